@@ -15,13 +15,13 @@ __all__ = ["Picture", "memory", "waterfall"]
 
 def waterfall(costs: Costs) -> Picture:
     """From the arithmetic at peak to the step of one plan, in seconds and points of MFU."""
-    drawn, one = figure(6.5, 4.6), costs.one()
+    drawn, one = figure(6.5, 4.6), costs.row()
     plots.waterfall(drawn.add_subplot(), losses(one), one.mfu)
     return Picture(drawn)
 
 
 def memory(costs: Costs) -> Picture:
     """Bytes of every pipeline rank of one plan beside those of a GPU."""
-    drawn, one = figure(6.5, 4.6), costs.one()
+    drawn, one = figure(6.5, 4.6), costs.row()
     plots.memory_bars(drawn.add_subplot(), stage_records(one), one.capacity, sure_share(one))
     return Picture(drawn)

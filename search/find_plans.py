@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
-from plan3d.simulator.rules.precision_rules import usual_precision
+from plan3d.simulator.rules.precision_rules import default_precision
 from plan3d.simulator.task import Task
 
 from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
@@ -145,7 +145,7 @@ def memory_limit(task: Task, headroom: float | None, precisions: Sequence[int] =
 
     if headroom is not None:
         return free_bytes(task, headroom)
-    return sure_bytes(task, precisions or (usual_precision(task),))
+    return sure_bytes(task, precisions or (default_precision(task),))
 
 
 def lists_families(

@@ -267,13 +267,13 @@ def uniform(stages: int, micro_batches: int) -> Task:
 
 def busy(costs: Costs) -> float:
     """Seconds that the mean rank computes in a step."""
-    seconds = costs.one().seconds
+    seconds = costs.row().seconds
     return float(seconds["compute"] + seconds["launch"])
 
 
 def idle(costs: Costs) -> float:
     """Seconds that the mean rank waits for others in a step."""
-    seconds = costs.one().seconds
+    seconds = costs.row().seconds
     return float(seconds["bubble"] + seconds["imbalance"])
 
 

@@ -20,7 +20,7 @@ from plan3d.simulator.plan.fields import BY_RUN, ON_HOST, PLAIN, POLICY
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.rule import Rule
-from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -160,7 +160,7 @@ def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     if uneven:
         return [f"{uneven} (uniform-strategy)"]
     plan = with_stage_layers(plan)
-    general = violated(plan, task)
+    general = violations(plan, task)
     if general:
         return [text for _, text in general]
     return [

@@ -105,13 +105,15 @@ class _Cheapest:
 
     def __call__(self, task: Any, recipe: Recipe, s: Strategy) -> LayerCosts:
         every = [
-            stages.costs_of(task.model)(task, recipe, replace(s, **self._columns(s, values)))
+            stages.layer_cost_function(task.model)(
+                task, recipe, replace(s, **self._columns(s, values))
+            )
             for values in product(*self.values.values())
         ]
         table = np.minimum.reduce([costs.table for costs in every])
-        working = np.minimum.reduce([costs.working for costs in every])
+        working = np.minimum.reduce([costs.working_set for costs in every])
         units = np.minimum.reduce([costs.unit_parameters for costs in every])
-        boundary = np.minimum.reduce([costs.boundary for costs in every])
+        boundary = np.minimum.reduce([costs.boundary_bytes for costs in every])
         if not self.placed:
             # What is not added up over layers is at least that of the smallest.
             working, units, boundary = (
@@ -190,7 +192,7 @@ class Relaxation:
             for name in names
             if name in self.known
         }
-        stated = STATED | {"schedule": schedules.usual(1)}
+        stated = STATED | {"schedule": schedules.default_code(1)}
         for name in set(names) | set(PLACEMENT):
             full.setdefault(name, np.full(length, stated[name], np.int64))
         return from_columns(full, self.space.layers_per_stage)
@@ -199,12 +201,12 @@ class Relaxation:
         task, axes = self.space.task, self.space.axes
         layout_of = ideal_between_ends if self.ends else ideal_layout
         layout_of = stage_placement.layout if self.placed else layout_of
-        s = stages.build(task, recipe, plans, layout_of, _Cheapest(self.open, self.placed))
+        s = stages.build_stages(task, recipe, plans, layout_of, _Cheapest(self.open, self.placed))
         update = np.minimum.reduce([self._update(recipe, code, s) for code in axes["optimizer"]])
-        work = np.delete(s.parts, COLLECTIVES, axis=0).sum(axis=0).max(axis=0)
+        work = np.delete(s.part_seconds, COLLECTIVES, axis=0).sum(axis=0).max(axis=0)
         ends = self._idle(plans, s) + self._sends(plans, s)
         compute = s.micro_batches * work + update
-        run = s.micro_batches * s.slowest + s.unpaired() + ends + update
+        run = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds() + ends + update
         held = [self._memory(recipe, code, s) for code in axes["optimizer"]]
         return PlanBounds(
             compute, compute + ends, run + self._data(recipe, s), np.minimum.reduce(held)
@@ -217,20 +219,20 @@ class Relaxation:
         # No bound where longer passes may shorten idle seconds.
         known = 1.0 if self.exact else 1.0 * schedules.idle_grows(plans.schedule)
         known = known * all(map(schedules.idle_grows, chosen))
-        out: Value = np.maximum(s.idle, 0.0) * known / chunks
+        out: Value = np.maximum(s.idle_seconds, 0.0) * known / chunks
         return out
 
     def _sends(self, plans: Plan, s: Stages) -> Value:
         """Least seconds of boundary tensors; each passes every boundary up and down once."""
         if not self.placed:
-            once: Value = 2 * (s.ranks - 1) * s.hop
+            once: Value = 2 * (s.ranks - 1) * s.hop_seconds
             return once
         hidden = set(self.space.axes["overlap_p2p"]) & {1, AUTO}
-        overlapped = np.where(s.virtual > 1, float(bool(hidden)), 0.0)
+        overlapped = np.where(s.virtual_stages > 1, float(bool(hidden)), 0.0)
         contention = self.space.task.software.contention
         sizes = stages.sizes_of(plans, s.micro_batches)
         slack = s.slack_sends() if self.exact else np.inf
-        return schedules.sends(plans.schedule, sizes, overlapped, contention, slack) * s.hop
+        return schedules.sends(plans.schedule, sizes, overlapped, contention, slack) * s.hop_seconds
 
     def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
         seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)
@@ -243,7 +245,7 @@ class Relaxation:
             return 0.0
         zeros = self.zeros
         sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
-        table = data_parallel.seconds(self.space.task, sync, s, zeros)
+        table = data_parallel.sync_seconds(self.space.task, sync, s, zeros)
         overlaps = [
             list(self._values(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")
         ]

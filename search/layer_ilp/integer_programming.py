@@ -17,7 +17,7 @@ from math import ceil
 
 import numpy as np
 
-from plan3d.simulator.pipeline.schedules import USUAL
+from plan3d.simulator.pipeline.schedules import DEFAULT_SCHEDULE
 from plan3d.simulator.plan.plan import concat
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
@@ -199,8 +199,8 @@ def search(
     Ends when no plan can be better by `tolerance` or patience ends everywhere; earlier at a limit
     or an interrupt. `bound` holds in any case; complete when the gap is within `tolerance`.
     """
-    stages = stage_space(space, NAME, options.objective, (USUAL,))
-    chosen = shapes(space.task, space.axes, NAME, (USUAL,))
+    stages = stage_space(space, NAME, options.objective, (DEFAULT_SCHEDULE,))
+    chosen = shapes(space.task, space.axes, NAME, (DEFAULT_SCHEDULE,))
     seen = SearchRecord(space.task, options)
     uniform = UniformPlans.of(space, stages if has_whole_stages(chosen) else None, options)
     quiet, stages = replace(options, progress=None), _single(stages, uniform.whole)

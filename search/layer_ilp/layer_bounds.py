@@ -15,7 +15,7 @@ from plan3d.simulator.base.arrays import Column, Value
 from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import from_columns
 from plan3d.simulator.step import data_parallel, gradient_exchange, layer_run_stages
-from plan3d.simulator.step.data_parallel import WHOLE
+from plan3d.simulator.step.data_parallel import AT_ONCE
 
 from ..result.options import Deadline
 from ..result.pareto import frontier
@@ -57,13 +57,13 @@ class CollectiveBounds:
     @property
     def gathers(self) -> Value:
         """Seconds to gather one layer [s, k]."""
-        out: Value = self.by_layer.all_gather[WHOLE]
+        out: Value = self.by_layer.all_gather[AT_ONCE]
         return out
 
     @property
     def scatters(self) -> Value:
         """Seconds to reduce-scatter one layer [s, k]."""
-        out: Value = self.by_layer.reduce_scatter[WHOLE]
+        out: Value = self.by_layer.reduce_scatter[AT_ONCE]
         return out
 
     @cached_property
@@ -126,7 +126,7 @@ class CollectiveBounds:
 
 def _whole(sync: data_parallel.Synchronisation) -> Value:
     """Seconds of each operation, all weights at once [operation, s, n]."""
-    return np.stack([t[WHOLE] for t in (sync.all_reduce, sync.reduce_scatter, sync.all_gather)])
+    return np.stack([t[AT_ONCE] for t in (sync.all_reduce, sync.reduce_scatter, sync.all_gather)])
 
 
 def change_of_tp(pipeline: Pipeline) -> tuple[float, float]:
@@ -149,7 +149,7 @@ def _two_layers(pipeline: Pipeline, first: int, second: int) -> float:
     runs = [{**same, "tp": int(p.tp[s]), "dp": int(p.dp[s])} for s in (first, second)]
     columns = p.columns(np.zeros(1, np.int64)) | {"pp": np.ones(1, np.int64)}
     plans = from_columns(columns, segments=of_stages([runs]))
-    return float(layer_run_stages.build(p.task, p.recipe, plans).stages.slowest[0])
+    return float(layer_run_stages.build(p.task, p.recipe, plans).stages.slowest_seconds[0])
 
 
 LONGEST = 2048

@@ -125,7 +125,7 @@ class LayerProgram:
         self.kept = self.table.costs[Cost.ACTIVATIONS]
         """Bytes of activations of a layer for each micro-batch in flight [s, r, k]."""
         if pipeline.pp == 1:
-            self.kept = self.kept + self.table.costs[Cost.GATHERED]
+            self.kept = self.kept + self.table.costs[Cost.GATHERED_INPUTS]
         self.shards = [(s, z) for s, z in np.argwhere(pipeline.legal.any(axis=1)).tolist()]
         self.stages = [self._stage(i) for i in range(pipeline.pp)]
         self._hold_ends()

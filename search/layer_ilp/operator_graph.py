@@ -89,7 +89,7 @@ def naive_units(ranks: int) -> Prices:
 
 def on_cluster(cluster: Cluster, ranks: int, stride: int = 1) -> Prices:
     """Seconds on a cluster between `ranks` ranks, `stride` apart; sizes are bytes."""
-    group = collectives.place(ranks, stride, cluster)
+    group = collectives.place_group(ranks, stride, cluster)
     return Prices(
         lambda x: float(collectives.all_reduce(x, group, cluster)),
         lambda x: float(collectives.all_gather(x, group, cluster)),

@@ -20,7 +20,7 @@ from plan3d.simulator.base.arrays import Column, Index, Mask, Value
 from plan3d.simulator.plan.families import splits
 from plan3d.simulator.plan.fields import EXPANSION
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.step.costs import Costs, joined
+from plan3d.simulator.step.costs import Costs, concat_costs
 
 NEAR = 0.01
 """Relative difference of steps of one family that a prediction does not resolve: what the GEMM
@@ -108,7 +108,7 @@ class SimplestPlans:
         return np.flatnonzero((steps <= (1 + NEAR) * self.fastest[of]) & np.isfinite(steps))
 
     def _merged(self) -> Costs:
-        every = joined(self.found)
+        every = concat_costs(self.found)
         near = self._near(self.groups(every.plans), every.step)
         return self._faster_than_simpler(every.take(near))
 

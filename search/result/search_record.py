@@ -13,7 +13,7 @@ from plan3d.simulator.base.arrays import Index, Value
 from plan3d.simulator.plan.families import COUNT, families
 from plan3d.simulator.plan.fields import DISTINCT
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.step.costs import Costs, joined
+from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.step.stages import first_of_runs
 from plan3d.simulator.task import Task
@@ -67,7 +67,7 @@ class BestPlans:
     def _merge(self) -> None:
         if not self.found:
             return
-        found, scores = joined(self.found), np.concatenate(self.scores)
+        found, scores = concat_costs(self.found), np.concatenate(self.scores)
         order = np.argsort(scores, kind="stable")
         keep = order[_first_seen(found.plans.take(order))][: self.limit]
         self.found, self.scores = [found.take(keep)], [scores[keep]]
@@ -108,7 +108,7 @@ class Frontier:
         """The frontier of what is known and of a new frontier."""
         if self.costs is None:
             return fresh
-        every = joined([self.costs, fresh])
+        every = concat_costs([self.costs, fresh])
         return every.take(frontier(every.step, every.memory_total))
 
 
@@ -155,7 +155,7 @@ class SearchRecord:
         self.edge_seconds = float(min(self.edge_seconds, near.min(initial=np.inf)))
         row = int(np.argmin(costs.memory_total))
         if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
-            self.smallest = costs.one(row)
+            self.smallest = costs.row(row)
         return costs
 
     def _add_by_family(self, costs: Costs, feasible: NDArray[np.bool_]) -> None:
@@ -193,7 +193,7 @@ class SearchRecord:
             families=standing,
             uneven=uneven[0] if uneven else None,
             frontier=self.frontier.costs,
-            of_families=joined(of_families) if of_families else None,
+            of_families=concat_costs(of_families) if of_families else None,
             smallest=self.smallest,
             edge_seconds=self.edge_seconds,
             interrupted=self.interrupted,

@@ -166,7 +166,7 @@ class SearchResult:
     @property
     def best(self) -> Costs | None:
         """Costs of the best plan as plain numbers."""
-        return None if self.costs is None else self.costs.one()
+        return None if self.costs is None else self.costs.row()
 
     @property
     def ties(self) -> int:

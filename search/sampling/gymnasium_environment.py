@@ -53,7 +53,7 @@ class Episodes:
         if len(self.chosen) < len(self.problem.variables):
             return self._observation(), 0.0, False, False, {}
         plan = self.problem.plans(self._row())
-        costs = simulate(self.problem.task, plan, single=True)
+        costs = simulate(self.problem.task, plan, scalar=True)
         reward = -float(guided(costs, self.objective, self.limit)[0])
         return self._observation(), reward, True, False, {"plan": str(plan.take(0))}
 

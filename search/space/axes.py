@@ -45,7 +45,7 @@ DERIVED = {
     ),
     "schedule": Derived(
         ("virtual_stages",),
-        lambda p, task: schedules.usual(np.asarray(p.virtual_stages)),
+        lambda p, task: schedules.default_code(np.asarray(p.virtual_stages)),
     ),
     "overlap_param_gather": Derived(
         ("overlap_grad_reduce", "zero"),

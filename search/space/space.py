@@ -24,7 +24,7 @@ from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.plan.tensor_grid import every_grid
 from plan3d.simulator.plan.values import AUTO, check_field, code
 from plan3d.simulator.rules.grid_rules import GRID_RULES
-from plan3d.simulator.rules.precision_rules import usual_precision
+from plan3d.simulator.rules.precision_rules import default_precision
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import POLICY_RULES, RULES
 from plan3d.simulator.task import Task
@@ -54,7 +54,7 @@ class Space:
     @classmethod
     def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> Space:
         """The default space with some axes replaced; InputError for an unknown field or value."""
-        axes = default_axes(task) | {"precision": (usual_precision(task),)}
+        axes = default_axes(task) | {"precision": (default_precision(task),)}
         if task.framework:
             tried = task.framework.tries.items()
             axes |= {name: tuple(code(name, v) for v in values) for name, values in tried}

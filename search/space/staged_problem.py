@@ -25,10 +25,10 @@ from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.layer_runs import ABSENT, Segments
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import code
-from plan3d.simulator.rules.precision_rules import usual_precision
+from plan3d.simulator.rules.precision_rules import default_precision
 from plan3d.simulator.rules.recompute_rules import recomputed_modules
 from plan3d.simulator.rules.rule import nearest_divisors
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.task import Task
 
 from .axes import LARGEST_MICRO_BATCH, divisors
@@ -236,7 +236,7 @@ class StagedProblem:
         ok = whole & (micro_batch <= LARGEST_MICRO_BATCH)
         rows = np.flatnonzero(ok)
         plans = self._columns(pp[rows], tp[rows], dp[rows], micro_batch[rows], zero[rows])
-        ok[rows] = legal(from_columns(plans), self.task)
+        ok[rows] = legal_rows(from_columns(plans), self.task)
         out: Mask = ok.reshape([len(axis) for axis in axes])
         return out
 
@@ -247,8 +247,8 @@ class StagedProblem:
         parallel, several = 1 * (tp > 1), 1 * (dp > 1)
         return {
             **{"pp": pp, "tp": tp, "dp": dp, "micro_batch": micro_batch, "zero": zero},
-            "precision": np.full_like(pp, usual_precision(self.task)),
-            "schedule": np.full_like(pp, schedules.usual(1)),
+            "precision": np.full_like(pp, default_precision(self.task)),
+            "schedule": np.full_like(pp, schedules.default_code(1)),
             "sequence_parallel": parallel,
             "overlap_tp": parallel * (self.task.software.tp_overlap_share > 0),
             "overlap_grad_reduce": several,

@@ -102,12 +102,12 @@ def _joined(
     pipeline: PooledPipeline, parts: list[Candidates], places: list[Intervals], deadline: Deadline
 ) -> StageTable:
     """The candidates of both pools as one table."""
-    handed = [np.stack([part.costs.received, part.costs.sent]) for part in parts]
+    handed = [np.stack([part.costs.received_bytes, part.costs.sent_bytes]) for part in parts]
     sizes = np.unique(np.concatenate([sent.ravel() for sent in handed]))
     tps = [p.tp[part.strategy] for p, part in zip(pipeline.pools, parts, strict=True)]
     tied = np.zeros(max(int(tp.max()) for tp in tps) + 1)
     for tp, part in zip(tps, parts, strict=True):
-        np.maximum.at(tied, tp, part.costs.tied)
+        np.maximum.at(tied, tp, part.costs.tied_embedding_seconds)
     entries: list[Entries] = []
     start = 0
     for i, count in enumerate(pipeline.counts):

@@ -239,7 +239,7 @@ def _plan(tasks: tuple[Task, Task], step: float, table: StageTable, found: Found
     stages = []
     for i, pool in enumerate(pool_of.tolist()):
         own = pipeline.pools[pool]
-        held = rows.costs.held[i] + rows.costs.per_flight[i] * pipeline.in_flight[i]
+        held = rows.costs.static_bytes[i] + rows.costs.micro_batch_bytes[i] * pipeline.in_flight[i]
         stages.append(
             PooledStage(
                 cluster=named[pool].cluster.name,

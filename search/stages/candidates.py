@@ -159,9 +159,9 @@ class _Costing:
         runs = self._runs(strategy, np.stack([more, layers - more], 1), modes)
         plans = from_columns(pipeline.columns(strategy), (), runs)
         for zero, costs in stage_costs(pipeline.task, plans, self.start[kind], self.zeros).items():
-            room = self.limit * (1 - LAST_DIGITS) - costs.held
+            room = self.limit * (1 - LAST_DIGITS) - costs.static_bytes
             # In whole chunks.
-            fit = np.floor(room / costs.per_flight * pipeline.chunks) / pipeline.chunks
+            fit = np.floor(room / costs.micro_batch_bytes * pipeline.chunks) / pipeline.chunks
             flights = np.minimum(fit, pipeline.in_flight[0])
             own = kind, strategy, np.full_like(more, zero), more, modes
             table = Candidates(*own, flights, _of_chunk(costs, pipeline.chunks))
@@ -209,7 +209,7 @@ def excess(costs: StageCosts, one: Column, other: Column) -> Value:
         out: Value = column[one] - column[other]
         return out
 
-    rho = np.maximum(np.maximum(more("reduce"), -more("backward")), 0.0)
-    gamma = np.maximum(np.maximum(more("gather"), -more("forward")), 0.0)
-    out: Value = costs.seconds[one] + rho + gamma + np.maximum(more("optimizer"), 0.0)
+    rho = np.maximum(np.maximum(more("reduce_seconds"), -more("backward")), 0.0)
+    gamma = np.maximum(np.maximum(more("gather_seconds"), -more("forward")), 0.0)
+    out: Value = costs.seconds[one] + rho + gamma + np.maximum(more("optimizer_seconds"), 0.0)
     return out

@@ -139,7 +139,7 @@ def most_layers(pipeline: Pipeline, longest: float, limit: float) -> Value:
     """Layers that a stage of `longest` seconds and `limit` bytes has at most [stage]."""
     p, software = pipeline, pipeline.task.software
     kinds = sorted(set(p.task.model.order))
-    kept = p.layers.costs[Cost.ACTIVATIONS] + (p.pp == 1) * p.layers.costs[Cost.GATHERED]
+    kept = p.layers.costs[Cost.ACTIVATIONS] + (p.pp == 1) * p.layers.costs[Cost.GATHERED_INPUTS]
     seconds, kept = (part[:, :, kinds].min(axis=2) for part in (p.layers.costs[Cost.TOTAL], kept))
     modes, zeros = np.any(p.legal, axis=2, keepdims=True), np.any(p.legal, axis=1)
     seconds = np.where(modes, seconds[:, :, None], np.inf)

@@ -24,7 +24,7 @@ from plan3d.simulator.plan.fields import STRATEGY
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import memory, stages
 from plan3d.simulator.step.plan_groups import optimizer_seconds
-from plan3d.simulator.step.ranks import OF_WEIGHTS, Weights
+from plan3d.simulator.step.ranks import WEIGHT_COLUMNS, Weights
 from plan3d.simulator.task import Task
 
 ZEROS = 4
@@ -53,7 +53,9 @@ class LayerTable:
         """The table of plans whose layers all have one strategy [s r], of so many modes of
         recompute each."""
         rows, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
-        costs = stages.costs_of(task.model)(task, recipe, stages.strategy(plans.take(rows)))
+        costs = stages.layer_cost_function(task.model)(
+            task, recipe, stages.strategies(plans.take(rows))
+        )
         return cls(
             task=task,
             recipe=recipe,
@@ -83,16 +85,16 @@ class LayerTable:
     @cached_property
     def working(self) -> Value:
         """Bytes that a stage keeps once for its largest layer [s, r, k]."""
-        return np.moveaxis(self.distinct.working[:, self.which], 0, -1)
+        return np.moveaxis(self.distinct.working_set[:, self.which], 0, -1)
 
     @cached_property
     def boundary(self) -> float:
         """Bytes of the smallest boundary tensor of a micro-batch on a rank."""
-        return float(self.distinct.boundary[:, self.which].min())
+        return float(self.distinct.boundary_bytes[:, self.which].min())
 
     def weights(self, dense: Value, expert: Value, units: Value, **others: Value) -> Weights:
         """Parameters that are sharded alike [s, n]; what is not given is 0."""
-        parameters = dict.fromkeys(OF_WEIGHTS, np.zeros_like(dense)) | others
+        parameters = dict.fromkeys(WEIGHT_COLUMNS, np.zeros_like(dense)) | others
         parameters |= {"dense": dense, "expert": expert, "units": units}
         parameters["unit_parameters"] = dense + expert
         tp, ranks = (column[:, None].astype(float) for column in (self.tp, self.ranks))
@@ -102,7 +104,7 @@ class LayerTable:
     def single(self) -> Weights:
         """The weights of one layer of each kind [s, k]."""
         table = self.distinct.table[self.which[:, 0]]
-        return self.weights(**{name: table[..., cost] for name, cost in OF_WEIGHTS.items()})
+        return self.weights(**{name: table[..., cost] for name, cost in WEIGHT_COLUMNS.items()})
 
     @cached_property
     def held(self) -> Value:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline import schedules
-from plan3d.simulator.pipeline.schedule import SEVERAL, Placement, Schedule, Sizes
+from plan3d.simulator.pipeline.schedule import SEVERAL_CHUNKS, Placement, Schedule, Sizes
 from plan3d.simulator.plan.fields import AXES, PLAIN
 from plan3d.simulator.plan.values import AUTO, spell
 from plan3d.simulator.rules.expert_rules import overlaps_experts
@@ -75,11 +75,11 @@ def stage_space(space: Space, backend: str, objective: str, known: tuple[str, ..
 
 def _schedule(asked: tuple[int, ...], backend: str, known: tuple[str, ...]) -> int:
     """The schedule of whole stages that was asked for, that of a usual stack where none was."""
-    codes = [schedules.usual(1) if code == AUTO else code for code in asked]
+    codes = [schedules.default_code(1) if code == AUTO else code for code in asked]
     whole = [code for code in codes if schedules.SCHEDULES.rows[code].name in known]
     if len(whole) > 1:
         raise InputError(f"{backend} takes one value of schedule for whole stages, not several")
-    return int(whole[0]) if whole else int(schedules.usual(1))
+    return int(whole[0]) if whole else int(schedules.default_code(1))
 
 
 def most_overlap(task: Task, axes: Axes) -> dict[str, tuple[int, ...]]:
@@ -116,7 +116,7 @@ class Shape(NamedTuple):
 def of_chunks(schedule: Schedule) -> bool:
     """Whether chunks are placed in turn and a rank idles for a chunk of each other one."""
     in_turn = schedule.placement == Placement.LOOPED
-    return in_turn and schedule.chunks == SEVERAL and schedule.idle is None
+    return in_turn and schedule.chunks == SEVERAL_CHUNKS and schedule.idle is None
 
 
 def one_kind(task: Task) -> bool:
@@ -131,7 +131,7 @@ def shapes(task: Task, axes: Axes, backend: str, known: tuple[str, ...]) -> tupl
     """
     found = []
     for v in axes["virtual_stages"]:
-        codes = [int(schedules.usual(v)) if c == AUTO else c for c in axes["schedule"]]
+        codes = [int(schedules.default_code(v)) if c == AUTO else c for c in axes["schedule"]]
         # Only chunks have sends to hide.
         sends = [int(v > 1) if c == AUTO else c for c in axes["overlap_p2p"]]
         for code in dict.fromkeys(codes):

@@ -84,11 +84,11 @@ class StageTable:
         table = candidates(pipeline, limit, longest, found, deadline)
         if not table.kind.size:
             return None
-        handed = np.stack([table.costs.received, table.costs.sent])
+        handed = np.stack([table.costs.received_bytes, table.costs.sent_bytes])
         sizes, boundary = np.unique(handed, return_inverse=True)
         tp = pipeline.tp[table.strategy]
         tied = np.zeros(int(tp.max()) + 1)
-        tied[tp] = table.costs.tied
+        tied[tp] = table.costs.tied_embedding_seconds
         unit = _unit(pipeline)
         gpus = pipeline.gpus[table.strategy] // unit if unit else np.zeros_like(tp)
         codes_of = boundary.reshape(handed.shape)
@@ -154,7 +154,14 @@ class Places:
         owner, position = ragged(begin[own + 1] - begin[own])
         row, at = rows[begin[own][owner] + position], here[owner]
         c = table.costs
-        parts = (c.seconds, c.backward, c.forward, c.reduce, c.gather, c.optimizer)
+        parts = (
+            c.seconds,
+            c.backward,
+            c.forward,
+            c.reduce_seconds,
+            c.gather_seconds,
+            c.optimizer_seconds,
+        )
         return Entries(
             start=found.start[at],
             end=found.end[at],
@@ -171,7 +178,9 @@ class Places:
         ordered by class and GPUs."""
         columns = [self.table.kind, self.gpus, *self.boundary, self.tp * self.tied]
         group, costs = codes([column[rows] for column in columns]), self.table.costs.take(rows)
-        upper = costs.seconds + costs.reduce + costs.gather + costs.optimizer
+        upper = (
+            costs.seconds + costs.reduce_seconds + costs.gather_seconds + costs.optimizer_seconds
+        )
 
         def excess_of(leaders: Column, others: Column) -> Value:
             return excess(costs, leaders, others)

@@ -30,4 +30,4 @@ def at_the_edge(result: SearchResult, options: Mapping[str, Any]) -> Costs | Non
     found = found.unless_interrupted()
     if found.costs is None or found.costs.step[0] > wanted:
         return None
-    return found.costs.one(0)
+    return found.costs.row(0)

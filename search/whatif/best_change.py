@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from plan3d.simulator.analysis.sensitivity import KNOBS
 from plan3d.simulator.hardware.precision import CODES
 from plan3d.simulator.plan.codes import Recompute
-from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -49,8 +49,8 @@ def best_change(costs: Costs, limit: float | None = None) -> Change | None:
     fit, whatever it gives: by a change of the plan, if there is one, before any of the task."""
     of_the_plan = list(_of_the_plan(costs, limit))
     if does_not_fit(costs, limit):
-        return _largest(of_the_plan) or _largest(_of_the_task(costs.one(), limit))
-    best = _largest([*of_the_plan, *_of_the_task(costs.one(), limit)])
+        return _largest(of_the_plan) or _largest(_of_the_task(costs.row(), limit))
+    best = _largest([*of_the_plan, *_of_the_task(costs.row(), limit)])
     return best if best is not None and best.gain >= WORTH else None
 
 
@@ -60,7 +60,7 @@ def _largest(changes: Iterable[Change]) -> Change | None:
 
 def does_not_fit(costs: Costs, limit: float | None = None) -> bool:
     """Whether one plan needs more than a GPU has, or than `limit` bytes."""
-    one = costs.one()
+    one = costs.row()
     return not one.fits or (limit is not None and one.memory_bytes > limit)
 
 
@@ -166,9 +166,9 @@ def _best(task: Task, plan: Costs, **choose: list[int]) -> Costs | None:
 def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:
     """fp8, and where it needs more memory than there is, with the change that saves it."""
     other = edited(plan.plans.take(0), plan.task, {"precision": CODES["fp8"]})
-    if violated(other, plan.task):
+    if violations(other, plan.task):
         return
-    costs = simulate(plan.task, other.table(), single=True)
+    costs = simulate(plan.task, other.table(), scalar=True)
     faster = costs.tokens_per_second / plan.tokens_per_second
     if _may(costs, limit)[0]:
         yield Change(f"precision=fp8, {TRAINS}", faster - 1)
@@ -180,8 +180,8 @@ def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:
 def _gain(what: str, task: Task, plan: Costs, limit: float | None) -> Iterator[Change]:
     """What the plan gains on another task; nothing where it may not."""
     other = edited(plan.plans.take(0), task, {})
-    if violated(other, task):
+    if violations(other, task):
         return
-    costs = simulate(task, other.table(), single=True)
+    costs = simulate(task, other.table(), scalar=True)
     if _may(costs, limit)[0]:
         yield Change(what, costs.tokens_per_second / plan.tokens_per_second - 1)

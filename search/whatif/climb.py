@@ -19,8 +19,8 @@ from plan3d.simulator.plan.families import COUNT
 from plan3d.simulator.plan.families import families as families_of
 from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.plan.values import spell
-from plan3d.simulator.rules.validity import legal
-from plan3d.simulator.step.costs import Costs, joined
+from plan3d.simulator.rules.validity import legal_rows
+from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.step.plan_timeline import rescore
 from plan3d.simulator.task import Task
 
@@ -77,7 +77,7 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
         enough = tops[row].seconds * (1 - WORTH)
         if other.seconds < enough and rescore(other.costs)[0] < enough:
             tops[row] = other
-    every = joined([one.costs for one in tops])
+    every = concat_costs([one.costs for one in tops])
     fastest = np.minimum(families.fastest, every.step)
     order = simplest_family_first(every, float(fastest.min()))[:top]
     return replace(
@@ -128,7 +128,7 @@ def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) ->
     if default.costs is None or default.costs.step.min() >= best:
         return found
     plans = list(written_out(default.costs.take([int(default.costs.step.argmin())]), 1))
-    plans = [plan for plan in plans if legal(plan, found.task).all()]
+    plans = [plan for plan in plans if legal_rows(plan, found.task).all()]
     if not plans:
         words = f"the default search's best plan, {default.plans[0]}: its stages are not in turn"
         return replace(found, uncovered=(*found.uncovered, words))
@@ -151,7 +151,7 @@ def with_climbed(
     default = climbed(find_plans(task, families=True, **kept), options.get("choose") or {}, COUNT)
     if default.interrupted or default.costs is None:
         return found.ended_by_interrupt() if default.interrupted else found
-    every = joined([default.costs, found.costs])
+    every = concat_costs([default.costs, found.costs])
     other = [str(plan) for plan in every.plans]
     once = [row for row, plan in enumerate(other) if plan not in other[:row]]
     changes = replace(found.counts, changes=default.counts.changes)

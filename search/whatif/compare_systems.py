@@ -11,7 +11,7 @@ import numpy as np
 from plan3d.simulator.base.printable import shorten
 from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits
@@ -63,7 +63,7 @@ class SystemEntry:
             return ""
         plain = resolve(completed(self.system, Plan(), frozenset()), found.task.gpus)
         broken = [
-            text for name, text in violated(plain, found.task) if found.counts.removed.get(name)
+            text for name, text in violations(plain, found.task) if found.counts.removed.get(name)
         ]
         return next(iter(broken), "")
 

@@ -20,7 +20,7 @@ from plan3d.simulator.base.text_tables import html_text
 from plan3d.simulator.plan.given import Given, changes_of
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.reporting.why import why
-from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import html, summary
 from plan3d.simulator.step.evaluate import evaluate, simulate
@@ -217,12 +217,12 @@ def _contrast(costs: Costs, against: Given) -> Contrast:
         other = edited(costs.plans.take(0), costs.task, changes_of(against))
     changed, broken = (
         plan_difference.changed_fields(costs.plans, other),
-        violated(other, costs.task),
+        violations(other, costs.task),
     )
     if broken:
         said = "; ".join(f"{message} (rule {rule})" for rule, message in broken)
         return Contrast(other, changed, broken, None, [f"It is refused: {said}."])
-    theirs = simulate(costs.task, other.table(), single=True)
+    theirs = simulate(costs.task, other.table(), scalar=True)
     return Contrast(other, changed, [], theirs, plan_difference.contrast_sentences(costs, theirs))
 
 

@@ -13,9 +13,9 @@ from plan3d.simulator.plan.fields import AXES, those
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.value_kinds import Flag
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.framework_rules import launched
+from plan3d.simulator.rules.framework_rules import launchable_rows
 from plan3d.simulator.rules.pipeline_rules import shortest_groups
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.task import Task
 
 SWITCHES = those(
@@ -27,7 +27,7 @@ SWITCHES = those(
 def keeps_launched(plans: Plan, own: Plan, task: Task) -> Mask:
     """Which plans the framework of the task launches; all of them where it has none, or launches
     the `own` plan neither."""
-    return launched(plans, task) | ~launched(own, task)
+    return launchable_rows(plans, task) | ~launchable_rows(own, task)
 
 
 def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> list[Plan]:
@@ -41,7 +41,12 @@ def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> li
         for change, plan in zip(changes, resolved(start, changes, task.gpus), strict=True)
     ]
     own = resolve(start, task.gpus)
-    if task.framework is None or start.segments or not plans or not launched(own.table(), task)[0]:
+    if (
+        task.framework is None
+        or start.segments
+        or not plans
+        or not launchable_rows(own.table(), task)[0]
+    ):
         return plans
     wanted = _switches(concat([plan.table() for plan in plans]), start, task)
     return [
@@ -96,7 +101,7 @@ def _with_one(
     for name in names:
         other = {**change, name: 1 - int(getattr(plan, name))}
         turned = resolve(replace(start, **other), task.gpus)
-        if (legal(turned.table(), task) & launched(turned.table(), task))[0]:
+        if (legal_rows(turned.table(), task) & launchable_rows(turned.table(), task))[0]:
             found.append(turned)
     return min(found, key=lambda turned: _differing(turned, plan), default=plan)
 

@@ -21,8 +21,8 @@ from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, concat, from_columns
 from plan3d.simulator.plan.values import code
 from plan3d.simulator.reporting.explorer import networks
-from plan3d.simulator.rules.framework_rules import launched
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.framework_rules import launchable_rows
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -139,7 +139,7 @@ def _searched(
     for gain in best.climbed:
         columns[gain.field] = np.full(plans.rows, code(gain.field, gain.value))
     changed = from_columns(columns, plans.layers_per_stage)
-    changed = changed.take(legal(changed, task) & launched(changed, task))
+    changed = changed.take(legal_rows(changed, task) & launchable_rows(changed, task))
     return [plans, changed, *([best.costs.plans] if best.costs else [])]
 
 

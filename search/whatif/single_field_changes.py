@@ -30,7 +30,7 @@ from plan3d.simulator.plan.value_kinds import Flag
 from plan3d.simulator.plan.values import AUTO, check_field, spell
 from plan3d.simulator.reporting.why import layers_per_rank
 from plan3d.simulator.rules.expert_rules import queues_for_experts
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -161,7 +161,7 @@ def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
     if not candidates:
         return Edits((), (), None)
     plans = concat([plan.table() for _, _, plan in candidates])
-    allowed = legal(plans, task) & keeps_launched(plans, costs.plans, task)
+    allowed = legal_rows(plans, task) & keeps_launched(plans, costs.plans, task)
     may = np.flatnonzero(allowed & _advised(plans, costs))
     if not may.size:
         return Edits((), (), None)
@@ -228,7 +228,7 @@ def beyond_memory(costs: Costs, edits: Edits) -> int | None:
 
 def binding_sentence(costs: Costs, edits: Edits) -> str:
     """Whether memory stands between a plan and its fastest edit, with numbers."""
-    plan, row = costs.one(), beyond_memory(costs, edits)
+    plan, row = costs.row(), beyond_memory(costs, edits)
     held = f"{format_bytes(plan.memory_bytes)} of {format_bytes(plan.capacity)}"
     if not plan.fits:
         return _misfit_sentence(plan, edits, held)
@@ -249,7 +249,7 @@ def _fits(edits: Edits) -> str:
     """Whether the first edit fits, and how likely where that is not sure."""
     if edits.costs is None or verdict(edits.costs)[0] == WORDS[-1]:
         return WORDS[-1]
-    return sentence(edits.costs.one())
+    return sentence(edits.costs.row())
 
 
 def _misfit_sentence(plan: Costs, edits: Edits, held: str) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.validity import check, legal
+from plan3d.simulator.rules.validity import check, legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -56,7 +56,7 @@ class Fit:
 
     def record(self) -> dict[str, Any]:
         """The same as JSON; seconds, bytes and tokens."""
-        spelled, costs = self.plan.to_dict(), self.costs.one()
+        spelled, costs = self.plan.to_dict(), self.costs.row()
         return {
             "way": self.way,
             **{name: spelled[name] for name in ("recompute", "zero", "micro_batch", "dp")},
@@ -116,7 +116,7 @@ def _fit(task: Task, fixed: dict[str, Any]) -> Fit:
     return Fit(
         way=task.adapters.name if task.adapters else "full",
         task=task,
-        costs=costs.one(row),
+        costs=costs.row(row),
         probability=float(fits[row]),
         longest_sequence=_longest(task, fixed, int(table.zero[row])),
     )
@@ -140,7 +140,7 @@ def _plans(task: Task, fixed: dict[str, Any], stages: Sequence[int], sizes: Sequ
     zero, size = (np.array(x).ravel() for x in np.meshgrid(stages, sizes))
     plan = Plan(dp=task.gpus, micro_batch=size, zero=zero, **fixed)
     table = resolve(plan, task.gpus).table()
-    keep = legal(table, task)
+    keep = legal_rows(table, task)
     if not keep.any():
         check(table, task)
     return table.take(np.flatnonzero(keep))

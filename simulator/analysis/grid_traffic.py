@@ -13,7 +13,7 @@ import numpy as np
 from ..base.units import format_count, format_seconds
 from ..hardware.precision import RECIPES
 from ..layers import grid_communication
-from ..layers.layer_kinds import layer_kinds, local_strategies
+from ..layers.layer_kinds import layer_context, layer_kinds
 from ..plan import tensor_mesh
 from ..plan.plan import Plan
 from ..plan.tensor_grid import GridKind, grid_of
@@ -43,16 +43,16 @@ def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
     if not plan.tp_grid[0]:
         return []
     recipe = RECIPES[int(plan.precision[0])]
-    local = local_strategies(costs.task, recipe, stages.strategy(plan))
-    ahead, behind = grid_communication.passes(layer_kinds(costs.task.model)[0], local)
+    local = layer_context(costs.task, recipe, stages.strategies(plan))
+    ahead, behind = grid_communication.grid_messages(layer_kinds(costs.task.model)[0], local)
     found = [c for one in (*ahead, *behind) for part in one for c in part]
     grid = grid_of(plan.tp_grid, plan.tp)
     out = []
     for axis, size in grid.mesh.items():
         along = [c for c in found if c.axis == axis]
         if size[0] > 1 and along:
-            group = grid_communication.group(grid, axis, costs.task.cluster)
-            seconds = float(grid_communication.seconds(along, local)[0])
+            group = grid_communication.axis_group(grid, axis, costs.task.cluster)
+            seconds = float(grid_communication.mesh_seconds(along, local)[0])
             sent = {
                 what: recipe.sent * float(np.ravel(tensor_mesh.elements_sent(some, grid.mesh))[0])
                 for what, some in _by_operation(along).items()

@@ -42,7 +42,7 @@ def time_differences(first: Costs, second: Costs) -> list[Difference]:
 
 def memory_differences(first: Costs, second: Costs) -> list[Difference]:
     """Every part of the fullest rank's memory in bytes; they add up to that of its total."""
-    ours, theirs = first.one().memory, second.one().memory
+    ours, theirs = first.row().memory, second.row().memory
     return [Difference(name, name, ours[name], theirs[name]) for name in ours]
 
 
@@ -69,7 +69,7 @@ def _stated(plan: Plan, name: str) -> str:
 
 def contrast_sentences(first: Costs, second: Costs) -> list[str]:
     """How two plans differ: the step, the terms behind it, the memory."""
-    a, b = first.one(), second.one()
+    a, b = first.row(), second.row()
     slower = b.step_seconds / a.step_seconds - 1
     verb = "slower" if slower >= 0 else "faster"
     changed = changed_fields(a.plans, b.plans)

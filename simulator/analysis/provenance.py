@@ -18,11 +18,11 @@ from ..hardware.profile_file import TableFile
 from ..layers.cost_columns import COMPUTE
 from ..layers.layer_costs import layer_costs
 from ..layers.layer_kinds import (
-    Local,
+    LayerContext,
     is_tabled,
+    layer_context,
     layer_kinds,
     layer_sizes,
-    local_strategies,
     work_of,
 )
 from ..operators import kernel_times
@@ -54,7 +54,7 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
     """
     table = costs.plans.take(slice(row, row + 1))
     task = trained_task(costs.task, table)
-    parts = simulate(task, table, single=True).compute_seconds
+    parts = simulate(task, table, scalar=True).compute_seconds
     shares = {
         "matmul": _gemms(costs, row),
         "attention": _attention(task),
@@ -83,7 +83,7 @@ def _gemms(costs: Costs, row: int) -> Value:
     recipe = RECIPES[int(table.precision[0])]
     out = np.zeros(len(Origin))
     for plan, counts in _on_slowest_rank(task, table):
-        out += _gemm_seconds(local_strategies(task, recipe, stages.strategy(plan)), counts)
+        out += _gemm_seconds(layer_context(task, recipe, stages.strategies(plan)), counts)
     out /= out.sum()
     return out
 
@@ -114,7 +114,7 @@ def _slowest_counts(task: Task, table: Plan) -> Value:
     return counts
 
 
-def _gemm_seconds(local: Local, counts: Value) -> Value:
+def _gemm_seconds(local: LayerContext, counts: Value) -> Value:
     """Seconds of the GEMMs of some layers by origin."""
     out, cluster = np.zeros(len(Origin)), local.task.cluster
     for kind, count in zip(layer_kinds(local.task.model), counts, strict=True):
@@ -138,8 +138,8 @@ def _whole_layers(costs: Costs, row: int) -> Value:
     tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
     for plan, counts in _on_slowest_rank(task, table):
         recipe = RECIPES[int(plan.precision[0])]
-        s = stages.strategy(plan)
-        local = local_strategies(task, recipe, s)
+        s = stages.strategies(plan)
+        local = layer_context(task, recipe, s)
         kinds = layer_costs(task, recipe, s).table[0]
         seconds = counts * kinds[:, COMPUTE].sum(axis=1)
         total += seconds.sum()
@@ -152,7 +152,7 @@ def _layer_entry(task: Task) -> TableFile | LayerTable | None:
     return task.cluster.accelerator.layer_tables.get(task.software.label)
 
 
-def _layer_origin(local: Local) -> Origin:
+def _layer_origin(local: LayerContext) -> Origin:
     """Origin of a whole layer's time; a table fitted to steps is no measurement of it."""
     entry = local.task.cluster.accelerator.layer_tables[local.task.software.label]
     table, sizes = layer_tables.table_of(entry), layer_sizes(local.task, local.s)

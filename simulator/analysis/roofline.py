@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Recipe
-from ..layers.layer_kinds import layer_kinds, local_strategies, work_of
+from ..layers.layer_kinds import layer_context, layer_kinds, work_of
 from ..operators import kernel_times
 from ..plan.plan import Plan
 from ..rules.layer_run_rules import run_rows
@@ -46,7 +46,7 @@ def gemm_points(costs: Costs) -> list[GemmPoint]:
     """
     if isinstance(costs.task.model, Network):
         return []
-    plan = costs.one().plans.take(slice(0, 1))
+    plan = costs.row().plans.take(slice(0, 1))
     task = trained_task(costs.task, plan)
     recipe = RECIPES[int(plan.precision[0])]
     rows = run_rows(plan, task)[0] if plan.segments else plan
@@ -59,7 +59,7 @@ def gemm_points(costs: Costs) -> list[GemmPoint]:
 
 def _points(task: Task, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
     machine = task.cluster.accelerator
-    local = local_strategies(task, recipe, stages.strategy(row))
+    local = layer_context(task, recipe, stages.strategies(row))
     for kind in layer_kinds(task.model):
         work = work_of(kind, local)
         if work is None or not work.gemms:

@@ -57,7 +57,7 @@ def losses(costs: Costs) -> dict[str, float]:
     and alike for attention. MFU counts attention over the whole window, so what a causal mask
     saves is a gain (`causal`, negative); stacks that materialise scores do not save it.
     """
-    costs = costs.one()
+    costs = costs.row()
     seconds, compute = dict(costs.seconds), costs.compute_seconds
     del seconds["compute"]
     ideal, attention, skipped = _ideal(costs)
@@ -85,7 +85,7 @@ def _ideal(costs: Costs) -> tuple[float, float, float]:
 
 def waterfall(costs: Costs) -> list[Loss]:
     """The bars from the ideal step to the predicted one; the first is the ideal itself."""
-    costs = costs.one()
+    costs = costs.row()
     step, parts = costs.step_seconds, losses(costs)
     ideal = parts["ideal"]
     return [

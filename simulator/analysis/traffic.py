@@ -19,7 +19,14 @@ from ..plan.plan import Plan
 from ..plan.sync_policy import SyncPolicy, policy_of
 from ..plan.values import spell
 from ..step import gradient_exchange
-from ..step.convergence import AVERAGED, COMPRESSED, COOPERATIVE, STALE, Rate, staleness
+from ..step.convergence import (
+    ASYNCHRONOUS_SGD,
+    COMPRESSED_SGD,
+    COOPERATIVE_SGD,
+    PARALLEL_SGD,
+    Rate,
+    gradient_delay,
+)
 from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..step.plan_groups import PlanGroup
@@ -45,7 +52,7 @@ class Traffic:
     def staleness(self) -> float:
         """Updates by others, and one of its own, that a gradient's weights lack; 0 where replicas
         wait for each other."""
-        return float(staleness(self.replicas)) if self.policy.stale else 0.0
+        return float(gradient_delay(self.replicas)) if self.policy.stale else 0.0
 
     def record(self) -> dict[str, float]:
         """As JSON holds it."""
@@ -70,16 +77,16 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
     replicas = plan.dp * plan.cp
     policy = group.policy
     mixing = (
-        gradient_exchange.mixing_of(task, policy, plan.dp, plan.tp)
+        gradient_exchange.replica_mixing(task, policy, plan.dp, plan.tp)
         if gossips(policy.sync)
         else None
     )
     sent = float(_sent(group, policy, plan, mixing).max())
     server = 0.0
     if through_servers(policy.sync):
-        server = sent * task.gpus / gradient_exchange.servers(policy, task.cluster)
+        server = sent * task.gpus / gradient_exchange.server_count(policy, task.cluster)
     neighbours = mixing.messages if mixing else 0.0
-    messages = gradient_exchange.messages(policy, replicas, neighbours) / policy.period
+    messages = gradient_exchange.message_count(policy, replicas, neighbours) / policy.period
     return Traffic(policy, replicas, sent, messages, server, mixing)
 
 
@@ -101,10 +108,10 @@ def _sent(
             out = out + share * _sharded_bytes(group, ranks, plan, full)
         else:
             out = out + share * (up + down) * (ranks.ranks - 1) / ranks.ranks
-    if weights.frozen is not None and plan.zero == 3:
+    if weights.frozen_bytes is not None and plan.zero == 3:
         gathers = 2 * group.task.global_batch // (plan.dp * plan.micro_batch)
         n = weights.data_group.ranks
-        out = out + weights.frozen * gathers * (n - 1) / n
+        out = out + weights.frozen_bytes * gathers * (n - 1) / n
     return out / policy.period
 
 
@@ -159,7 +166,7 @@ def _of_policy(task: Task, found: Traffic) -> list[str]:
             "domain by domain; received weights are kept beside the own"
         )
     if through_servers(policy.sync):
-        count = gradient_exchange.servers(policy, task.cluster)
+        count = gradient_exchange.server_count(policy, task.cluster)
         out.append(
             f"{count} parameter server{'s' if count > 1 else ''} with a node's NICs, receiving "
             f"{format_bytes(found.server_bytes)} each a step and keeping the optimizer state; the "
@@ -193,10 +200,10 @@ def _compressed(policy: SyncPolicy) -> str:
 def rate_of(policy: SyncPolicy) -> Rate:
     """The published rate behind the iterations of a policy."""
     if policy.compression:
-        return COMPRESSED[policy.compression]
+        return COMPRESSED_SGD[policy.compression]
     if policy.stale:
-        return STALE
-    return COOPERATIVE if policy.apart else AVERAGED
+        return ASYNCHRONOUS_SGD
+    return COOPERATIVE_SGD if policy.apart else PARALLEL_SGD
 
 
 def _rate(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:

@@ -14,10 +14,12 @@ from ..base.arrays import Value, any_nonzero
 from ..operators import attention_work, collectives, feed_forward
 from ..plan.codes import ContextComm, Dispatch
 from ..workload.blocks import Block, Experts
-from .layer_kinds import LayerKind, Local
+from .layer_kinds import LayerContext, LayerKind
 
 
-def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+def context_exposed(
+    block: Block, core: tuple[Value, Value], local: LayerContext
+) -> tuple[Value, Value]:
     """Exposed seconds of getting keys and values of the whole sequence, forward and backward."""
     forward, backward = np.zeros((2, local.s.cp.size))
     for code in ContextComm:
@@ -31,7 +33,7 @@ def context_exposed(block: Block, core: tuple[Value, Value], local: Local) -> tu
     return forward, backward
 
 
-def _key_value_bytes(block: Block, local: Local) -> Value:
+def _key_value_bytes(block: Block, local: LayerContext) -> Value:
     """Bytes of the keys and values of one rank's part of the sequence."""
     attn = block.attention
     width = attention_work.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
@@ -39,7 +41,9 @@ def _key_value_bytes(block: Block, local: Local) -> Value:
     return out
 
 
-def _ring(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+def _ring_exchange(
+    block: Block, core: tuple[Value, Value], local: LayerContext
+) -> tuple[Value, Value]:
     """What of passing keys and values round is longer than the attention it hides behind, and by
     how much it slows that; the backward passes their gradients too."""
     w = local.task.software.kernel_contention
@@ -54,21 +58,25 @@ def _ring(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value,
     return steps * forward, steps * backward
 
 
-def _gathered(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+def _key_value_gather(
+    block: Block, core: tuple[Value, Value], local: LayerContext
+) -> tuple[Value, Value]:
     """Keys and values gathered before attention in both passes, their gradients scattered; none
     of it hides (Llama 3 report, section 3.3.2)."""
     s, cluster = local.s, local.task.cluster
     whole = _key_value_bytes(block, local) * s.cp
-    group = collectives.place(s.cp, s.tp, cluster)
+    group = collectives.place_group(s.cp, s.tp, cluster)
     gather = collectives.all_gather(whole, group, cluster)
     return gather, gather + collectives.reduce_scatter(whole, group, cluster)
 
 
-def _exchanged(block: Block, core: tuple[Value, Value], local: Local) -> tuple[Value, Value]:
+def _head_exchange(
+    block: Block, core: tuple[Value, Value], local: LayerContext
+) -> tuple[Value, Value]:
     """Queries, keys, values and the output change between whole sequences of some heads and
     parts of them of all heads: two all-to-alls a pass (Jacobs et al. 2023, section 3)."""
     s, attn, cluster = local.s, block.attention, local.task.cluster
-    group = collectives.place(s.cp, s.tp, cluster)
+    group = collectives.place_group(s.cp, s.tp, cluster)
     element = local.tokens * local.recipe.sent
     inputs = element * attention_work.qkv_width(attn, s.tp)
     output = element * attn.heads * attn.value_dim / s.tp
@@ -78,13 +86,13 @@ def _exchanged(block: Block, core: tuple[Value, Value], local: Local) -> tuple[V
 
 
 _CONTEXT = {
-    ContextComm.P2P: _ring,
-    ContextComm.ALL_GATHER: _gathered,
-    ContextComm.A2A: _exchanged,
+    ContextComm.P2P: _ring_exchange,
+    ContextComm.ALL_GATHER: _key_value_gather,
+    ContextComm.A2A: _head_exchange,
 }
 
 
-def tensor_exposed(kind: LayerKind, local: Local, matmul: Value) -> tuple[Value, Value]:
+def tensor_exposed(kind: LayerKind, local: LayerContext, matmul: Value) -> tuple[Value, Value]:
     """Exposed seconds of a layer's tensor-parallel collectives, forward and backward.
 
     Each tensor-parallel region costs one all-reduce forward and one backward; with sequence
@@ -92,7 +100,7 @@ def tensor_exposed(kind: LayerKind, local: Local, matmul: Value) -> tuple[Value,
     the second gather of the backward hides behind the weight gradient). What hides slows the GEMMs
     that it hides behind (kernel_contention).
     """
-    s, (gather, scatter, reduce) = local.s, local.tensor
+    s, (gather, scatter, reduce) = local.s, local.tensor_comm
     sharded = s.sequence_parallel > 0
     forward = backward = np.zeros(matmul.shape)
     if kind.block:
@@ -128,20 +136,20 @@ def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:
     return first + 1.0, 2
 
 
-def expert_exchange(experts: Experts, local: Local) -> Value:
+def expert_exchange(experts: Experts, local: LayerContext) -> Value:
     """Dispatch and combine of one direction: two exchanges over ep; within a tensor-parallel
     expert the tokens are gathered and scattered as well."""
     s, cluster = local.s, local.task.cluster
     width = local.task.model.hidden * local.recipe.sent
     tokens = local.tokens * experts.imbalance / s.tp * width
     size = tokens * experts.top_k
-    group = collectives.place(s.ep, s.etp, cluster)
-    within = collectives.place(s.etp, 1, cluster)
+    group = collectives.place_group(s.ep, s.etp, cluster)
+    within = collectives.place_group(s.etp, 1, cluster)
     dispatch = collectives.all_to_all(size, group, cluster)
     if any_nonzero(s.expert_dispatch):
         nodes = nodes_reached(experts, group.domains)
         copies = nodes_reached(experts, group.domains, group.in_domain)
-        once = collectives.spread(tokens, nodes, copies, group, cluster)
+        once = collectives.hierarchical_dispatch(tokens, nodes, copies, group, cluster)
         dispatch = np.where(s.expert_dispatch == Dispatch.HIERARCHICAL, once, dispatch)
     gather = collectives.all_gather(size * s.etp, within, cluster)
     scatter = collectives.reduce_scatter(size * s.etp, within, cluster)
@@ -159,13 +167,13 @@ def nodes_reached(experts: Experts, nodes: Value, each: Value | float = 1.0) -> 
     """
     places, groups = np.asarray(nodes * each, float), experts.groups
     within = np.maximum(places * (experts.group_limit / groups), 1.0)
-    parts = feed_forward.reached(experts.top_k, within)
-    missed = [_missed(experts, held) for held in range(groups + 1)]
+    parts = feed_forward.expected_places(experts.top_k, within)
+    missed = [_miss_probability(experts, held) for held in range(groups + 1)]
     several = places * (1 - np.interp(groups / places, np.arange(groups + 1), missed))
     return np.where(places < groups, several, parts)
 
 
-def _missed(experts: Experts, held: int) -> float:
+def _miss_probability(experts: Experts, held: int) -> float:
     """Probability that no choice of a token falls on a place with `held` groups of experts."""
     groups, limit = experts.groups, experts.group_limit
     ways = (comb(held, j) * comb(groups - held, limit - j) for j in range(limit + 1))
@@ -173,7 +181,7 @@ def _missed(experts: Experts, held: int) -> float:
     return sum(w * n for w, n in zip(ways, none, strict=True)) / comb(groups, limit)
 
 
-def expert_exposed(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:
+def exposed_exchange(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:
     """What shows of an exchange that may hide behind `window` seconds of something else;
     `contention` of what hides shows all the same, because it slows what it hides behind."""
     hidden = np.minimum(exchange, window) * (1 - contention)

@@ -32,26 +32,26 @@ class Cost(IntEnum):
     """Seconds of all parts."""
     LOGITS = 15
     """Bytes of logits that wait for the backward pass."""
-    GATHERED = 16
+    GATHERED_INPUTS = 16
     """Bytes of gathered inputs that a stack may keep besides, per micro-batch in flight."""
-    PENDING = 17
+    WEIGHT_GRADIENT_INPUTS = 17
     """Bytes kept per micro-batch of which only the weight gradients are missing."""
-    ON_HOST = 18
+    HOST_ACTIVATIONS = 18
     """Bytes kept per micro-batch in host memory instead."""
-    COPIES = 19
+    SCALED_COPIES = 19
     """Bytes of copies of weights in the format that products read."""
-    MATRICES = 20
+    MATRIX_PARAMETERS = 20
     """Parameters of hidden layers: those that are neither of embedding nor of head."""
-    SCALED = 21
+    SCALED_PARAMETERS = 21
     """Those of them whose products read a scaled format."""
-    ORTHOGONAL = 22
+    ORTHOGONALISATION = 22
     """FLOPs to orthogonalise their matrices once, each rank its part of them (Megatron-Core's
     muon_tp_mode blockwise)."""
-    FROZEN = 23
+    FROZEN_WEIGHTS = 23
     """Bytes of weights that are not trained; the parameters above are those that are."""
-    EXPERT_ORTHOGONAL = 24
+    EXPERT_ORTHOGONALISATION = 24
     """The FLOPs of ORTHOGONAL that are of routed experts."""
-    BESIDE = 25
+    OVERLAPPED_A2A = 25
     """Seconds of exchanges of experts that hide beside another micro-batch, where there is one."""
 
 
@@ -69,11 +69,11 @@ class LayerCosts:
     """Costs [strategy, kind, Cost], and what recompute and sharding need of one layer."""
 
     table: Value
-    working: Value
+    working_set: Value
     """Bytes alive while one layer runs alone: inputs gathered, and its activations where it is run
     again or the temporaries of its loss, whichever are more [kind, strategy]."""
     unit_parameters: Value
     """Parameters of one layer on a rank [kind, strategy]."""
-    boundary: Value
+    boundary_bytes: Value
     """Bytes of a micro-batch's hidden states on a rank as stages exchange them [kind, strategy];
     a single row where all layers hand on the same."""

@@ -13,26 +13,26 @@ import numpy as np
 from ..base.arrays import Value
 from ..operators.adapter_work import UNPACKED_BYTES
 from ..workload.blocks import Block
-from .layer_kinds import LayerKind, Local
+from .layer_kinds import LayerContext, LayerKind
 
 ROW_PARALLEL = ("o", "down")
 """Matrices whose inputs tensor parallelism splits."""
 
 
-class Frozen(NamedTuple):
+class FrozenWeights(NamedTuple):
     """The weights of a layer on one rank where most of them are frozen."""
 
-    trained: Value
+    adapter_parameters: Value
     """Parameters of adapters."""
-    packed: Value
+    packed_parameters: Value
     """Parameters of frozen matrices, in their stored format."""
-    held: Value
+    held_bytes: Value
     """Bytes of all that is frozen."""
-    unpacked: Value
+    unpacked_bytes: Value
     """Bytes of the largest matrix as it is multiplied, where that is not as it is stored."""
 
 
-def frozen_weights(kind: LayerKind, local: Local, parameters: Value) -> Frozen:
+def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> FrozenWeights:
     """The weights of a layer that has so many `parameters` on a rank, adapters aside.
 
     Norms, router, embedding and head stay in 16 bits. Source: Dettmers et al. 2023, section 3.
@@ -41,12 +41,12 @@ def frozen_weights(kind: LayerKind, local: Local, parameters: Value) -> Frozen:
     assert adapters
     none = np.zeros(parameters.shape)
     if not kind.block:
-        return Frozen(none, none, UNPACKED_BYTES * parameters, none)
+        return FrozenWeights(none, none, UNPACKED_BYTES * parameters, none)
     counts = kind.block.parameters(model.hidden, model.norm_width)
     packed = parameters - counts["norms"] - counts["router"]
     whole = UNPACKED_BYTES * (counts["norms"] + counts["router"])
     largest = UNPACKED_BYTES * _largest_matrix(kind.block, model.hidden) / s.tp
-    return Frozen(
+    return FrozenWeights(
         adapters.of_block(kind.block, model.hidden) / s.tp,
         packed,
         packed * (adapters.format.bits / 8) + whole,
@@ -62,41 +62,43 @@ def _largest_matrix(block: Block, hidden: int) -> int:
     return hidden * max(widths)
 
 
-class Spare(NamedTuple):
+class SpareInputs(NamedTuple):
     """Inputs of matrices of a layer that its backward pass does not need."""
 
     norms: int
     """Outputs of norms."""
-    product: bool
+    mlp_product: bool
     """The product of ffn width that the last matrix of the MLP reads."""
-    extra: Value | float
+    adapter_widths: Value | float
     """Widths that adapters keep besides: r of each, and its own input behind a dropout."""
 
 
-NOTHING = Spare(0, False, 0.0)
+ALL_INPUTS_NEEDED = SpareInputs(0, False, 0.0)
 """Where all weights are trained."""
-MASK = 0.5
+MASK_ELEMENTS = 0.5
 """Elements of 16 bits that a byte of a dropout's mask takes."""
 
 
-def spare_inputs(block: Block, local: Local) -> Spare:
+def spare_inputs(block: Block, local: LayerContext) -> SpareInputs:
     """What a layer need not keep, and what its adapters keep instead: of each, the product with
     its first matrix, for the gradient of the second, and what dropout left of its input, with a
     mask unless it is made again in a fused kernel."""
     adapters, software, hidden = local.task.adapters, local.task.software, local.task.model.hidden
     if adapters is None:
-        return NOTHING
+        return ALL_INPUTS_NEEDED
     matrices = adapters.matrices(block, hidden)
     kept: Value | float = float(adapters.rank * len(matrices))
     if software.adapter_dropout:
         wide = sum(m.inputs for m in matrices if m.name not in ROW_PARALLEL)
         split = sum(m.inputs for m in matrices if m.name in ROW_PARALLEL)
-        kept = kept + (1 + MASK * (not software.fused_adapters)) * (wide + split / local.s.tp)
+        kept = kept + (1 + MASK_ELEMENTS * (not software.fused_adapters)) * (
+            wide + split / local.s.tp
+        )
     if software.keeps_packed_inputs and adapters.format.unpacked:
-        return Spare(0, False, kept)
+        return SpareInputs(0, False, kept)
     attention = {"q", "k", "v"} & {*adapters.targets}
     mlp = {"gate", "up"} & {*adapters.targets}
     norms = int(not attention) + int(not mlp)
     if block.parallel:
         norms = int(not attention | mlp)
-    return Spare(norms, "down" not in adapters.targets, kept)
+    return SpareInputs(norms, "down" not in adapters.targets, kept)

@@ -19,8 +19,8 @@ from ..operators.grid_gemms import Messages
 from ..plan.codes import Recompute
 from ..plan.tensor_grid import Grid
 from ..plan.tensor_mesh import MeshCollective
-from .communication import expert_exposed
-from .layer_kinds import LayerKind, Local, matrices_of
+from .communication import exposed_exchange
+from .layer_kinds import LayerContext, LayerKind, matrices_of
 
 _TIMES: dict[str, Callable[[Value, collectives.ProcessGroup, Cluster], Value]] = {
     "all_gather": collectives.all_gather,
@@ -29,31 +29,31 @@ _TIMES: dict[str, Callable[[Value, collectives.ProcessGroup, Cluster], Value]] =
 }
 
 
-def group(grid: Grid, axis: str, cluster: Cluster) -> collectives.ProcessGroup:
+def axis_group(grid: Grid, axis: str, cluster: Cluster) -> collectives.ProcessGroup:
     """The ranks along an axis; those of inner axes lie between two neighbours."""
     stride = 1.0
     for name, size in grid.mesh.items():
         if name == axis:
             break
         stride = stride * size
-    return collectives.place(grid.mesh[axis], stride, cluster)
+    return collectives.place_group(grid.mesh[axis], stride, cluster)
 
 
-def passes(kind: LayerKind, local: Local) -> tuple[list[Messages], list[Messages]]:
+def grid_messages(kind: LayerKind, local: LayerContext) -> tuple[list[Messages], list[Messages]]:
     """What every matrix of a layer sends forward, and backward."""
     assert local.grid
     tokens, matrices = local.tokens * local.grid.tokens, matrices_of(kind, local)
     return (
-        [grid_gemms.forward(m, tokens, local.grid) for m in matrices],
-        [grid_gemms.backward(m, tokens, local.grid) for m in matrices],
+        [grid_gemms.forward_messages(m, tokens, local.grid) for m in matrices],
+        [grid_gemms.backward_messages(m, tokens, local.grid) for m in matrices],
     )
 
 
-def seconds(found: Iterable[MeshCollective], local: Local) -> Value:
+def mesh_seconds(found: Iterable[MeshCollective], local: LayerContext) -> Value:
     """Seconds of collectives one after another."""
     assert local.grid
     cluster, out = local.task.cluster, np.zeros(local.tokens.shape)
-    groups = {axis: group(local.grid, axis, cluster) for axis in local.grid.mesh}
+    groups = {axis: axis_group(local.grid, axis, cluster) for axis in local.grid.mesh}
     for c in found:
         if np.max(local.grid.mesh[c.axis]) > 1:
             size = c.size * local.recipe.sent
@@ -61,15 +61,21 @@ def seconds(found: Iterable[MeshCollective], local: Local) -> Value:
     return out
 
 
-def exposed(kind: LayerKind, local: Local, forward: Value, backward: Value) -> tuple[Value, Value]:
+def grid_exposed(
+    kind: LayerKind, local: LayerContext, forward: Value, backward: Value
+) -> tuple[Value, Value]:
     """Exposed seconds of a layer's collectives in both passes, whose products take `forward` and
     `backward` seconds. Weights that full recompute gathers again serve the backward pass too."""
-    ahead, behind = passes(kind, local)
+    ahead, behind = grid_messages(kind, local)
     again = 1.0 * ((local.s.recompute != Recompute.FULL) | (kind.block is None))
-    return _shown(ahead, forward, 1.0, local), _shown(behind, backward, again, local)
+    return _exposed_in_pass(ahead, forward, 1.0, local), _exposed_in_pass(
+        behind, backward, again, local
+    )
 
 
-def _shown(found: list[Messages], window: Value, gathers: Value | float, local: Local) -> Value:
+def _exposed_in_pass(
+    found: list[Messages], window: Value, gathers: Value | float, local: LayerContext
+) -> Value:
     """What shows of a pass whose products take `window` seconds, and which gathers weights
     `gathers` times.
 
@@ -77,30 +83,30 @@ def _shown(found: list[Messages], window: Value, gathers: Value | float, local: 
     """
     software, overlapped = local.task.software, local.s.overlap_tp
     weights = [c for one in found for c in one.weights]
-    gathered = seconds((c for c in weights if c.operation == "all_gather"), local)
+    gathered = mesh_seconds((c for c in weights if c.operation == "all_gather"), local)
     moved = gathers * gathered
-    moved = moved + seconds((c for c in weights if c.operation != "all_gather"), local)
-    sums = seconds((c for one in found for c in one.inputs), local)
-    out = seconds((c for one in found for c in one.waited_for), local)
-    out = out + expert_exposed(sums, window, software.contention, overlapped)
+    moved = moved + mesh_seconds((c for c in weights if c.operation != "all_gather"), local)
+    sums = mesh_seconds((c for one in found for c in one.inputs), local)
+    out = mesh_seconds((c for one in found for c in one.blocking), local)
+    out = out + exposed_exchange(sums, window, software.contention, overlapped)
     left = np.maximum(window - sums, 0.0)
-    return out + expert_exposed(moved, left, software.fsdp_contention, overlapped)
+    return out + exposed_exchange(moved, left, software.fsdp_contention, overlapped)
 
 
-def gathered_bytes(kind: LayerKind, local: Local) -> Value:
+def gathered_bytes(kind: LayerKind, local: LayerContext) -> Value:
     """Bytes that are whole on a rank only while the largest product of a layer runs."""
     assert local.grid
     tokens, grid = local.tokens * local.grid.tokens, local.grid
-    sizes = [grid_gemms.gathered(m, tokens, grid) for m in matrices_of(kind, local)]
+    sizes = [grid_gemms.gathered_elements(m, tokens, grid) for m in matrices_of(kind, local)]
     largest = np.maximum.reduce([np.broadcast_to(size, local.tokens.shape) for size in sizes])
     out: Value = largest * local.recipe.activation
     return out
 
 
-def kept_bytes(kind: LayerKind, local: Local) -> Value:
+def kept_bytes(kind: LayerKind, local: LayerContext) -> Value:
     """Bytes of the inputs and outputs of a layer's products on a rank, which their weight
     gradients need."""
     assert local.grid
     tokens, grid = local.tokens * local.grid.tokens, local.grid
-    sizes = [grid_gemms.kept(m, tokens, grid) for m in matrices_of(kind, local)]
+    sizes = [grid_gemms.kept_elements(m, tokens, grid) for m in matrices_of(kind, local)]
     return np.asarray(local.recipe.activation * sum(sizes))

@@ -15,43 +15,43 @@ import numpy as np
 from ..base.arrays import Value
 from ..task import Task
 
-LESS = 0.999
+PEAK_TOLERANCE = 0.999
 """1 - e: of what was predicted of a run, what plans that are not like it need at most."""
 
 
 @dataclass(frozen=True)
-class Held:
+class MeasuredPeak:
     """A run whose fullest GPU held far more than is predicted of it."""
 
     predicted: float
     """Bytes."""
     peak: float
     """Bytes that it held."""
-    alone: bool
+    isolated: bool
     """Whether a run that needs more held less; else what needs as much is taken to hold as much."""
 
 
-def held_of(task: Task) -> tuple[Held, ...]:
+def measured_peaks(task: Task) -> tuple[MeasuredPeak, ...]:
     """The runs that the calibration of a task knows."""
     known = task.calibration.peaks if task.calibration else None
-    found: tuple[Held, ...] = known.held if known else ()
+    found: tuple[MeasuredPeak, ...] = known.held if known else ()
     return found
 
 
-def at_least_held(task: Task, total: Value) -> Value:
+def at_least_measured(task: Task, total: Value) -> Value:
     """Bytes of the worst rank, no less than runs held."""
     out = total
-    for run in held_of(task):
-        like = total > LESS * run.predicted
-        if run.alone:
-            like = like & (total < run.predicted / LESS)
+    for run in measured_peaks(task):
+        like = total > PEAK_TOLERANCE * run.predicted
+        if run.isolated:
+            like = like & (total < run.predicted / PEAK_TOLERANCE)
         out = np.where(like, np.maximum(out, run.peak), out)
     return out
 
 
-def most_below(task: Task, limit: float) -> float:
+def largest_prediction_within(task: Task, limit: float) -> float:
     """The bytes, at most `limit`, that plans are predicted to need which hold no more than that."""
-    over = [run.predicted for run in held_of(task) if run.peak > limit and not run.alone]
+    over = [run.predicted for run in measured_peaks(task) if run.peak > limit and not run.isolated]
     if not over:
         return limit
-    return min(limit, float(at_least_held(task, np.array(LESS * min(over)))))
+    return min(limit, float(at_least_measured(task, np.array(PEAK_TOLERANCE * min(over)))))

@@ -14,14 +14,14 @@ from ..hardware.host import outlasting
 from ..hardware.precision import Recipe
 from ..operators.feed_forward import routed_gemms
 from ..operators.strategy import Strategy
-from ..operators.work import Work, orthogonalisation
+from ..operators.work import Work, orthogonalisation_work
 from ..plan import tensor_grid
 from ..task import Task
 from . import quantisation
 from .cost_columns import Cost, LayerCosts
 from .frozen_weights import frozen_weights
 from .gemm_times import seconds_by_kind
-from .layer_kinds import LayerKind, Local, layer_kinds, local_strategies, work_of
+from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
 from .layer_seconds import fill_seconds
 from .memory_footprint import (
     gathered_inputs,
@@ -39,7 +39,7 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     if any_nonzero(s.tp_grid) and np.ptp(tensor_grid.kind_of(s.tp_grid)):
         return _by_kind_of_grid(task, recipe, s)
     kinds = layer_kinds(task.model)
-    local = local_strategies(task, recipe, s)
+    local = layer_context(task, recipe, s)
     works = [work_of(kind, local) for kind in kinds]
     seconds = seconds_by_kind(works, local)
     n = s.tp.size
@@ -52,15 +52,15 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
             column[:], working[i] = table[i - 1], working[i - 1]
             _fill_weights(column, kind, local)
             continue
-        working[i] = _fill(column, kind, work, seconds[i], local.of(kind))
-    split = local.together if task.software.scatter_gather else local.split
+        working[i] = _fill(column, kind, work, seconds[i], local.for_kind(kind))
+    split = local.sequence_ranks if task.software.scatter_gather else local.norm_split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
-    return LayerCosts(by_strategy, working, parameters, (local.sent / split)[None])
+    return LayerCosts(by_strategy, working, parameters, (local.sent_bytes / split)[None])
 
 
 def _fill(
-    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: Local
+    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: LayerContext
 ) -> Value:
     """Fill in all costs of a layer; bytes alive while it runs (LayerCosts.working)."""
     s = local.s
@@ -68,36 +68,40 @@ def _fill(
     fill_seconds(column, kind, work, gemm, local)
     column[Cost.UNITS] = 1.0
     if kind.block:
-        column[Cost.MATRICES] = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
-        column[Cost.SCALED] = column[Cost.MATRICES] * local.recipe.scaled
-        column[Cost.ORTHOGONAL] = orthogonalisation(work.gemms)
+        column[Cost.MATRIX_PARAMETERS] = (
+            column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
+        )
+        column[Cost.SCALED_PARAMETERS] = column[Cost.MATRIX_PARAMETERS] * local.recipe.scaled
+        column[Cost.ORTHOGONALISATION] = orthogonalisation_work(work.gemms)
         if kind.block.experts:
             routed = routed_gemms(kind.block.experts, local.task.model.hidden, s)
-            column[Cost.EXPERT_ORTHOGONAL] = orthogonalisation(routed)
+            column[Cost.EXPERT_ORTHOGONALISATION] = orthogonalisation_work(routed)
     column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
-    column[Cost.PENDING] = pending_activations(kind, work, local, column[Cost.ACTIVATIONS])
+    column[Cost.WEIGHT_GRADIENT_INPUTS] = pending_activations(
+        kind, work, local, column[Cost.ACTIVATIONS]
+    )
     if any_nonzero(s.offload_activations):
         gathered = gathered + move_activations(
             column, s, local.task, inputs_of_modules(kind, local)
         )
-    column[Cost.GATHERED] = gathered_inputs(kind, local)
+    column[Cost.GATHERED_INPUTS] = gathered_inputs(kind, local)
     if kind.makes_logits:
         column[Cost.LOGITS], loss = loss_bytes(local)
         alive = np.maximum(alive, loss)
     return gathered + alive + unpacked + workspace_bytes(local.task)
 
 
-def _fill_weights(column: Value, kind: LayerKind, local: Local) -> Value | float:
+def _fill_weights(column: Value, kind: LayerKind, local: LayerContext) -> Value | float:
     """Fill in the weights of a layer; bytes of a matrix unpacked while it is multiplied."""
     dense, expert = stored_parameters(kind, local)
     column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = dense, expert
-    column[Cost.COPIES] = quantisation.weight_copies(kind, local, dense + expert)
+    column[Cost.SCALED_COPIES] = quantisation.weight_copies(kind, local, dense + expert)
     if local.task.adapters is None:
         return 0.0
     frozen = frozen_weights(kind, local, dense + expert)
-    column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = frozen.trained, 0.0
-    column[Cost.FROZEN] = frozen.held
-    return frozen.unpacked
+    column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = frozen.adapter_parameters, 0.0
+    column[Cost.FROZEN_WEIGHTS] = frozen.held_bytes
+    return frozen.unpacked_bytes
 
 
 def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -108,7 +112,7 @@ def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     back = np.argsort(np.concatenate(rows))
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=-1).take(back, axis=-1)
-        for name in ("working", "unit_parameters", "boundary")
+        for name in ("working_set", "unit_parameters", "boundary_bytes")
     }
     return LayerCosts(np.concatenate([part.table for part in parts])[back], **columns)
 
@@ -131,5 +135,5 @@ def move_activations(column: Value, s: Strategy, task: Task, named: Value | None
     column[Cost.FORWARD] += forward
     column[Cost.TOTAL] += shown
     column[Cost.ACTIVATIONS] -= moved
-    column[Cost.ON_HOST] = moved
+    column[Cost.HOST_ACTIVATIONS] = moved
     return 2 * moved

@@ -23,7 +23,7 @@ from ..operators import collectives, grid_gemms, layer_work
 from ..operators.adapter_work import with_adapters
 from ..operators.model_flops import multiply_adds
 from ..operators.strategy import GridStrategy, Strategy
-from ..operators.work import Work, add
+from ..operators.work import Work, add_work
 from ..plan.codes import Recompute
 from ..plan.tensor_grid import Grid, grid_of
 from ..task import Task
@@ -34,7 +34,7 @@ _FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
 """Plain integers, which numpy compares with a column faster than members of an enumeration."""
 
 
-SLOWER = 2.0
+EXPERT_SLOWDOWN = 2.0
 """About what a block of experts takes over what its products say: it exchanges and sorts tokens."""
 
 
@@ -69,7 +69,7 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     return tuple(kinds)
 
 
-def lengths(task: Task) -> tuple[float, ...]:
+def relative_lengths(task: Task) -> tuple[float, ...]:
     """About how long layers of each kind take beside each other: their products of a token, of
     experts SLOWER as long, over those of the first block; () of a network of listed layers."""
     model = task.model
@@ -80,31 +80,31 @@ def lengths(task: Task) -> tuple[float, ...]:
     each = []
     for kind in layer_kinds(model):
         own = multiply_adds(model, kind.block, task.sequence, True) if kind.block else 0.0
-        own *= SLOWER if kind.block and kind.block.experts else 1.0
+        own *= EXPERT_SLOWDOWN if kind.block and kind.block.experts else 1.0
         own += extra if "mtp" in kind.name else head if "head" in kind.name else 0.0
         each.append(own)
     return tuple(round(own / each[0], 3) for own in each)
 
 
-class Local(NamedTuple):
+class LayerContext(NamedTuple):
     """What the cost of any kind needs: the question, the strategies and what they imply."""
 
     task: Task
     recipe: Recipe
     s: Strategy
     tokens: Value
-    split: Value
+    norm_split: Value
     """Ranks that share norms and residuals: u."""
-    hidden: Value
+    hidden_bytes: Value
     """Bytes of a micro-batch's hidden states."""
-    sent: Value
+    sent_bytes: Value
     """The same on their way to another rank."""
     vocabulary: Value
     """The vocabulary, padded to a multiple that every tensor rank shares."""
-    full: Mask
-    selective: Mask
+    full_recompute: Mask
+    selective_recompute: Mask
     """Which strategies recompute so."""
-    tensor: TensorCollectives
+    tensor_comm: TensorCollectives
     layer_ratio: Value | None = None
     """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
     the accelerator has no table of them for the stack."""
@@ -113,11 +113,11 @@ class Local(NamedTuple):
     that share features as its tp and the sequences of a rank as its micro-batch."""
 
     @property
-    def together(self) -> Value:
+    def sequence_ranks(self) -> Value:
         """Ranks that have the same sequences."""
         return self.s.tp if self.grid is None else np.asarray(self.grid.size / self.grid.tokens)
 
-    def of(self, kind: LayerKind) -> Local:
+    def for_kind(self, kind: LayerKind) -> LayerContext:
         """The same with the recipe of a kind of layers."""
         if kind.block and kind.block.wide:
             return self._replace(recipe=self.recipe.wide())
@@ -151,16 +151,16 @@ def _tensor_collectives(
     return TensorCollectives(gather, scatter, reduce)
 
 
-def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
+def layer_context(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
     """The strategies with the sizes and collectives that all kinds share."""
     if any_nonzero(s.tp_grid):
         return _on_grids(task, recipe, s)
     tokens, cluster = s.tokens(task.sequence), task.cluster
     hidden = tokens * (task.model.hidden * recipe.activation)
     sent = tokens * (task.model.hidden * recipe.sent)
-    group = collectives.place(s.tp, 1, cluster)
+    group = collectives.place_group(s.tp, 1, cluster)
     multiple = task.software.vocabulary_multiple * s.tp
-    return Local(
+    return LayerContext(
         task,
         recipe,
         s,
@@ -176,14 +176,14 @@ def local_strategies(task: Task, recipe: Recipe, s: Strategy) -> Local:
     )
 
 
-def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
+def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
     """The same for grids of one kind, whose collectives are those of each product."""
     grid, none = grid_of(s.tp_grid, s.tp), np.zeros(s.tp.shape)
     shared = {"tp": np.asarray(grid.features), "micro_batch": s.micro_batch / grid.tokens}
     own = GridStrategy(**{**vars(s), **shared}, hidden_split=np.asarray(grid.hidden))
     tokens = own.tokens(task.sequence)
     multiple = task.software.vocabulary_multiple * s.tp
-    return Local(
+    return LayerContext(
         task,
         recipe,
         own,
@@ -199,17 +199,17 @@ def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> Local:
     )
 
 
-def matrices_of(kind: LayerKind, local: Local) -> list[grid_gemms.Matrix]:
+def matrices_of(kind: LayerKind, local: LayerContext) -> list[grid_gemms.Matrix]:
     """The weight matrices of a kind whose products are on a grid."""
     hidden = local.task.model.hidden
     if kind.block:
         assert local.grid
-        return grid_gemms.of_block(kind.block, hidden, local.grid)
-    of = grid_gemms.of_embedding if kind.name == "embedding" else grid_gemms.of_head
+        return grid_gemms.block_matrices(kind.block, hidden, local.grid)
+    of = grid_gemms.embedding_matrices if kind.name == "embedding" else grid_gemms.head_matrices
     return of(hidden, local.vocabulary)
 
 
-def work_of(kind: LayerKind, local: Local) -> Work | None:
+def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
     """Forward work of a kind; None for an end that does the work of the one before it."""
     work, task = _work_of(kind, local), local.task
     if work is not None and kind.block and task.adapters:
@@ -217,11 +217,11 @@ def work_of(kind: LayerKind, local: Local) -> Work | None:
     if local.grid is None or work is None or not work.gemms:
         return work
     whole = local.tokens * local.grid.tokens
-    gemms = [grid_gemms.gemm(m, whole, local.grid) for m in matrices_of(kind, local)]
+    gemms = [grid_gemms.local_gemm(m, whole, local.grid) for m in matrices_of(kind, local)]
     return work._replace(gemms=gemms)
 
 
-def _work_of(kind: LayerKind, local: Local) -> Work | None:
+def _work_of(kind: LayerKind, local: LayerContext) -> Work | None:
     """Forward work of a kind under Megatron's tensor parallelism."""
     task, s = local.task, local.s
     if kind.name.startswith(("shared", "lone")):
@@ -247,7 +247,7 @@ def _work_of(kind: LayerKind, local: Local) -> Work | None:
         parts += layer_work.mtp_work(task.model, local.vocabulary, s, task.sequence)
     if "head" in kind.name:
         parts.append(layer_work.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
-    return add(parts)
+    return add_work(parts)
 
 
 def layer_sizes(task: Task, s: Strategy) -> Value:

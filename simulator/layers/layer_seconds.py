@@ -17,17 +17,17 @@ from ..operators.work import AttentionWork, Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import grid_communication, quantisation
-from .communication import context_exposed, expert_exchange, expert_exposed, tensor_exposed
+from .communication import context_exposed, expert_exchange, exposed_exchange, tensor_exposed
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
 from .frozen_weights import frozen_weights
-from .gemm_times import adapter_seconds, in_order, seconds_by_kind
+from .gemm_times import adapter_seconds, seconds_by_kind, sum_in_order
 from .layer_kinds import (
+    LayerContext,
     LayerKind,
-    Local,
     TensorCollectives,
     is_tabled,
+    layer_context,
     layer_kinds,
-    local_strategies,
     work_of,
 )
 from .losses import summing_seconds
@@ -42,24 +42,27 @@ in 16 bits launches behind the host's wait for it."""
 
 
 def fill_seconds(
-    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: Local
+    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: LayerContext
 ) -> None:
     """Fill the columns of seconds: both passes by part, what runs again, and their sums."""
     forward, backward = _passes(column, kind, work, gemm[0], local)
     column[SECONDS] = forward + backward
-    column[Cost.FORWARD] = in_order(forward)
+    column[Cost.FORWARD] = sum_in_order(forward)
     if kind.block and any_nonzero(local.s.recompute):
-        column[COMMUNICATION] += local.full * forward[COMMUNICATION]
+        column[COMMUNICATION] += local.full_recompute * forward[COMMUNICATION]
         _communicate_again(column, kind.block, work, forward, local)
         again = _rerun(work, gemm[1], local)
         if local.layer_ratio is not None and is_tabled(kind):
             again = again * local.layer_ratio[0]
-        column[Cost.RECOMPUTE] = local.full * in_order(forward[COMPUTE]) + local.selective * again
-    column[Cost.TOTAL] = in_order(column[SECONDS])
+        column[Cost.RECOMPUTE] = (
+            local.full_recompute * sum_in_order(forward[COMPUTE])
+            + local.selective_recompute * again
+        )
+    column[Cost.TOTAL] = sum_in_order(column[SECONDS])
 
 
 def _passes(
-    column: Value, kind: LayerKind, work: Work, matmul: Value, local: Local
+    column: Value, kind: LayerKind, work: Work, matmul: Value, local: LayerContext
 ) -> tuple[Value, Value]:
     """Seconds of the forward and the backward pass by part [part, strategy]."""
     software = local.task.software
@@ -74,7 +77,7 @@ def _passes(
     if local.grid is None:
         comm = tensor_exposed(kind, local, matmul)
     else:
-        comm = grid_communication.exposed(kind, local, matmul, backward[Cost.MATMUL])
+        comm = grid_communication.grid_exposed(kind, local, matmul, backward[Cost.MATMUL])
     forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = comm
     if work.attention and kind.block:
         _add_attention(forward, backward, kind.block, work.attention, local)
@@ -88,18 +91,18 @@ def _passes(
         backward[Cost.MEMORY_BOUND] += summing_seconds(local)
     if kind.block:
         if kind.block.experts:
-            column[Cost.BESIDE] = _add_experts(forward, backward, kind.block.experts, local)
+            column[Cost.OVERLAPPED_A2A] = _add_experts(forward, backward, kind.block.experts, local)
         floor = max(software.layer_floor, local.task.cluster.accelerator.training.layer_floor)
-        forward[Cost.LAUNCH] = _floor_excess(in_order(forward), floor * ratio[0])
+        forward[Cost.LAUNCH] = _floor_excess(sum_in_order(forward), floor * ratio[0])
         floor *= software.backward_floor_ratio
-        backward[Cost.LAUNCH] = _floor_excess(in_order(backward), floor * ratio[1])
+        backward[Cost.LAUNCH] = _floor_excess(sum_in_order(backward), floor * ratio[1])
         if kind.block.experts:
             forward[Cost.LAUNCH] += _waiting(kind.block.experts, local)
     return forward, backward
 
 
 def _add_adapters(
-    forward: Value, backward: Value, kind: LayerKind, work: Work, local: Local
+    forward: Value, backward: Value, kind: LayerKind, work: Work, local: LayerContext
 ) -> None:
     """Add the products of adapters, which are trained, and the unpacking of frozen matrices."""
     adapters, accelerator = local.task.adapters, local.task.cluster.accelerator
@@ -110,14 +113,14 @@ def _add_adapters(
     forward[Cost.MATMUL] += thin
     backward[Cost.MATMUL] += thin / dgrad + thin / wgrad
     dense, expert = stored_parameters(kind, local)
-    packed = frozen_weights(kind, local, dense + expert).packed
+    packed = frozen_weights(kind, local, dense + expert).packed_parameters
     unpacking = kernel_times.streaming_seconds(unpacked_bytes(adapters, packed), accelerator)
     forward[Cost.MEMORY_BOUND] += unpacking
     backward[Cost.MEMORY_BOUND] += unpacking
 
 
 def _add_attention(
-    forward: Value, backward: Value, block: Block, work: AttentionWork, local: Local
+    forward: Value, backward: Value, block: Block, work: AttentionWork, local: LayerContext
 ) -> None:
     """Fill in the attention core and the ring of context parallelism."""
     task = local.task
@@ -130,14 +133,14 @@ def _add_attention(
         forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
 
 
-def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local) -> Value:
+def _add_experts(forward: Value, backward: Value, experts: Experts, local: LayerContext) -> Value:
     """Fill in what shows of the experts' all-to-alls beside the kernels of another micro-batch's
     pass; seconds of what does not."""
     exchange = expert_exchange(experts, local)
     for one_pass in (forward, backward):
-        one_pass[Cost.EXPERT_COMM] = expert_exposed(
+        one_pass[Cost.EXPERT_COMM] = exposed_exchange(
             exchange,
-            in_order(one_pass[COMPUTE]),
+            sum_in_order(one_pass[COMPUTE]),
             local.task.software.kernel_contention,
             local.s.overlap_ep,
         )
@@ -145,29 +148,29 @@ def _add_experts(forward: Value, backward: Value, experts: Experts, local: Local
     return hidden
 
 
-def _waiting(experts: Experts, local: Local) -> Value | float:
+def _waiting(experts: Experts, local: LayerContext) -> Value | float:
     """Seconds that a forward pass of experts shows of its host: kernels that scale what goes to
     experts are launched behind the wait for their counts, while the GPU has nothing queued."""
     routed = routed_gemms(experts, local.task.model.hidden, local.s)
-    more = quantisation.kernels(routed, local) / LAUNCHES_BEHIND_WAIT
+    more = quantisation.scaling_kernels(routed, local) / LAUNCHES_BEHIND_WAIT
     return local.task.software.expert_seconds * (1 + more)
 
 
 def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
     """Seconds [pass, strategy] of the model's first block alone, forward and backward: without
     communication, gradient accumulation and a table of layers. What such a table is over."""
-    local, kind = local_strategies(task, recipe, s), layer_kinds(task.model)[0]
+    local, kind = layer_context(task, recipe, s), layer_kinds(task.model)[0]
     none = np.zeros(s.tp.shape)
-    local = local._replace(tensor=TensorCollectives(none, none, none), layer_ratio=None)
+    local = local._replace(tensor_comm=TensorCollectives(none, none, none), layer_ratio=None)
     work = work_of(kind, local)
     ((matmul, _),) = seconds_by_kind([work], local)
     if work is None:
         raise ValueError(f"{kind.name} has no work of its own")
     passes = _passes(np.zeros((len(Cost), s.tp.size)), kind, work, matmul, local)
-    return np.stack([in_order(one) for one in passes])
+    return np.stack([sum_in_order(one) for one in passes])
 
 
-def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
+def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     """Memory-bound kernels forward and backward; work counts elements of two bytes."""
     software, accelerator = local.task.software, local.task.cluster.accelerator
     loss, ratio = accelerator.training.loss_efficiency, accelerator.training.backward_bytes_ratio
@@ -181,7 +184,7 @@ def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     permuted = np.asarray(work.permuted_bytes * to_seconds)
     permuted = kernel_times.memory_bound_seconds(permuted, accelerator, 0)
     backward = forward * ratio - permuted * (ratio - 1)
-    scaling = quantisation.seconds(work, local)
+    scaling = quantisation.scaling_seconds(work, local)
     forward, backward = forward + scaling[0], backward + scaling[1]
     if loss is not None:
         measured = work.loss_bytes * element / (loss * accelerator.memory_bandwidth)
@@ -189,7 +192,7 @@ def _moved_seconds(work: Work, local: Local) -> tuple[Value, Value]:
     return forward, backward
 
 
-def _accumulation(column: Value, local: Local) -> Value | float:
+def _accumulation(column: Value, local: LayerContext) -> Value | float:
     """Seconds to add the gradients of a layer into their buffers."""
     software = local.task.software
     if not software.accumulation_bytes:
@@ -199,14 +202,14 @@ def _accumulation(column: Value, local: Local) -> Value | float:
     return kernel_times.streaming_seconds(accumulated, local.task.cluster.accelerator)
 
 
-def _rerun(work: Work, gemms: Value, local: Local) -> Value:
+def _rerun(work: Work, gemms: Value, local: LayerContext) -> Value:
     """Seconds of what selective recompute runs again."""
     task = local.task
     moved = work.selective_bytes * (local.recipe.activation / 2) / task.software.memory_bound_rate
     accelerator = task.cluster.accelerator
     out = gemms + kernel_times.memory_bound_seconds(moved, accelerator, 0)
-    out = out + quantisation.seconds_again(work.selective_gemms, local)
-    if work.attention and work.again.attention:
+    out = out + quantisation.rescaling_seconds(work.selective_gemms, local)
+    if work.attention and work.rerun.attention:
         core = kernel_times.attention_seconds(
             work.attention, accelerator, local.recipe, task.software
         )
@@ -215,17 +218,17 @@ def _rerun(work: Work, gemms: Value, local: Local) -> Value:
 
 
 def _communicate_again(
-    column: Value, block: Block, work: Work, forward: Value, local: Local
+    column: Value, block: Block, work: Work, forward: Value, local: LayerContext
 ) -> None:
     """Add the collectives that selective recompute makes once more."""
     regions = 1 if block.parallel else 2
-    if work.again.regions:
-        share = work.again.regions / regions
-        column[Cost.TENSOR_COMM] += local.selective * share * forward[Cost.TENSOR_COMM]
-    if work.again.attention:
-        column[Cost.CONTEXT_COMM] += local.selective * forward[Cost.CONTEXT_COMM]
-    if work.again.exchange:
-        column[Cost.EXPERT_COMM] += local.selective * forward[Cost.EXPERT_COMM]
+    if work.rerun.tensor_regions:
+        share = work.rerun.tensor_regions / regions
+        column[Cost.TENSOR_COMM] += local.selective_recompute * share * forward[Cost.TENSOR_COMM]
+    if work.rerun.attention:
+        column[Cost.CONTEXT_COMM] += local.selective_recompute * forward[Cost.CONTEXT_COMM]
+    if work.rerun.expert_exchange:
+        column[Cost.EXPERT_COMM] += local.selective_recompute * forward[Cost.EXPERT_COMM]
 
 
 def _floor_excess(seconds: Value, floor: Value | float) -> Value:

@@ -40,7 +40,9 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         column[Cost.DENSE_PARAMETERS] = layer.parameters
         column[Cost.UNITS] = 1.0
         kept = np.where(full, layer.boundary_bytes, layer.activation_bytes)
-        column[Cost.ACTIVATIONS] = column[Cost.PENDING] = kept * wider * s.micro_batch
+        column[Cost.ACTIVATIONS] = column[Cost.WEIGHT_GRADIENT_INPUTS] = (
+            kept * wider * s.micro_batch
+        )
         if offloads:
             moving[i] = move_activations(column, s, task)
     activations = np.array([[layer.activation_bytes] for layer in layers])

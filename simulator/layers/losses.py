@@ -14,7 +14,7 @@ import numpy as np
 from ..base.arrays import Value
 from ..operators import kernel_times
 from ..plan.codes import Loss
-from .layer_kinds import Local
+from .layer_kinds import LayerContext
 
 FUSED_LINEAR_BYTES = 10.0
 """Bytes of a logit of a piece: 16 bits, fp32, and its gradient in fp32."""
@@ -23,7 +23,7 @@ SUM_BYTES = 6.0
 write."""
 
 
-def pieces(local: Local) -> Value:
+def loss_pieces(local: LayerContext) -> Value:
     """Pieces of the tokens whose loss is computed one after the other [strategy]; 0 where all are
     together."""
     model, software = local.task.model, local.task.software
@@ -34,7 +34,7 @@ def pieces(local: Local) -> Value:
     return out
 
 
-def bytes_of_logit(local: Local) -> tuple[Value, Value]:
+def logit_bytes(local: LayerContext) -> tuple[Value, Value]:
     """Bytes of a logit at the peak of the loss, and of those the ones that wait for the backward
     pass [strategy]."""
     software, chosen = local.task.software, local.s.loss.astype(np.int64)
@@ -44,14 +44,14 @@ def bytes_of_logit(local: Local) -> tuple[Value, Value]:
         software.fused_logit_bytes,
     )
     whole[Loss.FUSED_LINEAR] = FUSED_LINEAR_BYTES
-    cut = pieces(local)
+    cut = loss_pieces(local)
     peak = whole[chosen] / np.maximum(cut, 1.0)
     kept = np.where(cut > 0, 0.0, np.minimum(software.kept_logit_bytes, peak))
     return peak, kept
 
 
-def summing_seconds(local: Local) -> Value:
+def summing_seconds(local: LayerContext) -> Value:
     """Seconds to add up the gradients of the head of all pieces of a micro-batch [strategy]."""
     head = local.vocabulary * local.task.model.hidden / local.weight_split
-    moved = SUM_BYTES * pieces(local) * head
+    moved = SUM_BYTES * loss_pieces(local) * head
     return kernel_times.streaming_seconds(moved, local.task.cluster.accelerator)

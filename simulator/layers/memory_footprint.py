@@ -15,14 +15,14 @@ from ..base.units import GIB
 from ..hardware.precision.number_formats import FP8
 from ..hardware.software import OP_LIST
 from ..operators import attention_work, feed_forward
-from ..operators.rerun import norms_again
+from ..operators.rerun import rerun_norms
 from ..operators.work import Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import grid_communication, quantisation
-from .frozen_weights import Spare, spare_inputs
-from .layer_kinds import LayerKind, Local
-from .losses import bytes_of_logit
+from .frozen_weights import SpareInputs, spare_inputs
+from .layer_kinds import LayerContext, LayerKind
+from .losses import logit_bytes
 
 UNFUSED_NORM_BYTES = 16.0
 """Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
@@ -33,7 +33,7 @@ _COPIES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
 """Tables of the vocabulary that multi-token prediction brings along."""
 
 
-def stored_parameters(kind: LayerKind, local: Local) -> tuple[Value, Value]:
+def stored_parameters(kind: LayerKind, local: LayerContext) -> tuple[Value, Value]:
     """Parameters one rank stores of a layer: dense (reduced over dp cp) and routed experts.
 
     Norms, routers and MLA down-projections are whole on every tensor rank.
@@ -57,7 +57,7 @@ def stored_parameters(kind: LayerKind, local: Local) -> tuple[Value, Value]:
     return dense, expert
 
 
-def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
+def _block_parameters(block: Block, local: LayerContext) -> tuple[Value, Value]:
     model, s, ranks = local.task.model, local.s, local.weight_split
     counts = block.parameters(model.hidden, model.norm_width)
     attn = block.attention
@@ -70,29 +70,29 @@ def _block_parameters(block: Block, local: Local) -> tuple[Value, Value]:
     return split / ranks + extra + whole, counts["experts"] / (s.ep * s.etp)
 
 
-def kept_activations(kind: LayerKind, local: Local) -> tuple[Value, Value, Value | float]:
+def kept_activations(kind: LayerKind, local: LayerContext) -> tuple[Value, Value, Value | float]:
     """Bytes kept per micro-batch; of gathered inputs; and alive while a block is run again."""
     s, software = local.s, local.task.software
-    hidden = local.hidden
+    hidden = local.hidden_bytes
     gathered = software.gather_buffers * hidden * (s.tp > 1)
     if local.grid is not None:
-        own = software.gather_buffers * hidden / local.split
+        own = software.gather_buffers * hidden / local.norm_split
         gathered = own + grid_communication.gathered_bytes(kind, local)
     if not kind.block:
         # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
         mask = hidden / local.recipe.activation * software.dropout
         wanted = 2 if local.task.adapters is None else 1
         kept = mask if kind.name == "embedding" else wanted * hidden
-        return kept / local.split, gathered, 0.0
+        return kept / local.norm_split, gathered, 0.0
     everything, dropped = block_activations(kind.block, local)
-    kept = everything - local.selective * dropped
-    kept = np.where(local.full, hidden / local.split, kept)
+    kept = everything - local.selective_recompute * dropped
+    kept = np.where(local.full_recompute, hidden / local.norm_split, kept)
     if "mtp" in kind.name:
-        kept = kept + 6 * hidden / local.split
-    return kept, gathered, local.full * _working_set(kind.block, local, everything)
+        kept = kept + 6 * hidden / local.norm_split
+    return kept, gathered, local.full_recompute * _working_set(kind.block, local, everything)
 
 
-def _working_set(block: Block, local: Local, everything: Value) -> Value:
+def _working_set(block: Block, local: LayerContext, everything: Value) -> Value:
     """Bytes alive while a block that keeps `everything` is run again: that, and the gradients in
     its MLP, which are as large where its weights are frozen.
 
@@ -103,13 +103,13 @@ def _working_set(block: Block, local: Local, everything: Value) -> Value:
         return software.working_sets * everything
     whole = block_activations(block, local._replace(task=replace(local.task, adapters=None)))[0]
     product: Value | float = 0.0
-    if block.mlp and spare_inputs(block, local).product:
+    if block.mlp and spare_inputs(block, local).mlp_product:
         product = local.recipe.activation * local.tokens * block.mlp.ffn / local.s.tp
     out: Value = everything + product + max(software.working_sets - 1.0, 0.0) * whole
     return out
 
 
-def inputs_of_modules(kind: LayerKind, local: Local) -> Value | None:
+def inputs_of_modules(kind: LayerKind, local: LayerContext) -> Value | None:
     """Bytes of the inputs of the modules that wait on the host; None where whole layers do.
 
     Norms read hidden states, QKV their output; the core of attention reads queries, keys and
@@ -121,7 +121,10 @@ def inputs_of_modules(kind: LayerKind, local: Local) -> Value | None:
     if not names:
         return None
     element, operand = local.recipe.activation, quantisation.kept_operand(local)
-    hidden, found = local.tokens * task.model.hidden / local.split, np.zeros(local.tokens.shape)
+    hidden, found = (
+        local.tokens * task.model.hidden / local.norm_split,
+        np.zeros(local.tokens.shape),
+    )
     if not kind.block:
         return found
     attn, experts = kind.block.attention, kind.block.experts
@@ -153,16 +156,16 @@ def workspace_bytes(task: Task) -> float:
     return each * (software.cublas_workspaces + software.expert_workspaces * experts)
 
 
-def loss_bytes(local: Local) -> tuple[Value, Value]:
+def loss_bytes(local: LayerContext) -> tuple[Value, Value]:
     """Bytes of logits that wait for the backward pass, and those alive during the loss besides."""
     software = local.task.software
     shards = local.s.tp if software.sharded_logits else 1.0
     logits = local.tokens * local.vocabulary / shards
-    peak, kept = bytes_of_logit(local)
+    peak, kept = logit_bytes(local)
     return kept * logits, (peak - kept) * logits
 
 
-def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) -> Value:
+def pending_activations(kind: LayerKind, work: Work, local: LayerContext, kept: Value) -> Value:
     """Bytes that the weight gradients of a block need: input and output gradient of every GEMM,
     e m (k + n), scaled where operands are, hidden states split as norms are. Ends keep what they
     keep.
@@ -173,7 +176,7 @@ def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) 
         return kept
     if local.grid is not None:
         return grid_communication.kept_bytes(kind, local)
-    hidden, split = local.task.model.hidden, local.split
+    hidden, split = local.task.model.hidden, local.norm_split
 
     def width(size: Value | float) -> Value | float:
         return size if isinstance(size, np.ndarray) or size != hidden else size / split
@@ -182,16 +185,18 @@ def pending_activations(kind: LayerKind, work: Work, local: Local, kept: Value) 
     return np.asarray(quantisation.kept_operand(local) * sum(values, np.zeros(kept.shape)))
 
 
-def gathered_inputs(kind: LayerKind, local: Local) -> Value | float:
+def gathered_inputs(kind: LayerKind, local: LayerContext) -> Value | float:
     """Bytes by which the inputs of column-parallel GEMMs are larger when gathered than sharded."""
     if not kind.block or not local.task.software.keeps_gathered or local.grid is not None:
         return 0.0
-    whole = kind.block.norms * local.hidden * ~(local.full | local.selective)
-    extra: Value = whole - whole / local.split
+    whole = (
+        kind.block.norms * local.hidden_bytes * ~(local.full_recompute | local.selective_recompute)
+    )
+    extra: Value = whole - whole / local.norm_split
     return extra
 
 
-def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
+def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     """Bytes a block keeps for its backward pass, and how many of them selective recompute drops.
 
         dense, flash, fused:  e T [ 2 norms h / u + (q + k + v + o + w f) / t ],
@@ -206,7 +211,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
 
     Source: Korthikanti et al. 2022, section 4 (34 h s b + 5 a s^2 b); terms by kernel.
     """
-    task, s, tokens, u = local.task, local.s, local.tokens, local.split
+    task, s, tokens, u = local.task, local.s, local.tokens, local.norm_split
     software, attn, element = task.software, block.attention, local.recipe.activation
     hidden = tokens * task.model.hidden
     norms = element * block.norms * hidden / u
@@ -216,11 +221,11 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     heads = attn.heads * attn.value_dim / s.tp
     operand = quantisation.kept_operand(local) / element
     inputs = operand * norms - unread
-    cores = element * tokens * (attention_work.qkv_width(attn, s.tp) + spare.extra)
+    cores = element * tokens * (attention_work.qkv_width(attn, s.tp) + spare.adapter_widths)
     kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
     kept = kept + quantisation.kept_output(local) * tokens * heads
     ops = software.selective
-    norms_dropped = norms_again(block, ops, software.norm_in_linear)
+    norms_dropped = rerun_norms(block, ops, software.norm_in_linear)
     dropped = dropped + inputs * norms_dropped / block.norms
     if "out_proj" in ops:
         dropped = dropped + element * hidden / u
@@ -251,7 +256,7 @@ def block_activations(block: Block, local: Local) -> tuple[Value, Value]:
     return kept, dropped
 
 
-def _stored_scores(block: Block, local: Local) -> Value:
+def _stored_scores(block: Block, local: LayerContext) -> Value:
     """Bytes of attention scores that are kept where they are materialised."""
     software, task = local.task.software, local.task
     each = software.kept_score_bytes + 3 * software.dropout
@@ -260,37 +265,41 @@ def _stored_scores(block: Block, local: Local) -> Value:
     return out
 
 
-def _dropped_widths(widths: float, operand: float, ops: tuple[str, ...], spare: Spare) -> float:
+def _dropped_widths(
+    widths: float, operand: float, ops: tuple[str, ...], spare: SpareInputs
+) -> float:
     """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops; the
     product counts as `operand`."""
     if "mlp" in ops or "mlp_in" in ops:
         return widths
-    return operand * (not spare.product) if "gelu" in ops else 0.0
+    return operand * (not spare.mlp_product) if "gelu" in ops else 0.0
 
 
-def _op_list_kept(block: Block, local: Local) -> Value:
+def _op_list_kept(block: Block, local: LayerContext) -> Value:
     """Bytes that torchtitan's op list keeps: a layer's input, queries, values, the output of
     attention, one input product of the MLP and its output."""
     attn, s, hidden = block.attention, local.s, local.task.model.hidden
     values = attention_work.kv_heads_per_rank(attn, s.tp) * attn.value_dim
     heads = attn.heads * (attn.head_dim + attn.value_dim) / s.tp
     ffn = block.mlp.ffn / s.tp if block.mlp else 0.0
-    widths = 2 * hidden / local.split + heads + values + ffn
+    widths = 2 * hidden / local.norm_split + heads + values + ffn
     out: Value = local.recipe.activation * local.tokens * widths
     return out
 
 
-def _kept_widths(gated: bool, local: Local, spare: Spare) -> float:
+def _kept_widths(gated: bool, local: LayerContext, spare: SpareInputs) -> float:
     """Tensors of ffn width kept, in the format of activations: GEMM output (two when gated), and
     the product that a trained matrix reads as an operand; unfused gated activations keep the
     activated gate as well."""
     element = local.recipe.activation
     read = quantisation.kept_activation_input(local) / element
-    product = quantisation.kept_operand(local) / element * (not spare.product)
+    product = quantisation.kept_operand(local) / element * (not spare.mlp_product)
     return (1 + gated) * read + product + (gated and not local.task.software.fused_activation)
 
 
-def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[Value, Value]:
+def _expert_activations(
+    experts: Experts, local: LayerContext, spare: SpareInputs
+) -> tuple[Value, Value]:
     """Bytes that routed and shared experts keep, and those of the activation product alone."""
     task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
     routed = feed_forward.expert_assignments(experts, s, task.sequence)
@@ -299,12 +308,12 @@ def _expert_activations(experts: Experts, local: Local, spare: Spare) -> tuple[V
     rows = operand * (task.adapters is None) + task.software.keeps_expert_output
     widths = _kept_widths(experts.gated, local, spare)
     kept = widths * product + element * routed * rows * task.model.hidden
-    kept = kept + 4 * tokens * experts.count / local.split
+    kept = kept + 4 * tokens * experts.count / local.norm_split
     kept = kept + _shared_activations(experts, local, spare)
-    return kept, operand * (not spare.product) * product
+    return kept, operand * (not spare.mlp_product) * product
 
 
-def _shared_activations(experts: Experts, local: Local, spare: Spare) -> Value | float:
+def _shared_activations(experts: Experts, local: LayerContext, spare: SpareInputs) -> Value | float:
     """Bytes of ffn width that shared experts keep."""
     if not experts.shared:
         return 0.0

@@ -19,7 +19,7 @@ from ..hardware.accelerator import Accelerator
 from ..hardware.precision.number_formats import MXFP8
 from ..operators import kernel_times
 from ..operators.work import Gemm, Work
-from .layer_kinds import LayerKind, Local
+from .layer_kinds import LayerContext, LayerKind
 
 
 def takes_both_sides(accelerator: Accelerator) -> bool:
@@ -28,11 +28,11 @@ def takes_both_sides(accelerator: Accelerator) -> bool:
     return MXFP8.peak in accelerator.peak
 
 
-def _of(local: Local, sizes: tuple[float, float]) -> float:
+def _of(local: LayerContext, sizes: tuple[float, float]) -> float:
     return sizes[takes_both_sides(local.task.cluster.accelerator)]
 
 
-def seconds(work: Work, local: Local) -> tuple[Value | float, Value | float]:
+def scaling_seconds(work: Work, local: LayerContext) -> tuple[Value | float, Value | float]:
     """Seconds of scaling forward and backward: inputs, then gradients of outputs; weights in both
     passes where no copies are kept."""
     how = local.recipe.quantisation
@@ -43,26 +43,26 @@ def seconds(work: Work, local: Local) -> tuple[Value | float, Value | float]:
     if not local.task.software.keeps_scaled:
         weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
     gradients = sum((none + g.batch * g.m * g.n for g in work.gemms), none)
-    count, padded = kernels(work.gemms, local), work.padded_bytes
+    count, padded = scaling_kernels(work.gemms, local), work.padded_bytes
     forward = _seconds(moved * (_inputs(work.gemms, local) + weights) + padded, count, local)
     return forward, _seconds(moved * (gradients + weights) + padded, count, local)
 
 
-def seconds_again(gemms: list[Gemm], local: Local) -> Value | float:
+def rescaling_seconds(gemms: list[Gemm], local: LayerContext) -> Value | float:
     """Seconds of scaling the inputs of products that run again."""
     how = local.recipe.quantisation
     if how is None or not gemms:
         return 0.0
     moved = _of(local, how.moved) * _inputs(gemms, local)
-    return _seconds(moved, kernels(gemms, local), local)
+    return _seconds(moved, scaling_kernels(gemms, local), local)
 
 
-def _inputs(gemms: list[Gemm], local: Local) -> Value:
+def _inputs(gemms: list[Gemm], local: LayerContext) -> Value:
     none = np.zeros(local.s.tp.shape)
     return sum((none + g.batch * g.m * g.k for g in gemms), none)
 
 
-def kernels(gemms: list[Gemm], local: Local) -> Value | float:
+def scaling_kernels(gemms: list[Gemm], local: LayerContext) -> Value | float:
     """How many scale one operand of each product, those of experts one by one unless the recipe
     takes them together (Transformer Engine, cast.cpp, multi_tensor_quantize_impl)."""
     how = local.recipe.quantisation
@@ -72,7 +72,7 @@ def kernels(gemms: list[Gemm], local: Local) -> Value | float:
     return how.kernels * operands
 
 
-def _seconds(moved: Value, count: Value | float, local: Local) -> Value:
+def _seconds(moved: Value, count: Value | float, local: LayerContext) -> Value:
     accelerator = local.task.cluster.accelerator
     measured = accelerator.training.scaling_efficiency
     if measured is None:
@@ -83,7 +83,7 @@ def _seconds(moved: Value, count: Value | float, local: Local) -> Value:
     return out
 
 
-def kept_operand(local: Local) -> float:
+def kept_operand(local: LayerContext) -> float:
     """Bytes an element of an input that waits for its weight gradient."""
     how = local.recipe.quantisation
     if how is None or not local.task.software.keeps_scaled:
@@ -91,7 +91,7 @@ def kept_operand(local: Local) -> float:
     return how.kept
 
 
-def kept_output(local: Local) -> float:
+def kept_output(local: LayerContext) -> float:
     """Bytes an element of the output of attention, which its own kernel keeps as it is, and its
     projection scaled."""
     software, how = local.task.software, local.recipe.quantisation
@@ -100,14 +100,14 @@ def kept_output(local: Local) -> float:
     return software.scaled_output_bytes or local.recipe.activation + how.kept
 
 
-def kept_activation_input(local: Local) -> float:
+def kept_activation_input(local: LayerContext) -> float:
     """Bytes an element of what the activation of an MLP reads."""
     if local.task.software.scales_activation_inputs:
         return kept_operand(local)
     return local.recipe.activation
 
 
-def weight_copies(kind: LayerKind, local: Local, parameters: Value) -> Value:
+def weight_copies(kind: LayerKind, local: LayerContext, parameters: Value) -> Value:
     """Bytes of the scaled copies of a layer's weights on a rank."""
     how = local.recipe.quantisation
     if how is None or not kind.block or not local.task.software.keeps_scaled:

@@ -37,7 +37,7 @@ def with_adapters(work: Work, adapters: Adapters, block: Block, task: Task, s: S
         thin.append(Gemm(tokens, one.outputs / s.tp, float(adapters.rank)))
         moved = moved + 2 * each * tokens * one.outputs / s.tp
     kernels = work.kernels + (0 if fused else KERNELS * len(matrices))
-    return work._replace(thin=thin, moved_bytes=moved, kernels=kernels)
+    return work._replace(adapter_gemms=thin, moved_bytes=moved, kernels=kernels)
 
 
 def unpacked_bytes(adapters: Adapters, parameters: Value) -> Value:

@@ -36,7 +36,7 @@ def qkv_width(attention: Attention, tp: Value) -> Value:
     )
 
 
-def _latent_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
+def latent_down_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
     """MLA down-projections, replicated over tp and run on sequence shards (Megatron-Core)."""
     shard = tokens / s.norm_split
     down = attn.kv_rank + attn.rope_dim + attn.q_rank
@@ -58,7 +58,7 @@ def attention_gemms(attn: Attention, hidden: int, s: Strategy, sequence: int) ->
     out = Gemm(tokens, hidden, attn.heads * attn.value_dim / s.tp)
     if not attn.kv_rank:
         return [Gemm(tokens, qkv_width(attn, s.tp), hidden), out]
-    gemms = [*_latent_gemms(attn, hidden, s, tokens), *latent_up_gemms(attn, hidden, s, tokens)]
+    gemms = [*latent_down_gemms(attn, hidden, s, tokens), *latent_up_gemms(attn, hidden, s, tokens)]
     if attn.index_heads:
         width = attn.index_heads * attn.index_dim
         gemms.append(Gemm(tokens / s.norm_split, float(width), float(attn.q_rank)))

@@ -49,7 +49,7 @@ def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
     return inside
 
 
-def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> ProcessGroup:
+def place_group(ranks: Value | float, stride: Value | float, cluster: Cluster) -> ProcessGroup:
     """The group of `ranks` ranks, `stride` apart.
 
     In racks, domains of several nodes, jobs are aligned: a group of n ranks is spread evenly over
@@ -74,7 +74,9 @@ def place(ranks: Value | float, stride: Value | float, cluster: Cluster) -> Proc
     return ProcessGroup(n, together, np.ceil(n / together))
 
 
-def _inside(time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0) -> Value:
+def _domain_seconds(
+    time: CollectiveTime, sent: Value, steps: Value, own: Value | float = 0.0
+) -> Value:
     """Root form: t = a0 + a1 steps + g sqrt(x) + x / BW + own / BW_own.
 
     Source: fits to nccl-tests inside a fast domain; latency and bandwidth of Hockney 1994, a root
@@ -87,7 +89,7 @@ def _inside(time: CollectiveTime, sent: Value, steps: Value, own: Value | float 
     return out
 
 
-def _exchanged(time: CollectiveTime, sent: Value, own: Value, peers: Value) -> Value:
+def _exchange_seconds(time: CollectiveTime, sent: Value, own: Value, peers: Value) -> Value:
     """All-to-all: t^2 = (a0 + a1 peers)^2 + moved^2,
     moved = g sqrt(x) / (1 + sqrt(x / x0)) + x / BW + own / BW_own.
 
@@ -101,7 +103,7 @@ def _exchanged(time: CollectiveTime, sent: Value, own: Value, peers: Value) -> V
     return out
 
 
-def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Value:
+def _network_seconds(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Value:
     """t = a_fabric + b_node hops + g sqrt(x) + x / BW. Source: fits to nccl-tests of many nodes."""
     net = cluster.network
     out: Value = net.latency + hops * net.latency_per_node + net.root * np.sqrt(sent)
@@ -109,7 +111,7 @@ def _across(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Val
     return out
 
 
-def _nodes(domains: Value, group: ProcessGroup, cluster: Cluster) -> Value:
+def _nodes_passed(domains: Value, group: ProcessGroup, cluster: Cluster) -> Value:
     """Nodes that a message passes in so many domains: as large a part of one as the group has of
     its ranks, each of which passes it on."""
     out: Value = domains * np.minimum(group.in_domain / cluster.gpus_per_node, 1.0)
@@ -125,18 +127,20 @@ def _nic_bandwidth(group: ProcessGroup, cluster: Cluster) -> Value:
     return out
 
 
-def _ring(
+def _ring_seconds(
     size: Value | float, group: ProcessGroup, cluster: Cluster, time: CollectiveTime
 ) -> Value:
     steps, own = group.ranks - 1, size / group.ranks
     sent, crosses = steps * own, group.domains > 1
     if not any_nonzero(crosses):
-        return _inside(time, sent, steps, own) * (steps > 0)
+        return _domain_seconds(time, sent, steps, own) * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    remote = _across(cluster, sent, _nodes(group.domains - 1, group, cluster), bandwidth)
+    remote = _network_seconds(
+        cluster, sent, _nodes_passed(group.domains - 1, group, cluster), bandwidth
+    )
     if all_nonzero(crosses):
         return remote
-    return np.where(crosses, remote, _inside(time, sent, steps, own)) * (steps > 0)
+    return np.where(crosses, remote, _domain_seconds(time, sent, steps, own)) * (steps > 0)
 
 
 def all_gather(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -144,7 +148,7 @@ def all_gather(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
 
     Source: Patarasuk and Yuan 2009 (ring); nccl-tests, PERFORMANCE.md (the factor).
     """
-    return _ring(size, group, cluster, cluster.fast.all_gather)
+    return _ring_seconds(size, group, cluster, cluster.fast.all_gather)
 
 
 def reduce_scatter(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -152,7 +156,7 @@ def reduce_scatter(size: Value | float, group: ProcessGroup, cluster: Cluster) -
 
     Source: Patarasuk and Yuan 2009 (ring); nccl-tests, PERFORMANCE.md (the factor).
     """
-    return _ring(size, group, cluster, cluster.fast.reduce_scatter)
+    return _ring_seconds(size, group, cluster, cluster.fast.reduce_scatter)
 
 
 def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -166,9 +170,9 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     steps, own = 2 * (group.ranks - 1), size / group.ranks
     sent = steps * own
     fast = cluster.fast
-    local = _inside(fast.all_reduce, sent, steps, own)
+    local = _domain_seconds(fast.all_reduce, sent, steps, own)
     if fast.switch_all_reduce:
-        switch = _inside(fast.switch_all_reduce, sent, np.zeros(steps.shape))
+        switch = _domain_seconds(fast.switch_all_reduce, sent, np.zeros(steps.shape))
         local = np.where(group.ranks > NVLS_RANKS, np.minimum(local, switch), local)
     some_cross = group.domains > 1
     if not any_nonzero(some_cross):
@@ -180,7 +184,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     tree = np.where(group.domains == 2, 2 * (group.ranks - 1) / group.ranks, 1.0)
     bandwidth = np.minimum(inside, tree * _nic_bandwidth(group, cluster))
     hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
-    remote = _across(cluster, sent, _nodes(hops, group, cluster), bandwidth)
+    remote = _network_seconds(cluster, sent, _nodes_passed(hops, group, cluster), bandwidth)
     return np.where(some_cross, remote, local) * (steps > 0)
 
 
@@ -192,8 +196,10 @@ def broadcast(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Val
     steps, time = group.ranks - 1, cluster.fast.all_gather
     sent = size * np.ones(steps.shape)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    around = _across(cluster, sent, _nodes(group.domains - 1, group, cluster), bandwidth)
-    return np.where(group.domains > 1, around, _inside(time, sent, steps)) * (steps > 0)
+    around = _network_seconds(
+        cluster, sent, _nodes_passed(group.domains - 1, group, cluster), bandwidth
+    )
+    return np.where(group.domains > 1, around, _domain_seconds(time, sent, steps)) * (steps > 0)
 
 
 def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -204,14 +210,17 @@ def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     """
     n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
     own = size / n
-    local = _exchanged(fast, (n - 1) * own, own, n - 1)
+    local = _exchange_seconds(fast, (n - 1) * own, own, n - 1)
     leaving = (n - group.in_domain) * own
     rate = np.full_like(n, net.bandwidth * net.efficiency)
-    remote = _across(cluster, leaving, np.zeros(n.shape), rate) + (n - 1) * fast.latency_per_step
+    remote = (
+        _network_seconds(cluster, leaving, np.zeros(n.shape), rate)
+        + (n - 1) * fast.latency_per_step
+    )
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 
-def spread(
+def hierarchical_dispatch(
     size: Value | float, nodes: Value, copies: Value | float, group: ProcessGroup, cluster: Cluster
 ) -> Value:
     """Seconds to send each of a rank's tokens, `size` bytes in all, once to every domain that
@@ -225,10 +234,10 @@ def spread(
     r = group.in_domain
     own = copies * size / r
     none = np.zeros(n.shape)
-    local = _exchanged(fast, (r - 1) * own, own, none)
+    local = _exchange_seconds(fast, (r - 1) * own, own, none)
     leaving = nodes * (group.domains - 1) / group.domains * size
     rate = np.full_like(n, net.bandwidth * net.efficiency)
-    remote = _across(cluster, leaving, none, rate)
+    remote = _network_seconds(cluster, leaving, none, rate)
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 
@@ -236,7 +245,7 @@ def send(size: Value | float, crosses: NDArray[np.bool_], cluster: Cluster) -> V
     """Seconds to send `size` bytes to one rank; `crosses` where it leaves the fast domain."""
     bytes_sent = np.asarray(size, float)
     one = np.ones(bytes_sent.shape)
-    local = _inside(cluster.fast.send, bytes_sent, one)
+    local = _domain_seconds(cluster.fast.send, bytes_sent, one)
     net = cluster.network
     remote = net.latency + net.root * np.sqrt(bytes_sent)
     remote = remote + bytes_sent / (net.bandwidth * net.efficiency)
@@ -262,9 +271,9 @@ def ring_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     steps, own = 2 * (group.ranks - 1), size / group.ranks
     sent = steps * own
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
-    local = _inside(cluster.fast.all_reduce, sent, steps, own)
-    hops = _nodes(2 * (group.domains - 1), group, cluster)
-    remote = _across(cluster, sent, hops, bandwidth)
+    local = _domain_seconds(cluster.fast.all_reduce, sent, steps, own)
+    hops = _nodes_passed(2 * (group.domains - 1), group, cluster)
+    remote = _network_seconds(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
@@ -276,24 +285,24 @@ def tree_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     own = size / group.ranks
     sent = 2 * (group.ranks - 1) * own
     bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
-    local = _inside(cluster.fast.all_reduce, sent, 2 * np.log2(group.ranks), own)
-    hops = _nodes(TREE_HOPS_PER_DOUBLING * np.log2(group.domains), group, cluster)
-    remote = _across(cluster, sent, hops, bandwidth)
+    local = _domain_seconds(cluster.fast.all_reduce, sent, 2 * np.log2(group.ranks), own)
+    hops = _nodes_passed(TREE_HOPS_PER_DOUBLING * np.log2(group.domains), group, cluster)
+    remote = _network_seconds(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
-def split(group: ProcessGroup, size: Value | float) -> tuple[ProcessGroup, ProcessGroup]:
+def split_group(group: ProcessGroup, size: Value | float) -> tuple[ProcessGroup, ProcessGroup]:
     """The group as subgroups of `size` neighbours, and as those that hold the same place in each:
     hierarchical all-reduce and hybrid sharding."""
     ranks = np.minimum(size, group.ranks)
     inside = np.minimum(ranks, group.in_domain)
     others = group.ranks / ranks
     together = np.maximum(np.floor(group.in_domain / ranks), 1.0)
-    within = ProcessGroup(ranks, inside, _whole(ranks / inside))
-    return within, ProcessGroup(others, together, _whole(others / together))
+    within = ProcessGroup(ranks, inside, _round_up(ranks / inside))
+    return within, ProcessGroup(others, together, _round_up(others / together))
 
 
-def _whole(domains: Value) -> Value:
+def _round_up(domains: Value) -> Value:
     """Domains, a part of one counting as one; racks filled evenly may hold a broken number of
     ranks, whose rounding counts as none."""
     out: Value = np.ceil(domains * (1 - 1e-12))
@@ -307,7 +316,7 @@ def hierarchical_all_reduce(
 
     `shard` replaces the ranks of a domain.
     """
-    within, across = split(group, group.in_domain if shard is None else shard)
+    within, across = split_group(group, group.in_domain if shard is None else shard)
     out = reduce_scatter(size, within, cluster)
     out = out + all_reduce(size / within.ranks, across, cluster)
     return out + all_gather(size, within, cluster)
@@ -326,18 +335,18 @@ def neighbour_exchange(
     its ranks, and those of one rank its own: [domain, rank], whichever takes longer. Source: Ying
     et al. 2021 (BlueFog), section 3: O(degree), whatever n is.
     """
-    local = _inside(cluster.fast.send, messages * size, messages)
+    local = _domain_seconds(cluster.fast.send, messages * size, messages)
     (of_domain, of_rank), network = leaving, cluster.network
     hops = np.minimum(messages, of_domain)
     nic = network.bandwidth * network.efficiency * min(network.nic_gpus, cluster.gpus_per_node)
     remote = np.maximum(
-        _across(cluster, of_domain * size, hops, _nic_bandwidth(group, cluster)),
-        _across(cluster, of_rank * size, hops, np.full_like(of_rank, nic)),
+        _network_seconds(cluster, of_domain * size, hops, _nic_bandwidth(group, cluster)),
+        _network_seconds(cluster, of_rank * size, hops, np.full_like(of_rank, nic)),
     )
     return np.where(of_domain > 0, np.maximum(remote, local), local) * (messages > 0)
 
 
-def through_servers(
+def parameter_server_exchange(
     up: Value | float, down: Value | float, group: ProcessGroup, servers: int, cluster: Cluster
 ) -> Value:
     """Seconds in which all GPUs push `up` bytes to parameter servers, then pull `down` bytes.
@@ -349,5 +358,5 @@ def through_servers(
     rate = cluster.network.bandwidth * cluster.network.efficiency
     load = max(cluster.gpus / (servers * cluster.gpus_per_node), 1.0)
     one = np.ones(group.ranks.shape)
-    seconds = [_across(cluster, one * load * size, one, one * rate) for size in (up, down)]
+    seconds = [_network_seconds(cluster, one * load * size, one, one * rate) for size in (up, down)]
     return (seconds[0] + seconds[1]) * (group.ranks > 1)

@@ -78,7 +78,7 @@ def padded_bytes(hidden: int, s: Strategy, routed: Value) -> Value:
     return out
 
 
-def reached(choices: int, places: Value) -> Value:
+def expected_places(choices: int, places: Value) -> Value:
     """Places that some of `choices` even choices fall on, on average: n (1 - (1 - 1/n)^k)."""
     out: Value = places * (1 - (1 - 1 / places) ** choices)
     return out
@@ -101,7 +101,7 @@ def permuted_bytes(
     k = experts.top_k
     to_ranks = 2 * (1 + 1 / k) if fused else 2 + 3 + 1 / k
     sorted_again = 4.0 * (experts.count > s.ep)
-    handed_over = 2 * (1 + reached(k, s.ep) / k)
+    handed_over = 2 * (1 + expected_places(k, s.ep) / k)
     spread = s.expert_dispatch == Dispatch.HIERARCHICAL
     passes = np.where(spread, handed_over, to_ranks + sorted_again)
     out: Value = 2 * routed * hidden * passes

@@ -43,11 +43,11 @@ class Messages(NamedTuple):
     """Of w and its gradient: they need no activations of this pass, or nothing waits for them."""
     inputs: list[MeshCollective]
     """Of the gradient of x, which the weight gradient does not wait for."""
-    waited_for: list[MeshCollective]
+    blocking: list[MeshCollective]
     """The others."""
 
 
-def of_block(block: Block, hidden: int, grid: Grid) -> list[Matrix]:
+def block_matrices(block: Block, hidden: int, grid: Grid) -> list[Matrix]:
     """The matrices of a dense transformer layer."""
     attn, mlp = block.attention, block.mlp
     wide = np.asarray(grid.features, float)
@@ -62,12 +62,12 @@ def of_block(block: Block, hidden: int, grid: Grid) -> list[Matrix]:
     return out
 
 
-def of_head(hidden: int, vocabulary: Value) -> list[Matrix]:
+def head_matrices(hidden: int, vocabulary: Value) -> list[Matrix]:
     """The matrix that makes logits."""
     return [Matrix("head", hidden, vocabulary, down=False)]
 
 
-def of_embedding(hidden: int, vocabulary: Value) -> list[Matrix]:
+def embedding_matrices(hidden: int, vocabulary: Value) -> list[Matrix]:
     """The table of the embedding; tied to the head, it is split as the head is."""
     return [Matrix("embedding", vocabulary, hidden, down=True, lookup=True)]
 
@@ -76,7 +76,7 @@ def _sizes(matrix: Matrix, tokens: Value) -> Sizes:
     return {"tokens": tokens, "in": matrix.inputs, "out": matrix.outputs}
 
 
-def gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
+def local_gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
     """A rank's part of a product of `tokens` tokens."""
     split, sizes = grid.layout(matrix.down).split, _sizes(matrix, tokens)
     m, n, k = (
@@ -86,22 +86,22 @@ def gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
     return Gemm(m, n, k)
 
 
-def forward(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
+def forward_messages(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
     """What the forward pass sends."""
     p = grid.layout(matrix.down)
-    return _sorted(matrix, p, tensor_mesh.forward(p, _sizes(matrix, tokens), grid.mesh))
+    return _sort_messages(matrix, p, tensor_mesh.forward(p, _sizes(matrix, tokens), grid.mesh))
 
 
-def backward(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
+def backward_messages(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
     """What the backward pass sends."""
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
     found = tensor_mesh.weight_gradient(p, sizes, grid.mesh)
     if not matrix.lookup:
         found = found + tensor_mesh.input_gradient(p, sizes, grid.mesh)
-    return _sorted(matrix, p, found)
+    return _sort_messages(matrix, p, found)
 
 
-def _sorted(matrix: Matrix, p: tensor_mesh.Product, found: list[MeshCollective]) -> Messages:
+def _sort_messages(matrix: Matrix, p: tensor_mesh.Product, found: list[MeshCollective]) -> Messages:
     """Collectives by what waits for them; tokens that are looked up are on every rank."""
     out = Messages([], [], [])
     for c in found:
@@ -110,17 +110,17 @@ def _sorted(matrix: Matrix, p: tensor_mesh.Product, found: list[MeshCollective])
         elif c.tensor is p.x and c.operation != "all_gather":
             out.inputs.append(c)
         elif c.tensor is p.y or not matrix.lookup:
-            out.waited_for.append(c)
+            out.blocking.append(c)
     return out
 
 
-def kept(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
+def kept_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
     """Elements of input and output that a rank holds between the passes."""
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
     return sum(tensor_mesh.held(tensor, p.split, sizes, grid.mesh) for tensor in (p.x, p.y))
 
 
-def gathered(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
+def gathered_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
     """Elements by which a rank holds more while the product runs: gathered operands, and the
     gradient of a gathered weight before it is scattered."""
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)

@@ -30,9 +30,9 @@ from ..hardware.precision.number_formats import BF16, FP32, NumberFormat
 from ..hardware.software_stack import Software
 from .work import AttentionWork, Gemm
 
-SCORES = BF16.width
+SCORE_WIDTH = BF16.width
 """Width of operands whose GEMMs the products of materialised attention are as efficient as."""
-SAME = 1e-9
+ROUNDING = 1e-9
 """Relative difference of datasheet numbers that is rounding."""
 
 
@@ -68,7 +68,7 @@ def gemm_seconds(
     grouped = any(not isinstance(g.batch, float) or g.batch != 1.0 for g in gemms)
     groups = sizes[3] != 1.0
     if kernel_width(accelerator, recipe.linear) in accelerator.gemm_tables:
-        out = _tabled(sizes, accelerator, recipe, sustained, grouped)
+        out = _table_seconds(sizes, accelerator, recipe, sustained, grouped)
     else:
         out = roofline_seconds(sizes, accelerator, recipe, sustained)
     if grouped and accelerator.training.grouped_rate != 1.0:
@@ -76,7 +76,7 @@ def gemm_seconds(
     return out
 
 
-def _tabled(
+def _table_seconds(
     sizes: Value, accelerator: Accelerator, recipe: Recipe, sustained: float, grouped: bool
 ) -> Value:
     """Seconds from the measured table.
@@ -122,11 +122,11 @@ def gemm_table(accelerator: Accelerator, form: NumberFormat) -> GemmTable:
     constants, peak = gemm_constants(accelerator, form)
     now = Machine(peak, accelerator.memory_bandwidth)
     moved = BF16 if width == form.width else form
-    return _on_machine(accelerator.gemm_tables[width].path, now, constants.latency, moved)
+    return _table_on_machine(accelerator.gemm_tables[width].path, now, constants.latency, moved)
 
 
 @lru_cache(maxsize=64)
-def _on_machine(path: str, now: Machine, latency: float, form: NumberFormat) -> GemmTable:
+def _table_on_machine(path: str, now: Machine, latency: float, form: NumberFormat) -> GemmTable:
     """A table, moved to a machine of another peak or bandwidth than the one it was measured on, or
     to operands of other sizes.
 
@@ -141,7 +141,7 @@ def _on_machine(path: str, now: Machine, latency: float, form: NumberFormat) -> 
         if alike:
             return table
         raise InputError(f"{path}: without peak and memory_bandwidth it is of 16 bits only")
-    if alike and np.allclose(table.machine, now, rtol=SAME, atol=0):
+    if alike and np.allclose(table.machine, now, rtol=ROUNDING, atol=0):
         return table
     m, n, k = gemm_tables.lattice_sides(table)
     flops = 2 * m * n * k
@@ -230,7 +230,7 @@ def attention_seconds(
         forward *= slower
         return forward, constants.backward_ratio * forward
     matmul = 2 * work.rows * work.width * work.sequence
-    width, rate = SCORES, peak
+    width, rate = SCORE_WIDTH, peak
     if not work.aligned:
         width, rate = FP32.width, peak_flops(accelerator, FP32.name)
     matmul *= slower

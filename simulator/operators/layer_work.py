@@ -19,7 +19,7 @@ from ..workload.model import Model
 from .attention_work import attention_gemms, causal_span
 from .feed_forward import expert_assignments, expert_gemms, mlp_gemms, padded_bytes, permuted_bytes
 from .layer_bytes import layer_bytes
-from .rerun import rerun
+from .rerun import selective_rerun
 from .strategy import Strategy
 from .work import AttentionWork, Gemm, Work
 
@@ -54,7 +54,7 @@ def block_work(
         gemms += mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
     if block.experts:
         gemms += expert_gemms(block.experts, hidden, s, sequence)
-    again = rerun(block, hidden, s, sequence, selective, norm_in_linear)
+    again = selective_rerun(block, hidden, s, sequence, selective, norm_in_linear)
     permuted: Value | float = 0.0
     padded: Value | float = 0.0
     if block.experts:
@@ -80,7 +80,7 @@ def block_work(
         wide=block.wide,
         permuted_bytes=permuted,
         padded_bytes=padded,
-        again=again.parts,
+        rerun=again.parts,
     )
 
 

@@ -20,7 +20,7 @@ from .feed_forward import (
 )
 from .layer_bytes import layer_bytes
 from .strategy import Strategy
-from .work import Again, Gemm
+from .work import Gemm, RerunParts
 
 
 class Rerun(NamedTuple):
@@ -28,20 +28,20 @@ class Rerun(NamedTuple):
 
     gemms: list[Gemm]
     moved_bytes: Value
-    parts: Again
+    parts: RerunParts
 
 
-def norms_again(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> int:
+def rerun_norms(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> int:
     """Norms of a layer that recompute of `ops` runs again."""
     if "layernorm" not in ops:
         return 0
     return block.lone_norms if norm_in_linear else block.norms
 
 
-def modules_again(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> tuple[str, ...]:
+def rerun_modules(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> tuple[str, ...]:
     """Those of `ops` that a layer has."""
     has = {
-        "layernorm": norms_again(block, ops, norm_in_linear),
+        "layernorm": rerun_norms(block, ops, norm_in_linear),
         "mla_up_proj": block.attention.kv_rank,
         **dict.fromkeys(("mlp", "mlp_in", "gelu"), block.mlp),
         **dict.fromkeys(("moe", "moe_act"), block.experts),
@@ -50,7 +50,7 @@ def modules_again(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> t
     return tuple(op for op in ops if has.get(op, True))
 
 
-def rerun(
+def selective_rerun(
     block: Block,
     hidden: int,
     s: Strategy,
@@ -69,8 +69,8 @@ def rerun(
     moved = np.zeros(tokens.shape)
     if OP_LIST in ops:
         gemms = _every_second(block, hidden, s, tokens)
-        return Rerun(gemms, layer_bytes(block, hidden, s, sequence), Again(regions=1))
-    norms = norms_again(block, ops, norm_in_linear)
+        return Rerun(gemms, layer_bytes(block, hidden, s, sequence), RerunParts(tensor_regions=1))
+    norms = rerun_norms(block, ops, norm_in_linear)
     moved = moved + 2 * tokens * 2 * norms * hidden / s.norm_split
     if "mla_up_proj" in ops and attn.kv_rank:
         gemms += latent_up_gemms(attn, hidden, s, tokens)
@@ -94,7 +94,7 @@ def rerun(
         moved = moved + activation_bytes(experts.shared, s.tp, tokens)
     whole = (bool(mlp) and "mlp" in ops) or shared
     exchange = bool(experts) and "moe" in ops
-    return Rerun(gemms, moved, Again("core_attn" in ops, int(whole), exchange))
+    return Rerun(gemms, moved, RerunParts("core_attn" in ops, int(whole), exchange))
 
 
 def _every_second(block: Block, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:

@@ -37,14 +37,14 @@ class AttentionWork(NamedTuple):
     (Liu et al. 2023, Ring Attention, section 3)."""
 
 
-class Again(NamedTuple):
+class RerunParts(NamedTuple):
     """Parts of a layer that selective recompute runs again besides GEMMs and moved bytes."""
 
     attention: bool = False
     """The attention core, with its exchanges between context ranks."""
-    regions: int = 0
+    tensor_regions: int = 0
     """Tensor-parallel regions, with their collectives."""
-    exchange: bool = False
+    expert_exchange: bool = False
     """The dispatch and combine of experts."""
 
 
@@ -69,13 +69,13 @@ class Work(NamedTuple):
     """Those of moved_bytes that tokens take on their way to experts: as many backward."""
     padded_bytes: Value | float = 0.0
     """Bytes moved each way, where operands are scaled, to pad what goes to experts."""
-    again: Again = Again()
+    rerun: RerunParts = RerunParts()
     """What else selective recompute runs again."""
-    thin: Sequence[Gemm] = ()
+    adapter_gemms: Sequence[Gemm] = ()
     """Products of adapters, forward."""
 
 
-def add(works: list[Work]) -> Work:
+def add_work(works: list[Work]) -> Work:
     """The work of several parts run one after another; at most one has attention, or runs parts
     again."""
     return Work(
@@ -89,11 +89,11 @@ def add(works: list[Work]) -> Work:
         loss_bytes=sum((w.loss_bytes for w in works), 0.0),
         permuted_bytes=sum((w.permuted_bytes for w in works), 0.0),
         padded_bytes=sum((w.padded_bytes for w in works), 0.0),
-        again=next((w.again for w in works if any(w.again)), Again()),
+        rerun=next((w.rerun for w in works if any(w.rerun)), RerunParts()),
     )
 
 
-def orthogonalisation(gemms: list[Gemm]) -> Value:
+def orthogonalisation_work(gemms: list[Gemm]) -> Value:
     """FLOPs to orthogonalise the weights of some products, fused ones as one matrix."""
     sides = ((np.minimum(g.n, g.k), np.maximum(g.n, g.k), g.batch) for g in gemms)
     return sum((batch * orthogonalisation_flops(n, m) for n, m, batch in sides), np.zeros(1))

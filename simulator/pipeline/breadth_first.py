@@ -9,13 +9,13 @@ import numpy as np
 
 from ..base.arrays import Value
 from .gpipe import in_flight
-from .operation_orders import NONE, Operations, grouped, weave
-from .schedule import SEVERAL, Schedule, Sizes, fills_pipeline
+from .operation_orders import NO_PASSES, Operations, grouped_passes, weave
+from .schedule import SEVERAL_CHUNKS, Schedule, Sizes, fills_pipeline
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
     """One group of all micro-batches (Lamy-Poirier 2023)."""
-    return weave(*grouped(s.p, s.v, s.m, r, s.m), NONE, s.m * s.v, 0)
+    return weave(*grouped_passes(s.p, s.v, s.m, r, s.m), NO_PASSES, s.m * s.v, 0)
 
 
 def _sends(s: Sizes[Value]) -> Value:
@@ -34,11 +34,11 @@ SCHEDULE = Schedule(
     source="Lamy-Poirier 2023",
     order=_order,
     in_flight=in_flight,
-    chunks=SEVERAL,
+    chunks=SEVERAL_CHUNKS,
     hidden_sends=_sends,
     steady_sends=_steady_sends,
     uneven_paths=True,
-    turn=lambda s: s.m,
+    chunk_turn=lambda s: s.m,
     forward_first=True,
     conditions=(fills_pipeline("breadth-first-micro-batches", 1),),
     frameworks={"torchtitan": "LoopedBFS"},

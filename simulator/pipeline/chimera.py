@@ -41,7 +41,7 @@ def faster_ranks(s: Sizes[Value], slowest: Passes, others: Passes) -> Passes:
     """The mean of the ranks that are not of the slowest pair: ranks r and p - 1 - r hold the same
     two stages."""
     pairs = (other - own for other, own in zip(others, slowest, strict=True))
-    return Passes(*pairs).over(s.p - 2)
+    return Passes(*pairs).mean(s.p - 2)
 
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:

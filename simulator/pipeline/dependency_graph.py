@@ -36,13 +36,13 @@ class DependencyGraph:
     kind: Column
     """Pass of each operation [operation]."""
     stage: Column
-    micro: Column
+    micro_batch: Column
     rank: Column
     source: Column
     """The operation whose result it needs; -1 for none [operation]."""
-    received: Column
+    received_boundary: Column
     """The boundary its input crosses, between stages i and i + 1; -1 for none [operation]."""
-    sent: Column
+    sent_boundary: Column
     """The boundary its result crosses; -1 for none [operation]."""
     node: Column
     """The node of each operation [operation]."""
@@ -52,7 +52,7 @@ class DependencyGraph:
     """The operation that runs together with it; -1 for none [node]."""
     waits: Column
     """Nodes that a node waits for: its rank's last, and its inputs [wait, node]."""
-    crossed: Column
+    crossed_boundary: Column
     """The boundary that each of them comes across; -1 for none [wait, node]."""
     levels: Column
     """Where each level begins among the nodes, and their number at the end."""
@@ -62,7 +62,7 @@ class DependencyGraph:
         return self.kind.size
 
 
-def passes(ranks: int, virtual: int, micro_batches: int) -> int:
+def forward_passes(ranks: int, virtual: int, micro_batches: int) -> int:
     """Forward passes of a step."""
     return ranks * virtual * micro_batches
 
@@ -81,29 +81,29 @@ def graph(
     Raises InputError when the orders wait for each other in a circle, saying who waits for what,
     and for more than MOST_PASSES.
     """
-    if passes(ranks, virtual, micro_batches) > MOST_PASSES:
+    if forward_passes(ranks, virtual, micro_batches) > MOST_PASSES:
         most = MOST_PASSES // (ranks * virtual)
         raise InputError(
             f"{micro_batches:,} micro-batches are more than can be simulated; at most {most:,} of "
             f"{ranks * virtual} stages"
         )
     each = schedule.orders(ranks, virtual, micro_batches, group, held_back)
-    return of_orders(each, ranks * virtual, schedule)
+    return graph_of_orders(each, ranks * virtual, schedule)
 
 
-def of_orders(
+def graph_of_orders(
     each: list[Operations], stages: int, schedule: Schedule | None = None
 ) -> DependencyGraph:
     """The graph of any orders in which every pass of every micro-batch appears once."""
     rows = np.concatenate(each)
     rank = np.repeat(np.arange(len(each)), [len(o) for o in each])
-    done = _where_done(rows, stages)
+    done = _results(rows, stages)
     source, received = _sources(rows, rank, done, stages)
     node, first, partner = _nodes(rows[:, 3])
     waits, crossed = _waits(rank, first, partner, source, received, node)
     levels = _levels(waits, np.searchsorted(rank[first], np.arange(len(each) + 1)))
     if sum(level.size for level in levels) < first.size:
-        raise InputError(_deadlock(schedule, levels, rows, rank, first, source))
+        raise InputError(_deadlock_message(schedule, levels, rows, rank, first, source))
     order = np.concatenate(levels)
     place = _places(order)
     return DependencyGraph(
@@ -113,16 +113,16 @@ def of_orders(
         micro_batches=done.shape[2],
         kind=rows[:, 0],
         stage=rows[:, 1],
-        micro=rows[:, 2],
+        micro_batch=rows[:, 2],
         rank=rank,
         source=source,
-        received=received,
-        sent=_sent(rows, rank, done, stages),
+        received_boundary=received,
+        sent_boundary=_sent_boundaries(rows, rank, done, stages),
         node=place[node],
         operation=first[order],
         partner=partner[order],
         waits=np.ascontiguousarray(place[waits[:, order]]),
-        crossed=np.ascontiguousarray(crossed[:, order]),
+        crossed_boundary=np.ascontiguousarray(crossed[:, order]),
         levels=np.cumsum([0, *(level.size for level in levels)]),
     )
 
@@ -144,7 +144,7 @@ def _nodes(together: Column) -> tuple[Column, Column, Column]:
     return node, first, partner
 
 
-def _where_done(rows: Operations, stages: int) -> Column:
+def _results(rows: Operations, stages: int) -> Column:
     """The operation that gives each result: outputs and input gradients [2, stage, micro]."""
     kind, stage, micro, _ = rows.T
     done = np.full((2, stages, int(micro.max()) + 1), -1)
@@ -166,7 +166,7 @@ def _sources(rows: Operations, rank: Column, done: Column, stages: int) -> tuple
     return source, np.where(remote, boundary, -1)
 
 
-def _sent(rows: Operations, rank: Column, done: Column, stages: int) -> Column:
+def _sent_boundaries(rows: Operations, rank: Column, done: Column, stages: int) -> Column:
     kind, stage, micro, _ = rows.T
     forward, weight = kind == Pass.FORWARD, kind == Pass.WEIGHT
     to = np.where(forward, stage + 1, stage - 1)
@@ -212,7 +212,7 @@ def _levels(waits: Column, begins: Column) -> list[Column]:
     return levels
 
 
-def _deadlock(
+def _deadlock_message(
     schedule: Schedule | None,
     levels: list[Column],
     rows: Operations,
@@ -226,14 +226,15 @@ def _deadlock(
     for node, operation in enumerate(first.tolist()):
         if node not in ran:
             stuck.setdefault(int(rank[operation]), operation)
-    told = [
-        f"rank {r} waits at {_name(rows[o])} for {_name(rows[source[o]])} of rank {rank[source[o]]}"
+    waits = [
+        f"rank {r} waits at {_pass_name(rows[o])} for {_pass_name(rows[source[o]])} of rank "
+        f"{rank[source[o]]}"
         for r, o in list(stuck.items())[:2]
     ]
     name = schedule.name if schedule else "this"
-    return f"deadlock: the {name} order cannot run: {'; '.join(told)}"
+    return f"deadlock: the {name} order cannot run: {'; '.join(waits)}"
 
 
-def _name(row: Operations) -> str:
+def _pass_name(row: Operations) -> str:
     """'F(3) of stage 2' for the forward pass of micro-batch 3."""
     return f"{LETTERS[row[0]]}({row[2]}) of stage {row[1]}"

@@ -10,14 +10,7 @@ import numpy as np
 from ..base.arrays import Value
 from .dualpipe import held_stages, idle_stages, phases
 from .operation_orders import Operations, TwoSided
-from .schedule import (
-    TWO,
-    Passes,
-    Placement,
-    Schedule,
-    Sizes,
-    fills_pipeline,
-)
+from .schedule import TWO_CHUNKS, Passes, Placement, Schedule, Sizes, fills_pipeline
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
@@ -32,7 +25,7 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """Of 2p stages."""
-    mean = others.over(2 * (s.p - 1))
+    mean = others.mean(2 * (s.p - 1))
     return idle_stages(s.p, mean, slowest.total - 2 * mean.total)
 
 
@@ -57,12 +50,12 @@ SCHEDULE = Schedule(
     order=_order,
     in_flight=_in_flight,
     placement=Placement.V_SHAPED,
-    chunks=TWO,
+    chunks=TWO_CHUNKS,
     idle=_idle,
     idle_grows=False,
     hidden_sends=_sends,
     steady_sends=_steady_sends,
-    held=_held,
+    peak_bytes=_held,
     pairs=True,
     conditions=(fills_pipeline("deep-schedule-micro-batches", 2, to_run=True),),
     frameworks={"torchtitan": "DualPipeV"},

@@ -31,10 +31,10 @@ class StageTimes:
     weight_gradient: Value
     hop: Value | float = 0.0
     """Seconds to send a boundary tensor: one number, or by boundary [.., stage - 1]."""
-    held: float = 0.0
+    blocking_share: float = 0.0
     """Share of a hop for which sender and receiver both stand still; 0 sends run beside compute,
     1 they block. A sender does not wait for a receiver that is late."""
-    pair: float = 1.0
+    pair_share: float = 1.0
     """Seconds of a forward beside a backward pass, over their sum."""
 
     @property
@@ -50,7 +50,14 @@ class StageTimes:
             if array.shape[-1:] != (graph.stages,):
                 have = array.shape[-1] if array.ndim else 1
                 raise InputError(f"{name} gives {have} stages; the schedule has {graph.stages}")
-        for name in ("forward", "input_gradient", "weight_gradient", "hop", "held", "pair"):
+        for name in (
+            "forward",
+            "input_gradient",
+            "weight_gradient",
+            "hop",
+            "blocking_share",
+            "pair_share",
+        ):
             array = np.asarray(getattr(self, name), float)
             if not np.isfinite(array).all() or (array < 0).any():
                 worst = array.min() if np.isfinite(array).all() else "not finite"
@@ -128,7 +135,9 @@ class Timeline:
             at = int(waits[ends[waits].argmax()])
         return np.array(path[::-1])
 
-    def live(self, kept: Value, pending: Value | None = None) -> list[tuple[Value, Value]]:
+    def live_activations(
+        self, kept: Value, pending: Value | None = None
+    ) -> list[tuple[Value, Value]]:
         """Seconds at which the activations of each rank change, and their bytes from then on.
 
         `kept` [stage] are the bytes of one micro-batch; they go with its last gradient, all but
@@ -139,8 +148,8 @@ class Timeline:
         late = kept if pending is None else pending
         splits = np.zeros((g.stages, g.micro_batches), bool)
         weights = g.kind == Pass.WEIGHT
-        splits[g.stage[weights], g.micro[weights]] = True
-        split_here = splits[g.stage, g.micro] & (g.kind == Pass.INPUT)
+        splits[g.stage[weights], g.micro_batch[weights]] = True
+        split_here = splits[g.stage, g.micro_batch] & (g.kind == Pass.INPUT)
         freed = np.where(weights, late[g.stage], kept[g.stage])
         freed = np.where(split_here, kept[g.stage] - late[g.stage], freed)
         forward = g.kind == Pass.FORWARD
@@ -156,7 +165,7 @@ class Timeline:
 
     def peak(self, kept: Value, pending: Value | None = None) -> Value:
         """Most bytes of activations on each rank [rank]."""
-        return np.array([float(held.max()) for _, held in self.live(kept, pending)])
+        return np.array([float(held.max()) for _, held in self.live_activations(kept, pending)])
 
 
 def simulate(graph: DependencyGraph, times: StageTimes) -> Timeline:
@@ -182,8 +191,8 @@ def _slice(times: StageTimes, low: int, high: int) -> StageTimes:
         input_gradient=np.asarray(cut(times.input_gradient)),
         weight_gradient=np.asarray(cut(times.weight_gradient)),
         hop=cut(times.hop),
-        held=times.held,
-        pair=times.pair,
+        blocking_share=times.blocking_share,
+        pair_share=times.pair_share,
     )
 
 
@@ -217,7 +226,7 @@ def _node_seconds(graph: DependencyGraph, times: StageTimes) -> Value:
     paired = graph.partner >= 0
     if paired.any():
         seconds[paired] += own[graph.partner[paired]]
-        seconds[paired] *= times.pair
+        seconds[paired] *= times.pair_share
     return seconds
 
 
@@ -230,13 +239,13 @@ def _lags(graph: DependencyGraph, times: StageTimes) -> Value | None:
     lead = times.shape if hop.ndim == 2 else ()
     hops = np.zeros((inner + 1, *lead))
     hops[:inner] = np.moveaxis(np.broadcast_to(hop, (*lead, inner)), -1, 0)
-    lags: Value = hops[graph.crossed]
-    if times.held:
-        lags[0] = times.held * _held(graph, hops)
+    lags: Value = hops[graph.crossed_boundary]
+    if times.blocking_share:
+        lags[0] = times.blocking_share * _blocked_hops(graph, hops)
     return lags[..., None] if times.shape and not lead else lags
 
 
-def _held(graph: DependencyGraph, hops: Value) -> Value:
+def _blocked_hops(graph: DependencyGraph, hops: Value) -> Value:
     """Hops for which a rank stands still between two of its nodes: it sends and it receives."""
     out, into = (
         hops[boundary[graph.operation]]
@@ -245,7 +254,7 @@ def _held(graph: DependencyGraph, hops: Value) -> Value:
             hops[boundary[graph.partner]],
             0.0,
         )
-        for boundary in (graph.sent, graph.received)
+        for boundary in (graph.sent_boundary, graph.received_boundary)
     )
     padded = np.concatenate([out, np.zeros_like(out[:1])])
     return np.asarray(padded[graph.waits[0]] + into)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
-from .operation_orders import NONE, Operations, Pass, passes, weave
+from .operation_orders import NO_PASSES, Operations, Pass, passes, weave
 from .schedule import Schedule, Sizes
 
 
@@ -17,7 +17,7 @@ def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
     """Huang et al. 2019, figure 2c."""
     micro = np.arange(s.m)
     backward = passes(Pass.BACKWARD, r, micro[::-1])
-    return weave(passes(Pass.FORWARD, r, micro), backward, NONE, s.m, 0)
+    return weave(passes(Pass.FORWARD, r, micro), backward, NO_PASSES, s.m, 0)
 
 
 def in_flight(s: Sizes[Value], r: Value) -> Value:

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from ..base.arrays import Value
-from .operation_orders import NONE, Operations, grouped, weave
-from .schedule import SEVERAL, Condition, Schedule, Sizes
+from .operation_orders import NO_PASSES, Operations, grouped_passes, weave
+from .schedule import SEVERAL_CHUNKS, Condition, Schedule, Sizes
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
     """2 (p-r-1) + (v-1) g forward passes to warm up (Megatron-LM), then one and one in turn."""
     ahead = 2 * (s.p - r - 1) + (s.v - 1) * s.g + 1
-    return weave(*grouped(s.p, s.v, s.m, r, s.g), NONE, ahead, 0)
+    return weave(*grouped_passes(s.p, s.v, s.m, r, s.g), NO_PASSES, ahead, 0)
 
 
 def _in_flight(s: Sizes[Value], r: Value) -> Value:
@@ -36,7 +36,7 @@ def last_group(s: Sizes[Value]) -> Value:
     return np.where(left > 0, left, s.g)
 
 
-def turns(s: Sizes[Value]) -> Value:
+def turn_sends(s: Sizes[Value]) -> Value:
     """Sends that the first and the last micro-batch wait for.
 
         2 (p - 1) + (v - 1) p ([first group is p] + [last group is p])
@@ -87,11 +87,11 @@ SCHEDULE = Schedule(
     source="Narayanan et al. 2021, section 2.2.2",
     order=_order,
     in_flight=_in_flight,
-    chunks=SEVERAL,
+    chunks=SEVERAL_CHUNKS,
     uneven_paths=True,
-    hidden_sends=turns,
+    hidden_sends=turn_sends,
     steady_sends=_steady_sends,
-    turn=last_group,
+    chunk_turn=last_group,
     groups=True,
     needs_stages=False,
     conditions=(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
-from .operation_orders import NONE, Operations, Pass, passes, weave
+from .operation_orders import NO_PASSES, Operations, Pass, passes, weave
 from .schedule import Passes, Schedule, Sizes
 
 
@@ -16,7 +16,7 @@ def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
     """A forward and a backward pass in turn."""
     micro = np.arange(s.m)
     backward = passes(Pass.BACKWARD, r, micro)
-    return weave(passes(Pass.FORWARD, r, micro), backward, NONE, 1, 0)
+    return weave(passes(Pass.FORWARD, r, micro), backward, NO_PASSES, 1, 0)
 
 
 def _in_flight(s: Sizes[Value], r: Value) -> Value:

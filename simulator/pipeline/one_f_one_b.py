@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
-from .operation_orders import NONE, Operations, Pass, passes, weave
+from .operation_orders import NO_PASSES, Operations, Pass, passes, weave
 from .schedule import Schedule, Sizes
 
 
@@ -17,7 +17,7 @@ def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
     """Narayanan et al. 2021, figure 3; Megatron-LM's warm-up of p - r - 1."""
     micro = np.arange(s.m)
     forward, backward = passes(Pass.FORWARD, r, micro), passes(Pass.BACKWARD, r, micro)
-    return weave(forward, backward, NONE, s.p - r, 0)
+    return weave(forward, backward, NO_PASSES, s.p - r, 0)
 
 
 def _in_flight(s: Sizes[Value], r: Value) -> Value:

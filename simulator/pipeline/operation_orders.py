@@ -29,7 +29,7 @@ class Pass(IntEnum):
 
 LETTERS = "FBBW"
 """How timelines call the passes."""
-NONE: Operations = np.empty((0, 4), np.int64)
+NO_PASSES: Operations = np.empty((0, 4), np.int64)
 
 
 def passes(kind: Pass, stage: Operations | int, micro: Operations) -> Operations:
@@ -56,7 +56,7 @@ def weave(
     return out
 
 
-def grouped(p: int, v: int, m: int, r: int, g: int) -> tuple[Operations, Operations]:
+def grouped_passes(p: int, v: int, m: int, r: int, g: int) -> tuple[Operations, Operations]:
     """Forward and backward passes of a looped placement: a group through all chunks, then the
     next group."""
     micro = np.concatenate([np.tile(np.arange(i, min(i + g, m)), v) for i in range(0, m, g)])

@@ -41,7 +41,7 @@ class Chunks(NamedTuple):
 
 MOST_HELD_BACK = 1000
 """Bound of what is held back, over the rank, when weight gradients take next to no time."""
-ONE, TWO, SEVERAL = Chunks(1, 1), Chunks(2, 2), Chunks(2, 2**31)
+ONE_CHUNK, TWO_CHUNKS, SEVERAL_CHUNKS = Chunks(1, 1), Chunks(2, 2), Chunks(2, 2**31)
 
 
 class Sizes(NamedTuple, Generic[Number]):
@@ -65,7 +65,7 @@ class Passes(NamedTuple):
         """Seconds of all three."""
         return self.forward + self.input_gradient + self.weight_gradient
 
-    def over(self, count: Value) -> Passes:
+    def mean(self, count: Value) -> Passes:
         """The mean of `count` of them."""
         return Passes(*(part / np.maximum(count, 1) for part in self))
 
@@ -109,7 +109,7 @@ class Schedule:
     """Whether ranks further inside keep more of them than outer ones."""
     aliases: tuple[str, ...] = ()
     placement: Placement = Placement.LOOPED
-    chunks: Chunks = ONE
+    chunks: Chunks = ONE_CHUNK
     idle: Callable[[Sizes[Value], Passes, Passes], Value] | None = None
     """Seconds [row] the slowest rank idles in a step, from its own passes and those of all other
     ranks together; None: a chunk of each other rank, (f + i + w) / v."""
@@ -126,12 +126,12 @@ class Schedule:
     end_sends: Callable[[Sizes[Value]], tuple[Value, Value]] | None = None
     """Both of them where the first rank sets the pace: all others hide in the time by which it is
     longer. None: not known to be fewer."""
-    turn: Callable[[Sizes[Value]], Value] = lambda s: 1 + 0 * s.m
+    chunk_turn: Callable[[Sizes[Value]], Value] = lambda s: 1 + 0 * s.m
     """Passes of one direction from the last of one of a rank's chunks to the last of the next; the
     gradients of the first are final, and are reduced, while the others run."""
     forward_first: bool = False
     """Whether every forward pass comes before the first backward pass: all losses wait."""
-    held: Callable[[Sizes[Value], Value, Value, Value, Value], Value] | None = None
+    peak_bytes: Callable[[Sizes[Value], Value, Value, Value, Value], Value] | None = None
     """Bytes of activations rank r [class, row] keeps at its peak, from r, D, A and W: weight
     gradients that it holds back, over r [row], bytes of a micro-batch, and bytes that are left once
     only its weight gradient is missing [class, row]. None: no weight gradient is deferred."""
@@ -162,15 +162,15 @@ class Schedule:
     @property
     def defers(self) -> bool:
         """Whether weight gradients wait until after later input gradients."""
-        return self.held is not None
+        return self.peak_bytes is not None
 
     @property
     def of_stages(self) -> bool:
         """Whether a step is what its stages add up to one by one: one chunk a rank, which idles
         for what the others do."""
-        return self.idle is None and self.chunks == ONE and self.placement == Placement.LOOPED
+        return self.idle is None and self.chunks == ONE_CHUNK and self.placement == Placement.LOOPED
 
-    def holds_back(self, longest: Value, weight_gradient: Value) -> Value:
+    def deferred_weight_gradients(self, longest: Value, weight_gradient: Value) -> Value:
         """Weight gradients that rank r holds back, over r.
 
         As published; a schedule that fills its drain holds back as many as take the `longest`

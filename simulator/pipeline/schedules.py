@@ -44,7 +44,7 @@ BUILT_IN = (
     chimera.SCHEDULE,
 )
 """The schedules of the package, in the order of their codes; others follow."""
-USUAL, USUAL_OF_CHUNKS = "1f1b", "interleaved"
+DEFAULT_SCHEDULE, DEFAULT_INTERLEAVED = "1f1b", "interleaved"
 """What a stack runs unless told otherwise, with one chunk a rank and with several."""
 
 
@@ -79,14 +79,14 @@ SCHEDULE_NAMES = Codes(SCHEDULES)
 """Codes by what people write: names as they were registered, then aliases."""
 
 
-def code(name: str) -> int:
+def schedule_code(name: str) -> int:
     """The code of a schedule that is in the table."""
     return SCHEDULE_NAMES[name]
 
 
-def usual(virtual_stages: Any) -> Any:
+def default_code(virtual_stages: Any) -> Any:
     """The codes of what a stack runs unless told otherwise with so many chunks a rank."""
-    one, several = code(USUAL), code(USUAL_OF_CHUNKS)
+    one, several = schedule_code(DEFAULT_SCHEDULE), schedule_code(DEFAULT_INTERLEAVED)
     return one + (several - one) * (virtual_stages > 1)
 
 
@@ -98,7 +98,7 @@ def launched_by(framework: str) -> dict[int, str]:
     return {c: s.frameworks[framework] for c, s in (*special, *plain)}
 
 
-class Fact:
+class ScheduleFact:
     """A number of every record, by the codes of a column or by one code; of AUTO (-1) it is
     `usual`."""
 
@@ -115,46 +115,49 @@ class Fact:
         return found if isinstance(schedule, np.ndarray) else found.item()
 
 
-placement = Fact(lambda s: s.placement)
+placement = ScheduleFact(lambda s: s.placement)
 """The Placement of each schedule."""
-model_copies = Fact(lambda s: s.copies, usual=1)
+model_copies = ScheduleFact(lambda s: s.copies, usual=1)
 """Copies of the model that one pipeline holds."""
-least_chunks, most_chunks = Fact(lambda s: s.chunks.least), Fact(lambda s: s.chunks.most)
+least_chunks, most_chunks = (
+    ScheduleFact(lambda s: s.chunks.least),
+    ScheduleFact(lambda s: s.chunks.most),
+)
 """How many chunks a rank may hold."""
-looped = Fact(lambda s: s.placement == Placement.LOOPED, usual=True)
+looped = ScheduleFact(lambda s: s.placement == Placement.LOOPED, usual=True)
 """Whether chunks are placed in turn."""
-defers = Fact(lambda s: s.defers)
+defers = ScheduleFact(lambda s: s.defers)
 """Whether weight gradients are deferred."""
-pairs = Fact(lambda s: s.pairs)
+pairs = ScheduleFact(lambda s: s.pairs)
 """Whether a rank runs one micro-batch beside another."""
-takes_groups = Fact(lambda s: s.groups)
+takes_groups = ScheduleFact(lambda s: s.groups)
 """Whether groups of micro-batches may be longer than the pipeline."""
-needs_stages = Fact(lambda s: s.needs_stages)
+needs_stages = ScheduleFact(lambda s: s.needs_stages)
 """Whether a plan without stages cannot have it."""
-idles_as_usual = Fact(lambda s: s.idle is None)
+idles_by_chunk = ScheduleFact(lambda s: s.idle is None)
 """Whether idle seconds are a chunk of each other rank."""
-uneven_paths = Fact(lambda s: s.uneven_paths)
+uneven_paths = ScheduleFact(lambda s: s.uneven_paths)
 """Whether uneven chunks take as long as their longest paths."""
-idle_grows = Fact(lambda s: s.idle_grows, usual=True)
+idle_grows = ScheduleFact(lambda s: s.idle_grows, usual=True)
 """Whether longer passes never shorten idle seconds."""
-fuller_inside = Fact(lambda s: s.fuller_inside)
+fuller_inside = ScheduleFact(lambda s: s.fuller_inside)
 """Whether inner ranks keep more micro-batches in flight than outer ones."""
-forward_first = Fact(lambda s: s.forward_first)
+forward_first = ScheduleFact(lambda s: s.forward_first)
 """Whether every forward pass comes before the first backward pass."""
 
 
 @lru_cache(maxsize=8)
-def conditions(rows: tuple[Schedule, ...]) -> dict[Condition, Fact]:
+def conditions(rows: tuple[Schedule, ...]) -> dict[Condition, ScheduleFact]:
     """The conditions of a table, each with the schedules that have it."""
     each = (condition for schedule in rows for condition in schedule.conditions)
-    return {condition: Fact(partial(_has, condition)) for condition in each}
+    return {condition: ScheduleFact(partial(_has, condition)) for condition in each}
 
 
 def _has(condition: Condition, schedule: Schedule) -> bool:
     return condition in schedule.conditions
 
 
-def _each(schedule: Column) -> list[tuple[Schedule, Any]]:
+def _rows_by_schedule(schedule: Column) -> list[tuple[Schedule, Any]]:
     """The schedules of a column, each with its rows."""
     codes = codes_in(schedule)
     if len(codes) == 1:
@@ -162,7 +165,7 @@ def _each(schedule: Column) -> list[tuple[Schedule, Any]]:
     return [(SCHEDULES.rows[code], np.flatnonzero(schedule == code)) for code in codes]
 
 
-def _taken(sizes: Sizes[Value], rows: Any) -> Sizes[Value]:
+def _take_sizes(sizes: Sizes[Value], rows: Any) -> Sizes[Value]:
     """The chosen pipelines."""
     return sizes if isinstance(rows, slice) else Sizes(*(part.take(rows) for part in sizes))
 
@@ -171,7 +174,7 @@ def _by_row(
     schedule: Column, of: Callable[[Schedule, Any], Value], shape: tuple[int, ...]
 ) -> Value:
     """What `of` makes of a schedule and its rows, for all schedules of a column."""
-    each = _each(schedule)
+    each = _rows_by_schedule(schedule)
     if len(each) == 1:
         return of(*each[0])
     out = np.empty(shape)
@@ -183,38 +186,42 @@ def _by_row(
 def in_flight(schedule: Column, sizes: Sizes[Value], rank: Value) -> Value:
     """Micro-batches whose activations rank r keeps at its peak (Schedule.in_flight)."""
     shape = np.broadcast_shapes(sizes.m.shape, rank.shape)
-    return _by_row(schedule, lambda s, at: s.in_flight(_taken(sizes, at), rank[..., at]), shape)
-
-
-def holds_back(schedule: Column, longest: Value, weight_gradient: Value) -> Value:
-    """Weight gradients that rank r holds back, over r [row] (Schedule.holds_back)."""
     return _by_row(
-        schedule, lambda s, at: s.holds_back(longest[at], weight_gradient[at]), longest.shape
+        schedule, lambda s, at: s.in_flight(_take_sizes(sizes, at), rank[..., at]), shape
     )
 
 
-def held_bytes(
+def deferred_weight_gradients(schedule: Column, longest: Value, weight_gradient: Value) -> Value:
+    """Weight gradients that rank r holds back, over r [row], of each schedule."""
+    return _by_row(
+        schedule,
+        lambda s, at: s.deferred_weight_gradients(longest[at], weight_gradient[at]),
+        longest.shape,
+    )
+
+
+def peak_activations(
     schedule: Column, sizes: Sizes[Value], rank: Value, late: Value, a: Value, w: Value
 ) -> Value:
     """Bytes of activations rank r keeps at its peak [class, row]: A times `in_flight`, or what a
-    schedule that defers weight gradients holds (Schedule.held); `late` is D [row]."""
+    schedule that defers weight gradients holds (Schedule.peak_bytes); `late` is D [row]."""
     out = in_flight(schedule, sizes, rank) * a
-    for one, at in _each(schedule):
-        if one.held:
+    for one, at in _rows_by_schedule(schedule):
+        if one.peak_bytes:
             of = (rank[..., at], late[at], a[..., at], w[..., at])
-            out[..., at] = one.held(_taken(sizes, at), *of)
+            out[..., at] = one.peak_bytes(_take_sizes(sizes, at), *of)
     return out
 
 
 def passes_of_chunks(schedule: Column, sizes: Sizes[Value]) -> Value:
     """Micro-batches' passes in which the gradients of a rank become final, chunk after chunk
-    (Schedule.turn): 1 where it has one chunk.
+    (Schedule.chunk_turn): 1 where it has one chunk.
 
         (1 + (v - 1) turn) / v
     """
     turn = np.empty(sizes.m.size)
-    for one, at in _each(schedule):
-        turn[at] = one.turn(_taken(sizes, at))
+    for one, at in _rows_by_schedule(schedule):
+        turn[at] = one.chunk_turn(_take_sizes(sizes, at))
     out: Value = (1 + (sizes.v - 1) * turn) / sizes.v
     return out
 
@@ -232,10 +239,10 @@ def idle_seconds(
     schedule says (Schedule.idle). `others` are all other ranks together; of uneven stages their
     mean stands for each of them."""
     out = usual
-    for one, at in _each(schedule):
+    for one, at in _rows_by_schedule(schedule):
         if one.idle:
             out = out.copy() if out is usual else out
-            out[at] = one.idle(_taken(sizes, at), slowest.take(at), others.take(at))
+            out[at] = one.idle(_take_sizes(sizes, at), slowest.take(at), others.take(at))
     return out
 
 
@@ -255,8 +262,8 @@ def sends(
     hide in the time by which the first rank works longest, down to Schedule.end_sends.
     """
     hidden, steady, end_hidden, end_steady = np.empty((4, sizes.m.size))
-    for one, at in _each(schedule):
-        of = _taken(sizes, at)
+    for one, at in _rows_by_schedule(schedule):
+        of = _take_sizes(sizes, at)
         hidden[at], steady[at] = one.hidden_sends(of), one.steady_sends(of)
         ends = one.end_sends(of) if one.end_sends else (hidden[at], steady[at])
         end_hidden[at], end_steady[at] = ends

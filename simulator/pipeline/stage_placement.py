@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Value
 from .schedule import Placement
-from .uneven_chunks import GROUPS, GUESSES, longest_paths
+from .uneven_chunks import LENGTH_GUESSES, PATH_GROUPS, longest_paths
 
 MOST_CUTS = 4096
 """Placements that are remembered."""
@@ -71,9 +71,9 @@ class StageLayout(NamedTuple):
     """Its rank that defers most weight gradients: the last, of two copies the innermost [class]."""
     ranks_alike: Value
     """Ranks of each class [class]."""
-    before: Value
+    layers_before: Value
     """Layers of each kind on all earlier ranks [class, kind]."""
-    total: Value
+    total_layers: Value
     """Layers of each kind on all ranks [kind]."""
 
 
@@ -213,7 +213,7 @@ _LONGEST: dict[Cut, Value] = {}
 """Longest paths that have been found."""
 
 
-def longest(cuts: Sequence[Cut]) -> Value:
+def longest_chunk_paths(cuts: Sequence[Cut]) -> Value:
     """Layers on the longest paths of looped chunks [cut, path, 2 kinds] (uneven_chunks), of cuts
     with the same kinds; zeros where chunks do not loop."""
     new = [cut for cut in dict.fromkeys(cuts) if cut.looped and cut not in _LONGEST]
@@ -229,7 +229,7 @@ def longest(cuts: Sequence[Cut]) -> Value:
         ends = np.array([not name.startswith("block") for name in kinds])
         found = longest_paths(counts, np.array(lengths or (1.0,) * len(kinds)), ends, group)
         _LONGEST.update(zip(its, found, strict=True))
-    none = np.zeros(((len(GROUPS) + 1) * len(GUESSES), 2 * len(cuts[0].kinds)))
+    none = np.zeros(((len(PATH_GROUPS) + 1) * len(LENGTH_GUESSES), 2 * len(cuts[0].kinds)))
     return np.array([_LONGEST[cut] if cut.looped else none for cut in cuts])
 
 

@@ -14,15 +14,15 @@ import numpy as np
 from ..base.arrays import Column, Value
 from .looped_makespan import makespan
 
-GROUPS = (1, 2, 5)
+PATH_GROUPS = (1, 2, 5)
 """Groups of micro-batches whose longest paths are found. Between them seconds lie on straight
 lines, beyond the last on the one that its cycle gives."""
-GUESSES = ((0.75, 2.03), (1.35, 3.02))
+LENGTH_GUESSES = ((0.75, 2.03), (1.35, 3.02))
 """Seconds of embedding and head over what their products say, and of backward over forward passes:
 without and with recompute."""
 MOST_CHUNKS = 128
 """Chunks of a model beyond which no path is looked for: it takes a millisecond for each ten."""
-CHANGE = 1e-6
+LENGTH_CHANGE = 1e-6
 """Change of a kind's length that shows how many of its layers are on the longest path."""
 
 
@@ -39,7 +39,7 @@ def longest_paths(counts: Value, lengths: Value, ends: Value, group: int) -> Val
     out = _of_equal_chunks(counts, sizes, ends, group or counts.shape[2])
     if uneven.any() and sizes[0].size <= MOST_CHUNKS:
         there = np.flatnonzero(counts.any(axis=(0, 1, 2)))
-        found = np.zeros((uneven.sum(), len(GROUPS), len(GUESSES), 2, lengths.size))
+        found = np.zeros((uneven.sum(), len(PATH_GROUPS), len(LENGTH_GUESSES), 2, lengths.size))
         found[..., there] = _layers(counts[uneven][..., there], lengths[there], ends[there], group)
         out[uneven] = _with_cycle(found, axis=1).reshape(-1, *out.shape[1:])
     return out
@@ -51,8 +51,8 @@ def _of_equal_chunks(counts: Value, sizes: Value, ends: Value, group: int) -> Va
     largest = np.take_along_axis(counts, sizes.argmax(axis=2)[..., None, None], axis=2)[:, :, 0]
     last = np.where(ends, counts[:, :, -1], largest).sum(axis=1)
     fill = counts[:, 0, :-1].sum(axis=1)
-    each = [k * group * last + fill for k in GROUPS] + [group * last]
-    return np.tile(np.stack(each, axis=1), 2).repeat(len(GUESSES), axis=1)
+    each = [k * group * last + fill for k in PATH_GROUPS] + [group * last]
+    return np.tile(np.stack(each, axis=1), 2).repeat(len(LENGTH_GUESSES), axis=1)
 
 
 def _layers(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
@@ -61,18 +61,18 @@ def _layers(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
     cuts, kinds = counts.shape[0], lengths.size
     # No sum of lengths is another's: one path is the longest.
     own = lengths * (1 + 1e-3 * np.sqrt(1.0 + np.arange(kinds)))
-    forward = [np.where(ends, over, 1.0) * own for over, _ in GUESSES]
-    guessed = [[one, ratio * one] for one, (_, ratio) in zip(forward, GUESSES, strict=True)]
-    changes = np.vstack([np.zeros(2 * kinds), CHANGE * np.eye(2 * kinds)])
+    forward = [np.where(ends, over, 1.0) * own for over, _ in LENGTH_GUESSES]
+    guessed = [[one, ratio * one] for one, (_, ratio) in zip(forward, LENGTH_GUESSES, strict=True)]
+    changes = np.vstack([np.zeros(2 * kinds), LENGTH_CHANGE * np.eye(2 * kinds)])
     asked = (np.reshape(guessed, (-1, 1, 2 * kinds)) + changes).reshape(-1, 2, kinds)
     on, back = (
         np.einsum("ctrk,ak->trca", counts, asked[:, way]).reshape(*counts.shape[1:3], -1)
         for way in (0, 1)
     )
-    shape = (len(GROUPS), cuts, len(GUESSES), 1 + 2 * kinds)
+    shape = (len(PATH_GROUPS), cuts, len(LENGTH_GUESSES), 1 + 2 * kinds)
     found = makespans(on, back, group).reshape(shape).swapaxes(0, 1)
-    grown = (found[..., 1:] - found[..., :1]) / CHANGE
-    return np.rint(grown).reshape(cuts, len(GROUPS), len(GUESSES), 2, kinds)
+    grown = (found[..., 1:] - found[..., :1]) / LENGTH_CHANGE
+    return np.rint(grown).reshape(cuts, len(PATH_GROUPS), len(LENGTH_GUESSES), 2, kinds)
 
 
 def makespans(forward: Value, backward: Value, group: int) -> Value:
@@ -80,35 +80,35 @@ def makespans(forward: Value, backward: Value, group: int) -> Value:
     `backward` seconds a micro-batch [turn, rank, column]."""
     turns, ranks, columns = forward.shape
     if not group:
-        sizes = [k * ranks for k in GROUPS]
+        sizes = [k * ranks for k in PATH_GROUPS]
         each = [makespan(forward, backward, np.full(columns, m), m, m * turns) for m in sizes]
         return np.array(each)
-    m = np.repeat(np.array(GROUPS) * group, columns)
-    forward, backward = (np.tile(one, len(GROUPS)) for one in (forward, backward))
+    m = np.repeat(np.array(PATH_GROUPS) * group, columns)
+    forward, backward = (np.tile(one, len(PATH_GROUPS)) for one in (forward, backward))
     return makespan(forward, backward, m, group, (turns - 1) * group).reshape(-1, columns)
 
 
 def _with_cycle(each: Value, axis: int = 0) -> Value:
     """With what a further group takes behind each of GROUPS, along an axis."""
     before, after = np.take(each, [-2], axis), np.take(each, [-1], axis)
-    cycle = np.maximum(after - before, 0.0) / (GROUPS[-1] - GROUPS[-2])
+    cycle = np.maximum(after - before, 0.0) / (PATH_GROUPS[-1] - PATH_GROUPS[-2])
     return np.concatenate([each, cycle], axis)
 
 
-def of_seconds(forward: Value, backward: Value, group: int) -> Value:
+def paths_of_seconds(forward: Value, backward: Value, group: int) -> Value:
     """What `seconds` reads [path, column], of chunks whose seconds are known."""
     return _with_cycle(makespans(forward, backward, group))
 
 
-def seconds(paths: Value, groups: Value) -> Value:
+def path_seconds(paths: Value, groups: Value) -> Value:
     """Seconds of k = `groups` groups [row], from those of the paths [path, row]."""
-    known = paths.reshape(len(GROUPS) + 1, -1, groups.size)
+    known = paths.reshape(len(PATH_GROUPS) + 1, -1, groups.size)
     after = known[:-1].max(axis=1)
-    at: Column = np.clip(np.searchsorted(GROUPS, groups), 1, len(GROUPS) - 1)
-    low, high = np.take(GROUPS, at - 1), np.take(GROUPS, at)
+    at: Column = np.clip(np.searchsorted(PATH_GROUPS, groups), 1, len(PATH_GROUPS) - 1)
+    low, high = np.take(PATH_GROUPS, at - 1), np.take(PATH_GROUPS, at)
     share = np.clip((groups - low) / (high - low), 0.0, 1.0)
     rows = np.arange(groups.size)
     between = after[at - 1, rows] * (1 - share) + after[at, rows] * share
-    beyond = np.maximum(groups - GROUPS[-1], 0.0)
+    beyond = np.maximum(groups - PATH_GROUPS[-1], 0.0)
     out: Value = np.where(beyond > 0, (known[-2] + beyond * known[-1]).max(axis=0), between)
     return out

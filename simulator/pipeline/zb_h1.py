@@ -20,7 +20,7 @@ def zero_bubble(s: Sizes[int], r: int, ahead: int, lag: int) -> Operations:
     return weave(passes(Pass.FORWARD, r, micro), backward, weight, ahead, min(lag, s.m))
 
 
-def held_zero_bubble(s: Sizes[Value], whole: Value, late: Value, a: Value, w: Value) -> Value:
+def zero_bubble_bytes(s: Sizes[Value], whole: Value, late: Value, a: Value, w: Value) -> Value:
     """Bytes of `whole` micro-batches and of `late`, at most all others, that wait: the last of them
     adds W - A, where that is more, before a weight gradient goes."""
     out: Value = whole * a + np.minimum(late, s.m - whole) * w + np.maximum(w - a, 0.0)
@@ -60,7 +60,7 @@ def _sends(s: Sizes[Value]) -> Value:
 
 def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """(p-r) A + r W, and W - A more where W is larger; at most m micro-batches (section 2.1)."""
-    return held_zero_bubble(s, np.minimum(s.m, s.p - r), late * r, a, w)
+    return zero_bubble_bytes(s, np.minimum(s.m, s.p - r), late * r, a, w)
 
 
 SCHEDULE = Schedule(
@@ -72,7 +72,7 @@ SCHEDULE = Schedule(
     idle=_idle,
     idle_grows=False,
     hidden_sends=_sends,
-    held=_held,
+    peak_bytes=_held,
     held_back=1,
     frameworks={"deepspeed": "--enable-zbh1-pipeline"},
 )

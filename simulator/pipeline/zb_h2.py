@@ -14,7 +14,7 @@ import numpy as np
 from ..base.arrays import Value
 from .operation_orders import Operations
 from .schedule import Passes, Schedule, Sizes
-from .zb_h1 import held_zero_bubble, zero_bubble
+from .zb_h1 import zero_bubble, zero_bubble_bytes
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
@@ -30,17 +30,17 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """What the ranks before the slowest, taken for the last, take longer than it from their first
     start to their last end: rank r begins p - 1 - r forward passes before it."""
-    held_back = SCHEDULE.holds_back(
+    held_back = SCHEDULE.deferred_weight_gradients(
         slowest.forward + slowest.input_gradient, slowest.weight_gradient
     )
-    each = others.over(s.p - 1)
+    each = others.mean(s.p - 1)
     late = _ends_late(s, slowest, each, held_back, each.forward + each.input_gradient)
     return np.maximum(late, _fill(s, slowest, others))
 
 
 def _idle_sync(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """At least (p-1) f, for the last rank starts that much later; two are deferred a rank."""
-    each = others.over(s.p - 1)
+    each = others.mean(s.p - 1)
     late = _ends_late(s, slowest, each, SYNC.held_back, each.input_gradient)
     return np.maximum(others.forward + late, _fill(s, slowest, others))
 
@@ -77,7 +77,7 @@ def _fill(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
 
 def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """(2 (p-r) - 1) A + D r W, likewise at most m (Qi et al. 2024, section 2.2)."""
-    return held_zero_bubble(s, np.minimum(s.m, 2 * (s.p - r) - 1), late * r, a, w)
+    return zero_bubble_bytes(s, np.minimum(s.m, 2 * (s.p - r) - 1), late * r, a, w)
 
 
 SCHEDULE = Schedule(
@@ -88,7 +88,7 @@ SCHEDULE = Schedule(
     aliases=("zb-2p",),
     idle=_idle,
     idle_grows=False,
-    held=_held,
+    peak_bytes=_held,
     held_back=2,
     fills_drain=True,
     steps_apart=True,

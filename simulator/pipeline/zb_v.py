@@ -9,14 +9,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from .operation_orders import Operations, Pass, TwoSided
-from .schedule import (
-    TWO,
-    Passes,
-    Placement,
-    Schedule,
-    Sizes,
-    fills_pipeline,
-)
+from .schedule import TWO_CHUNKS, Passes, Placement, Schedule, Sizes, fills_pipeline
 from .zb_h1 import in_flight
 
 
@@ -58,7 +51,7 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     less two of its weight gradients' excess: so the event simulation, within 1.5 % of a step.
     """
     n = np.maximum(s.p - 1, 1)
-    f, i, w = others.over(2 * n)
+    f, i, w = others.mean(2 * n)
     fill = 2 * n * f - np.minimum(n * (i + w), np.minimum((2 * n + 1) * w, f - i + 2 * n * w))
     drain = np.maximum(2 * n * (i - w), i + (s.p - 2) * w - n * f)
     unequal = np.maximum((s.p - 2) * np.maximum(w - f, f - i), n * (i - f))
@@ -101,13 +94,13 @@ SCHEDULE = Schedule(
     order=_order,
     in_flight=in_flight,
     placement=Placement.V_SHAPED,
-    chunks=TWO,
+    chunks=TWO_CHUNKS,
     idle=_idle,
     idle_grows=False,
     hidden_sends=_sends,
     steady_sends=_steady_sends,
     end_sends=_end_sends,
-    held=_held,
+    peak_bytes=_held,
     steps_apart=True,
     conditions=(fills_pipeline("deep-schedule-micro-batches", 2),),
     frameworks={"torchtitan": "ZBVZeroBubble"},

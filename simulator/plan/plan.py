@@ -215,7 +215,7 @@ def from_columns(
     """A table from columns that a search space made; missing fields take their defaults, or
     0 for AUTO, 1f1b of schedules: nothing is left to resolve."""
     n = max(np.size(c) for c in columns.values())
-    stated = STATED | {"schedule": schedules.usual(1)}
+    stated = STATED | {"schedule": schedules.default_code(1)}
     full = {
         name: columns[name] if name in columns else np.full(n, default, np.int64)
         for name, default in stated.items()
@@ -258,7 +258,7 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     reduce = _unless_given(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     usual = {
-        "schedule": schedules.usual(plan.virtual_stages),
+        "schedule": schedules.default_code(plan.virtual_stages),
         "sequence_parallel": 1 * (tp > 1) * (plan.tp_grid == 0),
         "overlap_param_gather": reduce * (zero > 0) * sharded + fetched * (1 - sharded),
         "overlap_p2p": several,

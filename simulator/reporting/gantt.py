@@ -183,7 +183,7 @@ def _numbers(axes: Any, x: PlanTimeline, scale: float) -> None:
     if _inches(x) < DIGIT * len(str(g.micro_batches - 1)) + 0.03 or g.ranks > ROW_NAMES:
         return
     start, end = _spans(x)
-    for rank, micro, at in zip(g.rank, g.micro, scale * (start + end) / 2, strict=True):
+    for rank, micro, at in zip(g.rank, g.micro_batch, scale * (start + end) / 2, strict=True):
         axes.text(at, rank, str(micro), ha="center", va="center", fontsize=7, zorder=3)
 
 

@@ -147,7 +147,7 @@ def tornado(axes: Any, found: Sequence[Sensitivity], step: float) -> Any:
 def roofline(axes: Any, costs: Costs) -> Any:
     """The plan's GEMMs against peak and memory bandwidth; a point shows m x n x k."""
     points, machine = gemm_points(costs), costs.task.cluster.accelerator
-    peak = float(costs.one().peak_flops)
+    peak = float(costs.row().peak_flops)
     ridge = peak / machine.memory_bandwidth
     intensities = [p.intensity for p in points] or [ridge]
     x = np.geomspace(min(*intensities, ridge) / 3, max(*intensities, ridge) * 3, 200)
@@ -178,7 +178,7 @@ def roofline(axes: Any, costs: Costs) -> Any:
 
 def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     """Waterfall and memory of one plan side by side."""
-    costs, drawn = costs.one(), figure(13, 4.6)
+    costs, drawn = costs.row(), figure(13, 4.6)
     left, right = drawn.subplots(1, 2)
     waterfall(left, bars, costs.mfu)
     memory_bars(right, stage_records(costs), costs.capacity, sure_share(costs))
@@ -197,7 +197,7 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
     """The figure of `explanation`; a grid of tensor ranks has a row of its own."""
     from .grid_map import grid_panels
 
-    costs, plan = costs.one(), costs.plans.take(0)
+    costs, plan = costs.row(), costs.plans.take(0)
     page = figure(16, 14 if plan.tp_grid else 9.5)
     first, *rest = page.subfigures(2, 1, height_ratios=(2.1, 1)) if plan.tp_grid else [page]
     upper, lower = first.subplots(2, 2)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from ..base.errors import InputError
 from ..hardware.cluster import Cluster
-from ..operators.collectives import place
+from ..operators.collectives import place_group
 from ..plan.plan import Plan, resolve
 from ..task import Task
 
@@ -75,7 +75,7 @@ def groups_of(task: Task, plan: Plan) -> list[Group]:
 def _domains(ranks: int, stride: int, cluster: Cluster) -> int:
     """Those of the group of GPU 0 where it leaves its own, else of the worst group; in racks of
     several nodes jobs are spread evenly."""
-    worst = int(place(float(ranks), float(stride), cluster).domains)
+    worst = int(place_group(float(ranks), float(stride), cluster).domains)
     if cluster.fast.gpus > cluster.gpus_per_node:
         return worst
     own = len({gpu // cluster.fast.gpus for gpu in range(0, ranks * stride, stride)})

@@ -32,7 +32,7 @@ def plan_record(
     `limit` is the bytes it may use, the capacity when absent; `between` the bounds of its step
     where they are known already.
     """
-    costs, fields = costs.one(row), plan_fields(costs, row)
+    costs, fields = costs.row(row), plan_fields(costs, row)
     memory = {name: float(size) for name, size in costs.memory.items()}
     return {
         "plan": fields,
@@ -52,7 +52,7 @@ def plan_record(
         "probability_fits": probability_fits(costs),
         "verdict": verdict(costs),
         "tokens_per_second": costs.tokens_per_second,
-        **costs.reached,
+        **costs.goal_costs,
         "mfu": costs.mfu,
         "mfu_causal": costs.mfu_causal,
         "hfu": costs.hfu,
@@ -82,7 +82,7 @@ def training_record(
 
 def stage_records(costs: Costs) -> list[dict[str, Any]]:
     """One plan's pipeline ranks: layers, bytes by component, seconds of one micro-batch."""
-    columns, costs = by_stage(costs), costs.one()
+    columns, costs = by_stage(costs), costs.row()
     seconds = columns.pop("seconds")
     return [
         {
@@ -97,7 +97,7 @@ def stage_records(costs: Costs) -> list[dict[str, Any]]:
 
 def bounds(costs: Costs) -> tuple[float, float]:
     """Seconds between which the step of one plan lies in about four of five such runs."""
-    low, high = step_interval(costs.one())
+    low, high = step_interval(costs.row())
     return float(low[0]), float(high[0])
 
 

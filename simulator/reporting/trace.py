@@ -72,7 +72,7 @@ def _slice(
 def _operations(x: PlanTimeline) -> list[tuple[int, int, int, int, float, float]]:
     """(rank, pass, stage, micro-batch, start, end) of every operation."""
     g, t = x.timeline.graph, x.timeline
-    columns = (g.rank, g.kind, g.stage, g.micro, t.start, t.end)
+    columns = (g.rank, g.kind, g.stage, g.micro_batch, t.start, t.end)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 
 
@@ -117,7 +117,7 @@ def _sends(x: PlanTimeline) -> list[Event]:
     """A slice for every send, and an arrow from it to the operation that needs it."""
     g, rows, out = x.timeline.graph, _operations(x), []
     hop = float(np.max(x.times.hop))
-    for i in np.flatnonzero(g.received >= 0).tolist():
+    for i in np.flatnonzero(g.received_boundary >= 0).tolist():
         rank, kind, stage, micro, start, _ = rows[i]
         source = int(g.source[i])
         sender, end = rows[source][0], rows[source][5]
@@ -146,7 +146,9 @@ def _after(x: PlanTimeline) -> list[Event]:
 
 def _memory(x: PlanTimeline) -> list[Event]:
     out = []
-    for rank, (moments, held) in enumerate(x.timeline.live(x.kept, x.pending)):
+    for rank, (moments, held) in enumerate(
+        x.timeline.live_activations(x.activations, x.weight_gradient_inputs)
+    ):
         for moment, size in zip(moments.tolist(), held.tolist(), strict=True):
             counter = {"ph": "C", "name": "activations", "pid": rank, "tid": COMPUTE}
             out.append({**counter, "ts": 1e6 * moment, "args": {"bytes": round(max(size, 0.0))}})

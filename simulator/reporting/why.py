@@ -69,7 +69,7 @@ def loss_shares(costs: Costs) -> dict[str, float]:
     `peak` is the MFU; `kernels` sums what losses() tells apart. Where attention is causal, kernels
     skip half of the scores that the MFU counts, so that it can fall below zero at long sequences.
     """
-    costs = costs.one()
+    costs = costs.row()
     share = {name: seconds / costs.step_seconds for name, seconds in losses(costs).items()}
     peak, kernels = share.pop("ideal"), sum(share.pop(name) for name in KERNELS)
     return {"peak": peak, "kernels": kernels, **share}
@@ -84,7 +84,7 @@ def why(costs: Costs) -> list[str]:
     >>> why(costs)[0].startswith("MFU ")
     True
     """
-    costs = costs.one()
+    costs = costs.row()
     shares = loss_shares(costs)
     rate = format_flops(costs.model_flops_per_second)
     dense = f"{format_flops(costs.peak_flops)} ({number_format(costs.plans)}, dense)"

@@ -21,12 +21,12 @@ ONE_STRATEGY = Rule(
 """The rule of every framework about plans of several strategies."""
 
 
-def required(task: Task) -> tuple[Rule, ...]:
+def required_rules(task: Task) -> tuple[Rule, ...]:
     """What the framework refuses that a task's plans must be launched by."""
     return task.framework.rules if task.framework and task.framework.required else ()
 
 
-def launched(plans: Plan, task: Task) -> Mask:
+def launchable_rows(plans: Plan, task: Task) -> Mask:
     """Which rows of a table the framework of the task launches; all of them where it has none."""
     keep = np.ones(plans.rows, bool)
     if task.framework is None:

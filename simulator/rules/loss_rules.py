@@ -15,7 +15,7 @@ from .rule import Rule
 _NAMES = {code: name for name, code in names_of(Loss).items()}
 
 
-def losses(software: Software) -> list[Loss]:
+def supported_losses(software: Software) -> list[Loss]:
     """The losses of a stack, its own first."""
     has = {
         Loss.USUAL: True,
@@ -28,7 +28,7 @@ def losses(software: Software) -> list[Loss]:
 
 
 def _computed(p: Any, task: Task) -> Any:
-    known = [Loss.USUAL] if isinstance(task.model, Network) else losses(task.software)
+    known = [Loss.USUAL] if isinstance(task.model, Network) else supported_losses(task.software)
     return np.isin(p.loss, [int(loss) for loss in known])
 
 
@@ -39,7 +39,8 @@ LOSS_RULES: tuple[Rule, ...] = (
         _computed,
         lambda p, t: (
             f"loss={_NAMES[int(p.loss)]}: {t.software.name} computes the loss of a language model "
-            f"as {', '.join(_NAMES[int(loss)] for loss in losses(t.software))}; nearest: loss=usual"
+            f"as {', '.join(_NAMES[int(loss)] for loss in supported_losses(t.software))}; "
+            "nearest: loss=usual"
         ),
     ),
 )

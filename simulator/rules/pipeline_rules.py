@@ -34,7 +34,7 @@ def _chunks_match(p: Any, task: Task) -> Any:
 def _chunks_message(p: Plan, task: Task) -> str:
     name, (least, most) = spell("schedule", p.schedule), SCHEDULES.rows[p.schedule].chunks
     if most == 1:
-        usual = spell("schedule", schedules.usual(p.virtual_stages))
+        usual = spell("schedule", schedules.default_code(p.virtual_stages))
         return f"virtual_stages={p.virtual_stages} needs schedule={usual}, not {name}"
     if least == most:
         return f"the {name} schedule needs virtual_stages={least}, not {p.virtual_stages}"
@@ -84,7 +84,7 @@ def _sizes(p: Any, task: Task, reads: str) -> Sizes[Any]:
     return Sizes(*(_READ[name](p, task) if name in reads else 0 for name in Sizes._fields))
 
 
-def _met(group: Iterable[Condition], p: Any, task: Task) -> Any:
+def _meets(group: Iterable[Condition], p: Any, task: Task) -> Any:
     """Whether plans meet these conditions, where their schedule has them."""
     out, known = True, conditions(SCHEDULES.rows)
     for condition in group:
@@ -104,23 +104,27 @@ def _message(group: Iterable[Condition], p: Plan, task: Task) -> str:
 
 def _of_schedules(name: str) -> Rule:
     """The rule of the conditions of one name."""
-    group = [condition for condition in KNOWN if condition.name == name]
+    group = [condition for condition in BUILT_IN_CONDITIONS if condition.name == name]
     fields = {field for condition in group for size in condition.reads for field in _FIELDS[size]}
     return Rule(
         name,
         ("schedule", *sorted(fields)),
-        lambda p, t: _met(group, p, t),
+        lambda p, t: _meets(group, p, t),
         lambda p, t: _message(group, p, t),
     )
 
 
-KNOWN = tuple(conditions(SCHEDULES.rows))
+BUILT_IN_CONDITIONS = tuple(conditions(SCHEDULES.rows))
 """Conditions of the package's schedules."""
 
 
-def _added() -> list[Condition]:
+def _registered_conditions() -> list[Condition]:
     """Conditions of schedules that were added since."""
-    return [condition for condition in conditions(SCHEDULES.rows) if condition not in KNOWN]
+    return [
+        condition
+        for condition in conditions(SCHEDULES.rows)
+        if condition not in BUILT_IN_CONDITIONS
+    ]
 
 
 def _layout_adds_up(p: Any, task: Task) -> Any:
@@ -189,12 +193,12 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         ),
         _group_message,
     ),
-    *map(_of_schedules, dict.fromkeys(condition.name for condition in KNOWN)),
+    *map(_of_schedules, dict.fromkeys(condition.name for condition in BUILT_IN_CONDITIONS)),
     Rule(
         "schedule-conditions",
         ("schedule", "pp", "virtual_stages", "micro_batch_group", "dp", "micro_batch"),
-        lambda p, t: _met(_added(), p, t),
-        lambda p, t: _message(_added(), p, t),
+        lambda p, t: _meets(_registered_conditions(), p, t),
+        lambda p, t: _message(_registered_conditions(), p, t),
     ),
     Rule(
         "p2p-overlap-needs-interleaving",

@@ -30,7 +30,7 @@ def _computes(p: Any, task: Task) -> Any:
     return out
 
 
-def usual_precision(task: Task) -> int:
+def default_precision(task: Task) -> int:
     """The recipe of plans that name none: the first that the machine and the stack have."""
     return min(supported_precisions(task))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..hardware.software import OP_LIST
-from ..operators.rerun import modules_again
+from ..operators.rerun import rerun_modules
 from ..plan.codes import Recompute
 from ..task import Task
 from .rule import Rule
@@ -18,7 +18,7 @@ def _lists_operations_of_experts(task: Task) -> bool:
 def recomputed_modules(task: Task) -> tuple[str, ...]:
     """What selective recompute runs again of some layer of the task's model."""
     ops, inside = task.software.selective, task.software.norm_in_linear
-    found = {op for block in task.model.kinds for op in modules_again(block, ops, inside)}
+    found = {op for block in task.model.kinds for op in rerun_modules(block, ops, inside)}
     return tuple(op for op in ops if op in found)
 
 

@@ -23,7 +23,7 @@ from ..plan.values import spell
 from ..task import Task
 from .adapter_rules import ADAPTER_RULES
 from .expert_rules import EXPERT_RULES
-from .framework_rules import ONE_STRATEGY, required
+from .framework_rules import ONE_STRATEGY, required_rules
 from .grid_rules import GRID_RULES, feature_ranks
 from .layer_run_rules import SEGMENT_RULES, run_rows
 from .loss_rules import LOSS_RULES
@@ -272,14 +272,14 @@ _PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
 
 def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
-    framework = required(task)
+    framework = required_rules(task)
     if not plans.segments:
         plain = plans.scalar and all(getattr(plans, name) == value for name, value in _PLAIN)
         return (*(_PLAIN_RULES if plain else RULES), *framework)
     return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
 
 
-def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
+def violations(plan: Plan, task: Task) -> list[tuple[str, str]]:
     """Names of the rules one plan breaks, each with its message; empty when it is legal."""
     broken = [
         (rule.name, rule.message(plan, task))
@@ -300,7 +300,7 @@ def violated(plan: Plan, task: Task) -> list[tuple[str, str]]:
     return broken
 
 
-def legal(plans: Plan, task: Task) -> Mask:
+def legal_rows(plans: Plan, task: Task) -> Mask:
     """Which rows of a table break no rule."""
     keep = np.ones(plans.rows, bool)
     for rule in _own_rules(plans, task):
@@ -329,9 +329,9 @@ def check(plans: Plan, task: Task) -> None:
         and all(rule.ok(plans, task) for rule in _own_rules(plans, task))
     ):
         return
-    keep = legal(plans, task)
+    keep = legal_rows(plans, task)
     if not keep.all():
         row = int(np.argmin(keep))
-        _, message = violated(plans.take(row), task)[0]
+        _, message = violations(plans.take(row), task)[0]
         where = f"row {row}: " if plans.rows > 1 else ""
         raise InputError(where + message)

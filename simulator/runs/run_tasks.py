@@ -10,7 +10,7 @@ from ..base.errors import InputError
 from ..base.typed_objects import LARGEST_SIZE
 from ..hardware.cluster import Cluster
 from ..plan.plan import Plan, resolve
-from ..rules.validity import violated
+from ..rules.validity import violations
 from ..task import Task
 from ..workload.model import Model
 from .published_runs import PublishedRun
@@ -67,7 +67,7 @@ class _Builder:
         sequence = run.get("sequence", 1)
         task = self.task(run, sequence)
         plan = resolve(plan_of(run), task.gpus)
-        for name, _ in violated(plan, task):
+        for name, _ in violations(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
         longest = run.get("peak_sequence", sequence)
         at_peak = task if longest == sequence else self.task(run, longest)

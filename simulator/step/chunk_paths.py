@@ -18,7 +18,7 @@ from ..base.arrays import (
     distinct_rows,
 )
 from ..layers.cost_columns import Cost
-from ..pipeline.uneven_chunks import GROUPS, of_seconds
+from ..pipeline.uneven_chunks import PATH_GROUPS, paths_of_seconds
 from ..plan.layer_runs import ABSENT
 from ..plan.plan import Plan
 from ..workload.model import Model, Network
@@ -34,12 +34,12 @@ class Runs(Protocol):
     """[Cost, run, plan]."""
 
 
-def seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
+def looped_path_seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
     """Seconds along the longest paths of looped chunks [path, plan]; None without any."""
     looped = (plans.virtual_stages > 1) & (plans.pp > 1)
     if not any_nonzero(looped) or isinstance(model, Network):
         return None
-    out = np.zeros((len(GROUPS) + 1, plans.rows))
+    out = np.zeros((len(PATH_GROUPS) + 1, plans.rows))
     sizes = [plans.pp, plans.virtual_stages, looped_groups(plans)]
     first, which = distinct_rows(sizes)
     for shape, row in enumerate(first.tolist()):
@@ -47,7 +47,7 @@ def seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
         mine = np.flatnonzero((which == shape) & looped)
         if mine.size:
             forward, backward = _chunk_seconds(runs, mine, (turns, pp))
-            out[:, mine] = of_seconds(forward, backward, group)
+            out[:, mine] = paths_of_seconds(forward, backward, group)
     return out
 
 

@@ -21,7 +21,7 @@ Column = Any
 """A number or an array; every function broadcasts."""
 
 
-class Terms(NamedTuple):
+class IterationTerms(NamedTuple):
     """Iterations by cause; a run takes their sum."""
 
     noise: Column
@@ -47,24 +47,24 @@ class Rate:
         return f"{self.assumption} ({self.source})"
 
 
-AVERAGED = Rate(
+PARALLEL_SGD = Rate(
     "iterations from v / (n e^2) + 1 / e: smooth non-convex loss, unbiased gradients of bounded "
     "variance, workers draw from the same data",
     "Ghadimi and Lan 2013; Dekel et al. 2012",
 )
-COOPERATIVE = Rate(
+COOPERATIVE_SGD = Rate(
     "iterations from v / (n e^2) + sqrt(v ((1 + s^2) / (1 - s^2) tau q - 1)) / e^1.5 + 1 / e: "
     "smooth non-convex loss, bounded variance, workers draw from the same data",
     "Wang and Joshi 2021, Cooperative SGD, theorem 1; Koloskova et al. 2020, theorem 2",
 )
-STALE = Rate(
+ASYNCHRONOUS_SGD = Rate(
     "iterations from v / (n e^2) + (1 + T) / (n e), each of n updates by one worker, T = n of them "
     "between the weights of a gradient and its update: smooth non-convex loss, bounded variance, "
     "workers draw from the same data and are equally fast",
     "Koloskova et al. 2022, Sharper convergence guarantees for asynchronous SGD, theorem 8",
 )
 _BOUNDED = "gradients bounded by the standard deviation of a worker's noise"
-COMPRESSED = {
+COMPRESSED_SGD = {
     Compression.QSGD: Rate(
         "iterations from (1 + omega) v / (n e^2) + (1 + omega / n) / e: the quantiser's variance "
         "is independent on every worker",
@@ -95,36 +95,36 @@ COMPRESSED = {
 """What the rate of each method rests on."""
 
 
-def averaged(workers: Column, variance: Column, accuracy: float) -> Terms:
+def parallel_sgd(workers: Column, variance: Column, accuracy: float) -> IterationTerms:
     """Iterations of parallel SGD: v / (n e^2) is the noise term, n times less for n workers.
 
     Source: Ghadimi and Lan 2013; Dekel et al. 2012 (AVERAGED).
     """
     noise = variance / (workers * accuracy**2)
-    return Terms(noise, 0.0 * noise, 1 / accuracy)
+    return IterationTerms(noise, 0.0 * noise, 1 / accuracy)
 
 
-def stale(workers: Column, variance: Column, accuracy: float) -> Terms:
+def asynchronous_sgd(workers: Column, variance: Column, accuracy: float) -> IterationTerms:
     """Iterations of n updates each, where weights are n updates old: one of every worker.
 
         (v / e^2 + (1 + T) / e) / n,    T = n
 
     Source: Koloskova et al. 2022 (STALE).
     """
-    exact = averaged(workers, variance, accuracy)
-    old = staleness(workers) / (workers * accuracy)
+    exact = parallel_sgd(workers, variance, accuracy)
+    old = gradient_delay(workers) / (workers * accuracy)
     return exact._replace(disagreement=old, descent=1 / (workers * accuracy))
 
 
-def staleness(workers: Column) -> Column:
+def gradient_delay(workers: Column) -> Column:
     """Updates between the weights that a gradient was computed with and its own: one of every
     worker that is as fast, its own last one too, since it fetches while it computes."""
     return workers
 
 
-def cooperative(
+def cooperative_sgd(
     workers: Column, variance: Column, accuracy: float, tau: Column, second: Column
-) -> Terms:
+) -> IterationTerms:
     """Iterations when workers average every tau steps over a graph with second singular value s.
 
         extra = sqrt(v ((1 + s^2) / (1 - s^2) tau - 1)) / e^1.5
@@ -134,27 +134,29 @@ def cooperative(
     Source: Wang and Joshi 2021, theorem 1; Koloskova et al. 2020, theorem 2 (COOPERATIVE).
     """
     spread = (1 + second**2) / (1 - second**2) * tau - 1
-    exact = averaged(workers, variance, accuracy)
+    exact = parallel_sgd(workers, variance, accuracy)
     return exact._replace(disagreement=np.sqrt(variance * spread) / accuracy**1.5)
 
 
-def compressed(
+def compressed_sgd(
     method: Compression,
     workers: Column,
     variance: Column,
     accuracy: float,
     levels: int = 0,
     kept_per_thousand: int = 0,
-) -> Terms:
+) -> IterationTerms:
     """Iterations of one of COMPRESSED; the rates are stated there."""
-    exact = averaged(workers, variance, accuracy)
+    exact = parallel_sgd(workers, variance, accuracy)
     if method is Compression.QSGD:
         w = omega(levels)
-        return Terms((1 + w) * exact.noise, exact.disagreement, (1 + w / workers) / accuracy)
+        return IterationTerms(
+            (1 + w) * exact.noise, exact.disagreement, (1 + w / workers) / accuracy
+        )
     d = delta(METHODS[method], kept_per_thousand)
     if method is Compression.EF21_SGD:
         noise = exact.noise * workers / d**3
-        return Terms(noise, exact.disagreement, 1 / (d * accuracy))
+        return IterationTerms(noise, exact.disagreement, 1 / (d * accuracy))
     if method is Compression.NEOLITHIC:
         return exact._replace(descent=1 / (d * accuracy))
     power = 2 if method is Compression.DOUBLE_SQUEEZE else 1

@@ -11,7 +11,7 @@ import numpy as np
 from ..base.arrays import Value
 from ..base.printable import shorten
 from ..hardware.host import host_of
-from ..layers.held_memory import held_of
+from ..layers.held_memory import measured_peaks
 from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.codes import Recompute
 from ..plan.plan import Plan, concat
@@ -39,10 +39,10 @@ class Costs:
     """Rows with one precision, optimizer and policy each."""
     step: Value
     memory_total: Value
-    single: bool
+    scalar: bool
 
     def _out(self, column: Value) -> Any:
-        return float(column[0]) if self.single else column
+        return float(column[0]) if self.scalar else column
 
     def __len__(self) -> int:
         return int(self.step.size)
@@ -127,7 +127,8 @@ class Costs:
     def compute_seconds(self) -> dict[str, Any]:
         """Seconds of each kind of compute; they add up to seconds['compute']."""
         return self._gather(
-            {name: group.part(cost) for name, cost in COMPUTE.items()} for group in self.groups
+            {name: group.part_seconds(cost) for name, cost in COMPUTE.items()}
+            for group in self.groups
         )
 
     @property
@@ -135,7 +136,7 @@ class Costs:
         """Bytes of each of memory.PARTS on the worst rank; they add up to memory_bytes."""
         out = self._gather(group.worst_memory() for group in self.groups)
         del out["rank"]
-        if held_of(self.task):
+        if measured_peaks(self.task):
             out["reserve"] = out["reserve"] + (self.memory_bytes - sum(out.values()))
         return out
 
@@ -143,7 +144,7 @@ class Costs:
     def worst_rank(self) -> Any:
         """The pipeline rank with the largest memory."""
         out = self._gather(group.worst_memory() for group in self.groups)["rank"]
-        return int(out) if self.single else out.astype(int)
+        return int(out) if self.scalar else out.astype(int)
 
     @property
     def tokens_per_second(self) -> Any:
@@ -196,7 +197,7 @@ class Costs:
         convergence.Terms [row]."""
         columns: dict[str, Value] = {}
         for group in self.groups:
-            for name, term in group.terms()._asdict().items():
+            for name, term in group.iteration_terms()._asdict().items():
                 columns.setdefault(name, np.empty(len(self)))[group.rows] = term
         return columns
 
@@ -211,7 +212,7 @@ class Costs:
         return self.iterations * self.step_seconds
 
     @property
-    def reached(self) -> dict[str, Any]:
+    def goal_costs(self) -> dict[str, Any]:
         """Iterations and seconds to the goal; nothing where the task has none."""
         if not self.task.goal:
             return {}
@@ -230,9 +231,9 @@ class Costs:
         plans, step, memory = self.plans.take(chosen), self.step[chosen], self.memory_total[chosen]
         return Costs(self.task, plans, tuple(groups), step, memory, False)
 
-    def one(self, row: int = 0) -> Costs:
+    def row(self, row: int = 0) -> Costs:
         """One row as plain numbers."""
-        return self if self.single else replace(self.take([row]), single=True)
+        return self if self.scalar else replace(self.take([row]), scalar=True)
 
     def _gather(self, parts: Iterator[dict[str, Value]]) -> dict[str, Any]:
         """Columns of all groups put back into the table's order."""
@@ -258,11 +259,11 @@ class Costs:
         return f"Costs({len(self)} plans of {self.task.model.name} on {self.task.gpus} GPUs)"
 
 
-def joined(parts: Sequence[Costs]) -> Costs:
+def concat_costs(parts: Sequence[Costs]) -> Costs:
     """One table of several of the same task, in order."""
     groups, start = [], 0
     for part in parts:
-        groups += [group.moved(start) for group in part.groups]
+        groups += [group.at_offset(start) for group in part.groups]
         start += len(part)
     plans = concat([part.plans for part in parts])
     step = np.concatenate([part.step for part in parts])

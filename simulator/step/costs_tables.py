@@ -22,14 +22,14 @@ from .plan_groups import COMPUTE
 if TYPE_CHECKING:
     from .costs import Costs
 
-SHORT = {name: record.header for name, record in FIELDS.items() if record.header}
-SHORT |= {"micro_batches": "batches"}
+SHORT_HEADERS = {name: record.header for name, record in FIELDS.items() if record.header}
+SHORT_HEADERS |= {"micro_batches": "batches"}
 """Column headers of a ranking where the field's name is long."""
-ALWAYS = (*those(lambda record: record.shown is Shown.ALWAYS), "micro_batches")
+ALWAYS_SHOWN = (*those(lambda record: record.shown is Shown.ALWAYS), "micro_batches")
 """Fields that a ranking shows even if all its rows agree."""
-SELDOM = those(lambda record: record.shown is Shown.SELDOM or record.plain)
+RARE_FIELDS = those(lambda record: record.shown is Shown.SELDOM or record.plain)
 """Fields that few plans use: a ranking does not say that all plans leave them at their defaults."""
-SHOWN, WIDEST = 10, 60
+MOST_ROWS, WIDEST_SEGMENTS = 10, 60
 """Rows of a ranking, and characters of segments in it."""
 NEGLIGIBLE = 1e-6
 """Share of a step below which a breakdown leaves a part out."""
@@ -76,20 +76,22 @@ def frame(costs: Costs | None) -> Any:
 
 def html(costs: Costs) -> str:
     """A small HTML table: the breakdown of one plan, or a ranking of the first of several."""
-    return text_tables.tables_html(breakdown(costs) if len(costs) == 1 else [ranking(costs, SHOWN)])
+    return text_tables.tables_html(
+        breakdown(costs) if len(costs) == 1 else [ranking(costs, MOST_ROWS)]
+    )
 
 
 def text(costs: Costs) -> str:
     """The same as plain text."""
     if len(costs) == 1:
         return "\n\n".join([summary(costs), *map(format_table, breakdown(costs))])
-    return format_table(ranking(costs, SHOWN))
+    return format_table(ranking(costs, MOST_ROWS))
 
 
 def summary(costs: Costs, fits: str = "") -> str:
     """One line: the plan, its step, MFU with the peak, its memory, and what is said of whether it
     fits."""
-    costs = costs.one()
+    costs = costs.row()
     told = fits or ("" if costs.fits else "does not fit")
     return (
         f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % "
@@ -111,35 +113,37 @@ def _cells_of(costs: Costs, row: int) -> dict[str, Any]:
     fields, plan = plan_fields(costs, row), costs.plans.take(row)
     if plan.segments:
         text = plan.segments_text
-        fields["segments"] = text if len(text) <= WIDEST else f"{text[: WIDEST - 3]}..."
+        fields["segments"] = (
+            text if len(text) <= WIDEST_SEGMENTS else f"{text[: WIDEST_SEGMENTS - 3]}..."
+        )
     return fields
 
 
-def same_for_all(costs: Costs) -> dict[str, str]:
+def shared_fields(costs: Costs) -> dict[str, str]:
     """Fields on which all plans agree and which a ranking need not repeat."""
     rows = [_cells_of(costs, row) for row in range(len(costs))]
-    hidden = [n for n in rows[0] if n not in ALWAYS and all(r[n] == rows[0][n] for r in rows)]
+    hidden = [n for n in rows[0] if n not in ALWAYS_SHOWN and all(r[n] == rows[0][n] for r in rows)]
     return {name: _cell(rows[0][name]) for name in hidden}
 
 
-def worth_saying(costs: Costs) -> dict[str, str]:
+def shared_settings(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
-    usual = {name: _cell(spell(name, STATED[name])) for name in SELDOM}
-    return {n: v for n, v in same_for_all(costs).items() if usual.get(n) != v}
+    usual = {name: _cell(spell(name, STATED[name])) for name in RARE_FIELDS}
+    return {n: v for n, v in shared_fields(costs).items() if usual.get(n) != v}
 
 
 def _told(costs: Costs) -> set[str]:
     """Fields that a ranking shows where plans differ: not what follows from others in all of
     them, as 1F1B does without virtual stages."""
     words = (word for plan in costs.plans for word in str(plan).split())
-    return {*ALWAYS, *(word.partition("=")[0] for word in words)}
+    return {*ALWAYS_SHOWN, *(word.partition("=")[0] for word in words)}
 
 
 def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) -> Table:
     """Plans in order, the first marked; `extra` adds columns of ready text after the numbers."""
     rows = range(min(len(costs), most))
     fields = [_cells_of(costs, row) for row in rows]
-    hidden = same_for_all(costs)
+    hidden = shared_fields(costs)
     names = [name for name in fields[0] if name not in hidden and name in _told(costs)]
     mfu, tokens = np.atleast_1d(costs.mfu), np.atleast_1d(costs.tokens_per_second)
     more = extra or {}
@@ -157,13 +161,13 @@ def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) 
     ]
     head = ("rank", "step s", "MFU %", "mem GiB", "tokens/s", *more)
     words = {len(head) + i for i, name in enumerate(names) if isinstance(fields[0][name], str)}
-    headers = (*head, *(SHORT.get(name, name) for name in names))
+    headers = (*head, *(SHORT_HEADERS.get(name, name) for name in names))
     return Table(headers=headers, rows=tuple(cells), words=frozenset(words), highlighted=0)
 
 
 def breakdown(costs: Costs) -> list[Table]:
     """Where one plan's step and memory go."""
-    costs = costs.one()
+    costs = costs.row()
     host = [host_table(costs)] if costs.uses_host else []
     return [_time_table(costs), _memory_table(costs), *host]
 

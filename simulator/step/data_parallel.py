@@ -28,10 +28,10 @@ from ..plan.sync_policy import PLAIN, SyncPolicy
 from ..task import Task
 from . import gradient_exchange, slot_delays
 from .ranks import Weights
-from .slot_delays import Delays, every_slot, exposed
+from .slot_delays import Delays, exposed_seconds, full_backward_delay
 from .stages import Stages
 
-Total = Callable[[Value], Value]
+SumOfParts = Callable[[Value], Value]
 """Sums over what the classes of a finer table are parts of: [.., part, skeleton] -> [.., class,
 skeleton]."""
 
@@ -47,7 +47,7 @@ def zero_in_pipeline(zero: Column, pp: Column) -> Column:
     return out
 
 
-WHOLE, BUCKETS, UNITS = 0, 1, 2
+AT_ONCE, BUCKETS, LAYERS = 0, 1, 2
 """How gradients and weights are cut into collectives: once, by bucket, by layer."""
 _BY_LAYER = np.array([0.0, 0.0, 1.0])[:, None, None]
 
@@ -80,14 +80,14 @@ def synchronisation(
         shares.append((weights.expert, weights.expert_group))
     parameters = sum((share for share, _ in shares), np.zeros(1))
     ranks = weights.data_group.ranks
-    buckets = gradient_exchange.buckets(task, policy, parameters, ranks, weights.units)
+    buckets = gradient_exchange.bucket_count(task, policy, parameters, ranks, weights.units)
     pieces = np.array([np.ones(buckets.shape), buckets, np.maximum(weights.units, 1.0)])
     element = gradient_exchange.element_bytes(task, recipe, policy)
     reduce = scatter = gather = np.zeros(pieces.shape)
     for share, group in shares:
         piece = share / pieces
         if min(zeros) == 0 or policy.apart:
-            once = gradient_exchange.seconds(
+            once = gradient_exchange.exchange_seconds(
                 element, policy, piece, group, task.cluster, task.graph
             )
             reduce = reduce + pieces * once
@@ -96,12 +96,12 @@ def synchronisation(
             size = piece * _gathered_bytes(recipe, weights)
             gathered = pieces * collectives.all_gather(size, group, task.cluster)
             if task.software.broadcast_tensors:
-                sent = _broadcast(task, size[WHOLE], group, weights.units)
+                sent = _broadcast(task, size[AT_ONCE], group, weights.units)
                 gathered = np.where(_BY_LAYER > 0, gathered, sent)
             gather = gather + gathered
-    if weights.frozen is not None and max(zeros) == 3:
-        layer = weights.frozen / pieces[UNITS]
-        every = pieces[UNITS] * collectives.all_gather(layer, weights.data_group, task.cluster)
+    if weights.frozen_bytes is not None and max(zeros) == 3:
+        layer = weights.frozen_bytes / pieces[LAYERS]
+        every = pieces[LAYERS] * collectives.all_gather(layer, weights.data_group, task.cluster)
         gather = gather + np.stack([np.zeros_like(every), np.zeros_like(every), every])
     if task.software.slice_seconds and max(zeros) > 0:
         sliced = _slices(task, weights)
@@ -114,7 +114,7 @@ def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
     if recipe.gathered is None:
         return recipe.weight
     total = np.maximum(weights.dense + weights.expert, 1.0)
-    return recipe.weight + (recipe.gathered - recipe.weight) * weights.scaled / total
+    return recipe.weight + (recipe.gathered - recipe.weight) * weights.scaled_parameters / total
 
 
 def _broadcast(task: Task, size: Value, group: Ranks, units: Value) -> Value:
@@ -133,11 +133,11 @@ def _slices(task: Task, weights: Weights) -> Value:
     return np.where(ranks > 1, weights.units * ranks * task.software.slice_seconds, 0.0)
 
 
-def hybrid(weights: Weights, shard: int) -> Weights:
+def hybrid_shards(weights: Weights, shard: int) -> Weights:
     """The weights sharded over `shard` neighbours, every shard replicated beyond them."""
     if not shard:
         return weights
-    within, across = collectives.split(weights.data_group, float(shard))
+    within, across = collectives.split_group(weights.data_group, float(shard))
     return replace(weights, data_group=within, replicas=across)
 
 
@@ -154,7 +154,7 @@ def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> V
     return np.where(_BY_LAYER > 0, out, collectives.all_reduce(size, every, task.cluster))
 
 
-def seconds(
+def sync_seconds(
     task: Task, sync: Synchronisation, stages: Stages, zeros: list[int], policy: SyncPolicy = PLAIN
 ) -> Value:
     """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
@@ -162,17 +162,17 @@ def seconds(
     Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
     whether the gather is.
     """
-    out = np.zeros((4, 2, 2, stages.slowest.size))
+    out = np.zeros((4, 2, 2, stages.slowest_seconds.size))
     if policy.apart:
-        out[:] = _apart(sync.all_reduce[WHOLE], stages, policy, task.software.contention)
-        return out + stages.end_sync
+        out[:] = _apart(sync.all_reduce[AT_ONCE], stages, policy, task.software.contention)
+        return out + stages.tied_embedding_seconds
     if policy.stale:
-        out[:] = _beside_compute(sync.all_reduce[WHOLE], stages, task.software.contention)
-        return out + stages.end_sync
+        out[:] = _beside_compute(sync.all_reduce[AT_ONCE], stages, task.software.contention)
+        return out + stages.tied_embedding_seconds
     for zero in zeros:
         software = task.software
         contention = software.fsdp_contention if zero == 3 else software.contention
-        out[zero] = _BY_ZERO[zero](sync, stages, contention) + stages.end_sync
+        out[zero] = _BY_ZERO[zero](sync, stages, contention) + stages.tied_embedding_seconds
     return out
 
 
@@ -184,10 +184,10 @@ def _shown(times: Value, pieces: Value, passes: Value, s: Stages, contention: fl
     v chunks the last hides behind its own pass alone (Megatron-Core, schedules.py: grad_sync_func
     and param_sync_func by model chunk).
     """
-    last_chunk = (times[BUCKETS] - passes) / s.virtual
+    last_chunk = (times[BUCKETS] - passes) / s.virtual_stages
     tail = np.maximum(times[BUCKETS] / pieces[BUCKETS], last_chunk)
-    behind = exposed(times[BUCKETS], passes * s.ending, tail, contention)
-    return np.array([times[WHOLE], np.minimum(behind, times[WHOLE])])
+    behind = exposed_seconds(times[BUCKETS], passes * s.reduction_passes, tail, contention)
+    return np.array([times[AT_ONCE], np.minimum(behind, times[AT_ONCE])])
 
 
 def _late(shown: Value, waiting: Value) -> Value:
@@ -219,7 +219,7 @@ def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Va
     2017, section 3); local SGD averages those that its last local step ends with.
     """
     window = s.micro_batches * (s.forward_window + s.backward_window)
-    hidden = exposed(times, window, np.zeros(times.shape), contention)
+    hidden = exposed_seconds(times, window, np.zeros(times.shape), contention)
     shown = np.array([times - s.backward_before, hidden]).max(axis=1)
     out: Value = np.maximum(shown, 0.0)[:, None] / policy.period
     return out
@@ -229,7 +229,7 @@ def _beside_compute(times: Value, s: Stages, contention: float) -> Value:
     """An exchange with servers that nobody waits for: it shows where it takes longer than the
     compute of a step [skeleton]. Source: Dean et al. 2012 (Downpour SGD), section 4.1."""
     window = s.micro_batches * (s.forward_window + s.backward_window)
-    out: Value = exposed(times, window, np.zeros(times.shape), contention).max(axis=0)
+    out: Value = exposed_seconds(times, window, np.zeros(times.shape), contention).max(axis=0)
     return out
 
 
@@ -244,12 +244,12 @@ def _zero_1(sync: Synchronisation, s: Stages, contention: float) -> Value:
 
 def _zero_2(sync: Synchronisation, s: Stages, contention: float) -> Value:
     delay = _scattered(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
-    return every_slot(s, delay) + _gather(sync.all_gather, sync.pieces, s, contention)
+    return full_backward_delay(s, delay) + _gather(sync.all_gather, sync.pieces, s, contention)
 
 
 def _zero_3(sync: Synchronisation, s: Stages, contention: float) -> Value:
-    times = sync.all_gather[UNITS], sync.reduce_scatter[UNITS], sync.pieces[UNITS]
-    return slot_delays.seconds(s, slot_delays.gathered(*times, s, contention))
+    times = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
+    return slot_delays.delay_seconds(s, slot_delays.zero_3_delays(*times, s, contention))
 
 
 _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
@@ -257,11 +257,11 @@ _BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
 
 def _scattered(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
-    hidden = exposed(scatter, s.backward_window, scatter / pieces, contention)
+    hidden = exposed_seconds(scatter, s.backward_window, scatter / pieces, contention)
     return np.array([scatter, hidden])[:, None]
 
 
-class Exposed(NamedTuple):
+class ExposedSync(NamedTuple):
     """What of data-parallel communication a rank sees [.., class, skeleton].
 
     Axes in front: whether the reduction is overlapped, then whether the gather is.
@@ -276,8 +276,8 @@ class Exposed(NamedTuple):
 
 
 def mixed_exposed(
-    task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: Total, stages: Stages
-) -> Exposed:
+    task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: SumOfParts, stages: Stages
+) -> ExposedSync:
     """What ranks see whose weights may differ in their ZeRO stage.
 
     `sync` and `zero` are [.., shard, skeleton]; `total` adds shards up to stages. What happens
@@ -297,14 +297,14 @@ def mixed_exposed(
     if (zero == 2).any():
         scatter = of(sync.reduce_scatter, 2)[BUCKETS]
         scattered = _scattered(scatter, pieces(2)[BUCKETS], s, contention)
-        delays = delays._replace(whole=none + scattered)
+        delays = delays._replace(full_backward=none + scattered)
     if (zero == 3).any():
-        gather, scatter = of(sync.all_gather, 3)[UNITS], of(sync.reduce_scatter, 3)[UNITS]
-        times = gather, scatter, pieces(3)[UNITS]
-        late = slot_delays.gathered(*times, s, task.software.fsdp_contention)
-        delays = Delays(delays.whole + late.whole, late.split)
+        gather, scatter = of(sync.all_gather, 3)[LAYERS], of(sync.reduce_scatter, 3)[LAYERS]
+        times = gather, scatter, pieces(3)[LAYERS]
+        late = slot_delays.zero_3_delays(*times, s, task.software.fsdp_contention)
+        delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
     weights = of(sync.all_gather, 1, 2)
-    return Exposed(
+    return ExposedSync(
         reduce=_shown(reduce, pieces(0, 1), s.backward_window, s, contention),
         gather=_shown(weights, pieces(1, 2), s.forward_window, s, contention),
         delays=delays,
@@ -312,14 +312,14 @@ def mixed_exposed(
 
 
 def mixed_seconds(
-    task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: Total, stages: Stages
+    task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: SumOfParts, stages: Stages
 ) -> Value:
     """Exposed seconds of mixed_exposed in one step [2, 2, skeleton]."""
     shown = mixed_exposed(task, sync, zero, total, stages)
     ends = _late(shown.reduce, stages.backward_before)[:, None]
-    ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.end_sync
+    ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.tied_embedding_seconds
     return (
-        ends + slot_delays.seconds(stages, shown.delays)
-        if any_nonzero(shown.delays.whole)
+        ends + slot_delays.delay_seconds(stages, shown.delays)
+        if any_nonzero(shown.delays.full_backward)
         else ends
     )

@@ -16,7 +16,7 @@ from ..base.arrays import (
     distinct_rows,
     is_broadcast,
 )
-from ..layers.held_memory import at_least_held, held_of
+from ..layers.held_memory import at_least_measured, measured_peaks
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, TRAINED
 from ..plan.given import Given, as_plan
@@ -26,7 +26,7 @@ from ..task import Task, check_task
 from .costs import Costs
 from .layer_run_groups import SegmentGroup
 from .plan_groups import PlanGroup, trained_task
-from .stage_layouts import LayoutOf
+from .stage_layouts import LayoutFunction
 
 
 def _groups(plans: Plan) -> list[Index]:
@@ -40,28 +40,31 @@ def _groups(plans: Plan) -> list[Index]:
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 
-def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> PlanGroup:
+def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
     if plans.segments:
         return SegmentGroup(trained_task(task, plans), plans, rows)
     return PlanGroup(trained_task(task, plans), plans, rows, layout_of)
 
 
 def simulate(
-    task: Task, plans: Plan, layout_of: LayoutOf = stage_placement.layout, single: bool = False
+    task: Task,
+    plans: Plan,
+    layout_of: LayoutFunction = stage_placement.layout,
+    scalar: bool = False,
 ) -> Costs:
     """Costs of a table of legal plans with every AUTO resolved; no checks."""
     table = plans.table()
     split = _groups(table)
     if len(split) == 1:
         groups = [_group(task, table, split[0], layout_of)]
-        step, total = groups[0].step(), at_least_held(task, groups[0].memory_total())
-        return Costs(task, table, tuple(groups), step, total, single)
+        step, total = groups[0].step(), at_least_measured(task, groups[0].memory_total())
+        return Costs(task, table, tuple(groups), step, total, scalar)
     groups = [_group(task, table.take(rows), rows, layout_of) for rows in split]
     step, total = np.empty(table.rows), np.empty(table.rows)
     for group in groups:
         step[group.rows] = group.step()
         total[group.rows] = group.memory_total()
-    return Costs(task, table, tuple(groups), step, at_least_held(task, total), single)
+    return Costs(task, table, tuple(groups), step, at_least_measured(task, total), scalar)
 
 
 def evaluate(task: Task, plan: Given) -> Costs:
@@ -80,7 +83,7 @@ def evaluate(task: Task, plan: Given) -> Costs:
     asked = as_plan(plan)
     resolved = resolve(asked, task.gpus)
     check(resolved, task)
-    return simulate(task, resolved, single=asked.scalar)
+    return simulate(task, resolved, scalar=asked.scalar)
 
 
 def by_stage(costs: Costs) -> dict[str, Value]:
@@ -97,7 +100,7 @@ def by_stage(costs: Costs) -> dict[str, Value]:
     parts = group.rank_bytes(int(group.zero[0]))
     out = {name: part[:, 0] for name, part in parts.items()}
     out["total"] = sum(out.values(), np.zeros(1))
-    if held_of(costs.task):
+    if measured_peaks(costs.task):
         worst = int(out["total"].argmax())
         more = detail.memory_total[0] - out["total"][worst]
         for name in ("reserve", "total"):

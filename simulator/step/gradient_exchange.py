@@ -47,12 +47,12 @@ def wire_bytes(element: float, policy: SyncPolicy) -> tuple[float, float]:
     return up, up if method.both_ways else element
 
 
-def servers(policy: SyncPolicy, cluster: Cluster) -> int:
+def server_count(policy: SyncPolicy, cluster: Cluster) -> int:
     """Parameter servers: one, or as many as nodes."""
     return 1 if policy.sync == Sync.PARAMETER_SERVER else cluster.nodes
 
 
-def seconds(
+def exchange_seconds(
     element: float,
     policy: SyncPolicy,
     size: Value | float,
@@ -69,8 +69,10 @@ def seconds(
     if gossips(policy.sync):
         return _gossip(element * size, policy, group, cluster, graph)
     if through_servers(policy.sync):
-        several = servers(policy, cluster)
-        return collectives.through_servers(up * size, down * size, group, several, cluster)
+        several = server_count(policy, cluster)
+        return collectives.parameter_server_exchange(
+            up * size, down * size, group, several, cluster
+        )
     if policy.compression:
         shares = collectives.all_to_all(up * size, group, cluster)
         return shares + collectives.all_gather(down * size, group, cluster)
@@ -97,7 +99,7 @@ def _gossip(
     if policy.sync == Sync.GOSSIP:
         messages, leaving = _mixed(group, policy, graph)
         return collectives.neighbour_exchange(size, group, messages, leaving, cluster)
-    within, across = collectives.split(group, group.in_domain)
+    within, across = collectives.split_group(group, group.in_domain)
     messages, leaving = _mixed(across, policy, graph)
     share = size / within.ranks
     out = collectives.reduce_scatter(size, within, cluster)
@@ -120,23 +122,23 @@ def _mixed(
     return messages, (leaving, of_rank)
 
 
-def averaging(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value, Value]:
+def averaging_period(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value, Value]:
     """Steps until the way to average repeats, and the second singular value of what those steps
     do to the weights, of each row [row]."""
     period = np.full(plans.rows, float(policy.period))
     if not gossips(policy.sync):
         return period, np.zeros(plans.rows)
     pairs = list(zip(plans.dp.tolist(), plans.tp.tolist(), strict=True))
-    facts = {pair: mixing_of(task, policy, *pair) for pair in set(pairs)}
+    facts = {pair: replica_mixing(task, policy, *pair) for pair in set(pairs)}
     rows = [facts[pair] for pair in pairs]
     return period * [f.period for f in rows], np.array([f.second for f in rows])
 
 
-def mixing_of(task: Task, policy: SyncPolicy, dp: int, tp: int) -> Mixing:
+def replica_mixing(task: Task, policy: SyncPolicy, dp: int, tp: int) -> Mixing:
     """How the replicas of a plan average in one exchange of gossip."""
-    group = collectives.place(float(dp), float(tp), task.cluster)
+    group = collectives.place_group(float(dp), float(tp), task.cluster)
     if policy.sync == Sync.HIERARCHICAL_GOSSIP:
-        group = collectives.split(group, group.in_domain)[1]
+        group = collectives.split_group(group, group.in_domain)[1]
     return mixing(policy.topology, int(group.ranks), int(group.in_domain), task.graph)
 
 
@@ -156,7 +158,9 @@ def bucket_size(task: Task, ranks: Value) -> Value:
     return np.maximum(software.bucket_parameters, software.bucket_parameters_per_rank * ranks)
 
 
-def buckets(task: Task, policy: SyncPolicy, parameters: Value, ranks: Value, units: Value) -> Value:
+def bucket_count(
+    task: Task, policy: SyncPolicy, parameters: Value, ranks: Value, units: Value
+) -> Value:
     """Collectives that gradients are cut into: by bucket, at most one a tensor."""
     size = policy.bucket_parameters
     if not size:
@@ -169,7 +173,7 @@ TENSORS_PER_LAYER = 12
 """Gradient tensors of a transformer layer: weights and biases of four GEMMs and two norms."""
 
 
-def messages(policy: SyncPolicy, replicas: int, neighbours: float) -> float:
+def message_count(policy: SyncPolicy, replicas: int, neighbours: float) -> float:
     """Messages a rank sends in one synchronisation."""
     if gossips(policy.sync):
         return neighbours

@@ -40,14 +40,16 @@ class SegmentGroup(PlanGroup):
     def data_comm(self) -> Value:
         p, parts = self.plans, self.segmented
         sync = data_parallel.synchronisation(self.task, self.recipe, parts.shards)
-        seconds = data_parallel.mixed_seconds(self.task, sync, parts.zero, parts.total, self.stages)
+        seconds = data_parallel.mixed_seconds(
+            self.task, sync, parts.zero, parts.stage_total, self.stages
+        )
         out: Value = seconds[p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
         return out
 
     def optimizer_step(self) -> Value:
         parts = self.segmented
         whole, sharded = optimizer_seconds(self.task, self.recipe, self.optimizer, parts.shards)
-        out: Value = parts.total(np.where(parts.zero > 0, sharded, whole)).max(axis=0)
+        out: Value = parts.stage_total(np.where(parts.zero > 0, sharded, whole)).max(axis=0)
         return out + self.task.software.step_seconds
 
     def rank_bytes(self, zero: int) -> dict[str, Value]:
@@ -59,21 +61,23 @@ class SegmentGroup(PlanGroup):
         for level in codes_in(np.maximum(parts.zero, 0).ravel()):
             mine = parts.zero == level
             for name, size in memory.state_bytes(states, level, shards).items():
-                bytes_held[name] = bytes_held[name] + parts.total(size * mine)
+                bytes_held[name] = bytes_held[name] + parts.stage_total(size * mine)
             extra = memory.sharding_buffers(self.task, self.recipe, shards, level)
-            buffers = np.maximum(buffers, parts.largest(extra * mine))
-            update += parts.total(memory.update_bytes(self.task, level, shards) * mine)
-            again += parts.total(memory.inputs_again(self.task, level, shards) * mine)
+            buffers = np.maximum(buffers, parts.stage_maximum(extra * mine))
+            update += parts.stage_total(memory.update_bytes(self.task, level, shards) * mine)
+            again += parts.stage_total(memory.sharded_input_growth(self.task, level, shards) * mine)
             flat = memory.flat_gradients(self.task, level, shards) * mine
-            bytes_held["gradients"] = bytes_held["gradients"] + parts.total(flat)
+            bytes_held["gradients"] = bytes_held["gradients"] + parts.stage_total(flat)
             unreduced = memory.unreduced_bytes(self.task, self.recipe, level, shards)
-            whole += parts.total(unreduced * mine)
-        if not memory.has_moments(self.task):
+            whole += parts.stage_total(unreduced * mine)
+        if not memory.separates_moments(self.task):
             return memory.with_activations(self.task, self.stages, bytes_held, buffers)
-        return memory.at_peak(self.task, self.stages, bytes_held, buffers, update, again, whole)
+        return memory.peak_moment_bytes(
+            self.task, self.stages, bytes_held, buffers, update, again, whole
+        )
 
     def worst_memory(self) -> dict[str, Value]:
         parts = self.rank_bytes(0)
         worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
-        every = {**parts, "rank": self.stages.fullest}
+        every = {**parts, "rank": self.stages.fullest_rank}
         return {name: part[worst, self.skeleton] for name, part in every.items()}

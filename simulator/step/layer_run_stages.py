@@ -27,14 +27,14 @@ from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from ..workload.model import Model
 from . import chunk_paths
-from .ranks import OF_WEIGHTS, Ranks, Weights, running_bytes, weight_split
-from .stages import Stages, combine, costs_of
+from .ranks import WEIGHT_COLUMNS, Ranks, Weights, weight_split, working_set_without_loss
+from .stages import Stages, combine_ranks, layer_cost_function
 
 Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Segmented:
+class SegmentedStages:
     """The stages of a table of plans with segments, and their weights shard by shard."""
 
     stages: Stages
@@ -46,16 +46,16 @@ class Segmented:
     zero: Column
     """ZeRO stage of each shard [shard, plan]."""
 
-    def total(self, values: Value) -> Value:
+    def stage_total(self, values: Value) -> Value:
         """Sums of values [.., shard, plan] over the shards of each stage."""
-        return added(values, self.stage, self.stages.forward.shape[0])
+        return sum_parts(values, self.stage, self.stages.forward.shape[0])
 
-    def largest(self, values: Value) -> Value:
+    def stage_maximum(self, values: Value) -> Value:
         """The largest value [shard, plan] among the shards of each stage."""
-        return largest(values, self.stage, self.stages.forward.shape[0])
+        return largest_part(values, self.stage, self.stages.forward.shape[0])
 
 
-def added(values: Value, into: Column, size: int) -> Value:
+def sum_parts(values: Value, into: Column, size: int) -> Value:
     """Sums [.., size, plan] of values [.., part, plan]; `into` says where each part belongs."""
     out = np.zeros((*values.shape[:-2], size + 1, values.shape[-1]))
     plans = np.arange(values.shape[-1])
@@ -64,7 +64,7 @@ def added(values: Value, into: Column, size: int) -> Value:
     return out[..., :size, :]
 
 
-def largest(values: Value, into: Column, size: int) -> Value:
+def largest_part(values: Value, into: Column, size: int) -> Value:
     """Maxima [size, plan] of non-negative values [part, plan]."""
     out = np.zeros((size + 1, values.shape[-1]))
     plans = np.arange(values.shape[-1])
@@ -73,18 +73,18 @@ def largest(values: Value, into: Column, size: int) -> Value:
     return out[:size]
 
 
-def build(task: Task, recipe: Recipe, plans: Plan) -> Segmented:
+def build(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     """Stages and shards of a table of plans with segments, every field resolved."""
     assert plans.segments
     runs = Runs(task, recipe, plans, plans.segments, np.zeros(plans.rows, np.int64))
     shard = runs.shards()
     size = int(shard.max()) + 1
     ranks = ranks_of(task, plans, runs, int(plans.pp.max()))
-    ranks = replace(ranks, paths=chunk_paths.seconds(task.model, plans, runs))
+    ranks = replace(ranks, path_seconds=chunk_paths.looped_path_seconds(task.model, plans, runs))
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
-    return Segmented(
-        stages=combine(task, recipe, plans, ranks),
+    return SegmentedStages(
+        stages=combine_ranks(task, recipe, plans, ranks),
         shards=_weights(task, plans, runs, shard, size),
         stage=np.where(there, np.take_along_axis(runs.stage, first, 0), ABSENT),
         zero=np.take_along_axis(runs.zero, first, 0),
@@ -117,7 +117,7 @@ class Runs:
         flat = {n: np.broadcast_to(c, self.tp.shape).ravel() for n, c in {**shared, **own}.items()}
         first, which = distinct_rows(list(flat.values()))
         strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
-        self.layers: LayerCosts = costs_of(task.model)(task, recipe, strategy)
+        self.layers: LayerCosts = layer_cost_function(task.model)(task, recipe, strategy)
         self.which = which.reshape(self.tp.shape)
         self.costs = self._costs()
 
@@ -145,7 +145,7 @@ class Runs:
             return none, none
         narrow, wide = np.minimum(self.tp, before), np.maximum(self.tp, before)
         cluster = self.task.cluster
-        group = collectives.place(np.lcm(narrow, wide) / narrow, narrow, cluster)
+        group = collectives.place_group(np.lcm(narrow, wide) / narrow, narrow, cluster)
         exchange = collectives.all_to_all(self.hidden / self.tp, group, cluster)
         gather = collectives.all_gather(self.hidden * wide / self.tp, group, cluster)
         split = self.plans.sequence_parallel > 0
@@ -153,12 +153,12 @@ class Runs:
         backward = np.where(split, exchange, gather * (self.tp < before))
         return np.where(changes, forward, none), np.where(changes, backward, none)
 
-    def handed_on(self) -> tuple[Value, Value]:
+    def boundary_bytes(self) -> tuple[Value, Value]:
         """Bytes on a rank of what each run receives, and of what it hands on [run, plan]."""
-        if len(self.layers.boundary) == 1:
-            both: Value = self.layers.boundary[0, self.which]
+        if len(self.layers.boundary_bytes) == 1:
+            both: Value = self.layers.boundary_bytes[0, self.which]
             return both, both
-        order, bytes_of = np.array(self.task.model.order), self.layers.boundary
+        order, bytes_of = np.array(self.task.model.order), self.layers.boundary_bytes
         # A run before all layers hands on nothing of theirs: -1 is what the first run takes in.
         behind = order[self.end - 1]
         before = np.concatenate([order[self.start - 1][None], behind[:-1]])
@@ -174,7 +174,7 @@ class Runs:
         numbers = np.where(self.plans.virtual_stages > 1, self.stage, np.cumsum(new, axis=0) - 1)
         return np.where(self.stage == ABSENT, ABSENT, numbers)
 
-    def of_largest(self, of_kind: Value) -> Value:
+    def largest_of_kinds(self, of_kind: Value) -> Value:
         """The largest value [kind, strategy] among the kinds that a run holds [run, plan]."""
         out: Value = np.where(self.counts > 0, of_kind.T[self.which], 0.0).max(axis=-1)
         return out
@@ -219,23 +219,25 @@ def run_counts(model: Model, segments: Segments, start: Column, together: Flags)
 
 def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     """The ranks of plans whose runs belong to `size` stages."""
-    stage = added(runs.costs, runs.stage, size)
+    stage = sum_parts(runs.costs, runs.stage, size)
     rank = np.arange(size, dtype=float)[:, None]
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
-    received, sent = runs.handed_on()
-    running = running_bytes(task, runs.layers)
+    received, sent = runs.boundary_bytes()
+    running = working_set_without_loss(task, runs.layers)
     last = (runs.stage != ABSENT).sum(axis=0) - 1
     return Ranks(
         costs=stage,
-        total=passes[1].sum(axis=0),
+        total_seconds=passes[1].sum(axis=0),
         # Only one chunk of each earlier rank separates a rank from the first.
-        before=(np.cumsum(passes, axis=1) - passes) / plans.virtual_stages,
-        paths=None,
-        working=largest(runs.of_largest(runs.layers.working), runs.stage, size),
-        running=None if running is None else largest(runs.of_largest(running), runs.stage, size),
-        boundary=largest(np.maximum(received, sent), runs.stage, size),
-        hop=_mean_hop(task, plans, runs.chunk, received, sent),
-        tp=np.maximum(largest(runs.tp.astype(float), runs.stage, size), 1.0),
+        seconds_before=(np.cumsum(passes, axis=1) - passes) / plans.virtual_stages,
+        path_seconds=None,
+        working_set=largest_part(runs.largest_of_kinds(runs.layers.working_set), runs.stage, size),
+        working_set_without_loss=None
+        if running is None
+        else largest_part(runs.largest_of_kinds(running), runs.stage, size),
+        boundary_bytes=largest_part(np.maximum(received, sent), runs.stage, size),
+        hop_seconds=_mean_hop(task, plans, runs.chunk, received, sent),
+        tp=np.maximum(largest_part(runs.tp.astype(float), runs.stage, size), 1.0),
         end_tp=weight_split(
             plans, 1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)])
         ),
@@ -264,18 +266,20 @@ def _mean_hop(task: Task, plans: Plan, chunk: Column, received: Value, sent: Val
 
 def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
-    own = added(runs.costs[[*OF_WEIGHTS.values()]], into, size)
-    tp, dp = (largest(column.astype(float), into, size) for column in (runs.tp, runs.dp))
+    own = sum_parts(runs.costs[[*WEIGHT_COLUMNS.values()]], into, size)
+    tp, dp = (largest_part(column.astype(float), into, size) for column in (runs.tp, runs.dp))
     tp, dp = np.maximum(tp, 1.0), np.maximum(dp, 1.0)
-    units_of_largest = largest(runs.of_largest(runs.layers.unit_parameters), into, size)
+    units_of_largest = largest_part(runs.largest_of_kinds(runs.layers.unit_parameters), into, size)
     folded = plans.etp * plans.ep * np.ones_like(tp)
-    parameters = dict(zip(OF_WEIGHTS, own, strict=True)) | {"unit_parameters": units_of_largest}
+    parameters = dict(zip(WEIGHT_COLUMNS, own, strict=True)) | {"unit_parameters": units_of_largest}
     weights = Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
     if task.software.sharded_inputs and task.adapters:
-        inputs = runs.costs[Cost.UNITS] * runs.layers.boundary[0][runs.which]
-        weights = replace(weights, inputs=added(inputs[None], into, size)[0])
+        inputs = runs.costs[Cost.UNITS] * runs.layers.boundary_bytes[0][runs.which]
+        weights = replace(weights, input_bytes=sum_parts(inputs[None], into, size)[0])
     if task.adapters is None:
         return weights
-    (frozen,) = added(runs.costs[[Cost.FROZEN]], into, size)
-    of_largest = runs.of_largest(runs.layers.table[..., Cost.FROZEN].T)
-    return replace(weights, frozen=frozen, unit_frozen=largest(of_largest, into, size))
+    (frozen,) = sum_parts(runs.costs[[Cost.FROZEN_WEIGHTS]], into, size)
+    of_largest = runs.largest_of_kinds(runs.layers.table[..., Cost.FROZEN_WEIGHTS].T)
+    return replace(
+        weights, frozen_bytes=frozen, unit_frozen_bytes=largest_part(of_largest, into, size)
+    )

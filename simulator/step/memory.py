@@ -54,15 +54,15 @@ def rank_bytes(
     states = bytes_of_states(task, recipe, optimizer, policy)
     parts = state_bytes(states, zero, weights)
     buffers = sharding_buffers(task, recipe, weights, zero)
-    if not has_moments(task):
+    if not separates_moments(task):
         return with_activations(task, stages, parts, buffers)
     here = 1 - policy.offload_optimizer / 100
     update = here * update_bytes(task, zero, weights)
-    again = inputs_again(task, zero, weights)
+    again = sharded_input_growth(task, zero, weights)
     parts["gradients"] = parts["gradients"] + flat_gradients(task, zero, weights)
     # Stacks that update on the host reduce and move the gradients of every micro-batch (DeepSpeed).
     whole = here * unreduced_bytes(task, recipe, zero, weights)
-    return at_peak(task, stages, parts, buffers, update, again, whole)
+    return peak_moment_bytes(task, stages, parts, buffers, update, again, whole)
 
 
 def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[str, Value]:
@@ -73,19 +73,19 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     held["optimizer"] = held["optimizer"] + _bytes_of_ends(states, zero, weights)
     held["weights"] = held["weights"] + frozen_bytes(zero, weights, states["staying"])
     if zero < 3:
-        held["weights"] = held["weights"] + weights.copies
+        held["weights"] = held["weights"] + weights.scaled_copies
     return held
 
 
 def frozen_bytes(zero: int, weights: Weights, staying: float = 1.0) -> Value | float:
     """Bytes of weights that are not trained: whole, or a shard of them under ZeRO 3, of which a
     share is `staying` on the GPU."""
-    if weights.frozen is None:
+    if weights.frozen_bytes is None:
         return 0.0
-    return staying * weights.frozen / (weights.data_group.ranks if zero >= 3 else 1.0)
+    return staying * weights.frozen_bytes / (weights.data_group.ranks if zero >= 3 else 1.0)
 
 
-def has_moments(task: Task) -> bool:
+def separates_moments(task: Task) -> bool:
     """Whether a task's stack says what is alive when, beyond what is added up."""
     software = task.software
     says = software.frees_gradients or software.unreduced_gradients or software.flat_gradients
@@ -101,12 +101,12 @@ def update_bytes(task: Task, zero: int, weights: Weights) -> Value:
     return weights.dense * dense + weights.expert * expert
 
 
-def inputs_again(task: Task, zero: int, weights: Weights) -> Value | float:
+def sharded_input_growth(task: Task, zero: int, weights: Weights) -> Value | float:
     """Bytes by which the inputs of layers grow while the backward pass of frozen weights runs under
     ZeRO 3."""
-    if weights.inputs is None or weights.frozen is None or zero < 3:
+    if weights.input_bytes is None or weights.frozen_bytes is None or zero < 3:
         return 0.0
-    return task.software.sharded_inputs * weights.inputs
+    return task.software.sharded_inputs * weights.input_bytes
 
 
 def flat_gradients(task: Task, zero: int, weights: Weights) -> Value | float:
@@ -123,7 +123,7 @@ def unreduced_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> 
     return recipe.weight * (weights.dense + weights.expert) + frozen
 
 
-def at_peak(
+def peak_moment_bytes(
     task: Task,
     stages: Stages,
     states: dict[str, Value],
@@ -142,7 +142,7 @@ def at_peak(
         reduced = states["gradients"]
         states = {**states, "gradients": np.maximum(reduced, np.where(several, whole, 0.0))}
     waiting = states["gradients"] * (several if software.frees_gradients else 1.0)
-    running = stages.buffers if stages.running is None else stages.running
+    running = stages.buffers if stages.buffers_without_loss is None else stages.buffers_without_loss
     buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding
     first = with_activations(task, stages, {**states, "gradients": waiting}, buffers)
     none = np.zeros(stages.activations.shape)
@@ -177,8 +177,8 @@ def worst_bytes(
 
     The sum of rank_bytes, with what all ZeRO stages share added up once.
     """
-    out = np.empty((4, stages.slowest.size))
-    if has_moments(task):
+    out = np.empty((4, stages.slowest_seconds.size))
+    if separates_moments(task):
         for zero in zeros:
             parts = rank_bytes(task, recipe, optimizer, stages, zero, policy)
             out[zero] = sum(parts.values(), np.zeros(1)).max(axis=0)
@@ -197,7 +197,7 @@ def worst_bytes(
         total += frozen_bytes(zero, weights, states["staying"])
         total += _bytes_of_ends(states, zero, weights)
         if zero < 3:
-            total += weights.copies
+            total += weights.scaled_copies
         if zero >= 2:
             total += sharding_buffers(task, recipe, weights, zero)
         out[zero] = total.max(axis=0) * slack + fixed
@@ -252,7 +252,7 @@ def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Val
     """Bytes of optimizer state that parameters of embedding and head have besides."""
     if not states["ends"]:
         return 0.0
-    parameters = weights.dense + weights.expert - weights.matrices
+    parameters = weights.dense + weights.expert - weights.matrix_parameters
     return states["ends"] * parameters / (weights.data_group.ranks if zero >= 1 else 1.0)
 
 
@@ -260,7 +260,7 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
     """ZeRO 3 holds two gathered layers (one prefetched) and the gradients of one; ZeRO 2 one
     bucket of gradients."""
     if zero == 3:
-        frozen = 0.0 if weights.unit_frozen is None else 2.0 * weights.unit_frozen
+        frozen = 0.0 if weights.unit_frozen_bytes is None else 2.0 * weights.unit_frozen_bytes
         return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient) + frozen
     if zero == 2:
         parameters = weights.dense + weights.expert

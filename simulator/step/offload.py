@@ -37,7 +37,7 @@ from ..plan.codes import swaps_optimizer, swaps_parameters
 from ..plan.sync_policy import SyncPolicy
 from ..task import Task
 from . import slot_delays
-from .data_parallel import UNITS, Synchronisation
+from .data_parallel import LAYERS, Synchronisation
 from .memory import host_bytes
 from .ranks import Weights
 from .slot_delays import Delays
@@ -62,14 +62,14 @@ class HostUpdate(NamedTuple):
     copies: Value
 
 
-class OnNode(NamedTuple):
+class NodeBytes(NamedTuple):
     """Bytes that the fullest node needs of its memory, and of its NVMe drives."""
 
     memory: Value
     drives: Value
 
 
-def owned(weights: Weights) -> Value:
+def owned_parameters(weights: Weights) -> Value:
     """Parameters that a rank updates [ZeRO or not, class, skeleton]: all, or its shard."""
     dense, expert = weights.dense, weights.expert
     sharded = dense / weights.data_group.ranks + expert / weights.expert_group.ranks
@@ -86,14 +86,14 @@ def host_update(
 ) -> HostUpdate:
     """Update with a share on the host; `on_gpu` are the seconds of all of it on the GPU."""
     cluster, away = task.cluster, policy.offload_optimizer / 100
-    parameters, weights_away = away * owned(s.weights), policy.offload_parameters / 100
+    parameters, weights_away = away * owned_parameters(s.weights), policy.offload_parameters / 100
     on_host = parameters * moved_bytes(recipe, optimizer) / update_rate(cluster)
     update = np.maximum((1 - away) * on_gpu, on_host)
     gradients, up = parameters * recipe.gradient, parameters * recipe.weight * (1 - weights_away)
-    down = (1 - away) * owned(s.weights) * recipe.weight * weights_away
+    down = (1 - away) * owned_parameters(s.weights) * recipe.weight * weights_away
     slots: Value | float = 0.0
     if task.software.offloads_gradients:
-        slots = np.maximum(slot_delays.seconds(s, _copied(gradients, s, cluster)), 0.0)
+        slots = np.maximum(slot_delays.delay_seconds(s, _copied(gradients, s, cluster)), 0.0)
     else:
         down = down + gradients
     after = outlasting(np.maximum(up, down), update, cluster)
@@ -116,7 +116,7 @@ def _swap_seconds(
     read = write = np.zeros(weights.dense.shape)
     if swaps_optimizer(policy.nvme):
         state, _ = host_bytes(task, recipe, optimizer)
-        read = write = owned(weights) * (state + SWAPPED_GRADIENT)
+        read = write = owned_parameters(weights) * (state + SWAPPED_GRADIENT)
     if swaps_parameters(policy.nvme):
         write = write + _swapped(recipe, weights)
     if not policy.nvme:
@@ -126,7 +126,7 @@ def _swap_seconds(
 
 def _swapped(recipe: Recipe, weights: Weights) -> Value:
     """Bytes of the trained weights of a rank that are on the drives: none of a small shard."""
-    parameters = owned(weights)
+    parameters = owned_parameters(weights)
     out: Value = np.where(parameters > IN_MEMORY, parameters, 0.0) * recipe.weight
     return out
 
@@ -140,26 +140,28 @@ def fetch_seconds(
     A copy takes no multiprocessors, so that it does not slow what it hides behind.
     """
     share, contention = policy.offload_parameters / 100, task.software.fsdp_contention
-    gather, scatter = sync.all_gather[UNITS], sync.reduce_scatter[UNITS]
-    trained, frozen = owned(s.weights)[1] * recipe.weight, _frozen(s.weights)
+    gather, scatter = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS]
+    trained, frozen = owned_parameters(s.weights)[1] * recipe.weight, _frozen(s.weights)
     ready = gather + share * (trained + frozen) / copy_rate(task.cluster)
     if swaps_parameters(policy.nvme):
         read = _swapped(recipe, s.weights)[1] + frozen
         ready = np.maximum(ready, read / read_rate(task.cluster))
-    pieces = sync.pieces[UNITS]
-    usual = slot_delays.gathered(gather, scatter, pieces, s, contention)
-    alone = slot_delays.gathered(gather, scatter, pieces, s, 0.0)
-    later = slot_delays.gathered(ready, scatter, pieces, s, 0.0)
+    pieces = sync.pieces[LAYERS]
+    usual = slot_delays.zero_3_delays(gather, scatter, pieces, s, contention)
+    alone = slot_delays.zero_3_delays(gather, scatter, pieces, s, 0.0)
+    later = slot_delays.zero_3_delays(ready, scatter, pieces, s, 0.0)
     late = slot_delays.plus(usual, slot_delays.beyond(later, alone))
-    return slot_delays.seconds(s, late) - slot_delays.seconds(s, usual)
+    return slot_delays.delay_seconds(s, late) - slot_delays.delay_seconds(s, usual)
 
 
 def _frozen(weights: Weights) -> Value | float:
     """Bytes of a rank's shard of weights that are not trained."""
-    return 0.0 if weights.frozen is None else weights.frozen / weights.data_group.ranks
+    return 0.0 if weights.frozen_bytes is None else weights.frozen_bytes / weights.data_group.ranks
 
 
-def node_bytes(task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, s: Stages) -> OnNode:
+def node_bytes(
+    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, s: Stages
+) -> NodeBytes:
     """Bytes of host memory and of drives that the fullest node needs [ZeRO or not, skeleton].
 
     Every GPU of the node as the worst rank has it, but no more than all ranks together.
@@ -167,32 +169,32 @@ def node_bytes(task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, s
     memory, drives = _optimizer_bytes(task, recipe, optimizer, policy, s.weights)
     for_weights = _weight_bytes(recipe, policy, s.weights)
     memory, drives = memory + for_weights.memory, drives + for_weights.drives
-    if s.on_host is not None:
-        memory = memory + s.on_host
-    return OnNode(_of_node(task, memory, s), _of_node(task, drives, s))
+    if s.host_activations is not None:
+        memory = memory + s.host_activations
+    return NodeBytes(_of_node(task, memory, s), _of_node(task, drives, s))
 
 
 def _optimizer_bytes(
     task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy, weights: Weights
-) -> OnNode:
+) -> NodeBytes:
     """Bytes of a rank's share of the optimizer: with the state on drives, gradients of all
     micro-batches and buffers are what is left in memory."""
     state, gradient = host_bytes(task, recipe, optimizer)
-    parameters = policy.offload_optimizer / 100 * owned(weights)
+    parameters = policy.offload_optimizer / 100 * owned_parameters(weights)
     if not swaps_optimizer(policy.nvme):
-        return OnNode(parameters * (state + gradient), np.zeros(parameters.shape))
+        return NodeBytes(parameters * (state + gradient), np.zeros(parameters.shape))
     buffers = STATE_BUFFERS * 4.0 * np.minimum(parameters, SUB_GROUP)
-    return OnNode(parameters * gradient + buffers, parameters * (state + SWAPPED_GRADIENT))
+    return NodeBytes(parameters * gradient + buffers, parameters * (state + SWAPPED_GRADIENT))
 
 
-def _weight_bytes(recipe: Recipe, policy: SyncPolicy, weights: Weights) -> OnNode:
+def _weight_bytes(recipe: Recipe, policy: SyncPolicy, weights: Weights) -> NodeBytes:
     """Bytes of a rank's shard of the weights."""
-    share, none = policy.offload_parameters / 100, np.zeros(owned(weights).shape)
-    trained, frozen = owned(weights) * recipe.weight, _frozen(weights)
+    share, none = policy.offload_parameters / 100, np.zeros(owned_parameters(weights).shape)
+    trained, frozen = owned_parameters(weights) * recipe.weight, _frozen(weights)
     if not swaps_parameters(policy.nvme):
-        return OnNode(share * (trained + frozen) + none, none)
+        return NodeBytes(share * (trained + frozen) + none, none)
     memory = np.minimum(trained, IN_MEMORY * recipe.weight) + WEIGHT_BUFFERS * recipe.weight
-    return OnNode(memory, _swapped(recipe, weights) + frozen)
+    return NodeBytes(memory, _swapped(recipe, weights) + frozen)
 
 
 def _of_node(task: Task, by_rank: Value, s: Stages) -> Value:

@@ -41,13 +41,13 @@ def weight_gradient(task: Task, stage: Value) -> Value:
     return out
 
 
-def passes_of(task: Task, stage: Value) -> Passes:
+def rank_passes(task: Task, stage: Value) -> Passes:
     """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
     forward, weight = stage[Cost.FORWARD], weight_gradient(task, stage)
     return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
 
 
-def idle_of(
+def slowest_idle(
     schedule: Column, sizes: Sizes[Value], passes: Passes, alike: Value, slow: Index, usual: Value
 ) -> Value:
     """Seconds that the slowest rank, of class `slow`, idles in a step of these passes; `usual` is

@@ -24,7 +24,7 @@ from ..plan.sync_policy import SyncPolicy, policy_of
 from ..task import Task
 from . import convergence, data_parallel, gradient_exchange, memory, offload, stages
 from .ranks import Weights
-from .stage_layouts import LayoutOf
+from .stage_layouts import LayoutFunction
 from .stages import Stages
 
 COMPUTE = {
@@ -42,9 +42,9 @@ COMMUNICATION = {
     "launch": Cost.LAUNCH,
 }
 """The other parts of a micro-batch; an optimizer on the host adds to host_comm once a step."""
-AFTER = ("pipeline_comm", "bubble", "imbalance", "data_comm", "optimizer")
+STEP_PARTS = ("pipeline_comm", "bubble", "imbalance", "data_comm", "optimizer")
 """Those that a pipeline and a step add."""
-PARTS = ("compute", *COMMUNICATION, *AFTER)
+PARTS = ("compute", *COMMUNICATION, *STEP_PARTS)
 """Parts of a step; they add up to step_seconds."""
 
 
@@ -72,16 +72,16 @@ class PlanGroup:
     """The skeleton of each row."""
     sends: Value
 
-    def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutOf) -> None:
+    def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> None:
         self._describe(task, plans, rows)
         first, self.skeleton = stages.first_of_runs(plans, SKELETON)
         skeletons = plans if first.size == plans.rows else plans.take(first)
-        s, policy = stages.build(task, self.recipe, skeletons, layout_of), self.policy
+        s, policy = stages.build_stages(task, self.recipe, skeletons, layout_of), self.policy
         if policy.shard:
-            s = replace(s, weights=data_parallel.hybrid(s.weights, policy.shard))
+            s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
         self.stages, zeros = s, codes_in(self.zero)
         sync = data_parallel.synchronisation(task, self.recipe, s.weights, policy, zeros)
-        self.sync = data_parallel.seconds(task, sync, s, zeros, policy)
+        self.sync = data_parallel.sync_seconds(task, sync, s, zeros, policy)
         if policy.compression:
             self.sync += self._compression()
         update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
@@ -110,7 +110,7 @@ class PlanGroup:
         sizes = stages.sizes_of(skeletons, s.micro_batches)
         contention = self.task.software.contention
         hops = schedules.sends(skeletons.schedule, sizes, overlap, contention, s.slack_sends())
-        out: Value = hops * s.hop
+        out: Value = hops * s.hop_seconds
         return out
 
     def _compression(self) -> Value:
@@ -122,7 +122,7 @@ class PlanGroup:
         out: Value = np.asarray(work).max(axis=0)
         return out
 
-    def terms(self) -> convergence.Terms:
+    def iteration_terms(self) -> convergence.IterationTerms:
         """Iterations to the task's goal, by cause."""
         task, policy, dp = self.task, self.policy, self.plans.dp.astype(float)
         assert task.goal
@@ -131,13 +131,13 @@ class PlanGroup:
         variance = task.goal.sequence_noise * dp / task.global_batch
         if policy.compression:
             how = (policy.compression, dp, variance, accuracy)
-            return convergence.compressed(*how, policy.levels, policy.kept_per_thousand)
+            return convergence.compressed_sgd(*how, policy.levels, policy.kept_per_thousand)
         if policy.stale:
-            return convergence.stale(dp, variance, accuracy)
+            return convergence.asynchronous_sgd(dp, variance, accuracy)
         if not policy.apart:
-            return convergence.averaged(dp, variance, accuracy)
-        period, second = gradient_exchange.averaging(task, policy, self.plans)
-        return convergence.cooperative(dp, variance, accuracy, period, second)
+            return convergence.parallel_sgd(dp, variance, accuracy)
+        period, second = gradient_exchange.averaging_period(task, policy, self.plans)
+        return convergence.cooperative_sgd(dp, variance, accuracy, period, second)
 
     def take(self, which: Index, rows: Index) -> PlanGroup:
         """The chosen ones of its rows, which stand at `rows` in another table."""
@@ -152,7 +152,7 @@ class PlanGroup:
                 setattr(out, name, getattr(self, name)[..., used])
         return out
 
-    def moved(self, start: int) -> PlanGroup:
+    def at_offset(self, start: int) -> PlanGroup:
         """The same rows, standing further down in a longer table."""
         out = copy(self)
         out.rows = self.rows + start
@@ -160,7 +160,7 @@ class PlanGroup:
 
     def step(self) -> Value:
         s = self.stages
-        run = s.micro_batches * s.slowest + s.idle + s.unpaired()
+        run = s.micro_batches * s.slowest_seconds + s.idle_seconds + s.unpaired_a2a_seconds()
         out: Value = run[self.skeleton]
         out += self.pipeline_comm()
         out += self.data_comm()
@@ -210,17 +210,17 @@ class PlanGroup:
     def uses_host(self) -> bool:
         """Whether some row keeps anything in host memory."""
         away = self.policy.offload_optimizer or self.policy.offload_parameters
-        return bool(away) or self.stages.on_host is not None
+        return bool(away) or self.stages.host_activations is not None
 
-    def node_bytes(self) -> offload.OnNode:
+    def node_bytes(self) -> offload.NodeBytes:
         """Bytes of host memory, and of drives, that the fullest node needs."""
         how = (self.recipe, self.optimizer, self.policy, self.stages)
         at = np.minimum(self.zero, 1), self.skeleton
-        return offload.OnNode(*(part[at] for part in offload.node_bytes(self.task, *how)))
+        return offload.NodeBytes(*(part[at] for part in offload.node_bytes(self.task, *how)))
 
-    def part(self, cost: Cost) -> Value:
+    def part_seconds(self, cost: Cost) -> Value:
         """Seconds of one part of a step's micro-batches, mean over the pipeline ranks."""
-        return self._mean(self.stages.parts[cost])
+        return self._mean(self.stages.part_seconds[cost])
 
     def imbalance(self) -> Value:
         """Seconds that the slowest rank works longer than the mean rank.
@@ -239,15 +239,22 @@ class PlanGroup:
 
     def seconds(self, name: str) -> Value:
         if name == "compute":
-            return sum((self.part(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size))
+            return sum(
+                (self.part_seconds(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size)
+            )
         if name == "host_comm":
-            return self.part(Cost.HOST_COMM) + self.weight_copies() + self.optimizer_copies()
+            return (
+                self.part_seconds(Cost.HOST_COMM) + self.weight_copies() + self.optimizer_copies()
+            )
         if name == "expert_comm":
-            return self.part(Cost.EXPERT_COMM) + self.stages.unpaired()[self.skeleton]
+            return (
+                self.part_seconds(Cost.EXPERT_COMM)
+                + self.stages.unpaired_a2a_seconds()[self.skeleton]
+            )
         if name in COMMUNICATION:
-            return self.part(COMMUNICATION[name])
+            return self.part_seconds(COMMUNICATION[name])
         if name == "bubble":
-            return self.stages.idle[self.skeleton]
+            return self.stages.idle_seconds[self.skeleton]
         if name == "imbalance":
             return self.imbalance()
         if name == "optimizer":
@@ -262,12 +269,12 @@ class PlanGroup:
     def worst_memory(self) -> dict[str, Value]:
         """Memory by part on the rank that has most, and that rank."""
         out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
-        skeletons = np.arange(self.stages.slowest.size)
+        skeletons = np.arange(self.stages.slowest_seconds.size)
         for zero in codes_in(self.zero):
             rows = np.flatnonzero(self.zero == zero)
             parts = self.rank_bytes(zero)
             worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
-            for name, part in {**parts, "rank": self.stages.fullest}.items():
+            for name, part in {**parts, "rank": self.stages.fullest_rank}.items():
                 out[name][rows] = part[worst, skeletons][self.skeleton[rows]]
         return out
 
@@ -285,6 +292,6 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     weights. Neglects the gradient norm.
     """
     accelerator = task.cluster.accelerator
-    moved = offload.owned(weights) * offload.moved_bytes(recipe, optimizer)
+    moved = offload.owned_parameters(weights) * offload.moved_bytes(recipe, optimizer)
     out = kernel_times.streaming_seconds(moved, accelerator)
     return out + muon.seconds(task, weights.hidden) if optimizer == Optimizer.MUON else out

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..pipeline import schedules, stage_placement
-from ..pipeline.dependency_graph import MOST_PASSES, graph, passes
+from ..pipeline.dependency_graph import MOST_PASSES, forward_passes, graph
 from ..pipeline.event_simulation import StageTimes, Timeline
 from ..pipeline.event_simulation import simulate as run
 from ..pipeline.schedule import Placement, Schedule
@@ -42,9 +42,9 @@ class PlanTimeline:
     """Closed-form costs."""
     times: StageTimes
     timeline: Timeline
-    kept: Value
+    activations: Value
     """Bytes of activations per micro-batch of each stage [stage]."""
-    pending: Value
+    weight_gradient_inputs: Value
     """Those of them that a weight gradient alone still needs [stage]."""
     tensor_share: float
     """Share of a pass that is exposed tensor-parallel communication, mean over the ranks."""
@@ -55,7 +55,7 @@ class PlanTimeline:
     host_comm: float
     """Seconds in which only copies of optimizer and weights on the host run."""
     optimizer: float
-    unpaired: float = 0.0
+    unpaired_a2a_seconds: float = 0.0
     """Seconds of exchanges of experts that find no other micro-batch beside them."""
 
     @property
@@ -66,7 +66,7 @@ class PlanTimeline:
     def step_seconds(self) -> float:
         """Seconds of one optimizer step, pipeline simulated."""
         after = self.data_comm + self.host_comm + self.optimizer
-        return self.pipeline_seconds + self.unpaired + after
+        return self.pipeline_seconds + self.unpaired_a2a_seconds + after
 
     @property
     def closed_form(self) -> float:
@@ -94,7 +94,7 @@ def rescore(costs: Costs) -> Value:
 def _rescored(one: Costs) -> float:
     plan, (whole,) = one.plans.take(0), one.groups
     micro_batches = int(whole.stages.micro_batches[0])
-    if passes(int(plan.pp), int(plan.virtual_stages), micro_batches) > MOST_PASSES:
+    if forward_passes(int(plan.pp), int(plan.virtual_stages), micro_batches) > MOST_PASSES:
         return float(one.step[0])
     return _timed(one, plan).step_seconds
 
@@ -110,7 +110,7 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
     sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
     at_end = float(whole.optimizer_copies()[0] + whole.weight_copies()[0])
-    unpaired = float(whole.stages.unpaired()[0])
+    unpaired = float(whole.stages.unpaired_a2a_seconds()[0])
     work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end - unpaired
     return PlanTimeline(
         task=task,
@@ -118,20 +118,20 @@ def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
         costs=costs,
         times=times,
         timeline=run(graph(schedule, *sizes, held_back), times),
-        kept=s.activations[:, 0],
-        pending=s.pending[:, 0],
+        activations=s.activations[:, 0],
+        weight_gradient_inputs=s.weight_gradient_inputs[:, 0],
         tensor_share=seconds["tensor_comm"] / work,
         host_share=(seconds["host_comm"] - at_end) / work,
         data_comm=seconds["data_comm"],
         host_comm=at_end,
         optimizer=seconds["optimizer"],
-        unpaired=unpaired,
+        unpaired_a2a_seconds=unpaired,
     )
 
 
 def _chunks_alone(task: Task, plan: Plan) -> Plan:
     """The plan with every chunk as a rank of its own, one micro-batch in flight."""
-    naive = schedules.code("naive")
+    naive = schedules.schedule_code("naive")
     if plan.segments:
         chunks = plan.pp * plan.virtual_stages
         return replace(plan, schedule=naive, pp=chunks, virtual_stages=1)
@@ -152,15 +152,15 @@ def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
         forward=forward,
         input_gradient=both - weight,
         weight_gradient=weight,
-        hop=float(s.hop[0]),
-        held=EXCHANGE * shown if plan.virtual_stages > 1 else 0.0,
+        hop=float(s.hop_seconds[0]),
+        blocking_share=EXCHANGE * shown if plan.virtual_stages > 1 else 0.0,
     )
 
 
 def _held_back(schedule: Schedule, times: StageTimes) -> int:
     """Weight gradients that a rank holds back, over the rank."""
     longest = np.asarray((times.forward + times.input_gradient).max())
-    return int(schedule.holds_back(longest, times.weight_gradient.max()))
+    return int(schedule.deferred_weight_gradients(longest, times.weight_gradient.max()))
 
 
 def _every_chunk(cut: stage_placement.Cut) -> stage_placement.StageLayout:

@@ -22,18 +22,22 @@ from ..plan.plan import Plan
 from ..task import Task
 from .stage_layouts import Placements
 
-OF_WEIGHTS = {
+WEIGHT_COLUMNS = {
     "dense": Cost.DENSE_PARAMETERS,
     "expert": Cost.EXPERT_PARAMETERS,
     "units": Cost.UNITS,
-    "copies": Cost.COPIES,
-    "matrices": Cost.MATRICES,
-    "scaled": Cost.SCALED,
-    "orthogonal": Cost.ORTHOGONAL,
-    "expert_orthogonal": Cost.EXPERT_ORTHOGONAL,
+    "scaled_copies": Cost.SCALED_COPIES,
+    "matrix_parameters": Cost.MATRIX_PARAMETERS,
+    "scaled_parameters": Cost.SCALED_PARAMETERS,
+    "orthogonalisation": Cost.ORTHOGONALISATION,
+    "expert_orthogonalisation": Cost.EXPERT_ORTHOGONALISATION,
 }
 """Columns of a layer's cost that fields of Weights add up."""
-TWICE = [Cost.LOGITS, Cost.FROZEN, *(cost for name, cost in OF_WEIGHTS.items() if name != "units")]
+TWO_COPY_COLUMNS = [
+    Cost.LOGITS,
+    Cost.FROZEN_WEIGHTS,
+    *(cost for name, cost in WEIGHT_COLUMNS.items() if name != "units"),
+]
 """What a rank that holds two chunks of two copies of the model has of both."""
 
 
@@ -48,15 +52,15 @@ class Weights:
     """Layers that gather and scatter them one by one."""
     unit_parameters: Value
     """Parameters of the largest layer on a rank."""
-    copies: Value
+    scaled_copies: Value
     """Bytes of copies of weights in the format that products read."""
-    matrices: Value
+    matrix_parameters: Value
     """Parameters of hidden layers among them."""
-    scaled: Value
+    scaled_parameters: Value
     """Those of them whose products read a scaled format."""
-    orthogonal: Value
+    orthogonalisation: Value
     """FLOPs to orthogonalise these once."""
-    expert_orthogonal: Value
+    expert_orthogonalisation: Value
     """Those of them that are of routed experts."""
     data_group: collectives.ProcessGroup
     """Ranks that hold the same dense weights: dp cp of them."""
@@ -64,18 +68,18 @@ class Weights:
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
     replicas: collectives.ProcessGroup | None = None
     """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
-    frozen: Value | None = None
+    frozen_bytes: Value | None = None
     """Bytes of weights that are not trained; None where all are."""
-    unit_frozen: Value | None = None
+    unit_frozen_bytes: Value | None = None
     """Those of the largest layer."""
-    inputs: Value | None = None
+    input_bytes: Value | None = None
     """Bytes of the inputs of all layers of a micro-batch; None where the stack keeps them once."""
 
     @property
     def hidden(self) -> Matrices:
         """What Muon orthogonalises."""
-        dense, groups = self.matrices - self.expert, (self.data_group, self.expert_group)
-        return Matrices(self.orthogonal, self.expert_orthogonal, dense, *groups)
+        dense, groups = self.matrix_parameters - self.expert, (self.data_group, self.expert_group)
+        return Matrices(self.orthogonalisation, self.expert_orthogonalisation, dense, *groups)
 
     @classmethod
     def of_layers(
@@ -91,8 +95,8 @@ class Weights:
         experts = np.maximum(tp * ranks / folded, 1.0)
         return cls(
             **dict(parameters),  # type: ignore[arg-type]
-            data_group=collectives.place(ranks, tp, task.cluster),
-            expert_group=collectives.place(experts, folded, task.cluster),
+            data_group=collectives.place_group(ranks, tp, task.cluster),
+            expert_group=collectives.place_group(experts, folded, task.cluster),
         )
 
 
@@ -114,20 +118,20 @@ class Ranks:
 
     costs: Value
     """[Cost, class, skeleton]."""
-    total: Value
+    total_seconds: Value
     """Seconds per micro-batch of all ranks together [skeleton]."""
-    before: Value
+    seconds_before: Value
     """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
     [2, class, skeleton]."""
-    paths: Value | None
+    path_seconds: Value | None
     """Seconds along the longest paths of looped chunks [path, skeleton]; None without any."""
-    working: Value
+    working_set: Value
     """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
-    running: Value | None
+    working_set_without_loss: Value | None
     """The same without ends, which have a loss; None where nobody asks."""
-    boundary: Value
+    boundary_bytes: Value
     """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
-    hop: Value
+    hop_seconds: Value
     """Seconds to send them [skeleton]."""
     tp: Value
     """Tensor-parallel size [.., skeleton]."""
@@ -141,7 +145,9 @@ class Ranks:
     weights: Weights
 
 
-def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Placements) -> Ranks:
+def uniform_ranks(
+    task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Placements
+) -> Ranks:
     """Ranks of plans with one strategy each."""
     cluster = task.cluster
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
@@ -150,24 +156,27 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
     stage = _over_kinds(counts, table)
     passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]].take(which, axis=0)
     present = place.present.take(place.which, axis=2)
-    boundary, stride = costs.boundary[:, which], tp * cp * dp
-    running = running_bytes(task, costs)
+    boundary, stride = costs.boundary_bytes[:, which], tp * cp * dp
+    running = working_set_without_loss(task, costs)
     crosses, copies = pp * stride > cluster.fast.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
-    data_group = _with_copies(collectives.place(dp * cp, tp, cluster), copies, crosses)
+    data_group = _with_copies(collectives.place_group(dp * cp, tp, cluster), copies, crosses)
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
-        stage[TWICE] *= copies
+        stage[TWO_COPY_COLUMNS] *= copies
     return Ranks(
         costs=stage,
-        total=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
+        total_seconds=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
-        before=_over_kinds(place.before.take(place.which, axis=0), passes) / plans.virtual_stages,
-        paths=_paths(place, passes),
-        working=_largest(costs.working[:, which], present),
-        running=_largest(running[:, which], present) if running is not None else None,
-        boundary=_mean_over_cuts(boundary, place),
-        hop=_mean_over_cuts(hop, place),
+        seconds_before=_over_kinds(place.before.take(place.which, axis=0), passes)
+        / plans.virtual_stages,
+        path_seconds=_paths(place, passes),
+        working_set=_largest(costs.working_set[:, which], present),
+        working_set_without_loss=_largest(running[:, which], present)
+        if running is not None
+        else None,
+        boundary_bytes=_mean_over_cuts(boundary, place),
+        hop_seconds=_mean_over_cuts(hop, place),
         tp=tp,
         end_tp=weight_split(plans, tp),
         rank=place.rank[:, place.which],
@@ -178,16 +187,18 @@ def uniform(task: Task, plans: Plan, costs: LayerCosts, which: Index, place: Pla
             expert=stage[Cost.EXPERT_PARAMETERS],
             units=stage[Cost.UNITS] * copies,
             unit_parameters=_largest(costs.unit_parameters[:, which], present),
-            copies=stage[Cost.COPIES],
-            matrices=stage[Cost.MATRICES],
-            scaled=stage[Cost.SCALED],
-            orthogonal=stage[Cost.ORTHOGONAL],
-            expert_orthogonal=stage[Cost.EXPERT_ORTHOGONAL],
+            scaled_copies=stage[Cost.SCALED_COPIES],
+            matrix_parameters=stage[Cost.MATRIX_PARAMETERS],
+            scaled_parameters=stage[Cost.SCALED_PARAMETERS],
+            orthogonalisation=stage[Cost.ORTHOGONALISATION],
+            expert_orthogonalisation=stage[Cost.EXPERT_ORTHOGONALISATION],
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
-            frozen=stage[Cost.FROZEN] if task.adapters else None,
-            unit_frozen=_unit_frozen(task, costs.table[which, :, Cost.FROZEN].T, present),
-            inputs=_inputs(task, stage, boundary[0]),
+            frozen_bytes=stage[Cost.FROZEN_WEIGHTS] if task.adapters else None,
+            unit_frozen_bytes=_unit_frozen(
+                task, costs.table[which, :, Cost.FROZEN_WEIGHTS].T, present
+            ),
+            input_bytes=_inputs(task, stage, boundary[0]),
         ),
     )
 
@@ -202,13 +213,13 @@ def _inputs(task: Task, stage: Value, hidden: Value) -> Value | None:
     return stage[Cost.UNITS] * hidden if task.software.sharded_inputs and task.adapters else None
 
 
-def running_bytes(task: Task, costs: LayerCosts) -> Value | None:
+def working_set_without_loss(task: Task, costs: LayerCosts) -> Value | None:
     """Bytes alive while a layer that is no end runs [kind, strategy], where a stack tells moments
     of a step apart."""
     if not task.software.frees_gradients and not task.software.sharded_inputs:
         return None
     ends = [not (kind.block or kind.listed) for kind in layer_kinds(task.model)]
-    out: Value = np.where(np.array(ends)[:, None], 0.0, costs.working)
+    out: Value = np.where(np.array(ends)[:, None], 0.0, costs.working_set)
     return out
 
 
@@ -246,7 +257,9 @@ def _expert_group(
         return None
     folded = plans.etp * plans.ep
     ranks = (plans.tp * plans.cp * plans.dp).astype(float)
-    return _with_copies(collectives.place(ranks / folded, folded, task.cluster), copies, crosses)
+    return _with_copies(
+        collectives.place_group(ranks / folded, folded, task.cluster), copies, crosses
+    )
 
 
 def _with_copies(

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.arrays import Value, any_nonzero
 from ..pipeline import schedules
 from ..pipeline.schedule import Passes, Sizes
-from .passes import idle_of
+from .passes import slowest_idle
 from .stages import Stages
 
 
@@ -25,13 +25,13 @@ class Delays(NamedTuple):
     """Seconds added to every micro-batch of a rank [.., class, skeleton]; those of synchronisation
     [2, 2, ..], by whether the reduction is overlapped, then whether the gather is."""
 
-    whole: Value
+    full_backward: Value
     """Where a backward pass is one operation."""
-    split: Passes
+    split_backward: Passes
     """Those of each pass, where weight gradients are passes of their own."""
 
 
-def exposed(communication: Value, window: Value, tail: Value, contention: float) -> Value:
+def exposed_seconds(communication: Value, window: Value, tail: Value, contention: float) -> Value:
     """Seconds of communication that do not hide behind `window` seconds of compute.
 
     At least the tail (the last piece, which nothing follows) shows; with contention w the two
@@ -43,11 +43,13 @@ def exposed(communication: Value, window: Value, tail: Value, contention: float)
     return np.minimum(shown, communication)
 
 
-def gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float) -> Delays:
+def zero_3_delays(
+    gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float
+) -> Delays:
     """ZeRO 3: weights are gathered for either pass, and gradients are reduced."""
 
     def behind(hiding: Value, window: Value) -> Value:
-        return exposed(hiding, window, hiding / pieces, contention)
+        return exposed_seconds(hiding, window, hiding / pieces, contention)
 
     before, after = s.forward_window, s.backward_window
     ahead, both = behind(gather, before), gather + scatter
@@ -65,31 +67,39 @@ def gathered(gather: Value, scatter: Value, pieces: Value, s: Stages, contention
 
 def plus(delays: Delays, more: Delays) -> Delays:
     """Both delays one after the other."""
-    split = (one + other for one, other in zip(delays.split, more.split, strict=True))
-    return Delays(delays.whole + more.whole, Passes(*split))
+    split = (
+        one + other for one, other in zip(delays.split_backward, more.split_backward, strict=True)
+    )
+    return Delays(delays.full_backward + more.full_backward, Passes(*split))
 
 
 def beyond(delays: Delays, less: Delays) -> Delays:
     """By how much delays are longer than others."""
-    split = (one - other for one, other in zip(delays.split, less.split, strict=True))
-    return Delays(delays.whole - less.whole, Passes(*split))
+    split = (
+        one - other for one, other in zip(delays.split_backward, less.split_backward, strict=True)
+    )
+    return Delays(delays.full_backward - less.full_backward, Passes(*split))
 
 
-def seconds(s: Stages, delays: Delays) -> Value:
+def delay_seconds(s: Stages, delays: Delays) -> Value:
     """What delays add to a step [.., skeleton]."""
     defers = schedules.defers(s.schedule)
     if not any_nonzero(defers):
-        return every_slot(s, delays.whole)
-    return np.where(defers, _longer_passes(s, delays.split), every_slot(s, delays.whole))
+        return full_backward_delay(s, delays.full_backward)
+    return np.where(
+        defers,
+        _longer_passes(s, delays.split_backward),
+        full_backward_delay(s, delays.full_backward),
+    )
 
 
-def every_slot(s: Stages, delay: Value) -> Value:
+def full_backward_delay(s: Stages, delay: Value) -> Value:
     """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
     of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
     step itself is."""
-    longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest
+    longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest_seconds
     filling = (delay * s.ranks_alike).sum(axis=-2) - longer
-    out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual
+    out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual_stages
     return out
 
 
@@ -97,13 +107,13 @@ def _longer_passes(s: Stages, split: Passes) -> Value:
     """The step of passes that are longer by what shows of their communication, less that of the
     passes alone [.., skeleton]."""
     own = Passes(s.forward, s.backward - s.weight_gradient, s.weight_gradient)
-    sizes = Sizes(s.ranks, s.virtual, s.ranks, s.micro_batches)
+    sizes = Sizes(s.ranks, s.virtual_stages, s.ranks, s.micro_batches)
     cases = split.weight_gradient.shape[:-2]
-    out = np.empty((*cases, s.slowest.size))
+    out = np.empty((*cases, s.slowest_seconds.size))
     for case in np.ndindex(cases):
         late = Passes(*(one + delay[case] for one, delay in zip(own, split, strict=True)))
         slow = late.total.argmax(axis=0)
         slowest = late.total[slow, np.arange(slow.size)]
-        idle = idle_of(s.schedule, sizes, late, s.ranks_alike, slow, s.idle)
-        out[case] = s.micro_batches * (slowest - s.slowest) + idle - s.idle
+        idle = slowest_idle(s.schedule, sizes, late, s.ranks_alike, slow, s.idle_seconds)
+        out[case] = s.micro_batches * (slowest - s.slowest_seconds) + idle - s.idle_seconds
     return out

@@ -26,7 +26,7 @@ from ..task import Task
 from . import data_parallel, layer_run_stages, memory
 from .plan_groups import optimizer_seconds
 from .ranks import Ranks
-from .stages import Stages, combine, kept_bytes
+from .stages import Stages, bytes_in_flight, combine_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +39,19 @@ class StageCosts:
     """f: what later stages wait for while the pipeline fills."""
     backward: Value
     """b: what earlier stages still do while the pipeline drains."""
-    reduce: Value
-    gather: Value
-    optimizer: Value
+    reduce_seconds: Value
+    gather_seconds: Value
+    optimizer_seconds: Value
     """O: its optimizer, and exchanges of experts that find no other micro-batch beside them."""
-    received: Value
+    received_bytes: Value
     """Bytes of a micro-batch's boundary tensor on a rank, as it comes from the stage before."""
-    sent: Value
+    sent_bytes: Value
     """The same as it goes to the stage after."""
-    tied: Value
+    tied_embedding_seconds: Value
     """Seconds to reduce a tied embedding's gradient, were this the narrower of both ends."""
-    held: Value
+    static_bytes: Value
     """Bytes on a rank whatever is in flight."""
-    per_flight: Value
+    micro_batch_bytes: Value
     """Bytes of each micro-batch in flight."""
 
     def take(self, rows: Column | NDArray[np.bool_]) -> StageCosts:
@@ -74,8 +74,8 @@ def stage_costs(
     ranks = layer_run_stages.ranks_of(task, plans, runs, 1)
     # The floor of a pipeline's launches, which combine adds, is not waited for.
     forward, both = ranks.costs[Cost.FORWARD, 0].copy(), ranks.costs[Cost.TOTAL, 0].copy()
-    stages = combine(task, recipe, plans, ranks)
-    received, sent = runs.handed_on()
+    stages = combine_ranks(task, recipe, plans, ranks)
+    received, sent = runs.boundary_bytes()
     handed = (forward, both - forward, received[0], sent[-1])
     alone = _Alone(task, recipe, plans, ranks, stages)
     really = zero_in_pipeline(np.array(zeros), plans.pp[:1]).tolist()
@@ -106,24 +106,26 @@ class _Alone:
         update = optimizer_seconds(task, self.recipe, optimizer, s.weights)
         held, one = self._bytes(zero, 0.0), self._bytes(zero, 1.0)
         return StageCosts(
-            seconds=s.slowest + shown.delays.whole[reduced, gathered, 0],
+            seconds=s.slowest_seconds + shown.delays.full_backward[reduced, gathered, 0],
             forward=forward,
             backward=backward,
-            reduce=shown.reduce[reduced, 0],
-            gather=shown.gather[gathered, 0],
-            optimizer=update[min(zero, 1), 0] + task.software.step_seconds + s.unpaired(),
-            received=received,
-            sent=sent,
-            tied=s.end_sync,
-            held=held,
-            per_flight=one - held,
+            reduce_seconds=shown.reduce[reduced, 0],
+            gather_seconds=shown.gather[gathered, 0],
+            optimizer_seconds=update[min(zero, 1), 0]
+            + task.software.step_seconds
+            + s.unpaired_a2a_seconds(),
+            received_bytes=received,
+            sent_bytes=sent,
+            tied_embedding_seconds=s.tied_embedding_seconds,
+            static_bytes=held,
+            micro_batch_bytes=one - held,
         )
 
     def _bytes(self, zero: int, flight: float) -> Value:
         """Bytes on a rank with so many micro-batches in flight."""
         task, weights = self.task, self.stages.weights
         pp = self.plans.pp.astype(float)
-        activations, buffers = kept_bytes(task, self.ranks, pp, flight)
+        activations, buffers = bytes_in_flight(task, self.ranks, pp, flight)
         stages = replace(self.stages, activations=activations, buffers=buffers)
         states = memory.bytes_of_states(task, self.recipe, int(self.plans.optimizer[0]))
         held = memory.state_bytes(states, zero, weights)

@@ -7,20 +7,20 @@ from collections.abc import Callable
 import numpy as np
 
 from ..base.arrays import Column, Value, distinct_rows
-from ..layers.layer_kinds import layer_kinds, lengths
+from ..layers.layer_kinds import layer_kinds, relative_lengths
 from ..pipeline import stage_placement
 from ..pipeline.schedules import forward_first, placement
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Network
 
-LayoutOf = Callable[[stage_placement.Cut], stage_placement.StageLayout]
+LayoutFunction = Callable[[stage_placement.Cut], stage_placement.StageLayout]
 
 
 class Placements:
     """The layouts of a table of skeletons, padded to one number of classes."""
 
-    def __init__(self, task: Task, plans: Plan, layout_of: LayoutOf) -> None:
+    def __init__(self, task: Task, plans: Plan, layout_of: LayoutFunction) -> None:
         kinds = tuple(kind.name for kind in layer_kinds(task.model))
         columns = [
             *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
@@ -32,7 +32,7 @@ class Placements:
             _chunks(task, plans.layers_per_stage, pp, v, first, last, place)
             for pp, v, first, last, _, place, _ in shapes
         ]
-        order, own = task.model.order, lengths(task)
+        order, own = task.model.order, relative_lengths(task)
         cuts = [
             stage_placement.Cut(order, kinds, pp, chunks, place, mtp_stage, group, own)
             for chunks, (pp, *_, mtp_stage, place, group) in zip(cut, shapes, strict=True)
@@ -45,18 +45,18 @@ class Placements:
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros(self.counts.shape)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
-        self.paths = stage_placement.longest(cuts)
+        self.paths = stage_placement.longest_chunk_paths(cuts)
         self.rank = np.zeros((classes, len(layouts)))
         self.last_rank = np.zeros(self.rank.shape)
         self.ranks_alike = np.zeros(self.rank.shape)
         for i, layout in enumerate(layouts):
             n = layout.rank.size
             self.counts[i, :n] = layout.counts
-            self.before[i, :n] = layout.before
+            self.before[i, :n] = layout.layers_before
             self.rank[:n, i] = layout.rank
             self.last_rank[:n, i] = layout.last_rank
             self.ranks_alike[:n, i] = layout.ranks_alike
-            self.total[i] = layout.total
+            self.total[i] = layout.total_layers
         self.present = self.counts.transpose(2, 1, 0) > 0
 
 

@@ -36,11 +36,11 @@ from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Model, Network
-from .passes import idle_of, passes_of, weight_gradient
-from .ranks import Ranks, Weights, uniform
-from .stage_layouts import LayoutOf, Placements
+from .passes import rank_passes, slowest_idle, weight_gradient
+from .ranks import Ranks, Weights, uniform_ranks
+from .stage_layouts import LayoutFunction, Placements
 
-CostsOf = Callable[[Task, Recipe, Strategy], LayerCosts]
+LayerCostFunction = Callable[[Task, Recipe, Strategy], LayerCosts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,17 @@ class Stages:
     micro_batches: Value
     ranks: Value
     """Pipeline ranks p."""
-    virtual: Value
+    virtual_stages: Value
     weights: Weights
-    parts: Value
+    part_seconds: Value
     """Seconds per micro-batch by kind [part, class, skeleton]."""
-    slowest: Value
+    slowest_seconds: Value
     """Seconds per micro-batch of the slowest rank."""
-    idle: Value
+    idle_seconds: Value
     """Seconds that rank idles while the pipeline fills and drains."""
-    hop: Value
+    hop_seconds: Value
     """Seconds to send one boundary tensor."""
-    end_sync: Value
+    tied_embedding_seconds: Value
     """Seconds to reduce the gradients of a tied embedding held by first and last rank."""
     forward: Value
     backward: Value
@@ -70,13 +70,13 @@ class Stages:
     """The same summed over all earlier ranks: how long a class waits for them."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
-    on_host: Value | None
+    host_activations: Value | None
     """Those that wait in host memory besides [class, skeleton]; None where none does."""
-    pending: Value
+    weight_gradient_inputs: Value
     """Bytes of one that only lacks its weight gradient [class, skeleton]."""
     logits: Value
     buffers: Value
-    running: Value | None
+    buffers_without_loss: Value | None
     """Buffers without those of a loss [class, skeleton]; None where nobody asks."""
     communicators: Value
     """Kinds of process groups in use [skeleton]."""
@@ -84,20 +84,20 @@ class Stages:
     """Ranks that each class stands for [class, skeleton]; 0 where it pads the array."""
     rank: Value
     """The first rank of each class [class, skeleton]."""
-    fullest: Value
+    fullest_rank: Value
     """The rank of each class that keeps most [class, skeleton]."""
     weight_gradient: Value
     """Seconds per micro-batch of weight gradients, which are part of the backward pass [class,
     skeleton]."""
     schedule: Column
     """Code of the schedule [skeleton]."""
-    beside: Value | None
+    overlapped_a2a_seconds: Value | None
     """Seconds per micro-batch of exchanges of experts that hide beside another, on the rank that
     has most [skeleton]; None where none does."""
-    free: Value | None
+    a2a_free_share: Value | None
     """Share of a micro-batch in which no tokens are exchanged between experts [class, skeleton];
     None without experts."""
-    ending: Value
+    reduction_passes: Value
     """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]; weights
     are first read in as many or more."""
 
@@ -105,23 +105,23 @@ class Stages:
     def forward_window(self) -> Value:
         """Seconds of a forward pass that may hide the collectives of data parallelism: an exchange
         of experts uses the same links."""
-        return self.forward if self.free is None else self.forward * self.free
+        return self.forward if self.a2a_free_share is None else self.forward * self.a2a_free_share
 
     @property
     def backward_window(self) -> Value:
         """The same of a backward pass."""
-        return self.backward if self.free is None else self.backward * self.free
+        return self.backward if self.a2a_free_share is None else self.backward * self.a2a_free_share
 
-    def unpaired(self) -> Value:
+    def unpaired_a2a_seconds(self) -> Value:
         """Seconds of exchanges of experts that find no other micro-batch beside them [skeleton].
 
         min(p, m) micro-batches': the first forward pass and the last backward pass of a rank, those
         of its further chunks, and those of the other ranks while the pipeline fills and drains, are
         alone (Megatron-Core, combined_1f1b.py and get_pp_rank_microbatches of schedules.py).
         """
-        if self.beside is None:
+        if self.overlapped_a2a_seconds is None:
             return np.zeros(self.ranks.size)
-        out: Value = np.minimum(self.ranks, self.micro_batches) * self.beside
+        out: Value = np.minimum(self.ranks, self.micro_batches) * self.overlapped_a2a_seconds
         return out
 
     def slack_sends(self) -> Value:
@@ -131,7 +131,7 @@ class Stages:
         first = (self.rank == 0) & (self.ranks_alike == 1)
         others = np.where(first | (self.ranks_alike == 0), 0.0, both).max(axis=0)
         longer = np.maximum(np.where(first, both, 0.0).max(axis=0) - others, 0.0)
-        out: Value = self.micro_batches * longer / np.maximum(self.hop, 1e-300)
+        out: Value = self.micro_batches * longer / np.maximum(self.hop_seconds, 1e-300)
         return out
 
 
@@ -160,33 +160,33 @@ def sizes_of(plans: Plan, micro_batches: Value) -> Sizes[Value]:
     return Sizes(pp, virtual, micro_batch_groups(plans), micro_batches)
 
 
-def strategy(plans: Plan) -> Strategy:
+def strategies(plans: Plan) -> Strategy:
     """The local strategy of each row as float columns."""
     return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
 
 
-def build(
+def build_stages(
     task: Task,
     recipe: Recipe,
     plans: Plan,
-    layout_of: LayoutOf,
-    cost: CostsOf | None = None,
+    layout_of: LayoutFunction,
+    cost: LayerCostFunction | None = None,
 ) -> Stages:
     """Stages of a table of skeletons; `layout_of` is stage_placement.layout or every_rank, `cost`
     what makes the cost table of its layers when that is not the model's own."""
     first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    costs = (cost or costs_of(task.model))(task, recipe, strategy(distinct_plans))
+    costs = (cost or layer_cost_function(task.model))(task, recipe, strategies(distinct_plans))
     place = Placements(task, plans, layout_of)
-    return combine(task, recipe, plans, uniform(task, plans, costs, which, place))
+    return combine_ranks(task, recipe, plans, uniform_ranks(task, plans, costs, which, place))
 
 
-def costs_of(model: Model) -> CostsOf:
+def layer_cost_function(model: Model) -> LayerCostFunction:
     """What makes the cost table of a model's layers."""
     return listed_costs if isinstance(model, Network) else layer_costs
 
 
-def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
+def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     """The stages of a table of skeletons: the schedule's idle time and what it keeps in flight."""
     stage, alike = ranks.costs, ranks.ranks_alike
     m = task.global_batch / (plans.dp * plans.micro_batch).astype(float)
@@ -197,62 +197,70 @@ def combine(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     rows = np.arange(m.size)
     slow = seconds.argmax(axis=0)
     slowest = seconds[slow, rows]
-    total = ranks.total + launches
-    forward_before, both_before = ranks.before
+    total = ranks.total_seconds + launches
+    forward_before, both_before = ranks.seconds_before
     flight, fullest = _in_flight(plans, ranks, sizes)
-    activations, buffers = kept_bytes(task, ranks, pp, flight)
-    running = None if ranks.running is None else buffers - ranks.working + ranks.running
+    activations, buffers = bytes_in_flight(task, ranks, pp, flight)
+    running = (
+        None
+        if ranks.working_set_without_loss is None
+        else buffers - ranks.working_set + ranks.working_set_without_loss
+    )
     if any_nonzero(schedules.defers(plans.schedule)):
         activations, fullest = _with_deferred(task, plans, ranks, sizes)
-    usual = _usual_idle(plans, m, slowest, total, ranks.paths)
+    usual = _usual_idle(plans, m, slowest, total, ranks.path_seconds)
     offloads = any_nonzero(plans.offload_activations)
     return Stages(
         micro_batches=m,
         ranks=pp,
-        virtual=sizes.v,
+        virtual_stages=sizes.v,
         weights=ranks.weights,
-        parts=stage[SECONDS],
-        slowest=slowest,
-        idle=_idle(task, plans, sizes, ranks, slow, usual),
-        hop=ranks.hop,
-        end_sync=_tied_seconds(task, recipe, plans, ranks.end_tp),
+        part_seconds=stage[SECONDS],
+        slowest_seconds=slowest,
+        idle_seconds=_idle(task, plans, sizes, ranks, slow, usual),
+        hop_seconds=ranks.hop_seconds,
+        tied_embedding_seconds=_tied_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
         backward_before=both_before - forward_before,
         activations=activations,
-        on_host=flight * stage[Cost.ON_HOST] if offloads else None,
-        pending=stage[Cost.PENDING],
+        host_activations=flight * stage[Cost.HOST_ACTIVATIONS] if offloads else None,
+        weight_gradient_inputs=stage[Cost.WEIGHT_GRADIENT_INPUTS],
         logits=stage[Cost.LOGITS] * schedules.losses_in_flight(plans.schedule, m),
         buffers=buffers,
-        running=running,
+        buffers_without_loss=running,
         communicators=_communicators(plans, ranks),
         ranks_alike=alike,
         rank=ranks.rank,
-        fullest=fullest,
+        fullest_rank=fullest,
         weight_gradient=weight_gradient(task, stage),
         schedule=plans.schedule,
-        beside=stage[Cost.BESIDE].max(axis=0) if any_nonzero(plans.overlap_ep) else None,
-        free=_free_of_exchanges(stage),
-        ending=schedules.passes_of_chunks(plans.schedule, sizes),
+        overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0)
+        if any_nonzero(plans.overlap_ep)
+        else None,
+        a2a_free_share=_free_of_exchanges(stage),
+        reduction_passes=schedules.passes_of_chunks(plans.schedule, sizes),
     )
 
 
 def _free_of_exchanges(stage: Value) -> Value | None:
     """Share of a micro-batch without exchanges of experts, those that hide included."""
-    exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.BESIDE]
+    exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.OVERLAPPED_A2A]
     if not any_nonzero(exchanged):
         return None
     out: Value = np.maximum(1 - exchanged / np.maximum(stage[Cost.TOTAL], 1e-300), 0.0)
     return out
 
 
-def kept_bytes(task: Task, ranks: Ranks, pp: Value, flight: Value | float) -> tuple[Value, Value]:
+def bytes_in_flight(
+    task: Task, ranks: Ranks, pp: Value, flight: Value | float
+) -> tuple[Value, Value]:
     """Bytes of activations and buffers with `flight` micro-batches in flight [class, skeleton]."""
     stage = ranks.costs
-    activations = flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (pp == 1))
-    boundary = task.software.boundary_buffers * ranks.boundary * (pp > 1)
-    buffers = ranks.working + boundary * flight
+    activations = flight * (stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED_INPUTS] * (pp == 1))
+    boundary = task.software.boundary_buffers * ranks.boundary_bytes * (pp > 1)
+    buffers = ranks.working_set + boundary * flight
     if task.software.bucket_memory:
         bucketed = ranks.weights.dense * (ranks.weights.data_group.ranks > 1)
         buffers = buffers + task.software.bucket_memory * bucketed * (pp > 1)
@@ -280,7 +288,7 @@ def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Valu
     groups = m / np.where(
         schedules.forward_first(plans.schedule), plans.pp, micro_batch_groups(plans)
     )
-    longest = np.maximum(uneven_chunks.seconds(paths, groups) - m * slowest, mean)
+    longest = np.maximum(uneven_chunks.path_seconds(paths, groups) - m * slowest, mean)
     return np.where(schedules.uneven_paths(plans.schedule), longest, mean)
 
 
@@ -305,13 +313,17 @@ def _with_deferred(
     """Bytes of activations at the peak of the worst rank of each class, and that rank
     [class, skeleton], where weight gradients may be deferred."""
     stage, schedule = ranks.costs, plans.schedule
-    whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED] * (sizes.p == 1)
-    passes = passes_of(task, stage)
+    whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED_INPUTS] * (sizes.p == 1)
+    passes = rank_passes(task, stage)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
-    late = schedules.holds_back(schedule, longest, passes.weight_gradient.max(axis=0))
+    late = schedules.deferred_weight_gradients(
+        schedule, longest, passes.weight_gradient.max(axis=0)
+    )
 
     def kept(rank: Value) -> Value:
-        return schedules.held_bytes(schedule, sizes, rank, late, whole, stage[Cost.PENDING])
+        return schedules.peak_activations(
+            schedule, sizes, rank, late, whole, stage[Cost.WEIGHT_GRADIENT_INPUTS]
+        )
 
     return _fuller(ranks, kept)
 
@@ -321,10 +333,10 @@ def _idle(
 ) -> Value:
     """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
     usual = np.where(sizes.p > 1, usual, 0.0)
-    if all_nonzero(schedules.idles_as_usual(plans.schedule)):
+    if all_nonzero(schedules.idles_by_chunk(plans.schedule)):
         return usual
-    passes = passes_of(task, ranks.costs)
-    return idle_of(plans.schedule, sizes, passes, ranks.ranks_alike, slow, usual)
+    passes = rank_passes(task, ranks.costs)
+    return slowest_idle(plans.schedule, sizes, passes, ranks.ranks_alike, slow, usual)
 
 
 def _pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Value | float:
@@ -350,6 +362,6 @@ def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
         return np.zeros(plans.rows)
     # First and last rank are as far apart as a pipeline is long; else both ends are on one rank.
     holders = np.where(schedules.looped(plans.schedule), np.minimum(plans.pp, 2.0), 1.0)
-    ends = collectives.place(holders, task.gpus / 2, task.cluster)
+    ends = collectives.place_group(holders, task.gpus / 2, task.cluster)
     table = task.model.vocabulary * task.model.hidden / tp
     return collectives.all_reduce(table * recipe.gradient, ends, task.cluster)

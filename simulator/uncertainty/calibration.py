@@ -18,7 +18,7 @@ from ..base.documents import format_toml
 from ..base.errors import LONGEST_PATH, InputError, check_name, check_path, check_type
 from ..hardware.leaves import problem, read_tree
 from ..hardware.software import Software
-from ..layers.held_memory import Held
+from ..layers.held_memory import MeasuredPeak
 from ..task import Task
 from ..workload.model import imbalance
 from .constants import CONSTANTS, scaled
@@ -129,7 +129,7 @@ class Calibration:
             rounded = {key: round(float(value), 6) for key, value in numbers.items()}
             sections[PEAKS] = {"runs": self.peaks.runs, **rounded}
             if self.peaks.held:
-                rows = [[run.predicted, run.peak, float(run.alone)] for run in self.peaks.held]
+                rows = [[run.predicted, run.peak, float(run.isolated)] for run in self.peaks.held]
                 sections[PEAKS]["held"] = rows
         return format_toml(sections)
 
@@ -208,7 +208,7 @@ def _peaks(name: str, tree: Any) -> KnownPeaks:
         off, stack, plan = _numbers([tree[key] for key in ("off", "stack", "plan")]).tolist()
         runs, ran_out = int(tree["runs"]), float(tree.get("ran_out", math.inf))
         rows = _numbers([[float(cell) for cell in row] for row in tree.get("held", ())])
-        held = tuple(Held(need, peak, alone > 0) for need, peak, alone in rows.tolist())
+        held = tuple(MeasuredPeak(need, peak, alone > 0) for need, peak, alone in rows.tolist())
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{PEAKS}] is not whole ({error})") from None
     ok = all(0 < run.predicted < run.peak for run in held)

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import OF_PEAKS, Software
-from ..layers.held_memory import LESS, Held, most_below
+from ..layers.held_memory import PEAK_TOLERANCE, MeasuredPeak, largest_prediction_within
 from ..step.costs import Costs
 from ..task import Task
 from .learned import ADAPTED, KNOWN, MEMORY, TAUGHT, UNKNOWN, records
@@ -65,7 +65,7 @@ class KnownPeaks:
     ran_out: float = math.inf
     """Share of a GPU, `off` included, that was predicted of the leanest run that ran out, of those
     that need more than every run that ran."""
-    held: tuple[Held, ...] = ()
+    held: tuple[MeasuredPeak, ...] = ()
     """Runs that held far more than is predicted of them, `off` included."""
 
 
@@ -118,13 +118,13 @@ def spread_of(task: Task) -> Spread:
 def most_share(task: Task) -> float:
     """Share of a GPU above which no plan fits, for a run that needed as much ran out."""
     known: KnownPeaks | None = task.calibration.peaks if task.calibration else None
-    return LESS * known.ran_out if known else math.inf
+    return PEAK_TOLERANCE * known.ran_out if known else math.inf
 
 
 def as_one_that_ran_out(costs: Costs) -> Any:
     """Whether plans need as much as a run that ran out [row]."""
     out = costs.memory_bytes > most_share(costs.task) * costs.capacity
-    return bool(out) if costs.single else out
+    return bool(out) if costs.scalar else out
 
 
 def probability_fits(costs: Costs) -> Any:
@@ -142,38 +142,38 @@ def probability_fits(costs: Costs) -> Any:
     out = probability(-np.log(share), spread, scale) * (
         1 - np.atleast_1d(as_one_that_ran_out(costs))
     )
-    return float(out[0]) if costs.single else out
+    return float(out[0]) if costs.scalar else out
 
 
 def sure_share(costs: Costs) -> float:
     """The share of the capacity up to which plans like one plan are said to fit."""
-    (scale,) = scale_of(costs.task, costs.one().plans.table()).tolist()
+    (scale,) = scale_of(costs.task, costs.row().plans.table()).tolist()
     share = min(share_for(SURE, spread_of(costs.task), scale), most_share(costs.task))
-    return most_below(costs.task, share * costs.capacity) / costs.capacity
+    return largest_prediction_within(costs.task, share * costs.capacity) / costs.capacity
 
 
 def sure_bytes(task: Task, precisions: Sequence[int]) -> float:
     """Bytes of a GPU up to which plans in any of these precisions are said to fit."""
     scale = float(scale_in(task, precisions).max())
     share = min(share_for(SURE, spread_of(task), scale), most_share(task))
-    return most_below(task, task.cluster.accelerator.memory * share)
+    return largest_prediction_within(task, task.cluster.accelerator.memory * share)
 
 
 def free_bytes(task: Task, headroom: float) -> float:
     """Bytes of a GPU that leave a share of it free; less where what needs as much holds more."""
     share = min(1 - headroom, most_share(task))
-    return most_below(task, task.cluster.accelerator.memory * share)
+    return largest_prediction_within(task, task.cluster.accelerator.memory * share)
 
 
 def verdict(costs: Costs) -> Any:
     """'fits' from SURE on, 'edge' from EVEN on, else 'does not fit' [row]."""
     words = word(probability_fits(costs))
-    return str(words) if costs.single else words
+    return str(words) if costs.scalar else words
 
 
 def sentence(costs: Costs) -> str:
     """Whether one plan fits, and how likely that is."""
-    probability = float(probability_fits(costs.one()))
+    probability = float(probability_fits(costs.row()))
     told = {"fits": "fits", "edge": "fits, at the edge"}.get(str(word(probability)), WORDS[0])
     return f"{told} (probability {spelled(probability)})"
 

@@ -84,7 +84,7 @@ def _is_size(value: object) -> bool:
 def whole_peak(task: Task, plan: Plan, reserved: float) -> float:
     """Bytes that a GPU holds whose allocator reserved so many: with what that does not see, the
     CUDA context and the buffers of communicators."""
-    costs = evaluate(task, plan).one()
+    costs = evaluate(task, plan).row()
     reserve = costs.memory["reserve"]
     slack = task.software.allocator_slack * (costs.memory_bytes - reserve)
     return float(reserved + reserve - slack)

@@ -17,7 +17,7 @@ import numpy as np
 from ..base.arrays import Index, Value
 from ..base.errors import InputError, check_type
 from ..base.units import GIB
-from ..layers.held_memory import Held
+from ..layers.held_memory import MeasuredPeak
 from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
 from ..task import Task
@@ -160,7 +160,7 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
                 f"{step.where}: measured {measured:.4g} s, predicted {np.exp(log):.4g} s: more "
                 "than ten times off; check its unit, plan, model and machine"
             )
-        costs = evaluate(step.task, step.plan).one()
+        costs = evaluate(step.task, step.plan).row()
         of_peak = costs.mfu * costs.step_seconds / measured
         if of_peak > 1:
             raise InputError(
@@ -245,18 +245,20 @@ def _peaks_of(runs: Sequence[TimedStep]) -> Peaks:
     return Peaks(low, high, scale)
 
 
-def _held(runs: Sequence[TimedStep], known: KnownPeaks) -> tuple[Held, ...]:
+def _held(runs: Sequence[TimedStep], known: KnownPeaks) -> tuple[MeasuredPeak, ...]:
     """Runs that held more than is predicted of them, by so much that it contradicts that."""
     measured = [run for run in runs if run.peak is not None]
     if not measured:
         return ()
-    each = [evaluate(run.task, run.plan).one() for run in measured]
+    each = [evaluate(run.task, run.plan).row() for run in measured]
     predicted = [costs.memory_bytes * math.exp(known.off) for costs in each]
     peaks = [min(run.peak or 0.0, c.capacity) for run, c in zip(measured, each, strict=True)]
     odd = weights(_peaks_of(measured), known) < CONTRADICTS
     rows = list(zip(predicted, peaks, strict=True))
     return tuple(
-        Held(need, peak, alone=any(other >= need and least < peak for other, least in rows))
+        MeasuredPeak(
+            need, peak, isolated=any(other >= need and least < peak for other, least in rows)
+        )
         for row, (need, peak) in enumerate(rows)
         if odd[row] and peak > need
     )
@@ -266,7 +268,7 @@ def _leanest_that_ran_out(runs: Sequence[TimedStep]) -> float:
     """Least share of a GPU predicted of those that ran out and need more than each that ran."""
     shares: dict[bool, list[float]] = {True: [], False: []}
     for run in runs:
-        costs = evaluate(run.task, run.plan).one()
+        costs = evaluate(run.task, run.plan).row()
         shares[run.ran_out].append(costs.memory_bytes / costs.capacity)
     most = max(shares[False], default=0.0)
     return min((share for share in shares[True] if share > most), default=math.inf)
@@ -274,7 +276,7 @@ def _leanest_that_ran_out(runs: Sequence[TimedStep]) -> float:
 
 def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
     """Logs between which peak / predicted lies, and s. What ran needs no more than a GPU has."""
-    costs = evaluate(run.task, run.plan).one()
+    costs = evaluate(run.task, run.plan).row()
     predicted, capacity = costs.memory_bytes, costs.capacity
     scale = float(scale_of(run.task, run.plan.table())[0])
     if run.peak is None:

@@ -15,7 +15,7 @@ from ..base.arrays import Value
 from ..hardware import layer_tables
 from ..hardware.layer_tables import LayerTable
 from ..layers.layer_kinds import layer_sizes
-from ..step.stages import strategy
+from ..step.stages import strategies
 from ..task import Task
 from .timed_runs import Rows
 
@@ -45,7 +45,7 @@ def sizes_of(rows: Rows) -> Value:
     """The sizes of every row's layer [size, row]."""
     out = np.empty((len(layer_tables.SIZES), rows.measured.size))
     for index, task, plans in rows.tables:
-        out[:, index] = layer_sizes(task, strategy(plans))
+        out[:, index] = layer_sizes(task, strategies(plans))
     return out
 
 

@@ -149,7 +149,7 @@ def known(q: Question) -> Known:
 
 def layout(costs: Costs) -> str:
     """The fields of a plan that are worth a word."""
-    fields = plan_fields(costs.one(), 0)
+    fields = plan_fields(costs.row(), 0)
     return " ".join(f"{n}={fields[n]}" for n, plain in SHOWN.items() if fields[n] != plain)
 
 

@@ -142,7 +142,7 @@ def exchanges(least: float) -> Iterator[tuple[str, float]]:
             continue
         n, nodes = int(row["gpus"]), int(row["nodes"])
         where = cluster(row["profile"], n, nodes, row["nic_gb_s"], row["node_us"])
-        group = collectives.place(np.array([float(n)]), np.ones(1), where)
+        group = collectives.place_group(np.array([float(n)]), np.ones(1), where)
         seconds = getattr(collectives, row["collective"])(float(row["bytes"]), group, where)
         reach = "in a domain" if nodes == 1 else "across nodes"
         ratio = float(seconds[0]) * 1e6 / float(row["us"])

@@ -23,7 +23,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -138,7 +138,7 @@ def check(task: Task, plans: Plan, broken: Broken, draw: np.random.Generator) ->
         broken.add(f"{what} changes no byte", abs(other.memory_total / memory - 1), costs)
     for what, make in LARGER.items():
         larger = make(task)
-        keep = np.flatnonzero(legal(plans, larger))
+        keep = np.flatnonzero(legal_rows(plans, larger))
         if keep.size:
             some = costs.take(keep)
             other = evaluate(larger, plans.take(keep))

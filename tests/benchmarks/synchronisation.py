@@ -24,7 +24,7 @@ from plan3d.simulator.plan.sync_policy import SyncPolicy
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_plan import ONE_PEER, RING, SYNC_POLICIES
 from plan3d.simulator.step import gradient_exchange
-from plan3d.simulator.step.slot_delays import exposed
+from plan3d.simulator.step.slot_delays import exposed_seconds
 
 PROFILE = "v100-16gb-sxm"
 FP32 = 4.0
@@ -74,8 +74,8 @@ class Compared(NamedTuple):
 
 def sync_seconds(policy: SyncPolicy, parameters: float, cluster: Cluster) -> float:
     """Seconds to synchronise fp32 parameters once among all GPUs of a cluster, nothing hidden."""
-    group = collectives.place(np.array([float(cluster.gpus)]), 1.0, cluster)
-    return float(gradient_exchange.seconds(FP32, policy, parameters, group, cluster)[0])
+    group = collectives.place_group(np.array([float(cluster.gpus)]), 1.0, cluster)
+    return float(gradient_exchange.exchange_seconds(FP32, policy, parameters, group, cluster)[0])
 
 
 def fit_network(
@@ -163,7 +163,7 @@ def bluefog(network: FittedNetwork) -> list[tuple[PublishedRun, Compared]]:
         averages = policy.apart
         window = compute if averages else BACKWARD * compute
         tail = 0.0 if averages else spent / ceil(RESNET_50 / policy.bucket_parameters)
-        shown = exposed(np.array([spent]), np.array([window]), np.array([tail]), CONTENTION)
+        shown = exposed_seconds(np.array([spent]), np.array([window]), np.array([tail]), CONTENTION)
         what = f"{run['framework']}, {run['gpus']} GPUs, {run['micro_batch']} images"
         out.append((run, Compared(what, run["step_seconds"], compute + float(shown[0]))))
     return out

@@ -19,7 +19,7 @@ import numpy as np
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.schedules import SCHEDULES, code
+from plan3d.simulator.pipeline.schedules import SCHEDULES, schedule_code
 
 DATA = Path(__file__).parent / "data" / "zero_bubble.csv"
 """Measured steps and profiled passes, with their source."""
@@ -44,10 +44,14 @@ def predicted(row: dict[str, str], held: float) -> float:
     names = ("forward_ms", "input_gradient_ms", "weight_gradient_ms", "hop_ms")
     forward, gradient, weight, hop = (float(row[name]) / 1e3 for name in names)
     deferred = math.ceil((forward + gradient) / weight) if row["schedule"] == "zb-2p" else 0
-    chosen = graph(SCHEDULES.rows[code(row["schedule"])], p, v, m, 0, deferred)
+    chosen = graph(SCHEDULES.rows[schedule_code(row["schedule"])], p, v, m, 0, deferred)
     each = [np.full(p * v, seconds / v) for seconds in (forward, gradient, weight)]
     times = StageTimes(
-        forward=each[0], input_gradient=each[1], weight_gradient=each[2], hop=hop, held=held
+        forward=each[0],
+        input_gradient=each[1],
+        weight_gradient=each[2],
+        hop=hop,
+        blocking_share=held,
     )
     return float(simulate(chosen, times).step_seconds)
 

@@ -25,10 +25,10 @@ from plan3d.simulator.hardware.cluster import (
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software import Software
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.layers.layer_kinds import LayerKind, Local, layer_kinds, local_strategies
+from plan3d.simulator.layers.layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.step.stages import strategy
+from plan3d.simulator.step.stages import strategies
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 from plan3d.simulator.workload.model import Model
@@ -162,10 +162,10 @@ def group_of(question: Task, text: str):
     return group
 
 
-def local(question: Task, text: str = "tp=1") -> Local:
+def local(question: Task, text: str = "tp=1") -> LayerContext:
     """What one layer sees of a plan."""
     plan = resolve(Plan.parse(text), question.gpus).table()
-    return local_strategies(question, RECIPES[Precision(int(plan.precision[0]))], strategy(plan))
+    return layer_context(question, RECIPES[Precision(int(plan.precision[0]))], strategies(plan))
 
 
 def kind(model: Model, name: str) -> LayerKind:

@@ -10,10 +10,10 @@ import pytest
 from plan3d.simulator.pipeline.schedule import Sizes
 from plan3d.simulator.pipeline.schedules import (
     SCHEDULES,
-    code,
-    held_bytes,
     in_flight,
     losses_in_flight,
+    peak_activations,
+    schedule_code,
 )
 
 
@@ -24,7 +24,7 @@ def sizes(p, m, v=1, g=0):
 
 def kept(schedule, p, m, v=1, g=0):
     rank = np.arange(p, dtype=float)
-    return in_flight(np.full(p, code(schedule)), sizes(p, m, v, g), rank).tolist()
+    return in_flight(np.full(p, schedule_code(schedule)), sizes(p, m, v, g), rank).tolist()
 
 
 def held(schedule, p, m, a, w, back=0, v=1):
@@ -33,7 +33,9 @@ def held(schedule, p, m, a, w, back=0, v=1):
     late = back or SCHEDULES[schedule].held_back
     constants = (np.full(p, float(n)) for n in (late, a, w))
     rank = np.arange(p, dtype=float)
-    return held_bytes(np.full(p, code(schedule)), sizes(p, m, v), rank, *constants).tolist()
+    return peak_activations(
+        np.full(p, schedule_code(schedule)), sizes(p, m, v), rank, *constants
+    ).tolist()
 
 
 def test_gpipe_and_breadth_first_keep_all():
@@ -131,14 +133,16 @@ def test_dualpipe_bytes():
 def test_logits_of_all_micro_batches_wait_where_every_forward_pass_comes_first(schedule):
     """One micro-batch's logits, else: its backward pass follows on the last rank."""
     expected = 7 if schedule in ("gpipe", "breadth-first") else 1
-    assert losses_in_flight(np.array([code(schedule)]), np.array([7.0])).tolist() == [expected]
+    assert losses_in_flight(np.array([schedule_code(schedule)]), np.array([7.0])).tolist() == [
+        expected
+    ]
 
 
 def test_schedules_of_one_table_do_not_mix():
-    codes = np.array([code(name) for name in ("gpipe", "1f1b", "zb-h1")])
+    codes = np.array([schedule_code(name) for name in ("gpipe", "1f1b", "zb-h1")])
     rows = [np.array([4.0, 4, 4]), np.array([1.0, 1, 1]), np.array([4.0, 4, 4])]
     both, rank = Sizes(*rows, np.array([8.0, 8, 8])), np.array([[0.0, 0, 0], [3, 3, 3]])
     assert in_flight(codes, both, rank).tolist() == [[8, 4, 4], [8, 1, 4]]
     a, w, back = np.full((2, 3), 10.0), np.full((2, 3), 4.0), np.array([0.0, 0, 1])
-    assert held_bytes(codes, both, rank, back, a, w).tolist() == [[80, 40, 40], [80, 10, 22]]
+    assert peak_activations(codes, both, rank, back, a, w).tolist() == [[80, 40, 40], [80, 10, 22]]
     assert losses_in_flight(codes, both.m).tolist() == [8, 1, 1]

@@ -10,7 +10,12 @@ import pytest
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.schedule import Passes, Sizes
-from plan3d.simulator.pipeline.schedules import SCHEDULES, code, holds_back, idle_seconds
+from plan3d.simulator.pipeline.schedules import (
+    SCHEDULES,
+    deferred_weight_gradients,
+    idle_seconds,
+    schedule_code,
+)
 
 USUAL = 77.0
 """What 1F1B makes of it: handed through by the schedules that idle as it does."""
@@ -27,7 +32,7 @@ def passes(f, i, w):
 def idle(schedule, p, m, slowest, others):
     """Idle seconds of a rank with passes `slowest`; `others` are those of all other ranks."""
     each = (passes(*slowest), passes(*others), column(USUAL))
-    (out,) = idle_seconds(np.array([code(schedule)]), sizes(p, m), *each)
+    (out,) = idle_seconds(np.array([schedule_code(schedule)]), sizes(p, m), *each)
     return out
 
 
@@ -110,7 +115,7 @@ def test_zb_h2_with_a_longer_last_rank_is_the_event_simulation(schedule, p, m, h
     for seconds in each:
         seconds[-1] *= 1 + head
     forward, gradient, weight = each
-    back = int(SCHEDULES[schedule].holds_back((forward + gradient)[-1], weight[-1]))
+    back = int(SCHEDULES[schedule].deferred_weight_gradients((forward + gradient)[-1], weight[-1]))
     order = graph(SCHEDULES[schedule], p, 1, m, 0, min(back, m))
     times = StageTimes(forward=forward, input_gradient=gradient, weight_gradient=weight)
     last = [seconds[-1] for seconds in each]
@@ -202,7 +207,7 @@ def test_dualpipe_with_a_slow_stage_at_an_end():
 
 
 def test_schedules_of_one_table_do_not_mix():
-    codes = np.array([code(name) for name in ("naive", "gpipe", "zb-h1")])
+    codes = np.array([schedule_code(name) for name in ("naive", "gpipe", "zb-h1")])
     three = passes([1, 1, 1], [1, 1, 1], [1, 1, 1])
     each = Passes(*(np.ravel(part) for part in three))
     others = Passes(*(3 * part for part in each))
@@ -214,13 +219,13 @@ def test_schedules_of_one_table_do_not_mix():
 def test_weight_gradients_that_zb_h2_holds_back():
     """As many a rank as fill the longest forward pass and input gradient, at least the two of Qi
     et al. 2024, table 1; no more than a bound where weight gradients take no time."""
-    codes = np.full(5, code("zb-h2"))
-    found = holds_back(codes, column(5, 2, 2.5, 1, 1), column(1, 1, 1, 2, 0))
+    codes = np.full(5, schedule_code("zb-h2"))
+    found = deferred_weight_gradients(codes, column(5, 2, 2.5, 1, 1), column(1, 1, 1, 2, 0))
     assert found.tolist() == [5, 2, 3, 2, 1000]
 
 
 def test_passes_add_up_and_average():
     three = passes(2, 4, 6)
     assert three.total == 2 + 4 + 6
-    assert [float(part[0]) for part in three.over(column(2))] == [1, 2, 3]
-    assert [float(part[0]) for part in three.over(column(0))] == [2, 4, 6]
+    assert [float(part[0]) for part in three.mean(column(2))] == [1, 2, 3]
+    assert [float(part[0]) for part in three.mean(column(0))] == [2, 4, 6]

@@ -174,11 +174,15 @@ def test_spread_in_one_domain():
     """
     nodes = np.array([1.0])
     slow = replace(ALL_TO_ALL, latency=3e-3)
-    (seconds,) = collectives.spread(4e8, nodes, 2.0, inside(8), cluster(all_to_all=slow))
+    (seconds,) = collectives.hierarchical_dispatch(
+        4e8, nodes, 2.0, inside(8), cluster(all_to_all=slow)
+    )
     assert seconds == near(5e-3)
     # Faster links, 2 ms, and 2 ms for the share that stays.
     kept = replace(slow, bandwidth=3.5e11, own_bandwidth=5e10)
-    (seconds,) = collectives.spread(4e8, nodes, 2.0, inside(8), cluster(all_to_all=kept))
+    (seconds,) = collectives.hierarchical_dispatch(
+        4e8, nodes, 2.0, inside(8), cluster(all_to_all=kept)
+    )
     assert seconds == near(5e-3)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from plan3d.simulator.plan import compressors
 from plan3d.simulator.plan.compressors import METHODS, Compression
-from plan3d.simulator.step.convergence import averaged, compressed, cooperative
+from plan3d.simulator.step.convergence import compressed_sgd, cooperative_sgd, parallel_sgd
 
 
 def near(expected):
@@ -152,7 +152,7 @@ def terms(found):
 
 def test_parallel_sgd():
     """v / (n e^2) + 1 / e. Source: Ghadimi and Lan 2013; Dekel et al. 2012."""
-    found = averaged(*RUN)
+    found = parallel_sgd(*RUN)
     assert terms(found) == near([2500.0, 0.0, 100.0])
     assert found.total == near(2600.0)
 
@@ -163,10 +163,10 @@ def test_local_and_decentralised_sgd():
     s = 0, tau = 9: sqrt(2 x 8) / 0.001. s^2 = 0.6, tau = 1: 1.6 / 0.4 - 1 = 3, sqrt(6) / 0.001;
     with tau = 3 it is 11, sqrt(22) / 0.001.
     """
-    assert terms(cooperative(*RUN, 9, 0.0)) == near([2500.0, 4000.0, 100.0])
+    assert terms(cooperative_sgd(*RUN, 9, 0.0)) == near([2500.0, 4000.0, 100.0])
     s = math.sqrt(0.6)
-    assert terms(cooperative(*RUN, 1, s)) == near([2500.0, math.sqrt(6) * 1000, 100.0])
-    assert terms(cooperative(*RUN, 3, s)) == near([2500.0, math.sqrt(22) * 1000, 100.0])
+    assert terms(cooperative_sgd(*RUN, 1, s)) == near([2500.0, math.sqrt(6) * 1000, 100.0])
+    assert terms(cooperative_sgd(*RUN, 3, s)) == near([2500.0, math.sqrt(22) * 1000, 100.0])
 
 
 @pytest.mark.parametrize(
@@ -186,4 +186,4 @@ def test_local_and_decentralised_sgd():
 )
 def test_compressed_sgd(method, levels, kept, expected):
     """Source: the comparison of rates in Huang et al. 2022."""
-    assert terms(compressed(method, *RUN, levels, kept)) == near(expected)
+    assert terms(compressed_sgd(method, *RUN, levels, kept)) == near(expected)

@@ -12,7 +12,7 @@ import pytest
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline import dependency_graph
-from plan3d.simulator.pipeline.dependency_graph import of_orders
+from plan3d.simulator.pipeline.dependency_graph import graph_of_orders
 from plan3d.simulator.pipeline.schedules import SCHEDULES
 
 LETTERS = "FBIW"
@@ -24,7 +24,7 @@ def graph(name, *sizes):
 
 def names(g):
     """Every operation as F2@1: its pass, micro-batch and stage."""
-    each = zip(g.kind.tolist(), g.micro.tolist(), g.stage.tolist(), strict=True)
+    each = zip(g.kind.tolist(), g.micro_batch.tolist(), g.stage.tolist(), strict=True)
     return [f"{LETTERS[kind]}{micro}@{stage}" for kind, micro, stage in each]
 
 
@@ -32,7 +32,7 @@ def needs(g):
     """The pass whose result each operation needs, and the boundary that it crosses."""
     name = names(g)
     out = {}
-    for i, (source, boundary) in enumerate(zip(g.source, g.received, strict=True)):
+    for i, (source, boundary) in enumerate(zip(g.source, g.received_boundary, strict=True)):
         needed = name[source] if source >= 0 else ""
         out[name[i]] = f"{needed} over {boundary}" if boundary >= 0 else needed
     return out
@@ -40,7 +40,7 @@ def needs(g):
 
 def sends(g):
     """The boundary over which each operation's result leaves its rank."""
-    return {n: int(b) for n, b in zip(names(g), g.sent, strict=True) if b >= 0}
+    return {n: int(b) for n, b in zip(names(g), g.sent_boundary, strict=True) if b >= 0}
 
 
 def levels(g):
@@ -80,7 +80,7 @@ def test_nodes_wait_for_their_rank_and_for_their_input():
     on_its_rank, for_its_input = g.waits.tolist()
     assert on_its_rank == [8, 0, 8, 2, 1, 3, 5, 4]
     assert for_its_input == [8, 8, 0, 2, 3, 1, 5, 6]
-    assert g.crossed.tolist() == [[-1] * 8, [-1, -1, 0, -1, 0, 0, -1, 0]]
+    assert g.crossed_boundary.tolist() == [[-1] * 8, [-1, -1, 0, -1, 0, 0, -1, 0]]
 
 
 def test_a_weight_gradient_needs_its_input_gradient_and_is_sent_nowhere():
@@ -139,7 +139,7 @@ def test_passes_that_run_together_wait_for_both_inputs():
 
 def test_orders_of_ones_own():
     """One rank with two stages, forward 0 and 1, backward 1 and 0: nothing is sent."""
-    g = of_orders([np.array([[0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]])], 2)
+    g = graph_of_orders([np.array([[0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]])], 2)
     assert needs(g) == {"F0@0": "", "F0@1": "F0@0", "B0@1": "F0@1", "B0@0": "B0@1"}
     assert sends(g) == {}
     assert levels(g) == ["F0@0", "F0@1", "B0@1", "B0@0"]
@@ -150,7 +150,7 @@ def test_a_circle_is_named():
     backwards = SCHEDULES["1f1b"].orders(2, 1, 1)
     backwards[0] = backwards[0][::-1].copy()
     with pytest.raises(InputError) as caught:
-        of_orders(backwards, 2)
+        graph_of_orders(backwards, 2)
     message = str(caught.value)
     assert message.startswith("deadlock: ")
     assert "rank 0 waits at B(0) of stage 0 for B(0) of stage 1 of rank 1" in message

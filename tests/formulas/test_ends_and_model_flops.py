@@ -13,7 +13,7 @@ import pytest
 
 from plan3d.simulator.operators import layer_work, model_flops
 from plan3d.simulator.operators.strategy import Strategy
-from plan3d.simulator.operators.work import add
+from plan3d.simulator.operators.work import add_work
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, ListedLayer, Mlp
 from plan3d.simulator.workload.model import Model, Network
 
@@ -80,7 +80,7 @@ def test_parts_add_up():
     s = strategy(tp=4, micro_batch=2, sequence_parallel=1)
     block = layer_work.block_work(MTP.kinds[0], 4096, s, 4096, ("layernorm",))
     parts = [block, *layer_work.mtp_work(MTP, np.array([32_000.0]), s, 4096)]
-    whole = add(parts)
+    whole = add_work(parts)
     assert [m for m, *_ in sides(whole.gemms)] == [8192, 8192, 8192, 8192, 2048, 8192]
     assert whole.kernels == 6 + 3 + 3
     assert whole.loss_bytes == 8 * 8192 * 8000

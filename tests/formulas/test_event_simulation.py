@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.pipeline import dependency_graph
-from plan3d.simulator.pipeline.dependency_graph import of_orders
+from plan3d.simulator.pipeline.dependency_graph import graph_of_orders
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.schedules import SCHEDULES
 
@@ -29,14 +29,14 @@ def times(f, i, w, **more):
 def chart(t):
     """Start and end of every operation: 'F0@1' -> (2, 4)."""
     g = t.graph
-    each = zip(g.kind, g.micro, g.stage, t.start.tolist(), t.end.tolist(), strict=True)
+    each = zip(g.kind, g.micro_batch, g.stage, t.start.tolist(), t.end.tolist(), strict=True)
     return {
         f"{LETTERS[kind]}{micro}@{stage}": (start, end) for kind, micro, stage, start, end in each
     }
 
 
 def name_of(g, operation):
-    return f"{LETTERS[g.kind[operation]]}{g.micro[operation]}@{g.stage[operation]}"
+    return f"{LETTERS[g.kind[operation]]}{g.micro_batch[operation]}@{g.stage[operation]}"
 
 
 TWO = ([1, 2], [1, 1], [1, 2])
@@ -75,7 +75,7 @@ def test_sends_for_which_both_ranks_stand_still_half_the_time():
     rank 0  F0 0-1,   F1 1.5-2.5            B0 8-10            B1 14-16
     rank 1           F0 2-4, B0 4-7, F1 8-10, B1 10-13
     """
-    t = simulate(graph("1f1b", 2, 1, 2), times(*TWO, hop=1.0, held=0.5))
+    t = simulate(graph("1f1b", 2, 1, 2), times(*TWO, hop=1.0, blocking_share=0.5))
     assert chart(t) == {
         "F0@0": (0, 1),
         "F1@0": (1.5, 2.5),
@@ -174,7 +174,7 @@ def test_passes_that_run_together_take_their_share_of_the_sum():
     F0@0 0-1, F2@1 1-2, F1@0 2-3, B2@1 3-5, F3@1 & B0@0 5-7.4, B3@1 7.4-9.4, I1@0, W1@0 until 11.4
     """
     g, ones = graph("dualpipe", 2, 1, 4), ([1, 1], [1, 1], [1, 1])
-    t = simulate(g, times(*ones, pair=0.8))
+    t = simulate(g, times(*ones, pair_share=0.8))
     found = chart(t)
     assert found["F2@1"] == (1, 2)
     assert found["B2@1"] == (3, 5)
@@ -188,7 +188,7 @@ def test_activations_come_with_a_forward_pass_and_go_with_a_backward_pass():
     """The chart of 1F1B with sends; 10 bytes a micro-batch on stage 0, 20 on stage 1. At 7
     seconds rank 1 frees micro-batch 0 before micro-batch 1 begins."""
     t = simulate(graph("1f1b", 2, 1, 2), times(*TWO, hop=1.0))
-    first, second = t.live(np.array([10.0, 20.0]))
+    first, second = t.live_activations(np.array([10.0, 20.0]))
     assert [part.tolist() for part in first] == [[0, 1, 10, 15], [10, 20, 10, 0]]
     assert [part.tolist() for part in second] == [[2, 7, 7, 12], [20, 0, 20, 0]]
     assert t.peak(np.array([10.0, 20.0])).tolist() == [20, 20]
@@ -198,7 +198,7 @@ def test_weight_gradients_keep_what_they_need():
     """ZB-H1 of two ranks and three micro-batches, a second a pass: rank 1 runs F0 I0 F1 I1 W0 F2
     I2 W1 W2 from second 1 on. Of 10 bytes an input gradient frees 6, a weight gradient 4."""
     t = simulate(graph("zb-h1", 2, 1, 3), times([1, 1], [1, 1], [1, 1]))
-    moments, held = t.live(np.full(2, 10.0), np.full(2, 4.0))[1]
+    moments, held = t.live_activations(np.full(2, 10.0), np.full(2, 4.0))[1]
     assert moments.tolist() == [1, 3, 3, 5, 6, 6, 8, 9, 10]
     assert held.tolist() == [10, 4, 14, 8, 4, 14, 8, 4, 0]
     assert t.peak(np.full(2, 10.0), np.full(2, 4.0)).tolist() == [20, 14]
@@ -216,5 +216,5 @@ def test_layouts_are_timed_side_by_side():
 def test_orders_of_ones_own():
     """One rank with two stages: forward 0-1, 1-3, backward 3-6, 6-8."""
     rows = np.array([[0, 0, 0, 0], [0, 1, 0, 0], [1, 1, 0, 0], [1, 0, 0, 0]])
-    t = simulate(of_orders([rows], 2), times(*TWO, hop=5.0))
+    t = simulate(graph_of_orders([rows], 2), times(*TWO, hop=5.0))
     assert chart(t) == {"F0@0": (0, 1), "F0@1": (1, 3), "B0@1": (3, 6), "B0@0": (6, 8)}

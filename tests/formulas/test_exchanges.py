@@ -23,7 +23,7 @@ from round_numbers import (
 )
 
 from plan3d.simulator.hardware.precision import RECIPES, Precision
-from plan3d.simulator.operators.collectives import place
+from plan3d.simulator.operators.collectives import place_group
 from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.gossip_graphs import Topology
@@ -32,8 +32,8 @@ from plan3d.simulator.step.gradient_exchange import (
     bucket_size,
     compress_seconds,
     element_bytes,
-    messages,
-    seconds,
+    exchange_seconds,
+    message_count,
     wire_bytes,
 )
 
@@ -48,8 +48,8 @@ ROUNDS = TOP_K._replace(compression=Compression.NEOLITHIC)
 def seconds_of(policy, size=1e6, element=4.0, gpus=4):
     """Seconds in which all ranks synchronise a million parameters."""
     machine = cluster(gpus)
-    group = place(np.array([float(gpus)]), 1.0, machine)
-    return float(seconds(element, policy, size, group, machine)[0])
+    group = place_group(np.array([float(gpus)]), 1.0, machine)
+    return float(exchange_seconds(element, policy, size, group, machine)[0])
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_compressing_reads_and_writes_the_vector_and_its_memory(policy, vectors)
 )
 def test_messages_of_eight_replicas(sync, expected):
     """A ring passes 2 (n - 1) shares, a tree 2 log2 n; a rank with five neighbours sends five."""
-    assert messages(SyncPolicy(sync=sync), 8, 5) == expected
+    assert message_count(SyncPolicy(sync=sync), 8, 5) == expected
 
 
 @pytest.mark.parametrize(("ranks", "expected"), [(8, 40e6), (40, 40e6), (64, 64e6)])

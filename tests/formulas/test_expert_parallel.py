@@ -22,7 +22,7 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layers.communication import expert_exchange, expert_exposed, nodes_reached
+from plan3d.simulator.layers.communication import expert_exchange, exposed_exchange, nodes_reached
 
 TOKENS = 1024 * 1024 * 2
 """Bytes of a micro-batch's tokens."""
@@ -149,7 +149,7 @@ def test_inside_a_node_one_copy_goes_to_each_rank():
 )
 def test_an_exchange_hides_behind_another_micro_batch(overlapped, window, shown):
     """6 ms behind `window` ms; a contention of .25 shows of what hides (section 3.2.1)."""
-    found = expert_exposed(np.array(6.0), np.array(float(window)), 0.25, np.array(overlapped))
+    found = exposed_exchange(np.array(6.0), np.array(float(window)), 0.25, np.array(overlapped))
     assert found == shown
 
 

@@ -24,7 +24,12 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layers.grid_communication import exposed, group, kept_bytes, passes
+from plan3d.simulator.layers.grid_communication import (
+    axis_group,
+    grid_exposed,
+    grid_messages,
+    kept_bytes,
+)
 from plan3d.simulator.layers.layer_kinds import work_of
 from plan3d.simulator.layers.memory_footprint import (
     kept_activations,
@@ -83,9 +88,9 @@ def test_a_rectangle_gathers_whole_rows_of_tokens(gated, up):
     """Two rows share 4096 tokens, four columns the widths: x of 2048 tokens along columns, w of a
     quarter of its outputs along rows, for each of four products."""
     model = of_blocks(replace(BLOCK, mlp=Mlp(ffn=4096, gated=gated)))
-    ahead, _ = passes(kind(model, "block 0"), on("2x4", model=model))
+    ahead, _ = grid_messages(kind(model, "block 0"), on("2x4", model=model))
     widths = ((1024, 3072), (1024, 1024), (1024, up), (4096, 1024))
-    assert [[c.size for c in one.waited_for] for one in ahead] == [[2048 * a] for a, _ in widths]
+    assert [[c.size for c in one.blocking] for one in ahead] == [[2048 * a] for a, _ in widths]
     assert [[c.size for c in one.weights] for one in ahead] == [[a * b / 4] for a, b in widths]
 
 
@@ -93,7 +98,7 @@ def test_ranks_along_an_axis_lie_apart():
     """Columns are neighbours, rows a row of columns apart, depth a plane: of 64 ranks in domains
     of eight, columns and rows are inside, depth has a rank in each."""
     cube = Grid(GridKind.THREE_D, 2, 4, 8)
-    found = [group(cube, axis, cluster(64)) for axis in ("columns", "rows", "depth")]
+    found = [axis_group(cube, axis, cluster(64)) for axis in ("columns", "rows", "depth")]
     assert [[float(part) for part in one] for one in found] == [[4, 4, 1], [2, 2, 1], [8, 1, 8]]
 
 
@@ -113,11 +118,11 @@ def test_seconds_of_a_layer_on_a_cube():
     """Nothing hides unless overlap_tp says so; full recompute gathers weights once for both its
     passes."""
     one = kind(MODEL, "block 0")
-    ahead, behind = exposed(one, on("2x2x2"), np.ones(1), np.ones(1))
+    ahead, behind = grid_exposed(one, on("2x2x2"), np.ones(1), np.ones(1))
     assert ahead == pytest.approx(seconds_of_products("forward"))
     assert behind == pytest.approx(seconds_of_products("backward"))
     text = "tp=8 tp_grid=2x2x2 micro_batch=4 sequence_parallel=0 recompute=full"
-    _, again = exposed(one, local(task(8, 8), text), np.ones(1), np.ones(1))
+    _, again = grid_exposed(one, local(task(8, 8), text), np.ones(1), np.ones(1))
     weights = sum(
         gather(2 * a * b / 4, 2)
         for a, b in ((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
@@ -129,7 +134,9 @@ def test_overlap_hides_weights_and_sums_of_input_gradients():
     """AxoNN, section 4: gathers behind the forward products (half contends, as of ZeRO 3); backward
     sums of dx (a quarter contends) and then what is moved of weights, in a window long enough."""
     text = "tp=8 tp_grid=2x2x2 micro_batch=4 sequence_parallel=0 overlap_tp=1"
-    ahead, behind = exposed(kind(MODEL, "block 0"), local(task(8, 8), text), np.ones(1), np.ones(1))
+    ahead, behind = grid_exposed(
+        kind(MODEL, "block 0"), local(task(8, 8), text), np.ones(1), np.ones(1)
+    )
     products = ((1024, 3072), (1024, 1024), (1024, 4096), (4096, 1024))
     weights = [2 * a * b / 4 for a, b in products]
     gathers = sum(gather(w, 2) for w in weights)

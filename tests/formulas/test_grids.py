@@ -8,7 +8,14 @@ Sources: Xu et al. 2021 (Optimus, SUMMA in two dimensions), section 3.1; Wang et
 import numpy as np
 import pytest
 
-from plan3d.simulator.operators.grid_gemms import Matrix, backward, forward, gathered, gemm, kept
+from plan3d.simulator.operators.grid_gemms import (
+    Matrix,
+    backward_messages,
+    forward_messages,
+    gathered_elements,
+    kept_elements,
+    local_gemm,
+)
 from plan3d.simulator.plan.tensor_grid import Grid, GridKind
 from plan3d.simulator.plan.tensor_mesh import elements_sent
 
@@ -24,7 +31,7 @@ LINE = Grid(GridKind.ONE_D, 8, 1, 1)
 
 def calls(found):
     """Operation, axis and elements of the collectives between several ranks."""
-    every = [c for part in (found.weights, found.inputs, found.waited_for) for c in part]
+    every = [c for part in (found.weights, found.inputs, found.blocking) for c in part]
     return sorted((c.operation, c.axis, c.size) for c in every)
 
 
@@ -33,7 +40,7 @@ def calls(found):
 
 def test_summa_gathers_both_operands():
     """Optimus, algorithm 1: blocks of x along a row of ranks, of w along a column."""
-    assert calls(forward(UP, T, FLAT)) == [
+    assert calls(forward_messages(UP, T, FLAT)) == [
         ("all_gather", "columns", T * K / 2),
         ("all_gather", "rows", K * N / 4),
     ]
@@ -42,7 +49,7 @@ def test_summa_gathers_both_operands():
 def test_summa_scatters_both_gradients():
     """Algorithms 2 and 3: dx needs w, and is summed along a row; dw needs x, summed along a
     column."""
-    assert calls(backward(UP, T, FLAT)) == [
+    assert calls(backward_messages(UP, T, FLAT)) == [
         ("all_gather", "columns", T * K / 2),
         ("all_gather", "rows", K * N / 4),
         ("reduce_scatter", "columns", T * K / 2),
@@ -52,11 +59,11 @@ def test_summa_scatters_both_gradients():
 
 def test_copies_of_summa_share_tokens_and_add_up_weight_gradients():
     """Tesseract: depth copies of w, each with a share of the tokens; dw is summed over them."""
-    assert calls(forward(UP, T, DEEP)) == [
+    assert calls(forward_messages(UP, T, DEEP)) == [
         ("all_gather", "columns", T * K / (2 * 8)),
         ("all_gather", "rows", K * N / 4),
     ]
-    assert calls(backward(UP, T, DEEP)) == [
+    assert calls(backward_messages(UP, T, DEEP)) == [
         ("all_gather", "columns", T * K / (2 * 8)),
         ("all_gather", "rows", K * N / 4),
         ("all_reduce", "depth", K * N / (4 * 2)),
@@ -71,11 +78,11 @@ def test_the_3d_algorithm_gathers_weights_and_sums_outputs(matrix, inner, outer)
     backward dx over those that share outputs, dw scattered along depth. Every other product is
     transposed."""
     sums = ("columns", "rows") if matrix is UP else ("rows", "columns")
-    assert calls(forward(matrix, T, CUBE)) == [
+    assert calls(forward_messages(matrix, T, CUBE)) == [
         ("all_gather", "depth", K * N / 8),
         ("all_reduce", sums[0], T / 8 * N / outer),
     ]
-    assert calls(backward(matrix, T, CUBE)) == [
+    assert calls(backward_messages(matrix, T, CUBE)) == [
         ("all_gather", "depth", K * N / 8),
         ("all_reduce", sums[1], T / 8 * K / inner),
         ("reduce_scatter", "depth", K * N / 8),
@@ -88,37 +95,37 @@ def test_one_dimension_is_megatron():
     def between_ranks(found):
         return [call for call in calls(found) if call[1] == "rows"]
 
-    assert between_ranks(forward(UP, T, LINE)) == []
-    assert between_ranks(backward(UP, T, LINE)) == [("all_reduce", "rows", T * K)]
-    assert between_ranks(forward(DOWN, T, LINE)) == [("all_reduce", "rows", T * N)]
-    assert between_ranks(backward(DOWN, T, LINE)) == []
+    assert between_ranks(forward_messages(UP, T, LINE)) == []
+    assert between_ranks(backward_messages(UP, T, LINE)) == [("all_reduce", "rows", T * K)]
+    assert between_ranks(forward_messages(DOWN, T, LINE)) == [("all_reduce", "rows", T * N)]
+    assert between_ranks(backward_messages(DOWN, T, LINE)) == []
 
 
 def test_what_waits_for_what():
     """Weights and their gradients need nothing of the pass; the weight gradient does not wait for
     sums of dx; everything else is waited for."""
-    found = backward(UP, T, FLAT)
+    found = backward_messages(UP, T, FLAT)
     assert [(c.operation, c.axis) for c in found.weights] == [
         ("reduce_scatter", "rows"),
         ("all_gather", "rows"),
     ]
     assert [(c.operation, c.axis) for c in found.inputs] == [("reduce_scatter", "columns")]
-    assert [(c.operation, c.axis) for c in found.waited_for] == [("all_gather", "columns")]
+    assert [(c.operation, c.axis) for c in found.blocking] == [("all_gather", "columns")]
 
 
 def test_a_table_is_looked_up_without_a_gradient_of_its_tokens():
     """Tokens are on every rank; the embedding's gradient is scattered as other weights' are."""
     table = Matrix("embedding", K, N, down=True, lookup=True)
-    assert calls(backward(table, T, CUBE)) == [("reduce_scatter", "depth", K * N / 8)]
-    assert calls(forward(table, T, FLAT)) == [("all_gather", "rows", K * N / 4)]
-    assert gathered(table, T, FLAT) == 2 * (K * N / 4 - K * N / 8)
+    assert calls(backward_messages(table, T, CUBE)) == [("reduce_scatter", "depth", K * N / 8)]
+    assert calls(forward_messages(table, T, FLAT)) == [("all_gather", "rows", K * N / 4)]
+    assert gathered_elements(table, T, FLAT) == 2 * (K * N / 4 - K * N / 8)
 
 
 def test_elements_that_a_rank_sends():
     """Rings send (n - 1) / n of a buffer, twice that to reduce it (nccl-tests): eight ranks along
     depth, four along columns."""
-    found = forward(UP, T, CUBE)
-    every = [*found.weights, *found.waited_for]
+    found = forward_messages(UP, T, CUBE)
+    every = [*found.weights, *found.blocking]
     gathering, summing = 7 / 8 * K * N / 8, 2 * 3 / 4 * T / 8 * N / 2
     assert elements_sent(every, CUBE.mesh) == gathering + summing
 
@@ -137,7 +144,7 @@ def test_elements_that_a_rank_sends():
 )
 def test_the_product_of_a_rank(grid, product):
     """Rows, columns and depth of the sum: every rank has an equal part of 2 T N K FLOPs."""
-    found = gemm(UP, T, grid)
+    found = local_gemm(UP, T, grid)
     assert (found.m, found.n, found.k) == product
     assert np.prod(product) * grid.size == T * N * K
 
@@ -159,7 +166,7 @@ def test_ranks_that_share_something(grid, tokens, hidden, features, weights):
 def test_elements_held_and_gathered(grid, x, y, w):
     """Between products x and y are divided as named; a product gathers x (2-D) and w, and makes a
     whole gradient of w."""
-    assert kept(UP, T, grid) == T * K / x + T * N / y
+    assert kept_elements(UP, T, grid) == T * K / x + T * N / y
     more = {FLAT: T * K / 2 - T * K / 8, DEEP: T * K / 16 - T * K / 64, CUBE: 0}[grid]
     held = {FLAT: 8, DEEP: 8, CUBE: 64}[grid]
-    assert gathered(UP, T, grid) == more + 2 * (K * N / w - K * N / held)
+    assert gathered_elements(UP, T, grid) == more + 2 * (K * N / w - K * N / held)

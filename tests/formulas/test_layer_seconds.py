@@ -135,8 +135,8 @@ def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
     with_ = group_of(question, "tp=4 pp=2").stages
     bare = replace(question, software=replace(question.software, pipeline_floor=0.0))
     without = group_of(bare, "tp=4 pp=2").stages
-    added = floored(without.slowest[0], 3 * (2.5e-3 + 3 * 2e-3))
-    assert with_.slowest[0] - without.slowest[0] == pytest.approx(added * shown)
+    added = floored(without.slowest_seconds[0], 3 * (2.5e-3 + 3 * 2e-3))
+    assert with_.slowest_seconds[0] - without.slowest_seconds[0] == pytest.approx(added * shown)
     assert (with_.forward - without.forward)[1, 0] == pytest.approx(added * shown / 2.5)
     both = (costs_of(q, "tp=4 pp=2").seconds["launch"] for q in (question, bare))
     # A step's parts are means over the ranks; the first has the embedding and two blocks.
@@ -145,7 +145,7 @@ def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
     # The last rank idles while the first, two blocks and the embedding, runs one micro-batch.
     first = (without.forward + without.backward)[0, 0]
     added = floored(first, 3 * (2.5e-3 + 3 * 2e-3))
-    assert with_.idle[0] - without.idle[0] == pytest.approx(added * shown)
+    assert with_.idle_seconds[0] - without.idle_seconds[0] == pytest.approx(added * shown)
 
 
 # Tables of whole layers
@@ -194,8 +194,10 @@ def test_a_middle_rank_adds_to_the_idle_time_as_often_as_it_is_there():
     added = [floored(s, n * (2.5e-3 + 3 * 2e-3)) for s, n in zip(seconds, (2, 1, 2), strict=True)]
     slowest = int(seconds.argmax())
     others = added[0] + 2 * added[1] + added[2] - added[slowest]
-    assert with_.idle[0] - without.idle[0] == pytest.approx(others)
-    flat = [group_of(task(16, 16, software=s), "tp=4 dp=4").stages.slowest for s in (slow, bare)]
+    assert with_.idle_seconds[0] - without.idle_seconds[0] == pytest.approx(others)
+    flat = [
+        group_of(task(16, 16, software=s), "tp=4 dp=4").stages.slowest_seconds for s in (slow, bare)
+    ]
     assert flat[0] == flat[1]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.pipeline.schedule import Placement
-from plan3d.simulator.pipeline.schedules import SCHEDULES, code, placement
+from plan3d.simulator.pipeline.schedules import SCHEDULES, placement, schedule_code
 from plan3d.simulator.pipeline.stage_placement import (
     Cut,
     balanced_layers,
@@ -45,7 +45,7 @@ def test_the_placement_of_every_schedule():
     v_shaped, two_way = ("zb-v", "dualpipe-v"), ("dualpipe", "chimera")
     for schedule in SCHEDULES:
         expected = V if schedule in v_shaped else TWO_WAY if schedule in two_way else LOOPED
-        assert placement(np.array([code(schedule)])).tolist() == [expected]
+        assert placement(np.array([schedule_code(schedule)])).tolist() == [expected]
 
 
 def test_ranks_of_chunks():
@@ -163,9 +163,9 @@ def test_ranks_with_equal_layers_are_one_class():
     assert found.rank.tolist() == [0, 1, 3]
     assert found.last_rank.tolist() == [0, 2, 3]
     assert found.ranks_alike.tolist() == [1, 2, 1]
-    assert found.total.tolist() == [10, 1, 1]
+    assert found.total_layers.tolist() == [10, 1, 1]
     # Layers of all earlier ranks: those a class waits for while the pipeline fills.
-    assert found.before.tolist() == [[0, 0, 0], [2, 1, 0], [8, 1, 0]]
+    assert found.layers_before.tolist() == [[0, 0, 0], [2, 1, 0], [8, 1, 0]]
 
 
 def test_of_two_copies_the_middle_ranks_defer_most_and_none_waits_for_earlier_ones():
@@ -173,7 +173,7 @@ def test_of_two_copies_the_middle_ranks_defer_most_and_none_waits_for_earlier_on
     assert found.rank.tolist() == [0, 1]
     assert found.ranks_alike.tolist() == [2, 2]
     assert found.last_rank.tolist() == [0, 1]
-    assert not found.before.any()
+    assert not found.layers_before.any()
     six = layout(cut(PLAIN, 6, (2, 2, 2, 2, 2, 2), TWO_WAY))
     assert six.rank.tolist() == [0, 1]
     assert six.last_rank.tolist() == [0, 2]
@@ -184,7 +184,7 @@ def test_every_rank_on_its_own():
     assert found.counts.tolist() == [[2, 1, 0], [3, 0, 0], [3, 0, 0], [2, 0, 1]]
     assert found.rank.tolist() == found.last_rank.tolist() == [0, 1, 2, 3]
     assert found.ranks_alike.tolist() == [1, 1, 1, 1]
-    assert found.before[:, 0].tolist() == [0, 2, 5, 8]
+    assert found.layers_before[:, 0].tolist() == [0, 2, 5, 8]
 
 
 def test_blocks_of_several_kinds_keep_their_order():

@@ -97,7 +97,7 @@ def test_fp32_activations_are_twice_as_large():
     again = costs_of(listed(), "precision=fp32 recompute=full")
     assert again.memory["buffers"] == 2 * 8e6
     stages = group_of(listed(3), "pp=3 precision=fp32").stages
-    assert stages.hop[0] == pytest.approx(send(2 * 2e6))
+    assert stages.hop_seconds[0] == pytest.approx(send(2 * 2e6))
 
 
 def test_layers_are_sharded_one_by_one():
@@ -124,7 +124,9 @@ def test_a_send_is_the_mean_over_the_cuts(layout, layers, sends):
     stages = group_of(
         question, f"pp={len(sends) + 1} micro_batch=2 layers_per_stage={layout}"
     ).stages
-    assert stages.hop[0] == pytest.approx(sum(send(2 * size) for size in sends) / len(sends))
+    assert stages.hop_seconds[0] == pytest.approx(
+        sum(send(2 * size) for size in sends) / len(sends)
+    )
 
 
 def test_activations_of_a_listed_layer_go_to_the_host():

@@ -12,8 +12,8 @@ from round_numbers import ACCELERATOR, MODEL, cluster, costs_of, stack, task
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import RECIPES, Precision
-from plan3d.simulator.layers.layer_kinds import local_strategies
-from plan3d.simulator.layers.losses import bytes_of_logit, summing_seconds
+from plan3d.simulator.layers.layer_kinds import layer_context
+from plan3d.simulator.layers.losses import logit_bytes, summing_seconds
 from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.plan.codes import Loss
 
@@ -58,9 +58,9 @@ def test_a_loss_of_liger_on_a100():
     model = replace(MODEL, hidden=4096, vocabulary=128256)
     question = task(cluster=cluster(1, accelerator=a100), model=model, software=LIGER)
     s = Strategy.of(loss=Loss.FUSED_LINEAR)
-    local = local_strategies(question, RECIPES[Precision.BF16], s)
+    local = layer_context(question, RECIPES[Precision.BF16], s)
     assert summing_seconds(local)[0] == pytest.approx(58.6e-3, rel=0.01)
-    assert bytes_of_logit(local)[0] == pytest.approx(np.array([0.30]), rel=0.05)
+    assert logit_bytes(local)[0] == pytest.approx(np.array([0.30]), rel=0.05)
 
 
 def test_a_loss_that_a_stack_lacks_is_refused():

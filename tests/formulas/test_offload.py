@@ -37,7 +37,7 @@ from plan3d.simulator.step.offload import (
     host_update,
     moved_bytes,
     node_bytes,
-    owned,
+    owned_parameters,
 )
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
@@ -90,7 +90,7 @@ def test_a_copy_shows_when_it_outlasts_what_it_runs_beside():
 def test_a_rank_updates_all_its_weights_or_its_shard():
     """Four replicas, pp = 2: dense weights of either rank, without ZeRO and with."""
     first, last = 2 * LAYER + TABLE, 2 * LAYER + TABLE + 1024
-    found = owned(group_of(task(8, 8), "pp=2 dp=4").stages.weights)[..., 0]
+    found = owned_parameters(group_of(task(8, 8), "pp=2 dp=4").stages.weights)[..., 0]
     assert found.tolist() == [[first, last], [first / 4, last / 4]]
 
 
@@ -98,7 +98,7 @@ def test_a_rank_updates_its_experts_too():
     """ep = 4 of eight: two of eight experts a layer, which two ranks hold."""
     dense = 4 * (4 * 1024**2 + 2 * 1024 + 8 * 1024) + 2 * TABLE + 1024
     experts = 4 * 2 * 2 * 1024 * 4096
-    found = owned(group_of(task(8, 8, sparse()), "dp=8 ep=4").stages.weights)
+    found = owned_parameters(group_of(task(8, 8, sparse()), "dp=8 ep=4").stages.weights)
     assert found.ravel().tolist() == [dense + experts, dense / 8 + experts / 2]
 
 
@@ -390,6 +390,6 @@ def test_micro_batches_in_flight_wait_on_the_host_too():
     costs = costs_of(task(2), "pp=2 offload_activations=100")
     stages = costs.groups[0].stages
     layer, head = 32 * 1024**2, 4 * 1024**2
-    assert stages.on_host[:, 0].tolist() == [2 * 2 * layer, 2 * layer + head]
+    assert stages.host_activations[:, 0].tolist() == [2 * 2 * layer, 2 * layer + head]
     assert stages.activations[:, 0].tolist() == [0, 0]
     assert costs.node_bytes == 2 * 2 * layer + 2 * layer + head

@@ -9,9 +9,9 @@ import pytest
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.interleaved import turns
+from plan3d.simulator.pipeline.interleaved import turn_sends
 from plan3d.simulator.pipeline.schedule import Sizes
-from plan3d.simulator.pipeline.schedules import SCHEDULES, code, sends
+from plan3d.simulator.pipeline.schedules import SCHEDULES, schedule_code, sends
 
 
 def sizes(*values):
@@ -23,7 +23,7 @@ def shown(schedule, p, m, v=1, g=0, overlapped=0, contention=0.0, slack=0.0):
     """Sends of a schedule by the function that the step uses."""
     one = sizes(p, v, g or p, m)
     how = np.array([float(overlapped)]), contention, slack
-    return sends(np.array([code(schedule)]), one, *how)[0]
+    return sends(np.array([schedule_code(schedule)]), one, *how)[0]
 
 
 def test_1f1b():
@@ -54,8 +54,8 @@ def test_groups_longer_than_the_pipeline_come_back_in_time():
     """Six micro-batches a group on four ranks; a last group of four is waited for again."""
     assert shown("interleaved", 4, 12, v=2, g=6, overlapped=1) == 6
     assert shown("interleaved", 4, 10, v=2, g=6, overlapped=1) == 6 + 4
-    assert turns(sizes(4, 3, 6, 10))[0] == 6 + 2 * 4
-    assert turns(sizes(4, 3, 4, 4))[0] == 6 + 2 * (4 + 4)
+    assert turn_sends(sizes(4, 3, 6, 10))[0] == 6 + 2 * 4
+    assert turn_sends(sizes(4, 3, 4, 4))[0] == 6 + 2 * (4 + 4)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def simulated(p, m, head, hop):
     passes = {name: np.full(2 * p, value) for name, value in each.items()}
     for column in passes.values():
         column[-1] *= 1 + head
-    times = StageTimes(**passes, hop=hop, held=0.5)
+    times = StageTimes(**passes, hop=hop, blocking_share=0.5)
     return simulate(graph(SCHEDULES["zb-v"], p, 2, m), times).step_seconds
 
 
@@ -139,7 +139,7 @@ def test_a_longer_first_rank_shows_the_sends_of_its_own(p, m, head):
 
 
 def test_schedules_of_one_table_do_not_mix():
-    codes = np.array([code(name) for name in ("1f1b", "interleaved", "gpipe", "zb-v")])
+    codes = np.array([schedule_code(name) for name in ("1f1b", "interleaved", "gpipe", "zb-v")])
     rows = Sizes(*(np.array(row, float) for row in ([4] * 4, [1, 2, 1, 2], [4] * 4, [8] * 4)))
     found = sends(codes, rows, np.array([0.0, 0, 1, 1]))
     assert found.tolist() == [16, 6 + 4 + 4 + 15, 6, 16]

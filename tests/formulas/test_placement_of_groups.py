@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.operators.collectives import ProcessGroup, place, split
+from plan3d.simulator.operators.collectives import ProcessGroup, place_group, split_group
 
 
 def cluster(gpus=64, domain=8):
@@ -24,7 +24,7 @@ def cluster(gpus=64, domain=8):
 
 def placed(ranks, stride, on):
     """Ranks, those in one domain, and domains."""
-    ((n,), (together,), (domains,)) = place(np.array([float(ranks)]), float(stride), on)
+    ((n,), (together,), (domains,)) = place_group(np.array([float(ranks)]), float(stride), on)
     return n, together, domains
 
 
@@ -130,7 +130,7 @@ def test_groups_on_racks_are_aligned(ranks, stride, expected):
 
 def test_a_group_on_unequal_racks_splits_without_rounding():
     """19 ranks on three racks: 6 1/3 of each, then three; rounding makes no fourth."""
-    within, across = split(groups(19, 19 / 3, 3), 19 / 3)
+    within, across = split_group(groups(19, 19 / 3, 3), 19 / 3)
     assert within == groups(19 / 3, 19 / 3, 1)
     assert across.domains == 3
 
@@ -155,7 +155,7 @@ def test_a_group_that_straddles_a_boundary():
 def test_a_column_of_groups():
     """Inside, longer than a domain and one rank, each as on its own; strides in a column too."""
     ranks, stride = np.array([8.0, 16.0, 1.0, 8.0]), np.array([1.0, 1.0, 8.0, 8.0])
-    group = place(ranks, stride, cluster())
+    group = place_group(ranks, stride, cluster())
     assert group.ranks.tolist() == [8, 16, 1, 8]
     assert group.in_domain.tolist() == [8, 8, 1, 1]
     assert group.domains.tolist() == [1, 2, 1, 8]
@@ -188,6 +188,6 @@ def groups(ranks, in_domain, domains):
 def test_groups_cut_into_groups(whole, size, within, across):
     """Source: hierarchical all-reduce (Jia et al. 2018); hybrid sharding (Zhao et al. 2023,
     section 3.2.2)."""
-    inner, outer = split(groups(*whole), size)
+    inner, outer = split_group(groups(*whole), size)
     assert inner == groups(*within)
     assert outer == groups(*across)

@@ -85,16 +85,18 @@ def test_spread():
     token crosses the fabric once a node).
     """
     nodes = np.array([1.5])
-    (seconds,) = collectives.spread(1.6e8, nodes, 2.0, across(4, 8), cluster())
+    (seconds,) = collectives.hierarchical_dispatch(1.6e8, nodes, 2.0, across(4, 8), cluster())
     assert seconds == near(LATENCY + 1.8e8 / NIC)
     # On two nodes half of those that want it are others.
-    (seconds,) = collectives.spread(1.6e8, nodes, 2.0, across(2, 8), cluster())
+    (seconds,) = collectives.hierarchical_dispatch(1.6e8, nodes, 2.0, across(2, 8), cluster())
     assert seconds == near(LATENCY + 1.2e8 / NIC)
 
 
 def test_root_of_a_spread():
     """4 x 10^8 bytes to both of 2 nodes: as many leave, and their root is 20,000."""
-    (seconds,) = collectives.spread(4e8, np.array([2.0]), 2.0, across(2, 8), cluster(root=1e-9))
+    (seconds,) = collectives.hierarchical_dispatch(
+        4e8, np.array([2.0]), 2.0, across(2, 8), cluster(root=1e-9)
+    )
     assert seconds == near(LATENCY + 2e-5 + 4e8 / NIC)
 
 
@@ -105,14 +107,16 @@ def test_spread_with_many_copies():
     """
     slow = replace(ALL_TO_ALL, latency=3e-3, latency_per_step=1e-4, bandwidth=1.4e12)
     nodes = np.array([1.0])
-    (seconds,) = collectives.spread(1e7, nodes, 640.0, across(2, 8), cluster(all_to_all=slow))
+    (seconds,) = collectives.hierarchical_dispatch(
+        1e7, nodes, 640.0, across(2, 8), cluster(all_to_all=slow)
+    )
     assert seconds == near(5e-3)
 
 
 def test_one_rank_exchanges_nothing():
     one, some = across(1, 1), np.array([1.0])
     assert collectives.all_to_all(1e9, one, cluster())[0] == 0
-    assert collectives.spread(1e9, some, 2.0, one, cluster())[0] == 0
+    assert collectives.hierarchical_dispatch(1e9, some, 2.0, one, cluster())[0] == 0
 
 
 def test_send():
@@ -166,7 +170,7 @@ def test_neighbour_exchange_behind_slow_fast_links():
 def servers(up, down, count, gpus=128, ranks=16):
     group = ProcessGroup(np.array([float(ranks)]), np.ones(1), np.array([float(ranks)]))
     on = replace(cluster(root=1e-9), gpus=gpus)
-    (seconds,) = collectives.through_servers(up, down, group, count, on)
+    (seconds,) = collectives.parameter_server_exchange(up, down, group, count, on)
     return seconds
 
 

@@ -114,12 +114,12 @@ def test_what_a_stage_costs_on_its_own():
         assert one.seconds.tolist() == [6 + delay, 6 + delay]
         assert one.forward.tolist() == [2, 2]
         assert one.backward.tolist() == [4, 4]
-        assert one.reduce.tolist() == [reduce, reduce]
-        assert one.gather.tolist() == [gather, gather]
-        assert one.optimizer == pytest.approx(200 * 30 / 1e4 / min(zero + 1, 2))
-        assert one.received.tolist() == one.sent.tolist() == [50, 50]
-        assert one.held.tolist() == [held, held]
-        assert one.per_flight.tolist() == [20 + 2 * 50] * 2
+        assert one.reduce_seconds.tolist() == [reduce, reduce]
+        assert one.gather_seconds.tolist() == [gather, gather]
+        assert one.optimizer_seconds == pytest.approx(200 * 30 / 1e4 / min(zero + 1, 2))
+        assert one.received_bytes.tolist() == one.sent_bytes.tolist() == [50, 50]
+        assert one.static_bytes.tolist() == [held, held]
+        assert one.micro_batch_bytes.tolist() == [20 + 2 * 50] * 2
 
 
 # Memory

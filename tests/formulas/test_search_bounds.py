@@ -133,7 +133,7 @@ def test_some_rank_holds_no_less_than_these():
     assert found.counts[2:].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
     assert found.ranks_alike.tolist() == [4, 0, 0, 0, 0]
     assert found.rank.tolist() == [3, 3, 3, 3, 3]
-    assert found.total.tolist() == [10, 1, 1]
+    assert found.total_layers.tolist() == [10, 1, 1]
 
 
 def test_ends_with_more_layers_than_the_others_count_as_asked_for():

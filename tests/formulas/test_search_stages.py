@@ -174,14 +174,14 @@ def test_a_choice_is_superfluous_when_another_is_never_worse():
         seconds=np.array([10.0, 12]),
         forward=np.array([5.0, 4]),
         backward=np.array([2.0, 6]),
-        reduce=np.array([4.0, 3]),
-        gather=np.array([1.0, 1]),
-        optimizer=np.array([3.0, 2]),
-        received=np.zeros(2),
-        sent=np.zeros(2),
-        tied=np.zeros(2),
-        held=np.zeros(2),
-        per_flight=np.zeros(2),
+        reduce_seconds=np.array([4.0, 3]),
+        gather_seconds=np.array([1.0, 1]),
+        optimizer_seconds=np.array([3.0, 2]),
+        received_bytes=np.zeros(2),
+        sent_bytes=np.zeros(2),
+        tied_embedding_seconds=np.zeros(2),
+        static_bytes=np.zeros(2),
+        micro_batch_bytes=np.zeros(2),
     )
     assert excess(two, whole(0), whole(1)).tolist() == [10 + 4 + 0 + 1]
     assert excess(two, whole(1), whole(0)).tolist() == [12 + 0 + 1 + 0]

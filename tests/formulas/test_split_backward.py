@@ -49,14 +49,14 @@ def test_each_pass_hides_its_own():
     stages = replace(
         group.stages,
         **{"forward": 2 * one, "backward": 3 * one, "weight_gradient": one},
-        **{"ranks_alike": 4 * one, "slowest": 5 * one[0], "idle": 9 * one[0]},
+        **{"ranks_alike": 4 * one, "slowest_seconds": 5 * one[0], "idle_seconds": 9 * one[0]},
     )
     assert stages.micro_batches == 8
-    delays = slot_delays.gathered(3 * one, 2 * one, 1e12 * one, stages, contention=0.0)
-    assert [part[1, 1].item() for part in delays.split] == pytest.approx([1, 1, 1])
-    assert [part[0, 0].item() for part in delays.split] == [3, 3, 2]
-    added = slot_delays.seconds(stages, delays)
+    delays = slot_delays.zero_3_delays(3 * one, 2 * one, 1e12 * one, stages, contention=0.0)
+    assert [part[1, 1].item() for part in delays.split_backward] == pytest.approx([1, 1, 1])
+    assert [part[0, 0].item() for part in delays.split_backward] == [3, 3, 2]
+    added = slot_delays.delay_seconds(stages, delays)
     assert added[1, 1].item() == pytest.approx(8 * 3 + 12 - 9)
     assert added[0, 0].item() == pytest.approx(8 * 8 + 3 * (5 + 5 - 3) - 9)
     whole = replace(stages, schedule=0 * stages.schedule)
-    assert slot_delays.seconds(whole, delays)[1, 1].item() == pytest.approx((8 + 3) * 3)
+    assert slot_delays.delay_seconds(whole, delays)[1, 1].item() == pytest.approx((8 + 3) * 3)

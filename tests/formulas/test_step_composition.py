@@ -210,7 +210,7 @@ def test_a_step_event_by_event():
     assert x.pipeline_seconds == pytest.approx(19)
     assert x.step_seconds == pytest.approx(19 + 200 * UPDATE)
     assert x.closed_form == pytest.approx(2 * 6 + 6 + 2 * 0.5 + 200 * UPDATE)
-    assert x.kept.tolist() == [20, 20]
+    assert x.activations.tolist() == [20, 20]
     assert rescore(costs(task(2, 2), "pp=2")) == pytest.approx([19 + 200 * UPDATE])
 
 
@@ -224,9 +224,9 @@ def test_what_is_left_of_a_step_comes_after_the_pipeline():
 def test_sends_that_are_not_overlapped_hold_both_ranks_for_a_half():
     """A rank of interleaved stages sends both directions in one exchange, and receives beside."""
     x = timeline_of(task(4, 8, (layer(),) * 8), Plan.parse("pp=4 virtual_stages=2 overlap_p2p=0"))
-    assert x.times.held == 0.5
+    assert x.times.blocking_share == 0.5
     overlapped = timeline_of(task(4, 8, (layer(),) * 8), Plan.parse("pp=4 virtual_stages=2"))
-    assert overlapped.times.held == 0
+    assert overlapped.times.blocking_share == 0
 
 
 def test_zb_h2_holds_back_as_many_weight_gradients_as_it_needs():

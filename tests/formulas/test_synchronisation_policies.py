@@ -72,7 +72,7 @@ def near(expected):
 
 
 def took(policy, size, ranks, element=4.0):
-    (seconds,) = gradient_exchange.seconds(element, policy, size, ranks, cluster())
+    (seconds,) = gradient_exchange.exchange_seconds(element, policy, size, ranks, cluster())
     return seconds
 
 
@@ -163,7 +163,7 @@ def test_hierarchical_gossip(topology):
 def test_a_column_of_gossiping_groups():
     """Groups of several sizes in one call, each with its own graph."""
     groups = ProcessGroup(np.array([8.0, 2.0, 1.0]), np.array([8.0, 2.0, 1.0]), np.ones(3))
-    seconds = gradient_exchange.seconds(2.0, gossip(Topology.RING), 1e8, groups, cluster())
+    seconds = gradient_exchange.exchange_seconds(2.0, gossip(Topology.RING), 1e8, groups, cluster())
     assert seconds.tolist() == near([5e-6 + 4e8 / 5e10, 5e-6 + 2e8 / 5e10, 0.0])
 
 
@@ -223,7 +223,7 @@ def test_seconds_to_compress(method, passes):
 
 def buckets(policy, parameters, ranks, units=2.0, **software):
     columns = (np.array([float(value)]) for value in (parameters, ranks, units))
-    (found,) = gradient_exchange.buckets(task(**software), policy, *columns)
+    (found,) = gradient_exchange.bucket_count(task(**software), policy, *columns)
     return found
 
 
@@ -251,20 +251,24 @@ def test_buckets_of_a_plan():
 
 def test_messages():
     """A ring and a hierarchy send 2 (n - 1), a tree 2 log2 n, a server's worker one each way."""
-    assert gradient_exchange.messages(SyncPolicy(), 8, 0.0) == 14
-    assert gradient_exchange.messages(SyncPolicy(sync=Sync.RING), 5, 0.0) == 8
-    assert gradient_exchange.messages(SyncPolicy(sync=Sync.TREE), 8, 0.0) == 6
-    assert gradient_exchange.messages(SyncPolicy(sync=Sync.TREE), 9, 0.0) == 8
-    assert gradient_exchange.messages(SyncPolicy(sync=Sync.PARAMETER_SERVER), 8, 0.0) == 1
-    assert gradient_exchange.messages(gossip(Topology.TORUS), 16, 4.0) == 4
+    assert gradient_exchange.message_count(SyncPolicy(), 8, 0.0) == 14
+    assert gradient_exchange.message_count(SyncPolicy(sync=Sync.RING), 5, 0.0) == 8
+    assert gradient_exchange.message_count(SyncPolicy(sync=Sync.TREE), 8, 0.0) == 6
+    assert gradient_exchange.message_count(SyncPolicy(sync=Sync.TREE), 9, 0.0) == 8
+    assert gradient_exchange.message_count(SyncPolicy(sync=Sync.PARAMETER_SERVER), 8, 0.0) == 1
+    assert gradient_exchange.message_count(gossip(Topology.TORUS), 16, 4.0) == 4
 
 
 def test_servers():
     """One, or as many as nodes: 20 GPUs are three nodes of eight."""
-    assert gradient_exchange.servers(SyncPolicy(sync=Sync.PARAMETER_SERVER), cluster()) == 1
-    assert gradient_exchange.servers(SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster()) == 4
+    assert gradient_exchange.server_count(SyncPolicy(sync=Sync.PARAMETER_SERVER), cluster()) == 1
     assert (
-        gradient_exchange.servers(SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster(20)) == 3
+        gradient_exchange.server_count(SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster())
+        == 4
+    )
+    assert (
+        gradient_exchange.server_count(SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), cluster(20))
+        == 3
     )
 
 
@@ -276,27 +280,27 @@ def test_averaging_of_plans():
     """
     plans = Plan(tp=np.array([8, 2]), dp=np.array([4, 8])).table()
     ring = gossip(Topology.RING)._replace(period=3)
-    period, second = gradient_exchange.averaging(task(), ring, plans)
+    period, second = gradient_exchange.averaging_period(task(), ring, plans)
     assert period.tolist() == [3, 3]
     assert second.tolist() == near([1 / 3, (1 + 2**0.5) / 3])
     one_peer = gossip(Topology.ONE_PEER_EXPONENTIAL)._replace(period=3)
-    period, second = gradient_exchange.averaging(task(), one_peer, plans)
+    period, second = gradient_exchange.averaging_period(task(), one_peer, plans)
     assert period.tolist() == [6, 9]
     assert second.tolist() == [0, 0]
     nodes = gossip(Topology.RING, Sync.HIERARCHICAL_GOSSIP)
-    period, second = gradient_exchange.averaging(task(), nodes, plans)
+    period, second = gradient_exchange.averaging_period(task(), nodes, plans)
     assert period.tolist() == [1, 1]
     assert second.tolist() == near([1 / 3, 0.0])
-    period, second = gradient_exchange.averaging(task(), SyncPolicy(period=5), plans)
+    period, second = gradient_exchange.averaging_period(task(), SyncPolicy(period=5), plans)
     assert (period.tolist(), second.tolist()) == ([5, 5], [0, 0])
 
 
 def test_mixing_of_a_plan():
     """8 replicas with tp = 4, two a node: to 1, 2 and 4 further; one, both and both leave."""
-    found = gradient_exchange.mixing_of(task(), gossip(Topology.EXPONENTIAL), 8, 4)
+    found = gradient_exchange.replica_mixing(task(), gossip(Topology.EXPONENTIAL), 8, 4)
     assert tuple(found) == near((3.0, 5.0, 3.0, 1, 0.5))
     nodes = gossip(Topology.EXPONENTIAL, Sync.HIERARCHICAL_GOSSIP)
     # Four nodes, to 1 and 2 further.
-    assert tuple(gradient_exchange.mixing_of(task(), nodes, 8, 4)) == near(
+    assert tuple(gradient_exchange.replica_mixing(task(), nodes, 8, 4)) == near(
         (2.0, 2.0, 2.0, 1, 1 / 3)
     )

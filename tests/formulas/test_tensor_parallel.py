@@ -179,7 +179,7 @@ def test_context_ranks_send_their_part_of_the_sequence():
 def test_a_boundary_leaves_the_domain_where_the_pipeline_does(text, gpus, seconds):
     model = replace(MODEL, order=(0,) * 8)
     stages = group_of(task(gpus, 16, model), text).stages
-    assert stages.hop[0] == pytest.approx(seconds)
+    assert stages.hop_seconds[0] == pytest.approx(seconds)
 
 
 # Shares
@@ -236,7 +236,7 @@ def test_pipeline_sends_are_split_over_tensor_ranks(scatter_gather, text, share)
     parallelism it has no more than that."""
     question = task(8 if "tp=4" in text else 2, software=stack(scatter_gather=scatter_gather))
     stages = group_of(question, f"{text} pp=2 dp=1").stages
-    assert stages.hop[0] == pytest.approx(send(HIDDEN / share))
+    assert stages.hop_seconds[0] == pytest.approx(send(HIDDEN / share))
 
 
 def test_boundary_tensors_are_kept_for_every_micro_batch_in_flight():

@@ -126,7 +126,7 @@ def test_where_multi_token_prediction_is(text, expected):
 
 
 def tied_seconds(model, text, gpus):
-    return float(group_of(task(gpus, 16, model), text).stages.end_sync[0])
+    return float(group_of(task(gpus, 16, model), text).stages.tied_embedding_seconds[0])
 
 
 @pytest.mark.parametrize("tp", [1, 2, 4])

@@ -8,8 +8,13 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.pipeline.looped_makespan import makespan
-from plan3d.simulator.pipeline.stage_placement import Cut, longest
-from plan3d.simulator.pipeline.uneven_chunks import GROUPS, GUESSES, longest_paths, seconds
+from plan3d.simulator.pipeline.stage_placement import Cut, longest_chunk_paths
+from plan3d.simulator.pipeline.uneven_chunks import (
+    LENGTH_GUESSES,
+    PATH_GROUPS,
+    longest_paths,
+    path_seconds,
+)
 
 KINDS = ("block 0", "embedding", "head")
 EQUAL = (1.0, 0.0, 1.0)
@@ -68,8 +73,8 @@ def test_layers_on_the_longest_path_of_the_small_case():
     forward   2 + 2 + 1 + (1 and the head) + (1 and the head): 7 blocks, 2 heads, 2 embeddings
     backward  (1 and the head) twice, 1 + 2 + 2: the same, and 7 + 2 + 2 (7 + 2) seconds are 27
     """
-    (found,) = longest((Cut((0,) * 5, KINDS, 2, (2, 1, 1, 1), group=2, lengths=EQUAL),))
-    assert found[: len(GUESSES)].tolist() == len(GUESSES) * [[7, 2, 2, 7, 2, 2]]
+    (found,) = longest_chunk_paths((Cut((0,) * 5, KINDS, 2, (2, 1, 1, 1), group=2, lengths=EQUAL),))
+    assert found[: len(LENGTH_GUESSES)].tolist() == len(LENGTH_GUESSES) * [[7, 2, 2, 7, 2, 2]]
     # With a long head each further group adds R's own work, of two micro-batches.
     assert found[-1].tolist() == [4, 0, 2, 4, 0, 2]
 
@@ -77,9 +82,9 @@ def test_layers_on_the_longest_path_of_the_small_case():
 def test_equal_chunks_need_no_search():
     """4 blocks in chunks of 1 on two ranks: R does 2 blocks and the head for each micro-batch once
     a first chunk, with the embedding, has run, which runs back at the end."""
-    (found,) = longest((Cut((0,) * 4, KINDS, 2, (1, 1, 1, 1), group=2, lengths=EQUAL),))
-    each = found.reshape(len(GROUPS) + 1, len(GUESSES), 2, 3)
-    for k, paths in zip(GROUPS, each, strict=False):
+    (found,) = longest_chunk_paths((Cut((0,) * 4, KINDS, 2, (1, 1, 1, 1), group=2, lengths=EQUAL),))
+    each = found.reshape(len(PATH_GROUPS) + 1, len(LENGTH_GUESSES), 2, 3)
+    for k, paths in zip(PATH_GROUPS, each, strict=False):
         assert (paths == [2 * k * 2 + 1, 1, 2 * k]).all()
     assert (each[-1] == [2 * 2, 0, 2]).all()
 
@@ -99,7 +104,9 @@ def test_many_chunks_count_as_the_largest_of_their_turn():
     the last rank has 2 + 41 + 3 blocks and the head; 2 + 1 first blocks let it begin."""
     chunks = np.ones(129, int)
     chunks[[0, -2]] = 2, 3
-    (found,) = longest((Cut((0,) * 132, KINDS, 3, tuple(chunks.tolist()), 0, 0, 3, EQUAL),))
+    (found,) = longest_chunk_paths(
+        (Cut((0,) * 132, KINDS, 3, tuple(chunks.tolist()), 0, 0, 3, EQUAL),)
+    )
     assert found[0].tolist() == 2 * [3 * 46 + 3, 1, 3]
 
 
@@ -110,18 +117,18 @@ def test_many_chunks_count_as_the_largest_of_their_turn():
 def test_seconds_between_the_groups_that_are_known(groups, expected):
     """After 1, 2 and 5 groups 20, 30 and 63 seconds, and 11 for each further one: straight lines
     between them."""
-    assert GROUPS == (1, 2, 5)
+    assert PATH_GROUPS == (1, 2, 5)
     paths = np.array([20.0, 30, 63, 11])[:, None]
-    assert seconds(paths, np.array([float(groups)])) == pytest.approx(expected)
+    assert path_seconds(paths, np.array([float(groups)])) == pytest.approx(expected)
 
 
 def test_the_longest_path_counts():
     """Of two guesses the larger sum: 20 or 25 after one group, 63 + 11 or 60 + 15 after six."""
     paths = np.array([[20.0, 25], [30, 34], [63, 60], [11, 15]]).reshape(-1, 1)
-    assert seconds(paths, np.array([1.0])) == 25
-    assert seconds(paths, np.array([6.0])) == 60 + 15
+    assert path_seconds(paths, np.array([1.0])) == 25
+    assert path_seconds(paths, np.array([6.0])) == 60 + 15
 
 
 @pytest.mark.parametrize("chunks", [(4,), (2, 2)])
 def test_pipelines_of_whole_stages_have_no_such_path(chunks):
-    assert not longest((Cut((0,) * 4, KINDS, len(chunks), chunks),)).any()
+    assert not longest_chunk_paths((Cut((0,) * 4, KINDS, len(chunks), chunks),)).any()

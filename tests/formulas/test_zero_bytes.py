@@ -21,7 +21,7 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.operators.collectives import ProcessGroup
-from plan3d.simulator.pipeline.schedules import code
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.plan import Plan
@@ -63,11 +63,11 @@ def weights(dense, expert=0.0, ranks=4.0, expert_ranks=2.0):
         expert=np.array([[expert]]),
         units=np.array([[5.0]]),
         unit_parameters=np.array([[dense / 5]]),
-        copies=np.zeros((1, 1)),
-        matrices=np.zeros((1, 1)),
-        scaled=np.zeros((1, 1)),
-        orthogonal=np.zeros((1, 1)),
-        expert_orthogonal=np.zeros((1, 1)),
+        scaled_copies=np.zeros((1, 1)),
+        matrix_parameters=np.zeros((1, 1)),
+        scaled_parameters=np.zeros((1, 1)),
+        orthogonalisation=np.zeros((1, 1)),
+        expert_orthogonalisation=np.zeros((1, 1)),
         data_group=group(ranks),
         expert_group=group(expert_ranks),
     )
@@ -170,7 +170,7 @@ def test_the_other_copy_is_a_pipeline_away(text, gpus, group):
 
 
 def test_a_table_may_mix_schedules_with_one_copy_and_with_two():
-    both = np.array([code("1f1b"), code("dualpipe")])
+    both = np.array([schedule_code("1f1b"), schedule_code("dualpipe")])
     costs = evaluate(task(4, 8), Plan(pp=2, dp=2, zero=1, schedule=both))
     first = 2 * LAYER + 1024**2
     assert costs.memory["optimizer"].tolist() == [12 * first / 2, 12 * PARAMETERS / 4]

@@ -14,13 +14,8 @@ from round_numbers import group_of, stack, task
 
 from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
-from plan3d.simulator.step.data_parallel import (
-    Synchronisation,
-    every_slot,
-    exposed,
-    mixed_seconds,
-    seconds,
-)
+from plan3d.simulator.step.data_parallel import Synchronisation, mixed_seconds, sync_seconds
+from plan3d.simulator.step.slot_delays import exposed_seconds, full_backward_delay
 
 MS = 1e-3
 SYNC = Synchronisation(
@@ -45,14 +40,14 @@ def stages(forward, backward, slowest, alike=(1,), virtual=1, end_sync=0, **befo
     return replace(
         _ANY,
         micro_batches=np.array([4.0]),
-        virtual=np.array([float(virtual)]),
-        slowest=np.array([slowest * MS]),
+        virtual_stages=np.array([float(virtual)]),
+        slowest_seconds=np.array([slowest * MS]),
         forward=column(forward),
         backward=column(backward),
         forward_before=column(before.get("forward_before", none)),
         backward_before=column(before.get("backward_before", none)),
         ranks_alike=np.array(alike, float)[:, None],
-        end_sync=np.array([end_sync * MS]),
+        tied_embedding_seconds=np.array([end_sync * MS]),
     )
 
 
@@ -63,7 +58,7 @@ ONE = stages([2.5], [8], 10.5)
 def milliseconds(zero, one=ONE, policy=PLAIN, sync=SYNC, **software):
     """Exposed milliseconds: [reduction overlapped][gather overlapped]."""
     question = task(2, software=stack(**software))
-    found = seconds(question, sync, one, [zero], policy)
+    found = sync_seconds(question, sync, one, [zero], policy)
     return (found[zero][..., 0] / MS).round(9).tolist()
 
 
@@ -73,7 +68,7 @@ def milliseconds(zero, one=ONE, policy=PLAIN, sync=SYNC, **software):
 def test_exchanges_of_experts_keep_the_links_from_other_collectives():
     """They are a fifth of the passes: gradients of 10 ms hide behind 6.4 of 8 ms, and those of
     ZeRO 3, with weights of 4 ms, behind 2 of 2.5 ms and 6.4 of 8."""
-    busy = replace(ONE, free=np.array([[0.8]]))
+    busy = replace(ONE, a2a_free_share=np.array([[0.8]]))
     assert milliseconds(0, busy)[1][1] == pytest.approx(3.6 + 0.25 * 6.4)
     shown = (4 - 2) + 0.5 * 2 + (10 - 6.4) + 0.5 * 6.4
     assert milliseconds(3, busy)[1][1] == pytest.approx(4 * shown)
@@ -81,16 +76,16 @@ def test_exchanges_of_experts_keep_the_links_from_other_collectives():
 
 def test_what_is_longer_than_its_window_shows():
     """12 ms behind 8 ms: 4 show, and .25 of the shorter because both slow each other."""
-    assert exposed(np.array(12.0), np.array(8.0), np.array(1.0), 0.25) == 4 + 0.25 * 8
-    assert exposed(np.array(12.0), np.array(8.0), np.array(1.0), 0.0) == 4
+    assert exposed_seconds(np.array(12.0), np.array(8.0), np.array(1.0), 0.25) == 4 + 0.25 * 8
+    assert exposed_seconds(np.array(12.0), np.array(8.0), np.array(1.0), 0.0) == 4
 
 
 def test_the_last_piece_shows_because_nothing_follows_it():
-    assert exposed(np.array(6.0), np.array(8.0), np.array(2.0), 0.25) == 2 + 0.25 * 6
+    assert exposed_seconds(np.array(6.0), np.array(8.0), np.array(2.0), 0.25) == 2 + 0.25 * 6
 
 
 def test_overlap_never_shows_more_than_none():
-    assert exposed(np.array(6.0), np.array(8.0), np.array(5.0), 0.5) == 6
+    assert exposed_seconds(np.array(6.0), np.array(8.0), np.array(5.0), 0.5) == 6
 
 
 def test_zero_0_all_reduces_gradients_once():
@@ -170,13 +165,13 @@ def test_a_delay_of_every_micro_batch_is_composed_as_the_step_is(virtual, fillin
     """Ranks of 16, 14 (two alike) and 10 ms, delayed by 2, 1 and 1 ms: four times what the
     slowest gains (18 - 16), and the others' (2 + 2 x 1 + 1 - 2) while the pipeline fills."""
     three = stages([7, 6, 4], [9, 8, 6], 16, alike=[1, 2, 1], virtual=virtual)
-    assert every_slot(three, column([2, 1, 1])) == pytest.approx((4 * 2 + filling) * MS)
+    assert full_backward_delay(three, column([2, 1, 1])) == pytest.approx((4 * 2 + filling) * MS)
 
 
 def test_another_rank_may_become_the_slowest():
     """16 + 1 and 14 + 5 ms: the step grows by 19 - 16 a micro-batch; filling by 1 + 5 - 3."""
     two = stages([7, 6], [9, 8], 16, alike=[1, 1])
-    assert every_slot(two, column([1, 5])) == pytest.approx((4 * 3 + 3) * MS)
+    assert full_backward_delay(two, column([1, 5])) == pytest.approx((4 * 3 + 3) * MS)
 
 
 # Averaging weights instead of gradients

@@ -186,7 +186,7 @@ def _notes(learned: Learned) -> list[str]:
 def _odd_peaks(learned: Learned) -> list[str]:
     """Peaks that contradict what is predicted of them, and what follows from those above it."""
     assert learned.calibration.peaks
-    alone = {run.peak: run.alone for run in learned.calibration.peaks.held}
+    alone = {run.peak: run.isolated for run in learned.calibration.peaks.held}
     out = []
     for i in learned.contradicting_peaks:
         run = learned.peaks[i]

@@ -79,7 +79,11 @@ def record(x: PlanTimeline) -> dict[str, Any]:
 def ranks(x: PlanTimeline) -> list[dict[str, Any]]:
     """What every pipeline rank does."""
     t = x.timeline
-    columns = (t.busy.tolist(), t.idle.tolist(), t.peak(x.kept, x.pending).tolist())
+    columns = (
+        t.busy.tolist(),
+        t.idle.tolist(),
+        t.peak(x.activations, x.weight_gradient_inputs).tolist(),
+    )
     return [
         {
             "rank": rank,

@@ -43,7 +43,7 @@ def gpus(task: Task) -> str:
 
 def sentence(costs: Costs, tokens: float | None = None, price: float | None = None) -> str:
     """The answer in one sentence: the step of one plan, or what training takes, with its 80 %."""
-    task, one = costs.task, costs.one()
+    task, one = costs.task, costs.row()
     low, high = report.bounds(one)
     where = f"{gpus(task)}{'' if one.fits else ', where it does not fit'}"
     if tokens is not None:
@@ -89,7 +89,7 @@ def facts(
 ) -> Items:
     """The question, what it left open, the plan, whether it fits, the nearest measured run, the
     goal."""
-    one, task = costs.one(), costs.task
+    one, task = costs.row(), costs.task
     open_ = [] if args is None else assumed(args, task.model, task.sequence, task.global_batch)
     question = [*asked(task, number_format(one.plans)), *(("assumed", line) for line in open_)]
     told = [("plan", str(one.plans.take(0))), ("memory", fits(one, limit)), *_seen(one)]
@@ -120,7 +120,7 @@ def asked(task: Task, precision: str) -> Items:
 
 def fits(costs: Costs, limit: float | None = None) -> str:
     """Whether one plan fits, with which margin and how likely."""
-    one = costs.one()
+    one = costs.row()
     if does_not_fit(one, limit):
         return re.sub("^[A-Z ]+", lambda shouted: shouted[0].lower(), views.verdict(one))
     likely = float(probability_fits(one))
@@ -160,7 +160,7 @@ def measured(costs: Costs) -> Items:
     if found is None:
         return []
     told = [("measured", found.brief)]
-    one = costs.one()
+    one = costs.row()
     fast, slow = report.bounds(one)
     low, high = (float(one.mfu) * one.step_seconds / step for step in (slow, fast))
     if found.distance <= CLOSE_DISTANCE and not low <= found.run.mfu <= high:
@@ -171,7 +171,7 @@ def measured(costs: Costs) -> Items:
 
 def reasons(costs: Costs) -> Items:
     """Where the GPU time goes, and what the two largest losses come from."""
-    one = costs.one()
+    one = costs.row()
     rate, peak = format_flops(one.model_flops_per_second).split()[0], format_flops(one.peak_flops)
     shares = sorted(why.loss_shares(one).items(), key=lambda item: -abs(item[1]))
     lost = [(name, s) for name, s in shares if name != "peak" and abs(s) >= why.SMALL]

@@ -26,7 +26,9 @@ def print_ranking(
     extra = {**(extra or {}), **views.training_columns(costs, rows, tokens, args.price)}
     table = costs_tables.ranking(costs, rows, extra)
     screen.table(table if winner else replace(table, highlighted=-1))
-    same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
+    same = " ".join(
+        f"{name}={value}" for name, value in costs_tables.shared_settings(costs).items()
+    )
     star = "* best; " if winner else ""
     alike = "alike: plans of the family within 1 % of its fastest, the simplest is listed; "
     told = f"{star}{alike if 'alike' in extra else ''}mem: GiB = 2^30 bytes of the fullest rank"

@@ -42,7 +42,7 @@ def print_plan(
 
 def parts(costs: Costs) -> brief.Items:
     """The largest parts of the step, and of the memory of the fullest rank."""
-    one = costs.one()
+    one = costs.row()
     seconds = sorted(one.seconds.items(), key=lambda item: -item[1])[:PARTS]
     held = sorted(one.memory.items(), key=lambda item: -item[1])[:PARTS]
     step = ", ".join(f"{name} {100 * s / one.step_seconds:.1f} %" for name, s in seconds if s)

@@ -88,7 +88,9 @@ def _details(
     best = costs.take(slice(0, 1))
     extra = search_view.family_columns(result)
     extra |= views.training_columns(costs, len(costs), tokens, price)
-    same = " ".join(f"{name}={value}" for name, value in costs_tables.worth_saying(costs).items())
+    same = " ".join(
+        f"{name}={value}" for name, value in costs_tables.shared_settings(costs).items()
+    )
     return [
         "<h2>What was asked</h2>",
         *_asked(result),

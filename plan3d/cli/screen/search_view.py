@@ -123,7 +123,7 @@ def fits_lines(costs: Costs) -> list[str]:
     if fits[0] >= SURE:
         return []
     sure = np.flatnonzero(fits >= SURE)
-    first = costs.one(0)
+    first = costs.row(0)
     room = sure_share(first) * first.capacity / GIB
     other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
     return [

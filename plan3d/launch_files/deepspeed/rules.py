@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.hardware.precision import Optimizer
-from plan3d.simulator.pipeline.schedules import code, launched_by
+from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Recompute
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.step.stage_layouts import chunk_sizes
@@ -87,7 +87,7 @@ RULES = (
     Rule(
         "deepspeed-zero-bubble",
         ("schedule", "sequence_parallel"),
-        lambda p, t: (p.schedule != code("zb-h1")) | (p.sequence_parallel == 0),
+        lambda p, t: (p.schedule != schedule_code("zb-h1")) | (p.sequence_parallel == 0),
         lambda p, t: "zb-h1 excludes sequence parallelism; nearest: sequence_parallel=0",
     ),
     Rule(

@@ -6,7 +6,7 @@ Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py and offload_co
 from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedules import code
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.codes import (
     ContextComm,
     Nvme,
@@ -56,7 +56,7 @@ def to_flags(n: Numbers, task: Task) -> Numbers:
     n = to_config(spelling.to_flags(n, task))
     n.key_value_heads, n.rotary = n.kv_heads * n.grouped, not n.learned
     n.deepspeed, n.config_file, n.without_stages = True, FILE, n.pp == 1
-    n.offloads_optimizer, n.zb_h1 = n.offload_optimizer > 0, n.schedule == code("zb-h1")
+    n.offloads_optimizer, n.zb_h1 = n.offload_optimizer > 0, n.schedule == schedule_code("zb-h1")
     n.recompute_all = n.checkpoints = n.recompute == Recompute.FULL
     return n
 
@@ -89,7 +89,7 @@ def from_config(config: Document, n: Numbers, launch: Launch) -> None:
 
 def schedule_from_flags(n: Numbers, launch: Launch) -> None:
     """Schedule, sequences and sharding of the flags."""
-    n.schedule = code("zb-h1") if n.zb_h1 else n.schedule
+    n.schedule = schedule_code("zb-h1") if n.zb_h1 else n.schedule
     n.cp_comm = int(ContextComm.A2A if n.cp > 1 else ContextComm.P2P)
     n.zero = n.stage
     _overlaps(n, n.zero == 3)

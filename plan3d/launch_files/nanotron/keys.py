@@ -9,7 +9,7 @@ context_parallel_size.
 from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.pipeline.schedules import code, launched_by
+from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
@@ -128,7 +128,7 @@ def from_keys(config: Document, n: Numbers, launch: Launch) -> None:
         raise config.value_error("model.model_config.num_attention_heads", why)
     n.gpus = n.dp * n.pp * n.tp * n.cp
     n.accumulation = n.micro_batches
-    n.schedule = n.schedule if n.pp > 1 else code("1f1b")
+    n.schedule = n.schedule if n.pp > 1 else schedule_code("1f1b")
     n.overlap_tp = n.overlap_tp and n.tp > 1
     n.recompute = Recompute.FULL if n.recomputes else Recompute.NONE
     n.overlap_grad_reduce, n.overlap_param_gather = n.dp * n.cp > 1, 0

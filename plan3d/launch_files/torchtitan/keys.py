@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.pipeline.schedules import code, launched_by
+from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 
 from ..documents import Document
@@ -31,7 +31,7 @@ from ..tables import (
 
 SCHEDULES = launched_by("torchtitan")
 """torch.distributed.pipelining's name of each schedule that it has."""
-NOT_COMPILED = code("zb-v"), code("dualpipe-v")
+NOT_COMPILED = schedule_code("zb-v"), schedule_code("dualpipe-v")
 """Schedules that torch refuses for compiled modules, because they split the backward pass."""
 ROTATIONS = {"allgather": ContextComm.ALL_GATHER, "alltoall": ContextComm.P2P}
 """context_parallel_rotate_method: alltoall is the ring."""
@@ -131,7 +131,7 @@ PARALLELISM: Table = in_section(
     optional("fsdp_reshard_after_forward", "reshard", codec=choice(POLICIES)),
     *rows_if(
         _staged,
-        Row("pipeline_parallel_schedule", "schedule", SCHEDULE, code("1f1b")),
+        Row("pipeline_parallel_schedule", "schedule", SCHEDULE, schedule_code("1f1b")),
         Row("pipeline_parallel_microbatch_size", "stage_batch", default=1),
         optional("module_fqns_per_model_part", "modules", None, codec=MODULES),
     ),
@@ -161,7 +161,7 @@ ONLY_0_2: Table = in_section(
             "overlap_ep",
             SWITCH,
             True,
-            lambda n: n.schedule == code("dualpipe-v"),
+            lambda n: n.schedule == schedule_code("dualpipe-v"),
         ),
     ),
     optional("enable_async_tensor_parallel", "overlap_tp", False, codec=SWITCH),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.pipeline.schedules import code
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.rule import Rule
 
@@ -62,7 +62,7 @@ def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[
             "torchtitan-micro-batches",
             ("schedule", "pp", "dp", "micro_batch"),
             lambda p, t: (
-                (p.schedule != code("1f1b"))
+                (p.schedule != schedule_code("1f1b"))
                 | (p.pp == 1)
                 | (t.global_batch // (p.dp * p.micro_batch) >= p.pp)
             ),
@@ -193,7 +193,7 @@ RULES_0_2 = (
         ("overlap_ep", "schedule", "recompute"),
         lambda p, t: (
             (p.overlap_ep == 0)
-            | ((p.schedule == code("dualpipe-v")) & (p.recompute == Recompute.NONE))
+            | ((p.schedule == schedule_code("dualpipe-v")) & (p.recompute == Recompute.NONE))
         ),
         lambda p, t: "overlap_ep needs dualpipe-v without recompute; nearest: overlap_ep=0",
     ),

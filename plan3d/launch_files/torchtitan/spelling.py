@@ -7,7 +7,7 @@ Source: torchtitan 0.2.2, config/job_config.py, distributed/pipeline_parallel.py
 from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.pipeline.schedules import code, most_chunks
+from plan3d.simulator.pipeline.schedules import most_chunks, schedule_code
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import MOST_LAYERS
@@ -66,7 +66,7 @@ def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     _sharding(n)
     _stages(job, n, launch, model.layers)
     _batch(job, n)
-    n.overlap_ep = n.overlap_ep and n.schedule == code("dualpipe-v")
+    n.overlap_ep = n.overlap_ep and n.schedule == schedule_code("dualpipe-v")
     for part in ALL_PARTS:
         if not n.compiles or part not in n.compiled_parts:
             launch.software |= EAGER[part]
@@ -121,7 +121,7 @@ def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
     if isinstance(n.schedule, str):
         why = f"$.parallelism.pipeline_parallel_schedule is {n.schedule}, which no plan has"
         launch.unmodelled["schedule"] = f"{why} (known: {', '.join(SCHEDULES.values())})"
-        n.schedule = code("1f1b")
+        n.schedule = schedule_code("1f1b")
     chunks = _chunks(job, n, layers)
     n.virtual_stages = len(chunks) // n.pp
     n.overlap_p2p = n.virtual_stages > 1

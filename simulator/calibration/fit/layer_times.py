@@ -24,7 +24,7 @@ from ...layers.layer_seconds import block_seconds
 from ...operators.strategy import Strategy
 from ...runs.published_runs import PublishedRun
 from ...runs.run_tasks import Question, questions
-from ...step.stages import strategy
+from ...step.stages import strategies
 from ...task import Task
 from ...validation import layer_fit
 from ...validation.cross_validation import folds
@@ -248,7 +248,7 @@ def _name(source: str) -> str:
 def _of_run(q: Question) -> Value:
     """Modelled seconds [pass] of the layer of a run."""
     recipe = RECIPES[int(q.plan.precision)]
-    return block_seconds(q.task, recipe, strategy(q.plan.table()))[:, 0]
+    return block_seconds(q.task, recipe, strategies(q.plan.table()))[:, 0]
 
 
 def _held_out(rows: Rows, labels: NDArray[np.object_]) -> Errors:

@@ -31,7 +31,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
 from plan3d.simulator.plan.codes import ContextComm
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.rules.validity import legal, violated
+from plan3d.simulator.rules.validity import legal_rows, violations
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -139,10 +139,10 @@ def test_searches_that_were_won_by_plans_that_cannot_be_launched(
 
 def test_a_stack_may_overlap_tensor_parallelism_across_domains():
     plan = Plan(tp=16, overlap_tp=1, sequence_parallel=1)
-    assert "tp-overlap-inside-domain" in dict(violated(resolve(plan, 16), task("llama-7b")))
+    assert "tp-overlap-inside-domain" in dict(violations(resolve(plan, 16), task("llama-7b")))
     able = replace(software_profile("megatron-core"), tp_overlap_across_domains=True)
-    assert not violated(resolve(plan, 16), task("llama-7b", software=able))
-    assert not violated(resolve(plan, 16), task("llama-7b", "gb200"))
+    assert not violations(resolve(plan, 16), task("llama-7b", software=able))
+    assert not violations(resolve(plan, 16), task("llama-7b", "gb200"))
 
 
 def test_sequences_of_windows_are_split_as_their_framework_can():
@@ -241,9 +241,9 @@ def test_tasks_are_sent_to_other_processes(name):
 
 def test_plans_that_a_framework_refuses_are_illegal():
     asked, plan = for_framework(task(), "megatron"), resolve(Plan(pp=4, schedule="zb-h1"), 16)
-    assert [name for name, _ in violated(plan, asked)] == ["megatron-schedule"]
-    assert legal(plan.table(), with_usual(task()))[0]
-    assert not legal(plan.table(), asked)[0]
+    assert [name for name, _ in violations(plan, asked)] == ["megatron-schedule"]
+    assert legal_rows(plan.table(), with_usual(task()))[0]
+    assert not legal_rows(plan.table(), asked)[0]
     with pytest.raises(InputError, match="runs 1f1b, and interleaved"):
         evaluate(asked, plan)
     runs = Plan(tp=2, pp=4, dp=2, segments="8|8:zero=0|8|8")

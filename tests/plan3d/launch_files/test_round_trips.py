@@ -24,11 +24,11 @@ from plan3d.launch_files.torchtitan.model_flavors import flavor_model
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.pipeline.schedules import code
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Loss, Nvme, Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -86,7 +86,7 @@ FIELDS = {
         "cp_comm": (ContextComm.P2P, ContextComm.ALL_GATHER),
         "virtual_stages": (1, 2, 4),
         "zero": (0, 2, 3),
-        "schedule": (AUTO, *map(code, ("gpipe", "breadth-first", "zb-v", "dualpipe-v"))),
+        "schedule": (AUTO, *map(schedule_code, ("gpipe", "breadth-first", "zb-v", "dualpipe-v"))),
         "precision": (Precision.BF16, Precision.FP8, Precision.FP8_ROWWISE, Precision.PURE_BF16),
         "overlap_tp": (0, 1),
         "first_stage_layers": (0, 0, 2, 7),
@@ -98,7 +98,7 @@ FIELDS = {
         "cp": (1, 2),
         "cp_comm": (ContextComm.P2P, ContextComm.A2A),
         "zero": (0, 1, 2, 3),
-        "schedule": (AUTO, code("zb-h1")),
+        "schedule": (AUTO, schedule_code("zb-h1")),
         "precision": (Precision.BF16, Precision.FP16, Precision.FP32),
         "overlap_grad_reduce": (0, AUTO),
         "offload_optimizer": (0, 0, 50, 100),
@@ -110,7 +110,7 @@ FIELDS = {
         "cp": (1, 2),
         "cp_comm": (ContextComm.P2P, ContextComm.ALL_GATHER),
         "zero": (0, 1),
-        "schedule": (AUTO, code("gpipe")),
+        "schedule": (AUTO, schedule_code("gpipe")),
         "precision": (Precision.BF16, Precision.FP32, Precision.PURE_BF16),
         "overlap_tp": (0, 1),
     },
@@ -141,7 +141,7 @@ def legal_plans(framework, model, gpus):
     choices = {**COMMON, **FIELDS[framework]}
     columns = {name: random.choice(np.array(c), DRAWN) for name, c in choices.items()}
     plans = resolve(Plan(**columns), gpus)
-    keep = legal(plans, task)
+    keep = legal_rows(plans, task)
     for rule in EXPORTERS[framework].form().rules:
         keep &= rule.ok(plans, task)
     assert keep.sum() > 30

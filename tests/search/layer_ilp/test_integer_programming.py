@@ -24,7 +24,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.layer_runs import concat, of_stages
 from plan3d.simulator.plan.plan import Plan, from_columns, resolve
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -131,7 +131,7 @@ def brute_force(name):
     question = task(model, layers)
     steps, sizes = [], []
     for plans in every_plan(question, choices(choose)):
-        assert legal(plans, question).all()
+        assert legal_rows(plans, question).all()
         costs = simulate(question, plans)
         steps.append(costs.step)
         sizes.append(costs.memory_total)
@@ -153,7 +153,7 @@ def test_the_search_is_brute_force(name, room):
     assert found.costs.step[0] == pytest.approx(best, rel=1e-9)
     assert found.bound == pytest.approx(best, rel=1e-9)
     assert found.costs.memory_total[0] <= limit
-    assert legal(found.costs.plans, question).all()
+    assert legal_rows(found.costs.plans, question).all()
 
 
 def uniform_row(question, **fields):

@@ -15,7 +15,7 @@ from plan3d.search.whatif.cluster_size import find_cluster
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
-from plan3d.simulator.step.costs import joined
+from plan3d.simulator.step.costs import concat_costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.workload.model import Model
@@ -103,6 +103,6 @@ def test_climbed_plans_are_ranked_at_risk_too():
     default = climbed(find_plans(moe, families=True), (), 5)
     assert len(ranked.plans) == 5
     assert len({str(plan) for plan in ranked.plans}) == 5
-    quantiles = Forecast.of(moe, joined([ranked.costs, default.costs]).plans).quantile(0.9)
+    quantiles = Forecast.of(moe, concat_costs([ranked.costs, default.costs]).plans).quantile(0.9)
     assert quantiles[0] <= quantiles.min() * (1 + 1e-12)
     assert found.counts.changes < ranked.counts.changes == default.counts.changes

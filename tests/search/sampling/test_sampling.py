@@ -29,7 +29,7 @@ from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -149,7 +149,7 @@ def test_points_asked_for_are_legal_and_scores_are_told(name):
     backend, known = SAMPLERS[name](problem, np.random.default_rng(1)), KnownScores()
     for spent in np.linspace(0, 1, 30):
         points = backend.ask(float(spent))
-        assert legal(problem.plans(points), problem.task).all()
+        assert legal_rows(problem.plans(points), problem.task).all()
         known.add(points, simulate(problem.task, problem.plans(points)).step)
         backend.tell(points, np.log(known.look_up(points)))
 
@@ -179,7 +179,7 @@ def test_stages_that_differ_are_searched_too(name):
     problem = StagedProblem.of(task("llama-7b", 16, 64), {"pp": [1, 2, 4]})
     result = run(problem, name, budget=150)
     assert result.counts.evaluated == 150
-    assert legal(result.costs.plans, problem.task).all()
+    assert legal_rows(result.costs.plans, problem.task).all()
     (best,) = simulate(problem.task, result.plans[0].table()).step
     assert best == pytest.approx(result.trace.at(150), rel=1e-12)
     assert_best_of_all(result)

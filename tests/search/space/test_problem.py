@@ -19,7 +19,7 @@ from plan3d.search.space.uniform_problem import DEAD, UniformProblem, diagram
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES, EXPANSION
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -57,7 +57,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 def all_legal(problem, points):
     """The plans are legal, and the masks along the way allow what was chosen."""
-    assert legal(problem.plans(points), problem.task).all()
+    assert legal_rows(problem.plans(points), problem.task).all()
     for i in range(points.shape[1]):
         mask = problem.legal(points[:, :i])
         assert mask.shape == (len(points), len(problem.variables[i].values))
@@ -186,7 +186,7 @@ def test_staged_points_are_counted():
     points = every_point(TINY)
     assert len(points) == TINY.size
     plans = TINY.plans(points)
-    assert legal(plans, TINY.task).all()
+    assert legal_rows(plans, TINY.task).all()
     assert len({str(plan) for plan in plans}) == len(points)
 
 

@@ -20,7 +20,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES, DISTINCT
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -122,7 +122,7 @@ def brute_force(name):
         **{axis: [row[axis] for row in rows] for axis in AXES},
         layers_per_stage=everything.layers_per_stage,
     )
-    return table.rows, table.take(legal(table, question))
+    return table.rows, table.take(legal_rows(table, question))
 
 
 @pytest.mark.parametrize("name", SPACES)
@@ -330,4 +330,4 @@ def test_rules_about_plain_fields_and_others_hold_in_a_plain_space():
     """Muon and its sharding: what offload changes of the rule does not leave the rule out."""
     choose = {"optimizer": ["muon"], "zero": [1, 2, 3], "micro_batch": [1], "tp": [1]}
     for plans in Space.of(task("gpt3-1.3b"), choose).chunks():
-        assert legal(plans, task("gpt3-1.3b")).all()
+        assert legal_rows(plans, task("gpt3-1.3b")).all()

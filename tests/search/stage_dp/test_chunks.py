@@ -15,7 +15,7 @@ from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.layer_runs import concat, of_stages
 from plan3d.simulator.plan.plan import Plan, from_columns, resolve
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -92,7 +92,7 @@ def every_plan(question, choose):
             more = {"micro_batch": np.full(len(rows), share)}
             plans = from_columns({**columns, **more}, (), concat([of_stages(r) for r in rows]))
             costs = simulate(question, plans)
-            ok = legal(plans, question)
+            ok = legal_rows(plans, question)
             steps.append(costs.step[ok])
             sizes.append(costs.memory_total[ok])
     return np.concatenate(steps), np.concatenate(sizes)

@@ -20,7 +20,7 @@ from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.sync_policy import PLAIN
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import ListedLayer
@@ -134,7 +134,7 @@ def table(question, choose, cut, m, sp, rows):
     same |= {"overlap_p2p": 0, **PLAIN._asdict()}
     columns = {name: np.full(n, int(value)) for name, value in same.items()}
     plans = from_columns({**columns, **own}, (), segments)
-    return plans.take(legal(plans, question))
+    return plans.take(legal_rows(plans, question))
 
 
 def every_plan(question, choose, unequal=False):

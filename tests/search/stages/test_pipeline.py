@@ -9,7 +9,7 @@ from plan3d.search.stages.stage_plans import plan_of, ranked, written_out
 from plan3d.search.stages.stage_space import SHARED, most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -78,7 +78,7 @@ def test_every_strategy_of_a_pipeline_is_a_legal_plan():
         ]  # fmt: skip
         if pipeline.pp == 1:
             plans = concat([plan_of(pipeline, stages) for stages in runs])
-            assert legal(plans, pipeline.task).all()
+            assert legal_rows(plans, pipeline.task).all()
             assert (plans.tp * plans.dp * plans.cp == pipeline.task.gpus).all()
 
 

@@ -7,7 +7,7 @@ from plan3d.search.space.space import Space
 from plan3d.search.stages.stage_space import SINGLE, WHOLE, most_overlap, stage_space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.pipeline.schedules import code
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -56,7 +56,7 @@ def test_stages_are_whole_whatever_the_space_had():
     space = Space.of(TASK, {"first_stage_layers": [0], "schedule": ["gpipe"], "tp": [4]})
     stages = stage_space(space, "test", "cost", ("gpipe",))
     assert {name: stages.axes[name] for name in WHOLE} == {name: (n,) for name, n in WHOLE.items()}
-    assert stages.axes["schedule"] == (code("gpipe"),)
+    assert stages.axes["schedule"] == (schedule_code("gpipe"),)
     assert stages.axes["tp"] == (4,)
     assert stages.axes["zero"] == space.axes["zero"]
 

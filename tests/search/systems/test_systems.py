@@ -18,7 +18,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO, code, spell
-from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import SURE, probability_fits
 from plan3d.simulator.workload.model import Model
@@ -83,7 +83,7 @@ def test_a_plan_that_states_nothing_gets_the_fields(name: str) -> None:
     for field in system(name).holds:
         assert held(name, field, getattr(plan, field)), field
     if system(name).gpus is None:
-        assert violated(plan, task) == []
+        assert violations(plan, task) == []
 
 
 def test_what_is_usual_may_be_replaced() -> None:
@@ -103,7 +103,7 @@ def test_fields_of_no_system_are_free() -> None:
 
 def test_a_grid_of_one_plan_is_named() -> None:
     plan = completed(system("axonn"), Plan(tp=4), frozenset({"tp"}))
-    assert any("name a grid of one plan" in text for _, text in violated(resolve(plan, 32), TASK))
+    assert any("name a grid of one plan" in text for _, text in violations(resolve(plan, 32), TASK))
     chosen = constraints(system("axonn"), TASK, {"tp": [8]})["tp_grid"]
     assert {spell("tp_grid", grid).partition(":")[0] for grid in chosen} == {"3d"}
     with pytest.raises(InputError, match="tp_grid=4x4 contradicts the system axonn, which has"):

@@ -22,7 +22,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.given import changes_of
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.validity import legal, violated
+from plan3d.simulator.rules.validity import legal_rows, violations
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -52,7 +52,7 @@ def test_edits_are_legal_and_change_one_field(task, text):
     costs = evaluate(task, Plan.parse(text))
     edits = single_edits(costs)
     assert len(edits) >= 5
-    assert legal(edits.costs.plans, task).all()
+    assert legal_rows(edits.costs.plans, task).all()
     own = fields(costs.plans)
     for row in range(len(edits)):
         new = fields(edits.costs.plans.take(row))
@@ -77,7 +77,7 @@ def test_every_legal_value_of_a_field_is_an_edit():
     edits = single_edits(evaluate(DENSE, plan))
     found = {value for name, value in zip(edits.fields, edits.values, strict=True) if name == "tp"}
     legal_tp = {tp for tp in edit_values(plan, DENSE)["tp"]
-                if not violated(edited(plan, DENSE, {"tp": tp}), DENSE)}  # fmt: skip
+                if not violations(edited(plan, DENSE, {"tp": tp}), DENSE)}  # fmt: skip
     assert found == legal_tp - {2} == {1, 4, 8, 16}
 
 
@@ -93,7 +93,7 @@ def test_an_edit_derives_the_rest():
 
 
 def test_an_illegal_change_says_which_rule_refuses_it():
-    broken = violated(edited(Plan(tp=2), DENSE, {"tp": 3}), DENSE)
+    broken = violations(edited(Plan(tp=2), DENSE, {"tp": 3}), DENSE)
     assert "tp-divides-heads" in {rule for rule, _ in broken}
     with pytest.raises(InputError, match="did you mean tp"):
         edited(Plan(), DENSE, {"ttp": 3})

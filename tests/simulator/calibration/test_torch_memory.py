@@ -31,7 +31,7 @@ from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators.layer_work import block_work
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.costs import Costs
-from plan3d.simulator.step.stages import strategy
+from plan3d.simulator.step.stages import strategies
 
 torch = pytest.importorskip("torch")
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -177,7 +177,7 @@ def test_separate_kernels_move_what_is_counted(case: Case) -> None:
     moved = forward.elements + 2 * 2 * x.numel(), backward.elements + 2 * 5 * x.numel()
     block = gated_block(layer.ffn, layer.heads, layer.kv_heads, layer.head_dim)
     plan = resolve(Plan(micro_batch=1).table(), 1)
-    work = block_work(block, layer.hidden, strategy(plan), tokens, ())
+    work = block_work(block, layer.hidden, strategies(plan), tokens, ())
     stack = software_profile("torch")
     counted = float(work.moved_bytes[0]) / 2 / stack.memory_bound_rate
     assert counted == pytest.approx(moved[0], rel=0.04)

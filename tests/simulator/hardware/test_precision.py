@@ -28,7 +28,7 @@ from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.precision_rules import supported_precisions
 from plan3d.simulator.rules.validity import check
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.step.stages import strategy
+from plan3d.simulator.step.stages import strategies
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -40,7 +40,7 @@ def task(cluster: str = "h100-sxm") -> Task:
 
 def layers(recipe: Recipe, plan: str = "tp=2 pp=2") -> LayerCosts:
     table = resolve(Plan.parse(plan).table(), 16)
-    return layer_costs(task(), recipe, strategy(table))
+    return layer_costs(task(), recipe, strategies(table))
 
 
 def column(costs: LayerCosts, cost: Cost, kind: str) -> float:
@@ -106,8 +106,8 @@ def test_what_is_sent_and_what_is_kept_are_two_sizes() -> None:
     ):
         assert column(costs, moves, "block 0") < column(before, moves, "block 0")
         assert column(costs, stays, "block 0") == column(before, stays, "block 0")
-    assert np.array_equal(sent.boundary, before.boundary / 2)
-    assert np.array_equal(kept.boundary, before.boundary)
+    assert np.array_equal(sent.boundary_bytes, before.boundary_bytes / 2)
+    assert np.array_equal(kept.boundary_bytes, before.boundary_bytes)
 
 
 def test_accelerators_run_the_recipes_whose_formats_they_have() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.layers.communication import expert_exposed, nodes_reached
+from plan3d.simulator.layers.communication import exposed_exchange, nodes_reached
 from plan3d.simulator.operators import collectives
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
@@ -55,7 +55,7 @@ def test_a_ring_hides_behind_long_attention_and_a_gather_does_not():
     model, m = LONG.model, 16 / 8
     attn = model.kinds[0].attention
     whole = 131072 * attn.kv_heads * 2 * attn.head_dim * 2
-    group = collectives.place(np.array([8.0]), 1, LONG.cluster)
+    group = collectives.place_group(np.array([8.0]), 1, LONG.cluster)
     one = collectives.all_gather(whole, group, LONG.cluster)
     back = collectives.reduce_scatter(whole, group, LONG.cluster)
     # Recompute gathers once more.
@@ -66,7 +66,7 @@ def test_the_exchange_of_heads_carries_queries_keys_values_and_outputs():
     exchange = context(cp_comm="a2a").seconds["context_comm"]
     model, m = LONG.model, 16 / 8
     attn, tokens = model.kinds[0].attention, 131072 / 8
-    group = collectives.place(np.array([8.0]), 1, LONG.cluster)
+    group = collectives.place_group(np.array([8.0]), 1, LONG.cluster)
     sizes = [attn.heads + 2 * attn.kv_heads, attn.heads]
     one = sum(
         collectives.all_to_all(tokens * heads * attn.head_dim * 2, group, LONG.cluster)[0]
@@ -97,9 +97,9 @@ def test_one_choice_reaches_one_node_and_many_choices_all():
 @given(size=st.floats(1e4, 1e9), nodes=st.integers(1, 8))
 def test_one_copy_a_node_is_never_slower_than_one_an_expert(size, nodes):
     cluster = SPARSE.cluster
-    group = collectives.place(np.array([8.0 * nodes]), 1, cluster)
+    group = collectives.place_group(np.array([8.0 * nodes]), 1, cluster)
     reached = nodes_reached(EXPERTS, group.domains)
-    once = collectives.spread(size, reached, EXPERTS.top_k, group, cluster)
+    once = collectives.hierarchical_dispatch(size, reached, EXPERTS.top_k, group, cluster)
     every = collectives.all_to_all(size * EXPERTS.top_k, group, cluster)
     assert once[0] <= every[0] * (1 + 1e-12)
     if nodes == 1:
@@ -112,9 +112,9 @@ def test_one_copy_a_node_is_never_slower_than_one_an_expert(size, nodes):
 
 @given(exchange=st.floats(0, 1), window=st.floats(0, 1), contention=SHARE)
 def test_what_shows_is_between_what_cannot_hide_and_all(exchange, window, contention):
-    shown = expert_exposed(np.array([exchange]), np.array([window]), contention, np.array([1.0]))
+    shown = exposed_exchange(np.array([exchange]), np.array([window]), contention, np.array([1.0]))
     assert max(exchange - window, 0) - 1e-12 <= shown[0] <= exchange + 1e-12
-    off = expert_exposed(np.array([exchange]), np.array([window]), contention, np.array([0.0]))
+    off = exposed_exchange(np.array([exchange]), np.array([window]), contention, np.array([0.0]))
     assert off[0] == exchange
 
 

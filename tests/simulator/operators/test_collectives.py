@@ -24,7 +24,7 @@ def took(operation, size, n, time):
     """Seconds in a domain whose collective has these constants."""
     changes = {operation: time, "switch_all_reduce": None}
     cluster = replace(NODE, fast=replace(NODE.fast, **changes))
-    group = collectives.place(np.array([float(n)]), 1.0, cluster)
+    group = collectives.place_group(np.array([float(n)]), 1.0, cluster)
     return float(getattr(collectives, operation)(np.array([size]), group, cluster)[0])
 
 

@@ -13,7 +13,7 @@ from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.schedule import Passes, Sizes
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
@@ -152,12 +152,12 @@ def test_sends_equal_the_event_simulation(p, units):
 )
 def test_what_it_cannot_run(text, message):
     plan = resolve(Plan.parse(f"{text} schedule=chimera"), 64)
-    assert any(message in why for _, why in violated(plan, TASK))
+    assert any(message in why for _, why in violations(plan, TASK))
 
 
 def test_an_odd_number_of_ranks_names_the_next():
     odd = Plan.parse("pp=3 dp=1 micro_batch=1 schedule=chimera")
-    found = dict(violated(resolve(odd, 3), TASK))
+    found = dict(violations(resolve(odd, 3), TASK))
     assert "not pp = 3 and 512; nearest: pp = 4 and 512" in found["chimera-units"]
 
 
@@ -169,7 +169,7 @@ def test_a_plan_holds_two_copies_and_is_near_its_events(pp, error):
     both, single = by_stage(evaluate(TASK, plan)), by_stage(evaluate(TASK, one))
     middle = slice(1, -1) if pp > 2 else slice(0, 0)
     np.testing.assert_allclose(both["weights"][middle], 2 * single["weights"][middle])
-    assert x.timeline.peak(x.kept).max() <= 1.01 * both["activations"].max()
+    assert x.timeline.peak(x.activations).max() <= 1.01 * both["activations"].max()
     row = resolve(plan, TASK.gpus).take(0)
     for exporter in EXPORTERS.values():
         assert any("schedule=chimera" in why for why in refusals(TASK, row, exporter.forms[0]))

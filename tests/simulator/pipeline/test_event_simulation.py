@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline import dependency_graph
-from plan3d.simulator.pipeline.dependency_graph import of_orders
+from plan3d.simulator.pipeline.dependency_graph import graph_of_orders
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.operation_orders import Pass
-from plan3d.simulator.pipeline.schedule import SEVERAL, Passes, Sizes
+from plan3d.simulator.pipeline.schedule import SEVERAL_CHUNKS, Passes, Sizes
 from plan3d.simulator.pipeline.schedules import (
     SCHEDULES,
-    code,
-    held_bytes,
-    holds_back,
+    deferred_weight_gradients,
     idle_seconds,
     in_flight,
+    peak_activations,
+    schedule_code,
     sends,
 )
 from plan3d.simulator.pipeline.stage_placement import chunk_ranks
@@ -79,17 +79,17 @@ def brute_force(g, times):
         for r in range(g.ranks):
             while at[r] < stop[r]:
                 group = [at[r]] + [at[r] + 1] * (second.get(at[r] + 1) == at[r])
-                needs = [(g.source[i], g.received[i]) for i in group if g.source[i] >= 0]
+                needs = [(g.source[i], g.received_boundary[i]) for i in group if g.source[i] >= 0]
                 if any(end[i] is None for i, _ in needs):
                     break
                 # Whoever receives and whoever sent stand still for their share of the hop.
-                held = sum(times.held * hops[b] for b in g.received[group])
+                held = sum(times.blocking_share * hops[b] for b in g.received_boundary[group])
                 ready = [end[i] + hops[b] for i, b in needs]
                 begin = max([free[r] + held, *ready])
                 last = begin + sum(seconds[Pass(g.kind[i])][g.stage[i]] for i in group)
                 for i in group:
                     start[i], end[i] = begin, last
-                free[r] = last + sum(times.held * hops[b] for b in g.sent[group])
+                free[r] = last + sum(times.blocking_share * hops[b] for b in g.sent_boundary[group])
                 at[r] += len(group)
                 left -= len(group)
     return np.array(start), np.array(end)
@@ -104,7 +104,7 @@ def test_every_start_and_end_is_that_of_a_brute_force(shape, held):
     schedule, p, v, m = shape
     g = graph(schedule, p, v, m)
     hop = np.random.default_rng(1).uniform(0, 1, p * v - 1)
-    times = uneven(0, p * v, hop=hop, held=held)
+    times = uneven(0, p * v, hop=hop, blocking_share=held)
     t = simulate(g, times)
     start, end = brute_force(g, times)
     np.testing.assert_allclose(t.start, start, atol=1e-12)
@@ -119,7 +119,7 @@ def test_every_pass_runs_once_on_its_rank_and_after_what_it_needs(shape):
     passes = {}
     ranks = chunk_ranks(p, p * v, SCHEDULES[schedule].placement)
     for i in range(g.operations):
-        passes.setdefault((int(g.stage[i]), int(g.micro[i])), []).append(i)
+        passes.setdefault((int(g.stage[i]), int(g.micro_batch[i])), []).append(i)
         copies = {int(ranks[g.stage[i]])}
         copies |= {p - 1 - r for r in copies if SCHEDULES[schedule].copies == 2}
         assert int(g.rank[i]) in copies
@@ -143,12 +143,12 @@ def test_every_pass_runs_once_on_its_rank_and_after_what_it_needs(shape):
 def test_a_batch_of_layouts_is_each_of_them(shape, monkeypatch):
     schedule, p, v, m = shape
     g = graph(schedule, p, v, m)
-    many = uneven(3, p * v, (5,), hop=0.2, held=0.5)
+    many = uneven(3, p * v, (5,), hop=0.2, blocking_share=0.5)
     together = simulate(g, many)
     monkeypatch.setattr("plan3d.simulator.pipeline.event_simulation.CELLS", 2 * g.operations)
     pieces = simulate(g, many)
     for i in range(5):
-        own = StageTimes(**{n: getattr(many, n)[i] for n in FIELDS}, hop=0.2, held=0.5)
+        own = StageTimes(**{n: getattr(many, n)[i] for n in FIELDS}, hop=0.2, blocking_share=0.5)
         alone = simulate(g, own)
         for t in (together, pieces):
             np.testing.assert_array_equal(t.layout(i).end, alone.end)
@@ -177,7 +177,7 @@ def test_busy_and_idle_fill_the_step_and_activations_all_go(shape):
     np.testing.assert_allclose(t.busy + t.idle, t.step_seconds)
     assert (t.idle >= -1e-9).all()
     assert t.step_seconds <= t.makespan
-    for moments, held in t.live(np.full(p * v, 2.0)):
+    for moments, held in t.live_activations(np.full(p * v, 2.0)):
         assert (np.diff(moments) >= 0).all()
         assert held[-1] == 0
         assert held.min() >= 0
@@ -191,7 +191,7 @@ def closed_idle(schedule, p, v, m, forward, gradient, weight):
     others = Passes(*((p - 1) * seconds for seconds in own))
     usual = others.total / v
     sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
-    return idle_seconds(np.array([code(schedule)]), sizes, Passes(*own), others, usual)[0]
+    return idle_seconds(np.array([schedule_code(schedule)]), sizes, Passes(*own), others, usual)[0]
 
 
 def simulated_idle(schedule, p, v, m, *seconds, deferred=0):
@@ -237,9 +237,17 @@ def test_what_is_held_back_fills_the_drain_or_is_as_published():
     """As many as take the longest forward pass and input gradient, at least the two of Qi et al.
     2024, and no more than a bound where weight gradients take no time."""
     longest, weight = np.array([5.0, 2, 2.5, 1, 1]), np.array([1.0, 1, 1, 2, 0])
-    assert SCHEDULES["zb-h2"].holds_back(longest, weight).tolist() == [5, 2, 3, 2, 1000]
-    codes = np.array([code(name) for name in ("zb-h1", "zb-h2", "zb-h2-sync", "gpipe", "zb-h2")])
-    assert holds_back(codes, longest, weight).tolist() == [1, 2, 2, 0, 1000]
+    assert SCHEDULES["zb-h2"].deferred_weight_gradients(longest, weight).tolist() == [
+        5,
+        2,
+        3,
+        2,
+        1000,
+    ]
+    codes = np.array(
+        [schedule_code(name) for name in ("zb-h1", "zb-h2", "zb-h2-sync", "gpipe", "zb-h2")]
+    )
+    assert deferred_weight_gradients(codes, longest, weight).tolist() == [1, 2, 2, 0, 1000]
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 3), (4, 3), (4, 7), (4, 40), (8, 8), (8, 60)])
@@ -268,7 +276,7 @@ def test_dualpipe_idles_as_published(p, pair):
     """(p/2 - 1)(F&B + B - 3W), B both gradients, F&B a pair; equal passes (DualPipe's README)."""
     for schedule, stages, m in (("dualpipe", p, 3 * p), ("dualpipe-v", 2 * p, 3 * p)):
         v = stages // p
-        t = simulate(graph(schedule, p, v, m), uniform(stages, pair=pair))
+        t = simulate(graph(schedule, p, v, m), uniform(stages, pair_share=pair))
         idle = float(t.step_seconds - t.busy.max())
         published = (stages / 2 - 1) * (3 * pair + 2 - 3)
         assert idle == pytest.approx(published, abs=1e-9) or pair < 1
@@ -282,13 +290,14 @@ def test_peak_in_flight_equals_the_closed_form(shape):
         pytest.skip("refused")
     rank = np.arange(p, dtype=float)
     sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)))
-    closed = in_flight(np.full(p, code(schedule)), sizes, rank)
+    closed = in_flight(np.full(p, schedule_code(schedule)), sizes, rank)
     t = simulate(graph(schedule, p, v, m), uniform(p * v))
     np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), closed)
 
 
 @pytest.mark.parametrize(
-    "schedule", [n for n, s in SCHEDULES.items() if s.chunks != SEVERAL and n != "zb-h2-sync"]
+    "schedule",
+    [n for n, s in SCHEDULES.items() if s.chunks != SEVERAL_CHUNKS and n != "zb-h2-sync"],
 )
 @pytest.mark.parametrize(("p", "m"), [(2, 8), (4, 8), (8, 32)])
 def test_exposed_sends_equal_the_closed_form(schedule, p, m):
@@ -299,7 +308,7 @@ def test_exposed_sends_equal_the_closed_form(schedule, p, m):
     exposed = float(with_ - without) / hop
     sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
     overlapped = np.array([float(schedule != "1f1b")])
-    closed = sends(np.array([code(schedule)]), sizes, overlapped)[0]
+    closed = sends(np.array([schedule_code(schedule)]), sizes, overlapped)[0]
     assert exposed == pytest.approx(closed)
     assert 2 * (p - 1) - 1e-6 <= exposed <= 2 * v * (p - 1) * m + 1e-6
 
@@ -320,8 +329,8 @@ def test_bytes_held_equal_the_live_memory(shape, kept, pending, held_back):
         m = max(m, held_back * p)
     rank = np.arange(p, dtype=float)
     sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)))
-    late, codes = np.full(p, float(held_back)), np.full(p, code(schedule))
-    closed = held_bytes(codes, sizes, rank, late, np.full(p, kept), np.full(p, pending))
+    late, codes = np.full(p, float(held_back)), np.full(p, schedule_code(schedule))
+    closed = peak_activations(codes, sizes, rank, late, np.full(p, kept), np.full(p, pending))
     t = simulate(graph(schedule, p, v, m, 0, held_back), uniform(p * v))
     found = t.peak(np.full(p * v, kept / v), np.full(p * v, pending / v))
     np.testing.assert_allclose(found, closed)
@@ -345,7 +354,7 @@ def test_groups_of_micro_batches(p, v, longer, groups, rest):
     )
     np.testing.assert_allclose(t.idle, (p - 1) * 3)
     sizes = Sizes(*(np.full(p, float(x)) for x in (p, v, g, m)))
-    codes = np.full(p, code("interleaved"))
+    codes = np.full(p, schedule_code("interleaved"))
     peak = in_flight(codes, sizes, np.arange(p, dtype=float))
     np.testing.assert_allclose(t.peak(np.full(p * v, 1 / v)), peak)
     exposed = float(late.step_seconds - t.step_seconds) / 1e-5
@@ -389,7 +398,7 @@ def test_bounds_and_monotony(seed, shape, held):
     g = graph(schedule, p, v, m)
     plain = simulate(g, uneven(seed, p * v))
     hops = simulate(g, uneven(seed, p * v, hop=0.3))
-    blocking = simulate(g, uneven(seed, p * v, hop=0.3, held=held))
+    blocking = simulate(g, uneven(seed, p * v, hop=0.3, blocking_share=held))
     assert plain.busy.max() <= plain.step_seconds + 1e-9
     assert (hops.end >= plain.end - 1e-9).all()
     assert (blocking.end >= hops.end - 1e-9).all()
@@ -405,7 +414,7 @@ def test_deadlocks_are_named():
     swapped = SCHEDULES["1f1b"].orders(2, 1, 2)
     swapped[0] = swapped[0][::-1].copy()
     with pytest.raises(InputError, match="deadlock"):
-        of_orders(swapped, 2)
+        graph_of_orders(swapped, 2)
 
 
 @pytest.mark.parametrize(

@@ -19,15 +19,15 @@ from plan3d.simulator.pipeline.schedules import (
     BUILT_IN,
     SCHEDULES,
     ScheduleTable,
-    code,
     launched_by,
     model_copies,
     register_schedule,
+    schedule_code,
 )
 from plan3d.simulator.plan.fields import CHOICES
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.values import spell
-from plan3d.simulator.rules.validity import violated
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
@@ -84,7 +84,7 @@ def answers():
         parts = (costs.step_seconds, costs.memory_bytes, *costs.seconds.values())
         found[text] = (*parts, timeline_of(TASK, Plan.parse(text)).step_seconds, str(costs.plans))
     for text in REFUSED:
-        found[text] = violated(resolve(Plan.parse(text), TASK.gpus), TASK)
+        found[text] = violations(resolve(Plan.parse(text), TASK.gpus), TASK)
     rows = [resolve(Plan.parse(t), TASK.gpus).table() for t in PLANS if "s_per" not in t]
     rows = [row for row in rows if row.segments is None]
     found["table"] = evaluate(TASK, concat(rows)).step.tolist()
@@ -121,12 +121,16 @@ def test_facts_of_one_code_are_plain_numbers():
     """A resolved plan of plain numbers stays one when it is resolved again."""
     plan = resolve(Plan(tp=2, pp=2, schedule="dualpipe"), 8)
     assert {type(value) for value in resolve(plan, 8).columns().values()} == {int}
-    assert (model_copies(code("dualpipe")), model_copies(code("1f1b")), model_copies(-1)) == (
+    assert (
+        model_copies(schedule_code("dualpipe")),
+        model_copies(schedule_code("1f1b")),
+        model_copies(-1),
+    ) == (
         2,
         1,
         1,
     )
-    assert model_copies(np.array([code("dualpipe"), -1, 0])).tolist() == [2, 1, 1]
+    assert model_copies(np.array([schedule_code("dualpipe"), -1, 0])).tolist() == [2, 1, 1]
 
 
 def test_help_lists_the_names():
@@ -144,7 +148,7 @@ def test_a_record_cites_what_the_reference_cites(name):
 @pytest.mark.parametrize("framework", ["megatron-core", "torchtitan", "deepspeed", "nanotron"])
 def test_what_a_framework_runs_ends_with_the_usual(framework):
     found = launched_by(framework)
-    assert list(found)[-1] == code("1f1b")
+    assert list(found)[-1] == schedule_code("1f1b")
     assert len(set(found.values())) == len(found)
 
 
@@ -176,7 +180,7 @@ def test_a_schedule_of_ones_own():
     assert plan.to_dict()["schedule"] == "mine"
     assert evaluate(TASK, plan).step_seconds == evaluate(TASK, Plan.parse("pp=4")).step_seconds
     assert timeline_of(TASK, plan).timeline.graph.schedule is MINE
-    (broken,) = violated(resolve(Plan.parse("tp=8 pp=4 micro_batch=64 schedule=mine"), 64), TASK)
+    (broken,) = violations(resolve(Plan.parse("tp=8 pp=4 micro_batch=64 schedule=mine"), 64), TASK)
     assert broken == ("schedule-conditions", "mine needs fours, not 2; nearest: 4")
     with pytest.raises(InputError, match=f"must be at most {plan.schedule}"):
         Plan(schedule=np.array([plan.schedule + 1]))

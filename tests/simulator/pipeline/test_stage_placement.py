@@ -12,9 +12,9 @@ from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.schedule import Placement, Sizes
 from plan3d.simulator.pipeline.schedules import (
     SCHEDULES,
-    code,
     in_flight,
     losses_in_flight,
+    schedule_code,
     sends,
 )
 from plan3d.simulator.pipeline.stage_placement import (
@@ -179,13 +179,13 @@ def test_classes_stand_for_every_rank(layers, dense, pp, v):
     cut = Cut(order, names, pp, chunks)
     few, all_ranks, counts = layout(cut), every_rank(cut), rank_counts(cut)
     np.testing.assert_array_equal(all_ranks.counts, counts)
-    np.testing.assert_array_equal(few.total, counts.sum(axis=0))
+    np.testing.assert_array_equal(few.total_layers, counts.sum(axis=0))
     rows = {row.tobytes() for row in few.counts}
     assert rows == {row.tobytes() for row in counts}
     assert len(rows) == len(few.counts)
     for i, r in enumerate(few.rank.astype(int)):
         np.testing.assert_array_equal(few.counts[i], counts[r])
-        np.testing.assert_array_equal(few.before[i], counts[:r].sum(axis=0))
+        np.testing.assert_array_equal(few.layers_before[i], counts[:r].sum(axis=0))
         assert r == min(j for j in range(pp) if (counts[j] == counts[r]).all())
 
 
@@ -278,7 +278,7 @@ def test_closed_forms_equal_the_simulated_schedule(schedule, p, v, m):
     orders, makespan = run(schedule, p, v, m)
     rank = np.arange(p, dtype=float)
     same = Sizes(*(np.full(p, float(x)) for x in (p, v, p, m)))
-    kept = in_flight(np.full(p, code(schedule)), same, rank) * v
+    kept = in_flight(np.full(p, schedule_code(schedule)), same, rank) * v
     assert kept.tolist() == [most_kept(order) for order in orders]
     busy = m * v * (FORWARD + BACKWARD)
     share = v * (FORWARD + BACKWARD)
@@ -298,7 +298,7 @@ def test_the_event_simulation_ends_when_this_one_does(schedule, p, v, m, hop):
 
 
 def test_logits_wait_where_every_forward_pass_comes_first():
-    codes = np.array([code(name) for name in ("gpipe", "breadth-first", "zb-h1", "naive")])
+    codes = np.array([schedule_code(name) for name in ("gpipe", "breadth-first", "zb-h1", "naive")])
     assert losses_in_flight(codes, np.full(4, 7.0)).tolist() == [7, 7, 1, 1]
 
 
@@ -319,7 +319,7 @@ def test_bubble_is_stages_less_one_over_micro_batches(m):
 
 def hops(schedule, p, v, m, overlapped):
     sizes = Sizes(*(np.array([float(x)]) for x in (p, v, p, m)))
-    return sends(np.array([code(schedule)]), sizes, np.array([float(overlapped)]))[0]
+    return sends(np.array([schedule_code(schedule)]), sizes, np.array([float(overlapped)]))[0]
 
 
 @pytest.mark.parametrize(("schedule", "p", "v", "m"), CASES)

@@ -15,9 +15,9 @@ from plan3d.simulator.pipeline.stage_placement import (
     balanced_layers,
     chunk_counts,
     chunk_layers,
-    longest,
+    longest_chunk_paths,
 )
-from plan3d.simulator.pipeline.uneven_chunks import GROUPS, of_seconds, seconds
+from plan3d.simulator.pipeline.uneven_chunks import PATH_GROUPS, path_seconds, paths_of_seconds
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
@@ -56,7 +56,9 @@ def both_ways(schedule, p, v, chunks, each, k):
     layers, forward and backward."""
     group = 0 if schedule == "breadth-first" else p
     cut = Cut((0,) * sum(chunks), KINDS, p, chunks, group=group, lengths=LENGTHS)
-    found = seconds((longest((cut,))[0] @ each.ravel())[:, None], np.array([float(k)]))[0]
+    found = path_seconds(
+        (longest_chunk_paths((cut,))[0] @ each.ravel())[:, None], np.array([float(k)])
+    )[0]
     return found, events(schedule, p, v, k * p, *(chunk_counts(cut) @ one for one in each))
 
 
@@ -77,12 +79,12 @@ def test_longest_paths_are_the_step(schedule, worst):
     thousandth on the mean; a path is never longer than the step but between groups."""
     random, errors = np.random.default_rng(0), []
     for p, v, chunks in cases():
-        for k in (*GROUPS, 3, 8):
+        for k in (*PATH_GROUPS, 3, 8):
             forward = np.array([1.0, 0.03, random.uniform(0.6, 1.6)])
             each = np.stack([forward, random.uniform(1.8, 3.1) * forward])
             found, exact = both_ways(schedule, p, v, chunks, each, k)
             errors.append(found / exact - 1)
-            assert k not in GROUPS or found <= exact * (1 + 1e-9)
+            assert k not in PATH_GROUPS or found <= exact * (1 + 1e-9)
     assert np.abs(errors).max() < worst
     assert np.abs(errors).mean() < 1e-3
 
@@ -91,10 +93,10 @@ def test_seconds_that_are_known_need_no_guess():
     """Chunks whose seconds are known: exact after each of GROUPS."""
     p, v = 4, 2
     forward, backward = np.random.default_rng(1).uniform(1, 3, (2, v * p))
-    paths = of_seconds(forward.reshape(v, p, 1), backward.reshape(v, p, 1), p)
-    for k in GROUPS:
+    paths = paths_of_seconds(forward.reshape(v, p, 1), backward.reshape(v, p, 1), p)
+    for k in PATH_GROUPS:
         exact = events("interleaved", p, v, k * p, forward, backward)
-        assert seconds(paths, np.array([float(k)])) == pytest.approx(exact, rel=1e-12)
+        assert path_seconds(paths, np.array([float(k)])) == pytest.approx(exact, rel=1e-12)
 
 
 @pytest.mark.parametrize(

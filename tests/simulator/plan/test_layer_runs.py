@@ -13,7 +13,7 @@ from plan3d.simulator.hardware import cluster as hardware
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.reporting.report import plan_record, stage_records
 from plan3d.simulator.reporting.why import layers_per_rank
-from plan3d.simulator.rules.validity import legal, violated
+from plan3d.simulator.rules.validity import legal_rows, violations
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
 from plan3d.simulator.step.memory import PARTS as MEMORY
 from plan3d.simulator.step.plan_groups import PARTS
@@ -64,7 +64,7 @@ def test_a_uniform_plan_written_as_segments_costs_the_same(question, fields, pie
     if fields["pp"] == 1:
         fields["schedule"] = "1f1b"
     plan = Plan(**fields)
-    if violated(resolve(plan, question.gpus), question):
+    if violations(resolve(plan, question.gpus), question):
         return
     text = cut(question.model.layers, fields["pp"], pieces)
     whole, parted = evaluate(question, plan), evaluate(question, Plan(**fields, segments=text))
@@ -120,13 +120,13 @@ def test_a_row_without_data_ranks_of_its_own_is_given_back_too(own):
 @settings(deadline=None, max_examples=15)
 def test_a_table_equals_its_rows(plans):
     table = concat([resolve(plan, DENSE.gpus).table() for plan in plans])
-    assert legal(table, DENSE).all()
+    assert legal_rows(table, DENSE).all()
     costs = simulate(DENSE, table)
     for row, plan in enumerate(plans):
         one = evaluate(DENSE, plan)
         assert costs.step[row] == pytest.approx(one.step_seconds, rel=1e-14)
         assert costs.memory_total[row] == pytest.approx(one.memory_bytes, rel=1e-14)
-        taken = costs.one(row)
+        taken = costs.row(row)
         assert taken.step_seconds == pytest.approx(one.step_seconds, rel=1e-14)
         for part in ("seconds", "memory", "worst_rank"):
             assert getattr(taken, part) == pytest.approx(getattr(one, part), rel=1e-12)
@@ -256,7 +256,7 @@ REFUSED = [
 def test_rules_refuse_runs_that_do_not_go_together(text, message):
     with pytest.raises(InputError, match=message.replace("+", r"\+")):
         evaluate(DENSE, Plan.parse(text))
-    assert not legal(resolve(Plan.parse(text), DENSE.gpus).table(), DENSE).any()
+    assert not legal_rows(resolve(Plan.parse(text), DENSE.gpus).table(), DENSE).any()
 
 
 UNREADABLE = [

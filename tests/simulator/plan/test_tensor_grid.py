@@ -18,7 +18,7 @@ from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_costs import layer_costs
-from plan3d.simulator.layers.layer_kinds import layer_kinds, local_strategies, work_of
+from plan3d.simulator.layers.layer_kinds import layer_context, layer_kinds, work_of
 from plan3d.simulator.layers.memory_footprint import stored_parameters
 from plan3d.simulator.plan import tensor_grid
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -55,7 +55,7 @@ def costs(grid, **fields):
 
 def local(text, **fields):
     row = resolve(plan(text, **fields), task().gpus).table()
-    return local_strategies(task(), BF16, stages.strategy(row))
+    return layer_context(task(), BF16, stages.strategies(row))
 
 
 # Codes and texts
@@ -179,13 +179,13 @@ def test_kinds_may_be_mixed_in_a_table():
 def test_layer_costs_of_a_mixture_are_those_of_its_rows(seed):
     random = np.random.default_rng(seed)
     texts = random.choice(TEXTS, 6)
-    s = stages.strategy(resolve(plan([read(t) for t in texts]), task().gpus).table())
+    s = stages.strategies(resolve(plan([read(t) for t in texts]), task().gpus).table())
     table = layer_costs(task(), BF16, s)
     for i in range(6):
         own = layer_costs(task(), BF16, s.take(np.array([i])))
         np.testing.assert_allclose(table.table[i], own.table[0], rtol=1e-12)
-        np.testing.assert_allclose(table.working[:, i], own.working[:, 0], rtol=1e-12)
-        np.testing.assert_allclose(table.boundary[:, i], own.boundary[:, 0], rtol=1e-12)
+        np.testing.assert_allclose(table.working_set[:, i], own.working_set[:, 0], rtol=1e-12)
+        np.testing.assert_allclose(table.boundary_bytes[:, i], own.boundary_bytes[:, 0], rtol=1e-12)
 
 
 def test_activations_fall_with_the_ranks_that_share_tokens_and_features():

@@ -17,7 +17,7 @@ from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import code
 from plan3d.simulator.rules.rule import nearest_divisors
-from plan3d.simulator.rules.validity import RULES, check, legal, violated
+from plan3d.simulator.rules.validity import RULES, check, legal_rows, violations
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
@@ -469,11 +469,11 @@ REFUSED = [
 @pytest.mark.parametrize(("name", "question", "changes", "message"), REFUSED)
 def test_each_rule_refuses_with_its_numbers(name, question, changes, message):
     plan = resolve(Plan(**PLAN | changes), question.gpus)
-    broken = dict(reversed(violated(plan, question)))
+    broken = dict(reversed(violations(plan, question)))
     assert name in broken
     assert message in broken[name]
     assert "\n" not in broken[name]
-    assert not legal(plan.table(), question)[0]
+    assert not legal_rows(plan.table(), question)[0]
 
 
 def test_every_rule_is_refused_somewhere():
@@ -536,13 +536,13 @@ tasks = st.sampled_from(
 def test_messages_never_raise_and_agree_with_legal(which, values, layout):
     question = task(*which)
     plan = Plan(**values, layers_per_stage=layout)
-    broken = violated(plan, question)
+    broken = violations(plan, question)
     every = [rule.name for rule in RULES if not np.all(rule.ok(plan, question))]
     assert [name for name, _ in broken] == every
     for _, message in broken:
         assert message.strip()
         assert "\n" not in message
-    assert legal(plan.table(), question).tolist() == [not broken]
+    assert legal_rows(plan.table(), question).tolist() == [not broken]
     if broken:
         with pytest.raises(InputError) as error:
             evaluate(question, plan)
@@ -560,14 +560,14 @@ def test_column_version_equals_the_row_version(which, rows):
     for rule in RULES:
         column = np.broadcast_to(rule.ok(table, question), (len(rows),))
         assert column.tolist() == [bool(np.all(rule.ok(plan, question))) for plan in plans]
-    keep = legal(table, question)
-    assert keep.tolist() == [not violated(plan, question) for plan in plans]
+    keep = legal_rows(table, question)
+    assert keep.tolist() == [not violations(plan, question) for plan in plans]
     if not keep.all():
         first = int(np.argmin(keep))
         where = f"row {first}: " if len(rows) > 1 else ""
         with pytest.raises(InputError) as error:
             check(table, question)
-        assert str(error.value) == where + violated(plans[first], question)[0][1]
+        assert str(error.value) == where + violations(plans[first], question)[0][1]
 
 
 @given(number=st.integers(1, 10**6), wanted=st.integers(1, 10**6))

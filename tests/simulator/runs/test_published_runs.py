@@ -13,7 +13,7 @@ import pytest
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import SOFTWARE
-from plan3d.simulator.pipeline.schedules import code
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.runs.published_runs import NEEDED, SHIPPED, PublishedRun, columns, read_runs
 from plan3d.simulator.runs.run_model import FAMILIES
@@ -219,7 +219,7 @@ def test_a_row_becomes_a_plan() -> None:
     assert (p.tp, p.pp, p.dp, p.micro_batch, p.zero) == (2, 2, 4, 2, 1)
     assert p.sequence_parallel == 1
     assert p.recompute == Recompute.NONE
-    assert p.schedule == code("1f1b")
+    assert p.schedule == schedule_code("1f1b")
     assert (q.task.sequence, q.task.global_batch, q.task.gpus) == (4096, 256, 16)
     assert q.task.model.tied
     assert q.task.software.name == "nanotron"
@@ -284,7 +284,7 @@ def test_stages_whose_ends_have_one_layer_fewer() -> None:
     plain = GPT | shape | {"ends_short": True, "schedule": "1f1b"}
     assert ask(**plain).plan.layers_per_stage == (2, 3, 3, 3, 3, 3, 3, 2)
     chunks = ask(**plain | {"schedule": "interleaved", "virtual_stages": 3}).plan
-    assert chunks.schedule == code("interleaved")
+    assert chunks.schedule == schedule_code("interleaved")
     assert chunks.layers_per_stage == (0, *[1] * 22, 0)
 
 

@@ -18,12 +18,12 @@ from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators import collectives, kernel_times, layer_work
-from plan3d.simulator.operators.collectives import place, wire_bytes
+from plan3d.simulator.operators.collectives import place_group, wire_bytes
 from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.operators.strategy import Strategy
 from plan3d.simulator.pipeline import stage_placement
 from plan3d.simulator.pipeline.schedule import Sizes
-from plan3d.simulator.pipeline.schedules import code, in_flight
+from plan3d.simulator.pipeline.schedules import in_flight, schedule_code
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -242,7 +242,7 @@ def held(model, tp, pp):
 
 def every_rank(question, plan):
     table = resolve(plan, question.gpus).table()
-    return stages.build(question, BF16, table, stage_placement.every_rank)
+    return stages.build_stages(question, BF16, table, stage_placement.every_rank)
 
 
 @pytest.mark.parametrize("name", ["gpt3-1.3b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3"])
@@ -346,7 +346,7 @@ powers = st.integers(0, 10).map(lambda i: 2**i)
 
 def took(operation, size, ranks, stride, cluster):
     """Seconds of one collective as a plain number."""
-    group = place(np.array([float(ranks)]), np.array([float(stride)]), cluster)
+    group = place_group(np.array([float(ranks)]), np.array([float(stride)]), cluster)
     return float(getattr(collectives, operation)(np.array([float(size)]), group, cluster)[0])
 
 
@@ -641,7 +641,7 @@ def test_no_pipeline_no_bubble(name):
 def test_one_f_one_b_keeps_the_stages_below(p, m):
     rank = np.arange(p, dtype=float)
     same = Sizes(*(np.full(p, float(x)) for x in (p, 1, p, m)))
-    kept = in_flight(np.full(p, code("1f1b")), same, rank)
+    kept = in_flight(np.full(p, schedule_code("1f1b")), same, rank)
     assert kept.tolist() == [min(m, p - r) for r in range(p)]
 
 

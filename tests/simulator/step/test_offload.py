@@ -19,7 +19,7 @@ from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.reporting.report import plan_record
 from plan3d.simulator.reporting.trace import trace
 from plan3d.simulator.reporting.why import assumptions, why
-from plan3d.simulator.rules.validity import legal
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step import offload
 from plan3d.simulator.step.costs_tables import breakdown
 from plan3d.simulator.step.evaluate import evaluate
@@ -130,7 +130,7 @@ def test_activations_leave_the_gpu_for_the_host(shape, share):
     question = task()
     before = evaluate(question, Plan(**shape)).groups[0].stages
     after = evaluate(question, Plan(**shape, offload_activations=share)).groups[0].stages
-    np.testing.assert_allclose(after.activations + after.on_host, before.activations)
+    np.testing.assert_allclose(after.activations + after.host_activations, before.activations)
     assert (after.buffers >= before.buffers).all()
 
 
@@ -152,8 +152,8 @@ def test_copies_show_no_longer_than_they_take(stack, shape, share):
     costs = evaluate(question, plan)
     group = costs.groups[0]
     stages, rate = group.stages, copy_rate(question.cluster)
-    per_pass = group.stages.on_host.max() * max(stages.micro_batches.max(), 1)
-    owned = share["offload_optimizer"] / 100 * offload.owned(stages.weights).max()
+    per_pass = group.stages.host_activations.max() * max(stages.micro_batches.max(), 1)
+    owned = share["offload_optimizer"] / 100 * offload.owned_parameters(stages.weights).max()
     trips = stages.micro_batches.max() + stages.ranks.max()
     once = owned * (group.recipe.gradient + group.recipe.weight) * trips
     assert costs.seconds["host_comm"] <= (2 * per_pass + once) / rate * (1 + 1e-9)
@@ -166,7 +166,7 @@ def test_copies_that_fit_behind_compute_do_not_show():
     slow = with_host(task(), link_bandwidth=1e9)
     plan = Plan(offload_activations=100)
     stages = evaluate(slow, plan).groups[0].stages
-    copied = 96 / 16 * 2 * stages.on_host.max() / copy_rate(slow.cluster)
+    copied = 96 / 16 * 2 * stages.host_activations.max() / copy_rate(slow.cluster)
     shown = evaluate(slow, plan).seconds["host_comm"]
     assert 0.8 * copied < shown < copied
 
@@ -221,8 +221,8 @@ def test_a_node_holds_no_more_than_all_ranks():
     question = task(gpus=8)
     costs = evaluate(question, Plan(pp=8, offload_activations=100))
     stages = costs.groups[0].stages
-    assert costs.node_bytes == pytest.approx((stages.on_host * stages.ranks_alike).sum())
-    assert costs.node_bytes < 8 * stages.on_host.max()
+    assert costs.node_bytes == pytest.approx((stages.host_activations * stages.ranks_alike).sum())
+    assert costs.node_bytes < 8 * stages.host_activations.max()
 
 
 def test_a_layer_list_is_offloaded_too():
@@ -242,7 +242,7 @@ def test_a_run_of_layers_is_offloaded_with_its_plan():
     assert runs.step_seconds == pytest.approx(uniform.step_seconds)
     assert runs.node_bytes == pytest.approx(uniform.node_bytes)
     written = Plan(pp=2, segments="16*2", offload_optimizer=50)
-    assert not legal(resolve(written, question.gpus).table(), question)[0]
+    assert not legal_rows(resolve(written, question.gpus).table(), question)[0]
 
 
 @settings(max_examples=20, deadline=None)

@@ -24,7 +24,7 @@ from plan3d.simulator.rules.offload_rules import OFFLOAD_RULES
 from plan3d.simulator.rules.sync_rules import SYNC_RULES
 from plan3d.simulator.rules.validity import check
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.step.gradient_exchange import seconds
+from plan3d.simulator.step.gradient_exchange import exchange_seconds
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -145,15 +145,15 @@ def test_hybrid_sharding_keeps_the_states_of_its_shard(zero):
 @given(st.integers(1, 5), st.integers(0, 3))
 def test_split_groups_have_all_ranks(k, tp):
     cluster = Cluster.profile("a100-80gb-sxm", gpus=64)
-    group = collectives.place(np.array([float(64 // 2**tp)]), float(2**tp), cluster)
-    within, across = collectives.split(group, 2.0**k)
+    group = collectives.place_group(np.array([float(64 // 2**tp)]), float(2**tp), cluster)
+    within, across = collectives.split_group(group, 2.0**k)
     assert within.ranks * across.ranks == group.ranks
     assert max(within.domains, across.domains) <= group.domains
 
 
 def test_hierarchical_all_reduce_inside_a_node_is_scatter_and_gather():
     cluster = Cluster.profile("a100-80gb-sxm", gpus=8)
-    group = collectives.place(np.array([8.0]), 1.0, cluster)
+    group = collectives.place_group(np.array([8.0]), 1.0, cluster)
     both = collectives.reduce_scatter(1e9, group, cluster)
     both = both + collectives.all_gather(1e9, group, cluster)
     assert collectives.hierarchical_all_reduce(1e9, group, cluster) == pytest.approx(both)
@@ -162,18 +162,18 @@ def test_hierarchical_all_reduce_inside_a_node_is_scatter_and_gather():
 @given(st.floats(1, 1e11), st.sampled_from([s for s in Sync if s not in (6, 7)]))
 def test_more_bytes_take_longer(size, sync):
     cluster = Cluster.profile("a100-80gb-sxm", gpus=64)
-    group = collectives.place(np.array([64.0]), 1.0, cluster)
+    group = collectives.place_group(np.array([64.0]), 1.0, cluster)
     policy = SyncPolicy(sync=sync)
-    less, more = (seconds(4.0, policy, x, group, cluster)[0] for x in (size, 1.1 * size))
+    less, more = (exchange_seconds(4.0, policy, x, group, cluster)[0] for x in (size, 1.1 * size))
     assert 0 < less < more
 
 
 def test_one_rank_has_nothing_to_exchange():
     cluster = Cluster.profile("a100-80gb-sxm", gpus=1)
-    group = collectives.place(np.array([1.0]), 1.0, cluster)
+    group = collectives.place_group(np.array([1.0]), 1.0, cluster)
     for sync in Sync:
         policy = SyncPolicy(sync=sync, topology=Topology.RING if gossips(sync) else Topology.NONE)
-        assert seconds(4.0, policy, 1e9, group, cluster)[0] == 0
+        assert exchange_seconds(4.0, policy, 1e9, group, cluster)[0] == 0
 
 
 def test_feedback_and_received_weights_are_kept():
@@ -228,8 +228,8 @@ def test_gossip_takes_at_least_one_message_through_one_nic() -> None:
     """6 GB to two neighbours of a ring, of which one is on another node of 64 A100s: 200 Gb/s of
     a NIC at the profile's share, whatever the other NICs of the node do."""
     cluster = Cluster.profile("a100-80gb-sxm", 64)
-    group = collectives.place(np.array([64.0]), 1.0, cluster)
+    group = collectives.place_group(np.array([64.0]), 1.0, cluster)
     policy = SyncPolicy(sync=Sync.GOSSIP, topology=Topology.RING)
-    (took,) = seconds(1.0, policy, 6e9, group, cluster)
+    (took,) = exchange_seconds(1.0, policy, 6e9, group, cluster)
     (alone,) = collectives.send(np.array([6e9]), np.array([True]), cluster)
     assert alone <= took <= 1.01 * alone

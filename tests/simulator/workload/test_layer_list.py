@@ -78,7 +78,7 @@ def test_stages_hold_all_parameters_and_send_what_lies_between_them(order, pp):
         sizes, send = 1e6 * (np.array(behind) + 1), task.cluster.fast.send
         each = send.latency + send.latency_per_step + send.root * np.sqrt(sizes)
         (group,) = costs.groups
-        assert group.stages.hop[0] == pytest.approx((each + sizes / send.bandwidth).mean())
+        assert group.stages.hop_seconds[0] == pytest.approx((each + sizes / send.bandwidth).mean())
 
 
 def test_wider_numbers_move_and_keep_more():
