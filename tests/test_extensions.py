@@ -30,7 +30,8 @@ MODULE = """
 from dataclasses import replace
 
 from plan3d import software_profile
-from plan3d.launch_files.exporter import Exporter, Form, allowed_values
+from plan3d.launch_files.common_rules import allowed_values
+from plan3d.launch_files.exporter import Exporter, Form
 from plan3d.search.space.problem import draw
 from plan3d.simulator.pipeline import gpipe
 

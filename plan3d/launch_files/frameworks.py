@@ -10,7 +10,6 @@ from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE, Software
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
 from plan3d.simulator.task import Framework, Task
 
-from .exporter import format_rules
 from .registry import EXPORTERS, exporter
 
 
@@ -23,7 +22,7 @@ def framework(name: str, required: bool = True, version: str = "") -> Framework:
         name=name,
         title=form.title,
         required=required,
-        rules=format_rules(form),
+        rules=form.all_rules,
         tries=found.search_values,
         again=partial(framework, name, required, version),
     )

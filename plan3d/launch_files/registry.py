@@ -34,7 +34,7 @@ READERS: Registry[Reader] = Registry(
     "framework",
     "plan3d.readers",
     {
-        "megatron": f"{_HERE}.megatron.reader:read",
+        "megatron": f"{_HERE}.megatron.launch:read",
         "torchtitan": f"{_HERE}.torchtitan.launch:read",
         "deepspeed": f"{_HERE}.deepspeed.launch:read",
         "nanotron": f"{_HERE}.nanotron.launch:read",

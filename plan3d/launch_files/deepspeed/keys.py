@@ -1,4 +1,4 @@
-"""The configuration of DeepSpeed and the flags of Megatron-DeepSpeed, as tables.
+"""Keys of a DeepSpeed configuration, and flags of Megatron-DeepSpeed.
 
 Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py and offload_config.py (two of the
 three batch sizes give the third; overlap_comm is on by default with ZeRO 3 only),
@@ -7,8 +7,6 @@ Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed, as of 2024-12 
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from plan3d.simulator.base.typed_objects import describe
 from plan3d.simulator.hardware.precision import Optimizer, Precision
@@ -24,6 +22,7 @@ from ..tables import (
     Row,
     Source,
     Table,
+    Unmodelled,
     choice,
     flag,
     in_section,
@@ -36,52 +35,27 @@ from ..tables import (
 )
 
 FILE = "ds_config.json"
-"""Where the fragment puts the configuration."""
+"""The file into which a script writes the configuration."""
 CHECKPOINTING = "activation_checkpointing"
-"""The section of models whose code recomputes layers: how, not that, but nobody else needs it."""
+"""The section that configures the recompute of a model's own code; it is taken as recompute of all
+layers."""
 BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
-"""Parameters of a bucket that is reduced, and of one that is gathered."""
+"""Sizes of the buckets of reductions and of gathers, in parameters."""
 FORMATS = {Precision.FP16: "fp16", Precision.FP32: "", Precision.BF16: "bf16"}
-"""The section that switches a 16-bit format on."""
-MATTERS = frozenset(
-    (
-        "zero_optimization.reduce_bucket_size",
-        "zero_optimization.allgather_bucket_size",
-        "zero_optimization.offload_param.max_in_cpu",
-        "zero_optimization.offload_optimizer.pipeline_read",
-        "zero_optimization.offload_optimizer.pipeline_write",
-        "zero_optimization.offload_optimizer.super_offload",
-        "zero_optimization.sub_group_size",
-        "zero_optimization.zero_hpz_partition_size",
-        "zero_optimization.mics_shard_size",
-        "zero_optimization.zero_quantized_weights",
-        "zero_optimization.zero_quantized_gradients",
-        "activation_checkpointing.partition_activations",
-        "activation_checkpointing.cpu_checkpointing",
-        "communication_data_type",
-        "data_types.grad_accum_dtype",
-        "bf16.bf16_master_weights_and_grads",
-        "bf16.bf16_optimizer_states",
-        "tensor_parallel.autotp_size",
-        "sequence_parallel_size",
-        "expert_parallel.autoep_size",
-        "compression_training",
-    )
-)
-"""Kept keys that change time or memory."""
+"""The section that switches a 16-bit format on, by precision."""
 
 
-def _read_batch(source: Source, at: str, n: Numbers) -> int:
-    if source.value(at) == "auto":
-        raise source.value_error(at, "is auto: write the number that your trainer puts there")
-    return source.size(at)
+def _read_batch(source: Source, key: str, n: Numbers) -> int:
+    if source.value(key) == "auto":
+        raise source.value_error(key, "is auto: write the number that your trainer puts there")
+    return source.size(key)
 
 
-def _read_ratio(source: Source, at: str, n: Numbers) -> Any:
-    ratio = source.value(at)
+def _read_ratio(source: Source, key: str, n: Numbers) -> float:
+    ratio = source.value(key)
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
-        raise source.value_error(at, f"is {describe(ratio)}; it must be a number from 0 to 1")
+        raise source.value_error(key, f"is {describe(ratio)}; it must be a number from 0 to 1")
     return ratio
 
 
@@ -92,38 +66,38 @@ BUFFER = 10**8
 """Parameters of a buffer through which weights are read (buffer_size)."""
 
 
-def offloads(n: Numbers) -> bool:
-    """The optimizer leaves the GPU."""
-    return n.device in DEVICES
+def optimizer_off_gpu(n: Numbers) -> bool:
+    """Whether the optimizer is on the host or on drives."""
+    return n.optimizer_device in DEVICES
 
 
-def swaps(n: Numbers) -> bool:
-    """It lies on drives."""
-    return bool(n.device == "nvme")
+def optimizer_on_drives(n: Numbers) -> bool:
+    """Whether the optimizer is on drives."""
+    return bool(n.optimizer_device == "nvme")
 
 
-def offloads_weights(n: Numbers) -> bool:
-    """Weights leave the GPU."""
-    return n.weight_device in DEVICES
+def weights_off_gpu(n: Numbers) -> bool:
+    """Whether weights are on the host or on drives."""
+    return n.parameter_device in DEVICES
 
 
-def swaps_weights(n: Numbers) -> bool:
-    """They lie on drives."""
-    return bool(n.weight_device == "nvme")
+def weights_on_drives(n: Numbers) -> bool:
+    """Whether weights are on drives."""
+    return bool(n.parameter_device == "nvme")
 
 
-def _overflows(n: Numbers) -> bool:
-    """A tensor's shard is larger than the usual buffer, which DeepSpeed refuses."""
-    return swaps_weights(n) and getattr(n, "largest_shard", 0) > BUFFER
+def _exceeds_buffer(n: Numbers) -> bool:
+    """Whether a tensor's shard is larger than the default buffer, which DeepSpeed refuses."""
+    return weights_on_drives(n) and getattr(n, "largest_shard", 0) > BUFFER
 
 
 def _sharded(n: Numbers) -> bool:
-    """ZeRO, of more than an optimizer on the host that needs a stage."""
-    return bool(getattr(n, "zero", n.stage) > 0)
+    """Whether a plan has ZeRO; the stage alone may be that of an offloaded optimizer."""
+    return bool(getattr(n, "zero", n.zero_stage) > 0)
 
 
-def _cut(n: Numbers) -> bool:
-    """Buckets are written; they are read where both sizes are alike."""
+def _has_buckets(n: Numbers) -> bool:
+    """Whether bucket sizes are written; where they are read is decided by spelling._buckets."""
     return bool(getattr(n, "bucket_parameters", 0))
 
 
@@ -135,28 +109,49 @@ CONFIG: Table = (
     Row(BATCHES[2], "micro_batches", BATCH, None),
     *in_section(
         "zero_optimization",
-        Row("stage", "stage", integer(0, 3), 0),
-        optional("offload_optimizer.device", "device", "none", codec=TEXT),
+        Row("stage", "zero_stage", integer(0, 3), 0),
+        optional("offload_optimizer.device", "optimizer_device", "none", codec=TEXT),
         *rows_if(
-            offloads,
+            optimizer_off_gpu,
             Implied("offload_optimizer.pin_memory", True),
-            optional("offload_optimizer.ratio", "ratio", 1.0, codec=RATIO),
-            Implied("offload_optimizer.nvme_path", DRIVES, swaps),
+            optional("offload_optimizer.ratio", "optimizer_ratio", 1.0, codec=RATIO),
+            Implied("offload_optimizer.nvme_path", DRIVES, optimizer_on_drives),
         ),
-        optional("offload_param.device", "weight_device", "none", codec=TEXT),
+        optional("offload_param.device", "parameter_device", "none", codec=TEXT),
         *rows_if(
-            offloads_weights,
+            weights_off_gpu,
             Implied("offload_param.pin_memory", True),
-            Implied("offload_param.nvme_path", DRIVES, swaps_weights),
-            Implied("offload_param.buffer_size", lambda n: n.largest_shard, _overflows),
+            Implied("offload_param.nvme_path", DRIVES, weights_on_drives),
+            Implied("offload_param.buffer_size", lambda n: n.largest_shard, _exceeds_buffer),
         ),
-        Row("overlap_comm", "overlap_comm", SWITCH, lambda n: n.stage == 3, _sharded),
-        *rows_if(_cut, *(Row(name, "bucket_parameters", default=0) for name in BUCKETS)),
+        Row("overlap_comm", "overlap_comm", SWITCH, lambda n: n.zero_stage == 3, _sharded),
+        *rows_if(_has_buckets, *(Row(name, "bucket_parameters", default=0) for name in BUCKETS)),
     ),
-    Implied(f"{CHECKPOINTING}.partition_activations", False, lambda n: n.checkpointed),
+    Implied(f"{CHECKPOINTING}.partition_activations", False, lambda n: n.has_checkpointing),
     optional("optimizer.type", "optimizer_type", "AdamW", codec=TEXT),
     optional("bf16.enabled", "bf16", False, codec=SWITCH),
     optional("fp16.enabled", "fp16", False, codec=SWITCH),
+    Unmodelled("zero_optimization.reduce_bucket_size"),
+    Unmodelled("zero_optimization.allgather_bucket_size"),
+    Unmodelled("zero_optimization.offload_param.max_in_cpu"),
+    Unmodelled("zero_optimization.offload_optimizer.pipeline_read"),
+    Unmodelled("zero_optimization.offload_optimizer.pipeline_write"),
+    Unmodelled("zero_optimization.offload_optimizer.super_offload"),
+    Unmodelled("zero_optimization.sub_group_size"),
+    Unmodelled("zero_optimization.zero_hpz_partition_size"),
+    Unmodelled("zero_optimization.mics_shard_size"),
+    Unmodelled("zero_optimization.zero_quantized_weights"),
+    Unmodelled("zero_optimization.zero_quantized_gradients"),
+    Unmodelled("activation_checkpointing.partition_activations"),
+    Unmodelled("activation_checkpointing.cpu_checkpointing"),
+    Unmodelled("communication_data_type"),
+    Unmodelled("data_types.grad_accum_dtype"),
+    Unmodelled("bf16.bf16_master_weights_and_grads"),
+    Unmodelled("bf16.bf16_optimizer_states"),
+    Unmodelled("tensor_parallel.autotp_size"),
+    Unmodelled("sequence_parallel_size"),
+    Unmodelled("expert_parallel.autoep_size"),
+    Unmodelled("compression_training"),
 )
 """The JSON configuration."""
 
@@ -188,12 +183,12 @@ TRAINING: Table = (
 DEEPSPEED: Table = (
     flag("--deepspeed", "deepspeed"),
     Row("--deepspeed_config", "config_file", TEXT, FILE),
-    Row("--zero-stage", "stage", integer(0, 3), 0),
+    Row("--zero-stage", "zero_stage", integer(0, 3), 0),
     flag("--cpu-optimizer", "offloads_optimizer"),
-    flag("--no-pipeline-parallel", "without_stages"),
+    flag("--no-pipeline-parallel", "no_pipeline"),
     flag("--enable-zbh1-pipeline", "zb_h1"),
-    flag("--checkpoint-activations", "recompute_all"),
-    flag("--deepspeed-activation-checkpointing", "checkpoints"),
+    flag("--checkpoint-activations", "checkpoint_activations"),
+    flag("--deepspeed-activation-checkpointing", "deepspeed_checkpointing"),
 )
 ARRAYS = {"MODEL_ARGS": MODEL, "TRAINING_ARGS": TRAINING, "DEEPSPEED_ARGS": DEEPSPEED}
 TABLE: Table = with_read_only_rows(

@@ -1,11 +1,13 @@
-"""Configurations of DeepSpeed: JSON; with tensor or pipeline parallelism, or recompute of a model
-that it has, also the flags of Megatron-DeepSpeed, in one shell fragment that writes the JSON."""
+"""Configurations of DeepSpeed, written and read: JSON, or a script of Megatron-DeepSpeed.
+
+A plan with tensor or pipeline parallelism, or with recompute of a model that Megatron-DeepSpeed
+has, also needs its flags: then one shell fragment states them and writes the JSON.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.plan.codes import Recompute
@@ -13,25 +15,24 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from ..documents import Document, nested_document, with_unread
-from ..exporter import Exporter, Form, heading, unwritten_settings
+from ..exporter import (
+    Exporter,
+    Form,
+    heading,
+    partial_node,
+    processes_by_node,
+    unwritten_settings,
+)
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
+from ..megatron.flags import UNMODELLED
 from ..megatron.launch import environment
 from ..megatron.meaning import from_flags
-from ..megatron.reader import keep
 from ..numbers import fill_launch, model_of, numbers_of
-from ..processes import not_full, started
-from ..shell import fragment
+from ..shell import launch_script
 from ..shell.flags import Flags
-from ..shell.launch_script import launcher_gpus, script_of, training_words
 from ..shell.script import Script
-from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
-from .keys import (
-    ARRAYS,
-    CONFIG,
-    FILE,
-    MATTERS,
-    TABLE,
-)
+from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from .keys import ARRAYS, CONFIG, FILE, TABLE
 from .rules import RULES, needs_megatron
 from .spelling import from_config, schedule_from_flags, to_config, to_flags
 
@@ -43,100 +44,103 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The JSON file, or a shell fragment that writes it and states the other flags."""
     n, megatron = numbers_of(task, plan), bool(needs_megatron(plan, task))
     n = to_flags(n, task) if megatron else to_config(n)
-    n.checkpointed = n.recompute == Recompute.FULL and not megatron
+    n.has_checkpointing = n.recompute == Recompute.FULL and not megatron
     content = with_unread(nested_document(settings_of(CONFIG, n)), unread, key_classes(CONFIG, n))
     text = json.dumps(content, indent=2)
     if not megatron:
         return f"{text}\n"
-    groups = {name: fragment.flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()}
-    nodes, each, last = started(task.cluster)
+    lines = {
+        name: launch_script.flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()
+    }
+    nodes, each, last = processes_by_node(task.cluster)
     sizes = f"--num_nodes {nodes}" + f" --num_gpus {each}" * (last == each)
-    top = heading(task, plan, f"{TITLE} with Megatron-DeepSpeed")
-    top += unwritten_settings(task.model, "--rotary-position-embeddings-theta (10000 unless set)")
-    top += [*environment(task, plan, False), *fragment.required_assignments(unread)]
-    top += [f"cat > {FILE} <<'JSON'", text, "JSON"]
-    top += not_full(task.cluster, "with slots={} in the hostfile")
-    command = f"deepspeed {sizes} pretrain_gpt.py"
-    return fragment.fragment_text(
-        top, fragment.with_unread(groups, unread, key_classes(TABLE, n)), command
-    )
+    top = [
+        *heading(task, plan, f"{TITLE} with Megatron-DeepSpeed"),
+        *unwritten_settings(task.model, "--rotary-position-embeddings-theta (10000 unless set)"),
+        *environment(task, plan, False),
+        *launch_script.required_assignments(unread),
+        f"cat > {FILE} <<'JSON'",
+        text,
+        "JSON",
+        *partial_node(task.cluster, "with slots={} in the hostfile"),
+    ]
+    arrays = launch_script.with_unread(lines, unread, key_classes(TABLE, n))
+    return launch_script.fragment_text(top, arrays, f"deepspeed {sizes} pretrain_gpt.py")
 
 
-def read(text: str, file: str, given: ReaderOptions = NO_OPTIONS) -> Launch:
+def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a JSON file or a script. Raises InputError naming key or line."""
     launch = Launch(file, "deepspeed")
     if not text.lstrip().startswith("{"):
-        return _script(text, launch, given)
+        return _read_script(text, launch, options)
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
-    config, follow = _configuration(text, launch, file, n)
-    n.recompute = Recompute.FULL if n.checkpointed else Recompute.NONE
+    config, derived = _read_config(text, launch, file, n)
+    n.recompute = Recompute.FULL if n.has_checkpointing else Recompute.NONE
     fill_launch(launch, n)
-    launch.unread = config.unread(MATTERS, follow)
+    launch.unread = config.unread(cost_keys(CONFIG), derived)
     return launch
 
 
-Read = tuple[Document, frozenset[str]]
-"""A configuration that was read, and places where it may say what else follows from the plan."""
+Configuration = tuple[Document, frozenset[str]]
+"""A configuration that was read, and its keys whose values deviate from what the plan implies."""
 
 
-def _configuration(text: str, launch: Launch, where: str, n: Numbers) -> Read:
-    """The numbers of a JSON configuration; `where` names it in errors."""
-    config = Document(_parsed(text, where), where)
+def _read_config(text: str, launch: Launch, place: str, n: Numbers) -> Configuration:
+    """Put a JSON configuration into the numbers; `place` names it in errors."""
+    content = parse_json(text, place)
+    if not isinstance(content, dict):
+        raise Launch(place, "").refuse("must hold a JSON object")
+    config = Document(content, place)
     read_rows(CONFIG, config, n)
     from_config(config, n, launch)
     return config, read_implied(CONFIG, config, n)
 
 
-def _parsed(text: str, where: str) -> dict[str, Any]:
-    content = parse_json(text, where)
-    if not isinstance(content, dict):
-        raise Launch(where, "").refuse("must hold a JSON object")
-    return content
-
-
-def _script(text: str, launch: Launch, given: ReaderOptions) -> Launch:
+def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     """A script of Megatron-DeepSpeed: its flags, and the JSON that it writes."""
-    found = script_of(text, launch.file)
-    flags, n = Flags.of(training_words(found), launch.file), Numbers()
+    script = launch_script.script_of(text, launch.file)
+    flags, n = Flags.of(launch_script.training_words(script), launch.file), Numbers()
     read_rows(TABLE, flags, n)
-    from_flags(flags, n, launch, given.vocabulary)
-    launch.launcher_gpus = launcher_gpus(found)
-    if n.without_stages and n.pp > 1:
+    from_flags(flags, n, launch, options.vocabulary)
+    launch.launcher_gpus = launch_script.launcher_gpus(script)
+    if n.no_pipeline and n.pp > 1:
         raise flags.value_error("--no-pipeline-parallel", f"contradicts {n.pp} pipeline stages")
     schedule_from_flags(n, launch)
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
-    written_too = _written(found, n, launch)
+    configuration = _here_document(script, n, launch)
     fill_launch(launch, n)
-    keep(flags, found, launch, read_implied(TABLE, flags, n))
-    if written_too:
-        config, follow = written_too
-        launch.unread += config.unread(MATTERS, follow)
+    derived = read_implied(TABLE, flags, n)
+    launch.unread = launch_script.unread_flags(flags, script, cost_keys(UNMODELLED), derived)
+    if configuration:
+        config, derived = configuration
+        launch.unread += config.unread(cost_keys(CONFIG), derived)
     return launch
 
 
-def _written(found: Script, n: Numbers, launch: Launch) -> Read | None:
-    """The JSON of a here-document, which must say what the flags say."""
-    document = next((d for d in found.documents if d.text.lstrip().startswith("{")), None)
+def _here_document(script: Script, n: Numbers, launch: Launch) -> Configuration | None:
+    """The JSON of a here-document, which must agree with the flags; it decides the rest."""
+    document = next((d for d in script.documents if d.text.lstrip().startswith("{")), None)
     if document is None:
         return None
-    own = Numbers(tp=n.tp, pp=n.pp, cp=n.cp)
-    read_too = _configuration(document.text, launch, f"{launch.file}: line {document.line}", own)
+    stated = Numbers(tp=n.tp, pp=n.pp, cp=n.cp)
+    place = f"{launch.file}: line {document.line}"
+    configuration = _read_config(document.text, launch, place, stated)
     for name in ("micro_batch", "zero", "precision"):
-        if getattr(own, name) != getattr(n, name):
+        if getattr(stated, name) != getattr(n, name):
             raise launch.refuse(
-                f"line {document.line}: the JSON has {name} {getattr(own, name)}, the flags have "
-                f"{getattr(n, name)}"
+                f"line {document.line}: the JSON has {name} {getattr(stated, name)}, the flags "
+                f"have {getattr(n, name)}"
             )
-    if own.global_batch not in (None, n.global_batch):
+    if stated.global_batch not in (None, n.global_batch):
         raise launch.refuse(
-            f"line {document.line}: the JSON has a batch of {own.global_batch}, "
+            f"line {document.line}: the JSON has a batch of {stated.global_batch}, "
             f"--global-batch-size {n.global_batch}"
         )
     decided = ("overlap_grad_reduce", "overlap_param_gather", "bucket_parameters")
     for name in (*decided, "offload_optimizer", "offload_parameters", "nvme"):
-        setattr(n, name, getattr(own, name))
-    n.gpus = getattr(own, "gpus", None)
-    return read_too
+        setattr(n, name, getattr(stated, name))
+    n.gpus = getattr(stated, "gpus", None)
+    return configuration
 
 
 EXPORTER = Exporter(

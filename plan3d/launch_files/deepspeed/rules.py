@@ -18,7 +18,7 @@ from plan3d.simulator.step.stage_layouts import chunk_sizes
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..exporter import allowed_values, expressible_model, field_text, whole_key_heads
+from ..common_rules import allowed_values, expressible_model, field_text, whole_key_heads
 from .keys import FORMATS
 
 SCHEDULES = launched_by("deepspeed")

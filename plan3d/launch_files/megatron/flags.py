@@ -21,6 +21,7 @@ from ..tables import (
     Row,
     Source,
     Table,
+    Unmodelled,
     choice,
     flag,
     integer,
@@ -42,76 +43,86 @@ POSITIONS = {"learned_absolute": True, "rope": False, "none": False, "yarn": Fal
 """--position-embedding-type: whether the positions are learned."""
 
 
-def _latent(n: Numbers) -> bool:
-    return bool(n.latent)
+def is_latent(n: Numbers) -> bool:
+    """Whether attention is latent (MLA)."""
+    return bool(n.multi_latent)
 
 
-def _plain(n: Numbers) -> bool:
-    return not n.latent
-
-
-def _sparse(n: Numbers) -> bool:
+def has_experts(n: Numbers) -> bool:
+    """Whether some layers are mixtures of experts."""
     return bool(n.experts > 0)
+
+
+def _not_latent(n: Numbers) -> bool:
+    return not n.multi_latent
 
 
 def _experts(n: Numbers) -> int:
     return int(n.experts)
 
 
-def _grouped(n: Numbers) -> bool:
-    return bool(n.groups > 1)
+def _learned_positions(n: Numbers) -> bool:
+    return n.absolute_positions and not n.rotary
 
 
-def _learned(n: Numbers) -> bool:
-    return n.learned and not n.rotary
+def _one_if_bf16_ends(n: Numbers) -> int:
+    return int(n.bf16_ends)
 
 
-def _one_if_wide(n: Numbers) -> int:
-    return int(n.wide_ends)
-
-
-def _rate(text: str) -> float:
+def _read_rate(source: Source, key: str, n: Numbers) -> bool:
+    """Whether a dropout rate is above zero; what is no number counts as the default rate."""
     try:
-        return float(text)
+        return float(source.text(key)) > 0
     except ValueError:
-        return 0.1
-
-
-def _read_rate(source: Source, at: str, n: Numbers) -> bool:
-    return _rate(source.text(at)) > 0
+        return True
 
 
 NONE_OR_MORE = integer(least=0)
 FUSED_LOSS = Codec(
     lambda loss: loss == Loss.FUSED,
-    lambda source, at, n: Loss.FUSED if source.switch(at) else Loss.USUAL,
+    lambda source, key, n: Loss.FUSED if source.switch(key) else Loss.USUAL,
 )
-RATE = Codec(lambda dropped: "0.1" if dropped else "0.0", _read_rate)
-"""A dropout rate, of which only zero is another model of a step; 0.1 is usual."""
+RATE = Codec(lambda drops: "0.1" if drops else "0.0", _read_rate)
+"""A dropout rate, of which only zero changes a step; 0.1 is the default."""
 
 MODEL: Table = (
     Row("--num-layers", "layers", integer(most=MOST_LAYERS)),
     Row("--hidden-size", "hidden"),
-    Row("--ffn-hidden-size", "ffn", default=spelling.usual_width),
+    Row("--ffn-hidden-size", "ffn", default=spelling.default_ffn),
     Row("--num-attention-heads", "heads"),
-    flag("--multi-latent-attention", "latent"),
+    flag("--multi-latent-attention", "multi_latent"),
     *rows_if(
-        _latent,
+        is_latent,
         optional("--q-lora-rank", "q_rank", codec=COUNT),
-        Row("--kv-lora-rank", "kv_rank", default=lambda n: 512 * n.latent),
-        Row("--qk-head-dim", "plain_dim", default=128),
-        Row("--qk-pos-emb-head-dim", "rope_dim", default=lambda n: 64 * n.latent),
-        Row("--v-head-dim", "latent_value_dim", default=128),
+        Row("--kv-lora-rank", "kv_rank", default=lambda n: 512 * n.multi_latent),
+        Row("--qk-head-dim", "qk_head_dim", default=128),
+        Row("--qk-pos-emb-head-dim", "rope_dim", default=lambda n: 64 * n.multi_latent),
+        Row("--v-head-dim", "v_head_dim", default=128),
     ),
-    flag("--group-query-attention", "grouped", condition=_plain),
-    Row("--num-query-groups", "groups_of_queries", default=1, condition=lambda n: n.grouped),
-    Row("--num-key-value-heads", "key_value_heads", default=0, condition=_plain, read_only=True),
-    optional("--kv-channels", "channels", spelling.usual_channels, codec=COUNT, condition=_plain),
+    flag("--group-query-attention", "grouped_queries", condition=_not_latent),
+    Row("--num-query-groups", "query_groups", default=1, condition=lambda n: n.grouped_queries),
+    Row(
+        "--num-key-value-heads", "key_value_heads", default=0, condition=_not_latent, read_only=True
+    ),
+    optional(
+        "--kv-channels",
+        "kv_channels",
+        spelling.default_head_dim,
+        codec=COUNT,
+        condition=_not_latent,
+    ),
     flag("--qk-layernorm", "qk_norm"),
-    Row("--position-embedding-type", "learned", choice(POSITIONS, ("mrope", "relative")), True),
+    Row(
+        "--position-embedding-type",
+        "absolute_positions",
+        choice(POSITIONS, ("mrope", "relative")),
+        True,
+    ),
     flag("--use-rotary-position-embeddings", "rotary", read_only=True),
-    Row("--max-position-embeddings", "positions", default=0, condition=_learned),
-    Implied("--max-position-embeddings", lambda n: n.positions, lambda n: not _learned(n)),
+    Row("--max-position-embeddings", "positions", default=0, condition=_learned_positions),
+    Implied(
+        "--max-position-embeddings", lambda n: n.positions, lambda n: not _learned_positions(n)
+    ),
     Row("--vocab-size", "vocabulary", integer(least=0), default=0),
     Row("--normalization", "norm_bias", choice(NORMS), True),
     flag("--swiglu", "gated"),
@@ -121,11 +132,17 @@ MODEL: Table = (
     optional("--mtp-num-layers", "mtp_layers", codec=integer(least=0, most=MOST_LAYERS)),
     optional("--num-experts", "experts"),
     *rows_if(
-        _sparse,
+        has_experts,
         Row("--moe-router-topk", "top_k", integer(most=_experts), 2),
         Row("--moe-ffn-hidden-size", "expert_ffn", default=lambda n: n.ffn),
         optional("--moe-router-num-groups", "groups", 1, codec=integer(most=_experts)),
-        Row("--moe-router-group-topk", "group_limit", integer(most=_experts), 1, _grouped),
+        Row(
+            "--moe-router-group-topk",
+            "group_limit",
+            integer(most=_experts),
+            1,
+            lambda n: n.groups > 1,
+        ),
         optional("--moe-shared-expert-intermediate-size", "shared_ffn"),
         optional("--moe-layer-freq", "layer_freq", "1", codec=TEXT),
     ),
@@ -138,13 +155,13 @@ WINDOWS: Table = (
         "--window-attn-skip-freq", "window_freq", "", codec=TEXT, condition=lambda n: n.window_size
     ),
 )
-"""Attention windows, which Megatron-DeepSpeed has not."""
+"""Attention windows, which Megatron-DeepSpeed lacks."""
 
 AXES: Table = (
     Row("--tensor-model-parallel-size", "tp", default=1),
     Row("--pipeline-model-parallel-size", "pp", default=1),
     Row("--context-parallel-size", "cp", default=1),
-    Row("--cp-comm-type", "exchanges", WORDS, ("p2p",), lambda n: n.cp > 1),
+    Row("--cp-comm-type", "cp_comm_types", WORDS, ("p2p",), lambda n: n.cp > 1),
     optional(
         "--microbatch-group-size-per-virtual-pipeline-stage", "micro_batch_group", codec=COUNT
     ),
@@ -159,20 +176,20 @@ AXES: Table = (
         flag("--account-for-loss-in-pipeline-split", "counts_loss", read_only=True),
     ),
     *rows_if(
-        _sparse,
+        has_experts,
         Row("--expert-model-parallel-size", "ep", default=1),
         Row("--expert-tensor-parallel-size", "etp", default=lambda n: n.tp if n.experts else 1),
         Row("--moe-token-dispatcher-type", "expert_dispatch", choice(DISPATCHERS), 0),
-        Implied("--moe-flex-dispatcher-backend", HYBRID_EP, spelling.crosses_nodes),
+        Implied("--moe-flex-dispatcher-backend", HYBRID_EP, spelling.has_hybrid_exchange),
         flag("--moe-permute-fusion", "permute_fusion"),
-        Implied("--moe-grouped-gemm", True, spelling.groups_gemms),
+        Implied("--moe-grouped-gemm", True, spelling.has_grouped_gemms),
     ),
     flag("--sequence-parallel", "sequence_parallel"),
     flag("--tp-comm-overlap", "overlap_tp"),
     flag("--overlap-moe-expert-parallel-comm", "overlap_ep"),
-    flag("--no-overlap-p2p-communication", "waits_for_sends"),
+    flag("--no-overlap-p2p-communication", "blocking_sends"),
 )
-"""Sizes of the axes and stages, and what hides behind compute in them."""
+"""Sizes of the axes and stages, and the overlap of their communication."""
 
 SHARDING: Table = (
     flag("--overlap-grad-reduce", "overlap_grad_reduce"),
@@ -181,27 +198,28 @@ SHARDING: Table = (
     flag("--use-megatron-fsdp", "fsdp"),
     *rows_if(
         lambda n: n.fsdp,
-        Row("--data-parallel-sharding-strategy", "strategy", choice(STRATEGIES), 0),
+        Row("--data-parallel-sharding-strategy", "sharding_strategy", choice(STRATEGIES), 0),
     ),
-    flag("--use-distributed-optimizer", "distributed"),
+    flag("--use-distributed-optimizer", "distributed_optimizer"),
     *rows_if(
         lambda n: n.fsdp,
         Implied("--no-gradient-accumulation-fusion", True),
         Implied("--ckpt-format", "fsdp_dtensor"),
     ),
+    optional("--ddp-bucket-size", "bucket_parameters", codec=COUNT, condition=spelling.has_buckets),
     optional(
-        "--ddp-bucket-size", "bucket_parameters", codec=COUNT, condition=spelling.cuts_buckets
+        "--num-distributed-optimizer-instances",
+        "replicas",
+        codec=COUNT,
+        condition=spelling.is_sharded,
     ),
-    optional(
-        "--num-distributed-optimizer-instances", "replicas", codec=COUNT, condition=spelling.shards
-    ),
-    flag("--optimizer-cpu-offload", "offloads"),
+    flag("--optimizer-cpu-offload", "offloads_optimizer"),
     *rows_if(
-        lambda n: n.offloads,
+        lambda n: n.offloads_optimizer,
         Row("--optimizer-offload-fraction", "offloaded_fraction", TEXT, "1"),
-        flag("--overlap-cpu-optimizer-d2h-h2d", "copies_overlap"),
+        flag("--overlap-cpu-optimizer-d2h-h2d", "overlapped_copies"),
         flag("--use-precision-aware-optimizer", "precision_aware"),
-        Implied("--use-distributed-optimizer", True, lambda n: not n.distributed),
+        Implied("--use-distributed-optimizer", True, lambda n: not n.distributed_optimizer),
     ),
     flag("--fine-grained-activation-offloading", "offloads_modules"),
     optional("--offload-modules", "offload_modules", (), codec=WORDS),
@@ -210,7 +228,7 @@ SHARDING: Table = (
         "--cpu-offloading-num-layers", "offloaded_layers", codec=integer(0, lambda n: n.layers - 1)
     ),
 )
-"""What data ranks share, and what is on the host."""
+"""Data parallelism: overlap, sharding and offloading."""
 
 TRAINING: Table = (
     Row("--micro-batch-size", "micro_batch"),
@@ -228,25 +246,52 @@ TRAINING: Table = (
         codec=choice(spelling.FP8_RECIPES),
     ),
     flag("--fp8-param-gather", "fp8_params"),
-    Implied("--reuse-grad-buf-for-mxfp8-param-ag", True, spelling.gathers_mxfp8),
+    Implied("--reuse-grad-buf-for-mxfp8-param-ag", True, spelling.has_mxfp8_gather),
     Implied("--fp4-format", "e2m1", lambda n: n.fp4),
-    flag("--first-last-layers-bf16", "wide_ends"),
+    flag("--first-last-layers-bf16", "bf16_ends"),
     *rows_if(
-        lambda n: n.wide_ends,
-        Row("--num-layers-at-start-in-bf16", "bf16_first_layers", NONE_OR_MORE, _one_if_wide),
-        Row("--num-layers-at-end-in-bf16", "bf16_last_layers", NONE_OR_MORE, _one_if_wide),
+        lambda n: n.bf16_ends,
+        Row("--num-layers-at-start-in-bf16", "bf16_first_layers", NONE_OR_MORE, _one_if_bf16_ends),
+        Row("--num-layers-at-end-in-bf16", "bf16_last_layers", NONE_OR_MORE, _one_if_bf16_ends),
     ),
     Row("--optimizer", "optimizer", choice(OPTIMIZERS), Optimizer.ADAM),
     optional("--recompute-granularity", "recompute", Recompute.NONE, codec=choice(RECOMPUTE)),
-    flag("--recompute-activations", "recompute_some", read_only=True),
-    flag("--checkpoint-activations", "recompute_all", read_only=True),
-    optional("--recompute-modules", "modules", (), codec=WORDS),
+    flag("--recompute-activations", "recompute_activations", read_only=True),
+    flag("--checkpoint-activations", "checkpoint_activations", read_only=True),
+    optional("--recompute-modules", "recompute_modules", (), codec=WORDS),
     optional(
-        "--recompute-method", "method", "", codec=choice({"uniform": "uniform", "block": "block"})
+        "--recompute-method",
+        "recompute_method",
+        "",
+        codec=choice({"uniform": "uniform", "block": "block"}),
     ),
-    optional("--recompute-num-layers", "recomputed_layers", codec=COUNT),
+    optional("--recompute-num-layers", "recompute_num_layers", codec=COUNT),
     Row("--cross-entropy-loss-fusion", "loss", FUSED_LOSS, Loss.USUAL),
     Row("--attention-dropout", "attention_dropout", RATE, True),
     Row("--hidden-dropout", "hidden_dropout", RATE, True),
 )
 """Batch, number formats, recompute and dropout."""
+UNMODELLED: Table = (
+    Unmodelled("--cpu-offloading-weights"),
+    Unmodelled("--distribute-saved-activations"),
+    Unmodelled("--outer-dp-sharding-strategy"),
+    Unmodelled("--use-precision-aware-optimizer"),
+    Unmodelled("--grad-reduce-in-bf16"),
+    Unmodelled("--hierarchical-context-parallel-sizes"),
+    Unmodelled("--moe-shared-expert-overlap"),
+    Unmodelled("--defer-embedding-wgrad-compute"),
+    Unmodelled("--use-tp-pp-dp-mapping"),
+    Unmodelled("--rampup-batch-size"),
+    Unmodelled("--encoder-num-layers"),
+    Unmodelled("--moe-pad-expert-input-to-capacity"),
+    Unmodelled("--moe-expert-capacity-factor"),
+)
+"""Flags that change time or memory and are not modelled."""
+ARRAYS: dict[str, Table] = {
+    "MODEL_ARGS": (*MODEL, *WINDOWS),
+    "PARALLEL_ARGS": (*AXES, *SHARDING),
+    "TRAINING_ARGS": TRAINING,
+}
+"""The tables by the bash array in which a script holds their flags."""
+TABLE: Table = (*(row for rows in ARRAYS.values() for row in rows), *UNMODELLED)
+"""The flags of Megatron-LM."""

@@ -1,4 +1,4 @@
-"""Launch scripts of Megatron-LM: a shell fragment of flags, for megatron/core 0.16."""
+"""Launch scripts of Megatron-LM, written and read: flags of megatron/core 0.16."""
 
 from __future__ import annotations
 
@@ -7,24 +7,36 @@ from collections.abc import Sequence
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..exporter import Exporter, Form, heading, unwritten_settings
-from ..launch_file import UnreadSetting
-from ..numbers import numbers_of
-from ..processes import PROCESSES, not_full, torchrun
-from ..shell.fragment import flag_lines, fragment_text, required_assignments, with_unread
-from ..tables import Table, key_classes, settings_of
-from .flags import AXES, MODEL, SHARDING, TRAINING, WINDOWS
+from ..exporter import (
+    PROCESSES,
+    Exporter,
+    Form,
+    heading,
+    partial_node,
+    torchrun,
+    unwritten_settings,
+)
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
+from ..numbers import fill_launch, model_of, numbers_of
+from ..shell.flags import Flags
+from ..shell.launch_script import (
+    flag_lines,
+    fragment_text,
+    launcher_gpus,
+    required_assignments,
+    script_of,
+    training_words,
+    unread_flags,
+    with_unread,
+)
+from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from .flags import ARRAYS, TABLE
+from .meaning import from_flags, offload_from_flags, sharding_from_flags, windows_from_flags
 from .rules import rules
 from .spelling import to_flags
 
 VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"
-ARRAYS = {
-    "MODEL_ARGS": (*MODEL, *WINDOWS),
-    "PARALLEL_ARGS": (*AXES, *SHARDING),
-    "TRAINING_ARGS": TRAINING,
-}
-TABLE: Table = tuple(row for rows in ARRAYS.values() for row in rows)
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 """Accelerators without the limit on device connections."""
 ROTATION = "--rotary-base (10000 unless set), --use-rope-scaling"
@@ -32,7 +44,7 @@ ROUTER = (
     "--moe-router-score-function (softmax unless set), --moe-router-enable-expert-bias, "
     "--moe-router-topk-scaling-factor, --moe-router-load-balancing-type"
 )
-"""Settings of a model that change neither time nor memory, and that plan3d does not know."""
+"""Settings of a model that change neither time nor memory, and are not written."""
 
 
 def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
@@ -44,7 +56,7 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
         *unwritten_settings(task.model, ROTATION, ROUTER),
         *environment(task, plan, n.fsdp),
         *required_assignments(unread),
-        *not_full(task.cluster, PROCESSES),
+        *partial_node(task.cluster, PROCESSES),
     ]
     command = f"{torchrun(task.cluster)} pretrain_gpt.py"
     return fragment_text(top, with_unread(groups, unread, key_classes(TABLE, n)), command)
@@ -66,6 +78,23 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
     return [
         "export CUDA_DEVICE_MAX_CONNECTIONS=1  # tensor or context parallelism before Blackwell"
     ]
+
+
+def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a script. Raises InputError naming the line that is wrong."""
+    script = script_of(text, file)
+    flags = Flags.of(training_words(script), file)
+    launch, n = Launch(file, "megatron", launcher_gpus=launcher_gpus(script)), Numbers()
+    read_rows(TABLE, flags, n)
+    from_flags(flags, n, launch, options.vocabulary)
+    windows_from_flags(flags, n)
+    sharding_from_flags(flags, n)
+    offload_from_flags(flags, n, launch)
+    launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
+    fill_launch(launch, n)
+    derived = read_implied(TABLE, flags, n)
+    launch.unread = unread_flags(flags, script, cost_keys(TABLE), derived)
+    return launch
 
 
 EXPORTER = Exporter(

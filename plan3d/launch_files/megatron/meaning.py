@@ -1,4 +1,4 @@
-"""What Megatron-LM's spelling means for a plan.
+"""Flags of Megatron-LM as numbers of a plan: model, stages, recompute, windows and offloading.
 
 Source of the defaults: Megatron-LM, megatron/training/arguments.py, megatron/core 0.16
 (transformer/utils.py, multi_token_prediction.py); of windows also Transformer Engine 2.9,
@@ -19,7 +19,7 @@ from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from ..launch_file import Launch, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
-from .spelling import EXCHANGES, percent_of
+from .spelling import CP_COMM_TYPES, percent_of
 
 GPT2_VOCABULARY = 50257
 """Tokens of GPT2BPETokenizer, which pretrain_gpt.py takes by default."""
@@ -29,12 +29,12 @@ LAYOUT = "--pipeline-model-parallel-layout"
 
 
 def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
-    """What the flags of the model and of the run mean for both Megatron-LM and what is built on
-    it. Raises InputError naming the line that is wrong."""
-    _model(flags, n, vocabulary)
-    _exchanges(flags, n, launch)
-    _stages(flags, n, launch)
-    _recompute(flags, n, launch)
+    """Add the numbers of model and run that Megatron-LM and what is built on it have in common.
+    Raises InputError naming the line that is wrong."""
+    _read_model(flags, n, vocabulary)
+    _read_exchanges(flags, n, launch)
+    _read_stages(flags, n, launch)
+    _read_recompute(flags, n, launch)
     flags.check_exclusive("--bf16", "--fp16")
     old = n.fp8_hybrid or n.fp8_e4m3
     n.fp8 = old or flags.contains("--fp8-format")
@@ -47,78 +47,79 @@ def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None)
     n.accumulation = None if n.global_batch else 1
 
 
-def _model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
+def _read_model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
+    """Vocabulary, positions, attention and the layers with experts."""
     n.vocabulary = _vocabulary(flags, n.vocabulary, vocabulary)
-    learned = n.learned and not n.rotary
+    learned = n.absolute_positions and not n.rotary
     if learned and not n.positions:
         raise flags.missing_error("--max-position-embeddings")
     n.learned_positions = n.positions if learned else 0
     n.positions = n.positions or flags.literal_size("--max-position-embeddings")
-    if n.latent:
+    if n.multi_latent:
         n.kv_heads = n.heads
-        n.head_dim, n.value_dim = n.plain_dim + n.rope_dim, n.latent_value_dim
+        n.head_dim, n.value_dim = n.qk_head_dim + n.rope_dim, n.v_head_dim
     else:
-        n.kv_heads = _groups(flags, n)
-        n.head_dim = n.value_dim = n.channels
+        n.kv_heads = _kv_heads(flags, n)
+        n.head_dim = n.value_dim = n.kv_channels
     if not n.head_dim:
         why = f"{n.heads} does not divide hidden size {n.hidden}"
         raise flags.value_error("--num-attention-heads", why)
-    n.sparse = _sparse(flags, n) if n.experts else (False,) * n.layers
+    n.sparse = _sparse_layers(flags, n) if n.experts else (False,) * n.layers
     n.windows = (0,) * n.layers
 
 
-def _vocabulary(flags: Flags, settings_of: int, given: int | None) -> int:
-    if settings_of and given not in (None, settings_of):
-        raise flags.value_error("--vocab-size", f"{settings_of} contradicts --vocabulary {given}")
-    if settings_of or given is not None:
-        return settings_of or given or 0
+def _vocabulary(flags: Flags, stated: int, given: int | None) -> int:
+    if stated and given not in (None, stated):
+        raise flags.value_error("--vocab-size", f"{stated} contradicts --vocabulary {given}")
+    if stated or given is not None:
+        return stated or given or 0
     tokenizer = flags.by_name.get("--tokenizer-type")
     if tokenizer is None or tokenizer.texts == ("GPT2BPETokenizer",):
         return GPT2_VOCABULARY
     raise flags.missing_error("--vocab-size", "the tokenizer decides it: give --vocabulary N")
 
 
-def _groups(flags: Flags, n: Numbers) -> int:
+def _kv_heads(flags: Flags, n: Numbers) -> int:
     """Key/value heads, in the flags of Megatron-LM or of Megatron-DeepSpeed."""
-    if not n.grouped and flags.contains("--num-query-groups"):
+    if not n.grouped_queries and flags.contains("--num-query-groups"):
         raise flags.value_error(
             "--num-query-groups", "has no effect without --group-query-attention"
         )
-    groups = n.key_value_heads or (n.groups_of_queries if n.grouped else n.heads)
+    groups = n.key_value_heads or (n.query_groups if n.grouped_queries else n.heads)
     if n.heads % groups:
         why = f"{n.heads} is not a multiple of {groups} groups"
         raise flags.value_error("--num-attention-heads", why)
     return int(groups)
 
 
-def _sparse(flags: Flags, n: Numbers) -> tuple[bool, ...]:
+def _sparse_layers(flags: Flags, n: Numbers) -> tuple[bool, ...]:
     """Layers with experts, from N (every Nth, the first included) or a list expression."""
     text = n.layer_freq
     if is_whole(text) and int(text) > 0:
         return tuple(i % int(text) == 0 for i in range(n.layers))
-    pattern = _listed(text)
+    pattern = _listed_numbers(text)
     if len(pattern) != n.layers or not set(pattern) <= {0, 1}:
         need = f"must be a whole number or a list of {n.layers} zeros and ones: ([0]*3+[1]*29)"
         raise flags.value_error("--moe-layer-freq", f"{text} {need}")
     return tuple(bool(kind) for kind in pattern)
 
 
-def _listed(text: str) -> list[int]:
+def _listed_numbers(text: str) -> list[int]:
     """The numbers of a list expression; none where it is none."""
     try:
-        return _value(ast.parse(text, mode="eval").body)
+        return _list_value(ast.parse(text, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 
-def _value(node: ast.expr) -> list[int]:
+def _list_value(node: ast.expr) -> list[int]:
     """A list made of numbers, + and *."""
     if isinstance(node, ast.List):
         return [_number(item) for item in node.elts]
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
-        return _value(node.left) + _value(node.right)
+        return _list_value(node.left) + _list_value(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        inner, times = _value(node.left), _number(node.right)
+        inner, times = _list_value(node.left), _number(node.right)
         if len(inner) * times <= LONGEST_PATTERN:
             return inner * times
     raise ValueError(node)
@@ -130,10 +131,10 @@ def _number(node: ast.expr) -> int:
     raise ValueError(node)
 
 
-def _exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
-    """How split sequences and experts get their tokens."""
-    codes = {name: int(code) for code, name in EXCHANGES.items()} | {"allgather": 1}
-    kinds = n.exchanges or ("p2p",)
+def _read_exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Communication of context and expert parallelism."""
+    codes = {name: int(code) for code, name in CP_COMM_TYPES.items()} | {"allgather": 1}
+    kinds = n.cp_comm_types or ("p2p",)
     if len(set(kinds)) > 1 or kinds[0] not in codes:
         why = f"line {flags.line('--cp-comm-type')}: --cp-comm-type {' '.join(kinds)}"
         launch.unmodelled["cp_comm"] = f"{why} is not modelled (modelled: {', '.join(codes)})"
@@ -146,17 +147,17 @@ def _exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
     n.expert_dispatch = int(n.expert_dispatch or 0)
 
 
-def _stages(flags: Flags, n: Numbers, launch: Launch) -> None:
-    """Pipeline size, chunks, their layers and the schedule that follows from them."""
+def _read_stages(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Chunks, their layers, and the schedule that follows from them."""
     chunks = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
     flags.check_exclusive(LAYOUT, *chunks)
-    v = _layout(flags, n, launch) if n.layout else _virtual(flags, n, launch)
+    v = _layout_chunks(flags, n, launch) if n.layout else _even_chunks(flags, n, launch)
     n.virtual_stages = v
-    n.overlap_p2p = int(v > 1 and not n.waits_for_sends)
+    n.overlap_p2p = int(v > 1 and not n.blocking_sends)
     n.schedule = "interleaved" if v > 1 else "1f1b"
 
 
-def _layout(flags: Flags, n: Numbers, launch: Launch) -> int:
+def _layout_chunks(flags: Flags, n: Numbers, launch: Launch) -> int:
     """Chunks a rank of an explicit layout."""
     for ends in ("first", "last"):
         flags.check_exclusive(LAYOUT, f"--decoder-{ends}-pipeline-num-layers")
@@ -175,8 +176,8 @@ def _layout(flags: Flags, n: Numbers, launch: Launch) -> int:
     return len(chunks) // int(n.pp)
 
 
-def _virtual(flags: Flags, n: Numbers, launch: Launch) -> int:
-    """Chunks a rank, from their number or their layers, and uneven ends."""
+def _even_chunks(flags: Flags, n: Numbers, launch: Launch) -> int:
+    """Chunks a rank, from their number or their layers; the ends may have fewer layers."""
     extra = (int(n.counts_embedding), int(n.counts_loss))
     ends = n.pp > 1 and (n.first_stage_layers or n.last_stage_layers)
     total, v = int(n.layers + sum(extra)), int(n.chunks_a_rank)
@@ -200,15 +201,15 @@ def _virtual(flags: Flags, n: Numbers, launch: Launch) -> int:
     return v
 
 
-def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
-    """Which activations are recomputed; what no plan can have is left open."""
-    if n.recompute_some:
+def _read_recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Recompute; what no plan can have is noted as unmodelled."""
+    if n.recompute_activations:
         n.recompute = Recompute.SELECTIVE
-    if n.recompute_all:
+    if n.checkpoint_activations:
         n.recompute = Recompute.FULL
-    modules, method = n.modules or DEFAULT_MODULES, n.method or "uniform"
+    modules, method = n.recompute_modules or DEFAULT_MODULES, n.recompute_method or "uniform"
     if n.recompute == Recompute.SELECTIVE:
-        if n.method:
+        if n.recompute_method:
             raise flags.value_error("--recompute-method", "contradicts selective recompute")
         unknown = [module for module in modules if module not in MODULES]
         if unknown:
@@ -218,43 +219,43 @@ def _recompute(flags: Flags, n: Numbers, launch: Launch) -> None:
             )
         launch.software["selective"] = tuple(m for m in modules if m in MODULES)
     if n.recompute == Recompute.FULL:
-        count = n.recomputed_layers or 1
-        whole = _most_layers(n, launch) if method == "block" else 1
-        if (method == "block" and count < whole) or (method == "uniform" and count > 1):
+        count = n.recompute_num_layers or 1
+        largest = _largest_chunk(n, launch) if method == "block" else 1
+        if (method == "block" and count < largest) or (method == "uniform" and count > 1):
             line = flags.line("--recompute-num-layers")
             launch.unmodelled["recompute"] = (
                 f"line {line}: {method} recompute of {count} layers is not modelled "
-                f"(modelled: {method} {whole}, every layer)"
+                f"(modelled: {method} {largest}, every layer)"
             )
 
 
-def _most_layers(n: Numbers, launch: Launch) -> int:
+def _largest_chunk(n: Numbers, launch: Launch) -> int:
     """Layers of the largest chunk."""
-    settings_of = launch.plan.get("layers_per_stage", ())
+    stated = launch.plan.get("layers_per_stage", ())
     ends = (n.first_stage_layers, n.last_stage_layers)
-    return int(max([*settings_of, *ends, -(-n.layers // (n.pp * n.virtual_stages))]))
+    return int(max([*stated, *ends, -(-n.layers // (n.pp * n.virtual_stages))]))
 
 
 def windows_from_flags(flags: Flags, n: Numbers) -> None:
-    """The window of every layer: LEFT keys before a query and its own, in the layers of a pattern.
+    """Add the window of every layer: LEFT keys before a query and its own, by a pattern of layers.
 
-    Raises InputError where the layer of multi-token prediction, which comes after the last, has
-    another.
+    Raises InputError where the layer of multi-token prediction, which comes after the last layer,
+    has another window than that.
     """
-    name, window = "--window-size", _window(flags, n.window_size) if n.window_size else 0
+    name, window = "--window-size", _window_keys(flags, n.window_size) if n.window_size else 0
     if not window:
         return
     if n.window_freq:
         name = "--window-attn-skip-freq"
-    windowed = _windowed(flags, n)
+    windowed = _windowed_layers(flags, n)
     n.windows = tuple(window * has for has in windowed[: n.layers])
     if set(windowed[n.layers :]) - {windowed[n.layers - 1]}:
         why = "gives multi-token prediction another window than the last layer, not modelled"
         raise flags.value_error(name, why)
 
 
-def _window(flags: Flags, text: str) -> int:
-    """Keys that a query sees under the causal mask, its own among them; 0 for all."""
+def _window_keys(flags: Flags, text: str) -> int:
+    """Keys that a query sees under the causal mask, its own included; 0 for all."""
     try:
         left, right = (int(part) for part in text.strip("()").split(","))
     except ValueError:
@@ -266,25 +267,25 @@ def _window(flags: Flags, text: str) -> int:
     return left + 1
 
 
-def _windowed(flags: Flags, n: Numbers) -> list[bool]:
+def _windowed_layers(flags: Flags, n: Numbers) -> list[bool]:
     """Which layers have the window, that of multi-token prediction too: all, all but every Nth, or
     those of a list expression."""
-    text, every = n.window_freq, n.layers + n.mtp_layers
+    text, total = n.window_freq, n.layers + n.mtp_layers
     if not text:
-        return [True] * every
+        return [True] * total
     if is_whole(text) and int(text) > 0:
-        return [layer % int(text) != 0 for layer in range(1, every + 1)]
-    pattern = _listed(text)
-    if len(pattern) < every or not set(pattern) <= {0, 1}:
-        need = f"must be a whole number or a list of {every} zeros and ones: ([1]*5+[0])*4"
+        return [layer % int(text) != 0 for layer in range(1, total + 1)]
+    pattern = _listed_numbers(text)
+    if len(pattern) < total or not set(pattern) <= {0, 1}:
+        need = f"must be a whole number or a list of {total} zeros and ones: ([1]*5+[0])*4"
         raise flags.value_error("--window-attn-skip-freq", f"{text} {need}")
-    return [bool(kind) for kind in pattern[:every]]
+    return [bool(kind) for kind in pattern[:total]]
 
 
 def sharding_from_flags(flags: Flags, n: Numbers) -> None:
-    """ZeRO stage and overlaps of Megatron-LM."""
+    """Add the ZeRO stage and the overlaps of Megatron-LM."""
     flags.check_exclusive("--use-megatron-fsdp", "--use-torch-fsdp2")
-    n.zero = n.strategy if n.fsdp else int(n.distributed)
+    n.zero = n.sharding_strategy if n.fsdp else int(n.distributed_optimizer)
     if n.torch_fsdp:
         n.zero, n.overlap_grad_reduce, n.overlap_param_gather = 3, True, True
         n.replicas = n.bucket_parameters = 0
@@ -294,15 +295,15 @@ def sharding_from_flags(flags: Flags, n: Numbers) -> None:
 
 
 def offload_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
-    """The shares on the host; what is not modelled is left open."""
+    """Add the shares on the host; what no plan can have is noted as unmodelled."""
     n.offload_activations = percent_of(n.offloaded_layers, n.layers) if n.offloaded_layers else 0
     if n.offloads_modules:
-        n.offload_activations = _modules(flags, n, launch)
-    n.offload_optimizer = _offloaded(flags, n, launch) if n.offloads else 0
+        n.offload_activations = _module_share(flags, n, launch)
+    n.offload_optimizer = _optimizer_share(flags, n, launch) if n.offloads_optimizer else 0
 
 
-def _modules(flags: Flags, n: Numbers, launch: Launch) -> int:
-    """Percent of the modules whose inputs wait on the host: all layers have them."""
+def _module_share(flags: Flags, n: Numbers, launch: Launch) -> int:
+    """Percent of the layers whose modules offload their inputs: all of them."""
     fine, names = "--fine-grained-activation-offloading", "--offload-modules"
     flags.check_exclusive(fine, "--cpu-offloading-num-layers")
     unknown = [module for module in n.offload_modules if module not in OFFLOADABLE]
@@ -315,8 +316,8 @@ def _modules(flags: Flags, n: Numbers, launch: Launch) -> int:
     return 100
 
 
-def _offloaded(flags: Flags, n: Numbers, launch: Launch) -> int:
-    """Percent of the optimizer."""
+def _optimizer_share(flags: Flags, n: Numbers, launch: Launch) -> int:
+    """Percent of the optimizer that is on the host."""
     fraction, text = "--optimizer-offload-fraction", n.offloaded_fraction
     try:
         percent = 100 * float(text)
@@ -329,7 +330,7 @@ def _offloaded(flags: Flags, n: Numbers, launch: Launch) -> int:
         launch.unmodelled["offload_optimizer"] = (
             f"line {line}: {fraction} {text} is no whole percent"
         )
-    if not n.copies_overlap:
+    if not n.overlapped_copies:
         line, wanted = flags.line("--optimizer-cpu-offload"), "--overlap-cpu-optimizer-d2h-h2d"
         launch.unmodelled["offload_optimizer"] = (
             f"line {line}: copies that wait for the update are not modelled (modelled: {wanted})"

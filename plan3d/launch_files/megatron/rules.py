@@ -22,7 +22,7 @@ from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..exporter import allowed_values, expressible_model, field_text
+from ..common_rules import allowed_values, expressible_model, field_text
 from .spelling import FP8_RECIPES, offloaded_layers, percent_of
 
 EXPRESSIBLE = (

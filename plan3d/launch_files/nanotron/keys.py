@@ -1,4 +1,4 @@
-"""The sections of a nanotron configuration that a plan decides, as a table.
+"""Keys of a nanotron configuration, and their numbers of a plan.
 
 Source: nanotron main of 2026-04 (2411b02): config/config.py, config/parallelism_config.py
 (pp_engine afab, tp_mode ALL_REDUCE), config/models_config.py, parallel/context.py and
@@ -18,42 +18,34 @@ from ..launch_file import Launch
 from ..tables import (
     SWITCH,
     TEXT,
+    Effect,
     Fixed,
     Implied,
     Numbers,
     Row,
     Table,
+    Unmodelled,
     choice,
     in_section,
     integer,
 )
 
 ENGINES = {name: schedule for schedule, name in launched_by("nanotron").items()}
-"""pp_engine."""
+"""schedule by pp_engine."""
 MODES = {"ALL_REDUCE": 0, "REDUCE_SCATTER": 1, "all_reduce": 0, "reduce_scatter": 1}
-"""tp_mode: whether the sequence is sharded."""
+"""sequence_parallel by tp_mode."""
 KERNELS = {
     "llama3_ring_attention": ContextComm.ALL_GATHER,
     "ring": ContextComm.P2P,
 }
-"""model_config._attn_implementation of split sequences."""
+"""cp_comm by model_config._attn_implementation, of split sequences."""
 FORMATS = {
     Precision.FP32: ("float32", False),
     Precision.PURE_BF16: ("bfloat16", False),
     Precision.BF16: ("bfloat16", True),
 }
 """model.dtype and optimizer.accumulate_grad_in_fp32 by precision."""
-UNSUPPORTED = ("is_starcoder2_config", "moe_config", "sliding_window_size")
-"""Keys of models that are not read."""
-MATTERS = frozenset(
-    (
-        "parallelism.moe_layer_recompute",
-        "parallelism.tp_recompute_allgather",
-        "parallelism.expert_tensor_parallel_size",
-        "model.ddp_bucket_cap_mb",
-    )
-)
-"""Kept keys that change time or memory."""
+_LLAMA_OR_QWEN = "give dense Llama or Qwen 2 layers"
 
 
 def _heads(n: Numbers) -> int:
@@ -63,7 +55,7 @@ def _heads(n: Numbers) -> int:
 CONFIG: Table = in_section(
     "model_config",
     Implied("is_llama_config", True),
-    Row("is_qwen2_config", "qwen", SWITCH, False, read_only=True),
+    Row("is_qwen2_config", "is_qwen2", SWITCH, False, read_only=True),
     Implied("hidden_act", "silu"),
     Row("hidden_size", "hidden"),
     Row("intermediate_size", "ffn"),
@@ -75,8 +67,11 @@ CONFIG: Table = in_section(
     Row("vocab_size", "vocabulary"),
     Row("attention_bias", "qkv_bias", SWITCH, False, read_only=True),
     Row("_attn_implementation", "cp_comm", choice(KERNELS), None, lambda n: n.cp > 1),
+    Unmodelled("is_starcoder2_config", Effect.MODEL, _LLAMA_OR_QWEN),
+    Unmodelled("moe_config", Effect.MODEL, _LLAMA_OR_QWEN),
+    Unmodelled("sliding_window_size", Effect.MODEL, _LLAMA_OR_QWEN),
 )
-"""LlamaConfig."""
+"""Fields of LlamaConfig."""
 TABLE: Table = (
     *in_section(
         "parallelism",
@@ -88,12 +83,16 @@ TABLE: Table = (
         Row("pp_engine", "schedule", choice(ENGINES), ENGINES["afab"]),
         Row("tp_mode", "sequence_parallel", choice(MODES), 0),
         Row("tp_linear_async_communication", "overlap_tp", SWITCH, False),
-        Row("recompute_layer", "recomputes", SWITCH, False),
+        Row("recompute_layer", "recompute_layer", SWITCH, False),
+        Unmodelled("moe_layer_recompute"),
+        Unmodelled("tp_recompute_allgather"),
+        Unmodelled("expert_tensor_parallel_size"),
     ),
     *in_section(
         "model",
         Row("dtype", "dtype", TEXT, "bfloat16"),
         Implied("make_vocab_size_divisible_by", 1),
+        Unmodelled("ddp_bucket_cap_mb"),
         *CONFIG,
     ),
     *in_section(
@@ -105,24 +104,20 @@ TABLE: Table = (
     *in_section(
         "optimizer",
         Row("zero_stage", "zero", integer(0, 1), 0),
-        Row("accumulate_grad_in_fp32", "accumulates", SWITCH, True),
+        Row("accumulate_grad_in_fp32", "fp32_accumulation", SWITCH, True),
     ),
 )
 
 
 def to_keys(n: Numbers) -> Numbers:
     """The numbers with those of the keys."""
-    n.dtype, n.accumulates = FORMATS[Precision(n.precision)]
-    n.recomputes = n.recompute == Recompute.FULL
+    n.dtype, n.fp32_accumulation = FORMATS[Precision(n.precision)]
+    n.recompute_layer = n.recompute == Recompute.FULL
     return n
 
 
 def from_keys(config: Document, n: Numbers, launch: Launch) -> None:
-    """What the keys mean. Raises InputError naming the key that is wrong."""
-    for key in UNSUPPORTED:
-        if config.contains(f"model.model_config.{key}"):
-            why = "is not modelled; give dense Llama or Qwen 2 layers"
-            raise config.value_error(f"model.model_config.{key}", why)
+    """Add the numbers of the plan. Raises InputError naming the key that is wrong."""
     if n.hidden % n.heads:
         why = f"is {n.heads}, which does not divide {n.hidden}"
         raise config.value_error("model.model_config.num_attention_heads", why)
@@ -130,18 +125,18 @@ def from_keys(config: Document, n: Numbers, launch: Launch) -> None:
     n.accumulation = n.micro_batches
     n.schedule = n.schedule if n.pp > 1 else schedule_code("1f1b")
     n.overlap_tp = n.overlap_tp and n.tp > 1
-    n.recompute = Recompute.FULL if n.recomputes else Recompute.NONE
+    n.recompute = Recompute.FULL if n.recompute_layer else Recompute.NONE
     n.overlap_grad_reduce, n.overlap_param_gather = n.dp * n.cp > 1, 0
     if n.cp > 1 and n.cp_comm is None:
         kernels = ", ".join(map(repr, KERNELS))
         why = f"is missing; it must be one of {kernels}"
         raise config.value_error("model.model_config._attn_implementation", why)
     n.cp_comm = n.cp_comm or 0
-    formats = (n.dtype, n.accumulates and n.dtype != "float32")
-    codes = {spelling: precision for precision, spelling in FORMATS.items()}
-    if formats not in codes:
+    keys = (n.dtype, n.fp32_accumulation and n.dtype != "float32")
+    codes = {keys_of_format: precision for precision, keys_of_format in FORMATS.items()}
+    if keys not in codes:
         launch.unmodelled["precision"] = f"$.model.dtype is {n.dtype}, which is not modelled"
-    n.precision = int(codes.get(formats, Precision.BF16))
+    n.precision = int(codes.get(keys, Precision.BF16))
     n.gated, n.out_bias, n.norm_bias = True, False, False
     n.head_dim = n.value_dim = n.hidden // n.heads
     n.kv_rank = n.q_rank = n.rope_dim = n.experts = n.learned_positions = n.mtp_layers = 0

@@ -1,29 +1,116 @@
-"""Configurations of nanotron: the sections of its YAML that a plan decides, and back."""
+"""Configurations of nanotron, written and read: YAML, and what nanotron refuses.
+
+Source: nanotron main of 2026-04 (2411b02): config/, parallel/, optim/.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
+from .. import shape
+from ..common_rules import allowed_values, expressible_model, field_text, whole_key_heads
 from ..documents import Document, nested_document, with_unread
-from ..exporter import Exporter, Form, heading, unwritten_settings
+from ..exporter import (
+    PROCESSES,
+    Exporter,
+    Form,
+    heading,
+    partial_node,
+    torchrun,
+    unwritten_settings,
+)
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch, model_of, numbers_of
-from ..processes import PROCESSES, not_full, torchrun
-from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
-from .keys import MATTERS, TABLE, from_keys, to_keys
-from .rules import RULES
+from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from .keys import ENGINES, FORMATS, KERNELS, TABLE, from_keys, to_keys
 
 VERSION = "2026-04"
 TITLE = f"nanotron main of {VERSION}"
+EXPRESSIBLE = (
+    shape.GROUPED_QUERIES,
+    shape.RMS_NORM,
+    shape.GATED_MLP,
+    shape.ROTARY_POSITIONS,
+    shape.TIED_HEAD,
+    shape.UNTIED_HEAD,
+)
+"""Features of LlamaConfig."""
+_NO_EXPERTS = "plans of nanotron are written for dense models"
+RULES = (
+    expressible_model("nanotron-model", "nanotron's LlamaConfig", EXPRESSIBLE),
+    whole_key_heads("nanotron-key-heads", "nanotron"),
+    allowed_values(
+        "nanotron-schedule", "schedule", ENGINES.values(), "nanotron has 1f1b and afab (gpipe)"
+    ),
+    allowed_values("nanotron-chunks", "virtual_stages", (1,), "its engines run one chunk a rank"),
+    Rule(
+        "nanotron-stages",
+        ("first_stage_layers", "last_stage_layers"),
+        lambda p, t: (
+            (p.first_stage_layers == 0)
+            & (p.last_stage_layers == 0)
+            & (len(p.layers_per_stage) == 0)
+        ),
+        lambda p, t: (
+            "nanotron cuts stages by the parameters of its blocks, which no file changes; nearest: "
+            "neither layers_per_stage nor first_stage_layers nor last_stage_layers"
+        ),
+    ),
+    allowed_values(
+        "nanotron-context", "cp_comm", KERNELS.values(), "nanotron has rings and gathers"
+    ),
+    allowed_values("nanotron-sharding", "zero", (0, 1), "nanotron has ZeRO 0 and 1"),
+    allowed_values("nanotron-hybrid", "shard", (0,), "its ZeRO 1 shards over all data ranks"),
+    allowed_values("nanotron-buckets", "bucket_parameters", (0,), "its buckets are of megabytes"),
+    allowed_values("nanotron-precision", "precision", FORMATS, "nanotron has bfloat16 and float32"),
+    allowed_values("nanotron-optimizer", "optimizer", (Optimizer.ADAM,), "its SGD has no momentum"),
+    allowed_values(
+        "nanotron-recompute",
+        "recompute",
+        (Recompute.FULL, Recompute.NONE),
+        "recompute_layer is of whole layers",
+    ),
+    allowed_values("nanotron-expert-axes", "ep", (1,), _NO_EXPERTS),
+    allowed_values("nanotron-expert-tensor", "etp", (1,), _NO_EXPERTS),
+    allowed_values(
+        "nanotron-offloaded-optimizer", "offload_optimizer", (0,), "its optimizer stays on GPUs"
+    ),
+    allowed_values(
+        "nanotron-offloaded-activations",
+        "offload_activations",
+        (0,),
+        "it keeps activations on GPUs",
+    ),
+    allowed_values(
+        "nanotron-gather-overlap",
+        "overlap_param_gather",
+        (0,),
+        "its ZeRO 1 gathers weights after the step",
+    ),
+    Rule(
+        "nanotron-gradient-overlap",
+        ("overlap_grad_reduce", "dp", "cp"),
+        lambda p, t: p.overlap_grad_reduce == (p.dp * p.cp > 1),
+        lambda p, t: (
+            f"{field_text(p, 'overlap_grad_reduce')}: its DDP always overlaps; nearest: "
+            "overlap_grad_reduce=1"
+        ),
+    ),
+)
+"""What nanotron refuses."""
 
 
 def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
-    """The sections as YAML."""
+    """The sections that a plan decides, as YAML."""
+    import yaml
+
     n = to_keys(numbers_of(task, plan))
     content = with_unread(nested_document(settings_of(TABLE, n)), unread, key_classes(TABLE, n))
     top = [
@@ -35,19 +122,13 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
         "# and what else the optimizer needs (optimizer_factory, weight_decay, clip_grad,",
         "# learning_rate_scheduler), then:",
         f"# CUDA_DEVICE_MAX_CONNECTIONS=1 {torchrun(task.cluster)} run_train.py --config-file FILE",
-        *not_full(task.cluster, PROCESSES),
+        *partial_node(task.cluster, PROCESSES),
     ]
-    return "\n".join(top) + "\n" + yaml_text(content)
+    text = yaml.safe_dump(content, sort_keys=False, default_flow_style=False)
+    return "\n".join(top) + f"\n{text}"
 
 
-def yaml_text(content: dict[str, Any]) -> str:
-    """A document in block style, keys in their order."""
-    import yaml
-
-    return str(yaml.safe_dump(content, sort_keys=False, default_flow_style=False))
-
-
-def read(text: str, file: str, given: ReaderOptions = NO_OPTIONS) -> Launch:
+def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a YAML file. Raises InputError naming the key that is wrong."""
     launch, n = Launch(file, "nanotron"), Numbers()
     config = Document(parse_yaml(text, file), file)
@@ -55,7 +136,7 @@ def read(text: str, file: str, given: ReaderOptions = NO_OPTIONS) -> Launch:
     from_keys(config, n, launch)
     launch.model = model_of(n, launch.stem, "model_config of a nanotron file")
     fill_launch(launch, n)
-    launch.unread = config.unread(MATTERS, read_implied(TABLE, config, n))
+    launch.unread = config.unread(cost_keys(TABLE), read_implied(TABLE, config, n))
     return launch
 
 

@@ -1,19 +1,30 @@
-"""The command of a script that trains: its flags, and the GPUs that it is started on."""
+"""Launch scripts: the flags of the training command, and fragments of flags that are written.
+
+A fragment is a bash script of arrays that a launch script sources. Flags of an imported script that
+no reader took are written again with the assignments that they use.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import InputError, intended_name
 from plan3d.simulator.base.units import is_whole
 
+from ..launch_file import UnreadSetting
+from ..tables import KeyClasses
 from .flags import Flags
 from .script import Script, read_script
-from .words import Word
+from .words import Word, quote
 
 _COMMAND = re.compile(r"\.py\s.*--", re.S)
 """A command inside one word, such as that of `bash -c`."""
+OTHER_ARGS = "OTHER_ARGS"
+"""The array of flags that no reader took."""
+FlagLines = list[tuple[str, str]]
+"""Flags, each with its line of shell text."""
 
 
 def script_of(text: str, file: str) -> Script:
@@ -26,34 +37,115 @@ def script_of(text: str, file: str) -> Script:
 
 def training_words(script: Script) -> list[Word]:
     """The words of the training program's command; of all variables when nothing is started."""
-    command, at = _training(script)
+    command, at = _training_command(script)
     return command[at + 1 :] if command else script.assigned_words()
 
 
-def _training(script: Script) -> tuple[list[Word], int]:
+def launcher_gpus(script: Script) -> int | None:
+    """Nodes times processes a node of torchrun, where both are plain numbers."""
+    command, at = _training_command(script)
+    flags = Flags.of(command[:at], script.file).by_name
+    sizes = [flags[name].texts[:1] for name in ("--nnodes", "--nproc-per-node") if name in flags]
+    if len(sizes) == 2 and all(size and is_whole(size[0]) for size in sizes):
+        return int(sizes[0][0]) * int(sizes[1][0])
+    return None
+
+
+def _training_command(script: Script) -> tuple[list[Word], int]:
     """The first command that gives flags to a Python file, and where that is in it."""
     for command in script.commands:
-        at = program(command)
+        at = next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
         if at is not None and any(word.text.startswith("--") for word in command[at:]):
             return command, at
         if at is None:
             for word in filter(lambda word: _COMMAND.search(word.text), command):
-                inner, at = _training(read_script(word.text, script.file, word.line))
+                inner, at = _training_command(read_script(word.text, script.file, word.line))
                 if inner:
                     return inner, at
     return [], 0
 
 
-def program(command: Sequence[Word]) -> int | None:
-    """The place of the Python file in a command; None when it starts none."""
-    return next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
+def unread_flags(
+    flags: Flags, script: Script, costs: Collection[str], derived: Collection[str]
+) -> list[UnreadSetting]:
+    """Every flag of a script that no reader took.
+
+    `costs`: flags that change time or memory; `derived`: flags that follow from the plan
+    (tables.read_implied). Raises InputError for a flag that was read and depends on a condition.
+    """
+    conditional = Flags.of(script.conditional_words(), script.file).in_order
+    for flag in conditional:
+        if flag.name in flags.read_names:
+            raise InputError(
+                f"{script.file}: line {flag.line}: {flag} depends on a condition; write it where "
+                "it always holds"
+            )
+    settings = []
+    for flag in (*flags.unread(), *conditional):
+        suggestion = intended_name(flag.name, flags.read_names)
+        assignments = (
+            line for word in flag.words for line in script.variables.required_assignments(word)
+        )
+        settings.append(
+            UnreadSetting(
+                f"line {flag.line}",
+                str(flag),
+                affects_cost=flag.name in costs or bool(suggestion),
+                is_derived=flag.name in derived,
+                flag=flag.name,
+                assignments=tuple(dict.fromkeys(assignments)),
+                suggestion=suggestion,
+            )
+        )
+    return settings
 
 
-def launcher_gpus(script: Script) -> int | None:
-    """Nodes times processes a node of torchrun, where both are plain numbers."""
-    command, at = _training(script)
-    found = Flags.of(command[:at], script.file).by_name
-    sizes = [found[name].texts[:1] for name in ("--nnodes", "--nproc-per-node") if name in found]
-    if len(sizes) == 2 and all(size and is_whole(size[0]) for size in sizes):
-        return int(sizes[0][0]) * int(sizes[1][0])
-    return None
+def flag_lines(settings: Iterable[tuple[str, Any]]) -> FlagLines:
+    """Settings as flags of a command: true ones alone, false ones and None not at all."""
+    lines = []
+    for key, value in settings:
+        if value is None or value is False:
+            continue
+        values = () if value is True else value if isinstance(value, tuple) else (value,)
+        lines.append((key, " ".join([key, *(quote(str(word)) for word in values)])))
+    return lines
+
+
+def with_unread(
+    groups: Mapping[str, FlagLines], unread: Sequence[UnreadSetting], classes: KeyClasses
+) -> dict[str, list[str]]:
+    """The lines of every array: unread flags in place of settings that give way, the others that
+    the plan does not decide in an array of their own."""
+    texts = {setting.flag: setting.text for setting in unread if setting.flag}
+    stated = {key for group in groups.values() for key, _ in group} | classes.decided
+    arrays = {
+        name: [texts.get(key, line) if key in classes.overridable else line for key, line in group]
+        for name, group in groups.items()
+    }
+    own = [setting for setting in unread if not setting.path and not setting.is_derived]
+    others = [setting.text for setting in own if setting.flag not in stated]
+    return {**arrays, **({OTHER_ARGS: others} if others else {})}
+
+
+def required_assignments(unread: Sequence[UnreadSetting]) -> list[str]:
+    """The assignments of an imported script whose variables unread flags use."""
+    return list(dict.fromkeys(line for setting in unread for line in setting.assignments))
+
+
+def bash_array(name: str, lines: Iterable[str]) -> list[str]:
+    """The lines of a bash array."""
+    return [f"{name}=(", *(f"  {line}" for line in lines), ")"]
+
+
+def fragment_text(top: Sequence[str], arrays: Mapping[str, Sequence[str]], command: str) -> str:
+    """A fragment that a launch script sources; the command that uses it is a comment."""
+    uses = " ".join(f'"${{{name}[@]}}"' for name in arrays)
+    return "\n".join(
+        [
+            *top,
+            *(line for name, lines in arrays.items() for line in bash_array(name, lines)),
+            "# Add your data, tokenizer, learning rate and checkpoint flags:",
+            f"# {command} {uses}{'' if OTHER_ARGS in arrays else ' ...'}",
+            "",
+        ]
+    )

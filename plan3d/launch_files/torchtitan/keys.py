@@ -1,4 +1,4 @@
-"""The keys of a job configuration of torchtitan 0.2, as a table, and those of a recipe of 0.3.
+"""Keys of a job configuration of torchtitan 0.2, and of a recipe of 0.3.
 
 Source: torchtitan 0.2.2, config/job_config.py (names, defaults), distributed/pipeline_parallel.py
 (split of layers); 0.3.0, config/configs.py, trainer.py (Trainer.Config).
@@ -12,7 +12,6 @@ from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 
-from ..documents import Document
 from ..tables import (
     SWITCH,
     TEXT,
@@ -22,6 +21,7 @@ from ..tables import (
     Row,
     Source,
     Table,
+    Unmodelled,
     choice,
     in_section,
     integer,
@@ -34,71 +34,52 @@ SCHEDULES = launched_by("torchtitan")
 NOT_COMPILED = schedule_code("zb-v"), schedule_code("dualpipe-v")
 """Schedules that torch refuses for compiled modules, because they split the backward pass."""
 ROTATIONS = {"allgather": ContextComm.ALL_GATHER, "alltoall": ContextComm.P2P}
-"""context_parallel_rotate_method: alltoall is the ring."""
+"""cp_comm by context_parallel_rotate_method; alltoall is the ring."""
 BACKENDS = {"standard": Dispatch.ALLTOALL, "deepep": Dispatch.HIERARCHICAL}
 POLICIES = {"default": 0, "always": 3, "never": 2}
-"""fsdp_reshard_after_forward: the ZeRO stage; by default 3, and 2 in pipelines."""
+"""ZeRO stage by fsdp_reshard_after_forward; the default is 3, and 2 in pipelines."""
 MODES: dict[str, Recompute | str] = {
     **{"selective": Recompute.SELECTIVE, "full": Recompute.FULL, "none": Recompute.NONE},
     "memory_budget": "memory_budget",
 }
-"""activation_checkpoint.mode; of the last the compiler chooses the operations."""
+"""recompute by activation_checkpoint.mode; the compiler chooses the operations of the last."""
 BY_OPERATION = "op"
 """selective_ac_option of recompute=selective; a number is every so many layers as a whole."""
 FLOAT8 = "quantize.linear.float8"
 """The converter of linear layers to float8; `float8` alone was its name before 0.2."""
 FLOAT8_RECIPES = {"tensorwise": Precision.FP8, "rowwise": Precision.FP8_ROWWISE}
 """precision by the converter's recipe_name; without one a tensor has one scale."""
-MATTERS = frozenset(
-    (
-        "parallelism.pipeline_parallel_schedule_csv",
-        "parallelism.disable_loss_parallel",
-        "optimizer.early_step_in_backward",
-    )
-)
-"""Kept keys that change time or memory."""
 
 
-def _staged(n: Numbers) -> bool:
-    return bool(n.pp > 1)
+def _read_degree(source: Source, key: str, n: Numbers) -> int | None:
+    """A whole number; None for -1, the remaining ranks."""
+    return None if source.claim_value(key, -1) else source.size(key)
 
 
-def _even(n: Numbers) -> bool:
-    return n.pp > 1 and n.modules is None
+def _read_converters(source: Source, key: str, n: Numbers) -> bool:
+    """Whether linear layers are converted to float8."""
+    return bool({FLOAT8, "float8"} & set(source.words(key)))
 
 
-def _sparse(n: Numbers) -> bool:
-    return bool(n.ep > 1)
-
-
-def _or_rest(source: Source, at: str, n: Numbers) -> Any:
-    """A whole number; None for -1, what is left over."""
-    return None if source.claim_value(at, -1) else source.size(at)
-
-
-def _read_converters(source: Source, at: str, n: Numbers) -> bool:
-    return bool({FLOAT8, "float8"} & set(source.words(at)))
-
-
-def _read_schedule(source: Source, at: str, n: Numbers) -> int | str:
+def _read_schedule(source: Source, key: str, n: Numbers) -> int | str:
     """A code; the name itself where no plan has it."""
-    name = source.text(at)
+    name = source.text(key)
     codes = {known.lower(): code for code, known in SCHEDULES.items()}
     return codes.get(name.lower(), name)
 
 
-def _read_modules(source: Source, at: str, n: Numbers) -> Any:
-    assert isinstance(source, Document)
-    found = source.value(at)
-    return found if isinstance(found, list) else []
+def _read_modules(source: Source, key: str, n: Numbers) -> list[Any]:
+    """The parts of a list; none where the value is no list."""
+    parts = source.value(key)
+    return parts if isinstance(parts, list) else []
 
 
-OR_REST = Codec(lambda value: value, _or_rest)
+DEGREE = Codec(lambda value: value, _read_degree)
 CONVERTERS = Codec(lambda float8: [FLOAT8], _read_converters)
 SCHEDULE = Codec(SCHEDULES.__getitem__, _read_schedule)
 MODULES = Codec(lambda parts: parts, _read_modules)
 ALL_PARTS = ("model", "loss")
-PARTS = Codec(list, lambda source, at, n: tuple(source.words(at)))
+PARTS = Codec(list, lambda source, key, n: source.words(key))
 PURE = choice({"float32": False, "bfloat16": True})
 FULL = choice({"bfloat16": False, "float32": True})
 
@@ -115,30 +96,30 @@ TRAINING: Table = in_section(
     "training",
     Row("seq_len", "sequence", default=2048),
     Row("local_batch_size", "local_batch", default=8),
-    Row("global_batch_size", "global_batch", OR_REST, None),
-    Row("dtype", "pure", PURE, False),
-    Row("mixed_precision_param", "full", FULL, False),
-    optional("enable_cpu_offload", "offloads", False, codec=SWITCH),
+    Row("global_batch_size", "global_batch", DEGREE, None),
+    Row("dtype", "pure_bf16", PURE, False),
+    Row("mixed_precision_param", "full_precision", FULL, False),
+    optional("enable_cpu_offload", "cpu_offload", False, codec=SWITCH),
 )
 PARALLELISM: Table = in_section(
     "parallelism",
-    Row("data_parallel_replicate_degree", "replicate", default=1),
-    Row("data_parallel_shard_degree", "shards", OR_REST, None),
+    Row("data_parallel_replicate_degree", "replicate_degree", default=1),
+    Row("data_parallel_shard_degree", "shard_degree", DEGREE, None),
     Row("tensor_parallel_degree", "tp", default=1),
     Row("context_parallel_degree", "cp", default=1),
     Row("pipeline_parallel_degree", "pp", default=1),
     Row("expert_parallel_degree", "ep", default=1),
-    optional("fsdp_reshard_after_forward", "reshard", codec=choice(POLICIES)),
+    optional("fsdp_reshard_after_forward", "reshard_stage", codec=choice(POLICIES)),
     *rows_if(
-        _staged,
+        lambda n: n.pp > 1,
         Row("pipeline_parallel_schedule", "schedule", SCHEDULE, schedule_code("1f1b")),
         Row("pipeline_parallel_microbatch_size", "stage_batch", default=1),
-        optional("module_fqns_per_model_part", "modules", None, codec=MODULES),
+        optional("module_fqns_per_model_part", "stage_modules", None, codec=MODULES),
     ),
     *rows_if(
-        _even,
-        Row("pipeline_parallel_first_stage_less_layers", "first_less", integer(0), 1),
-        Row("pipeline_parallel_last_stage_less_layers", "last_less", integer(0), 1),
+        lambda n: n.pp > 1 and n.stage_modules is None,
+        Row("pipeline_parallel_first_stage_less_layers", "first_stage_less", integer(0), 1),
+        Row("pipeline_parallel_last_stage_less_layers", "last_stage_less", integer(0), 1),
         Row("pipeline_parallel_layers_per_stage", "layers_per_chunk", default=0),
     ),
 )
@@ -153,7 +134,7 @@ ONLY_0_2: Table = in_section(
         lambda n: n.cp > 1,
     ),
     *rows_if(
-        _sparse,
+        lambda n: n.ep > 1,
         Row("expert_tensor_parallel_degree", "etp", default=1),
         Row("expert_parallel_comm_backend", "expert_dispatch", choice(BACKENDS), 0),
         Row(
@@ -181,24 +162,27 @@ TABLE: Table = (
         "2",
         lambda n: n.recompute == Recompute.SELECTIVE,
     ),
-    optional("compile.enable", "compiles", False, codec=SWITCH),
-    Row("compile.components", "compiled_parts", PARTS, ALL_PARTS, lambda n: n.compiles),
+    optional("compile.enable", "compile_enabled", False, codec=SWITCH),
+    Row("compile.components", "compile_parts", PARTS, ALL_PARTS, lambda n: n.compile_enabled),
     optional(
         f"{FLOAT8}.recipe_name",
         "float8_recipe",
         Precision.FP8,
         codec=choice(FLOAT8_RECIPES),
     ),
+    Unmodelled("parallelism.pipeline_parallel_schedule_csv"),
+    Unmodelled("parallelism.disable_loss_parallel"),
+    Unmodelled("optimizer.early_step_in_backward"),
 )
 """A job configuration of 0.2."""
 RECIPE: Table = (
     *TRAINING,
     # CUDA graphs run neither pipelines nor the usual expert dispatch.
-    Row("training.disable_cuda_graphs", "without_graphs", SWITCH),
+    Row("training.disable_cuda_graphs", "disable_cuda_graphs", SWITCH),
     Row("parallelism.enable_sequence_parallel", "sequence_parallel", SWITCH),
     *PARALLELISM,
-    Row("activation_checkpoint", "checkpointed", TEXT),
-    Row("compile", "compiled", TEXT),
-    optional("model_spec", "spec", "", codec=TEXT),
+    Row("activation_checkpoint", "checkpoint_config", TEXT),
+    Row("compile", "compile_config", TEXT),
+    optional("model_spec", "model_spec", "", codec=TEXT),
 )
 """A recipe of 0.3."""

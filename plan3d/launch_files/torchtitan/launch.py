@@ -1,7 +1,8 @@
-"""Job configurations of torchtitan: the TOML of 0.2, and back; 0.3 has recipes.
+"""Jobs of torchtitan: the TOML of 0.2, written and read, and the Python recipe of 0.3.
 
 Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
-models/llama3/infra/parallelize.py.
+models/llama3/infra/parallelize.py; 0.3.0, config/configs.py, trainer.py (Trainer.Config),
+config_registry.py of the models, distributed/activation_checkpoint.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plan3d.simulator.base.documents import format_toml, parse_toml
+from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
@@ -16,28 +20,34 @@ from ..documents import Document, nested_document, with_unread
 from ..exporter import Exporter, Form, heading, unwritten_settings
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch, numbers_of
-from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
-from . import recipe
-from .keys import MATTERS, TABLE
-from .model_flavors import UNWRITTEN_0_2, flavor_model, is_flavor, registration
-from .rules import RULES_0_2, common_rules
+from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from .keys import RECIPE, TABLE
+from .model_flavors import (
+    UNWRITTEN_0_2,
+    UNWRITTEN_0_3,
+    flavor_model,
+    is_flavor,
+    registration,
+)
+from .rules import RULES_0_2, RULES_0_3, common_rules
 from .spelling import from_keys, to_keys
 
-VERSION = "0.2.2"
-TITLE = f"torchtitan {VERSION}"
+VERSION, VERSION_0_3 = "0.2.2", "0.3.0"
+TITLE, TITLE_0_3 = f"torchtitan {VERSION}", f"torchtitan {VERSION_0_3}"
 ROTATION = "rope_theta (10000 unless set), rope_scaling_args"
+MODULE = "plan3d_recipe"
 
 
-def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
-    """The TOML file."""
+def write_toml(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
+    """The TOML file of 0.2."""
     n = to_keys(numbers_of(task, plan), task, "output")
     content = with_unread(nested_document(settings_of(TABLE, n)), unread, key_classes(TABLE, n))
-    own = [] if is_flavor(task.model) else unwritten_settings(task.model, ROTATION)
-    top = "\n".join([*heading(task, plan, TITLE), *own, *registration(task.model), ""])
+    positions = [] if is_flavor(task.model) else unwritten_settings(task.model, ROTATION)
+    top = "\n".join([*heading(task, plan, TITLE), *positions, *registration(task.model), ""])
     return f"{top}\n{format_toml(content)}\n"
 
 
-def read(text: str, file: str, given: ReaderOptions = NO_OPTIONS) -> Launch:
+def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a TOML file. Raises InputError naming the key that is wrong."""
     content = parse_toml(text, file)
     launch, job, n = Launch(file, "torchtitan"), Document(content, file), Numbers()
@@ -45,20 +55,107 @@ def read(text: str, file: str, given: ReaderOptions = NO_OPTIONS) -> Launch:
         raise launch.refuse("has neither [training] nor [parallelism]: not a torchtitan job")
     read_rows(TABLE, job, n)
     launch.model = flavor_model(n.family, n.flavor)
-    known = launch.model or given.model
-    if known is None:
-        names = f"{n.family} {n.flavor}"
-        raise launch.refuse(f"names {names}, which plan3d does not know: give --model")
-    from_keys(job, n, launch, known)
+    model = launch.model or options.model
+    if model is None:
+        raise launch.refuse(
+            f"names {n.family} {n.flavor}, which plan3d does not know: give --model"
+        )
+    from_keys(job, n, launch, model)
     fill_launch(launch, n)
-    launch.unread = job.unread(MATTERS, read_implied(TABLE, job, n))
+    launch.unread = job.unread(cost_keys(TABLE), read_implied(TABLE, job, n))
     return launch
 
 
-RULES = (*common_rules(TITLE, UNWRITTEN_0_2), *RULES_0_2)
+class Code(str):
+    """Python text of a value that is no text."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def write_recipe(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
+    """The recipe of 0.3 as a Python module."""
+    n = _recipe_numbers(task, plan)
+    cluster, model = task.cluster, _docstring_text(task.model.name)
+    float8 = "_float8" if n.family != "llama3" and n.float8 else ""
+    function = f"{n.family}_{n.flavor.lower()}{float8}"
+    return "\n".join(
+        [
+            f'"""{TITLE_0_3} recipe, written by plan3d.',
+            "",
+            f"{model} on {task.gpus} x {_docstring_text(cluster.accelerator.name)} "
+            f"({cluster.nodes} x {cluster.gpus_per_node}).",
+            f"Plan: {plan}",
+            f"Save as {MODULE}.py and run torchtitan with --module {MODULE} --config recipe.",
+            '"""',
+            "",
+            *_imports(n, function),
+            "",
+            "",
+            "def recipe() -> Trainer.Config:",
+            f'    """{model} as the plan has it."""',
+            f"    config = {function}()",
+            *(f"    config.{key} = {value!r}" for key, value in settings_of(RECIPE, n)),
+            "    return config",
+            "",
+        ]
+    )
+
+
+def _docstring_text(name: str) -> str:
+    """A name as text of a docstring."""
+    return one_line(name).replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _recipe_numbers(task: Task, plan: Plan) -> Numbers:
+    """The numbers with those of the recipe; some flavors come with float8 layers, so that the
+    registry is asked again."""
+    n = to_keys(numbers_of(task, plan), task, "lm_head")
+    n.disable_cuda_graphs = n.pp > 1 or n.ep > 1
+    n.checkpoint_config = Code("FullAC.Config()") if n.recompute == Recompute.FULL else None
+    overlap = f", enable_async_tensor_parallel={bool(n.overlap_tp)}" if n.compile_enabled else ""
+    n.compile_config = Code(f"CompileConfig(enable={n.compile_enabled}{overlap})")
+    recipe = 'recipe_name="rowwise", ' if n.precision == Precision.FP8_ROWWISE else ""
+    converter = f"Float8LinearConverter.Config({recipe}model_compile_enabled=True)"
+    converters = f", converters=[{converter}]" if n.float8 else ""
+    registry = Code(f"model_registry({n.flavor!r}{converters})")
+    n.model_spec = registry if n.family == "llama3" else ""
+    return n
+
+
+def _imports(n: Numbers, function: str) -> list[str]:
+    """The imports of a recipe; `function` of the registry makes the configuration of a flavor."""
+    llama = n.family == "llama3"
+    lines = {
+        "from torchtitan.components.quantization import Float8LinearConverter": llama and n.float8,
+        "from torchtitan.config import CompileConfig": True,
+        "from torchtitan.distributed.activation_checkpoint import FullAC": n.recompute > 0,
+        f"from torchtitan.models.{n.family} import model_registry": llama,
+        f"from torchtitan.models.{n.family}.config_registry import {function}": True,
+        "from torchtitan.trainer import Trainer": True,
+    }
+    return [line for line, needed in lines.items() if needed]
+
+
 EXPORTER = Exporter(
     "torchtitan",
-    (Form(VERSION, TITLE, RULES, write, table=TABLE), recipe.FORM),
+    (
+        Form(
+            VERSION,
+            TITLE,
+            (*common_rules(TITLE, UNWRITTEN_0_2), *RULES_0_2),
+            write_toml,
+            table=TABLE,
+        ),
+        Form(
+            VERSION_0_3,
+            TITLE_0_3,
+            (*common_rules(TITLE_0_3, UNWRITTEN_0_3), *RULES_0_3),
+            write_recipe,
+            keeps_unread=False,
+            table=RECIPE,
+        ),
+    ),
     software="torchtitan",
     search_values={"overlap_ep": (0,), "cp_comm": ("p2p", "all-gather")},
 )

@@ -17,7 +17,7 @@ from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.rule import Rule
 
-from ..exporter import allowed_values, field_text, whole_key_heads
+from ..common_rules import allowed_values, field_text, whole_key_heads
 from .keys import FLOAT8_RECIPES, NOT_COMPILED, ROTATIONS, SCHEDULES
 from .model_flavors import WRITTEN, is_flavor, is_flexible, missing, refusal
 

@@ -35,16 +35,19 @@ def to_keys(n: Numbers, task: Task, head: str) -> Numbers:
     modules of every chunk.
     """
     n.family, n.flavor = flavor_of(task.model)
-    n.float8, n.pure = n.precision in FLOAT8_RECIPES.values(), n.precision == Precision.PURE_BF16
+    n.float8, n.pure_bf16 = (
+        n.precision in FLOAT8_RECIPES.values(),
+        n.precision == Precision.PURE_BF16,
+    )
     n.float8_recipe = n.precision if n.float8 else Precision.FP8
-    n.full, n.offloads = n.precision == Precision.FP32, n.offload_parameters > 0
-    n.compiles, n.compiled_parts = n.schedule not in NOT_COMPILED, ALL_PARTS
+    n.full_precision, n.cpu_offload = n.precision == Precision.FP32, n.offload_parameters > 0
+    n.compile_enabled, n.compile_parts = n.schedule not in NOT_COMPILED, ALL_PARTS
     n.local_batch = n.micro_batch * (n.micro_batches if n.pp > 1 else 1)
     n.stage_batch = n.micro_batch
-    n.shards = (n.shard // n.cp or n.dp) if n.zero else 1
-    n.replicate, n.reshard = n.dp // n.shards, n.zero
-    n.modules = modules(n.chunks, head) if len(set(n.chunks)) > 1 else None
-    n.first_less, n.last_less, n.layers_per_chunk = 0, 0, n.chunks[0]
+    n.shard_degree = (n.shard // n.cp or n.dp) if n.zero else 1
+    n.replicate_degree, n.reshard_stage = n.dp // n.shard_degree, n.zero
+    n.stage_modules = modules(n.chunks, head) if len(set(n.chunks)) > 1 else None
+    n.first_stage_less, n.last_stage_less, n.layers_per_chunk = 0, 0, n.chunks[0]
     n.selective_option = BY_OPERATION
     return n
 
@@ -68,10 +71,10 @@ def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     _batch(job, n)
     n.overlap_ep = n.overlap_ep and n.schedule == schedule_code("dualpipe-v")
     for part in ALL_PARTS:
-        if not n.compiles or part not in n.compiled_parts:
+        if not n.compile_enabled or part not in n.compile_parts:
             launch.software |= EAGER[part]
-    wide = Precision.FP32 if n.full else Precision.BF16
-    half = Precision.PURE_BF16 if n.pure else wide
+    wide = Precision.FP32 if n.full_precision else Precision.BF16
+    half = Precision.PURE_BF16 if n.pure_bf16 else wide
     n.precision = int(n.float8_recipe if n.float8 else half)
     optimizer = job.section("optimizer").string("name", default="AdamW")
     if optimizer not in ("Adam", "AdamW"):
@@ -102,15 +105,15 @@ def _recompute(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
 
 def _sharding(n: Numbers) -> None:
     """Data ranks, what they shard, and the overlaps that follow."""
-    if n.shards is not None:
-        n.dp = n.replicate * n.shards
+    if n.shard_degree is not None:
+        n.dp = n.replicate_degree * n.shard_degree
         n.gpus = n.tp * n.cp * n.pp * n.dp
-    sharded = n.shards is None or n.shards > 1 or n.cp > 1
-    n.replicas = n.replicate if sharded else 1
-    n.zero = (n.reshard or (3 if n.pp == 1 else 2)) if sharded else 0
-    n.overlap_grad_reduce = sharded or n.replicate > 1
+    sharded = n.shard_degree is None or n.shard_degree > 1 or n.cp > 1
+    n.replicas = n.replicate_degree if sharded else 1
+    n.zero = (n.reshard_stage or (3 if n.pp == 1 else 2)) if sharded else 0
+    n.overlap_grad_reduce = sharded or n.replicate_degree > 1
     n.overlap_param_gather = sharded
-    n.offload_optimizer = n.offload_parameters = 100 * n.offloads
+    n.offload_optimizer = n.offload_parameters = 100 * n.cpu_offload
 
 
 def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
@@ -130,15 +133,15 @@ def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
 
 def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
     """Layers of each chunk: of the named modules, else of torchtitan's own split."""
-    if n.modules is not None:
-        names = [part if isinstance(part, list) else [] for part in n.modules]
+    if n.stage_modules is not None:
+        names = [part if isinstance(part, list) else [] for part in n.stage_modules]
         chunks = tuple(sum(str(name).startswith("layers.") for name in part) for part in names)
         if not chunks or len(chunks) % n.pp or sum(chunks) != layers:
             has = f"has {len(chunks)} parts with {sum(chunks)} layers; a multiple of {n.pp} parts"
             why = f"{has} and {layers} layers are needed"
             raise job.value_error("parallelism.module_fqns_per_model_part", why)
         return chunks
-    less, single = (n.first_less, n.last_less), bool(most_chunks(n.schedule) == 1)
+    less, single = (n.first_stage_less, n.last_stage_less), bool(most_chunks(n.schedule) == 1)
     total = layers + sum(less)
     stages = n.pp * (1 if single else 2)
     stages = -(-total // n.layers_per_chunk) if n.layers_per_chunk else stages

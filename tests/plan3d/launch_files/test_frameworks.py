@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plan3d
+from plan3d.launch_files.common_rules import allowed_values
 from plan3d.launch_files.exporter import (
     Exporter,
     Form,
-    allowed_values,
-    format_rules,
     launch_text,
     refusals,
 )
@@ -58,7 +57,7 @@ FORMS = [
 def test_rules_read_only_the_fields_that_they_name(name, form):
     """A search prunes with a rule as soon as those fields are known; the layout always is."""
     table = resolve(Plan(tp=[1, 2], pp=2), 16).table()
-    for rule in format_rules(form):
+    for rule in form.all_rules:
         known = {field: getattr(table, field) for field in rule.fields}
         named = rule.ok(SimpleNamespace(**known, layers_per_stage=()), task())
         np.testing.assert_array_equal(

@@ -10,7 +10,8 @@ import pytest
 
 from plan3d.cli.main import main
 from plan3d.launch_files import registry
-from plan3d.launch_files.exporter import Exporter, Form, allowed_values, heading
+from plan3d.launch_files.common_rules import allowed_values
+from plan3d.launch_files.exporter import Exporter, Form, heading
 from plan3d.launch_files.launch_file import Launch
 from plan3d.launch_files.numbers import fill_launch, numbers_of
 from plan3d.launch_files.tables import Numbers, Row, read_rows, settings_of
