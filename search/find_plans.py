@@ -19,7 +19,12 @@ from .result.objective import check_goal
 from .result.objective import objective as objective_of
 from .result.options import Deadline, Progress, SearchOptions
 from .result.search_result import SearchResult
-from .space.constraints import is_usual, relaxed, uniform_only, unrestricted
+from .space.constraints import (
+    for_unequal_stages,
+    has_optional_framework,
+    with_satisfiable_rules,
+    without_optional_framework,
+)
 from .space.space import Space
 from .systems.system_plans import constraints
 from .systems.systems import system as system_named
@@ -119,9 +124,9 @@ def find_plans(
     )
     found = search(subject, options, **drawn)
     unasked = choose and not found.counts.evaluated and not found.interrupted
-    if unasked and is_usual(wanted):
+    if unasked and has_optional_framework(wanted):
         # What was asked for by name has an answer, if none that can be launched.
-        subject = _subject(unrestricted(wanted), space, backend, values)
+        subject = _subject(without_optional_framework(wanted), space, backend, values)
         found = search(subject, options, **drawn)
     least = found.smallest.memory_bytes if found.smallest else math.inf
     if headroom is None and options.limit < least <= options.edge and not found.interrupted:
@@ -160,10 +165,12 @@ def _launchable(
 ) -> Task:
     """The task with the rules of its framework that a search keeps."""
     if backend in UNEQUAL or space == "staged":
-        return uniform_only(task, "--space staged" if space == "staged" else f"--backend {backend}")
+        return for_unequal_stages(
+            task, "--space staged" if space == "staged" else f"--backend {backend}"
+        )
     name = task.framework.name if task.framework else None
     other = system not in (None, name) or task.software.framework != name
-    return relaxed(unrestricted(task) if other else task, choose)
+    return with_satisfiable_rules(without_optional_framework(task) if other else task, choose)
 
 
 def _subject(

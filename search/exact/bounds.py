@@ -40,13 +40,16 @@ from plan3d.simulator.workload.model import Model
 from ..result.tolerances import ROUNDING
 from ..space.space import Space
 
-SIZES = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
+SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
-ENDS = ("first_stage_layers", "last_stage_layers")
-_CUT = (*ENDS, "mtp_stage")
-PLACEMENT = (*_CUT, *(n for n in SKELETON if n not in (*STRATEGY, *SIZES, *_CUT)))
+END_FIELDS = ("first_stage_layers", "last_stage_layers")
+_CUT_FIELDS = (*END_FIELDS, "mtp_stage")
+PLACEMENT_FIELDS = (
+    *_CUT_FIELDS,
+    *(n for n in SKELETON if n not in (*STRATEGY, *SIZE_FIELDS, *_CUT_FIELDS)),
+)
 """Fields that decide which layers a rank holds and how long it idles."""
-LOCAL = tuple(name for name in STRATEGY if name not in SIZES)
+LAYER_FIELDS = tuple(name for name in STRATEGY if name not in SIZE_FIELDS)
 """The other fields that one layer can see."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
@@ -63,7 +66,7 @@ class PlanBounds(NamedTuple):
 
 def ideal_layout(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
-    return _ideal(even(cut.order, cut.kinds, cut.pp), (0, 0, 0))
+    return _layout_of_least_counts(even_cut(cut.order, cut.kinds, cut.pp), (0, 0, 0))
 
 
 def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
@@ -74,11 +77,13 @@ def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """
     between = max(cut.chunks[1:-1], default=0)
     first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))
-    return _ideal(even(cut.order, cut.kinds, cut.pp), (first, between, last))
+    return _layout_of_least_counts(even_cut(cut.order, cut.kinds, cut.pp), (first, between, last))
 
 
 @lru_cache(maxsize=65536)
-def _ideal(cut: stage_placement.Cut, blocks: tuple[int, int, int]) -> stage_placement.StageLayout:
+def _layout_of_least_counts(
+    cut: stage_placement.Cut, blocks: tuple[int, int, int]
+) -> stage_placement.StageLayout:
     """The ranks of least_counts, and those that hold so many blocks: the first, one between and the
     last, with the head.
 
@@ -91,16 +96,16 @@ def _ideal(cut: stage_placement.Cut, blocks: tuple[int, int, int]) -> stage_plac
     alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
     alike[0] = cut.pp
     before = np.zeros_like(counts)
-    return stage_placement.StageLayout(counts, rank, rank, alike, before, whole_model(cut))
+    return stage_placement.StageLayout(counts, rank, rank, alike, before, model_counts(cut))
 
 
 @dataclass(frozen=True)
-class _Cheapest:
+class _LeastLayerCosts:
     """Layer costs that are the least, entry by entry, over every value of some fields."""
 
     values: Mapping[str, tuple[int, ...]]
     """The open fields of a strategy."""
-    placed: bool
+    placement_known: bool
     """Whether it is known which kinds of layers a rank holds."""
 
     def __call__(self, task: Any, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -114,7 +119,7 @@ class _Cheapest:
         working = np.minimum.reduce([costs.working_set for costs in every])
         units = np.minimum.reduce([costs.unit_parameters for costs in every])
         boundary = np.minimum.reduce([costs.boundary_bytes for costs in every])
-        if not self.placed:
+        if not self.placement_known:
             # What is not added up over layers is at least that of the smallest.
             working, units, boundary = (
                 np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
@@ -133,24 +138,24 @@ class Relaxation:
     """Bounds of the partial plans of a space that know the same fields."""
 
     space: Space
-    known: frozenset[str]
+    known_fields: frozenset[str]
 
     @cached_property
-    def possible(self) -> bool:
+    def has_bounds(self) -> bool:
         """Whether enough is known for a bound: before a placement is, it must be a looped one."""
         axes = self.space.axes
         looped = all(map(schedules.looped, axes["schedule"])) and axes["mtp_stage"] == (0,)
-        return self.known >= set(SIZES) and (looped or self.placed)
+        return self.known_fields >= set(SIZE_FIELDS) and (looped or self.placement_known)
 
     @cached_property
-    def placed(self) -> bool:
+    def placement_known(self) -> bool:
         """Whether the layers and the order of work of every rank are known."""
-        return self.known >= set(PLACEMENT)
+        return self.known_fields >= set(PLACEMENT_FIELDS)
 
     @cached_property
-    def open(self) -> dict[str, tuple[int, ...]]:
+    def open_values(self) -> dict[str, tuple[int, ...]]:
         """Values of the fields that a layer can see and that are not known."""
-        names = [name for name in LOCAL if name not in self.known]
+        names = [name for name in LAYER_FIELDS if name not in self.known_fields]
         return {name: self._values(name) for name in names}
 
     def _values(self, name: str) -> tuple[int, ...]:
@@ -159,49 +164,54 @@ class Relaxation:
         return (0, 1) if AUTO in values else values
 
     @cached_property
-    def zeros(self) -> list[int]:
+    def zero_stages(self) -> list[int]:
         """ZeRO stages that plans may have: 2 is 1 in a pipeline."""
         stated = set(self.space.axes["zero"])
         return sorted(stated | ({1} if 2 in stated else set()))
 
     @cached_property
-    def ends(self) -> bool:
+    def end_stages_known(self) -> bool:
         """Whether the layers of the end ranks are known, in a model with one kind of block."""
         task, explicit = self.space.task, self.space.layers_per_stage
         cut = bool(explicit) or task.software.cut_by_parameters
-        return self.known >= set(ENDS) and len(task.model.kinds) == 1 and not cut
+        return self.known_fields >= set(END_FIELDS) and len(task.model.kinds) == 1 and not cut
 
     @property
-    def exact(self) -> bool:
+    def stages_known(self) -> bool:
         """Whether stages are known in full; what synchronises them may not be."""
-        return self.placed and not self.open
+        return self.placement_known and not self.open_values
 
     def bounds(self, columns: Mapping[str, Any], length: int) -> PlanBounds:
         """Bounds of each row, the best over the precisions and optimizers that it may have."""
         plans = self._plans(columns, length)
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
-        each = [self._of(plans, RECIPES[int(code)]) for code in sorted(codes)]
+        each = [self._bounds_of_recipe(plans, RECIPES[int(code)]) for code in sorted(codes)]
         least = [np.minimum.reduce(parts) * (1 - ROUNDING) for parts in zip(*each, strict=True)]
         return PlanBounds(*least)
 
     def _plans(self, columns: Mapping[str, Any], length: int) -> Plan:
         """The rows as a table; open fields have their defaults, one chunk a rank."""
-        names = [*SIZES, *LOCAL, *(PLACEMENT if self.placed else ENDS if self.ends else ())]
+        names = [*SIZE_FIELDS, *LAYER_FIELDS]
+        if self.placement_known:
+            names += PLACEMENT_FIELDS
+        elif self.end_stages_known:
+            names += END_FIELDS
         full = {
             name: np.broadcast_to(np.asarray(columns[name], np.int64), (length,))
             for name in names
-            if name in self.known
+            if name in self.known_fields
         }
         stated = STATED | {"schedule": schedules.default_code(1)}
-        for name in set(names) | set(PLACEMENT):
+        for name in set(names) | set(PLACEMENT_FIELDS):
             full.setdefault(name, np.full(length, stated[name], np.int64))
         return from_columns(full, self.space.layers_per_stage)
 
-    def _of(self, plans: Plan, recipe: Recipe) -> PlanBounds:
+    def _bounds_of_recipe(self, plans: Plan, recipe: Recipe) -> PlanBounds:
         task, axes = self.space.task, self.space.axes
-        layout_of = ideal_between_ends if self.ends else ideal_layout
-        layout_of = stage_placement.layout if self.placed else layout_of
-        s = stages.build_stages(task, recipe, plans, layout_of, _Cheapest(self.open, self.placed))
+        layout_of = ideal_between_ends if self.end_stages_known else ideal_layout
+        layout_of = stage_placement.layout if self.placement_known else layout_of
+        costs_of = _LeastLayerCosts(self.open_values, self.placement_known)
+        s = stages.build_stages(task, recipe, plans, layout_of, costs_of)
         update = np.minimum.reduce([self._update(recipe, code, s) for code in axes["optimizer"]])
         work = np.delete(s.part_seconds, COLLECTIVES, axis=0).sum(axis=0).max(axis=0)
         ends = self._idle(plans, s) + self._sends(plans, s)
@@ -214,24 +224,24 @@ class Relaxation:
 
     def _idle(self, plans: Plan, s: Stages) -> Value:
         """Least seconds in which the busiest rank waits for the others."""
-        chosen = self.space.axes["schedule"] if not self.placed else ()
-        chunks = 1 if self.placed else max(self.space.axes["virtual_stages"])
+        chosen = self.space.axes["schedule"] if not self.placement_known else ()
+        chunks = 1 if self.placement_known else max(self.space.axes["virtual_stages"])
         # No bound where longer passes may shorten idle seconds.
-        known = 1.0 if self.exact else 1.0 * schedules.idle_grows(plans.schedule)
+        known = 1.0 if self.stages_known else 1.0 * schedules.idle_grows(plans.schedule)
         known = known * all(map(schedules.idle_grows, chosen))
         out: Value = np.maximum(s.idle_seconds, 0.0) * known / chunks
         return out
 
     def _sends(self, plans: Plan, s: Stages) -> Value:
         """Least seconds of boundary tensors; each passes every boundary up and down once."""
-        if not self.placed:
+        if not self.placement_known:
             once: Value = 2 * (s.ranks - 1) * s.hop_seconds
             return once
         hidden = set(self.space.axes["overlap_p2p"]) & {1, AUTO}
         overlapped = np.where(s.virtual_stages > 1, float(bool(hidden)), 0.0)
         contention = self.space.task.software.contention
         sizes = stages.sizes_of(plans, s.micro_batches)
-        slack = s.slack_sends() if self.exact else np.inf
+        slack = s.slack_sends() if self.stages_known else np.inf
         return schedules.sends(plans.schedule, sizes, overlapped, contention, slack) * s.hop_seconds
 
     def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
@@ -241,9 +251,9 @@ class Relaxation:
 
     def _data(self, recipe: Recipe, s: Stages) -> Value | float:
         """Least exposed seconds of data parallelism; known once the stages are."""
-        if not self.exact:
+        if not self.stages_known:
             return 0.0
-        zeros = self.zeros
+        zeros = self.zero_stages
         sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
         table = data_parallel.sync_seconds(self.space.task, sync, s, zeros)
         overlaps = [
@@ -253,26 +263,26 @@ class Relaxation:
         return out
 
     def _memory(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
-        task, zeros = self.space.task, self.zeros
-        if not self.placed:
+        task, zeros = self.space.task, self.zero_stages
+        if not self.placement_known:
             # A bucket is bounded, so that the mean rank may hold more of one than the worst.
             task = replace(task, software=replace(task.software, bucket_parameters=0.0))
         out: Value = memory.worst_bytes(task, recipe, optimizer, s, zeros)[zeros].min(axis=0)
         return out
 
 
-def even_cut(model: Model, pp: int) -> stage_placement.Cut:
+def even_cut_of_model(model: Model, pp: int) -> stage_placement.Cut:
     """A model cut evenly into a chunk a rank."""
-    return even(model.order, tuple(kind.name for kind in layer_kinds(model)), pp)
+    return even_cut(model.order, tuple(kind.name for kind in layer_kinds(model)), pp)
 
 
-def even(order: tuple[int, ...], kinds: tuple[str, ...], pp: int) -> stage_placement.Cut:
+def even_cut(order: tuple[int, ...], kinds: tuple[str, ...], pp: int) -> stage_placement.Cut:
     """The same of blocks of these kinds, by the names of all kinds of layers."""
     chunks = stage_placement.balanced_layers(len(order), pp)
     return stage_placement.Cut(order, kinds, pp, chunks)
 
 
-def whole_model(cut: stage_placement.Cut) -> Value:
+def model_counts(cut: stage_placement.Cut) -> Value:
     """Layers of each kind on all ranks [kind]."""
     total: Value = stage_placement.rank_counts(cut).sum(axis=0)
     return total
@@ -282,7 +292,7 @@ def whole_model(cut: stage_placement.Cut) -> Value:
 def least_counts(cut: stage_placement.Cut) -> Value:
     """Some rank holds no less than the mean; of n layers of a kind, where there are several, some
     rank holds ceil(n / p); one holds the head, the last row. Whatever the cut's chunks are."""
-    total = whole_model(cut)
+    total = model_counts(cut)
     several = np.isin(np.arange(total.size), cut.order) & (total > 1)
     shares = np.ceil(np.diag(total)[several] / cut.pp)
     ends = total * np.array(["head" in name or "mtp" in name for name in cut.kinds])

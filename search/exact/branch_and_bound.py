@@ -27,7 +27,7 @@ from ..result.options import Deadline, SearchOptions
 from ..result.search_record import SearchRecord
 from ..result.search_result import SearchResult
 from ..space.space import Level, Space, levels, table
-from .bounds import LOCAL, PLACEMENT, SIZES, PlanBounds, Relaxation
+from .bounds import LAYER_FIELDS, PLACEMENT_FIELDS, SIZE_FIELDS, PlanBounds, Relaxation
 
 FIRST_PIECE = 64
 """Partial plans of the first box of a split; each next box is twice as large: the best few soon
@@ -39,7 +39,7 @@ NAMES = tuple(f"bound: {name}" for name in PlanBounds._fields)
 MEMORY = NAMES[-1]
 
 
-ORDER = tuple(dict.fromkeys((*SIZES, *LOCAL, *PLACEMENT, *EXPANSION)))
+ORDER = tuple(dict.fromkeys((*SIZE_FIELDS, *LAYER_FIELDS, *PLACEMENT_FIELDS, *EXPANSION)))
 """Axes from the outermost in: what a layer costs is bounded before layers are placed."""
 
 
@@ -80,7 +80,7 @@ class _Tree:
         self.current: _Box | None = None
         """The box that is being split."""
         self.pushed = 0
-        space.removed.clear()
+        space.removed_by_rule.clear()
         self._push(0, {**space.constants, **{name: np.zeros(1) for name in NAMES}}, 1)
 
     @property
@@ -108,7 +108,7 @@ class _Tree:
             for box in self.waiting:
                 self._count(box.depth, box.columns, np.ones(box.length, bool))
             self.waiting.clear()
-        removed = dict(self.space.removed.most_common())
+        removed = dict(self.space.removed_by_rule.most_common())
         result = self.seen.result("branch-and-bound", self.space.candidates, removed)
         result.counts.removed |= {name: self.pruned[name] for name in NAMES if self.pruned[name]}
         return result
@@ -165,7 +165,7 @@ class _Tree:
 
     def _count(self, depth: int, columns: dict[str, Any], dead: Mask) -> None:
         """Add up the candidates below dropped rows, by the first bound that drops them."""
-        inner = self.walk[depth - 1].inner if depth else self.space.candidates
+        inner = self.walk[depth - 1].completions if depth else self.space.candidates
         for name in NAMES:
             least = _Least(columns[name], columns[MEMORY], self.space.task)
             worse = self.score(least) > self.threshold
@@ -195,8 +195,12 @@ def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxat
     for depth, level in enumerate(walk[:-1], start=1):
         known.add(level.name)
         relaxation = Relaxation(space, frozenset(known))
-        knows = relaxation.ends, relaxation.placed, bool(relaxation.open)
-        if relaxation.possible and knows != last:
+        knows = (
+            relaxation.end_stages_known,
+            relaxation.placement_known,
+            bool(relaxation.open_values),
+        )
+        if relaxation.has_bounds and knows != last:
             yield depth, relaxation
             last = knows
 
@@ -212,7 +216,7 @@ def search(space: Space, options: SearchOptions) -> SearchResult:
     incomplete, and `bound` says how much better a plan could still be. There is no frontier, and
     `smallest` is that of the plans costed unless none fits.
     """
-    space.check_plain("branch-and-bound", options.objective)
+    space.check_bounds_apply("branch-and-bound", options.objective)
     tree = _Tree(space, options)
     try:
         tree.seen.complete = _run(tree)

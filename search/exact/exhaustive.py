@@ -18,7 +18,6 @@ from ..result.options import SearchOptions
 from ..result.search_record import SearchRecord
 from ..result.search_result import SearchResult, UniformSteps
 from ..space.space import CHUNK, Space
-from . import exhaustive
 
 TIMED_CHUNK = 8192
 """Rows of a chunk where there is a deadline: a fraction of a second."""
@@ -52,10 +51,10 @@ def search(space: Space, options: SearchOptions) -> SearchResult:
             options.tell(seen.counts.evaluated)
     except KeyboardInterrupt:
         seen.complete, seen.interrupted = False, True
-    return seen.result("exhaustive", space.candidates, dict(space.removed.most_common()))
+    return seen.result("exhaustive", space.candidates, dict(space.removed_by_rule.most_common()))
 
 
-EVERY = 10**6
+MOST_PLANS = 10**6
 """Uniform plans kept, of which the best of every pipeline size is wanted."""
 
 
@@ -63,7 +62,7 @@ EVERY = 10**6
 class UniformPlans:
     """The uniform plans of a space."""
 
-    whole: SearchResult
+    whole_stages: SearchResult
     """Those with whole stages, fastest first; all where whole stages are ruled out. Interrupted
     where the search of any of them was."""
     best: Costs | None = None
@@ -76,12 +75,15 @@ class UniformPlans:
         """The plans of a space within the limits of `options`; `whole` are those with whole
         stages, None where these are ruled out."""
         asked = SearchOptions(
-            limit=options.limit, top=EVERY, frontier=options.frontier, deadline=options.deadline
+            limit=options.limit,
+            top=MOST_PLANS,
+            frontier=options.frontier,
+            deadline=options.deadline,
         )
-        stages = exhaustive.search(whole or space, asked)
+        stages = search(whole or space, asked)
         if stages.interrupted:
             return cls(stages)
-        best = exhaustive.search(space, replace(asked, top=options.top, frontier=False))
+        best = search(space, replace(asked, top=options.top, frontier=False))
         return cls(replace(stages, interrupted=best.interrupted), best.costs, best.complete)
 
     @classmethod
@@ -91,29 +93,29 @@ class UniformPlans:
         return cls.of(space, whole, options)
 
     @property
-    def every(self) -> float:
-        """Seconds of the fastest step of all; infinity where that is not known in time."""
-        return fastest(self.best) if self.complete else np.inf
+    def optimal_step(self) -> float:
+        """Seconds of the fastest step of all; infinity where time was too short."""
+        return first_step(self.best) if self.complete else np.inf
 
     @property
-    def known(self) -> float:
+    def least_step(self) -> float:
         """Seconds of the fastest step that was found."""
-        return min(fastest(self.whole.costs), fastest(self.best))
+        return min(first_step(self.whole_stages.costs), first_step(self.best))
 
     @property
-    def fastest(self) -> float:
+    def least_whole_step(self) -> float:
         """Seconds of the fastest step with whole stages; infinity where none fits."""
-        return fastest(self.whole.costs)
+        return first_step(self.whole_stages.costs)
 
-    def steps(self, ranked: Costs | None) -> UniformSteps:
+    def compared_steps(self, ranked: Costs | None) -> UniformSteps:
         """What plans, fastest first, are compared with."""
-        same, uniform = np.inf, self.whole.costs
+        same, uniform = np.inf, self.whole_stages.costs
         if ranked is not None and uniform is not None:
             steps = uniform.step[uniform.plans.pp == ranked.plans.pp[0]]
             same = float(steps.min(initial=np.inf))
-        return UniformSteps(same_pp=same, whole=self.fastest, every=self.every)
+        return UniformSteps(same_pp=same, whole=self.least_whole_step, every=self.optimal_step)
 
 
-def fastest(ranked: Costs | None) -> float:
+def first_step(ranked: Costs | None) -> float:
     """Seconds of the first plan's step; infinity without one."""
     return float(ranked.step[0]) if ranked is not None else np.inf

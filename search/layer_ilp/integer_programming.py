@@ -32,16 +32,16 @@ from ..result.tolerances import ROUNDING, TOLERANCE
 from ..space.space import Space
 from ..stage_dp import dynamic_programming
 from ..stages.pipeline import Pipeline, pipelines
-from ..stages.stage_plans import ranked, written_out
+from ..stages.stage_plans import rank_plans_within, with_explicit_stages
 from ..stages.stage_space import (
-    SHARED,
-    SINGLE,
+    SHARED_FIELDS,
+    SINGLE_VALUE_FIELDS,
     Shape,
     has_whole_stages,
     most_overlap,
     shapes,
     stage_space,
-    uncovered,
+    uncovered_plans,
 )
 from . import cp_sat
 from .layer_program import LayerProgram, counts_of, proposals
@@ -172,7 +172,7 @@ class LayerSearch:
         pipeline = program.pipeline
         for plan in self.start:
             batches = self.task.global_batch // (plan.dp * plan.micro_batch)
-            same = all(getattr(plan, name) == pipeline.shared[name] for name in SHARED)
+            same = all(getattr(plan, name) == pipeline.shared[name] for name in SHARED_FIELDS)
             if same and (plan.pp, batches) == (pipeline.pp, pipeline.micro_batches):
                 program.hint(counts_of(pipeline, plan))
                 return
@@ -203,7 +203,7 @@ def search(
     chosen = shapes(space.task, space.axes, NAME, (DEFAULT_SCHEDULE,))
     seen = SearchRecord(space.task, options)
     uniform = UniformPlans.of(space, stages if has_whole_stages(chosen) else None, options)
-    quiet, stages = replace(options, progress=None), _single(stages, uniform.whole)
+    quiet, stages = replace(options, progress=None), _single(stages, uniform.whole_stages)
     answer = dynamic_programming.solve(stages, uniform, quiet, chosen)
     seen.interrupted, start = answer.interrupted, _start(space.task, answer, options.limit)
     if start is None:
@@ -225,7 +225,7 @@ def search(
         found,
         frontier=None,
         bound=bound,
-        compared=uniform.steps(found.costs),
+        compared=uniform.compared_steps(found.costs),
         uncovered=_uncovered(space.task, chosen),
     )
 
@@ -235,14 +235,14 @@ def _uncovered(task: Task, chosen: tuple[Shape, ...]) -> tuple[str, ...]:
     if all(shape.virtual_stages == 1 for shape in chosen):
         return ()
     mixed = "virtual stages whose layers differ in tp or ZeRO stage on a rank"
-    return (mixed, *uncovered(task, chosen))
+    return (mixed, *uncovered_plans(task, chosen))
 
 
 def _single(stages: Space, uniform: SearchResult) -> Space:
     """The space with one precision and optimizer: those of the best uniform plan."""
     first = uniform.costs or uniform.smallest
     axes = dict(stages.axes)
-    for name in SINGLE:
+    for name in SINGLE_VALUE_FIELDS:
         value = getattr(first.plans.take(0), name) if first else axes[name][0]
         axes[name] = (int(value),)
     return replace(stages, axes=axes)
@@ -251,6 +251,6 @@ def _single(stages: Space, uniform: SearchResult) -> Space:
 def _start(task: Task, answer: dynamic_programming.Answer, limit: float) -> Costs | None:
     """The plans of the dynamic program, best first; the smallest uniform plan where none fits;
     None where none is legal."""
-    smallest = [*written_out(answer.uniform.whole.smallest, 1)]
-    best = ranked(task, [*answer.plans(1)], limit)
+    smallest = [*with_explicit_stages(answer.uniform.whole_stages.smallest, 1)]
+    best = rank_plans_within(task, [*answer.plans(1)], limit)
     return best or (simulate(task, concat(smallest)) if smallest else None)

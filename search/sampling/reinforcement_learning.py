@@ -18,7 +18,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value
 
 from ..result.objective import BARRIER
-from ..space.problem import NOTHING, Points, Problem, Random, construct
+from ..space.problem import NO_VARIABLE, Points, Problem, Random, construct
 from .samplers import Repeats, Start
 
 Prior = Callable[[int, Points], Value]
@@ -63,15 +63,15 @@ class ChoicePolicy:
         self.logits = [np.zeros(width) for width in self.widths]
         self.tables: dict[tuple[str, int], Value] = {}
         for i, variable in enumerate(problem.variables):
-            for slot, other in self.given(i):
+            for slot, other in self.parents(i):
                 shape = self.widths[other], self.widths[i]
                 self.tables.setdefault((variable.role, slot), np.zeros(shape))
 
-    def given(self, variable: int) -> list[tuple[int, int]]:
+    def parents(self, variable: int) -> list[tuple[int, int]]:
         """Slots and earlier variables that a variable is conditioned on."""
-        given = self.problem.variables[variable].given
-        earlier = range(variable) if given is None else given
-        return [(slot, other) for slot, other in enumerate(earlier) if other != NOTHING]
+        parents = self.problem.variables[variable].parents
+        earlier = range(variable) if parents is None else parents
+        return [(slot, other) for slot, other in enumerate(earlier) if other != NO_VARIABLE]
 
     def sample(self, rows: int, random: Random) -> tuple[Points, list[Decision]]:
         """Points, and the decisions that led to them: of the variables that left a choice."""
@@ -90,7 +90,7 @@ class ChoicePolicy:
     def _logits(self, variable: int, prefix: Points) -> Value:
         """[row, value] before masking."""
         role = self.problem.variables[variable].role
-        tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.given(variable))
+        tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.parents(variable))
         own = sum(tables, np.tile(self.logits[variable], (len(prefix), 1)))
         return own if self.prior is None else own + self.prior(variable, prefix)
 
@@ -112,7 +112,7 @@ class ChoicePolicy:
             slope *= rate / len(advantage)
             self.logits[variable] += slope.sum(axis=0)
             role = self.problem.variables[variable].role
-            for slot, other in self.given(variable):
+            for slot, other in self.parents(variable):
                 np.add.at(self.tables[role, slot], points[:, other], slope)
 
 

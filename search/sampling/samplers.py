@@ -242,7 +242,7 @@ def search(
         return sample(UniformProblem(subject), make, options, backend=name, seed=seed)
     whole = Space.of(subject.task)
     uniform = UniformPlans.of_default_space(whole, options)
-    if uniform.whole.interrupted:
-        return replace(uniform.whole, backend=name, frontier=None)
+    if uniform.whole_stages.interrupted:
+        return replace(uniform.whole_stages, backend=name, frontier=None)
     result = sample(subject, of_stages(name), options, backend=name, seed=seed)
-    return replace(result, compared=uniform.steps(result.costs))
+    return replace(result, compared=uniform.compared_steps(result.costs))

@@ -15,11 +15,11 @@ from plan3d.simulator.base.arrays import Mask, Value
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..space.problem import Points, Random, Variable, encode, nearest, step
+from ..space.problem import Points, Random, Variable, encode, nearest_points, random_step
 from ..space.staged_problem import (
-    EACH,
-    FIRST,
+    FIRST_STAGE,
     MICRO_BATCHES,
+    PER_STAGE,
     PP,
     RECOMPUTE,
     TP,
@@ -47,7 +47,7 @@ class EqualStagesProblem:
     @cached_property
     def variables(self) -> tuple[Variable, ...]:
         whole = [Variable(v.name, v.values, role=v.role) for v in self.staged.variables]
-        return (*whole[:FIRST], *(whole[place_of(0, field)] for field in OF_STAGES))
+        return (*whole[:FIRST_STAGE], *(whole[place_of(0, field)] for field in OF_STAGES))
 
     @cached_property
     def candidates(self) -> int:
@@ -62,10 +62,10 @@ class EqualStagesProblem:
     def legal(self, prefix: Points) -> Mask:
         """[row, value] of the next variable."""
         variable = prefix.shape[1]
-        if variable < FIRST:
+        if variable < FIRST_STAGE:
             return self.staged.legal(prefix)
-        if variable == FIRST + OF_STAGES.index(RECOMPUTE):
-            longest = self.staged.even[0, prefix[:, PP]]
+        if variable == FIRST_STAGE + OF_STAGES.index(RECOMPUTE):
+            longest = self.staged.even_ends[0, prefix[:, PP]]
             shares: Mask = self.staged.shares[longest]
             return shares
         chosen = self.staged.strategies[tuple(prefix.T)]
@@ -75,10 +75,10 @@ class EqualStagesProblem:
     def lift(self, points: Points) -> Points:
         """The same plans as points of the staged problem."""
         wanted = np.full((len(points), len(self.staged.variables)), WINDOW)
-        wanted[:, :FIRST] = points[:, :FIRST]
-        for i, field in enumerate(OF_STAGES, FIRST):
-            wanted[:, FIRST + field :: EACH] = points[:, [i]]
-        return nearest(self.staged, encode(self.staged, wanted))
+        wanted[:, :FIRST_STAGE] = points[:, :FIRST_STAGE]
+        for i, field in enumerate(OF_STAGES, FIRST_STAGE):
+            wanted[:, FIRST_STAGE + field :: PER_STAGE] = points[:, [i]]
+        return nearest_points(self.staged, encode(self.staged, wanted))
 
     def plans(self, points: Points) -> Plan:
         """One row a point."""
@@ -86,12 +86,14 @@ class EqualStagesProblem:
 
     def neighbours(self, points: Points, random: Random) -> Points:
         """One variable to its next legal value; a rank keeps the sequences of a micro-batch."""
-        variable, index = step(self, points, random)
+        variable, index = random_step(self, points, random)
         wanted = points.copy()
         wanted[np.arange(len(points)), variable] = index
-        tp = FIRST + OF_STAGES.index(TP)
-        wanted[:, MICRO_BATCHES] = self.staged.same_share(self.lift(points), wanted, wanted[:, tp])
-        return nearest(self, encode(self, wanted))
+        tp = FIRST_STAGE + OF_STAGES.index(TP)
+        wanted[:, MICRO_BATCHES] = self.staged.rescaled_micro_batches(
+            self.lift(points), wanted, wanted[:, tp]
+        )
+        return nearest_points(self, encode(self, wanted))
 
 
 class TwoPhase:
@@ -134,7 +136,7 @@ class TwoPhase:
         seen, rows = np.unique(np.concatenate([self.best, self.asked]), axis=0, return_index=True)
         known = np.concatenate([self.scores, scores])[rows]
         order = np.argsort(known, kind="stable")
-        kinds = seen[order][:, [PP, FIRST + OF_STAGES.index(TP)]]
+        kinds = seen[order][:, [PP, FIRST_STAGE + OF_STAGES.index(TP)]]
         _, best = np.unique(kinds, axis=0, return_index=True)
         order = order[np.sort(best)][: self.KEPT]
         self.best, self.scores = seen[order], known[order]

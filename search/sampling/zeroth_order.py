@@ -19,8 +19,8 @@ from ..space.problem import (
     Random,
     draw,
     encode,
-    highest,
-    nearest,
+    highest_coordinates,
+    nearest_points,
     place_roles,
 )
 from .samplers import Repeats, Start
@@ -141,7 +141,7 @@ class Spsa:
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
         self.start = Start(problem, random, first)
-        self.top, roles = highest(problem), place_roles(problem)
+        self.top, roles = highest_coordinates(problem), place_roles(problem)
         self.leaders = np.argmax(roles[:, None] == roles, axis=1)
         self.at: Value | None = None
         self.signs: Value = np.zeros((0, 0))
@@ -158,7 +158,7 @@ class Spsa:
             rows = np.flatnonzero(self.random.random(self.WALKERS) < self.TOGETHER)
             self.signs[rows] = self.signs[rows][:, self.leaders]
         sides = [self.at + self.HALF * self.signs, self.at - self.HALF * self.signs]
-        return nearest(self.problem, np.concatenate(sides))
+        return nearest_points(self.problem, np.concatenate(sides))
 
     def tell(self, points: Points, scores: Value) -> None:
         self.start.add(points, scores)
@@ -215,7 +215,7 @@ class CmaEs:
         point = self.start.again(1)
         narrow = 1.0 if self.start.first is None else min(self.population / self.WIDE, 1.0)
         width = narrow * self.WIDTH
-        top = np.maximum(highest(self.problem), 1.0)
+        top = np.maximum(highest_coordinates(self.problem), 1.0)
         roles = place_roles(self.problem)
         together = np.where(np.eye(top.size), 1.0, self.ALIKE * (roles[:, None] == roles))
         self.repeats.tables = 0
@@ -232,7 +232,7 @@ class CmaEs:
     def ask(self, spent: float) -> Points:
         asked = [self.optimizer.ask() for _ in range(self.population)]
         self.vectors = [told for _, told in asked]
-        return nearest(self.problem, np.array([costed for costed, _ in asked]))
+        return nearest_points(self.problem, np.array([costed for costed, _ in asked]))
 
     def tell(self, points: Points, scores: Value) -> None:
         self.start.add(points, scores)

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plan3d.simulator.pipeline import schedules
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute, gossips
+from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
-from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.expert_rules import (
     has_expert_kernels,
@@ -35,7 +34,7 @@ class Derived(NamedTuple):
 
     reads: tuple[str, ...]
     """The fields that it follows from."""
-    of: Callable[[Any, Task], Any]
+    compute: Callable[[Any, Task], Any]
     """Columns with those fields -> its values."""
 
 
@@ -88,50 +87,50 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // d for d in small)}))
 
 
-def micro_batches(task: Task, largest: int) -> tuple[int, ...]:
+def micro_batch_sizes(task: Task, largest: int) -> tuple[int, ...]:
     """Powers of two and 3 that divide the batch, up to about `largest`."""
     micro = {3, *(2**i for i in range(largest.bit_length()))}
     return tuple(sorted(d for d in micro if task.global_batch % d == 0))
 
 
-def _up_to(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
+def _at_most(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(value for value in values if value <= most)
 
 
-def _experts(task: Task) -> int:
+def _expert_count(task: Task) -> int:
     """Experts of the first kind of layer that has some."""
     return next((kind.experts.count for kind in task.model.kinds if kind.experts), 0)
 
 
-def _where_exchanged(task: Task) -> tuple[int, ...]:
+def _exchange_axis(task: Task) -> tuple[int, ...]:
     """What follows from other fields where a stack exchanges tokens in more than one way."""
-    return (AUTO if _experts(task) and task.software.expert_exchange else 0,)
+    return (AUTO if _expert_count(task) and task.software.expert_exchange else 0,)
 
 
-def _exchanges_of_keys(task: Task) -> tuple[int, ...]:
+def _cp_comm_axis(task: Task) -> tuple[int, ...]:
     """A ring; every way for attention windows where a framework launches, as those of Transformer
     Engine have no ring."""
     windows = any(kind.attention.window for kind in task.model.kinds)
     return tuple(ContextComm) if windows and task.framework else (ContextComm.P2P,)
 
 
-def _chunks(layers: int) -> tuple[int, ...]:
+def _virtual_stages_axis(layers: int) -> tuple[int, ...]:
     return tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)}))
 
 
-OF_TASK: dict[str, Callable[[Task], tuple[int, ...]]] = {
-    "tp": lambda task: _up_to(MOST_DOMAINS * task.cluster.fast.gpus, divisors(task.gpus)),
-    "cp": lambda task: _up_to(max(task.sequence // FEWEST_TOKENS, 1), divisors(task.gpus)),
-    "pp": lambda task: _up_to(task.model.layers, divisors(task.gpus)),
-    "ep": lambda task: divisors(_experts(task) or 1),
-    "micro_batch": lambda task: micro_batches(
+TASK_AXES: dict[str, Callable[[Task], tuple[int, ...]]] = {
+    "tp": lambda task: _at_most(MOST_DOMAINS * task.cluster.fast.gpus, divisors(task.gpus)),
+    "cp": lambda task: _at_most(max(task.sequence // FEWEST_TOKENS, 1), divisors(task.gpus)),
+    "pp": lambda task: _at_most(task.model.layers, divisors(task.gpus)),
+    "ep": lambda task: divisors(_expert_count(task) or 1),
+    "micro_batch": lambda task: micro_batch_sizes(
         task, LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
     ),
-    "virtual_stages": lambda task: _chunks(task.model.layers),
+    "virtual_stages": lambda task: _virtual_stages_axis(task.model.layers),
     "micro_batch_group": lambda task: (AUTO,),
-    "cp_comm": _exchanges_of_keys,
-    "overlap_ep": _where_exchanged,
-    "expert_dispatch": _where_exchanged,
+    "cp_comm": _cp_comm_axis,
+    "overlap_ep": _exchange_axis,
+    "expert_dispatch": _exchange_axis,
 }
 """Values that a search tries of the fields for which they depend on the task; those of the others
 are in their records.
@@ -145,11 +144,6 @@ constants above end what grows without use; `choose` replaces any axis."""
 def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
     """Every value worth trying on each axis; AUTO axes follow from the others (DERIVED)."""
     return {
-        name: OF_TASK[name](task) if name in OF_TASK else FIELDS[name].searched
+        name: TASK_AXES[name](task) if name in TASK_AXES else FIELDS[name].searched
         for name in EXPANSION
     }
-
-
-def topologies(syncs: tuple[int, ...]) -> tuple[int, ...]:
-    """The graphs that go with the ways to synchronise: the exponential one for gossip."""
-    return tuple({Topology.EXPONENTIAL * gossips(sync) for sync in syncs})

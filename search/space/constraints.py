@@ -53,7 +53,7 @@ def check_choices(task: Task, choose: Choices) -> None:
             raise InputError(rule.message(plan, task))
 
 
-SOME = {
+DERIVED_VALUES = {
     "overlap_ep": (0, 1),
     "micro_batch_group": (0,),
     "expert_dispatch": tuple(CHOICES["expert_dispatch"].names.values()),
@@ -61,27 +61,27 @@ SOME = {
 """Values of the fields that only a search derives: no plan has them open."""
 
 
-def is_usual(task: Task) -> bool:
+def has_optional_framework(task: Task) -> bool:
     """Whether the task has a framework that it does not require."""
     return task.framework is not None and not task.framework.required
 
 
-def unrestricted(task: Task) -> Task:
+def without_optional_framework(task: Task) -> Task:
     """The task without a framework that is only usual."""
-    return replace(task, framework=None) if is_usual(task) else task
+    return replace(task, framework=None) if has_optional_framework(task) else task
 
 
-def uniform_only(task: Task, what: str) -> Task:
+def for_unequal_stages(task: Task, what: str) -> Task:
     """The task for a search of stages that differ; InputError where a framework is required."""
     if task.framework is not None and task.framework.required:
         raise InputError(
             f"--framework {task.framework.name}: {what} has stages that differ, which no framework "
             "launches; the exhaustive search has stages that are all alike"
         )
-    return unrestricted(task)
+    return without_optional_framework(task)
 
 
-def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
+def with_satisfiable_rules(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
     """The task whose usual framework lacks the rules that some value of `choose` cannot meet, or
     the only value of a field (the precision of a machine that has one), and those about the model:
     what it does not launch of plans it does not for a model either that plan3d does not write."""
@@ -89,18 +89,18 @@ def relaxed(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
     if framework is None or framework.required:
         return task
     axes = Space.of(task, choose).axes
-    axes |= {name: SOME[name] for name in SOME if axes[name] == (AUTO,)}
+    axes |= {name: DERIVED_VALUES[name] for name in DERIVED_VALUES if axes[name] == (AUTO,)}
     asked = {name for name, values in axes.items() if name in choose or len(values) == 1}
     kept = tuple(
         rule
         for rule in framework.rules
         if rule.fields
-        and all(_met(rule, name, axes, task) for name in rule.fields if name in asked)
+        and all(_is_satisfiable(rule, name, axes, task) for name in rule.fields if name in asked)
     )
     return replace(task, framework=replace(framework, rules=kept))
 
 
-def _met(rule: Rule, name: str, axes: Mapping[str, Sequence[int]], task: Task) -> bool:
+def _is_satisfiable(rule: Rule, name: str, axes: Mapping[str, Sequence[int]], task: Task) -> bool:
     """Whether every value of a field meets a rule with some values of the rule's other fields."""
     sizes = [len(axes[field]) for field in rule.fields]
     at = np.indices(sizes).reshape(len(sizes), -1)

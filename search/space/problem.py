@@ -25,7 +25,7 @@ Random = np.random.Generator
 Choose = Callable[[int, Points, Mask], Index]
 """Variable, prefixes [row, variables before it] and legal values [row, value] -> one each."""
 
-NOTHING = -1
+NO_VARIABLE = -1
 """In place of a variable that is not there."""
 
 
@@ -38,7 +38,7 @@ class Variable:
     ordered: bool = True
     role: str = ""
     """What it is wherever it occurs: 'tp' for the tp of stage 3."""
-    given: tuple[int, ...] | None = None
+    parents: tuple[int, ...] | None = None
     """Earlier variables that a good choice depends on, in the same order for all of one role, or
     NOTHING where there is none; None: all of them."""
     optional: bool = False
@@ -86,11 +86,11 @@ def construct(problem: Problem, rows: int, choose: Choose) -> Points:
     for i in range(len(problem.variables)):
         legal = problem.legal(points[:, :i])
         asked = not problem.variables[i].optional or np.count_nonzero(legal) > rows
-        points[:, i] = choose(i, points[:, :i], legal) if asked else _argmax(legal)
+        points[:, i] = choose(i, points[:, :i], legal) if asked else _argmax_of_rows(legal)
     return points
 
 
-def _argmax(values: Value | Mask) -> Index:
+def _argmax_of_rows(values: Value | Mask) -> Index:
     """The first largest value of each row."""
     out: Index = np.argmax(values, axis=1)
     return out
@@ -100,7 +100,7 @@ def draw(problem: Problem, rows: int, random: Random) -> Points:
     """Points at random: each variable uniform over its legal values."""
 
     def choose(variable: int, prefix: Points, legal: Mask) -> Index:
-        return _argmax(np.where(legal, random.random(legal.shape), -1.0))
+        return _argmax_of_rows(np.where(legal, random.random(legal.shape), -1.0))
 
     return construct(problem, rows, choose)
 
@@ -118,7 +118,7 @@ def place_roles(problem: Problem) -> NDArray[np.str_]:
     return np.repeat([variable.role for variable in problem.variables], widths)
 
 
-def highest(problem: Problem) -> Value:
+def highest_coordinates(problem: Problem) -> Value:
     """The largest coordinate of each place; the smallest is 0."""
     places = coordinates(problem)
     top = np.ones(places[-1].stop)
@@ -137,7 +137,7 @@ def encode(problem: Problem, points: Points) -> Value:
     return np.concatenate(parts, axis=1).astype(float)
 
 
-def nearest(problem: Problem, wanted: Value) -> Points:
+def nearest_points(problem: Problem, wanted: Value) -> Points:
     """The legal points nearest to real vectors: rounding, then repair in the variables' order.
 
     An ordered variable takes the legal index closest to its coordinate (the lower one of two), a
@@ -149,12 +149,12 @@ def nearest(problem: Problem, wanted: Value) -> Points:
         near = wanted[:, places[variable]]
         if problem.variables[variable].ordered:
             near = -np.abs(near - np.arange(legal.shape[1]))
-        return _argmax(np.where(legal, near, -np.inf))
+        return _argmax_of_rows(np.where(legal, near, -np.inf))
 
     return construct(problem, len(wanted), choose)
 
 
-def step(problem: Problem, points: Points, random: Random) -> tuple[Index, Index]:
+def random_step(problem: Problem, points: Points, random: Random) -> tuple[Index, Index]:
     """A variable of each point that can change, at random, and the index it changes to.
 
     That is the next legal one up or down where the variable is ordered, else any other legal one.
@@ -165,20 +165,20 @@ def step(problem: Problem, points: Points, random: Random) -> tuple[Index, Index
     free = np.stack([mask.sum(axis=1) > 1 for mask in masks], axis=1)
     roles = np.array([variable.role for variable in problem.variables])
     same = free @ (roles[:, None] == roles).astype(int)
-    variable = _argmax(np.where(free, random.random(free.shape) ** same, -1.0))
+    variable = _argmax_of_rows(np.where(free, random.random(free.shape) ** same, -1.0))
     index = points[np.arange(len(points)), variable]
     for i in np.unique(variable[free.any(axis=1)]):
         rows = np.flatnonzero((variable == i) & free.any(axis=1))
         ordered = problem.variables[i].ordered
-        index[rows] = _another(masks[i][rows], index[rows], ordered, random)
+        index[rows] = _other_index(masks[i][rows], index[rows], ordered, random)
     return variable, index
 
 
-def _another(legal: Mask, index: Index, ordered: bool, random: Random) -> Index:
+def _other_index(legal: Mask, index: Index, ordered: bool, random: Random) -> Index:
     """Another legal index: a neighbour on a side drawn at random, or any."""
     distance = np.arange(legal.shape[1]) - index[:, None]
     far = random.random(distance.shape)
     if ordered:
         up = random.random((len(index), 1)) < 0.5
         far = np.abs(distance) + legal.shape[1] * ((distance > 0) != up)
-    return _argmax(np.where(legal & (distance != 0), -far, -np.inf))
+    return _argmax_of_rows(np.where(legal & (distance != 0), -far, -np.inf))

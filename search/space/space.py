@@ -18,7 +18,9 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.codes import gossips
 from plan3d.simulator.plan.fields import AXES, EXPANSION, PLAIN
+from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.plan.tensor_grid import every_grid
@@ -33,8 +35,7 @@ from .axes import (
     DERIVED,
     LARGEST_MICRO_BATCH,
     default_axes,
-    micro_batches,
-    topologies,
+    micro_batch_sizes,
 )
 
 CHUNK = 131072
@@ -48,7 +49,7 @@ class Space:
     task: Task
     axes: dict[str, tuple[int, ...]]
     layers_per_stage: tuple[int, ...] = ()
-    removed: Counter[str] = field(default_factory=Counter)
+    removed_by_rule: Counter[str] = field(default_factory=Counter)
     """Candidates that each rule removed, once the space was walked."""
 
     @classmethod
@@ -81,9 +82,10 @@ class Space:
             axes["tp_grid"] = every_grid(axes["tp"])
         if any(axes["tp_grid"]) and task.model.kinds and "micro_batch" not in (choose or {}):
             # A grid shares the sequences of a micro-batch among its ranks.
-            axes["micro_batch"] = micro_batches(task, LARGEST_MICRO_BATCH * max(axes["tp"]))
+            axes["micro_batch"] = micro_batch_sizes(task, LARGEST_MICRO_BATCH * max(axes["tp"]))
         if "topology" not in (choose or {}):
-            axes["topology"] = topologies(axes["sync"])
+            graphs = {Topology.EXPONENTIAL * gossips(sync) for sync in axes["sync"]}
+            axes["topology"] = tuple(graphs)
         return cls(task, axes, layout)
 
     @property
@@ -91,7 +93,7 @@ class Space:
         """Combinations of the axes' values."""
         return prod(len(values) for values in self.axes.values())
 
-    def check_plain(self, backend: str, objective: str) -> None:
+    def check_bounds_apply(self, backend: str, objective: str) -> None:
         """Raise InputError where the search is over more than its bounds know."""
         odd = [name for name, plain in PLAIN.items() if self.axes[name] != (plain,)]
         if odd or objective == "time-to-accuracy":
@@ -108,7 +110,7 @@ class Space:
 
     def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
         """Tables of legal plans of at most `rows` rows; `removed` is complete at the end."""
-        self.removed.clear()
+        self.removed_by_rule.clear()
         yield from self._walk(self.constants, 1, levels(self), 0, rows)
 
     @property
@@ -147,7 +149,7 @@ class Space:
             ok = np.broadcast_to(rule.ok(SimpleNamespace(**columns), self.task), (length,))
             kept = int(np.count_nonzero(ok))
             if kept < length:
-                self.removed[rule.name] += (length - kept) * level.inner
+                self.removed_by_rule[rule.name] += (length - kept) * level.completions
                 rows = np.flatnonzero(ok)
                 columns = {
                     name: c.take(rows) if isinstance(c, np.ndarray) else c
@@ -173,7 +175,7 @@ class Level:
     values: Column
     task: Task
     rules: list[Rule]
-    inner: int
+    completions: int
     """Combinations of the axes still to come: what one removed row stands for."""
 
     @property
@@ -184,7 +186,7 @@ class Level:
 
 def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     """The axes to expand, in order, each with the rules that are decided after it."""
-    names = [name for name in order if len(space.axes[name]) > 1 or _derived(space, name)]
+    names = [name for name in order if len(space.axes[name]) > 1 or _is_derived(space, name)]
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
     plain = all(space.axes[name] == (value,) for name, value in PLAIN.items())
@@ -200,9 +202,9 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
         known.add(name)
         ready = [rule for rule in waiting if known >= set(rule.fields)]
         waiting = [rule for rule in waiting if rule not in ready]
-        inner = prod(len(space.axes[later]) for later in names[i + 1 :])
+        completions = prod(len(space.axes[later]) for later in names[i + 1 :])
         values = np.array(space.axes[name], np.int64)
-        walk.append(Level(name, values, space.task, ready, inner))
+        walk.append(Level(name, values, space.task, ready, completions))
     return walk
 
 
@@ -211,14 +213,14 @@ def _after_sources(space: Space, names: Sequence[str]) -> list[str]:
     place = {name: i for i, name in enumerate(names)}
 
     def turn(name: str) -> tuple[int, bool]:
-        sources = DERIVED[name].reads if _derived(space, name) else ()
+        sources = DERIVED[name].reads if _is_derived(space, name) else ()
         last = max((turn(source)[0] for source in sources if source in place), default=-1)
         return max(last, place[name]), last > place[name]
 
     return sorted(names, key=turn)
 
 
-def _derived(space: Space, name: str) -> bool:
+def _is_derived(space: Space, name: str) -> bool:
     return space.axes[name] == (AUTO,)
 
 
@@ -231,7 +233,7 @@ def _slice(columns: dict[str, Any], start: int, stop: int, length: int) -> dict[
 def expand(columns: dict[str, Any], length: int, level: Level) -> tuple[dict[str, Any], int]:
     """Every row once with each value of the axis; an AUTO axis is worked out instead."""
     if level.derived:
-        derived = DERIVED[level.name].of(SimpleNamespace(**columns), level.task)
+        derived = DERIVED[level.name].compute(SimpleNamespace(**columns), level.task)
         column = np.ascontiguousarray(np.broadcast_to(np.asarray(derived, np.int64), (length,)))
         return {**columns, level.name: column}, length
     width = level.values.size

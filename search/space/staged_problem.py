@@ -32,7 +32,7 @@ from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.task import Task
 
 from .axes import LARGEST_MICRO_BATCH, divisors
-from .problem import NOTHING, Points, Random, Variable, encode, nearest, step
+from .problem import NO_VARIABLE, Points, Random, Variable, encode, nearest_points, random_step
 
 Table = NDArray[np.int64]
 
@@ -41,31 +41,31 @@ WINDOW = 4
 EIGHTHS = 8
 """Parts of a stage's layers that change how they recompute at once: first from not at all to the
 next of MODES that there is, one eighth after another, then to the one after it."""
-ALONE, SIDE = 0.4, 0.7
-"""Share of moves of one stage alone; chance of others to take along all before it, or after it."""
+SINGLE_STAGE, WHOLE_SIDE = 0.4, 0.7
+"""Share of moves of one stage alone; chance of the others to take along all stages on a side."""
 STRIDES = (1, 2, 4, 8)
 """Eighths by which recompute changes in a move."""
 MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 """Recompute from light to heavy."""
-PP, MICRO_BATCHES, FIRST = range(3)
+PP, MICRO_BATCHES, FIRST_STAGE = range(3)
 """Places of the variables of the whole plan, and of the first stage's first."""
-CUT, TP, ZERO, RECOMPUTE, EACH = range(5)
+CUT, TP, ZERO, RECOMPUTE, PER_STAGE = range(5)
 """Places of a stage's variables, and how many there are."""
 
 
 def place_of(stage: int, field: int) -> int:
     """The place of a stage's variable in a point."""
-    return FIRST + EACH * stage + field
+    return FIRST_STAGE + PER_STAGE * stage + field
 
 
 def stage_of(variable: Index) -> tuple[Index, Index]:
     """The stage and the field of variables; NOTHING and NOTHING of those of the whole plan."""
-    stage, field = np.divmod(variable - FIRST, EACH)
-    whole = variable < FIRST
-    return np.where(whole, NOTHING, stage), np.where(whole, NOTHING, field)
+    stage, field = np.divmod(variable - FIRST_STAGE, PER_STAGE)
+    whole = variable < FIRST_STAGE
+    return np.where(whole, NO_VARIABLE, stage), np.where(whole, NO_VARIABLE, field)
 
 
-def heavier(share: Table, layers: Table) -> Table:
+def heavier_layers(share: Table, layers: Table) -> Table:
     """Layers of a stage that recompute more than the others: so many eighths, rounded."""
     eighths = share - EIGHTHS * (np.maximum(share - 1, 0) // EIGHTHS)
     out: Table = (eighths * layers + EIGHTHS // 2) // EIGHTHS
@@ -75,14 +75,14 @@ def heavier(share: Table, layers: Table) -> Table:
 def distinct_shares(layers: Table, modes: int) -> Mask:
     """Eighths [row, share] of which no smaller one recomputes the same, in so many modes."""
     share = np.arange((modes - 1) * EIGHTHS + 1)
-    more = heavier(share, layers[:, None])
+    more = heavier_layers(share, layers[:, None])
     fresh: Mask = np.diff(more, axis=1, prepend=-1) > 0
     first = share[1:] % EIGHTHS == 1
     fresh[:, 1:][:, first] = more[:, 1:][:, first] > 0
     return fresh
 
 
-def moved(
+def move_along(
     points: Points, variable: Index, index: Index, last: Index, random: Random
 ) -> tuple[Points, Mask]:
     """Points with one variable changed to an index, or further that way, and those that went along
@@ -93,30 +93,30 @@ def moved(
     rows, (stage, field) = np.arange(len(points)), stage_of(variable)
     far = np.where(field == RECOMPUTE, random.choice(STRIDES, rows.size), 1)
     shift = far * (index - points[rows, variable])
-    out = _lengthened(points, last)
-    alone = random.random(rows.size) < ALONE
-    before, after = random.random((2, rows.size)) < SIDE
+    out = _with_missing_stages(points, last)
+    alone = random.random(rows.size) < SINGLE_STAGE
+    before, after = random.random((2, rows.size)) < WHOLE_SIDE
     low, high = np.where(before, 0, stage), np.where(after, last, stage)
-    others = np.arange((points.shape[1] - FIRST) // EACH)
+    others = np.arange((points.shape[1] - FIRST_STAGE) // PER_STAGE)
     along = ~alone[:, None] & (low[:, None] <= others) & (others <= high[:, None])
-    along = (along | (others == stage[:, None])) & (stage != NOTHING)[:, None]
+    along = (along | (others == stage[:, None])) & (stage != NO_VARIABLE)[:, None]
     row, other = np.nonzero(along)
-    out[row, FIRST + EACH * other + field[row]] += shift[row]
-    whole = np.flatnonzero(stage == NOTHING)
+    out[row, FIRST_STAGE + PER_STAGE * other + field[row]] += shift[row]
+    whole = np.flatnonzero(stage == NO_VARIABLE)
     out[whole, variable[whole]] += shift[whole]
-    return out, ~alone & (low == 0) & (high == last) & (stage != NOTHING)
+    return out, ~alone & (low == 0) & (high == last) & (stage != NO_VARIABLE)
 
 
-def _lengthened(points: Points, last: Index) -> Points:
+def _with_missing_stages(points: Points, last: Index) -> Points:
     """Points whose missing stages are like their `last` one, but where it ends."""
     out = points.copy()
-    stages = out[:, FIRST:].reshape(len(out), -1, EACH)
+    stages = out[:, FIRST_STAGE:].reshape(len(out), -1, PER_STAGE)
     there = np.minimum(np.arange(stages.shape[1]), last[:, None])
     stages[:] = np.take_along_axis(stages, there[:, :, None], axis=1)
     return out
 
 
-def packed(runs: Table) -> Segments:
+def pack_runs(runs: Table) -> Segments:
     """Segments of columns [field, row, run] with the runs that are there first."""
     order = np.argsort(runs[0] == ABSENT, axis=1, kind="stable")
     width = int((runs[0] != ABSENT).sum(axis=1).max())
@@ -125,7 +125,7 @@ def packed(runs: Table) -> Segments:
     return Segments(*(np.where(absent, ABSENT, column) for column in columns))
 
 
-def layouts(even: list[int], shares: list[int]) -> int:
+def count_layouts(even: list[int], shares: list[int]) -> int:
     """Ways to cut the layers and to choose how much recomputes, over all stages: `even` has the
     ends of stages in an even cut, `shares` how many ways a stage of so many layers has."""
     layers = even[-1]
@@ -177,14 +177,14 @@ class StagedProblem:
         batches = divisors(self.task.global_batch)
         return {
             "pp": self.stages,
-            "tp": self.sizes,
+            "tp": self.tensor_sizes,
             "virtual_stages": [1],
             "micro_batch": [d for d in batches if d <= LARGEST_MICRO_BATCH],
             **{"cp": [1], "ep": [1], "sequence_parallel": [1]},
         }
 
     @cached_property
-    def sizes(self) -> tuple[int, ...]:
+    def tensor_sizes(self) -> tuple[int, ...]:
         """Tensor sizes: divisors of the GPUs of the largest stage, within a fast domain."""
         gpus = self.task.gpus // self.stages[0]
         return tuple(d for d in divisors(gpus) if d <= self.task.cluster.fast.gpus)
@@ -202,23 +202,30 @@ class StagedProblem:
             Variable("pp", self.stages, role="pp"),
             Variable("micro_batches", batches, role="micro_batches"),
         ]
-        return (*whole, *(v for i in range(self.stages[-1]) for v in self._of_stage(i)))
+        return (*whole, *(v for i in range(self.stages[-1]) for v in self._stage_variables(i)))
 
-    def _of_stage(self, stage: int) -> list[Variable]:
+    def _stage_variables(self, stage: int) -> list[Variable]:
         """The variables of one stage; each depends on the plan's and on the stage before."""
         values = {
             "end": tuple(range(-WINDOW, WINDOW + 1)),
-            "tp": self.sizes,
+            "tp": self.tensor_sizes,
             "zero": (0, 1, 2, 3),
             "recompute": tuple(range((len(self.modes) - 1) * EIGHTHS + 1)),
         }
         out = []
         for field, (name, choices) in enumerate(values.items()):
-            before = place_of(stage - 1, field) if stage else NOTHING
-            same = [place_of(stage, other) if other < field else NOTHING for other in range(EACH)]
-            given = (PP, MICRO_BATCHES, before, *same)
-            whose = f"{name} {stage + 1}"
-            out.append(Variable(whose, choices, role=name, given=given, optional=stage > 0))
+            before = place_of(stage - 1, field) if stage else NO_VARIABLE
+            earlier = [place_of(stage, other) for other in range(field)]
+            later = [NO_VARIABLE] * (PER_STAGE - field)
+            out.append(
+                Variable(
+                    f"{name} {stage + 1}",
+                    choices,
+                    role=name,
+                    parents=(PP, MICRO_BATCHES, before, *earlier, *later),
+                    optional=stage > 0,
+                )
+            )
         return out
 
     @property
@@ -228,7 +235,7 @@ class StagedProblem:
     @cached_property
     def strategies(self) -> Mask:
         """[pp, micro-batches, tp, zero] that a stage may have: what every rule lets through."""
-        axes = (self.stages, divisors(self.task.global_batch), self.sizes, (0, 1, 2, 3))
+        axes = (self.stages, divisors(self.task.global_batch), self.tensor_sizes, (0, 1, 2, 3))
         pp, m, tp, zero = (c.ravel() for c in np.meshgrid(*axes, indexing="ij"))
         dp = np.maximum(self.task.gpus // (pp * tp), 1)
         micro_batch = self.task.global_batch // (m * dp)
@@ -257,7 +264,7 @@ class StagedProblem:
         }
 
     @cached_property
-    def even(self) -> Table:
+    def even_ends(self) -> Table:
         """Layers up to the end of a stage in an even cut [stage, pp]; all from the last one on."""
         pp, layers = self._lengths, self.task.model.layers
         stage = np.arange(self.stages[-1])[:, None]
@@ -273,7 +280,7 @@ class StagedProblem:
         """Layers up to the end of a stage; the cut of a stage that is not there is even."""
         if stage < 0:
             return np.zeros(len(points), np.int64)
-        out: Table = self.even[stage, points[:, PP]] + points[:, place_of(stage, CUT)] - WINDOW
+        out: Table = self.even_ends[stage, points[:, PP]] + points[:, place_of(stage, CUT)] - WINDOW
         return out
 
     def legal(self, prefix: Points) -> Mask:
@@ -285,15 +292,16 @@ class StagedProblem:
         if variable == MICRO_BATCHES:
             batches: Mask = np.any(self.strategies, axis=(2, 3))[prefix[:, PP]]
             return batches
-        stage, field = divmod(variable - FIRST, EACH)
-        absent = np.broadcast_to(self._absent[field], (len(prefix), self._absent[field].size))
+        stage, field = divmod(variable - FIRST_STAGE, PER_STAGE)
+        absent = self._absent_values[field]
+        absent = np.broadcast_to(absent, (len(prefix), absent.size))
         present = stage < self._lengths[prefix[:, PP]]
         if not present.any():
             return absent
         if present.all():
-            return self._of_present(prefix, stage, field)
+            return self._present_values(prefix, stage, field)
         out = absent.copy()
-        out[present] = self._of_present(prefix[present], stage, field)
+        out[present] = self._present_values(prefix[present], stage, field)
         return out
 
     @cached_property
@@ -302,15 +310,15 @@ class StagedProblem:
         return np.array(self.stages)
 
     @cached_property
-    def _absent(self) -> list[Mask]:
+    def _absent_values(self) -> list[Mask]:
         """The one value of each variable of a stage that is not there [field] of [value]."""
-        fields = self.variables[FIRST : FIRST + EACH]
+        fields = self.variables[FIRST_STAGE : FIRST_STAGE + PER_STAGE]
         return [
             np.arange(len(v.values)) == (WINDOW if field == CUT else 0)
             for field, v in enumerate(fields)
         ]
 
-    def _of_present(self, prefix: Points, stage: int, field: int) -> Mask:
+    def _present_values(self, prefix: Points, stage: int, field: int) -> Mask:
         """Legal values of one field of a stage that is there."""
         if field == CUT:
             return self._cuts(prefix, stage)
@@ -328,7 +336,7 @@ class StagedProblem:
         """Ends that leave a layer for this stage and for each later one; one for the last."""
         pp = self._lengths[prefix[:, PP]]
         offset = np.arange(-WINDOW, WINDOW + 1)
-        end = self.even[stage, prefix[:, PP]][:, None] + offset
+        end = self.even_ends[stage, prefix[:, PP]][:, None] + offset
         room = end <= (self.task.model.layers - (pp - stage - 1))[:, None]
         inside = (end > self.end(prefix, stage - 1)[:, None]) & room
         last: Mask = np.equal(pp - 1, stage)[:, None]
@@ -348,11 +356,11 @@ class StagedProblem:
             layers = self.end(points, stage) - self.end(points, stage - 1)
             tp, zero, share = (value[place_of(stage, field)] for field in (TP, ZERO, RECOMPUTE))
             dp = self.task.gpus // (pp * tp)
-            more, light = heavier(share, layers), np.maximum(share - 1, 0) // EIGHTHS
+            more, light = heavier_layers(share, layers), np.maximum(share - 1, 0) // EIGHTHS
             for part, recompute in ((more, modes[light + 1]), (layers - more, modes[light])):
                 at = np.where((stage < pp) & (part > 0), stage, ABSENT)
                 runs.append((at, part, tp, dp, zero, recompute))
-        segments = packed(np.array(runs).transpose(1, 2, 0))
+        segments = pack_runs(np.array(runs).transpose(1, 2, 0))
         dp, zero = segments.dp.max(axis=1), segments.zero.max(axis=1)
         columns = self._columns(pp, segments.tp.max(axis=1), dp, m, zero)
         columns |= {"tp": self.task.gpus // (pp * dp), "recompute": segments.recompute[:, 0]}
@@ -365,18 +373,18 @@ class StagedProblem:
         Stages that a longer pipeline adds are like the last one it had; a rank keeps the sequences
         of its micro-batch.
         """
-        variable, index = step(self, points, random)
+        variable, index = random_step(self, points, random)
         last = self._lengths[points[:, PP]] - 1
-        wanted, everywhere = moved(points, variable, index, last, random)
+        wanted, everywhere = move_along(points, variable, index, last, random)
         wider = everywhere & (stage_of(variable)[1] == TP)
         tp = np.where(wider, index, points[:, place_of(0, TP)])
-        wanted[:, MICRO_BATCHES] = self.same_share(points, wanted, tp)
-        return nearest(self, encode(self, wanted))
+        wanted[:, MICRO_BATCHES] = self.rescaled_micro_batches(points, wanted, tp)
+        return nearest_points(self, encode(self, wanted))
 
-    def same_share(self, points: Points, wanted: Points, tp: Table) -> Table:
+    def rescaled_micro_batches(self, points: Points, wanted: Points, tp: Table) -> Table:
         """Indices of the micro-batches with which a rank of the first stage keeps its sequences
         per micro-batch when the stages change, and all tp with the first to that index."""
-        stages, sizes = self._lengths, np.array(self.sizes)
+        stages, sizes = self._lengths, np.array(self.tensor_sizes)
         batches = np.array(divisors(self.task.global_batch))
         before = points[:, place_of(0, TP)]
         more = stages[wanted[:, PP]] * sizes[tp] / (stages[points[:, PP]] * sizes[before])
@@ -390,7 +398,7 @@ class StagedProblem:
         per_stage = self.strategies.sum(axis=(2, 3))
         shares = self.shares.sum(axis=1).tolist()
         return sum(
-            int(strategies) ** pp * layouts(self.even[:pp, i].tolist(), shares)
+            int(strategies) ** pp * count_layouts(self.even_ends[:pp, i].tolist(), shares)
             for i, (pp, counts) in enumerate(zip(self.stages, per_stage.tolist(), strict=True))
             for strategies in counts
         )

@@ -23,10 +23,10 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from .axes import DERIVED
-from .problem import Points, Random, Variable, encode, nearest, step
+from .problem import Points, Random, Variable, encode, nearest_points, random_step
 from .space import Level, Space, expand, levels, table
 
-DEAD = -1
+DEAD_END = -1
 """The arc of a value that no legal plan has after this prefix."""
 
 
@@ -50,7 +50,7 @@ class Diagram:
 
     def legal(self, points: Index) -> NDArray[np.bool_]:
         """Values of the next axis [row, value] that some legal plan has after each prefix."""
-        mask: NDArray[np.bool_] = self.arcs[points.shape[1]][self.nodes(points)] != DEAD
+        mask: NDArray[np.bool_] = self.arcs[points.shape[1]][self.nodes(points)] != DEAD_END
         return mask
 
 
@@ -59,12 +59,12 @@ def diagram(space: Space) -> Diagram:
     walk = levels(space)
     arcs, columns, nodes = [], space.constants, 1
     for depth, level in enumerate(walk):
-        found, columns, nodes = _arcs(space, columns, nodes, level, _live(walk, depth))
+        found, columns, nodes = _arcs(space, columns, nodes, level, _fields_read_later(walk, depth))
         arcs.append(found)
-    return _trim(walk, arcs, nodes)
+    return _without_dead_ends(walk, arcs, nodes)
 
 
-def _live(walk: list[Level], depth: int) -> set[str]:
+def _fields_read_later(walk: list[Level], depth: int) -> set[str]:
     """Fields that rules or derived fields after this level read."""
     later = walk[depth + 1 :]
     rules = {name for level in later for rule in level.rules for name in rule.fields}
@@ -88,36 +88,36 @@ def _arcs(
     }
     alike = [c for c in kept.values() if isinstance(c, np.ndarray)]
     first, node = distinct_rows(alike or [np.zeros_like(rows)])
-    arcs = np.full(length, DEAD, np.intp)
+    arcs = np.full(length, DEAD_END, np.intp)
     arcs[rows] = node
     merged = {n: c.take(first) if isinstance(c, np.ndarray) else c for n, c in kept.items()}
     return arcs.reshape(nodes, width), merged, first.size
 
 
-def _trim(walk: list[Level], arcs: list[Index], last: int) -> Diagram:
+def _without_dead_ends(walk: list[Level], arcs: list[Index], last: int) -> Diagram:
     """Cut the arcs into dead ends, and let an arc skip the levels of derived fields.
 
     DEAD, as an index, finds the last entry: nothing below, nowhere to go.
     """
     below: Index = np.append(np.ones(last, np.intp), 0)
-    skip: Index = np.append(np.arange(last), DEAD)
+    skip: Index = np.append(np.arange(last), DEAD_END)
     kept: list[tuple[str, Index]] = []
     for level, out in zip(reversed(walk), reversed(arcs), strict=True):
         plans = below[out]
-        target = np.where(plans > 0, skip[out], DEAD)
+        target = np.where(plans > 0, skip[out], DEAD_END)
         below = np.append(plans.sum(axis=1), 0)
         if level.derived:
-            skip = np.append(target[:, 0], DEAD)
+            skip = np.append(target[:, 0], DEAD_END)
             continue
         kept.append((level.name, target))
-        skip = np.append(np.arange(len(target)), DEAD)
+        skip = np.append(np.arange(len(target)), DEAD_END)
     kept.reverse()
     return Diagram(tuple(name for name, _ in kept), tuple(t for _, t in kept), int(below[0]))
 
 
-EXCHANGES = ("tp", "cp", "pp")
+EXCHANGE_AXES = ("tp", "cp", "pp")
 """Axes of which one may grow while another shrinks; dp, derived, takes what a single move frees."""
-EXCHANGED = 0.25
+EXCHANGE_SHARE = 0.25
 """Share of moves that exchange two axes."""
 
 
@@ -169,7 +169,9 @@ class UniformProblem:
         columns, chosen = self.space.constants, iter(points.T)
         for level in self._walk:
             if level.derived:
-                columns[level.name] = DERIVED[level.name].of(SimpleNamespace(**columns), self.task)
+                columns[level.name] = DERIVED[level.name].compute(
+                    SimpleNamespace(**columns), self.task
+                )
             else:
                 columns[level.name] = level.values[next(chosen)]
         whole = {
@@ -181,13 +183,13 @@ class UniformProblem:
 
     def neighbours(self, points: Points, random: Random) -> Points:
         """One axis to its next legal value, or one of tp, cp, pp up and another of them down."""
-        variable, index = step(self, points, random)
+        variable, index = random_step(self, points, random)
         wanted = points.copy()
         wanted[np.arange(len(points)), variable] = index
-        exchanged = [i for i, v in enumerate(self.variables) if v.name in EXCHANGES]
+        exchanged = [i for i, v in enumerate(self.variables) if v.name in EXCHANGE_AXES]
         for other in exchanged:
             rows = np.isin(variable, exchanged) & (variable < other)
-            rows &= random.random(len(points)) < EXCHANGED
+            rows &= random.random(len(points)) < EXCHANGE_SHARE
             moved = index - points[np.arange(len(points)), variable]
             wanted[:, other] -= np.where(rows, np.sign(moved), 0)
-        return nearest(self, encode(self, wanted))
+        return nearest_points(self, encode(self, wanted))

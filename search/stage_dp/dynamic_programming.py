@@ -22,22 +22,22 @@ from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 
-from ..exact.exhaustive import EVERY, UniformPlans
+from ..exact.exhaustive import MOST_PLANS, UniformPlans
 from ..result.objective import bound_of
 from ..result.options import SearchOptions
 from ..result.search_record import Frontier
 from ..result.search_result import Counts, SearchResult
 from ..space.space import Space
 from ..stages.pipeline import pipelines
-from ..stages.stage_plans import ranked, written_out
+from ..stages.stage_plans import rank_plans_within, with_explicit_stages
 from ..stages.stage_space import (
-    SINGLE,
+    SINGLE_VALUE_FIELDS,
     Shape,
     has_whole_stages,
     most_overlap,
     shapes,
     stage_space,
-    uncovered,
+    uncovered_plans,
 )
 from .stage_search import StageSearch
 
@@ -59,14 +59,14 @@ class Answer:
     @property
     def complete(self) -> bool:
         """Whether it is proven that no plan of the set is better than the best one."""
-        known = self.uniform.whole.complete and self.uniform.complete
+        known = self.uniform.whole_stages.complete and self.uniform.complete
         return known and not self.interrupted and self.search.proven
 
     def plans(self, top: int) -> Iterator[Plan]:
         """The plans that were found, and the first of the uniform ones, tables of one row."""
         yield from self.search.plans()
-        yield from written_out(self.uniform.whole.costs, top)
-        yield from written_out(self.uniform.best, top)
+        yield from with_explicit_stages(self.uniform.whole_stages.costs, top)
+        yield from with_explicit_stages(self.uniform.best, top)
 
 
 def solve(
@@ -81,9 +81,9 @@ def solve(
 
     An interrupt or the deadline leaves the best so far.
     """
-    incumbent = uniform.known * (1 + AGAIN)
+    incumbent = uniform.least_step * (1 + AGAIN)
     search = StageSearch(options.limit, incumbent, options.deadline, options.progress)
-    answer = Answer(uniform, search, uniform.whole.interrupted)
+    answer = Answer(uniform, search, uniform.whole_stages.interrupted)
     try:
         axes = {**stages.axes, **most_overlap(stages.task, stages.axes)}
         search.add_all(pipelines(stages.task, axes, unequal, shapes), uniform.complete)
@@ -105,17 +105,17 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
         raise InputError(f"{NAME} does not count plans: give --time-limit, not --budget")
     stages = stage_space(space, NAME, options.objective, OF_STAGES)
     found = shapes(space.task, space.axes, NAME, OF_STAGES)
-    for name in SINGLE:
+    for name in SINGLE_VALUE_FIELDS:
         if len(stages.axes[name]) > 1:
             raise InputError(f"{NAME} takes one value of {name}, not several")
     began = time.perf_counter()
     uniform = UniformPlans.of(space, stages if has_whole_stages(found) else None, options)
     answer = solve(stages, uniform, options, found, unequal)
     plans = [*answer.plans(options.top)]
-    costs = ranked(space.task, plans, options.limit)
+    costs = rank_plans_within(space.task, plans, options.limit)
     best = np.inf if costs is None else float(costs.step[0])
     return replace(
-        answer.uniform.whole,
+        answer.uniform.whole_stages,
         backend=NAME,
         objective=options.objective,
         counts=Counts(answer.search.stages, len(plans), len(costs) if costs is not None else 0),
@@ -123,17 +123,17 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
         complete=answer.complete,
         interrupted=answer.interrupted,
         costs=costs.take(slice(0, options.top)) if costs is not None else None,
-        frontier=_frontier(answer.uniform.whole, costs) if options.frontier else None,
+        frontier=_frontier(answer.uniform.whole_stages, costs) if options.frontier else None,
         bound=bound_of(options.objective, space.task, min(answer.search.bound, best)),
-        compared=answer.uniform.steps(costs),
-        uncovered=uncovered(space.task, found),
+        compared=answer.uniform.compared_steps(costs),
+        uncovered=uncovered_plans(space.task, found),
     )
 
 
 def _frontier(uniform: SearchResult, costs: Costs | None) -> Costs | None:
     """Of the uniform plans and those that were found, which no other beats in time and memory."""
     front = Frontier()
-    written = [*written_out(uniform.frontier, EVERY)]
+    written = [*with_explicit_stages(uniform.frontier, MOST_PLANS)]
     for some in (simulate(uniform.task, concat(written)) if written else None, costs):
         if some is not None:
             front.add(some, some.memory_total <= uniform.limit)

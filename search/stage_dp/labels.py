@@ -25,7 +25,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Column, Mask, Value
 
 from ..result.options import Deadline
-from ..stages.dominance import codes, ragged, run_starts, spans, undominated
+from ..stages.dominance import group_elements, row_spans, run_starts, tuple_codes, undominated_rows
 from ..stages.stage_table import Entries, StageTable
 
 
@@ -74,7 +74,7 @@ class Labels:
         return Labels(*(np.concatenate([getattr(t, n) for t in tables], axis=-1) for n in names))
 
 
-def nothing_yet(layers: int, no_boundary: int) -> Labels:
+def empty_label(layers: int, no_boundary: int) -> Labels:
     """The label of no stages at all."""
     zero = np.zeros(1, np.int64)
     end, none = np.full(1, layers), np.full(1, no_boundary)
@@ -82,7 +82,7 @@ def nothing_yet(layers: int, no_boundary: int) -> Labels:
     return Labels(end, zero, none, zero, none_yet, np.zeros((3, 1)), none_yet, zero, zero)
 
 
-def extended(
+def extend(
     labels: Labels,
     entries: Entries,
     hops: Value,
@@ -100,7 +100,7 @@ def extended(
         chain = max(m T + (sum of the stages after it - runs f)+, T + chain of those)
     """
     first = np.searchsorted(entries.end, np.arange(layers + 2))
-    owner, position = ragged((first[1:] - first[:-1])[labels.start])
+    owner, position = group_elements((first[1:] - first[:-1])[labels.start])
     entry = first[labels.start][owner] + position
     t, b, f, reduce, gather, optimizer = entries.costs[:, entry]
     rho, gamma, omega = labels.tails[:, owner]
@@ -128,11 +128,11 @@ def extended(
     )
 
 
-def surviving(labels: Labels, by_last_tp: bool, by_chain: bool, deadline: Deadline) -> Labels:
+def prune_dominated(labels: Labels, by_last_tp: bool, by_chain: bool, deadline: Deadline) -> Labels:
     """The labels of each state that no other label of it dominates, `by_chain` also in the
     seconds of their chain."""
     state = [labels.start, labels.gpus, labels.boundary]
-    group = codes([*state, labels.last_tp] if by_last_tp else state)
+    group = tuple_codes([*state, labels.last_tp] if by_last_tp else state)
 
     criteria = [labels.total, labels.chain] if by_chain else [labels.total]
 
@@ -143,7 +143,7 @@ def surviving(labels: Labels, by_last_tp: bool, by_chain: bool, deadline: Deadli
         return out
 
     upper = criteria[-1] + labels.tails.sum(axis=0)
-    return labels.take(np.sort(undominated(group, upper, labels.total, excess, deadline)))
+    return labels.take(np.sort(undominated_rows(group, upper, labels.total, excess, deadline)))
 
 
 Join = Callable[[Value, Value], Value]
@@ -286,11 +286,11 @@ class LabelPass:
         return sum(labels.start.size for labels in self.trail)
 
     def _run(self) -> None:
-        labels = nothing_yet(self.layers, self.table.hops.shape[0] - 1)
+        labels = empty_label(self.layers, self.table.hops.shape[0] - 1)
         for stage in reversed(range(len(self.entries))):
             labels = Labels.concat([*self._before(labels, stage)])
             if stage:
-                labels = surviving(labels, self.tied, self.by_chain, self.deadline)
+                labels = prune_dominated(labels, self.tied, self.by_chain, self.deadline)
             self.trail.append(labels)
             if not labels.start.size:
                 break
@@ -300,10 +300,10 @@ class LabelPass:
         m, own = self.table.pipeline.micro_batches, self.entries[stage]
         runs = m, min(len(self.entries) - 1 - stage, m - 1)
         before = np.bincount(own.end, minlength=self.layers + 1)[labels.start]
-        for start, stop in spans(before, BLOCK):
+        for start, stop in row_spans(before, BLOCK):
             self.deadline.check()
             block = labels.take(slice(start, stop))
-            new = extended(block, own, self.table.hops, self.layers, runs, start)
+            new = extend(block, own, self.table.hops, self.layers, runs, start)
             yield new.take(self.bounds.through(new, stage, self.table.gpus) < self.budget)
 
     def found(self) -> Found | None:

@@ -19,11 +19,11 @@ from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.task import Framework
 
-from ..exact.bounds import even_cut, whole_model
+from ..exact.bounds import even_cut_of_model, model_counts
 from ..result.options import Deadline
 from ..stages.candidates import Candidates, candidates
 from ..stages.intervals import Intervals, can_hold_all, most_layers
-from ..stages.layer_table import ZEROS
+from ..stages.layer_table import ZERO_STAGES
 from ..stages.pipeline import LeastSeconds, Pipeline
 from ..stages.stage_table import Entries, Places, StageTable
 
@@ -61,7 +61,7 @@ class PooledPipeline(Pipeline):
         as p_i of the slowest is at least sum_k x_ik s_ik; w is the ratio of the pools' seconds.
         """
         each = [pool.layers.fastest.min(axis=0) for pool in self.pools]
-        whole = whole_model(even_cut(self.task.model, self.pp))
+        whole = model_counts(even_cut_of_model(self.task.model, self.pp))
         fastest, order = np.minimum(*each), list(self.task.model.order)
         weight = float(whole @ each[0] / (whole @ each[1]))
         busy = whole @ np.minimum(each[0], weight * each[1])
@@ -149,7 +149,7 @@ def alike(pipelines: Iterable[PooledPipeline], framework: Framework) -> Iterator
         one, other = pipeline.pools
         tps = np.intersect1d(one.tp, other.tp).tolist()
         modes = sorted({*one.recompute} & {*other.recompute})
-        for tp, mode, zero in product(tps, modes, range(ZEROS)):
+        for tp, mode, zero in product(tps, modes, range(ZERO_STAGES)):
             own = _narrowed(one, tp, mode, zero), _narrowed(other, tp, mode, zero)
             legal = own[0].legal.any() and own[1].legal.any() and own[0].dp == own[1].dp
             if legal and _launched(own[0], mode, zero, framework):
@@ -159,7 +159,7 @@ def alike(pipelines: Iterable[PooledPipeline], framework: Framework) -> Iterator
 def _narrowed(pipeline: Pipeline, tp: int, mode: int, zero: int) -> Pipeline:
     """The pipeline with one strategy, mode of recompute and ZeRO stage."""
     s, r = np.flatnonzero(pipeline.tp == tp)[:1], [pipeline.recompute.index(mode)]
-    legal = pipeline.legal[s][:, r] & (np.arange(ZEROS) == zero)
+    legal = pipeline.legal[s][:, r] & (np.arange(ZERO_STAGES) == zero)
     layers = pipeline.layers.take(s)
     return replace(
         pipeline,
@@ -167,7 +167,7 @@ def _narrowed(pipeline: Pipeline, tp: int, mode: int, zero: int) -> Pipeline:
         dp=pipeline.dp[s],
         recompute=(mode,),
         legal=legal,
-        layers=replace(layers, which=layers.which[:, r]),
+        layers=replace(layers, rows=layers.rows[:, r]),
     )
 
 

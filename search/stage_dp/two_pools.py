@@ -28,7 +28,13 @@ from ..space.axes import divisors
 from ..space.space import Space
 from ..stages.pipeline import Pipeline, pipelines
 from ..stages.stage_plans import Run, plan_of
-from ..stages.stage_space import OF_SHAPES, SINGLE, WHOLE, most_overlap, stage_space
+from ..stages.stage_space import (
+    SHAPE_FIELDS,
+    SINGLE_VALUE_FIELDS,
+    WHOLE_STAGE_VALUES,
+    most_overlap,
+    stage_space,
+)
 from ..stages.stage_table import StageTable
 from .labels import Found
 from .pooled_pipeline import Limits, PooledPipeline, alike
@@ -203,12 +209,14 @@ def _pooled(
 
 def _check_whole(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:
     """Raise InputError for what stages of two pools do not have."""
-    for name in OF_SHAPES:
-        asked = [value for value in choose.get(name, ()) if code(name, value) != WHOLE[name]]
+    for name in SHAPE_FIELDS:
+        asked = [
+            value for value in choose.get(name, ()) if code(name, value) != WHOLE_STAGE_VALUES[name]
+        ]
         if asked:
             raise InputError(f"stages of two pools are whole: there is no {name}={asked[0]}")
     axes = stage_space(Space.of(task, choose), NAME, "step-time", SCHEDULES).axes
-    several = next((name for name in SINGLE if len(axes[name]) > 1), None)
+    several = next((name for name in SINGLE_VALUE_FIELDS if len(axes[name]) > 1), None)
     if several:
         raise InputError(f"a search of two pools takes one value of {several}, not several")
 

@@ -19,7 +19,7 @@ from plan3d.simulator.step.stage_costs import StageCosts, stage_costs
 
 from ..result.options import Deadline
 from ..result.tolerances import LAST_DIGITS, ROUNDING
-from .dominance import ragged, spans
+from .dominance import group_elements, row_spans
 from .intervals import Intervals
 from .pipeline import Pipeline
 
@@ -68,7 +68,7 @@ def candidates(
     costing = _Costing(pipeline, limit, longest, found)
     cells = _cells(pipeline, costing.layers)
     by_zero: dict[int, list[Candidates]] = {zero: [] for zero in costing.zeros}
-    for start, stop in spans(cells.count, CHUNK):
+    for start, stop in row_spans(cells.count, CHUNK):
         deadline.check()
         for zero, table in costing.chunk(cells.take(slice(start, stop))):
             by_zero[zero].append(table)
@@ -148,7 +148,7 @@ class _Costing:
 
     def chunk(self, cells: _Cells) -> Iterator[tuple[int, Candidates]]:
         """The candidates of some cells, by ZeRO stage."""
-        pipeline, (owner, position) = self.pipeline, ragged(cells.count)
+        pipeline, (owner, position) = self.pipeline, group_elements(cells.count)
         rows = cells.take(owner)
         kind, strategy, more = rows.kind, rows.strategy, rows.least + position
         layers = self.layers[kind]

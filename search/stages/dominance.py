@@ -15,14 +15,14 @@ Excess = Callable[[Column, Column], Value]
 """Rows a and b -> the seconds that b must at least have for a to dominate it."""
 
 
-def ragged(counts: Column) -> tuple[Column, Column]:
+def group_elements(counts: Column) -> tuple[Column, Column]:
     """Owner and position of every element of groups with so many elements each."""
     owner = np.repeat(np.arange(counts.size), counts)
     position = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
     return owner, position
 
 
-def spans(sizes: Column, most: int) -> Iterator[tuple[int, int]]:
+def row_spans(sizes: Column, most: int) -> Iterator[tuple[int, int]]:
     """Rows in spans whose sizes add up to `most` or less, or of one row."""
     so_far, start = np.cumsum(sizes), 0
     while start < sizes.size:
@@ -39,7 +39,7 @@ def run_starts(*columns: Column) -> Column:
     return np.flatnonzero(new)
 
 
-def codes(columns: Sequence[Column]) -> Column:
+def tuple_codes(columns: Sequence[Column]) -> Column:
     """One code for each tuple of small non-negative columns."""
     key = np.zeros_like(columns[0])
     for column in columns:
@@ -47,7 +47,7 @@ def codes(columns: Sequence[Column]) -> Column:
     return key
 
 
-def undominated(
+def undominated_rows(
     group: Column, upper: Value, seconds: Value, excess: Excess, deadline: Deadline
 ) -> Column:
     """Rows that no row of their group dominates: excess(a, b) <= seconds(b) when a dominates b.

@@ -26,7 +26,7 @@ from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 
 from ..result.tolerances import ROUNDING
-from .dominance import codes
+from .dominance import tuple_codes
 from .pipeline import Pipeline
 
 
@@ -105,7 +105,7 @@ def _classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
     kinds = np.array(order)
     behind = np.where(start, kinds[np.maximum(start, 1) - 1], kinds.max() + 1)
     content = _contents(order)[start, end - start]
-    key = codes([content, end - start, behind, 1 * (end == kinds.size)])
+    key = tuple_codes([content, end - start, behind, 1 * (end == kinds.size)])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     out: Column = np.argsort(np.argsort(first))[which]
     return out

@@ -27,7 +27,7 @@ from plan3d.simulator.step.plan_groups import optimizer_seconds
 from plan3d.simulator.step.ranks import WEIGHT_COLUMNS, Weights
 from plan3d.simulator.task import Task
 
-ZEROS = 4
+ZERO_STAGES = 4
 """ZeRO stages there are."""
 
 
@@ -38,15 +38,15 @@ class LayerTable:
     task: Task
     recipe: Recipe
     optimizer: int
-    folded: float
+    expert_ranks: float
     """Ranks of a group of experts: etp ep."""
     tp: Column
     ranks: Column
     """That share dense weights: dp cp [s]."""
-    distinct: LayerCosts
+    distinct_costs: LayerCosts
     """Of all different strategies of layers."""
-    which: Index
-    """Rows of `distinct` [s, r]."""
+    rows: Index
+    """Rows of `distinct_costs` [s, r]."""
 
     @classmethod
     def of(cls, task: Task, recipe: Recipe, plans: Plan, modes: int) -> LayerTable:
@@ -60,37 +60,37 @@ class LayerTable:
             task=task,
             recipe=recipe,
             optimizer=int(plans.optimizer[0]),
-            folded=float(plans.etp[0] * plans.ep[0]),
+            expert_ranks=float(plans.etp[0] * plans.ep[0]),
             tp=plans.tp[::modes],
             ranks=plans.dp[::modes] * plans.cp[::modes],
-            distinct=costs,
-            which=which.reshape(-1, modes),
+            distinct_costs=costs,
+            rows=which.reshape(-1, modes),
         )
 
     def take(self, rows: Column | Mask) -> LayerTable:
         """The chosen strategies."""
-        return replace(self, tp=self.tp[rows], ranks=self.ranks[rows], which=self.which[rows])
+        return replace(self, tp=self.tp[rows], ranks=self.ranks[rows], rows=self.rows[rows])
 
     @cached_property
     def costs(self) -> Value:
         """[Cost, s, r, k]."""
-        return np.moveaxis(self.distinct.table[self.which], -1, 0)
+        return np.moveaxis(self.distinct_costs.table[self.rows], -1, 0)
 
     @cached_property
     def fastest(self) -> Value:
         """Least seconds of a layer in both passes [s, k]."""
-        out: Value = self.distinct.table[:, :, Cost.TOTAL][self.which].min(axis=1)
+        out: Value = self.distinct_costs.table[:, :, Cost.TOTAL][self.rows].min(axis=1)
         return out
 
     @cached_property
     def working(self) -> Value:
         """Bytes that a stage keeps once for its largest layer [s, r, k]."""
-        return np.moveaxis(self.distinct.working_set[:, self.which], 0, -1)
+        return np.moveaxis(self.distinct_costs.working_set[:, self.rows], 0, -1)
 
     @cached_property
     def boundary(self) -> float:
         """Bytes of the smallest boundary tensor of a micro-batch on a rank."""
-        return float(self.distinct.boundary_bytes[:, self.which].min())
+        return float(self.distinct_costs.boundary_bytes[:, self.rows].min())
 
     def weights(self, dense: Value, expert: Value, units: Value, **others: Value) -> Weights:
         """Parameters that are sharded alike [s, n]; what is not given is 0."""
@@ -98,30 +98,33 @@ class LayerTable:
         parameters |= {"dense": dense, "expert": expert, "units": units}
         parameters["unit_parameters"] = dense + expert
         tp, ranks = (column[:, None].astype(float) for column in (self.tp, self.ranks))
-        return Weights.of_layers(self.task, parameters, tp, ranks, self.folded)
+        return Weights.of_layers(self.task, parameters, tp, ranks, self.expert_ranks)
 
     @cached_property
     def single(self) -> Weights:
         """The weights of one layer of each kind [s, k]."""
-        table = self.distinct.table[self.which[:, 0]]
+        table = self.distinct_costs.table[self.rows[:, 0]]
         return self.weights(**{name: table[..., cost] for name, cost in WEIGHT_COLUMNS.items()})
 
     @cached_property
     def held(self) -> Value:
         """Bytes of weights, gradients and optimizer state of a layer [z, s, k]."""
         states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
-        each = (memory.state_bytes(states, zero, self.single) for zero in range(ZEROS))
+        each = (memory.state_bytes(states, zero, self.single) for zero in range(ZERO_STAGES))
         return np.stack([sum(parts.values(), np.zeros(1)) for parts in each])
 
     @cached_property
     def sharding(self) -> Value:
         """Bytes of buffers that sharding needs once, at least [z, s, k]."""
-        one, none = self.single, np.zeros_like(self.single.dense)
-        extra = (memory.sharding_buffers(self.task, self.recipe, one, z) for z in range(ZEROS))
-        return np.stack([size + none for size in extra])
+        none = np.zeros_like(self.single.dense)
+        sizes = [
+            memory.sharding_buffers(self.task, self.recipe, self.single, zero)
+            for zero in range(ZERO_STAGES)
+        ]
+        return np.stack([size + none for size in sizes])
 
     @cached_property
     def update(self) -> Value:
         """Seconds of the optimizer [z, s, k]."""
         seconds = optimizer_seconds(self.task, self.recipe, self.optimizer, self.single)
-        return seconds[[min(zero, 1) for zero in range(ZEROS)]]
+        return seconds[[min(zero, 1) for zero in range(ZERO_STAGES)]]

@@ -28,10 +28,10 @@ from plan3d.simulator.step.data_parallel import zero_in_pipeline
 from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.task import Task
 
-from ..exact.bounds import even_cut, least_counts, whole_model
+from ..exact.bounds import even_cut_of_model, least_counts, model_counts
 from ..space.axes import DERIVED
-from .layer_table import ZEROS, LayerTable
-from .stage_space import FIXED, VARIED, Axes, Shape, one_kind
+from .layer_table import ZERO_STAGES, LayerTable
+from .stage_space import FIXED_FIELDS, VARIED_FIELDS, Axes, Shape, has_one_kind
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Pipeline:
     @property
     def searched(self) -> bool:
         """Whether stages of their own are known: in chunks only where all layers are alike."""
-        return self.chunks == 1 or one_kind(self.task)
+        return self.chunks == 1 or has_one_kind(self.task)
 
     @property
     def equal(self) -> bool:
@@ -161,8 +161,8 @@ class Pipeline:
         """The slowest stage does no less than the mean of all GPUs, than any layer, and than what
         some stage has (least_counts); the sends are those of the smallest tensor."""
         task, seconds = self.task, self.layers.fastest
-        cut = even_cut(task.model, self.pp)
-        whole, each = whole_model(cut), seconds.min(axis=0)
+        cut = even_cut_of_model(task.model, self.pp)
+        whole, each = model_counts(cut), seconds.min(axis=0)
         busy = whole @ (seconds * self.gpus[:, None]).min(axis=0) / task.gpus
         longest, some = each[list(task.model.order)].max(), (least_counts(cut) @ each).max()
         size = np.array(self.layers.boundary)
@@ -180,11 +180,11 @@ def pipelines(
     has any number of GPUs. Without `shapes` stages are whole, under the schedule of the axes.
     """
     meshes = list(_meshes(task, axes["pp"], unequal))
-    fixed = {name: axes[name][0] for name in FIXED}
+    fixed = {name: axes[name][0] for name in FIXED_FIELDS}
     shapes = shapes or [Shape(*(fixed[name] for name in Shape._fields))]
     besides = sorted({shape.overlap_ep for shape in shapes})
-    for beside, *values in product(besides, *(axes[name] for name in VARIED)):
-        shared = {**fixed, **dict(zip(VARIED, values, strict=True)), "overlap_ep": beside}
+    for beside, *values in product(besides, *(axes[name] for name in VARIED_FIELDS)):
+        shared = {**fixed, **dict(zip(VARIED_FIELDS, values, strict=True)), "overlap_ep": beside}
         if beside and shared["ep"] == 1:
             continue
         shared["overlap_tp"] *= shared["sequence_parallel"]
@@ -193,7 +193,7 @@ def pipelines(
             continue
         degrees = {**axes, "tp": tuple(tp for tp in axes["tp"] if tp == 1 or not alone)}
         if shared["expert_dispatch"] == AUTO:
-            dispatch = DERIVED["expert_dispatch"].of(SimpleNamespace(**shared), task)
+            dispatch = DERIVED["expert_dispatch"].compute(SimpleNamespace(**shared), task)
             shared["expert_dispatch"] = int(dispatch)
         rows = np.array(list(_strategies(task, degrees, shared["cp"], meshes)), np.int64)
         if rows.size:
@@ -236,7 +236,7 @@ def _as_it_is(legal: Mask, pp: int) -> Mask:
     """Legal combinations by the ZeRO stage that they have: in a pipeline 2 is 1
     (data_parallel.zero_in_pipeline)."""
     out = np.zeros_like(legal)
-    really = zero_in_pipeline(np.arange(ZEROS), np.full(ZEROS, pp))
+    really = zero_in_pipeline(np.arange(ZERO_STAGES), np.full(ZERO_STAGES, pp))
     for stated, zero in enumerate(really.tolist()):
         out[:, :, zero] |= legal[:, :, stated]
     return out
@@ -279,7 +279,7 @@ class _Shared:
 
     def _legal(self, modes: tuple[int, ...]) -> Mask:
         """Combinations of strategy, recompute and ZeRO stage that rules and axes allow."""
-        out = np.zeros((len(self.rows), len(modes), ZEROS), bool)
+        out = np.zeros((len(self.rows), len(modes), ZERO_STAGES), bool)
         for zero in self.axes["zero"]:
             ok = legal_runs(self._plans(zero, modes), self.task)
             out[:, :, zero] = ok.reshape(-1, len(modes))

@@ -61,7 +61,7 @@ def plan_of(pipeline: Pipeline, stages: list[list[Run]]) -> Plan:
     return resolve(plan, task.gpus).table()
 
 
-def written_out(costs: Costs | None, top: int) -> Iterator[Plan]:
+def with_explicit_stages(costs: Costs | None, top: int) -> Iterator[Plan]:
     """The first of some uniform plans with their stages written out, each a table of one row."""
     if costs is None:
         return
@@ -71,7 +71,7 @@ def written_out(costs: Costs | None, top: int) -> Iterator[Plan]:
         yield resolve(replace(plan, layers_per_stage=(), segments=runs), task.gpus).table()
 
 
-def ranked(task: Task, tables: list[Plan], limit: float) -> Costs | None:
+def rank_plans_within(task: Task, tables: list[Plan], limit: float) -> Costs | None:
     """Plans within `limit` bytes, fastest first, each once; None without any."""
     if not tables:
         return None

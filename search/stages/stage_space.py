@@ -27,25 +27,27 @@ from ..space.space import Space
 Axes = Mapping[str, tuple[int, ...]]
 """Values of each field of a plan."""
 
-OWN = ("tp", "dp", "micro_batch", "zero", "recompute")
+STAGE_FIELDS = ("tp", "dp", "micro_batch", "zero", "recompute")
 """Fields of a plan that the layers of a stage choose."""
-VARIED = ("sequence_parallel", "cp", "ep", "etp", "cp_comm", "expert_dispatch")
+VARIED_FIELDS = ("sequence_parallel", "cp", "ep", "etp", "cp_comm", "expert_dispatch")
 """Fields that all stages of a pipeline share, of which there may be several values."""
-FIXED = tuple(name for name in AXES if name not in (*VARIED, *OWN, "pp"))
+FIXED_FIELDS = tuple(name for name in AXES if name not in (*VARIED_FIELDS, *STAGE_FIELDS, "pp"))
 """Shared fields with one value in a search."""
-SHARED = (*FIXED, *VARIED)
+SHARED_FIELDS = (*FIXED_FIELDS, *VARIED_FIELDS)
 
-WHOLE = {
+WHOLE_STAGE_VALUES = {
     "virtual_stages": 1,
     **dict.fromkeys(("micro_batch_group", "overlap_p2p", "overlap_ep", "mtp_stage"), 0),
     **dict.fromkeys(("first_stage_layers", "last_stage_layers", "tp_grid"), 0),
 }
 """Fields that have one value where stages are whole and their layers the search's own choice."""
-OF_SHAPES = ("virtual_stages", "overlap_p2p", "overlap_ep")
+SHAPE_FIELDS = ("virtual_stages", "overlap_p2p", "overlap_ep")
 """Those of them that stages in chunks have other values of (Shape)."""
-OVERLAPS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
+OVERLAP_FIELDS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
 """Fields of which the most is taken."""
-SINGLE = tuple(n for n in FIXED if n not in (*WHOLE, *OVERLAPS, *PLAIN, "schedule"))
+SINGLE_VALUE_FIELDS = tuple(
+    n for n in FIXED_FIELDS if n not in (*WHOLE_STAGE_VALUES, *OVERLAP_FIELDS, *PLAIN, "schedule")
+)
 """The other fields with one value in a search: precision, optimizer."""
 
 
@@ -57,13 +59,13 @@ def stage_space(space: Space, backend: str, objective: str, known: tuple[str, ..
     """
     if objective not in ("step-time", "cost"):
         raise InputError(f"{backend} minimises the step time, not {objective}")
-    space.check_plain(backend, objective)
+    space.check_bounds_apply(backend, objective)
     if space.layers_per_stage:
         raise InputError(f"{backend} chooses layers_per_stage itself: leave it out")
     axes, usual = dict(space.axes), default_axes(space.task)
-    for name, only in WHOLE.items():
+    for name, only in WHOLE_STAGE_VALUES.items():
         others = sorted({*axes[name]} - {only, AUTO})
-        if axes[name] != usual[name] and others and name not in OF_SHAPES:
+        if axes[name] != usual[name] and others and name not in SHAPE_FIELDS:
             raise InputError(
                 f"{backend} has no {name}={spell(name, others[0])}: the layers of stages are its "
                 "own choice"
@@ -113,13 +115,13 @@ class Shape(NamedTuple):
         return all(one.ok(Sizes(pp, v, pp, m)) for one in schedule.conditions)
 
 
-def of_chunks(schedule: Schedule) -> bool:
+def has_looped_chunks(schedule: Schedule) -> bool:
     """Whether chunks are placed in turn and a rank idles for a chunk of each other one."""
     in_turn = schedule.placement == Placement.LOOPED
     return in_turn and schedule.chunks == SEVERAL_CHUNKS and schedule.idle is None
 
 
-def one_kind(task: Task) -> bool:
+def has_one_kind(task: Task) -> bool:
     """Whether all layers are alike, so that a rank has a number of them, whatever its chunks."""
     return len(set(task.model.order)) == 1 and not isinstance(task.model, Network)
 
@@ -148,13 +150,13 @@ def has_whole_stages(found: tuple[Shape, ...]) -> bool:
 def _runs(code: int, v: int, backend: str, known: tuple[str, ...]) -> bool:
     """Whether a schedule runs so many chunks a rank."""
     schedule = schedules.SCHEDULES.rows[code]
-    if schedule.name not in known and not of_chunks(schedule):
-        names = [*known, *(s.name for s in schedules.SCHEDULES.rows if of_chunks(s))]
+    if schedule.name not in known and not has_looped_chunks(schedule):
+        names = [*known, *(s.name for s in schedules.SCHEDULES.rows if has_looped_chunks(s))]
         raise InputError(
             f"{backend} knows the schedules {', '.join(names[:-1])} and {names[-1]}, not "
             f"{schedule.name}"
         )
-    return of_chunks(schedule) if v > 1 else schedule.name in known
+    return has_looped_chunks(schedule) if v > 1 else schedule.name in known
 
 
 def _beside(axes: Axes) -> tuple[int, ...]:
@@ -168,9 +170,9 @@ def _overlaps_experts(task: Task, pp: int, v: int, schedule: int) -> bool:
     return allowed and (pp > 1 or task.model.mtp_layers == 0)
 
 
-def uncovered(task: Task, found: tuple[Shape, ...]) -> tuple[str, ...]:
+def uncovered_plans(task: Task, found: tuple[Shape, ...]) -> tuple[str, ...]:
     """What a search over stages of their own in these shapes leaves to uniform plans, in words."""
     out = []
-    if any(shape.virtual_stages > 1 for shape in found) and not one_kind(task):
+    if any(shape.virtual_stages > 1 for shape in found) and not has_one_kind(task):
         out.append("virtual stages whose ranks differ, for the model has several kinds of layers")
     return tuple(out)

@@ -16,7 +16,7 @@ from plan3d.simulator.step.layer_run_stages import hop_seconds
 
 from ..result.options import Deadline
 from .candidates import Candidates, candidates, excess
-from .dominance import codes, ragged, undominated
+from .dominance import group_elements, tuple_codes, undominated_rows
 from .intervals import Intervals, can_hold_all, most_layers
 from .pipeline import Pipeline
 
@@ -151,7 +151,7 @@ class Places:
         kinds = np.arange(found.example.size + 1)
         begin = np.searchsorted(table.kind[rows], kinds)
         own = found.kind[here]
-        owner, position = ragged(begin[own + 1] - begin[own])
+        owner, position = group_elements(begin[own + 1] - begin[own])
         row, at = rows[begin[own][owner] + position], here[owner]
         c = table.costs
         parts = (
@@ -177,7 +177,8 @@ class Places:
         """The candidates that no other of their class beats whatever the other stages are,
         ordered by class and GPUs."""
         columns = [self.table.kind, self.gpus, *self.boundary, self.tp * self.tied]
-        group, costs = codes([column[rows] for column in columns]), self.table.costs.take(rows)
+        group = tuple_codes([column[rows] for column in columns])
+        costs = self.table.costs.take(rows)
         upper = (
             costs.seconds + costs.reduce_seconds + costs.gather_seconds + costs.optimizer_seconds
         )
@@ -185,5 +186,5 @@ class Places:
         def excess_of(leaders: Column, others: Column) -> Value:
             return excess(costs, leaders, others)
 
-        kept = rows[undominated(group, upper, costs.seconds, excess_of, self.deadline)]
+        kept = rows[undominated_rows(group, upper, costs.seconds, excess_of, self.deadline)]
         return kept[np.lexsort((self.gpus[kept], self.table.kind[kept]))]

@@ -31,7 +31,7 @@ from ..result.objective import score
 from ..result.search_result import TIE, Gain, SearchResult
 from ..result.tolerances import TOLERANCE
 from ..space.space import Space
-from ..stages.stage_plans import ranked, written_out
+from ..stages.stage_plans import rank_plans_within, with_explicit_stages
 from ..systems.system_plans import constraints
 from ..systems.systems import system as system_named
 from .single_field_changes import FIXED, WORTH, Edits, single_edits
@@ -127,13 +127,13 @@ def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) ->
     best = np.inf if found.costs is None else float(found.costs.step[0])
     if default.costs is None or default.costs.step.min() >= best:
         return found
-    plans = list(written_out(default.costs.take([int(default.costs.step.argmin())]), 1))
+    plans = list(with_explicit_stages(default.costs.take([int(default.costs.step.argmin())]), 1))
     plans = [plan for plan in plans if legal_rows(plan, found.task).all()]
     if not plans:
         words = f"the default search's best plan, {default.plans[0]}: its stages are not in turn"
         return replace(found, uncovered=(*found.uncovered, words))
     rest = [] if found.costs is None else [found.costs.plans]
-    costs = ranked(found.task, [*plans, *rest], found.limit)
+    costs = rank_plans_within(found.task, [*plans, *rest], found.limit)
     costs = costs.take(slice(0, options.get("top", TOP))) if costs is not None else None
     changes = replace(found.counts, changes=default.counts.changes)
     out = replace(found, costs=costs, climbed=default.climbed, counts=changes)

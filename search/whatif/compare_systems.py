@@ -22,7 +22,7 @@ from ..result.obstacle import obstacle
 from ..result.options import Progress, SearchOptions
 from ..result.search_result import SearchResult
 from ..space.space import Space
-from ..systems.system_plans import completed, constraints
+from ..systems.system_plans import complete_plan, constraints
 from ..systems.systems import SYSTEMS, System
 from ..systems.systems import system as system_named
 from .cluster_size import with_gpus
@@ -61,7 +61,7 @@ class SystemEntry:
         found = self.found
         if found.smallest is not None:
             return ""
-        plain = resolve(completed(self.system, Plan(), frozenset()), found.task.gpus)
+        plain = resolve(complete_plan(self.system, Plan(), frozenset()), found.task.gpus)
         broken = [
             text for name, text in violations(plain, found.task) if found.counts.removed.get(name)
         ]

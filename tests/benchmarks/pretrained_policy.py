@@ -36,7 +36,7 @@ from plan3d.search.sampling.pretrained_policy import (
 )
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.sampling.zeroth_order import Annealing
-from plan3d.search.space.problem import draw, encode, nearest
+from plan3d.search.space.problem import draw, encode, nearest_points
 from plan3d.search.space.space import Space
 from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.hardware.cluster import Cluster
@@ -291,7 +291,7 @@ class NearestTasks:
         here = np.array(list(logs_of(problem.task).values()))
         order = np.argsort((((rows - here) / self.scale) ** 2).sum(axis=1), kind="stable")
         wanted = np.array([_indices_near(problem, plans[i]) for i in order[: self.MOST]])
-        points = nearest(problem, encode(problem, wanted))
+        points = nearest_points(problem, encode(problem, wanted))
         _, rows = np.unique(points, axis=0, return_index=True)
         self.points, self.problem, self.random = points[np.sort(rows)], problem, random
         self.asked = 0

@@ -28,7 +28,7 @@ import numpy as np
 from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
 from plan3d.search.result.objective import BARRIER
 from plan3d.search.sampling.samplers import SAMPLERS
-from plan3d.search.space.problem import Variable, encode, nearest, step
+from plan3d.search.space.problem import Variable, encode, nearest_points, random_step
 from plan3d.search.space.space import Space
 from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.hardware.cluster import Cluster
@@ -117,10 +117,10 @@ class Listed:
         return mask
 
     def neighbours(self, points: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        variable, index = step(self, points, random)
+        variable, index = random_step(self, points, random)
         wanted = points.copy()
         wanted[np.arange(len(points)), variable] = index
-        return nearest(self, encode(self, wanted))
+        return nearest_points(self, encode(self, wanted))
 
 
 Score = Callable[[np.ndarray], np.ndarray]

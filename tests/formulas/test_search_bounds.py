@@ -8,8 +8,8 @@ import pytest
 from unit_pipelines import FOUR, layer, task
 
 from plan3d.search.exact.bounds import (
-    PLACEMENT,
-    SIZES,
+    PLACEMENT_FIELDS,
+    SIZE_FIELDS,
     Relaxation,
     ideal_between_ends,
     ideal_layout,
@@ -45,7 +45,7 @@ def test_sizes_alone_bound_by_what_some_rank_holds():
     """Five layers on two ranks, so three on one: 8 micro-batches of 9 seconds and the other two
     layers once, and a boundary down and up, 2 x 0.5. The plan has 2 and 3."""
     space = Space.of(task(2, 8, FIVE), {**SHARED, "first_stage_layers": [2]})
-    found, plans = bounds(space, SIZES)
+    found, plans = bounds(space, SIZE_FIELDS)
     assert found.compute == pytest.approx(8 * 9 + 3 * 0.3)
     assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 + 1)
     assert found.communication == pytest.approx(8 * 9 + 3 * 0.3 + 6 + 1)
@@ -59,15 +59,17 @@ def test_sizes_alone_bound_by_what_some_rank_holds():
 def test_open_chunks_and_schedules_may_hide_the_bubble():
     """With up to five chunks a fifth of it is sure; zero-bubble schedules need have none."""
     question = task(2, 8, FIVE)
-    found, _ = bounds(Space.of(question, {**SHARED, "virtual_stages": [1, 5]}), SIZES)
+    found, _ = bounds(Space.of(question, {**SHARED, "virtual_stages": [1, 5]}), SIZE_FIELDS)
     assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 / 5 + 1)
-    found, _ = bounds(Space.of(question, {**SHARED, "schedule": ["1f1b", "zb-h2"]}), SIZES)
+    found, _ = bounds(Space.of(question, {**SHARED, "schedule": ["1f1b", "zb-h2"]}), SIZE_FIELDS)
     assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 1)
 
 
 def test_open_recompute_takes_the_cheaper_of_each():
     """Three passes a layer without, and of 10 and 50 bytes the fewer."""
-    found, plans = bounds(Space.of(task(2, 8), {**SHARED, "recompute": ["none", "full"]}), SIZES)
+    found, plans = bounds(
+        Space.of(task(2, 8), {**SHARED, "recompute": ["none", "full"]}), SIZE_FIELDS
+    )
     assert found.compute == pytest.approx([8 * 6 + 2 * 0.3] * 2)
     assert found.memory == pytest.approx([2 * 1800 + 20] * 2)
     assert plans.step == pytest.approx([8 * 6 + 6 + 4 + 0.6, 8 * 8 + 8 + 4 + 0.6])
@@ -75,7 +77,7 @@ def test_open_recompute_takes_the_cheaper_of_each():
 
 def test_a_known_placement_knows_the_slowest_rank():
     space = Space.of(task(2, 8, FIVE), {**SHARED, "first_stage_layers": [2]})
-    found, plans = bounds(space, (*SIZES, *PLACEMENT))
+    found, plans = bounds(space, (*SIZE_FIELDS, *PLACEMENT_FIELDS))
     assert found.compute == pytest.approx(8 * 9 + 3 * 0.3)
     assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 + 8 * 0.5)
     assert found.memory == pytest.approx(plans.memory_total)
@@ -116,11 +118,11 @@ def test_open_synchronisation_takes_the_best_that_may_be_chosen():
 
 def test_enough_must_be_known():
     space = Space.of(task(2, 8), SHARED)
-    assert Relaxation(space, frozenset(SIZES)).possible
-    assert not Relaxation(space, frozenset(SIZES[:-1])).possible
+    assert Relaxation(space, frozenset(SIZE_FIELDS)).has_bounds
+    assert not Relaxation(space, frozenset(SIZE_FIELDS[:-1])).has_bounds
     v_shaped = Space.of(task(2, 8), {**SHARED, "schedule": ["zb-v"], "virtual_stages": [2]})
-    assert not Relaxation(v_shaped, frozenset(SIZES)).possible
-    assert Relaxation(v_shaped, frozenset((*SIZES, *PLACEMENT))).possible
+    assert not Relaxation(v_shaped, frozenset(SIZE_FIELDS)).has_bounds
+    assert Relaxation(v_shaped, frozenset((*SIZE_FIELDS, *PLACEMENT_FIELDS))).has_bounds
 
 
 def test_some_rank_holds_no_less_than_these():

@@ -14,10 +14,10 @@ from plan3d.search.space.space import Space
 from plan3d.search.stage_dp.labels import (
     Labels,
     StageBounds,
-    extended,
-    nothing_yet,
+    empty_label,
+    extend,
+    prune_dominated,
     slowest_stage,
-    surviving,
 )
 from plan3d.search.stages.candidates import excess
 from plan3d.search.stages.intervals import Intervals
@@ -75,7 +75,7 @@ def table(stages, layers=3, gpus=0):
 
 def last_labels(runs=(8, 1)):
     """Ways to build the last stage."""
-    return extended(nothing_yet(3, 1), LAST, HOPS, 3, runs)
+    return extend(empty_label(3, 1), LAST, HOPS, 3, runs)
 
 
 def test_the_slowest_stage_of_the_most_even_cut():
@@ -116,7 +116,7 @@ def test_stages_of_unequal_gpus():
     bounds = StageBounds.of(both, [first, last], NEVER)
     assert bounds.before[1][0, 1].tolist() == [np.inf, 3, 2, np.inf]
     assert bounds.before[2][0, 2].tolist() == [np.inf, np.inf, 3 + 4, min(3 + 3, 2 + 4)]
-    labels = extended(nothing_yet(2, 1), last, HOPS, 2, (1, 1))
+    labels = extend(empty_label(2, 1), last, HOPS, 2, (1, 1))
     assert labels.gpus.tolist() == [1, 2]
     # With one unit in all, the wider stage leaves the first less than none.
     assert np.isinf(bounds.through(labels, 1, 1)).tolist() == [True, True]
@@ -131,7 +131,7 @@ def test_labels_grow_from_the_last_stage():
     assert one.total.tolist() == [7, 4]
     assert one.tails.tolist() == [[8, 6], [3, 1], [1, 2]]
     assert one.chain.tolist() == [8 * 7, 8 * 4]
-    both = extended(one, FIRST, HOPS, 3, (8, 2))
+    both = extend(one, FIRST, HOPS, 3, (8, 2))
     assert both.start.tolist() == [0, 0]
     assert both.parent.tolist() == [0, 1]
     assert both.total.tolist() == [3 + 7 + 0.5, 6 + 4 + 0.5]
@@ -142,7 +142,7 @@ def test_labels_grow_from_the_last_stage():
 
 
 def survivors(labels, by_chain):
-    return surviving(labels, by_last_tp=False, by_chain=by_chain, deadline=NEVER)
+    return prune_dominated(labels, by_last_tp=False, by_chain=by_chain, deadline=NEVER)
 
 
 @pytest.mark.parametrize(("total", "kept"), [(13.0, 1), (12.0, 1), (11.5, 2)])

@@ -47,9 +47,9 @@ def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Pla
     named = system_of(args)
     if named is None:
         return plan
-    from plan3d.search.systems.system_plans import completed
+    from plan3d.search.systems.system_plans import complete_plan
 
-    return completed(named, plan, stated)
+    return complete_plan(named, plan, stated)
 
 
 def record(args: argparse.Namespace) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from plan3d.search.systems.systems import SYSTEMS, System, Those, Values, shown, system
+from plan3d.search.systems.systems import SYSTEMS, System, Values, ValueSet, describe_values, system
 from plan3d.simulator.base.text_tables import Table, select_columns
 from plan3d.simulator.base.units import format_count
 from plan3d.simulator.workload.hub_models import hub_id_of
@@ -169,14 +169,14 @@ def system_record(named: System) -> dict[str, Any]:
         "source": named.source,
         "exact": named.exact,
         "gpus": named.gpus,
-        "holds": {field: _values(values) for field, values in named.holds.items()},
-        "tries": {field: _values(values) for field, values in named.tries.items()},
+        "holds": {field: _values(values) for field, values in named.held_values.items()},
+        "tries": {field: _values(values) for field, values in named.usual_settings.items()},
     }
 
 
 def _values(values: Values) -> str | list[str | int]:
     """Values of a field, or what they are."""
-    return values.said if isinstance(values, Those) else list(values)
+    return values.description if isinstance(values, ValueSet) else list(values)
 
 
 def systems_records() -> list[dict[str, Any]]:
@@ -193,10 +193,13 @@ def systems_table() -> Table:
 def system_entry(name: str) -> Entry:
     """One system: the fields that it fixes, and what that leaves open."""
     named = system(name)
-    fixed = [(*shown(f, values).split("=", 1), "held") for f, values in named.holds.items()]
+    fixed = [
+        (*describe_values(f, values).split("=", 1), "held")
+        for f, values in named.held_values.items()
+    ]
     default = [
-        (*shown(f, values).split("=", 1), "usual; any other is taken")
-        for f, values in named.tries.items()
+        (*describe_values(f, values).split("=", 1), "usual; any other is taken")
+        for f, values in named.usual_settings.items()
     ]
     rows = (*fixed, *default)
     table = Table(headers=("field", "value", ""), rows=rows, words=frozenset(range(3)))

@@ -114,5 +114,5 @@ def test_parts_of_a_search_pass_an_interrupt_on():
         with interrupted_in(SearchRecord.add, searches):
             of = exhaustive.UniformPlans.of_default_space
             uniform = of(space, SearchOptions(limit=cluster.accelerator.memory))
-        assert uniform.whole.interrupted
+        assert uniform.whole_stages.interrupted
         assert not uniform.complete

@@ -10,7 +10,7 @@ import pytest
 from plan3d.cli.main import main
 from plan3d.cli.whatif.compare_systems import open_fields
 from plan3d.search.find_plans import find_plans
-from plan3d.search.systems.system_plans import completed, constraints
+from plan3d.search.systems.system_plans import complete_plan, constraints
 from plan3d.search.systems.systems import SYSTEMS, system
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
@@ -248,5 +248,5 @@ def test_the_fields_of_a_table_give_the_plan_again(name: str) -> None:
     for plan in find_plans(task, choose=constraints(named, task, {}), top=5).plans:
         text = open_fields(named, plan)
         stated = frozenset(word.partition("=")[0] for word in text.split())
-        again = resolve(completed(named, Plan.parse(text), stated), task.gpus)
+        again = resolve(complete_plan(named, Plan.parse(text), stated), task.gpus)
         assert again.to_dict() == plan.to_dict()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from plan3d.search.find_plans import find_plans
-from plan3d.search.stages.stage_space import SINGLE
+from plan3d.search.stages.stage_space import SINGLE_VALUE_FIELDS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES, BY_RUN, FIELDS, PLAIN, STATED
@@ -58,8 +58,11 @@ def test_a_value_is_kept_or_refused(backend, name):
 
 
 def test_the_dynamic_program_takes_one_value_of_what_it_does_not_vary():
-    assert set(SINGLE) == {"precision", "optimizer"}
-    for name, values in (*((name, [0, 1]) for name in SINGLE), ("schedule", ["1f1b", "gpipe"])):
+    assert set(SINGLE_VALUE_FIELDS) == {"precision", "optimizer"}
+    for name, values in (
+        *((name, [0, 1]) for name in SINGLE_VALUE_FIELDS),
+        ("schedule", ["1f1b", "gpipe"]),
+    ):
         with pytest.raises(InputError, match=f"takes one value of {name}.*, not several"):
             find_plans(TASK, choose={name: values}, backend="dynamic-programming")
         assert FIELDS[name].values.has(1)

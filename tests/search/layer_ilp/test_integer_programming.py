@@ -18,8 +18,8 @@ from plan3d.search.layer_ilp.layer_step import StepProgram
 from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.stages.pipeline import pipelines
-from plan3d.search.stages.stage_plans import written_out
-from plan3d.search.stages.stage_space import SHARED
+from plan3d.search.stages.stage_plans import with_explicit_stages
+from plan3d.search.stages.stage_space import SHARED_FIELDS
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.layer_runs import concat, of_stages
@@ -90,7 +90,7 @@ def axes_of(question, choose):
     shared = Plan(schedule=0, dp=1, zero=0, overlap_grad_reduce=1, overlap_param_gather=1)
     shared = replace(shared, sequence_parallel=choose["sequence_parallel"][0], overlap_p2p=0)
     shared = resolve(shared, question.gpus)
-    return {**Space.of(question, choose).axes, **{n: (getattr(shared, n),) for n in SHARED}}
+    return {**Space.of(question, choose).axes, **{n: (getattr(shared, n),) for n in SHARED_FIELDS}}
 
 
 def every_plan(question, choose):
@@ -322,6 +322,6 @@ def test_it_is_proven_that_nothing_fits():
 def test_uniform_plans_cost_the_same_as_segments():
     plans = uniform_row(small(), tp=2, pp=4).table()
     whole = simulate(small(), plans)
-    cut = simulate(small(), next(written_out(whole, 1)))
+    cut = simulate(small(), next(with_explicit_stages(whole, 1)))
     assert cut.step == pytest.approx(whole.step, rel=1e-12)
     assert cut.memory_total == pytest.approx(whole.memory_total, rel=1e-12)

@@ -22,7 +22,7 @@ from plan3d.search.sampling.samplers import (
     of_space,
 )
 from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
-from plan3d.search.space.problem import draw, encode, nearest
+from plan3d.search.space.problem import draw, encode, nearest_points
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.space.uniform_problem import UniformProblem
@@ -390,7 +390,7 @@ def test_annealing_only_accepts_what_is_little_worse():
 def test_the_gaussian_starts_again_wider_when_all_is_known():
     problem = uniform()
     search = CmaEs(problem, np.random.default_rng(0))
-    one = nearest(problem, encode(problem, draw(problem, 1, np.random.default_rng(0))))
+    one = nearest_points(problem, encode(problem, draw(problem, 1, np.random.default_rng(0))))
     for _ in range(search.PATIENCE + 1):
         size = len(search.ask(0.0))
         search.tell(np.repeat(one, size, axis=0), np.zeros(size))

@@ -12,10 +12,23 @@ from plan3d.search.result.objective import BARRIER, guided
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.axes import DERIVED
-from plan3d.search.space.problem import construct, coordinates, draw, encode, highest, nearest, step
+from plan3d.search.space.problem import (
+    construct,
+    coordinates,
+    draw,
+    encode,
+    highest_coordinates,
+    nearest_points,
+    random_step,
+)
 from plan3d.search.space.space import Space
-from plan3d.search.space.staged_problem import EIGHTHS, StagedProblem, distinct_shares, heavier
-from plan3d.search.space.uniform_problem import DEAD, UniformProblem, diagram
+from plan3d.search.space.staged_problem import (
+    EIGHTHS,
+    StagedProblem,
+    distinct_shares,
+    heavier_layers,
+)
+from plan3d.search.space.uniform_problem import DEAD_END, UniformProblem, diagram
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES, EXPANSION
@@ -102,10 +115,10 @@ def test_vectors_of_points_give_them_back(name, seed):
     points = draw(problem, 20, random)
     vectors = encode(problem, points)
     assert vectors.shape == (20, coordinates(problem)[-1].stop)
-    assert (nearest(problem, vectors) == points).all()
-    assert (vectors <= highest(problem)).all()
-    anywhere = random.uniform(-2, highest(problem) + 2, vectors.shape)
-    all_legal(problem, nearest(problem, anywhere))
+    assert (nearest_points(problem, vectors) == points).all()
+    assert (vectors <= highest_coordinates(problem)).all()
+    anywhere = random.uniform(-2, highest_coordinates(problem) + 2, vectors.shape)
+    all_legal(problem, nearest_points(problem, anywhere))
 
 
 @given(name=problems, seed=seeds)
@@ -113,7 +126,7 @@ def test_vectors_of_points_give_them_back(name, seed):
 def test_a_step_changes_one_variable_to_another_legal_value(name, seed):
     problem, random = PROBLEMS[name], np.random.default_rng(seed)
     points = draw(problem, 20, random)
-    for point, variable, index in zip(points, *step(problem, points, random), strict=True):
+    for point, variable, index in zip(points, *random_step(problem, points, random), strict=True):
         mask = problem.legal(point[None, :variable])[0]
         assert mask[index]
         assert index != point[variable]
@@ -149,8 +162,8 @@ def test_the_diagram_has_no_dead_end():
         found = diagram(PROBLEMS[name].space)
         reached = {0}
         for arcs in found.arcs:
-            assert all((arcs[node] != DEAD).any() for node in reached)
-            reached = {int(n) for node in reached for n in arcs[node] if n != DEAD}
+            assert all((arcs[node] != DEAD_END).any() for node in reached)
+            reached = {int(n) for node in reached for n in arcs[node] if n != DEAD_END}
 
 
 def test_a_space_without_legal_plans_is_empty():
@@ -173,7 +186,7 @@ class Reads:
 @pytest.mark.parametrize("name", DERIVED)
 def test_derived_fields_read_what_they_say(name):
     columns = Reads()
-    DERIVED[name].of(columns, task())
+    DERIVED[name].compute(columns, task())
     assert columns.names == set(DERIVED[name].reads)
     assert all(EXPANSION.index(read) < EXPANSION.index(name) for read in DERIVED[name].reads)
 
@@ -230,7 +243,7 @@ def solved(problem, limit):
 def test_recompute_grows_from_none_to_full():
     shares = np.flatnonzero(distinct_shares(np.array([3]), 3)[0])
     light = np.maximum(shares - 1, 0) // EIGHTHS
-    amounts = light * 3 + heavier(shares, np.array([3]))
+    amounts = light * 3 + heavier_layers(shares, np.array([3]))
     assert amounts.tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 

@@ -135,7 +135,7 @@ def test_the_space_is_every_legal_plan(name, rows):
     assert len(found) == len(set(found))
     assert set(found) == row_set(expected)
     assert walked.candidates == candidates
-    assert candidates - walked.removed.total() == len(found)
+    assert candidates - walked.removed_by_rule.total() == len(found)
     widest = max(len(values) for values in walked.axes.values())
     assert all(0 < table.rows <= max(rows, widest) for table in tables)
 

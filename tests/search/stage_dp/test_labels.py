@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.result.options import Deadline
-from plan3d.search.stage_dp.labels import extended, nothing_yet
-from plan3d.search.stages.dominance import ragged, spans, undominated
+from plan3d.search.stage_dp.labels import empty_label, extend
+from plan3d.search.stages.dominance import group_elements, row_spans, undominated_rows
 from plan3d.search.stages.stage_table import Entries
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes
@@ -16,14 +16,14 @@ from plan3d.simulator.pipeline.schedules import SCHEDULES
 
 @given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=8))
 def test_ragged_numbers_the_elements_of_every_group(counts):
-    owner, position = ragged(np.array(counts))
+    owner, position = group_elements(np.array(counts))
     expected = [(i, j) for i, count in enumerate(counts) for j in range(count)]
     assert list(zip(owner.tolist(), position.tolist(), strict=True)) == expected
 
 
 @given(sizes=st.lists(st.integers(0, 9), max_size=12), most=st.integers(1, 20))
 def test_spans_cover_all_rows_and_are_no_larger_than_they_must_be(sizes, most):
-    found = [*spans(np.array(sizes, int), most)]
+    found = [*row_spans(np.array(sizes, int), most)]
     assert [i for start, stop in found for i in range(start, stop)] == [*range(len(sizes))]
     for start, stop in found:
         assert sum(sizes[start:stop]) <= most or stop == start + 1
@@ -45,7 +45,7 @@ def test_a_dropped_label_is_never_better_whatever_comes_before_it(rows, later):
         return total[one] + more
 
     upper = total + tails.sum(axis=0)
-    kept = undominated(group.astype(int), upper, total, excess, Deadline())
+    kept = undominated_rows(group.astype(int), upper, total, excess, Deadline())
     reduce, gather, optimizer, b, f, seconds = later
     waits = np.array([[b], [f], [0]])
     ends = np.array([[reduce], [gather], [optimizer]])
@@ -80,11 +80,11 @@ def one_choice(forward, backward, stage):
 def test_a_chain_is_no_longer_than_the_simulated_pipeline(forward, ratio, m):
     forward = np.array(forward)
     backward, p = ratio * forward, forward.size
-    labels = nothing_yet(p, 1)
+    labels = empty_label(p, 1)
     for stage in reversed(range(p)):
         runs = m, min(p - 1 - stage, m - 1)
         own = one_choice(forward, backward, stage)
-        labels = extended(labels, own, np.zeros((2, 2)), p, runs)
+        labels = extend(labels, own, np.zeros((2, 2)), p, runs)
     times = StageTimes(forward=forward, input_gradient=backward, weight_gradient=0 * backward)
     simulated = float(run(graph(SCHEDULES["1f1b"], p, 1, m), times).step_seconds)
     closed = (m - 1) * (forward + backward).max() + labels.total[0]

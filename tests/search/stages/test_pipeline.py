@@ -5,8 +5,8 @@ import pytest
 
 from plan3d.search.space.space import Space
 from plan3d.search.stages.pipeline import LeastSeconds, pipelines
-from plan3d.search.stages.stage_plans import plan_of, ranked, written_out
-from plan3d.search.stages.stage_space import SHARED, most_overlap, stage_space
+from plan3d.search.stages.stage_plans import plan_of, rank_plans_within, with_explicit_stages
+from plan3d.search.stages.stage_space import SHARED_FIELDS, most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
 from plan3d.simulator.rules.validity import legal_rows
@@ -86,11 +86,11 @@ def test_a_plan_is_ranked_once_and_only_where_it_fits():
     stages, _ = pipelines_of("dense")
     costs = simulate(stages.task, next(stages.chunks()).take(slice(0, 40)))
     limit = float(np.median(costs.memory_total))
-    written = [*written_out(costs, 40)]
-    found = ranked(stages.task, [*written, *written], limit)
+    written = [*with_explicit_stages(costs, 40)]
+    found = rank_plans_within(stages.task, [*written, *written], limit)
     assert (np.diff(found.step) >= 0).all()
     assert (found.memory_total <= limit).all()
     assert len({str(plan) for plan in found.plans}) == len(found)
     assert found.step[0] == pytest.approx(costs.step[costs.memory_total <= limit].min(), rel=1e-12)
-    assert ranked(stages.task, written, 0.0) is None
-    assert set(SHARED) <= set(found.plans.columns())
+    assert rank_plans_within(stages.task, written, 0.0) is None
+    assert set(SHARED_FIELDS) <= set(found.plans.columns())

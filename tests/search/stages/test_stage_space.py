@@ -4,7 +4,12 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.space.space import Space
-from plan3d.search.stages.stage_space import SINGLE, WHOLE, most_overlap, stage_space
+from plan3d.search.stages.stage_space import (
+    SINGLE_VALUE_FIELDS,
+    WHOLE_STAGE_VALUES,
+    most_overlap,
+    stage_space,
+)
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.schedules import schedule_code
@@ -55,14 +60,16 @@ def test_what_one_program_cannot_take_is_refused_by_name(backend, options, messa
 def test_stages_are_whole_whatever_the_space_had():
     space = Space.of(TASK, {"first_stage_layers": [0], "schedule": ["gpipe"], "tp": [4]})
     stages = stage_space(space, "test", "cost", ("gpipe",))
-    assert {name: stages.axes[name] for name in WHOLE} == {name: (n,) for name, n in WHOLE.items()}
+    assert {name: stages.axes[name] for name in WHOLE_STAGE_VALUES} == {
+        name: (n,) for name, n in WHOLE_STAGE_VALUES.items()
+    }
     assert stages.axes["schedule"] == (schedule_code("gpipe"),)
     assert stages.axes["tp"] == (4,)
     assert stages.axes["zero"] == space.axes["zero"]
 
 
 def test_precision_and_optimizer_have_one_value():
-    assert set(SINGLE) == {"precision", "optimizer"}
+    assert set(SINGLE_VALUE_FIELDS) == {"precision", "optimizer"}
 
 
 def test_overlaps_are_on_unless_ruled_out():

@@ -9,8 +9,8 @@ import pytest
 
 from plan3d.search.find_plans import find_plans
 from plan3d.search.space.space import Space
-from plan3d.search.systems.system_plans import completed, constraints
-from plan3d.search.systems.systems import SYSTEMS, Those, system
+from plan3d.search.systems.system_plans import complete_plan, constraints
+from plan3d.search.systems.systems import SYSTEMS, ValueSet, system
 from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
 from plan3d.search.whatif.compare_systems import compare_systems
 from plan3d.simulator.base.errors import InputError
@@ -39,9 +39,9 @@ def of(name: str, task: Task) -> tuple[Task, dict]:
 
 
 def held(name: str, field: str, value: int) -> bool:
-    values = system(name).holds[field]
-    if isinstance(values, Those):
-        return values.has(spell(field, value))
+    values = system(name).held_values[field]
+    if isinstance(values, ValueSet):
+        return values.contains(spell(field, value))
     return value in codes(field, values)
 
 
@@ -55,7 +55,7 @@ def test_every_legal_plan_holds_the_fields(name: str) -> None:
     seen = 0
     for plans in Space.of(task, choose).chunks():
         seen += plans.rows
-        for field in system(name).holds:
+        for field in system(name).held_values:
             assert all(held(name, field, int(v)) for v in np.unique(getattr(plans, field))), field
     assert seen > 3
 
@@ -63,14 +63,14 @@ def test_every_legal_plan_holds_the_fields(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_system_holds_is_refused_otherwise(name: str) -> None:
     named = system(name)
-    for field in named.holds:
+    for field in named.held_values:
         least = 1 if field in FROM_ONE else 0
         values = GRIDS if field == "tp_grid" else range(least, 3)
         wrong = next(spell(field, v) for v in values if not held(name, field, v))
         with pytest.raises(InputError, match=f"{field}=.* contradicts the system {name}"):
             constraints(named, TASK, {field: [wrong]})
         with pytest.raises(InputError, match=f"{field}=.* contradicts the system {name}"):
-            completed(named, Plan(**{field: wrong}), frozenset({field}))
+            complete_plan(named, Plan(**{field: wrong}), frozenset({field}))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,9 +78,9 @@ def test_a_plan_that_states_nothing_gets_the_fields(name: str) -> None:
     task, _ = of(name, TASK)
     stated = Plan(micro_batch=2, tp=2, tp_grid="1x1x2") if name == "axonn" else Plan(micro_batch=2)
     said = frozenset({"micro_batch", *(("tp", "tp_grid") if name == "axonn" else ())})
-    plan = resolve(completed(system(name), stated, said), 32)
+    plan = resolve(complete_plan(system(name), stated, said), 32)
     assert plan.micro_batch == 2
-    for field in system(name).holds:
+    for field in system(name).held_values:
         assert held(name, field, getattr(plan, field)), field
     if system(name).gpus is None:
         assert violations(plan, task) == []
@@ -89,7 +89,7 @@ def test_a_plan_that_states_nothing_gets_the_fields(name: str) -> None:
 def test_what_is_usual_may_be_replaced() -> None:
     assert constraints(system("local-sgd"), TASK, {})["sync_period"] == (8,)
     assert constraints(system("local-sgd"), TASK, {"sync_period": [32]})["sync_period"] == [32]
-    gossip = completed(system("gossip"), Plan(topology="ring"), frozenset({"topology"}))
+    gossip = complete_plan(system("gossip"), Plan(topology="ring"), frozenset({"topology"}))
     assert spell("topology", gossip.topology) == "ring"
     narrowed = constraints(system("parameter-server"), TASK, {"sync": ["parameter-server"]})
     assert narrowed["sync"] == ["parameter-server"]
@@ -98,11 +98,11 @@ def test_what_is_usual_may_be_replaced() -> None:
 def test_fields_of_no_system_are_free() -> None:
     chosen = constraints(system("megatron"), TASK, {"tp": ["4"], "schedule": ["auto"]})
     assert chosen["tp"] == ["4"]
-    assert completed(system("megatron"), Plan(tp=4), frozenset({"tp"})).schedule == AUTO
+    assert complete_plan(system("megatron"), Plan(tp=4), frozenset({"tp"})).schedule == AUTO
 
 
 def test_a_grid_of_one_plan_is_named() -> None:
-    plan = completed(system("axonn"), Plan(tp=4), frozenset({"tp"}))
+    plan = complete_plan(system("axonn"), Plan(tp=4), frozenset({"tp"}))
     assert any("name a grid of one plan" in text for _, text in violations(resolve(plan, 32), TASK))
     chosen = constraints(system("axonn"), TASK, {"tp": [8]})["tp_grid"]
     assert {spell("tp_grid", grid).partition(":")[0] for grid in chosen} == {"3d"}
@@ -126,7 +126,7 @@ def test_a_mesh_splits_dimensions_and_gathers_no_weights() -> None:
 def test_segments_are_refused() -> None:
     plan = Plan(pp=2, segments="12|12")
     with pytest.raises(InputError, match="segments contradict the system gpipe"):
-        completed(system("gpipe"), plan, frozenset({"pp", "segments"}))
+        complete_plan(system("gpipe"), plan, frozenset({"pp", "segments"}))
 
 
 def test_an_unknown_system_names_the_nearest() -> None:

@@ -9,7 +9,7 @@ import pytest
 from plan3d.cli.arguments.task_arguments import LAYOUTS, PLAN_FIELDS
 from plan3d.cli.catalogue.help import fields_table
 from plan3d.cli.options.table import OPTIONS
-from plan3d.search.space.axes import DERIVED, OF_TASK, default_axes
+from plan3d.search.space.axes import DERIVED, TASK_AXES, default_axes
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators.strategy import Strategy
@@ -220,7 +220,7 @@ def test_every_axis_has_values(model):
         assert all(value == AUTO or record.values.has(value) for value in values)
         assert (AUTO in values) == (values == (AUTO,))
         assert AUTO not in values or name in DERIVED
-        if name not in OF_TASK:
+        if name not in TASK_AXES:
             assert values == record.searched
         else:
             assert record.searched == (record.default,)
@@ -228,7 +228,7 @@ def test_every_axis_has_values(model):
 
 
 def test_no_axis_is_of_a_field_that_is_not_there():
-    assert {*OF_TASK, *DERIVED} <= set(AXES)
+    assert {*TASK_AXES, *DERIVED} <= set(AXES)
     assert all(set(derived.reads) <= set(AXES) for derived in DERIVED.values())
 
 
