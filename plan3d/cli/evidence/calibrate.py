@@ -9,21 +9,20 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import CalibrationError, InputError, did_you_mean
 from plan3d.simulator.calibration.measure import measure as measuring
 
 from ..options.parser import Parser, text
-from ..options.table import IMAGES, OPTIONS, calibrate_options
+from ..options.table import IMAGES, calibrate_options, with_every_option
 from ..screen.output import Screen, check_writable, warn, write_whole
 from . import calibrate_steps
 
 if TYPE_CHECKING:
-    from plan3d.simulator.calibration.fit.build import Result, TimedStep
-    from plan3d.simulator.calibration.fit.fit import Calibration
-    from plan3d.simulator.calibration.readers.files import Hints
+    from plan3d.simulator.calibration.fit.build import TimedStep
     from plan3d.simulator.calibration.readers.measurements import Measurements
+    from plan3d.simulator.task import Task
 
 ABOUT = """Measure a machine and fit a hardware profile to it.
 
@@ -48,8 +47,9 @@ SUBVERBS = {
 }
 
 
-def declare(parser: argparse.ArgumentParser) -> None:
-    """Add the sub-verbs to the parser of `plan3d calibrate`."""
+def declare(parser: argparse.ArgumentParser, only: str | None = None) -> None:
+    """Add the sub-verbs to the parser of `plan3d calibrate`, with the options of all or only of
+    one."""
     layout = partial(argparse.RawDescriptionHelpFormatter, max_help_position=32, width=80)
     subs = parser.add_subparsers(dest="subverb", metavar="WHAT", title="sub-verbs")
     for name, short in SUBVERBS.items():
@@ -62,6 +62,8 @@ def declare(parser: argparse.ArgumentParser) -> None:
             formatter_class=layout,
             add_help=name != "steps",
         )
+        if only not in (None, name):
+            continue
         if name == "measure":
             measuring.declare(sub)
             continue
@@ -87,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
         raise InputError(f"unknown sub-verb {subverb!r}{did_you_mean(subverb, SUBVERBS)}")
     layout = argparse.RawDescriptionHelpFormatter
     parser = Parser(prog="plan3d calibrate", description=ABOUT, formatter_class=layout)
-    declare(parser)
+    declare(parser, only=subverb)
     try:
         args, unknown = parser.parse_known_args(list(arguments))
     except SystemExit as stop:
@@ -126,27 +128,25 @@ def _measure(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(args: argparse.Namespace) -> Measurements:
-    from plan3d.simulator.calibration.readers.files import read_all
-
-    return read_all(args.files, _hints(args))
-
-
-def _hints(args: argparse.Namespace) -> Hints:
-    from plan3d.simulator.calibration.readers.files import Hints
+def _read(args: argparse.Namespace, files: Sequence[str]) -> Measurements:
+    """The measurements of files, with what the options say of their run."""
+    from plan3d.simulator.calibration.readers.files import Hints, read_all
     from plan3d.simulator.calibration.readers.training_logs import KnownLine
 
-    given = {name: getattr(args, name, None) for name in ("gpus", "sequence", "global_batch")}
-    named = args.gpu if args.subverb == "import" else None
-    return Hints(
-        op=args.op, gpu=named, known=KnownLine(**given), nodes=getattr(args, "nodes", None)
+    sizes = {name: getattr(args, name, None) for name in ("gpus", "sequence", "global_batch")}
+    hints = Hints(
+        op=args.op,
+        gpu=args.gpu if args.subverb == "import" else None,
+        known=KnownLine(**sizes),
+        nodes=getattr(args, "nodes", None),
     )
+    return read_all(files, hints)
 
 
 def _import(args: argparse.Namespace) -> int:
     from plan3d.simulator.calibration.readers.measurements import write_csv
 
-    table = _read(args)
+    table = _read(args, args.files)
     text = write_csv(table.rows)
     if args.out is not None:
         write_whole(args.out, "--out", text)
@@ -171,14 +171,17 @@ def _fit(args: argparse.Namespace) -> int:
         if not args.out.endswith(".toml"):
             raise InputError(f"--out {args.out}: a profile's name ends in .toml")
         check_writable(args.out, "--out")
-    args.files, runs = split_runs(args.files)
-    table = _read(args)
-    named = [run for path in runs for run in read_runs(path)]
-    links = tuple(args.link.split(",")) if args.link else ()
+    files, files_of_runs = split_runs(args.files)
+    measurements = _read(args, files)
     calibration = fit.fit(
-        table, args.base, gpu=args.gpu, runs=named, stack=args.software, links=links
+        measurements,
+        args.base,
+        gpu=args.gpu,
+        runs=[run for path in files_of_runs for run in read_runs(path)],
+        stack=args.software,
+        links=tuple(args.link.split(",")) if args.link else (),
     )
-    step = _step(args, table)
+    step = _timed_step(args, measurements)
     if not calibration.numbers and not calibration.layers and not step:
         raise CalibrationError("the files hold a step only: say which with --model and --plan")
     out = Path(args.out or "profile.toml")
@@ -187,31 +190,24 @@ def _fit(args: argparse.Namespace) -> int:
         for name, text in result.tables.items():
             write_whole(str(out.parent / name), "--out", text)
         write_whole(args.out, "--out", result.profile)
-    _tell(args, calibration, result, step is None and len(table.where(suite="step")) > 0)
+    for note in (*calibration.notes, *result.notes):
+        warn(note, args.quiet)
+    if step is None and len(measurements.where(suite="step")):
+        warn("measured steps are not used: say which with --model, --plan and --gpus", args.quiet)
     if args.json:
         calibrate_steps.print_versioned(fit_record(args.base, args.out, calibration, result))
         return 0
     screen = Screen(args.verbose)
-    for shown in fit_tables(calibration, result):
-        screen.table(shown)
+    for table in fit_tables(calibration, result):
+        screen.table(table)
     if args.out is not None:
         print(f"profile in {args.out}; use it as --cluster {args.out}")
     return 0
 
 
-def _tell(
-    args: argparse.Namespace, calibration: Calibration, result: Result, unused_step: bool
-) -> None:
-    """Remarks on stderr."""
-    for note in (*calibration.notes, *result.notes):
-        warn(note, args.quiet)
-    if unused_step:
-        warn("measured steps are not used: say which with --model, --plan and --gpus", args.quiet)
-
-
-def _step(args: argparse.Namespace, table: Measurements) -> TimedStep | None:
-    """The measured step of the files and the task that it ran, when the user says which."""
-    rows = table.where(suite="step")
+def _timed_step(args: argparse.Namespace, measurements: Measurements) -> TimedStep | None:
+    """The measured step of the files and the task that it ran, if --model and --plan name it."""
+    rows = measurements.where(suite="step")
     if args.model is None and args.plan is None:
         return None
     if not len(rows):
@@ -223,16 +219,13 @@ def _step(args: argparse.Namespace, table: Measurements) -> TimedStep | None:
 
     from ..arguments import plan_arguments, task_arguments
 
-    names = {option.name for option in OPTIONS}
-    given = {**dict.fromkeys(names), **vars(args)}
-
-    def task(profile: Path) -> Any:
-        return task_arguments.task_of(argparse.Namespace(**{**given, "cluster": str(profile)}))
+    def task(profile: Path) -> Task:
+        return task_arguments.task_of(with_every_option(args, cluster=str(profile)))
 
     plan = plan_arguments.plan_of(args)
     if not plan.scalar:
         raise InputError("--plan: a measured step ran one plan, not a table")
-    seconds, count = step_seconds(table)
+    seconds, count = step_seconds(measurements)
     source = ", ".join(dict.fromkeys(rows.text("source").tolist()))
     several = f" (median of {count})" if count > 1 else ""
     return TimedStep(task=task, plan=plan, seconds=seconds, source=source + several)
@@ -253,7 +246,7 @@ def _show(args: argparse.Namespace) -> int:
         if Path(args.csv).resolve() in [Path(name).resolve() for name in args.files]:
             raise InputError(f"--csv {args.csv}: is a file that is read; give another name")
         check_writable(args.csv, "--csv")
-    table = usable(_read(args), args.gpu)
+    table = usable(_read(args, args.files), args.gpu)
     fits = compare(table, args.profile, gpu=args.gpu, stack=args.software)
     for note in remarks(table):
         warn(note, args.quiet)

@@ -1,4 +1,4 @@
-"""`plan3d calibrate steps`: from timed steps of a stack to a calibration of it.
+"""The sub-verb `calibrate steps`: from timed steps of a stack to a calibration of it.
 
 A CSV of steps has the columns `plan` and `seconds`, and may have `peak`, the memory that the
 fullest GPU held, and `gpus`, `global_batch` and `sequence` where they are not those of the options.
@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from plan3d.simulator.base.csv_files import parse_csv
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, did_you_mean
@@ -21,7 +21,7 @@ from plan3d.simulator.base.units import is_whole
 
 from ..arguments.help_pages import help_page
 from ..options.parser import OUT_OF_MEMORY, memory, seconds_or_oom, text
-from ..options.table import OPTIONS, calibrate_options
+from ..options.table import calibrate_options, with_every_option
 from ..screen.output import Screen, check_writable, print_json, write_whole
 from . import learned_steps
 
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 NEEDED = ("plan", "seconds")
 SIZES = ("gpus", "global_batch", "sequence")
 """Columns that replace an option."""
-KNOWN = (*NEEDED, "peak", *SIZES)
-Outcome = tuple[argparse.Namespace, str, float | str, float | None]
-"""The options of a run, where it was timed, its seconds or OUT_OF_MEMORY, and its peak."""
-
+COLUMNS = (*NEEDED, "peak", *SIZES)
 
 ABOUT = """Learn from timed steps of your stack: a calibration for --calibration FILE.
 
@@ -53,6 +50,19 @@ ABOUT = """Learn from timed steps of your stack: a calibration for --calibration
 
 A CSV has the columns plan and seconds, and may have peak, gpus, global_batch
 and sequence. A log gives the step of one --plan, and what its allocator held."""
+
+
+class Outcome(NamedTuple):
+    """What came of one run."""
+
+    args: argparse.Namespace
+    """The options that describe it."""
+    where: str
+    """What error lines and tables call it."""
+    seconds: float | str
+    """Of its step, or OUT_OF_MEMORY."""
+    peak: float | None
+    """Bytes that its fullest GPU held, or its allocator reserved."""
 
 
 class _Help(argparse.Action):
@@ -86,26 +96,29 @@ def run(args: argparse.Namespace) -> int:
         check_writable(args.out, "--out")
     from plan3d.simulator.uncertainty.timed_steps import learn
 
-    runs = [*_steps(args)]
-    learned = learn(runs) if runs or args.next is None else None
-    further = None if args.next is None else _next(args, learned)
+    steps = [*_timed_steps(args)]
+    learned = learn(steps) if steps or args.next is None else None
+    peaks = learned_steps.peak_records(learned) if learned else []
+    suggested = None if args.next is None else _suggest(args, learned)
     if args.out is not None and learned:
         write_whole(args.out, "--out", learned.calibration.text)
     if args.json:
-        told = learned_steps.record(learned) if learned else {}
-        print_versioned(told | ({"next": learned_steps.next_record(further)} if further else {}))
+        record = learned_steps.record(learned, peaks) if learned else {}
+        if suggested:
+            record["next"] = learned_steps.suggestions_record(suggested)
+        print_versioned(record)
         return 0
     screen = Screen(args.verbose)
     if learned:
-        learned_steps.show(screen, learned)
-    if further:
-        learned_steps.show_next(screen, further)
+        learned_steps.print_learned(screen, learned, peaks)
+    if suggested:
+        learned_steps.print_suggestions(screen, suggested)
     if args.out is not None and learned:
         print(f"written to {args.out}; use it as --calibration {args.out}")
     return 0
 
 
-def _next(args: argparse.Namespace, learned: Learned | None) -> StepsToTime:
+def _suggest(args: argparse.Namespace, learned: Learned | None) -> StepsToTime:
     """What to time next, of the task of the options."""
     from plan3d.simulator.uncertainty.calibration import calibrated
 
@@ -116,67 +129,66 @@ def _next(args: argparse.Namespace, learned: Learned | None) -> StepsToTime:
     if args.out is not None and learned is None:
         raise InputError("--out needs timed steps: --next alone only says what to time")
     task = _task(args)
-    found = steps_to_time(calibrated(task, learned.calibration) if learned else task, args.next)
-    if found is None:
+    steps = steps_to_time(calibrated(task, learned.calibration) if learned else task, args.next)
+    if steps is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
-    return found
+    return steps
 
 
-def _steps(args: argparse.Namespace) -> Iterator[TimedStep]:
+def _timed_steps(args: argparse.Namespace) -> Iterator[TimedStep]:
     """The steps of the command line, then those of the files."""
+    from plan3d.simulator.calibration.readers.training_logs import is_outcome
+
     files = [(name, read_text(Path(name), errors="replace")) for name in args.files]
-    logs = [(name, text) for name, text in files if not is_table(text)]
-    for plan, (asked, where, took, peak) in zip(
-        args.plan or [], _outcomes(args, logs), strict=True
-    ):
-        yield _step(asked, plan, took, peak, where, of_allocator=bool(logs))
+    logs = [(name, text) for name, text in files if is_outcome(text)]
+    for plan, outcome in zip(args.plan or [], _outcomes(args, logs), strict=True):
+        yield _timed_step(plan, outcome, of_allocator=bool(logs))
     for name, content in files:
-        for number, row in enumerate(_rows(name, content) if is_table(content) else (), 1):
+        for number, row in enumerate(() if is_outcome(content) else _rows(name, content), 1):
             where = f"{name}: row {number}"
             sizes = {size: _whole(row[size], f"{where}: {size}") for size in SIZES if row.get(size)}
-            asked = _with_sizes(args, sizes)
-            took = seconds_or_oom(row["seconds"], f"{where}: seconds")
+            seconds = seconds_or_oom(row["seconds"], f"{where}: seconds")
             peak = memory(row["peak"], f"{where}: peak") if row.get("peak") else None
-            yield _step(asked, row["plan"], took, peak, where)
+            yield _timed_step(row["plan"], Outcome(_with_sizes(args, sizes), where, seconds, peak))
 
 
 def _with_sizes(args: argparse.Namespace, sizes: Mapping[str, int | None]) -> argparse.Namespace:
     """The options with the sizes of a row; --nodes then only says how large nodes are."""
-    asked = argparse.Namespace(**{**vars(args), **sizes})
+    run = argparse.Namespace(**{**vars(args), **sizes})
     if "global_batch" in sizes:
-        asked.global_batch_tokens = None
+        run.global_batch_tokens = None
     if "gpus" in sizes and args.nodes is not None:
-        asked.nodes, asked.gpus_per_node = None, _task(args).cluster.gpus_per_node
-    return asked
+        run.nodes, run.gpus_per_node = None, _task(args).cluster.gpus_per_node
+    return run
 
 
 def _outcomes(args: argparse.Namespace, logs: list[tuple[str, str]]) -> list[Outcome]:
     """What came of each --plan, of the options or of logs."""
-    plans, took, held = (len(given or ()) for given in (args.plan, args.seconds, args.peak))
-    if logs and took:
+    plans, seconds, peaks = (len(values or ()) for values in (args.plan, args.seconds, args.peak))
+    if logs and seconds:
         raise InputError(f"{logs[0][0]} says what --seconds does: give one of them")
-    if plans != (len(logs) or took):
-        what = f"{len(logs)} logs" if logs else f"{took} --seconds"
+    if plans != (len(logs) or seconds):
+        what = f"{len(logs)} logs" if logs else f"{seconds} --seconds"
         raise InputError(f"{plans} --plan and {what}: give one for each")
-    if held not in (0, plans) or (held and logs):
-        raise InputError(f"{took} --seconds and {held} --peak: give one for each, or none")
+    if peaks not in (0, plans) or (peaks and logs):
+        raise InputError(f"{seconds} --seconds and {peaks} --peak: give one for each, or none")
     if logs:
-        return [_outcome(args, name, text) for name, text in logs]
-    where = [f"--plan {number}" for number in range(1, plans + 1)]
-    peaks = args.peak or [None] * plans
-    return [*zip([args] * plans, where, args.seconds or (), peaks, strict=True)]
+        return [_logged_outcome(args, name, text) for name, text in logs]
+    runs = zip(args.seconds or (), args.peak or [None] * plans, strict=True)
+    return [Outcome(args, f"--plan {number}", *run) for number, run in enumerate(runs, 1)]
 
 
-def _outcome(args: argparse.Namespace, name: str, text: str) -> Outcome:
+def _logged_outcome(args: argparse.Namespace, name: str, text: str) -> Outcome:
     """That of a log, which says the batch where the options do not."""
     from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome, stated_batch
 
-    asked = args if _has_batch(args) else _with_sizes(args, {"global_batch": stated_batch(text)})
-    if not _has_batch(asked):
+    run = args if _has_batch(args) else _with_sizes(args, {"global_batch": stated_batch(text)})
+    if not _has_batch(run):
         raise InputError(f"{name}: does not say the batch of its steps: give --global-batch")
-    task = _task(asked)
-    found = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), name)
-    return asked, name, OUT_OF_MEMORY if found.seconds is None else found.seconds, found.peak
+    task = _task(run)
+    logged = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), name)
+    seconds = OUT_OF_MEMORY if logged.seconds is None else logged.seconds
+    return Outcome(run, name, seconds, logged.peak)
 
 
 def _has_batch(args: argparse.Namespace) -> bool:
@@ -184,53 +196,42 @@ def _has_batch(args: argparse.Namespace) -> bool:
     return args.global_batch is not None or args.global_batch_tokens is not None
 
 
-def is_table(text: str) -> bool:
-    """Whether a file is a CSV of steps, and not the log of a run."""
-    from plan3d.simulator.calibration.readers.training_logs import is_outcome
-
-    return not is_outcome(text)
-
-
 def _rows(name: str, content: str) -> list[dict[str, str]]:
+    """The rows of a CSV of steps; InputError for a column that is missing or unknown."""
     table = parse_csv(content, name)
     header = table.header
     missing = [column for column in NEEDED if column not in header]
     if missing:
         raise InputError(f"{name}: no column {', '.join(missing)}")
     for column in header:
-        if column not in KNOWN:
-            near = did_you_mean(column[:60], KNOWN)
+        if column not in COLUMNS:
+            near = did_you_mean(column[:60], COLUMNS)
             raise InputError(f"{name}: unknown column {column[:60]!r}{near}")
     rows = table.records(name)
     return [{key: cell.strip() for key, cell in row.items()} for row in rows]
 
 
 def _whole(cell: str, where: str) -> int:
+    """The whole number of a cell."""
     if not is_whole(cell) or not int(cell):
         raise InputError(f"{where} {cell[:60]!r} must be a whole number of at least 1")
     return int(cell)
 
 
-def _step(
-    args: argparse.Namespace,
-    plan: str,
-    took: float | str,
-    peak: float | None,
-    where: str,
-    of_allocator: bool = False,
-) -> TimedStep:
+def _timed_step(plan: str, outcome: Outcome, of_allocator: bool = False) -> TimedStep:
     """One run; the peak is that of a whole GPU, or what its allocator reserved."""
     from plan3d.simulator.uncertainty.timed_step import TimedStep, whole_peak
 
+    args, where, seconds, peak = outcome
     if not _has_batch(args):
         raise InputError(f"{where}: a step is of a batch: give --global-batch, or such a column")
     task = _task(args)
     resolved = _resolved(args, task, plan, where)
-    if isinstance(took, str) and peak is not None:
+    if isinstance(seconds, str) and peak is not None:
         raise InputError(f"{where}: a run that ran out of memory has no peak")
     if peak is not None and of_allocator:
         peak = whole_peak(task, resolved, peak)
-    return TimedStep(task, resolved, None if isinstance(took, str) else took, where, peak)
+    return TimedStep(task, resolved, None if isinstance(seconds, str) else seconds, where, peak)
 
 
 def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Plan:
@@ -240,10 +241,9 @@ def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Pl
 
     from ..arguments import plan_arguments
 
-    known = {option.name: None for option in OPTIONS}
-    asked = argparse.Namespace(**{**known, **vars(args)})
     try:
-        completed = plan_arguments.completed(plan_arguments.read_plan(plan, "plan"), asked)
+        saved = plan_arguments.read_plan(plan, "plan")
+        completed = plan_arguments.completed(saved, with_every_option(args))
         if not completed.scalar:
             raise InputError("a measured step ran one plan, not a table")
         resolved = resolve(completed, task.gpus)
@@ -256,8 +256,7 @@ def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Pl
 def _task(args: argparse.Namespace) -> Task:
     from ..arguments import task_arguments
 
-    known = {option.name: None for option in OPTIONS}
-    return task_arguments.task_of(argparse.Namespace(**{**known, **vars(args)}))
+    return task_arguments.task_of(with_every_option(args))
 
 
 def print_versioned(record: dict[str, Any]) -> None:

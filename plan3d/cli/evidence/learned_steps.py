@@ -1,9 +1,10 @@
-"""What timed steps taught, as JSON and as tables; and which steps would tell most."""
+"""Constants learned from timed steps, and the steps to time next: as JSON and as tables."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
@@ -15,27 +16,30 @@ if TYPE_CHECKING:
 
     from ...tuning.steps_to_time import StepsToTime
 
+PeakRecord: TypeAlias = dict[str, Any]
+"""A measured peak with what is predicted of it before and after, in bytes, as JSON holds it."""
 
-def show(screen: Screen, learned: Learned) -> None:
+
+def print_learned(screen: Screen, learned: Learned, peaks: Sequence[PeakRecord]) -> None:
     """Print what was learned."""
     from ..screen import views
 
     screen.lines(views.header((*learned.steps, *learned.peaks)[0].task))
     print()
     if learned.steps:
-        screen.table(_step_table(learned))
-        screen.table(_constant_table(learned))
-    if learned.peaks:
-        screen.table(_peak_table(learned))
+        screen.table(_steps_table(learned))
+        screen.table(_constants_table(learned))
+    if peaks:
+        screen.table(_peaks_table(peaks))
     screen.section("Notes", _notes(learned))
 
 
-def record(learned: Learned) -> dict[str, Any]:
+def record(learned: Learned, peaks: Sequence[PeakRecord]) -> dict[str, Any]:
     """What was learned, as JSON holds it."""
-    found = learned.calibration
+    calibration = learned.calibration
     return {
-        "software": found.software,
-        "accelerator": found.accelerator,
+        "software": calibration.software,
+        "accelerator": calibration.accelerator,
         "steps": [
             {
                 "where": step.where,
@@ -47,7 +51,7 @@ def record(learned: Learned) -> dict[str, Any]:
                 "before_seconds": float(learned.before[i]),
                 "after_seconds": float(learned.after[i]),
                 "left_out_seconds": float(learned.left_out[i]),
-                "weight": float(found.posterior.weights[i]),
+                "weight": float(calibration.posterior.weights[i]),
             }
             for i, step in enumerate(learned.steps)
         ],
@@ -55,17 +59,17 @@ def record(learned: Learned) -> dict[str, Any]:
             name: {
                 "factor": float(factor),
                 "spread_before": float(learned.spread[k]),
-                "spread_after": float(found.posterior.covariance[k, k] ** 0.5),
+                "spread_after": float(calibration.posterior.covariance[k, k] ** 0.5),
             }
             for k, (name, factor) in enumerate(_factors(learned).items())
         },
-        "peaks": _peak_records(learned),
+        "peaks": [*peaks],
         "contradicting": [learned.steps[i].where for i in learned.contradicting],
         "contradicting_peaks": [learned.peaks[i].where for i in learned.contradicting_peaks],
     }
 
 
-def _peak_records(learned: Learned) -> list[dict[str, Any]]:
+def peak_records(learned: Learned) -> list[PeakRecord]:
     """Peaks with what is predicted of them before and after, in bytes."""
     from plan3d.simulator.step.evaluate import evaluate
     from plan3d.simulator.uncertainty.calibration import calibrated
@@ -89,25 +93,25 @@ def _peak_records(learned: Learned) -> list[dict[str, Any]]:
 
 def _factors(learned: Learned) -> dict[str, float]:
     """Seconds of each constant over those of the profiles."""
-    found = learned.calibration
-    mean = found.posterior.mean.tolist()
-    return {name: math.exp(d) for name, d in zip(found.posterior.names, mean, strict=True)}
+    posterior = learned.calibration.posterior
+    logs = zip(posterior.names, posterior.mean.tolist(), strict=True)
+    return {name: math.exp(log) for name, log in logs}
 
 
-def _step_table(learned: Learned) -> Table:
-    def off(predicted: float, measured: float) -> str:
+def _steps_table(learned: Learned) -> Table:
+    def error(predicted: float, measured: float) -> str:
         return f"{100 * (predicted / measured - 1):+.1f}"
 
     rows, sizes = [], _sizes_that_differ(learned)
     for i, step in enumerate(learned.steps):
         predictions = (learned.before[i], learned.after[i], learned.left_out[i])
         measured = float(learned.measured[i])
-        errors = (off(float(p), measured) for p in predictions)
+        errors = (error(float(p), measured) for p in predictions)
         weight = learned.calibration.posterior.weights[i]
         numbers = (f"{measured:.4g}", *errors, f"{weight:.2f}")
         rows.append((step.where, *numbers, *(size[i] for size in sizes.values()), str(step.plan)))
-    told = ("step", "measured s", "before %", "after %", "left out %", "weight")
-    headers = (*told, *sizes, "plan")
+    errors_of = ("before %", "after %", "left out %")
+    headers = ("step", "measured s", *errors_of, "weight", *sizes, "plan")
     words = frozenset({0, len(headers) - 1})
     return Table(title="predicted over measured", headers=headers, rows=tuple(rows), words=words)
 
@@ -120,16 +124,19 @@ def _sizes_that_differ(learned: Learned) -> dict[str, list[str]]:
         "batch": [task.global_batch for task in tasks],
         "sequence": [task.sequence for task in tasks],
     }
-    told = {name: each for name, each in sizes.items() if len(set(each)) > 1}
-    return {name: [f"{size:,}" for size in each] for name, each in told.items()}
+    return {
+        name: [f"{size:,}" for size in values]
+        for name, values in sizes.items()
+        if len(set(values)) > 1
+    }
 
 
-def _constant_table(learned: Learned) -> Table:
+def _constants_table(learned: Learned) -> Table:
     from plan3d.simulator.uncertainty.constants import CONSTANTS
 
-    found, rows = learned.calibration, []
+    posterior, rows = learned.calibration.posterior, []
     for k, (name, factor) in enumerate(_factors(learned).items()):
-        after = found.posterior.covariance[k, k] ** 0.5
+        after = posterior.covariance[k, k] ** 0.5
         spreads = (f"{100 * value:.0f}" for value in (learned.spread[k], after))
         rows.append((name, f"{factor:.3f}", *spreads, CONSTANTS[name].acts_on))
     headers = ("constant", "seconds x", "known to %", "now to %", "acts on")
@@ -137,11 +144,11 @@ def _constant_table(learned: Learned) -> Table:
     return Table(title="what moved", headers=headers, rows=tuple(rows), words=words)
 
 
-def _peak_table(learned: Learned) -> Table:
+def _peaks_table(peaks: Sequence[PeakRecord]) -> Table:
     from plan3d.simulator.plan.plan import Plan
 
     rows = []
-    for record in _peak_records(learned):
+    for record in peaks:
         sizes = (record[f"{name}_bytes"] for name in ("measured", "before", "after", "capacity"))
         cells = (">" if size is None else f"{size / GIB:.1f}" for size in sizes)
         rows.append((record["where"], *cells, str(Plan(**record["plan"]))))
@@ -154,7 +161,7 @@ def _peak_table(learned: Learned) -> Table:
 def _notes(learned: Learned) -> list[str]:
     from plan3d.simulator.uncertainty.constants import CONSTANTS
 
-    found = learned.calibration
+    peaks = learned.calibration.peaks
     notes = []
     if learned.steps:
         notes += [
@@ -167,61 +174,61 @@ def _notes(learned: Learned) -> list[str]:
         "is not in the profiles takes time, or these steps are of something else"
         for name, factor, far in learned.far
     ]
-    if found.peaks and learned.peaks:
+    if peaks and learned.peaks:
         notes.append(
-            f"peaks are {100 * math.expm1(found.peaks.off):+.1f} % off on the mean, known to "
-            f"{100 * found.peaks.spread.stack:.1f} %"
+            f"peaks are {100 * math.expm1(peaks.off):+.1f} % off on the mean, known to "
+            f"{100 * peaks.spread.stack:.1f} %"
         )
-    if found.peaks and math.isfinite(found.peaks.ran_out):
-        share = 100 * found.peaks.ran_out
+    if peaks and math.isfinite(peaks.ran_out):
+        share = 100 * peaks.ran_out
         notes.append(f"no plan fits that needs {share:.0f} % of a GPU: a run that did ran out")
     elif any(run.ran_out for run in learned.peaks):
         notes.append("runs ran that need more memory than those that ran out: were these alike?")
     for i in learned.contradicting:
         weight = learned.calibration.posterior.weights[i]
         notes.append(f"{learned.steps[i].where} contradicts the others and weighs {weight:.2f}")
-    return [*notes, *_odd_peaks(learned)]
+    return [*notes, *_contradicting_peaks(learned)]
 
 
-def _odd_peaks(learned: Learned) -> list[str]:
+def _contradicting_peaks(learned: Learned) -> list[str]:
     """Peaks that contradict what is predicted of them, and what follows from those above it."""
     assert learned.calibration.peaks
     alone = {run.peak: run.isolated for run in learned.calibration.peaks.held}
     out = []
     for i in learned.contradicting_peaks:
         run = learned.peaks[i]
-        odd = f"the peak of {run.where} contradicts its prediction"
-        odd += f" and weighs {learned.peak_weights[i]:.2f}"
+        note = f"the peak of {run.where} contradicts its prediction"
+        note += f" and weighs {learned.peak_weights[i]:.2f}"
         size = min(run.peak or 0.0, run.task.cluster.accelerator.memory)
         if size in alone:
             what = "that plan is not" if alone[size] else "no plan that needs as much is"
-            odd += f"; {what} predicted below {size / GIB:.1f} GiB"
-        out.append(odd)
+            note += f"; {what} predicted below {size / GIB:.1f} GiB"
+        out.append(note)
     return out
 
 
-def next_record(found: StepsToTime) -> dict[str, Any]:
+def suggestions_record(steps: StepsToTime) -> dict[str, Any]:
     """Steps to time, as JSON holds them."""
     return {
         "plans": [
-            {"plan": found.plans.take([row]).to_dict(), "step_seconds": float(seconds)}
-            for row, seconds in enumerate(found.seconds)
+            {"plan": steps.plans.take([row]).to_dict(), "step_seconds": float(seconds)}
+            for row, seconds in enumerate(steps.seconds)
         ],
-        "listed": found.listed,
-        "half_width80": found.half_width,
+        "listed": steps.listed,
+        "half_width80": steps.half_width,
     }
 
 
-def show_next(screen: Screen, found: StepsToTime) -> None:
+def print_suggestions(screen: Screen, steps: StepsToTime) -> None:
     """Print steps to time."""
     rows = tuple(
-        (str(number), f"{seconds:.4g}", str(found.plans.take([number - 1])))
-        for number, seconds in enumerate(found.seconds, 1)
+        (str(number), f"{seconds:.4g}", str(steps.plans.take([number - 1])))
+        for number, seconds in enumerate(steps.seconds, 1)
     )
     headers = ("time", "expected s", "plan")
     title = "steps that tell most of the others"
     screen.table(Table(title=title, headers=headers, rows=rows, words=frozenset({2})))
-    known = 100 * math.expm1(found.half_width)
+    width = 100 * math.expm1(steps.half_width)
     screen.lines(
-        [f"80 % of runs of the {found.listed} families that a search lists: within {known:.0f} %"]
+        [f"80 % of runs of the {steps.listed} families that a search lists: within {width:.0f} %"]
     )

@@ -189,6 +189,6 @@ def test_flags_of_the_score_need_it(capsys):
 
 
 def test_nothing_heavy_is_loaded_before_it_is_needed():
-    code = "import sys, plan3d.cli.evidence.leave_origin_out; print('numpy' in sys.modules)"
+    code = "import sys, plan3d.cli.evidence.validate; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
