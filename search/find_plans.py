@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
-from plan3d.simulator.rules.precision_rules import default_precision
+from plan3d.simulator.rules.training_rules import default_precision
 from plan3d.simulator.task import Task
 
 from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk

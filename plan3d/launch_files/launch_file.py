@@ -15,7 +15,7 @@ from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.recompute_rules import recomputed_modules
+from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

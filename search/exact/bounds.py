@@ -25,15 +25,16 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
+from plan3d.simulator.layers.layer_costs import layer_cost_function
 from plan3d.simulator.layers.layer_kinds import layer_kinds
-from plan3d.simulator.operators.strategy import Strategy
+from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.precision_rules import supported_precisions
+from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
-from plan3d.simulator.step.plan_groups import optimizer_seconds
+from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.stages import Stages
 from plan3d.simulator.workload.model import Model
 
@@ -110,9 +111,7 @@ class _LeastLayerCosts:
 
     def __call__(self, task: Any, recipe: Recipe, s: Strategy) -> LayerCosts:
         every = [
-            stages.layer_cost_function(task.model)(
-                task, recipe, replace(s, **self._columns(s, values))
-            )
+            layer_cost_function(task.model)(task, recipe, replace(s, **self._columns(s, values)))
             for values in product(*self.values.values())
         ]
         table = np.minimum.reduce([costs.table for costs in every])

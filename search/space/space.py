@@ -25,9 +25,9 @@ from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.plan.tensor_grid import every_grid
 from plan3d.simulator.plan.values import AUTO, check_field, code
-from plan3d.simulator.rules.grid_rules import GRID_RULES
-from plan3d.simulator.rules.precision_rules import default_precision
 from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.rules.tensor_rules import GRID_RULES
+from plan3d.simulator.rules.training_rules import default_precision
 from plan3d.simulator.rules.validity import POLICY_RULES, RULES
 from plan3d.simulator.task import Task
 

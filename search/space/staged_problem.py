@@ -25,9 +25,8 @@ from plan3d.simulator.plan.codes import Recompute
 from plan3d.simulator.plan.layer_runs import ABSENT, Segments
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.values import code
-from plan3d.simulator.rules.precision_rules import default_precision
-from plan3d.simulator.rules.recompute_rules import recomputed_modules
 from plan3d.simulator.rules.rule import nearest_divisors
+from plan3d.simulator.rules.training_rules import default_precision, recomputed_modules
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.task import Task
 

@@ -20,10 +20,11 @@ from plan3d.simulator.base.arrays import (
 )
 from plan3d.simulator.hardware.precision import Recipe
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
+from plan3d.simulator.layers.layer_costs import layer_cost_function
 from plan3d.simulator.plan.fields import STRATEGY
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import memory, stages
-from plan3d.simulator.step.plan_groups import optimizer_seconds
+from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import WEIGHT_COLUMNS, Weights
 from plan3d.simulator.task import Task
 
@@ -53,9 +54,7 @@ class LayerTable:
         """The table of plans whose layers all have one strategy [s r], of so many modes of
         recompute each."""
         rows, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
-        costs = stages.layer_cost_function(task.model)(
-            task, recipe, stages.strategies(plans.take(rows))
-        )
+        costs = layer_cost_function(task.model)(task, recipe, stages.strategies(plans.take(rows)))
         return cls(
             task=task,
             recipe=recipe,

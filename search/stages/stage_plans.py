@@ -20,7 +20,7 @@ from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
-from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 
 from ..result.options import Deadline

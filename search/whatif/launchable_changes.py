@@ -13,9 +13,8 @@ from plan3d.simulator.plan.fields import AXES, those
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.value_kinds import Flag
 from plan3d.simulator.plan.values import AUTO
-from plan3d.simulator.rules.framework_rules import launchable_rows
 from plan3d.simulator.rules.pipeline_rules import shortest_groups
-from plan3d.simulator.rules.validity import legal_rows
+from plan3d.simulator.rules.validity import launchable_rows, legal_rows
 from plan3d.simulator.task import Task
 
 SWITCHES = those(

@@ -21,8 +21,7 @@ from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, concat, from_columns
 from plan3d.simulator.plan.values import code
 from plan3d.simulator.reporting.explorer import networks
-from plan3d.simulator.rules.framework_rules import launchable_rows
-from plan3d.simulator.rules.validity import legal_rows
+from plan3d.simulator.rules.validity import launchable_rows, legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.units import format_count, format_seconds
 from ..hardware.precision import RECIPES
-from ..layers import grid_communication
+from ..layers import communication
 from ..layers.layer_kinds import layer_context, layer_kinds
 from ..plan import tensor_mesh
 from ..plan.plan import Plan
@@ -44,15 +44,15 @@ def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
         return []
     recipe = RECIPES[int(plan.precision[0])]
     local = layer_context(costs.task, recipe, stages.strategies(plan))
-    ahead, behind = grid_communication.grid_messages(layer_kinds(costs.task.model)[0], local)
+    ahead, behind = communication.grid_messages(layer_kinds(costs.task.model)[0], local)
     found = [c for one in (*ahead, *behind) for part in one for c in part]
     grid = grid_of(plan.tp_grid, plan.tp)
     out = []
     for axis, size in grid.mesh.items():
         along = [c for c in found if c.axis == axis]
         if size[0] > 1 and along:
-            group = grid_communication.axis_group(grid, axis, costs.task.cluster)
-            seconds = float(grid_communication.mesh_seconds(along, local)[0])
+            group = communication.axis_group(grid, axis, costs.task.cluster)
+            seconds = float(communication.mesh_seconds(along, local)[0])
             sent = {
                 what: recipe.sent * float(np.ravel(tensor_mesh.elements_sent(some, grid.mesh))[0])
                 for what, some in _by_operation(along).items()

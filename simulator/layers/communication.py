@@ -6,15 +6,20 @@ experts; seconds per micro-batch. Legend: t tp, c cp; columns are strategies.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from math import comb
 
 import numpy as np
 
 from ..base.arrays import Value, any_nonzero
-from ..operators import attention_work, collectives, feed_forward
-from ..plan.codes import ContextComm, Dispatch
+from ..hardware.cluster import Cluster
+from ..operators import collectives, grid_gemms, layer_parts
+from ..operators.grid_gemms import Messages
+from ..plan.codes import ContextComm, Dispatch, Recompute
+from ..plan.tensor_grid import Grid
+from ..plan.tensor_mesh import MeshCollective
 from ..workload.blocks import Block, Experts
-from .layer_kinds import LayerContext, LayerKind
+from .layer_kinds import LayerContext, LayerKind, matrices_of
 
 
 def context_exposed(
@@ -36,7 +41,7 @@ def context_exposed(
 def _key_value_bytes(block: Block, local: LayerContext) -> Value:
     """Bytes of the keys and values of one rank's part of the sequence."""
     attn = block.attention
-    width = attention_work.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
+    width = layer_parts.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
     out: Value = local.tokens * width * local.recipe.sent
     return out
 
@@ -78,7 +83,7 @@ def _head_exchange(
     s, attn, cluster = local.s, block.attention, local.task.cluster
     group = collectives.place_group(s.cp, s.tp, cluster)
     element = local.tokens * local.recipe.sent
-    inputs = element * attention_work.qkv_width(attn, s.tp)
+    inputs = element * layer_parts.qkv_width(attn, s.tp)
     output = element * attn.heads * attn.value_dim / s.tp
     both = collectives.all_to_all(inputs, group, cluster)
     both = both + collectives.all_to_all(output, group, cluster)
@@ -167,7 +172,7 @@ def nodes_reached(experts: Experts, nodes: Value, each: Value | float = 1.0) -> 
     """
     places, groups = np.asarray(nodes * each, float), experts.groups
     within = np.maximum(places * (experts.group_limit / groups), 1.0)
-    parts = feed_forward.expected_places(experts.top_k, within)
+    parts = layer_parts.expected_places(experts.top_k, within)
     missed = [_miss_probability(experts, held) for held in range(groups + 1)]
     several = places * (1 - np.interp(groups / places, np.arange(groups + 1), missed))
     return np.where(places < groups, several, parts)
@@ -187,3 +192,74 @@ def exposed_exchange(exchange: Value, window: Value, contention: float, overlapp
     hidden = np.minimum(exchange, window) * (1 - contention)
     out: Value = exchange - overlapped * hidden
     return out
+
+
+_TIMES: dict[str, Callable[[Value, collectives.ProcessGroup, Cluster], Value]] = {
+    "all_gather": collectives.all_gather,
+    "reduce_scatter": collectives.reduce_scatter,
+    "all_reduce": collectives.all_reduce,
+}
+
+
+def axis_group(grid: Grid, axis: str, cluster: Cluster) -> collectives.ProcessGroup:
+    """The ranks along an axis; those of inner axes lie between two neighbours."""
+    stride = 1.0
+    for name, size in grid.mesh.items():
+        if name == axis:
+            break
+        stride = stride * size
+    return collectives.place_group(grid.mesh[axis], stride, cluster)
+
+
+def grid_messages(kind: LayerKind, local: LayerContext) -> tuple[list[Messages], list[Messages]]:
+    """What every matrix of a layer sends forward, and backward."""
+    assert local.grid
+    tokens, matrices = local.tokens * local.grid.tokens, matrices_of(kind, local)
+    return (
+        [grid_gemms.forward_messages(m, tokens, local.grid) for m in matrices],
+        [grid_gemms.backward_messages(m, tokens, local.grid) for m in matrices],
+    )
+
+
+def mesh_seconds(found: Iterable[MeshCollective], local: LayerContext) -> Value:
+    """Seconds of collectives one after another."""
+    assert local.grid
+    cluster, out = local.task.cluster, np.zeros(local.tokens.shape)
+    groups = {axis: axis_group(local.grid, axis, cluster) for axis in local.grid.mesh}
+    for c in found:
+        if np.max(local.grid.mesh[c.axis]) > 1:
+            size = c.size * local.recipe.sent
+            out = out + _TIMES[c.operation](size, groups[c.axis], cluster)
+    return out
+
+
+def grid_exposed(
+    kind: LayerKind, local: LayerContext, forward: Value, backward: Value
+) -> tuple[Value, Value]:
+    """Exposed seconds of a layer's collectives in both passes, whose products take `forward` and
+    `backward` seconds. Weights that full recompute gathers again serve the backward pass too."""
+    ahead, behind = grid_messages(kind, local)
+    again = 1.0 * ((local.s.recompute != Recompute.FULL) | (kind.block is None))
+    return _exposed_in_pass(ahead, forward, 1.0, local), _exposed_in_pass(
+        behind, backward, again, local
+    )
+
+
+def _exposed_in_pass(
+    found: list[Messages], window: Value, gathers: Value | float, local: LayerContext
+) -> Value:
+    """What shows of a pass whose products take `window` seconds, and which gathers weights
+    `gathers` times.
+
+    Weights slow what they hide behind as the gathers of ZeRO 3 do, which they resemble.
+    """
+    software, overlapped = local.task.software, local.s.overlap_tp
+    weights = [c for one in found for c in one.weights]
+    gathered = mesh_seconds((c for c in weights if c.operation == "all_gather"), local)
+    moved = gathers * gathered
+    moved = moved + mesh_seconds((c for c in weights if c.operation != "all_gather"), local)
+    sums = mesh_seconds((c for one in found for c in one.inputs), local)
+    out = mesh_seconds((c for one in found for c in one.blocking), local)
+    out = out + exposed_exchange(sums, window, software.contention, overlapped)
+    left = np.maximum(window - sums, 0.0)
+    return out + exposed_exchange(moved, left, software.fsdp_contention, overlapped)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..operators.adapter_work import UNPACKED_BYTES
+from ..operators.layer_parts import UNPACKED_BYTES
 from ..workload.blocks import Block
 from .layer_kinds import LayerContext, LayerKind
 

@@ -7,22 +7,26 @@ Kinds are the model's blocks, then the ends: embedding, head and MTP.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..base.arrays import Value, any_nonzero
 from ..hardware.host import outlasting
 from ..hardware.precision import Recipe
-from ..operators.feed_forward import routed_gemms
-from ..operators.strategy import Strategy
-from ..operators.work import Work, orthogonalisation_work
+from ..operators import kernel_times
+from ..operators.layer_parts import routed_gemms
+from ..operators.work import Strategy, Work, orthogonalisation_work
 from ..plan import tensor_grid
+from ..plan.codes import Recompute
 from ..task import Task
+from ..workload.blocks import ListedLayer
+from ..workload.model import Model, Network
 from . import quantisation
-from .cost_columns import Cost, LayerCosts
+from .cost_columns import SECONDS, Cost, LayerCosts
 from .frozen_weights import frozen_weights
-from .gemm_times import seconds_by_kind
 from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
-from .layer_seconds import fill_seconds
+from .layer_seconds import fill_seconds, seconds_by_kind
 from .memory_footprint import (
     gathered_inputs,
     inputs_of_modules,
@@ -137,3 +141,55 @@ def move_activations(column: Value, s: Strategy, task: Task, named: Value | None
     column[Cost.ACTIVATIONS] -= moved
     column[Cost.HOST_ACTIVATIONS] = moved
     return 2 * moved
+
+
+def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
+    """The cost table of a network's layers for strategies of equal length."""
+    assert isinstance(task.model, Network)
+    layers, rows = task.model.listed, s.micro_batch.size
+    table = np.zeros((len(layers), len(Cost), rows))
+    wider = recipe.activation / 2
+    full = s.recompute == Recompute.FULL
+    moving, offloads = np.zeros((len(layers), rows)), any_nonzero(s.offload_activations)
+    for i, (column, layer) in enumerate(zip(table, layers, strict=True)):
+        forward = _forward_seconds(layer, task, recipe, s.micro_batch)
+        column[Cost.MATMUL] = 3 * forward
+        column[Cost.RECOMPUTE] = full * forward
+        column[Cost.FORWARD] = forward
+        column[Cost.TOTAL] = column[SECONDS].sum(axis=0)
+        column[Cost.DENSE_PARAMETERS] = layer.parameters
+        column[Cost.UNITS] = 1.0
+        kept = np.where(full, layer.boundary_bytes, layer.activation_bytes)
+        column[Cost.ACTIVATIONS] = column[Cost.WEIGHT_GRADIENT_INPUTS] = (
+            kept * wider * s.micro_batch
+        )
+        if offloads:
+            moving[i] = move_activations(column, s, task)
+    activations = np.array([[layer.activation_bytes] for layer in layers])
+    boundaries = np.array([[layer.boundary_bytes] for layer in layers])
+    return LayerCosts(
+        np.ascontiguousarray(table.transpose(2, 0, 1)),
+        activations * full * wider * s.micro_batch + moving,
+        table[:, Cost.DENSE_PARAMETERS],
+        boundaries * wider * s.micro_batch,
+    )
+
+
+def _forward_seconds(layer: ListedLayer, task: Task, recipe: Recipe, samples: Value) -> Value:
+    accelerator = task.cluster.accelerator
+    constants, peak = kernel_times.gemm_constants(accelerator, recipe.linear)
+    peak *= kernel_times.sustained_share(task.software, accelerator)
+    efficiency = layer.efficiency or constants.efficiency
+    arithmetic = samples * layer.forward_flops / (efficiency * peak)
+    moved = samples * 2 * layer.activation_bytes * (recipe.activation / 2)
+    moved = moved + layer.parameters * recipe.weight
+    memory = moved / (constants.memory_efficiency * accelerator.memory_bandwidth)
+    return constants.latency + kernel_times.smooth_maximum(arithmetic, memory, constants.sharpness)
+
+
+LayerCostFunction = Callable[[Task, Recipe, Strategy], LayerCosts]
+
+
+def layer_cost_function(model: Model) -> LayerCostFunction:
+    """What makes the cost table of a model's layers."""
+    return listed_costs if isinstance(model, Network) else layer_costs

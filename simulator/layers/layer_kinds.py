@@ -20,10 +20,9 @@ from ..hardware import layer_tables
 from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
-from ..operators.adapter_work import with_adapters
+from ..operators.layer_parts import with_adapters
 from ..operators.model_flops import multiply_adds
-from ..operators.strategy import GridStrategy, Strategy
-from ..operators.work import Work, add_work
+from ..operators.work import GridStrategy, Strategy, Work, add_work
 from ..plan.codes import Recompute
 from ..plan.tensor_grid import Grid, grid_of
 from ..task import Task

@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Value, any_nonzero
+from ..base.arrays import Index, Value, any_nonzero, distinct_rows
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
-from ..operators.adapter_work import unpacked_bytes
-from ..operators.feed_forward import routed_gemms
-from ..operators.strategy import Strategy
-from ..operators.work import AttentionWork, Work
+from ..operators.layer_parts import routed_gemms, unpacked_bytes
+from ..operators.work import AttentionWork, Gemm, Strategy, Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
-from . import grid_communication, quantisation
+from . import communication, quantisation
 from .communication import context_exposed, expert_exchange, exposed_exchange, tensor_exposed
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
 from .frozen_weights import frozen_weights
-from .gemm_times import adapter_seconds, seconds_by_kind, sum_in_order
 from .layer_kinds import (
     LayerContext,
     LayerKind,
@@ -30,8 +27,7 @@ from .layer_kinds import (
     layer_kinds,
     work_of,
 )
-from .losses import summing_seconds
-from .memory_footprint import stored_parameters
+from .memory_footprint import loss_pieces, stored_parameters
 
 LAUNCH_SHARPNESS = 8.0
 """Exponent of the smooth maximum of a layer's work and its launch floor."""
@@ -77,7 +73,7 @@ def _passes(
     if local.grid is None:
         comm = tensor_exposed(kind, local, matmul)
     else:
-        comm = grid_communication.grid_exposed(kind, local, matmul, backward[Cost.MATMUL])
+        comm = communication.grid_exposed(kind, local, matmul, backward[Cost.MATMUL])
     forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = comm
     if work.attention and kind.block:
         _add_attention(forward, backward, kind.block, work.attention, local)
@@ -234,3 +230,73 @@ def _communicate_again(
 def _floor_excess(seconds: Value, floor: Value | float) -> Value:
     """What the launch floor adds: the smooth maximum of work and floor, minus the work."""
     return kernel_times.smooth_maximum(seconds, floor, LAUNCH_SHARPNESS) - seconds
+
+
+def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[tuple[Value, Value]]:
+    """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
+
+    Those of the head and of layers in 16 bits have a format of their own (Recipe.head).
+    """
+    every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
+    rows, task, recipe = local.s.tp.size, local.task, local.recipe
+    first, which = _alike_in_size(local)
+    fewer = first.size < rows
+    if fewer:
+        every, rows = [_take_rows(gemm, first) for gemm in every], first.size
+    accelerator = task.cluster.accelerator
+    sustained = kernel_times.sustained_share(task.software, accelerator)
+    seconds = kernel_times.gemm_seconds(every, rows, accelerator, recipe, sustained)
+    out, at = [], 0
+    for work in works:
+        middle = at + (len(work.gemms) if work else 0)
+        end = middle + (len(work.selective_gemms) if work else 0)
+        own, again = seconds[at:middle], seconds[middle:end]
+        if work and work.wide and recipe.head != recipe.linear:
+            of_head = recipe.of_head()
+            both = kernel_times.gemm_seconds(every[at:end], rows, accelerator, of_head, sustained)
+            own, again = both[: middle - at], both[middle - at :]
+        out.append((sum_in_order(own), sum_in_order(again)))
+        at = end
+    return [(own[which], again[which]) for own, again in out] if fewer else out
+
+
+def adapter_seconds(work: Work, local: LayerContext) -> Value:
+    """Forward seconds of the products of adapters: too thin for tables of GEMMs."""
+    accelerator, rows = local.task.cluster.accelerator, local.s.tp.size
+    sustained = kernel_times.sustained_share(local.task.software, accelerator)
+    sizes = kernel_times.stack_gemms([*work.adapter_gemms], rows)
+    return sum_in_order(kernel_times.roofline_seconds(sizes, accelerator, local.recipe, sustained))
+
+
+def _alike_in_size(local: LayerContext) -> tuple[Index, Index]:
+    """Strategies that stand for all with GEMMs of the same sizes, and each one's place there."""
+    s = local.s
+    if s.tp.size == 1 or local.grid is not None:
+        return np.arange(s.tp.size), np.arange(s.tp.size)
+    sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
+    return distinct_rows([size.astype(np.int64) for size in sizes])
+
+
+def _take_rows(gemm: Gemm, rows: Index) -> Gemm:
+    """The products of the chosen strategies."""
+    return Gemm(*(side[rows] if isinstance(side, np.ndarray) else side for side in gemm))
+
+
+def sum_in_order(parts: Value) -> Value:
+    """The sum over the first axis; np.sum rounds a single row differently from a column."""
+    if not len(parts):
+        return np.zeros(parts.shape[1])
+    out: Value = np.add.accumulate(parts, axis=0)[-1]
+    return out
+
+
+SUM_BYTES = 6.0
+"""Bytes moved per parameter of the head to add the 16-bit gradient of a piece: two reads and a
+write."""
+
+
+def summing_seconds(local: LayerContext) -> Value:
+    """Seconds to add up the gradients of the head of all pieces of a micro-batch [strategy]."""
+    head = local.vocabulary * local.task.model.hidden / local.weight_split
+    moved = SUM_BYTES * loss_pieces(local) * head
+    return kernel_times.streaming_seconds(moved, local.task.cluster.accelerator)

@@ -14,15 +14,15 @@ from ..base.arrays import Value
 from ..base.units import GIB
 from ..hardware.precision.number_formats import FP8
 from ..hardware.software import OP_LIST
-from ..operators import attention_work, feed_forward
-from ..operators.rerun import rerun_norms
+from ..operators import grid_gemms, layer_parts
+from ..operators.layer_work import rerun_norms
 from ..operators.work import Work
+from ..plan.codes import Loss
 from ..task import Task
 from ..workload.blocks import Block, Experts
-from . import grid_communication, quantisation
+from . import quantisation
 from .frozen_weights import SpareInputs, spare_inputs
-from .layer_kinds import LayerContext, LayerKind
-from .losses import logit_bytes
+from .layer_kinds import LayerContext, LayerKind, matrices_of
 
 UNFUSED_NORM_BYTES = 16.0
 """Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
@@ -62,7 +62,7 @@ def _block_parameters(block: Block, local: LayerContext) -> tuple[Value, Value]:
     counts = block.parameters(model.hidden, model.norm_width)
     attn = block.attention
     down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
-    repeated = attention_work.kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
+    repeated = layer_parts.kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
     width = (attn.head_dim + attn.value_dim) * model.hidden
     extra = 0.0 if attn.kv_rank else repeated * width * (s.tp / ranks)
     split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
@@ -77,7 +77,7 @@ def kept_activations(kind: LayerKind, local: LayerContext) -> tuple[Value, Value
     gathered = software.gather_buffers * hidden * (s.tp > 1)
     if local.grid is not None:
         own = software.gather_buffers * hidden / local.norm_split
-        gathered = own + grid_communication.gathered_bytes(kind, local)
+        gathered = own + grid_gathered_bytes(kind, local)
     if not kind.block:
         # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
         mask = hidden / local.recipe.activation * software.dropout
@@ -132,12 +132,12 @@ def inputs_of_modules(kind: LayerKind, local: LayerContext) -> Value | None:
     each: dict[str, Value] = {
         **dict.fromkeys(("attn_norm", "mlp_norm"), element * hidden),
         "qkv_linear": operand * hidden,
-        "core_attn": element * local.tokens * attention_work.qkv_width(attn, s.tp)
+        "core_attn": element * local.tokens * layer_parts.qkv_width(attn, s.tp)
         + _stored_scores(kind.block, local),
         "attn_proj": min(element, quantisation.kept_output(local)) * local.tokens * heads,
     }
     if experts:
-        routed = feed_forward.expert_assignments(experts, s, task.sequence)
+        routed = layer_parts.expert_assignments(experts, s, task.sequence)
         each["expert_fc1"] = operand * routed * task.model.hidden
         read = quantisation.kept_activation_input(local)
         each["moe_act"] = read * routed * (1 + experts.gated) * experts.ffn / s.etp
@@ -175,7 +175,7 @@ def pending_activations(kind: LayerKind, work: Work, local: LayerContext, kept: 
     if not kind.block:
         return kept
     if local.grid is not None:
-        return grid_communication.kept_bytes(kind, local)
+        return grid_kept_bytes(kind, local)
     hidden, split = local.task.model.hidden, local.norm_split
 
     def width(size: Value | float) -> Value | float:
@@ -221,7 +221,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     heads = attn.heads * attn.value_dim / s.tp
     operand = quantisation.kept_operand(local) / element
     inputs = operand * norms - unread
-    cores = element * tokens * (attention_work.qkv_width(attn, s.tp) + spare.adapter_widths)
+    cores = element * tokens * (layer_parts.qkv_width(attn, s.tp) + spare.adapter_widths)
     kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
     kept = kept + quantisation.kept_output(local) * tokens * heads
     ops = software.selective
@@ -232,7 +232,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     if attn.kv_rank:
         kept = kept + element * tokens * (attn.kv_rank + attn.rope_dim + attn.q_rank) / u
         if "mla_up_proj" in ops:
-            dropped = dropped + element * tokens * attention_work.qkv_width(attn, s.tp)
+            dropped = dropped + element * tokens * layer_parts.qkv_width(attn, s.tp)
     if not software.flash_attention:
         scores = _stored_scores(block, local)
         kept = kept + scores
@@ -279,7 +279,7 @@ def _op_list_kept(block: Block, local: LayerContext) -> Value:
     """Bytes that torchtitan's op list keeps: a layer's input, queries, values, the output of
     attention, one input product of the MLP and its output."""
     attn, s, hidden = block.attention, local.s, local.task.model.hidden
-    values = attention_work.kv_heads_per_rank(attn, s.tp) * attn.value_dim
+    values = layer_parts.kv_heads_per_rank(attn, s.tp) * attn.value_dim
     heads = attn.heads * (attn.head_dim + attn.value_dim) / s.tp
     ffn = block.mlp.ffn / s.tp if block.mlp else 0.0
     widths = 2 * hidden / local.norm_split + heads + values + ffn
@@ -302,7 +302,7 @@ def _expert_activations(
 ) -> tuple[Value, Value]:
     """Bytes that routed and shared experts keep, and those of the activation product alone."""
     task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
-    routed = feed_forward.expert_assignments(experts, s, task.sequence)
+    routed = layer_parts.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
     operand = quantisation.kept_operand(local) / element
     rows = operand * (task.adapters is None) + task.software.keeps_expert_output
@@ -320,3 +320,53 @@ def _shared_activations(experts: Experts, local: LayerContext, spare: SpareInput
     widths = _kept_widths(experts.shared.gated, local, spare)
     kept: Value = local.recipe.activation * local.tokens * experts.shared.ffn * widths
     return kept / local.s.tp
+
+
+FUSED_LINEAR_BYTES = 10.0
+"""Bytes of a logit of a piece: 16 bits, fp32, and its gradient in fp32."""
+
+
+def loss_pieces(local: LayerContext) -> Value:
+    """Pieces of the tokens whose loss is computed one after the other [strategy]; 0 where all are
+    together."""
+    model, software = local.task.model, local.task.software
+    each = np.zeros(len(Loss))
+    each[Loss.CHUNKED] = software.loss_pieces
+    each[Loss.FUSED_LINEAR] = np.ceil(model.vocabulary / model.hidden)
+    out: Value = each[local.s.loss.astype(np.int64)]
+    return out
+
+
+def logit_bytes(local: LayerContext) -> tuple[Value, Value]:
+    """Bytes of a logit at the peak of the loss, and of those the ones that wait for the backward
+    pass [strategy]."""
+    software, chosen = local.task.software, local.s.loss.astype(np.int64)
+    whole = np.full(len(Loss), software.logit_bytes)
+    whole[Loss.UNFUSED], whole[Loss.FUSED] = (
+        software.unfused_logit_bytes,
+        software.fused_logit_bytes,
+    )
+    whole[Loss.FUSED_LINEAR] = FUSED_LINEAR_BYTES
+    cut = loss_pieces(local)
+    peak = whole[chosen] / np.maximum(cut, 1.0)
+    kept = np.where(cut > 0, 0.0, np.minimum(software.kept_logit_bytes, peak))
+    return peak, kept
+
+
+def grid_gathered_bytes(kind: LayerKind, local: LayerContext) -> Value:
+    """Bytes that are whole on a rank only while the largest product of a layer runs."""
+    assert local.grid
+    tokens, grid = local.tokens * local.grid.tokens, local.grid
+    sizes = [grid_gemms.gathered_elements(m, tokens, grid) for m in matrices_of(kind, local)]
+    largest = np.maximum.reduce([np.broadcast_to(size, local.tokens.shape) for size in sizes])
+    out: Value = largest * local.recipe.activation
+    return out
+
+
+def grid_kept_bytes(kind: LayerKind, local: LayerContext) -> Value:
+    """Bytes of the inputs and outputs of a layer's products on a rank, which their weight
+    gradients need."""
+    assert local.grid
+    tokens, grid = local.tokens * local.grid.tokens, local.grid
+    sizes = [grid_gemms.kept_elements(m, tokens, grid) for m in matrices_of(kind, local)]
+    return np.asarray(local.recipe.activation * sum(sizes))

@@ -19,7 +19,7 @@ from ..plan import tensor_mesh
 from ..plan.tensor_grid import Grid
 from ..plan.tensor_mesh import MeshCollective, Sizes
 from ..workload.blocks import Block
-from . import attention_work
+from . import layer_parts
 from .work import Gemm
 
 
@@ -51,7 +51,7 @@ def block_matrices(block: Block, hidden: int, grid: Grid) -> list[Matrix]:
     """The matrices of a dense transformer layer."""
     attn, mlp = block.attention, block.mlp
     wide = np.asarray(grid.features, float)
-    heads = attention_work.qkv_width(attn, wide) * wide
+    heads = layer_parts.qkv_width(attn, wide) * wide
     out = [
         Matrix("queries, keys, values", heads * 0 + hidden, heads, down=False),
         Matrix("attention output", attn.heads * attn.value_dim, hidden, down=True),

@@ -9,7 +9,7 @@ from ..workload.adapters import Adapters
 from ..workload.blocks import Block
 from ..workload.documents import mean_over_tokens
 from ..workload.model import Model, Network
-from .attention_work import causal_span
+from .layer_parts import causal_span
 
 
 def model_flops_per_token(model: Model, sequence: int, causal: bool = False) -> float:

@@ -26,7 +26,7 @@ from ..plan.plan import Plan
 from ..plan.values import spell
 from ..step.costs import Costs
 from ..step.costs_tables import number_format
-from ..step.stage_layouts import chunk_sizes
+from ..step.ranks import chunk_sizes
 from ..task import Task
 from ..uncertainty.learned import is_known
 from ..workload.model import padded_vocabulary

@@ -21,19 +21,14 @@ from ..plan.fields import PLAIN
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..task import Task
-from .adapter_rules import ADAPTER_RULES
 from .expert_rules import EXPERT_RULES
-from .framework_rules import ONE_STRATEGY, required_rules
-from .grid_rules import GRID_RULES, feature_ranks
 from .layer_run_rules import SEGMENT_RULES, run_rows
-from .loss_rules import LOSS_RULES
 from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
-from .precision_rules import PRECISION_RULES
-from .recompute_rules import RECOMPUTE_RULES
 from .rule import Rule, divides, nearest_divisors
 from .sync_rules import SYNC_RULES
-from .tp_overlap_rules import TP_OVERLAP_RULES
+from .tensor_rules import GRID_RULES, TP_OVERLAP_RULES, feature_ranks
+from .training_rules import ADAPTER_RULES, LOSS_RULES, PRECISION_RULES, RECOMPUTE_RULES
 
 
 def _heads(task: Task) -> tuple[int, ...]:
@@ -335,3 +330,30 @@ def check(plans: Plan, task: Task) -> None:
         _, message = violations(plans.take(row), task)[0]
         where = f"row {row}: " if plans.rows > 1 else ""
         raise InputError(where + message)
+
+
+ONE_STRATEGY = Rule(
+    "one-strategy",
+    (),
+    lambda p, t: not p.segments,
+    lambda p, t: (
+        f"segments: {t.framework.title if t.framework else 'a framework'} trains all stages alike; "
+        "nearest: layers_per_stage"
+    ),
+)
+"""The rule of every framework about plans of several strategies."""
+
+
+def required_rules(task: Task) -> tuple[Rule, ...]:
+    """What the framework refuses that a task's plans must be launched by."""
+    return task.framework.rules if task.framework and task.framework.required else ()
+
+
+def launchable_rows(plans: Plan, task: Task) -> Mask:
+    """Which rows of a table the framework of the task launches; all of them where it has none."""
+    keep = np.ones(plans.rows, bool)
+    if task.framework is None:
+        return keep
+    for rule in (ONE_STRATEGY,) if plans.segments else task.framework.rules:
+        keep &= rule.ok(plans, task)
+    return keep

@@ -11,12 +11,12 @@ import numpy as np
 from ..base.arrays import Value
 from ..base.printable import shorten
 from ..hardware.host import host_of
-from ..layers.held_memory import measured_peaks
 from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.codes import Recompute
 from ..plan.plan import Plan, concat
 from ..task import Task
 from . import costs_tables
+from .memory import measured_peaks
 from .plan_groups import COMPUTE, PARTS, PlanGroup
 
 

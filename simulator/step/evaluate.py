@@ -16,7 +16,6 @@ from ..base.arrays import (
     distinct_rows,
     is_broadcast,
 )
-from ..layers.held_memory import at_least_measured, measured_peaks
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, TRAINED
 from ..plan.given import Given, as_plan
@@ -24,9 +23,9 @@ from ..plan.plan import Plan, resolve
 from ..rules.validity import check
 from ..task import Task, check_task
 from .costs import Costs
-from .layer_run_groups import SegmentGroup
-from .plan_groups import PlanGroup, trained_task
-from .stage_layouts import LayoutFunction
+from .memory import at_least_measured, measured_peaks
+from .plan_groups import PlanGroup, SegmentGroup, trained_task
+from .ranks import LayoutFunction
 
 
 def _groups(plans: Plan) -> list[Index]:

@@ -13,22 +13,36 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Column, Value, distinct_rows
+from ..base.arrays import (
+    Column,
+    Index,
+    Value,
+    any_nonzero,
+    distinct_rows,
+)
 from ..hardware.precision import Recipe
 from ..layers.cost_columns import Cost, LayerCosts
+from ..layers.layer_costs import layer_cost_function
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
-from ..operators.strategy import Strategy
+from ..operators.work import Strategy
+from ..pipeline.uneven_chunks import PATH_GROUPS, paths_of_seconds
 from ..plan.fields import STRATEGY
 from ..plan.layer_runs import ABSENT, Segments
 from ..plan.plan import Plan
 from ..rules.layer_run_rules import micro_batches
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
-from ..workload.model import Model
-from . import chunk_paths
-from .ranks import WEIGHT_COLUMNS, Ranks, Weights, weight_split, working_set_without_loss
-from .stages import Stages, combine_ranks, layer_cost_function
+from ..workload.model import Model, Network
+from .ranks import (
+    WEIGHT_COLUMNS,
+    Ranks,
+    Weights,
+    looped_groups,
+    weight_split,
+    working_set_without_loss,
+)
+from .stages import Stages, combine_ranks
 
 Flags = NDArray[np.bool_]
 
@@ -80,7 +94,7 @@ def build(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     shard = runs.shards()
     size = int(shard.max()) + 1
     ranks = ranks_of(task, plans, runs, int(plans.pp.max()))
-    ranks = replace(ranks, path_seconds=chunk_paths.looped_path_seconds(task.model, plans, runs))
+    ranks = replace(ranks, path_seconds=looped_path_seconds(task.model, plans, runs))
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
     return SegmentedStages(
@@ -283,3 +297,32 @@ def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> We
     return replace(
         weights, frozen_bytes=frozen, unit_frozen_bytes=largest_part(of_largest, into, size)
     )
+
+
+def looped_path_seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
+    """Seconds along the longest paths of looped chunks [path, plan]; None without any."""
+    looped = (plans.virtual_stages > 1) & (plans.pp > 1)
+    if not any_nonzero(looped) or isinstance(model, Network):
+        return None
+    out = np.zeros((len(PATH_GROUPS) + 1, plans.rows))
+    sizes = [plans.pp, plans.virtual_stages, looped_groups(plans)]
+    first, which = distinct_rows(sizes)
+    for shape, row in enumerate(first.tolist()):
+        pp, turns, group = (int(size[row]) for size in sizes)
+        mine = np.flatnonzero((which == shape) & looped)
+        if mine.size:
+            forward, backward = _chunk_seconds(runs, mine, (turns, pp))
+            out[:, mine] = paths_of_seconds(forward, backward, group)
+    return out
+
+
+def _chunk_seconds(runs: Runs, plans: Index, shape: tuple[int, int]) -> tuple[Value, Value]:
+    """Seconds of the forward and the backward passes of each chunk [turn, rank, plan], of
+    (turns, ranks)."""
+    forward, both = runs.costs[Cost.FORWARD][:, plans], runs.costs[Cost.TOTAL][:, plans]
+    chunk, at = runs.chunk[:, plans], np.broadcast_to(np.arange(plans.size), forward.shape)
+    there, out = chunk != ABSENT, np.zeros((2, shape[0] * shape[1], plans.size))
+    for direction, passes in enumerate((forward, both - forward)):
+        np.add.at(out[direction], (chunk[there], at[there]), passes[there])
+    on, back = out.reshape(2, *shape, plans.size)
+    return on, back

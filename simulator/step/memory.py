@@ -16,7 +16,7 @@ Source: Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, section 4.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -271,3 +271,45 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
 def _fixed(task: Task, stages: Stages) -> Value:
     """Context, and the NCCL buffers of the kinds of process groups in use."""
     return task.software.context_bytes + stages.communicators * task.software.communicator_bytes
+
+
+PEAK_TOLERANCE = 0.999
+"""1 - e: of what was predicted of a run, what plans that are not like it need at most."""
+
+
+@dataclass(frozen=True)
+class MeasuredPeak:
+    """A run whose fullest GPU held far more than is predicted of it."""
+
+    predicted: float
+    """Bytes."""
+    peak: float
+    """Bytes that it held."""
+    isolated: bool
+    """Whether a run that needs more held less; else what needs as much is taken to hold as much."""
+
+
+def measured_peaks(task: Task) -> tuple[MeasuredPeak, ...]:
+    """The runs that the calibration of a task knows."""
+    known = task.calibration.peaks if task.calibration else None
+    found: tuple[MeasuredPeak, ...] = known.held if known else ()
+    return found
+
+
+def at_least_measured(task: Task, total: Value) -> Value:
+    """Bytes of the worst rank, no less than runs held."""
+    out = total
+    for run in measured_peaks(task):
+        like = total > PEAK_TOLERANCE * run.predicted
+        if run.isolated:
+            like = like & (total < run.predicted / PEAK_TOLERANCE)
+        out = np.where(like, np.maximum(out, run.peak), out)
+    return out
+
+
+def largest_prediction_within(task: Task, limit: float) -> float:
+    """The bytes, at most `limit`, that plans are predicted to need which hold no more than that."""
+    over = [run.predicted for run in measured_peaks(task) if run.peak > limit and not run.isolated]
+    if not over:
+        return limit
+    return min(limit, float(at_least_measured(task, np.array(PEAK_TOLERANCE * min(over)))))

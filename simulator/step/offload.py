@@ -39,6 +39,7 @@ from ..task import Task
 from . import slot_delays
 from .data_parallel import LAYERS, Synchronisation
 from .memory import host_bytes
+from .optimizer import moved_bytes, owned_parameters
 from .ranks import Weights
 from .slot_delays import Delays
 from .stages import Stages
@@ -67,18 +68,6 @@ class NodeBytes(NamedTuple):
 
     memory: Value
     drives: Value
-
-
-def owned_parameters(weights: Weights) -> Value:
-    """Parameters that a rank updates [ZeRO or not, class, skeleton]: all, or its shard."""
-    dense, expert = weights.dense, weights.expert
-    sharded = dense / weights.data_group.ranks + expert / weights.expert_group.ranks
-    return np.array([dense + expert, sharded])
-
-
-def moved_bytes(recipe: Recipe, optimizer: int) -> float:
-    """Bytes that the update of a parameter reads and writes."""
-    return 2 * recipe.optimizer_bytes(optimizer) + recipe.gradient + recipe.weight
 
 
 def host_update(

@@ -22,7 +22,7 @@ from ..task import Task
 from .costs import Costs
 from .evaluate import simulate
 from .plan_groups import COMMUNICATION
-from .stage_layouts import chunk_sizes
+from .ranks import chunk_sizes
 from .stages import Stages
 
 EXCHANGE = 0.5

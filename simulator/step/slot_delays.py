@@ -17,8 +17,7 @@ import numpy as np
 from ..base.arrays import Value, any_nonzero
 from ..pipeline import schedules
 from ..pipeline.schedule import Passes, Sizes
-from .passes import slowest_idle
-from .stages import Stages
+from .stages import Stages, slowest_idle
 
 
 class Delays(NamedTuple):

@@ -24,7 +24,7 @@ from ..plan.plan import Plan
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
 from . import data_parallel, layer_run_stages, memory
-from .plan_groups import optimizer_seconds
+from .optimizer import optimizer_seconds
 from .ranks import Ranks
 from .stages import Stages, bytes_in_flight, combine_ranks
 

@@ -22,25 +22,63 @@ from ..base.arrays import (
     is_broadcast,
 )
 from ..hardware.precision import Recipe
-from ..layers.cost_columns import SECONDS, Cost, LayerCosts
-from ..layers.layer_costs import layer_costs
+from ..layers.cost_columns import SECONDS, Cost
+from ..layers.layer_costs import LayerCostFunction, layer_cost_function
 from ..layers.layer_seconds import LAUNCH_SHARPNESS
-from ..layers.listed_layers import listed_costs
-from ..operators import collectives
+from ..operators import collectives, kernel_times
 from ..operators.kernel_times import smooth_maximum
-from ..operators.strategy import Strategy
+from ..operators.work import Strategy
 from ..pipeline import schedules, uneven_chunks
-from ..pipeline.schedule import Sizes
+from ..pipeline.schedule import Passes, Sizes
 from ..plan import tensor_grid
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
-from ..workload.model import Model, Network
-from .passes import rank_passes, slowest_idle, weight_gradient
-from .ranks import Ranks, Weights, uniform_ranks
-from .stage_layouts import LayoutFunction, Placements
+from .ranks import LayoutFunction, Placements, Ranks, Weights, uniform_ranks
 
-LayerCostFunction = Callable[[Task, Recipe, Strategy], LayerCosts]
+
+def weight_seconds(task: Task, matmul: Value) -> Value:
+    """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
+    passes: 1/w of 1 + 1/d + 1/w, the measured rates of kernel_times.gradient_rates."""
+    dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
+    return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
+
+
+def weight_launches(task: Task, launch: Value) -> Value:
+    """Seconds that weight gradients wait for launches, of those of both passes.
+
+    The two gradients of a matrix share what the backward pass waits as they share its GEMMs, 1/w
+    of 1/d + 1/w: where launches set the pace, faster GEMMs make neither longer.
+    """
+    dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
+    ratio = task.software.backward_floor_ratio
+    return launch * (ratio / (1 + ratio)) * (1 / wgrad / (1 / dgrad + 1 / wgrad))
+
+
+def weight_gradient(task: Task, stage: Value) -> Value:
+    """Seconds per micro-batch of weight gradients [class, skeleton]."""
+    gemms, launches = stage[Cost.MATMUL], stage[Cost.LAUNCH]
+    work = weight_seconds(task, gemms) + weight_launches(task, launches)
+    out: Value = np.minimum(work, stage[Cost.TOTAL] - stage[Cost.FORWARD])
+    return out
+
+
+def rank_passes(task: Task, stage: Value) -> Passes:
+    """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
+    forward, weight = stage[Cost.FORWARD], weight_gradient(task, stage)
+    return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
+
+
+def slowest_idle(
+    schedule: Column, sizes: Sizes[Value], passes: Passes, alike: Value, slow: Index, usual: Value
+) -> Value:
+    """Seconds that the slowest rank, of class `slow`, idles in a step of these passes; `usual` is
+    what 1F1B makes of it."""
+    rows = np.arange(sizes.p.size)
+    own = Passes(*(part[slow, rows] for part in passes))
+    all_ranks = [(part * alike).sum(axis=0) for part in passes]
+    rest = Passes(*(whole - one for whole, one in zip(all_ranks, own, strict=True)))
+    return schedules.idle_seconds(schedule, sizes, own, rest, usual)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +217,6 @@ def build_stages(
     costs = (cost or layer_cost_function(task.model))(task, recipe, strategies(distinct_plans))
     place = Placements(task, plans, layout_of)
     return combine_ranks(task, recipe, plans, uniform_ranks(task, plans, costs, which, place))
-
-
-def layer_cost_function(model: Model) -> LayerCostFunction:
-    """What makes the cost table of a model's layers."""
-    return listed_costs if isinstance(model, Network) else layer_costs
 
 
 def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:

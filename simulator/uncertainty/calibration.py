@@ -18,7 +18,7 @@ from ..base.documents import format_toml
 from ..base.errors import LONGEST_PATH, InputError, check_name, check_path, check_type
 from ..hardware.leaves import problem, read_tree
 from ..hardware.software import Software
-from ..layers.held_memory import MeasuredPeak
+from ..step.memory import MeasuredPeak
 from ..task import Task
 from ..workload.model import imbalance
 from .constants import CONSTANTS, scaled

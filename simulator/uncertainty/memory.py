@@ -21,8 +21,8 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import OF_PEAKS, Software
-from ..layers.held_memory import PEAK_TOLERANCE, MeasuredPeak, largest_prediction_within
 from ..step.costs import Costs
+from ..step.memory import PEAK_TOLERANCE, MeasuredPeak, largest_prediction_within
 from ..task import Task
 from .learned import ADAPTED, KNOWN, MEMORY, TAUGHT, UNKNOWN, records
 from .predictive import scale_in, scale_of

@@ -17,9 +17,9 @@ import numpy as np
 from ..base.arrays import Index, Value
 from ..base.errors import InputError, check_type
 from ..base.units import GIB
-from ..layers.held_memory import MeasuredPeak
 from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
+from ..step.memory import MeasuredPeak
 from ..task import Task
 from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of, same_profile
 from .learned import prior_of

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.operators import layer_work, model_flops
-from plan3d.simulator.operators.strategy import Strategy
-from plan3d.simulator.operators.work import add_work
+from plan3d.simulator.operators.work import Strategy, add_work
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, ListedLayer, Mlp
 from plan3d.simulator.workload.model import Model, Network
 

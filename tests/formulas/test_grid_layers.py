@@ -24,15 +24,11 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layers.grid_communication import (
-    axis_group,
-    grid_exposed,
-    grid_messages,
-    kept_bytes,
-)
+from plan3d.simulator.layers.communication import axis_group, grid_exposed, grid_messages
 from plan3d.simulator.layers.layer_kinds import work_of
 from plan3d.simulator.layers.memory_footprint import (
     kept_activations,
+    kept_bytes,
     pending_activations,
     stored_parameters,
 )

@@ -26,8 +26,7 @@ from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.operators import kernel_times
-from plan3d.simulator.operators.strategy import Strategy
-from plan3d.simulator.operators.work import AttentionWork, Gemm
+from plan3d.simulator.operators.work import AttentionWork, Gemm, Strategy
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import Attention, Block, Mlp
 from plan3d.simulator.workload.model import Model

@@ -30,7 +30,7 @@ from round_numbers import (
 )
 
 from plan3d.simulator.hardware.layer_tables import build
-from plan3d.simulator.step.passes import weight_launches, weight_seconds
+from plan3d.simulator.step.stages import weight_launches, weight_seconds
 
 
 def measured(**training):

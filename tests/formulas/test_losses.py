@@ -13,8 +13,9 @@ from round_numbers import ACCELERATOR, MODEL, cluster, costs_of, stack, task
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.layers.layer_kinds import layer_context
-from plan3d.simulator.layers.losses import logit_bytes, summing_seconds
-from plan3d.simulator.operators.strategy import Strategy
+from plan3d.simulator.layers.layer_seconds import summing_seconds
+from plan3d.simulator.layers.memory_footprint import logit_bytes
+from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.codes import Loss
 
 LOGITS = 1024**2

@@ -32,13 +32,8 @@ from plan3d.simulator.plan.codes import Nvme
 from plan3d.simulator.plan.sync_policy import SyncPolicy
 from plan3d.simulator.step.data_parallel import synchronisation
 from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
-from plan3d.simulator.step.offload import (
-    fetch_seconds,
-    host_update,
-    moved_bytes,
-    node_bytes,
-    owned_parameters,
-)
+from plan3d.simulator.step.offload import fetch_seconds, host_update, node_bytes
+from plan3d.simulator.step.optimizer import moved_bytes, owned_parameters
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
 ALL = SyncPolicy(offload_optimizer=100)

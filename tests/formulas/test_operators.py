@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from plan3d.simulator.operators import attention_work, feed_forward, layer_work
-from plan3d.simulator.operators.strategy import Strategy
+from plan3d.simulator.operators import layer_parts, layer_work
+from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.codes import ContextComm, Dispatch
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
@@ -58,7 +58,7 @@ def test_tokens_of_a_rank():
 )
 def test_keys_seen_on_average(changes, span):
     """Of a sequence of 4096 tokens under the causal mask: counted."""
-    assert attention_work.causal_span(attention(**changes), 4096) == span
+    assert layer_parts.causal_span(attention(**changes), 4096) == span
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_grouped_query_heads(tp, heads, width):
 
     Source: Ainslie et al. 2023 (grouped-query attention); Megatron-Core's num_query_groups.
     """
-    assert attention_work.kv_heads_per_rank(attention(), np.array([float(tp)])) == heads
-    assert attention_work.qkv_width(attention(value_dim=128), np.array([float(tp)])) == width
+    assert layer_parts.kv_heads_per_rank(attention(), np.array([float(tp)])) == heads
+    assert layer_parts.qkv_width(attention(value_dim=128), np.array([float(tp)])) == width
 
 
 def test_widths_of_keys_and_values():
     """Heads of 192 for keys and 128 for values."""
     uneven = attention(head_dim=192)
-    assert attention_work.qkv_width(uneven, np.array([2.0])) == 4 * 192 + 1 * (192 + 128)
+    assert layer_parts.qkv_width(uneven, np.array([2.0])) == 4 * 192 + 1 * (192 + 128)
 
 
 def test_gemms_of_a_dense_layer():
@@ -197,7 +197,7 @@ def test_experts():
     Source: Megatron-Core MoE; GShard (Lepikhin et al. 2020): even routing.
     """
     s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
-    assert feed_forward.expert_assignments(experts(), s, 4096) == 4096
+    assert layer_parts.expert_assignments(experts(), s, 4096) == 4096
     found = work(Block(attention=attention(), experts=experts()), s)
     assert sides(found.gemms)[2:] == [
         (512, 2 * 500, 4096, 8),

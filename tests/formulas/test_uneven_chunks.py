@@ -7,12 +7,12 @@ block takes a second forward and two backward, and so does the head.
 import numpy as np
 import pytest
 
-from plan3d.simulator.pipeline.looped_makespan import makespan
 from plan3d.simulator.pipeline.stage_placement import Cut, longest_chunk_paths
 from plan3d.simulator.pipeline.uneven_chunks import (
     LENGTH_GUESSES,
     PATH_GROUPS,
     longest_paths,
+    makespan,
     path_seconds,
 )
 

@@ -22,7 +22,7 @@ from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedule import Placement
 from plan3d.simulator.pipeline.schedules import placement
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

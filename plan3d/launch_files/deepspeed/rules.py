@@ -14,7 +14,7 @@ from plan3d.simulator.hardware.precision import Optimizer
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Recompute
 from plan3d.simulator.rules.rule import Rule
-from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 
 from .. import shape

@@ -17,8 +17,8 @@ from plan3d.simulator.pipeline.schedules import launched_by
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.expert_rules import has_expert_kernels
-from plan3d.simulator.rules.recompute_rules import recomputed_modules
 from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task
 
 from .. import shape

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
-from plan3d.simulator.rules.recompute_rules import recomputed_modules
+from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task
 
 from .. import shape

@@ -21,7 +21,7 @@ from ...hardware.precision import RECIPES, Precision
 from ...hardware.software_stack import Software, software_profile
 from ...layers.layer_kinds import is_tabled, layer_kinds
 from ...layers.layer_seconds import block_seconds
-from ...operators.strategy import Strategy
+from ...operators.work import Strategy
 from ...runs.published_runs import PublishedRun
 from ...runs.run_tasks import Question, questions
 from ...step.stages import strategies

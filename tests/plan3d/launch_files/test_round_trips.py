@@ -29,7 +29,7 @@ from plan3d.simulator.plan.codes import ContextComm, Dispatch, Loss, Nvme, Recom
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.validity import legal_rows
-from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

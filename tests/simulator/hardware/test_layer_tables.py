@@ -20,7 +20,7 @@ from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_seconds import block_seconds
-from plan3d.simulator.operators.strategy import Strategy
+from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.why import assumptions
 from plan3d.simulator.step.evaluate import evaluate

@@ -25,7 +25,7 @@ from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
 from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.precision_rules import supported_precisions
+from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.rules.validity import check
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.stages import strategies

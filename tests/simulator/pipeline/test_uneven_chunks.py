@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.looped_makespan import makespan
 from plan3d.simulator.pipeline.schedules import SCHEDULES
 from plan3d.simulator.pipeline.stage_placement import (
     Cut,
@@ -17,7 +16,12 @@ from plan3d.simulator.pipeline.stage_placement import (
     chunk_layers,
     longest_chunk_paths,
 )
-from plan3d.simulator.pipeline.uneven_chunks import PATH_GROUPS, path_seconds, paths_of_seconds
+from plan3d.simulator.pipeline.uneven_chunks import (
+    PATH_GROUPS,
+    makespan,
+    path_seconds,
+    paths_of_seconds,
+)
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task

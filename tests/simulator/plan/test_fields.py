@@ -12,7 +12,7 @@ from plan3d.cli.options.table import OPTIONS
 from plan3d.search.space.axes import DERIVED, TASK_AXES, default_axes
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.operators.strategy import Strategy
+from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_record import SeenBy
 from plan3d.simulator.plan.fields import (
     ALIASES,

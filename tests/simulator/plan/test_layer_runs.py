@@ -18,7 +18,7 @@ from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
 from plan3d.simulator.step.memory import PARTS as MEMORY
 from plan3d.simulator.step.plan_groups import PARTS
 from plan3d.simulator.step.plan_timeline import timeline_of
-from plan3d.simulator.step.stage_layouts import chunk_sizes
+from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload import model
 

@@ -20,7 +20,7 @@ from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators import collectives, kernel_times, layer_work
 from plan3d.simulator.operators.collectives import place_group, wire_bytes
 from plan3d.simulator.operators.model_flops import model_flops_per_token
-from plan3d.simulator.operators.strategy import Strategy
+from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.pipeline import stage_placement
 from plan3d.simulator.pipeline.schedule import Sizes
 from plan3d.simulator.pipeline.schedules import in_flight, schedule_code

@@ -20,9 +20,9 @@ from plan3d.simulator.reporting.report import plan_record
 from plan3d.simulator.reporting.trace import trace
 from plan3d.simulator.reporting.why import assumptions, why
 from plan3d.simulator.rules.validity import legal_rows
-from plan3d.simulator.step import offload
 from plan3d.simulator.step.costs_tables import breakdown
 from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.optimizer import owned_parameters
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import verdict
@@ -153,7 +153,7 @@ def test_copies_show_no_longer_than_they_take(stack, shape, share):
     group = costs.groups[0]
     stages, rate = group.stages, copy_rate(question.cluster)
     per_pass = group.stages.host_activations.max() * max(stages.micro_batches.max(), 1)
-    owned = share["offload_optimizer"] / 100 * offload.owned_parameters(stages.weights).max()
+    owned = share["offload_optimizer"] / 100 * owned_parameters(stages.weights).max()
     trips = stages.micro_batches.max() + stages.ranks.max()
     once = owned * (group.recipe.gradient + group.recipe.weight) * trips
     assert costs.seconds["host_comm"] <= (2 * per_pass + once) / rate * (1 + 1e-9)

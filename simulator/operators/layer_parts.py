@@ -1,0 +1,230 @@
+"""Products and moved bytes of the parts of a layer on one rank: attention, MLP, experts, adapters.
+
+Legend: as of layer_work; r is the rank of an adapter, whose matrix has k inputs and n outputs.
+Neglected: padding of ragged expert batches (routing is assumed balanced).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..base.arrays import Value
+from ..plan.codes import Dispatch
+from ..task import Task
+from ..workload.adapters import Adapters
+from ..workload.blocks import Attention, Block, Experts, Mlp
+from .work import Gemm, Strategy, Work
+
+
+def causal_span(attention: Attention, sequence: int) -> float:
+    """Keys a query sees on average: s/2 causal, w - w^2/(2s) sliding window, w/2 chunked."""
+    window = min(attention.window or sequence, sequence)
+    if attention.index_topk:
+        window = min(window, attention.index_topk)
+    if attention.chunked:
+        return window / 2
+    return window - window * window / (2 * sequence)
+
+
+def kv_heads_per_rank(attention: Attention, tp: Value) -> Value:
+    """Key/value heads are repeated where there are fewer of them than tensor ranks."""
+    return np.maximum(attention.kv_heads / tp, 1.0)
+
+
+def qkv_width(attention: Attention, tp: Value) -> Value:
+    """Columns of the fused query/key/value projection on one rank."""
+    kv = kv_heads_per_rank(attention, tp)
+    return attention.heads * attention.head_dim / tp + kv * (
+        attention.head_dim + attention.value_dim
+    )
+
+
+def latent_down_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
+    """MLA down-projections, replicated over tp and run on sequence shards (Megatron-Core)."""
+    shard = tokens / s.norm_split
+    down = attn.kv_rank + attn.rope_dim + attn.q_rank
+    return [Gemm(shard, float(down), hidden)]
+
+
+def latent_up_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
+    """MLA's products from compressions to queries, and to keys and values, split over tp."""
+    a, d, dv = attn.heads / s.tp, attn.head_dim, attn.value_dim
+    return [
+        Gemm(tokens, a * d, float(attn.q_rank or hidden)),
+        Gemm(tokens, a * (d - attn.rope_dim + dv), float(attn.kv_rank)),
+    ]
+
+
+def attention_gemms(attn: Attention, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
+    """Projections of attention, its indexer where it has one, the output projection last."""
+    tokens = s.tokens(sequence)
+    out = Gemm(tokens, hidden, attn.heads * attn.value_dim / s.tp)
+    if not attn.kv_rank:
+        return [Gemm(tokens, qkv_width(attn, s.tp), hidden), out]
+    gemms = [*latent_down_gemms(attn, hidden, s, tokens), *latent_up_gemms(attn, hidden, s, tokens)]
+    if attn.index_heads:
+        width = attn.index_heads * attn.index_dim
+        gemms.append(Gemm(tokens / s.norm_split, float(width), float(attn.q_rank)))
+        gemms.append(Gemm(tokens / s.norm_split, attn.index_dim + attn.index_heads, hidden))
+        # Every index head scores every earlier key: half the sequence on average.
+        queries = tokens / s.norm_split * attn.index_heads
+        gemms.append(Gemm(queries, sequence / 2, attn.index_dim))
+    return [*gemms, out]
+
+
+EXPERT_BIAS_BYTES = 28
+"""Bytes moved per element of the experts' output to add their biases, weighted by the router:
+product in fp32 (4), sum (2 + 4 + 4), parts put together (4 + 4), back to 16 bits (4 + 2). No
+grouped product adds it. Source: Megatron-Core d98e8a6, moe/experts.py, TEGroupedMLP._apply_bias."""
+
+
+def mlp_gemms(mlp: Mlp, hidden: int, tp: Value, tokens: Value, batch: Value | float) -> list[Gemm]:
+    """An MLP's products up and down, each `batch` times, of `tokens` rows: h to ffn / t, both
+    halves of a gated one in one, and back."""
+    width = mlp.ffn / tp
+    return [
+        Gemm(tokens, (1 + mlp.gated) * width, hidden, batch),
+        Gemm(tokens, hidden, width, batch),
+    ]
+
+
+def activation_bytes(mlp: Mlp, split: Value, tokens: Value) -> Value:
+    """Bytes of what lies between the two products: 3 ffn elements of two bytes a token, 4 where it
+    is gated (fit to published training steps, see layer_bytes)."""
+    return 2 * tokens * (4 if mlp.gated else 3) * mlp.ffn / split
+
+
+def expert_assignments(experts: Experts, s: Strategy, sequence: int) -> Value:
+    """Token-to-expert assignments that the busiest rank works on: imbalance T top_k etp / t.
+
+    Every token goes to top_k experts (Shazeer et al. 2017, section 2.1); a tensor rank of experts
+    works on those of all its etp ranks (Megatron-Core's folding).
+    """
+    return s.tokens(sequence) * (experts.imbalance * experts.top_k) * s.etp / s.tp
+
+
+def expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
+    """Products of a rank's experts, of the router and of the experts that see every token."""
+    tokens = s.tokens(sequence)
+    local = experts.count / s.ep
+    each = expert_assignments(experts, s, sequence) / local
+    gemms = mlp_gemms(experts.expert, hidden, s.etp, each, local)
+    gemms.append(Gemm(tokens / s.norm_split, float(experts.count), hidden))
+    if experts.shared:
+        gemms += mlp_gemms(experts.shared, hidden, s.tp, tokens, 1.0)
+    return gemms
+
+
+def routed_gemms(experts: Experts, hidden: int, s: Strategy) -> list[Gemm]:
+    """Products of a rank's routed experts with one token each."""
+    return mlp_gemms(experts.expert, hidden, s.etp, np.ones(s.ep.shape), experts.count / s.ep)
+
+
+def routed_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> Value:
+    """Activations of the routed experts, and the biases of their outputs."""
+    biases = EXPERT_BIAS_BYTES * experts.bias * hidden * routed
+    return activation_bytes(experts.expert, s.etp, routed) + biases
+
+
+def padded_bytes(hidden: int, s: Strategy, routed: Value) -> Value:
+    """Bytes moved each way to put rows of zeros between the tokens of experts and to take them out:
+    16 bits read and written, of inputs and of outputs. Kernels of DeepEP and HybridEP do it as they
+    hand tokens over.
+
+    Source: Megatron-Core d98e8a6, moe/experts.py, quantization_padding.
+    """
+    out: Value = 8 * routed * hidden * (s.expert_dispatch == Dispatch.ALLTOALL)
+    return out
+
+
+def expected_places(choices: int, places: Value) -> Value:
+    """Places that some of `choices` even choices fall on, on average: n (1 - (1 - 1/n)^k)."""
+    out: Value = places * (1 - (1 - 1 / places) ** choices)
+    return out
+
+
+def permuted_bytes(
+    experts: Experts, hidden: int, s: Strategy, routed: Value, fused: bool = True
+) -> Value:
+    """Tokens put into the order of experts and back, forward; backward the same.
+
+    An all-to-all wants them in the order of ranks: each token is read once and written k times,
+    and back, or, not fused, read and written k times and added up one by one; then they are read
+    and written again, and back, where a rank holds several experts.
+    DeepEP and HybridEP hand over each token once, and it is read once and written for each of its
+    experts on the rank.
+
+    Source: Megatron-Core d98e8a6, moe_utils.py, permute, unpermute and sort_chunks_by_idxs;
+    token_dispatcher.py.
+    """
+    k = experts.top_k
+    to_ranks = 2 * (1 + 1 / k) if fused else 2 + 3 + 1 / k
+    sorted_again = 4.0 * (experts.count > s.ep)
+    handed_over = 2 * (1 + expected_places(k, s.ep) / k)
+    spread = s.expert_dispatch == Dispatch.HIERARCHICAL
+    passes = np.where(spread, handed_over, to_ranks + sorted_again)
+    out: Value = 2 * routed * hidden * passes
+    return out
+
+
+KERNELS, ELEMENTS = 2, 5
+"""Kernels of an adapter besides its GEMMs in the forward pass, and elements that they move for each
+of its outputs: its product is scaled (read, written) and added (both read, the sum written)."""
+FUSED_ELEMENTS = 1
+"""Elements where its second GEMM adds to what is there, which it reads."""
+UNPACKED_BYTES = 2.0
+"""Of a weight as it is multiplied."""
+
+
+def with_adapters(work: Work, adapters: Adapters, block: Block, task: Task, s: Strategy) -> Work:
+    """The work of a layer with its adapters: [T, k] x [k, r] and [T, r] x [r, n] beside each
+    matrix, both divided by t, and their sum, 5 n T elements of two bytes or, fused, n T.
+
+    Neglects dropout, and the collectives of tensors of width r.
+    Source: Hu et al. 2021, section 4.1; PEFT's LoRA layer of linear matrices.
+    """
+    tokens, matrices = s.tokens(task.sequence), adapters.matrices(block, task.model.hidden)
+    fused = task.software.fused_adapters
+    each = FUSED_ELEMENTS if fused else ELEMENTS
+    thin, moved = [], work.moved_bytes
+    for one in matrices:
+        thin.append(Gemm(tokens, float(adapters.rank), one.inputs / s.tp))
+        thin.append(Gemm(tokens, one.outputs / s.tp, float(adapters.rank)))
+        moved = moved + 2 * each * tokens * one.outputs / s.tp
+    kernels = work.kernels + (0 if fused else KERNELS * len(matrices))
+    return work._replace(adapter_gemms=thin, moved_bytes=moved, kernels=kernels)
+
+
+def unpacked_bytes(adapters: Adapters, parameters: Value) -> Value:
+    """Bytes that one use of so many stored weights moves before it multiplies them: those stored
+    are read, those of 16 bits written; 0 where they are multiplied as they are stored.
+
+    Source: Dettmers et al. 2023, section 3, equations 5 and 6 (doubleDequant in both passes).
+    """
+    if not adapters.format.unpacked:
+        return 0.0 * parameters
+    return (adapters.format.bits / 8 + UNPACKED_BYTES) * parameters
+
+
+def _norm_bytes(block: Block, hidden: int, s: Strategy, tokens: Value) -> Value:
+    """Norms and residual adds: 11 h elements of two bytes, in and out, for two norms a layer.
+
+    Source: fit to published training steps (per token 11 h / u + 8 h / t + 3 ffn / t).
+    """
+    return 2 * tokens * 5.5 * block.norms * hidden / s.norm_split
+
+
+def layer_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
+    """Of norms and residuals, around attention, and of MLP or experts; the way to the experts and
+    back is not in it."""
+    tokens = s.tokens(sequence)
+    heads = block.attention.heads * block.attention.value_dim
+    moved = _norm_bytes(block, hidden, s, tokens) + 2 * tokens * 8 * heads / s.tp
+    if block.mlp:
+        moved = moved + activation_bytes(block.mlp, s.tp, tokens)
+    if block.experts:
+        routed = expert_assignments(block.experts, s, sequence)
+        moved = moved + routed_bytes(block.experts, hidden, s, routed)
+        if block.experts.shared:
+            moved = moved + activation_bytes(block.experts.shared, s.tp, tokens)
+    return moved
