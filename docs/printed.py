@@ -1,18 +1,22 @@
-"""Fills pages of the site with what plan3d prints: a hook of mkdocs (mkdocs.yml names it).
+"""Contents of the site's pages that are made when it is built: a hook of mkdocs.
 
-When the site is built, a line `<!-- printed: COMMAND -->` becomes what `plan3d COMMAND` prints, and
-the line `<!-- every verb -->` the help of each verb with all its options.
+A line `<!-- printed: COMMAND -->` becomes what `plan3d COMMAND` prints, `<!-- every verb -->` the
+help of each verb with all its options, and `<!-- table: FILE.csv COLUMN... -->` a table of these
+columns, whose first links to the column `url`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 LINE = re.compile(r"^<!-- printed: (?P<command>.+) -->$", re.M)
+TABLE = re.compile(r"^<!-- table: (?P<file>\S+) (?P<columns>.+) -->$", re.M)
 EVERY_VERB = "<!-- every verb -->"
 
 
@@ -35,8 +39,20 @@ def verbs() -> str:
     return "\n\n".join(f"## {verb}\n\n{printed(f'help {verb}')}" for verb in VERBS)
 
 
+def table(file: str, columns: list[str]) -> str:
+    """A table of some columns of a CSV file of the repository."""
+    with (Path(__file__).parents[1] / file).open(encoding="utf-8", newline="") as text:
+        rows = list(csv.DictReader(text))
+    lines = [columns, ["---"] * len(columns)]
+    for row in rows:
+        first, *cells = (row[name] for name in columns)
+        lines.append([f"[{first}]({row['url']})", *cells])
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with its lines filled; mkdocs calls it for each page."""
     if EVERY_VERB in markdown:
         markdown = markdown.replace(EVERY_VERB, verbs())
-    return LINE.sub(lambda found: printed(found["command"]), markdown)
+    markdown = TABLE.sub(lambda line: table(line["file"], line["columns"].split()), markdown)
+    return LINE.sub(lambda line: printed(line["command"]), markdown)

@@ -67,24 +67,18 @@ HEADER = """# Known runs
 Trainings of 2021 to 2026, predicted with their published layout and searched. Written by
 `python tests/benchmarks/known_runs.py`; `--check` compares.
 
-* *quoted*: a step from a paper (`tests/benchmarks/data/quoted_runs.csv`), shown
-  and never fitted; the column `assumed` there names what the paper does not state. The others are
-  shipped ([published_runs.md](published_runs.md)), and software profiles have seen many of them:
-  how far off a prediction is of a stack that nobody has timed stands in [accuracy.md](accuracy.md).
-* *predicted*: with the 80 % interval; *error*: predicted over measured. MFU is measured /
-  predicted, with attention over the whole window, and the same under the causal mask.
-* *memory*: share of a GPU that the published layout is said to need. All of these runs did fit;
-  where one is said not to, what the source leaves open of what decides it is named; end stages
-  that are assumed are named where it fits too, since they were chosen so.
-* *recommended*: the first plan of `find_plans` for the same model, GPUs, batch, format and stack.
-  *gain*: how much faster it is predicted to be than the published layout, both predicted. Of a run
-  whose layout was not published it is the gain over the measured step.
-* *sizes alone*: the gain of the best plan with the published recompute, ZeRO, schedule, dispatch,
-  sequence parallelism and overlaps, where older stacks had no choice: only the sizes of groups,
-  stages and micro-batches are chosen.
-* *why*, where the gain is above 15 %: terms of the published step that shrink, in shares of it, and
-  what the recommended plan changes (published -> recommended), as `plan3d explain --against`
-  compares them. Elsewhere, that the published layout needs more memory than a search allows.
+* *quoted*: a step from a paper (`tests/benchmarks/data/quoted_runs.csv`), never fitted. The others
+  are shipped ([published runs](published_runs.md)), and software profiles have seen many of them:
+  [accuracy](accuracy.md) has the errors of stacks that are not calibrated.
+* *predicted*: with the 80 % interval; *error*: predicted over measured.
+* *memory*: share of a GPU that the published layout is predicted to need. All of these runs did
+  fit; end stages and, where it is predicted not to fit, other settings that the source does not
+  state are named.
+* *gain*: how much faster the first plan of `find_plans` for the same model, GPUs, batch, format
+  and stack is predicted to be than the published layout. *sizes alone*: the gain with the published
+  recompute, ZeRO, schedule, dispatch, sequence parallelism and overlaps.
+* *why*: terms of the published step that shrink, in shares of it, and what the recommended plan
+  changes, as `plan3d explain --against` compares them.
 """
 
 
@@ -163,7 +157,7 @@ def reason(published: Costs, best: Costs) -> str:
         if term.change < -WORTH_A_WORD * step
     ]
     changed = changed_fields(published.plans, best.plans)
-    words = [f"{n} {_short(a)} -> {_short(b)}" for n, (a, b) in changed.items() if n != "dp"]
+    words = [f"{n} {_short(a)}→{_short(b)}" for n, (a, b) in changed.items() if n != "dp"]
     return f"{', '.join(told)}; {', '.join(words)}"
 
 
@@ -173,63 +167,50 @@ def _short(value: object) -> str:
 
 
 def why(k: Known) -> str:
-    """What a reader asks of a large gain, and of a plan that is slower than a published one."""
+    """What a reader asks of a large gain."""
     if k.best is None or not k.laid_out:
-        return ""
-    if k.gain(k.best) > WORTH_A_REASON:
-        return reason(k.costs, k.best)
-    share = k.costs.memory_bytes / k.costs.capacity
-    return (
-        f"the published layout is said to need {100 * share:.0f} % of a GPU" if share > 0.9 else ""
-    )
+        return "layout not published: gain over the measured step"
+    return reason(k.costs, k.best)
 
 
 def name_of(run: PublishedRun) -> str:
-    """The model, what trained it, and where that was published."""
-    start, known = f"{run['model']} by {run['framework']}", titles()
+    """The model, and where its run was published."""
+    known = titles()
     if run.source in known:
-        return f"{start} ({known[run.source]} {run['year']})"
-    return f"{start} ([{run['table']}]({run['url']}) {run['year']}, quoted)"
+        return f"{run['model']} ({known[run.source]} {run['year']})"
+    return f"{run['model']} ([{run['table']}]({run['url']}) {run['year']}, quoted)"
 
 
 def first_line(k: Known) -> str:
     """A row of the table of published layouts."""
     run, costs, task = k.run, k.costs, k.costs.task
-    scale = costs.step_seconds / k.measured
     predicted, memory = "", ""
     low, high = bounds(costs)
-    mfu = [f"{100 * scale * m:.0f}" for m in (costs.mfu, costs.mfu_causal)]
     if k.laid_out:
         predicted = f"{costs.step_seconds:.4g} ({low:.3g}-{high:.3g})"
         memory = f"{100 * costs.memory_bytes / costs.capacity:.0f} %, {verdict(costs)}{k.left_open}"
-        mfu = [
-            f"{measured} / {100 * m:.0f}"
-            for measured, m in zip(mfu, (costs.mfu, costs.mfu_causal), strict=True)
-        ]
     cells = (
         name_of(run),
-        f"{task.gpus:,} {run['accelerator']}",
+        f"{task.gpus:,} {run['accelerator']}, {run['dtype']}",
         f"{task.global_batch:,} x {task.sequence:,}",
-        run["dtype"],
         layout(costs) if k.laid_out else "not published",
         f"{k.measured:.4g}",
         predicted,
         f"{100 * k.error:+.0f} %" if k.laid_out else "",
-        *mfu,
         memory,
+        f"{100 * k.gain(k.best):+.0f} %" if k.best else "none fits",
     )
     return f"| {' | '.join(map(str, cells))} |"
 
 
 def second_line(k: Known) -> str:
-    """A row of the table of recommendations."""
-    start = f"| {name_of(k.run)} on {k.costs.task.gpus:,}, {k.run['dtype']}"
-    if k.best is None:
-        return f"{start} | none fits | | | | |"
+    """A row of the table of recommendations with large gains."""
+    assert k.best is not None
+    run = k.run
+    start = f"| {run['model']} on {k.costs.task.gpus:,}, {run['dtype']}, {run['year']}"
     sizes = f"{100 * k.gain(k.rearranged):+.0f} %" if k.laid_out and k.rearranged else ""
     gain = f"{100 * k.gain(k.best):+.0f} %"
-    cells = (start, layout(k.best), f"{k.best.step_seconds:.4g}", gain, sizes, why(k))
-    return f"{' | '.join(cells)} |"
+    return f"{start} | {layout(k.best)} | {gain} | {sizes} | {why(k)} |"
 
 
 def summary(rows: Sequence[Known]) -> str:
@@ -250,16 +231,17 @@ def summary(rows: Sequence[Known]) -> str:
 def page(rows: Sequence[Known]) -> str:
     """The whole page."""
     first = (
-        *("run", "GPUs", "batch", "precision", "published layout", "measured s"),
-        *("predicted s", "error", "MFU %", "causal %", "memory"),
+        *("run", "GPUs", "batch", "published layout", "measured s"),
+        *("predicted s", "error", "memory", "gain"),
     )
-    second = ("run", "recommended", "predicted s", "gain", "sizes alone", "why")
+    second = ("run", "recommended", "gain", "sizes alone", "why")
+    large = [k for k in rows if k.gain(k.best) > WORTH_A_REASON]
     return "\n".join(
         [
             HEADER,
             summary(rows),
             *table("Published layouts", first, map(first_line, rows)),
-            *table("Recommendations", second, map(second_line, rows)),
+            *table("Gains above 15 %", second, map(second_line, large)),
             "",
         ]
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import re
 from collections import Counter
 from pathlib import Path
@@ -23,13 +24,16 @@ def test_every_source_of_the_runs_is_listed_with_its_origin_and_rows():
     assert listed == {(*pair, rows) for pair, rows in counted.items()}
 
 
-def test_the_page_has_the_table_of_sources():
+def test_the_site_has_the_table_of_sources():
+    spec = importlib.util.spec_from_file_location("printed", ROOT / "docs" / "printed.py")
+    printed = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(printed)
     with SOURCES.open(encoding="utf-8", newline="") as file:
         wanted = [
             (row["source"], row["url"], row["origin"], row["licence"], row["rows"])
             for row in csv.DictReader(file)
         ]
-    assert ROW.findall(PAGE) == wanted
+    assert ROW.findall(printed.on_page_markdown(PAGE)) == wanted
 
 
 def test_the_page_counts_as_the_files_do():
