@@ -30,14 +30,14 @@ MODULE = """
 from dataclasses import replace
 
 from plan3d import software_profile
-from plan3d.launch_files.common_rules import allowed_values
+from plan3d.launch_files.common_rules import one_of
 from plan3d.launch_files.exporter import Exporter, Form
 from plan3d.search.space.problem import draw
 from plan3d.simulator.pipeline import gpipe
 
 STACK = replace(software_profile("torch"), name="theirs-stack", sustained=0.5)
 SCHEDULE = replace(gpipe.SCHEDULE, name="theirs-order", frameworks={"theirs": "GPipe"})
-RULE = allowed_values("theirs-tp", "tp", (1,), "it does not split matrices")
+RULE = one_of("theirs-tp", "tp", (1,), "it does not split matrices")
 
 
 class Sampler:

@@ -46,7 +46,7 @@ def value_text(field: str, code: int) -> str:
     return f"{field}={int(value) if isinstance(value, bool) else value}"
 
 
-def allowed_values(name: str, field: str, values: Iterable[int], why: str) -> Rule:
+def one_of(name: str, field: str, values: Iterable[int], why: str) -> Rule:
     """The rule that a field has one of these values; the last of them is the nearest."""
     allowed = tuple(int(value) for value in values)
 
@@ -130,7 +130,7 @@ ALL_REDUCED_GRADIENTS = Rule(
     _synchronisation_message,
 )
 """The rule of every framework about the synchronisation of replicas."""
-ONE_DIMENSIONAL = allowed_values(
+ONE_DIMENSIONAL = one_of(
     "one-dimensional-tensor-parallelism",
     "tp_grid",
     (0,),
@@ -138,7 +138,7 @@ ONE_DIMENSIONAL = allowed_values(
 )
 """The rule of every framework about tensor ranks."""
 DEFAULT_VALUE_RULES = {
-    name: allowed_values(
+    name: one_of(
         f"written-{name.replace('_', '-')}", name, (default,), "launch files do not say it"
     )
     for name, default in PLAIN.items()

@@ -1,4 +1,4 @@
-"""What a launch file states, by name: from a task and a plan, and back.
+"""Numbers of a launch file by name: from a task and a plan, and back.
 
 Fields of the plan have their own names. Beside them:
 
@@ -24,9 +24,12 @@ from .launch_file import Launch
 from .shape import Shape, blocks, model_of_shape, shape_of
 from .tables import Numbers
 
+EXPERT_FIELDS = ("top_k", "shared_ffn", "groups", "group_limit")
+"""Fields of Experts that numbers have under the same names."""
+
 
 def numbers_of(task: Task, plan: Plan) -> Numbers:
-    """What a file of one plan states."""
+    """The numbers of a file of one plan."""
     n = Numbers(**{name: int(value) for name, value in plan.columns().items()})
     n.chunks = chunk_sizes(task, plan)
     n.sequence, n.global_batch = task.sequence, task.global_batch
@@ -62,17 +65,13 @@ def model_numbers(model: Model) -> dict[str, Any]:
     names = ("heads", "kv_heads", "head_dim", "value_dim", "kv_rank", "q_rank", "rope_dim")
     out |= {name: getattr(a, name) for name in (*names, "qkv_bias", "out_bias")}
     if experts:
-        out |= {name: getattr(experts, name) for name in _OF_EXPERTS}
+        out |= {name: getattr(experts, name) for name in EXPERT_FIELDS}
         out |= {"expert_ffn": experts.ffn}
     return out
 
 
-_OF_EXPERTS = ("top_k", "shared_ffn", "groups", "group_limit")
-
-
 def model_of(n: Numbers, name: str, source: str) -> Model:
     """The model of the numbers of a file."""
-    latent = bool(n.kv_rank)
     attention = Attention(
         heads=n.heads,
         kv_heads=n.kv_heads,
@@ -80,7 +79,7 @@ def model_of(n: Numbers, name: str, source: str) -> Model:
         value_dim=n.value_dim,
         qkv_bias=n.qkv_bias,
         out_bias=n.out_bias,
-        query_key_norm="head" if n.qk_norm and not latent else "",
+        query_key_norm="head" if n.qk_norm and not n.kv_rank else "",
         kv_rank=n.kv_rank,
         q_rank=n.q_rank,
         rope_dim=n.rope_dim,
@@ -99,23 +98,24 @@ def model_of(n: Numbers, name: str, source: str) -> Model:
         source=source,
     )
     mlp = Mlp(ffn=n.ffn, gated=n.gated, bias=n.out_bias)
-    parts = Shape(attention, mlp, _experts(n) if n.experts else None, n.sparse, n.windows)
+    experts = None
+    if n.experts:
+        routing = {name: getattr(n, name) for name in EXPERT_FIELDS}
+        experts = Experts(
+            count=n.experts, ffn=n.expert_ffn, gated=n.gated, bias=n.out_bias, **routing
+        )
+    parts = Shape(attention, mlp, experts, n.sparse, n.windows)
     return model_of_shape(name, parts, Block(attention=attention), rest)
 
 
-def _experts(n: Numbers) -> Experts:
-    more = {name: getattr(n, name) for name in _OF_EXPERTS}
-    return Experts(count=n.experts, ffn=n.expert_ffn, gated=n.gated, bias=n.out_bias, **more)
-
-
 def fill_launch(launch: Launch, n: Numbers) -> None:
-    """Put the numbers of a file into its launch, without what has no effect at their sizes."""
-    of_plan = {field.name for field in fields(Plan)}
-    launch.plan |= {name: value for name, value in vars(n).items() if name in of_plan}
-    idle = {"cp_comm": "cp", "expert_dispatch": "ep", "overlap_ep": "ep"}
-    idle |= {"sequence_parallel": "tp", "micro_batch_group": "virtual_stages"}
-    idle |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), "pp")
-    for name, axis in idle.items():
+    """Put the numbers of a file into its launch, without those that have no effect."""
+    plan_fields = {field.name for field in fields(Plan)}
+    launch.plan |= {name: value for name, value in vars(n).items() if name in plan_fields}
+    axes = {"cp_comm": "cp", "expert_dispatch": "ep", "overlap_ep": "ep"}
+    axes |= {"sequence_parallel": "tp", "micro_batch_group": "virtual_stages"}
+    axes |= dict.fromkeys(("first_stage_layers", "last_stage_layers"), "pp")
+    for name, axis in axes.items():
         if name in launch.plan and launch.plan.get(axis, 1) == 1:
             launch.plan[name] = 0
     for name in ("sequence", "global_batch", "accumulation", "gpus", "replicas"):

@@ -1,4 +1,4 @@
-"""The kind of a model: features that a framework has a switch for, or has not."""
+"""Features of a model, for frameworks to accept or refuse, and the shape of its layers."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Shape:
     mlp: Mlp | None
     experts: Experts | None
     sparse: tuple[bool, ...]
-    """Which layers are mixtures of experts."""
+    """Which layers have experts."""
     windows: tuple[int, ...]
-    """Keys that a query of each layer sees: the last n, or 0 for all of them."""
+    """Keys that a query of each layer sees: the last n, or 0 for all."""
 
 
 def blocks(model: Model) -> list[Block]:
@@ -65,7 +65,7 @@ def blocks(model: Model) -> list[Block]:
 
 
 def shape_of(model: Model) -> Shape:
-    """The parts of a model; of its first layers where they differ (feature UNEQUAL)."""
+    """The shape of a model; that of its first layers where it has UNEQUAL_LAYERS."""
     layers = blocks(model)
     return Shape(
         attention=_without_window(layers[0].attention),
@@ -82,7 +82,7 @@ def _without_window(attention: Attention) -> Attention:
 
 
 def model_of_shape(name: str, shape: Shape, block: Block, rest: Model) -> Model:
-    """The model of a shape: `block` and `rest` give what is neither attention nor MLP."""
+    """The model of a shape; other properties are those of `block` and `rest`."""
     dense = replace(block, mlp=shape.mlp, experts=None)
     sparse = replace(block, mlp=None, experts=shape.experts)
     layers = list(zip(shape.sparse, shape.windows, strict=True))
@@ -95,7 +95,7 @@ def model_of_shape(name: str, shape: Shape, block: Block, rest: Model) -> Model:
 
 
 def same_shape(one: Model, other: Model) -> bool:
-    """Whether two models have the same layers, whatever they are called."""
+    """Whether two models have the same layers, embedding and head, under whatever names."""
     return _layer_identity(one) == _layer_identity(other)
 
 
@@ -108,7 +108,7 @@ def _layer_identity(model: Model) -> tuple[object, ...]:
 
 @lru_cache(maxsize=16)
 def features(model: Model) -> tuple[str, ...]:
-    """Every feature of a model, for a framework to accept or refuse."""
+    """Every feature of a model."""
     if isinstance(model, Network):
         return (LAYER_LIST,)
     return tuple(dict.fromkeys([*_embedding_features(model), *_layer_features(model)]))
@@ -143,8 +143,10 @@ def _layer_features(model: Model) -> Iterator[str]:
             yield PARALLEL_BLOCK
     if len({layer.attention.window for layer in layers} - {0}) > 1:
         yield WINDOW_WIDTHS
-    whole = {replace(layer, attention=_without_window(layer.attention)) for layer in layers}
-    if len({layer.attention for layer in whole}) > 1 or len(whole) > 2:
+    full_attention = {
+        replace(layer, attention=_without_window(layer.attention)) for layer in layers
+    }
+    if len({layer.attention for layer in full_attention}) > 1 or len(full_attention) > 2:
         yield UNEQUAL_LAYERS
     if len({layer.experts is None for layer in layers}) > 1:
         yield DENSE_LAYERS
@@ -183,7 +185,7 @@ def _mlp_features(layer: Block) -> Iterator[str]:
 
 
 def _bias_features(layer: Block) -> Iterator[str]:
-    """Biases of attention and dense MLP; a sparse layer's MLP has those of its experts."""
+    """Biases of attention and dense MLP; those of experts are ROUTER_BIAS."""
     a = layer.attention
     mlp = layer.mlp.bias if layer.mlp else a.out_bias
     switches = (a.qkv_bias, a.out_bias, mlp)

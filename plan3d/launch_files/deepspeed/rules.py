@@ -1,4 +1,4 @@
-"""What DeepSpeed refuses and, with tp, pp or recompute, Megatron-DeepSpeed.
+"""Rules of DeepSpeed, and of Megatron-DeepSpeed, which runs tp, pp and recompute.
 
 Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py, runtime/pipe/engine.py;
 Megatron-DeepSpeed, megatron/arguments.py, as of 2024-12 (207b2d5).
@@ -13,12 +13,13 @@ import numpy as np
 from plan3d.simulator.hardware.precision import Optimizer
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..common_rules import allowed_values, expressible_model, field_text, whole_key_heads
+from ..common_rules import expressible_model, field_text, one_of, whole_key_heads
 from .keys import FORMATS
 
 SCHEDULES = launched_by("deepspeed")
@@ -36,26 +37,26 @@ EXPRESSIBLE = (
     shape.UNTIED_HEAD,
 )
 """Features of a model that Megatron-DeepSpeed has flags for."""
-_BUILT = expressible_model("deepspeed-model", "Megatron-DeepSpeed", EXPRESSIBLE)
+_MEGATRON_MODEL = expressible_model("deepspeed-model", "Megatron-DeepSpeed", EXPRESSIBLE)
 
 
-def needs_megatron(p: Any, task: Task) -> Any:
-    """Whether Megatron-DeepSpeed trains plans: split models, and recompute of those that it has.
-    Other models switch their own recompute on."""
-    return (p.tp * p.pp * p.cp > 1) | ((p.recompute > 0) & bool(_BUILT.ok(p, task)))
+def needs_megatron(p: Plan, task: Task) -> Any:
+    """Whether plans need Megatron-DeepSpeed: split models, and recompute of models that it has.
+    Other models recompute in their own code."""
+    return (p.tp * p.pp * p.cp > 1) | ((p.recompute > 0) & bool(_MEGATRON_MODEL.ok(p, task)))
 
 
-def _even(p: Any, task: Task) -> Any:
+def _has_equal_stages(p: Plan, task: Task) -> Any:
     ends = (p.first_stage_layers == 0) & (p.last_stage_layers == 0)
     return (p.pp == 1) | (ends & (len(p.layers_per_stage) == 0) & (task.model.layers % p.pp == 0))
 
 
 RULES = (
     Rule(
-        _BUILT.name,
+        _MEGATRON_MODEL.name,
         ("tp", "pp", "cp"),
-        lambda p, t: _BUILT.ok(p, t) | (p.tp * p.pp * p.cp == 1),
-        _BUILT.message,
+        lambda p, t: _MEGATRON_MODEL.ok(p, t) | (p.tp * p.pp * p.cp == 1),
+        _MEGATRON_MODEL.message,
     ),
     Rule(
         "deepspeed-context-parallel",
@@ -75,10 +76,8 @@ RULES = (
         ),
     ),
     whole_key_heads("deepspeed-key-heads", "Megatron-DeepSpeed"),
-    allowed_values(
-        "deepspeed-chunks", "virtual_stages", (1,), "its pipeline engine runs one chunk a rank"
-    ),
-    allowed_values(
+    one_of("deepspeed-chunks", "virtual_stages", (1,), "its pipeline engine runs one chunk a rank"),
+    one_of(
         "deepspeed-schedule",
         "schedule",
         SCHEDULES,
@@ -99,15 +98,13 @@ RULES = (
     Rule(
         "deepspeed-stages",
         ("pp", "first_stage_layers", "last_stage_layers"),
-        _even,
+        _has_equal_stages,
         lambda p, t: (
             f"stages of {','.join(map(str, chunk_sizes(t, p)))} layers: Megatron-DeepSpeed cuts "
             f"{t.model.layers} layers into {p.pp} equal stages"
         ),
     ),
-    allowed_values(
-        "deepspeed-hybrid", "shard", (0,), "its hpZ keeps a copy of the weights, no more"
-    ),
+    one_of("deepspeed-hybrid", "shard", (0,), "its hpZ keeps a copy of the weights, no more"),
     Rule(
         "deepspeed-buckets",
         ("bucket_parameters", "zero"),
@@ -117,16 +114,10 @@ RULES = (
             "bucket_parameters=0"
         ),
     ),
-    allowed_values(
-        "deepspeed-expert-axes", "ep", (1,), "expert groups are set in the model's code"
-    ),
-    allowed_values(
-        "deepspeed-expert-tensor", "etp", (1,), "expert groups are set in the model's code"
-    ),
-    allowed_values(
-        "deepspeed-precision", "precision", FORMATS, "DeepSpeed has bf16, fp16 and fp32"
-    ),
-    allowed_values(
+    one_of("deepspeed-expert-axes", "ep", (1,), "expert groups are set in the model's code"),
+    one_of("deepspeed-expert-tensor", "etp", (1,), "expert groups are set in the model's code"),
+    one_of("deepspeed-precision", "precision", FORMATS, "DeepSpeed has bf16, fp16 and fp32"),
+    one_of(
         "deepspeed-optimizer",
         "optimizer",
         (Optimizer.MUON, Optimizer.ADAM),
@@ -142,13 +133,13 @@ RULES = (
             "no Muon; nearest: optimizer=adam"
         ),
     ),
-    allowed_values(
+    one_of(
         "deepspeed-recompute",
         "recompute",
         (Recompute.FULL, Recompute.NONE),
         "activation checkpointing is of whole layers",
     ),
-    allowed_values(
+    one_of(
         "deepspeed-offloaded-activations",
         "offload_activations",
         (0,),
@@ -181,9 +172,7 @@ RULES = (
             "the host or to its drives; nearest: offload_parameters=100"
         ),
     ),
-    allowed_values(
-        "deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"
-    ),
+    one_of("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),
     Rule(
         "deepspeed-gather-overlap",
         ("overlap_param_gather", "zero"),
@@ -203,4 +192,3 @@ RULES = (
         ),
     ),
 )
-"""Rules of DeepSpeed and, with tp, pp or recompute, of Megatron-DeepSpeed."""

@@ -1,4 +1,4 @@
-"""What Megatron-LM refuses: rules that it shares with what is built on it.
+"""Rules of Megatron-LM, and of what is built on it.
 
 Source: Megatron-LM, megatron/training/arguments.py (validate_args), megatron/core 0.16
 (transformer_config.py, transformer_block.py, optimizer/distrib_optimizer.py), Megatron-FSDP guide;
@@ -7,7 +7,6 @@ Transformer Engine 2.9, attention/dot_product_attention/context_parallel.py.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..common_rules import allowed_values, expressible_model, field_text
+from ..common_rules import expressible_model, field_text, one_of
 from .spelling import FP8_RECIPES, offloaded_layers, percent_of
 
 EXPRESSIBLE = (
@@ -48,18 +47,18 @@ EXPRESSIBLE = (
 )
 """Features of a model that Megatron-LM has flags for."""
 SCHEDULES = launched_by("megatron-core")
-WRITTEN = (Optimizer.ADAM, Optimizer.SGD)
-NOT_IN_BUFFERS = (Precision.FP8_BLOCKWISE, Precision.NVFP4)
+WRITTEN_OPTIMIZERS = (Optimizer.ADAM, Optimizer.SGD)
+WITHOUT_USERBUFFERS = (Precision.FP8_BLOCKWISE, Precision.NVFP4)
 """Formats whose scales do not fit into the buffers of overlapped tensor parallelism."""
-NOT_DELAYED = frozenset({"layernorm", "moe_act"})
+NOT_RECOMPUTED_DELAYED = frozenset({"layernorm", "moe_act"})
 """Modules that selective recompute does not run again with delayed scaling
 (transformer_config.py)."""
-SCALED = (Precision.NVFP4, *FP8_RECIPES.values())
-PRECISIONS = (*SCALED, Precision.FP16, Precision.FP32, Precision.BF16)
+SCALED_FORMATS = (Precision.NVFP4, *FP8_RECIPES.values())
+PRECISIONS = (*SCALED_FORMATS, Precision.FP16, Precision.FP32, Precision.BF16)
 
 
-def _ends_are_written(p: Any, task: Task) -> Any:
-    """At most the layers of a stage at either end, and scales that are found layer by layer."""
+def _expressible_bf16_ends(p: Plan, task: Task) -> Any:
+    """At most the layers of a stage at either end, and no delayed scaling."""
     most = np.maximum(p.bf16_first_layers, p.bf16_last_layers)
     supported = (most <= task.model.layers // p.pp) & (p.precision != Precision.FP8_DELAYED)
     return (most == 0) | supported
@@ -70,17 +69,20 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
     runs = f"{title} runs 1f1b, and interleaved with virtual stages"
     return (
         expressible_model(f"{prefix}-model", title, EXPRESSIBLE),
-        allowed_values(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
-        allowed_values(
+        one_of(f"{prefix}-schedule", "schedule", SCHEDULES, runs),
+        one_of(
             f"{prefix}-precision", "precision", PRECISIONS, f"{title} keeps fp32 master weights"
         ),
-        allowed_values(
-            f"{prefix}-optimizer", "optimizer", WRITTEN, f"{title} is written with Adam or SGD"
+        one_of(
+            f"{prefix}-optimizer",
+            "optimizer",
+            WRITTEN_OPTIMIZERS,
+            f"{title} is written with Adam or SGD",
         ),
         Rule(
             f"{prefix}-ends-in-16-bits",
             ("bf16_first_layers", "bf16_last_layers", "precision", "pp"),
-            _ends_are_written,
+            _expressible_bf16_ends,
             lambda p, t: (
                 f"bf16_first_layers={p.bf16_first_layers} bf16_last_layers={p.bf16_last_layers}: "
                 f"{title} keeps no more than {t.model.layers // p.pp} layers, those of a stage, at "
@@ -94,11 +96,12 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
             lambda p, t: (
                 (p.precision != Precision.FP8_DELAYED)
                 | (p.recompute != Recompute.SELECTIVE)
-                | NOT_DELAYED.isdisjoint(recomputed_modules(t))
+                | NOT_RECOMPUTED_DELAYED.isdisjoint(recomputed_modules(t))
             ),
             lambda p, t: (
-                f"recompute=selective: {title} does not run {' and '.join(sorted(NOT_DELAYED))} "
-                "again with delayed scaling; nearest: precision=fp8, or recompute=full"
+                f"recompute=selective: {title} does not run "
+                f"{' and '.join(sorted(NOT_RECOMPUTED_DELAYED))} again with "
+                "delayed scaling; nearest: precision=fp8, or recompute=full"
             ),
         ),
         Rule(
@@ -117,7 +120,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         Rule(
             f"{prefix}-overlap-precision",
             ("overlap_tp", "precision"),
-            lambda p, t: (p.overlap_tp == 0) | ~np.isin(p.precision, NOT_IN_BUFFERS),
+            lambda p, t: (p.overlap_tp == 0) | ~np.isin(p.precision, WITHOUT_USERBUFFERS),
             lambda p, t: (
                 f"overlap_tp: Transformer Engine has no buffers for {field_text(p, 'precision')} "
                 "(pytorch/module/base.py, fill_userbuffers_buffer_for_all_gather); nearest: "
@@ -143,7 +146,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
 
 
 def _sharding_rules(prefix: str) -> tuple[Rule, ...]:
-    """What the distributed optimizer and Megatron-FSDP exclude."""
+    """Rules of the distributed optimizer and Megatron-FSDP."""
     return (
         Rule(
             f"{prefix}-fsdp-pipeline",
@@ -165,13 +168,13 @@ def _sharding_rules(prefix: str) -> tuple[Rule, ...]:
 
 
 def _expert_rules(prefix: str) -> tuple[Rule, ...]:
-    """What grouped GEMMs and overlapped dispatch exclude."""
+    """Rules of grouped GEMMs and overlapped dispatch."""
     return (
         Rule(
             f"{prefix}-experts-bf16",
             ("precision",),
             lambda p, t: (
-                np.isin(p.precision, (Precision.BF16, *SCALED))
+                np.isin(p.precision, (Precision.BF16, *SCALED_FORMATS))
                 | (shape.EXPERTS not in shape.features(t.model))
             ),
             lambda p, t: "grouped GEMMs of experts need bf16; nearest: precision=bf16",
@@ -207,17 +210,17 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
     )
 
 
-def _whole_layers(p: Any, task: Task) -> Any:
-    """A share that is a number of layers, not all of them."""
+def _offloads_whole_layers(p: Plan, task: Task) -> Any:
+    """A share that is a number of layers, but not all of them."""
     layers = offloaded_layers(np.asarray(p.offload_activations), task.model.layers)
     exact = percent_of(layers, task.model.layers) == p.offload_activations
-    whole = exact & (layers < task.model.layers)
+    allowed = exact & (layers < task.model.layers)
     if task.software.offload_modules:
-        whole = np.asarray(p.offload_activations) == 100
-    return (p.offload_activations == 0) | whole
+        allowed = np.asarray(p.offload_activations) == 100
+    return (p.offload_activations == 0) | allowed
 
 
-def _layers_message(p: Plan, task: Task) -> str:
+def _offloaded_layers_message(p: Plan, task: Task) -> str:
     total = task.model.layers
     if task.software.offload_modules:
         modules = ", ".join(task.software.offload_modules)
@@ -232,12 +235,8 @@ def _layers_message(p: Plan, task: Task) -> str:
     )
 
 
-def _core_too(modules: Sequence[str]) -> bool:
-    return "attn_proj" not in modules or "core_attn" in modules
-
-
 def _offload_rules(prefix: str) -> tuple[Rule, ...]:
-    """What Megatron-Core refuses to offload."""
+    """Rules of offloading."""
     return (
         Rule(
             f"{prefix}-offloaded-optimizer",
@@ -271,12 +270,19 @@ def _offload_rules(prefix: str) -> tuple[Rule, ...]:
             ),
         ),
         Rule(
-            f"{prefix}-offloaded-layers", ("offload_activations",), _whole_layers, _layers_message
+            f"{prefix}-offloaded-layers",
+            ("offload_activations",),
+            _offloads_whole_layers,
+            _offloaded_layers_message,
         ),
         Rule(
             f"{prefix}-offloaded-projection",
             ("offload_activations",),
-            lambda p, t: (p.offload_activations == 0) | _core_too(t.software.offload_modules),
+            lambda p, t: (
+                (p.offload_activations == 0)
+                | ("attn_proj" not in t.software.offload_modules)
+                | ("core_attn" in t.software.offload_modules)
+            ),
             lambda p, t: (
                 "attn_proj is offloaded with core_attn only, which needs the same tensor; nearest: "
                 "both in the stack's offload_modules"

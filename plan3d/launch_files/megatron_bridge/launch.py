@@ -16,7 +16,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
-from ..common_rules import allowed_values
+from ..common_rules import one_of
 from ..exporter import PROCESSES, Exporter, Form, heading, partial_node, torchrun
 from ..launch_file import UnreadSetting
 from ..megatron.flags import (
@@ -219,7 +219,7 @@ def to_overrides(n: Numbers, task: Task) -> Numbers:
 
 RULES = (
     *rules(TITLE, "megatron-bridge"),
-    allowed_values(
+    one_of(
         "megatron-bridge-recipe",
         "precision",
         PRECISION_RECIPES.values(),

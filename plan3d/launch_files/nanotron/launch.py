@@ -15,7 +15,7 @@ from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
 from .. import shape
-from ..common_rules import allowed_values, expressible_model, field_text, whole_key_heads
+from ..common_rules import expressible_model, field_text, one_of, whole_key_heads
 from ..documents import Document, nested_document, with_unread
 from ..exporter import (
     PROCESSES,
@@ -46,10 +46,8 @@ _NO_EXPERTS = "plans of nanotron are written for dense models"
 RULES = (
     expressible_model("nanotron-model", "nanotron's LlamaConfig", EXPRESSIBLE),
     whole_key_heads("nanotron-key-heads", "nanotron"),
-    allowed_values(
-        "nanotron-schedule", "schedule", ENGINES.values(), "nanotron has 1f1b and afab (gpipe)"
-    ),
-    allowed_values("nanotron-chunks", "virtual_stages", (1,), "its engines run one chunk a rank"),
+    one_of("nanotron-schedule", "schedule", ENGINES.values(), "nanotron has 1f1b and afab (gpipe)"),
+    one_of("nanotron-chunks", "virtual_stages", (1,), "its engines run one chunk a rank"),
     Rule(
         "nanotron-stages",
         ("first_stage_layers", "last_stage_layers"),
@@ -63,32 +61,30 @@ RULES = (
             "neither layers_per_stage nor first_stage_layers nor last_stage_layers"
         ),
     ),
-    allowed_values(
-        "nanotron-context", "cp_comm", KERNELS.values(), "nanotron has rings and gathers"
-    ),
-    allowed_values("nanotron-sharding", "zero", (0, 1), "nanotron has ZeRO 0 and 1"),
-    allowed_values("nanotron-hybrid", "shard", (0,), "its ZeRO 1 shards over all data ranks"),
-    allowed_values("nanotron-buckets", "bucket_parameters", (0,), "its buckets are of megabytes"),
-    allowed_values("nanotron-precision", "precision", FORMATS, "nanotron has bfloat16 and float32"),
-    allowed_values("nanotron-optimizer", "optimizer", (Optimizer.ADAM,), "its SGD has no momentum"),
-    allowed_values(
+    one_of("nanotron-context", "cp_comm", KERNELS.values(), "nanotron has rings and gathers"),
+    one_of("nanotron-sharding", "zero", (0, 1), "nanotron has ZeRO 0 and 1"),
+    one_of("nanotron-hybrid", "shard", (0,), "its ZeRO 1 shards over all data ranks"),
+    one_of("nanotron-buckets", "bucket_parameters", (0,), "its buckets are of megabytes"),
+    one_of("nanotron-precision", "precision", FORMATS, "nanotron has bfloat16 and float32"),
+    one_of("nanotron-optimizer", "optimizer", (Optimizer.ADAM,), "its SGD has no momentum"),
+    one_of(
         "nanotron-recompute",
         "recompute",
         (Recompute.FULL, Recompute.NONE),
         "recompute_layer is of whole layers",
     ),
-    allowed_values("nanotron-expert-axes", "ep", (1,), _NO_EXPERTS),
-    allowed_values("nanotron-expert-tensor", "etp", (1,), _NO_EXPERTS),
-    allowed_values(
+    one_of("nanotron-expert-axes", "ep", (1,), _NO_EXPERTS),
+    one_of("nanotron-expert-tensor", "etp", (1,), _NO_EXPERTS),
+    one_of(
         "nanotron-offloaded-optimizer", "offload_optimizer", (0,), "its optimizer stays on GPUs"
     ),
-    allowed_values(
+    one_of(
         "nanotron-offloaded-activations",
         "offload_activations",
         (0,),
         "it keeps activations on GPUs",
     ),
-    allowed_values(
+    one_of(
         "nanotron-gather-overlap",
         "overlap_param_gather",
         (0,),

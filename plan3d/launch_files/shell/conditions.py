@@ -1,7 +1,7 @@
-"""Conditions of a shell script: true, false, or nobody can tell from the file.
+"""Conditions of a shell script: true, false or unknown.
 
-Understood are comparisons of words and numbers, in `[ ]` and `[[ ]]`, joined by && and ||. What
-asks for files or variables from outside is open.
+Evaluated are comparisons of words and numbers, in `[ ]` and `[[ ]]`, joined by && and ||. Tests of
+files, and of variables that the script does not assign, are unknown.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from plan3d.simulator.base.units import is_whole
 
 Truth = bool | None
-"""None where the file does not tell."""
+"""None where it is unknown."""
 
 
 def condition_truth(words: Sequence[str], unknown: str) -> Truth:
-    """The truth of a condition; `unknown` marks a word whose value is not in the file."""
+    """The truth of a condition; words that contain `unknown` have no value in the file."""
     terms: list[list[str]] = [[]]
     joints: list[str] = []
     for word in words:
@@ -67,36 +67,36 @@ def _or(one: Truth, other: Truth) -> Truth:
 
 @dataclass
 class Branches:
-    """The conditions around a place in a script, the innermost last."""
+    """The conditions around a line of a script, the innermost last."""
 
     branch_truths: list[Truth] = field(default_factory=list)
-    """Whether each branch is taken."""
+    """Whether each branch is taken, once its condition is reached."""
     earlier_truths: list[Truth] = field(default_factory=list)
-    """Whether one of the earlier branches of the same condition is."""
+    """Whether an earlier branch of the same condition is taken."""
     outer_truths: list[Truth] = field(default_factory=list)
-    """Whether the place of each condition is reached."""
+    """Whether each condition is reached."""
 
     @property
     def reached(self) -> Truth:
-        """Whether this place is reached."""
+        """Whether the line is reached."""
         return _and(self.outer_truths[-1], self.branch_truths[-1]) if self.branch_truths else True
 
     def enter(self, truth: Truth) -> None:
-        """A first branch: `if`, or the body of a loop."""
+        """Enter a first branch: `if`, or the body of a loop."""
         self.outer_truths.append(self.reached)
         self.branch_truths.append(truth)
         self.earlier_truths.append(truth)
 
     def next_branch(self, truth: Truth) -> None:
-        """`elif` with a truth of its own, or `else` with True."""
+        """Go on to `elif` with its truth, or to `else` with True."""
         if self.branch_truths:
             earlier = self.earlier_truths[-1]
-            free = None if earlier is None else not earlier
-            self.branch_truths[-1] = _and(free, truth)
+            remaining = None if earlier is None else not earlier
+            self.branch_truths[-1] = _and(remaining, truth)
             self.earlier_truths[-1] = _or(earlier, truth)
 
     def leave(self) -> None:
-        """`fi` or `done`."""
+        """Leave a condition or a loop: `fi` or `done`."""
         if self.branch_truths:
             self.branch_truths.pop()
             self.earlier_truths.pop()

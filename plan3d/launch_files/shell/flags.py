@@ -1,7 +1,4 @@
-"""The flags of a command line: values by type; what is wrong is named by its line.
-
-A flag that nobody reads is kept: `rest` lists it, so that it is shown and written again.
-"""
+"""Flags of a command line: values by type, errors by line, and flags that were not read."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ LARGEST = 2**31
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag as the file has it; words before the first flag are one without name."""
+    """One flag as typed; words before the first flag are one without a name."""
 
     name: str
     """With dashes for underscores; '' for words that no flag takes."""
     values: tuple[Word, ...]
     words: tuple[Word, ...]
-    """As they were typed: the flag itself, then its values."""
+    """The flag itself, then its values."""
 
     @property
     def line(self) -> int:
@@ -39,11 +36,11 @@ class Flag:
 
 @dataclass(frozen=True)
 class Flags:
-    """The flags of one command by name; dashes and underscores are the same."""
+    """The flags of one command by name (tables.Source); dashes and underscores are the same."""
 
     file: str
     in_order: tuple[Flag, ...]
-    """In their order."""
+    """The flags as typed."""
     by_name: dict[str, Flag]
     read_names: set[str] = field(default_factory=set)
     """Names that were read."""
@@ -53,41 +50,41 @@ class Flags:
     @classmethod
     def of(cls, words: Sequence[Word], file: str) -> Flags:
         """Raises InputError for a flag that is given twice with different values."""
-        found: dict[str, Flag] = {}
-        given = tuple(_split(words))
-        for flag in given:
-            before = found.setdefault(flag.name, flag)
+        by_name: dict[str, Flag] = {}
+        flags = tuple(_split_flags(words))
+        for flag in flags:
+            before = by_name.setdefault(flag.name, flag)
             if before.texts != flag.texts:
                 raise InputError(
                     f"{file}: line {flag.line}: {flag} contradicts line {before.line}, "
                     f"which has {before}"
                 )
-        return cls(file, given, found)
+        return cls(file, flags, by_name)
 
     def contains(self, name: str) -> bool:
-        """Whether a flag is there, without reading it."""
+        """Whether a flag is present, without reading it."""
         return _key(name) in self.by_name
 
     def claim(self, name: str) -> bool:
-        """Whether a flag is there; it counts as read."""
+        """Whether a flag is present; it counts as read."""
         self.read_names.add(_key(name))
         return self.contains(name)
 
     def switch(self, name: str) -> bool:
-        """Whether a flag without value is there."""
-        there = self.claim(name)
-        if there:
+        """Whether a flag without value is present."""
+        present = self.claim(name)
+        if present:
             self._keep_extra_words(name, 0)
-        return there
+        return present
 
     def _keep_extra_words(self, name: str, taken: int) -> None:
-        """Keep the words that a flag does not take."""
+        """Note the words that a flag does not take."""
         words = self.by_name[_key(name)].values[taken:]
         if words:
             self.extra_words[_key(name)] = Flag("", words, words)
 
     def text(self, name: str) -> str:
-        """The one value of a flag; '' when it is not there."""
+        """The one value of a flag; '' when it is absent."""
         if not self.claim(name):
             return ""
         values = self.by_name[_key(name)].values
@@ -98,7 +95,7 @@ class Flags:
         return self._resolved_text(name, values[0])
 
     def _resolved_text(self, name: str, value: Word) -> str:
-        """What a value says, which must be in the file."""
+        """The text of a value, which must be in the file."""
         if value.conditional:
             raise self.value_error(name, f"is {value.text} only under a condition; assign it once")
         if value.unresolved:
@@ -114,7 +111,7 @@ class Flags:
         return tuple(w for text in self.by_name[_key(name)].texts for w in text.split(",") if w)
 
     def size(self, name: str, *, least: int = 1, most: int = LARGEST) -> int:
-        """A whole number, which must be there."""
+        """A whole number, which must be present."""
         text = self.text(name)
         if not self.contains(name):
             raise self.missing_error(name)
@@ -127,13 +124,13 @@ class Flags:
         return number
 
     def literal_size(self, name: str) -> int:
-        """The whole number of a flag that decides nothing; 0 where it has none, unread."""
+        """The whole number of a flag without reading it; 0 where it has none."""
         texts = self.by_name[_key(name)].texts if self.contains(name) else ()
-        plain = len(texts) == 1 and texts[0].isdecimal() and len(texts[0]) < 10
-        return int(texts[0]) if plain else 0
+        literal = len(texts) == 1 and texts[0].isdecimal() and len(texts[0]) < 10
+        return int(texts[0]) if literal else 0
 
     def choice(self, name: str, known: tuple[str, ...]) -> str:
-        """One of several words, whatever its capitals."""
+        """One of several words, in upper or lower case."""
         text = self.text(name)
         for word in known:
             if word.lower() == text.lower():
@@ -141,40 +138,40 @@ class Flags:
         raise self.value_error(name, f"{text} must be one of {', '.join(known)}")
 
     def claim_value(self, name: str, value: object) -> bool:
-        """Whether a flag is there with just this value, or without any; then it counts as read."""
-        found = self.by_name.get(_key(name))
-        same = found is not None and found.texts == (() if value is True else (str(value),))
+        """Whether a flag has just this value, or none where it is True; then it counts as read."""
+        flag = self.by_name.get(_key(name))
+        same = flag is not None and flag.texts == (() if value is True else (str(value),))
         return same and self.claim(name)
 
     def line(self, name: str) -> int:
-        """The line of a flag that is there."""
+        """The line of a flag that is present."""
         return self.by_name[_key(name)].line
 
     def value_error(self, name: str, problem: str) -> InputError:
-        """The error about a flag that is there."""
+        """The error about the value of a flag."""
         return InputError(f"{self.file}: line {self.line(name)}: {name} {problem}")
 
     def missing_error(self, name: str, advice: str = "add it") -> InputError:
-        """The error about a flag that is not there."""
+        """The error about a flag that is absent."""
         return InputError(f"{self.file}: {name} is not there: {advice}")
 
     def check_exclusive(self, *names: str) -> None:
-        """Raise InputError when two of these flags are there: only one may be."""
-        there = sorted((self.line(name), name) for name in names if self.contains(name))
-        if len(there) > 1:
-            (line, one), (other_line, other) = there[1], there[0]
+        """Raise InputError when two of these flags are present: only one may be."""
+        present = sorted((self.line(name), name) for name in names if self.contains(name))
+        if len(present) > 1:
+            (line, one), (other_line, other) = present[1], present[0]
             raise InputError(
                 f"{self.file}: line {line}: {one} contradicts {other} in line {other_line}: "
                 "give one of them"
             )
 
     def unread(self) -> tuple[Flag, ...]:
-        """The flags that were never read and words that no flag takes, in their order."""
-        left = [
+        """The flags that were not read and words that no flag takes, in their order."""
+        unread = [
             f if f.name not in self.read_names else self.extra_words.get(f.name)
             for f in self.in_order
         ]
-        return tuple(filter(None, left))
+        return tuple(filter(None, unread))
 
 
 def _key(name: str) -> str:
@@ -182,7 +179,7 @@ def _key(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _split(words: Sequence[Word]) -> Iterator[Flag]:
+def _split_flags(words: Sequence[Word]) -> Iterator[Flag]:
     """Each word that begins with two dashes, and the words after it."""
     name = ""
     own: list[Word] = []

@@ -1,8 +1,8 @@
-"""The words and operators of a shell script, with the lines that they are written in.
+"""Tokens of a shell script: words, operators and here-documents, with their lines.
 
-Understood are quotations, escapes, `$'...'`, continuations, comments, expansions (kept as they are
-typed), redirections and here-documents: what POSIX calls token recognition (XCU 2.3), and what
-bash adds to it.
+Recognised are quotations, escapes, `$'...'`, continuations, comments, expansions (as source),
+redirections and here-documents.
+Source: POSIX, XCU 2.3 (token recognition), and the additions of bash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Unclosed(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """What separates commands and words, or sends their output elsewhere."""
+    """A separator of commands, a bracket or a redirection."""
 
     text: str
     line: int
@@ -37,15 +37,15 @@ class Operator:
 
 @dataclass(slots=True)
 class HereDocument:
-    """Text that a script hands to a command."""
+    """Text that is the input of a command."""
 
     line: int
     """The first line of the text."""
     end: str
     quoted: bool
-    """Its expansions are not expansions but text."""
+    """Expansions in it are text."""
     tabs: bool
-    """Tabs at the beginning of lines are left out."""
+    """Tabs at the beginning of lines are removed."""
     parts: tuple[Part, ...] = ()
 
 
@@ -58,13 +58,13 @@ def tokens(text: str, line: int = 1) -> list[Token]:
 
 
 def quoted_parts(text: str, line: int = 1) -> list[Part]:
-    """The parts of a text as between double quotes, which it does not end. Raises Unclosed."""
+    """The parts of a text as between double quotes, which do not end it. Raises Unclosed."""
     return _Lexer(text, line).double_quoted("")
 
 
 @dataclass
 class _Lexer:
-    """A place in the text, its line, and the documents that begin on the next one."""
+    """A position in a text, and its line."""
 
     text: str
     line: int
@@ -72,15 +72,15 @@ class _Lexer:
 
     def tokens(self) -> list[Token]:
         out: list[Token] = []
-        waiting: list[HereDocument] = []
+        pending: list[HereDocument] = []
         while self.at < len(self.text):
             char = self.text[self.at]
             if char == "\n":
                 out.append(Operator("\n", self.line))
                 self._advance(1)
-                for document in waiting:
+                for document in pending:
                     self._read_document(document)
-                waiting = []
+                pending = []
             elif char in " \t" or self.text.startswith("\\\n", self.at):
                 self._advance(1 + (char == "\\"))
             elif char == "#":
@@ -88,7 +88,7 @@ class _Lexer:
             else:
                 out.append(self._token())
                 if isinstance(out[-1], HereDocument):
-                    waiting.append(out[-1])
+                    pending.append(out[-1])
         return out
 
     def _token(self) -> Token:
@@ -126,7 +126,7 @@ class _Lexer:
         return Word(tuple(parts) or (Part("", self.line),))
 
     def _special(self, char: str) -> list[Part]:
-        """What begins with a character that means more than itself."""
+        """The parts that begin with a special character."""
         if char == "'":
             return self._single_quoted()
         if char == '"':
@@ -178,7 +178,7 @@ class _Lexer:
         return parts or [Part("", self.line, quoted=True)]
 
     def _double_quoted_character(self) -> list[Part]:
-        """A line's end, an escape or a lone quote inside double quotes."""
+        """A line's end, an escape or another single character inside double quotes."""
         pair = self.text[self.at : self.at + 2]
         escapes = len(pair) == 2 and pair[0] == "\\" and pair[1] in '$`"\\\n'
         text = pair[1] if escapes else pair[0]
@@ -187,7 +187,7 @@ class _Lexer:
         return [] if escapes and text == "\n" else [part]
 
     def _expansion(self, quoted: bool) -> list[Part]:
-        """What begins with $ or `; a lone $ is text."""
+        """The parts that begin with $ or `; a single $ is text."""
         text, at = self.text, self.at
         pair = text[at : at + 2]
         if pair == "$'" and not quoted:
@@ -210,7 +210,7 @@ class _Lexer:
         return [part]
 
     def _expansion_part(self, length: int, quoted: bool) -> Part:
-        """An expansion of that length, as it is typed."""
+        """An expansion of that length, as source."""
         raw = self.text[self.at : self.at + length]
         part = Part(raw, self.line, quoted=quoted, raw=raw, unresolved=True)
         self._advance(length)
@@ -226,7 +226,7 @@ class _Lexer:
         return part
 
     def _balanced(self, at: int) -> int:
-        """The place after the bracket that closes the one at a place."""
+        """The position after the bracket that closes the one at a position."""
         closing, text = [_CLOSING_BRACKETS[self.text[at]]], self.text
         at += 1
         while closing:
@@ -265,7 +265,7 @@ class _Lexer:
         )
 
     def _distance(self, text: str, must: bool = False) -> int:
-        """Characters up to a text; up to the end where there is none and none must be."""
+        """Characters up to a text, or up to the end where it is absent and need not be present."""
         found = self.text.find(text, self.at)
         if found < 0 and must:
             raise Unclosed

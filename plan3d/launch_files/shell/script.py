@@ -1,8 +1,8 @@
-"""What a shell script says to the program that it starts: words with their line numbers.
+"""Contents of a shell script without running it: assignments, commands and here-documents.
 
-Not a shell: assignments, arrays, expansions, conditions and here-documents are understood. What
-depends on a condition or on the world outside the file is marked, so that whoever needs its value
-can refuse it by line.
+Evaluated are assignments, arrays, expansions and conditions. Words that depend on an unknown
+condition or on variables from outside the file are marked, so that readers of their values refuse
+them by line.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from .variables import LONGEST, Value, Variables, read_tokens
 from .words import Part, Word
 
 UNRESOLVED = "$"
-"""Stands for a word of a condition that has no value in the file."""
+"""A word of a condition that has no value in the file."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _LOOPS = ("for", "while", "until", "case", "select")
-_CLOSERS = ("fi", "done", "esac")
-_BREAKS = ("then", "do", "{", "}")
+_ENDS = ("fi", "done", "esac")
+_BODIES = ("then", "do", "{", "}")
 _PREFIXES = ("export", "declare", "local", "readonly", "-a", "-x")
-_WORDS = ("if", "elif", "else", *_LOOPS, *_CLOSERS, *_PREFIXES)
+_WORDS = ("if", "elif", "else", *_LOOPS, *_ENDS, *_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """Text that a script hands to a command."""
+    """A here-document."""
 
     text: str
     line: int
@@ -39,38 +39,38 @@ class Document:
 
 @dataclass
 class Script:
-    """What a script assigns, starts and writes."""
+    """Variables, commands and here-documents of a script."""
 
     file: str
     variables: Variables
     conditional_values: list[Value] = field(default_factory=list)
-    """Values with flags that are assigned under a condition."""
+    """Values with flags that are assigned under an unknown condition."""
     commands: list[list[Word]] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
 
-    def assign(self, name: str, more: bool, made: Value) -> None:
-        """One assignment; under a condition it only casts doubt on the value."""
+    def assign(self, name: str, appends: bool, made: Value) -> None:
+        """Record one assignment; under an unknown condition it makes the value conditional."""
         before = self.variables.values.get(name)
         if made.conditional and "--" in made.text and (before is None or made.text != before.text):
             self.conditional_values.append(replace(made, conditional=False))
             self.variables.values.setdefault(name, Value(()))
             return
-        if more and before is not None:
-            made = _added(before, made)
+        if appends and before is not None:
+            made = _appended(before, made)
         same = before is not None and made.text == before.text
         self.variables.values[name] = replace(made, conditional=made.conditional and not same)
 
     def assigned_words(self) -> list[Word]:
-        """The words of every variable that holds flags, for a fragment that starts nothing."""
-        held = [value for value in self.variables.values.values() if "--" in value.text]
-        return [word for value in held for word in value.all_words]
+        """The words of every variable that holds flags, for a fragment without a command."""
+        values = [value for value in self.variables.values.values() if "--" in value.text]
+        return [word for value in values for word in value.all_words]
 
     def conditional_words(self) -> list[Word]:
-        """The words of every value that is assigned under a condition."""
+        """The words of every value that is assigned under an unknown condition."""
         return [word for value in self.conditional_values for word in value.all_words]
 
 
-def _added(before: Value, made: Value) -> Value:
+def _appended(before: Value, made: Value) -> Value:
     """NAME+=...: more elements, or more text."""
     if before.array or made.array:
         return Value((*before.words, *made.words), True, made.conditional or before.conditional)
@@ -81,19 +81,19 @@ def _added(before: Value, made: Value) -> Value:
 
 
 def read_script(text: str, file: str, line: int = 1) -> Script:
-    """The commands of a script. Raises InputError when it cannot be read as words."""
+    """The contents of a script. Raises InputError where it has no tokens of a shell."""
     if len(text) > LONGEST or "\x00" in text:
         raise InputError(f"{file}: is not a shell script")
     script = Script(file, Variables(file))
-    foreign = "\r\n" in text and text.count("\r\n") == text.count("\n")
-    plain = text.replace("\r\n", "\n") if foreign else text
-    _Reader(read_tokens(plain, file, line), script).read()
+    if text.count("\r\n") == text.count("\n"):
+        text = text.replace("\r\n", "\n")
+    _Reader(read_tokens(text, file, line), script).read()
     return script
 
 
 @dataclass
 class _Reader:
-    """Assignments into values, everything else into commands."""
+    """One pass over the tokens: assignments become values, other words commands."""
 
     tokens: list[Token]
     script: Script
@@ -110,7 +110,8 @@ class _Reader:
             token = self.tokens[self.at]
             self.at += 1
             if isinstance(token, HereDocument):
-                self._document(token)
+                text = self.script.variables.text(Word(token.parts)) if token.parts else ""
+                self.script.documents.append(Document(text, token.line))
             elif isinstance(token, Operator):
                 self._operator(token)
             elif self._structure(token):
@@ -120,21 +121,17 @@ class _Reader:
             elif not self._assignment(token):
                 self._word(token)
 
-    def _document(self, found: HereDocument) -> None:
-        text = self.script.variables.text(Word(found.parts)) if found.parts else ""
-        self.script.documents.append(Document(text, found.line))
-
     def _operator(self, token: Operator) -> None:
-        """Ends of commands; a redirection and its target are no words of one."""
+        """End a command, or skip a redirection and its target."""
         if lexer.REDIRECTION.fullmatch(token.text):
             self.at += self.at < len(self.tokens) and isinstance(self.tokens[self.at], Word)
         else:
             self.starts_command, self.follows_and_or = True, token.text in ("&&", "||")
 
     def _structure(self, token: Word) -> bool:
-        """Conditions, loops and prefixes of assignments."""
+        """Whether a word is a keyword or a prefix of assignments; branches are entered and left."""
         text = token.text if token.unquoted else ""
-        if self.starts_command and text in _BREAKS:
+        if self.starts_command and text in _BODIES:
             self.follows_and_or = False
             return True
         if not self.starts_command or text not in _WORDS:
@@ -146,7 +143,7 @@ class _Reader:
         elif text in _LOOPS:
             self.branches.enter(None)
             self.script.commands.append([])
-        elif text in _CLOSERS:
+        elif text in _ENDS:
             self.branches.leave()
         self.starts_command = text not in _LOOPS
         return True
@@ -169,14 +166,11 @@ class _Reader:
 
     def _assignment(self, token: Word) -> bool:
         first = token.parts[0]
-        found = (
-            _ASSIGN.match(first.text)
-            if self.starts_command and not (first.quoted or first.raw)
-            else None
-        )
-        if not found:
+        literal = self.starts_command and not (first.quoted or first.raw)
+        match = _ASSIGN.match(first.text) if literal else None
+        if not match:
             return False
-        rest = token.without_prefix(found.end())
+        rest = token.without_prefix(match.end())
         here = self.tokens[self.at] if self.at < len(self.tokens) else None
         array = not rest.text and isinstance(here, Operator) and here.text == "("
         words = (
@@ -184,9 +178,9 @@ class _Reader:
             if array
             else [Word(tuple(map(_stored, self.script.variables.expanded_parts(rest))))]
         )
-        doubtful = self.branches.reached is None or self.follows_and_or
-        value = Value(tuple(words), array, doubtful)
-        self.script.assign(found[1], bool(found[2]), value)
+        conditional = self.branches.reached is None or self.follows_and_or
+        value = Value(tuple(words), array, conditional)
+        self.script.assign(match[1], bool(match[2]), value)
         return True
 
     def _array(self) -> list[Word]:
@@ -209,6 +203,6 @@ class _Reader:
 
 
 def _stored(part: Part) -> Part:
-    """A part as a variable keeps it: split and compared with files where the variable is used."""
+    """A part as the value of a variable: quoted where the variable is expanded."""
     literal = not part.raw or part.raw in "{}"
     return replace(part, quoted=False, raw="" if literal else part.raw)

@@ -1,7 +1,7 @@
-"""Variables of a shell script: what they hold, and what expansions of them say.
+"""Variables of a shell script: their values, and the expansion of words.
 
-Understood are `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-default}` and `$((A * B))`; any other
-expansion stays as it is typed.
+Expanded are `$NAME`, `${NAME}`, `${NAME[@]}`, `${NAME:-default}` and `$((A * B))`; any other
+expansion is unresolved and keeps its source.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from .words import Part, Word, split_words
 
 LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
-LONGEST_SUM = 500
-"""Characters of the longest arithmetic expression that is worked out."""
-LONGEST_USUAL = 300
+LONGEST_EXPRESSION = 500
+"""Characters of the longest arithmetic expression that is evaluated."""
+LONGEST_DEFAULT = 300
 """Characters of the longest default of a variable that is read."""
 _VARIABLE = re.compile(
-    r"\$(?P<bare>\w+)|\$\{(?P<name>\w+)(?:\[(?P<all>[@*])\])?(?::?[-=](?P<usual>.*))?\}", re.S
+    r"\$(?P<bare>\w+)|\$\{(?P<name>\w+)(?:\[(?P<all>[@*])\])?(?::?[-=](?P<default>.*))?\}", re.S
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a variable holds: the elements of an array, or one text."""
+    """The value of a variable: the elements of an array, or one text."""
 
     words: tuple[Word, ...]
     array: bool = False
     conditional: bool = False
-    """It is assigned under a condition."""
+    """It was assigned under a condition that is unknown."""
 
     @property
     def text(self) -> str:
@@ -43,7 +43,7 @@ class Value:
 
     @property
     def all_words(self) -> list[Word]:
-        """The words that a value is used for: its elements, or its text split."""
+        """The words of an unquoted expansion: its elements, or its text split."""
         if self.array:
             return list(self.words)
         return [made for word in self.words for made in split_words(word.parts)]
@@ -53,20 +53,20 @@ class Value:
         words = " ".join(word.source for word in self.words)
         return f"{name}=({words})" if self.array else f"{name}={words}"
 
-    def elements(self, every: str | None) -> tuple[Word, ...]:
-        """The elements that `${NAME}` stands for, or `${NAME[@]}` with every one."""
-        return self.words if every or not self.array else self.words[:1]
+    def elements(self, subscript: str | None) -> tuple[Word, ...]:
+        """The elements of `${NAME[@]}`, or of `${NAME}` without a subscript: the first."""
+        return self.words if subscript or not self.array else self.words[:1]
 
 
 @dataclass
 class Variables:
-    """The variables of a script, and words with them replaced."""
+    """The variables of a script, and the expansion of words."""
 
     file: str
     values: dict[str, Value] = field(default_factory=dict)
     """In the order of assignment."""
     expanded_characters: int = 0
-    """Characters that variables were replaced by."""
+    """Characters that expansions produced."""
 
     def words(self, word: Word) -> list[Word]:
         """The arguments that a shell makes of a word: expanded, then split."""
@@ -78,21 +78,22 @@ class Variables:
         return [made for parts in fields for made in split_words(parts)]
 
     def text(self, word: Word) -> str:
-        """What a word says when it is not split."""
+        """The text of a word that is not split."""
         return "".join(part.text for part in self.expanded_parts(word))
 
     def required_assignments(self, word: Word) -> tuple[str, ...]:
-        """The assignments of this file that the open expansions of a word ask the shell for."""
-        found: set[str] = set()
-        waiting = [word]
-        while waiting:
-            parts = [part for part in waiting.pop().parts if part.unresolved]
-            named = {name for part in parts for name in _NAME.findall(part.raw)} - found
-            for name in named & self.values.keys():
-                found.add(name)
-                waiting += self.values[name].words
-        own = [(name, value) for name, value in self.values.items() if name in found]
-        return tuple(value.source(name) for name, value in own if not value.conditional)
+        """The assignments of this file that the unresolved expansions of a word refer to, and those
+        that these refer to."""
+        names: set[str] = set()
+        queue = [word]
+        while queue:
+            parts = [part for part in queue.pop().parts if part.unresolved]
+            referred = {name for part in parts for name in _NAME.findall(part.raw)} - names
+            for name in referred & self.values.keys():
+                names.add(name)
+                queue += self.values[name].words
+        values = [(name, value) for name, value in self.values.items() if name in names]
+        return tuple(value.source(name) for name, value in values if not value.conditional)
 
     def expanded_parts(self, word: Word) -> list[Part]:
         """The expanded parts of a word that is not split."""
@@ -113,8 +114,8 @@ class Variables:
             return [[known if number else part]]
         found = _VARIABLE.fullmatch(part.raw)
         value = self.values.get(found["name"] or found["bare"]) if found else None
-        if found and value is None and found["usual"] is not None:
-            return [[self._default(part, found["usual"])]]
+        if found and value is None and found["default"] is not None:
+            return [[self._default(part, found["default"])]]
         if found is None or value is None:
             return [[part]]
         if value.conditional:
@@ -129,40 +130,40 @@ class Variables:
         return fields or [[Part("", part.line, quoted=True)] if one else []]
 
     def _count_characters(self, fields: list[list[Part]]) -> None:
-        """Count what variables were replaced by; InputError where it is more than any script's."""
+        """Count the characters of expansions; InputError where they are more than LONGEST."""
         self.expanded_characters += sum(len(part.text) + 1 for parts in fields for part in parts)
         if self.expanded_characters > LONGEST:
             raise InputError(f"{self.file}: a variable is longer than {LONGEST} characters")
 
-    def _default(self, part: Part, usual: str) -> Part:
-        """The value that a variable has unless it is set outside."""
-        if len(usual) > LONGEST_USUAL:
+    def _default(self, part: Part, default: str) -> Part:
+        """The default of a variable that the file does not assign."""
+        if len(default) > LONGEST_DEFAULT:
             return part
-        typed = not part.quoted and any(char in usual for char in "'\"\\")
-        tokens = read_tokens(usual, self.file, part.line) if typed else []
+        typed = not part.quoted and any(char in default for char in "'\"\\")
+        tokens = read_tokens(default, self.file, part.line) if typed else []
         single = tokens[0] if len(tokens) == 1 else None
         word = (
             single
             if isinstance(single, Word)
-            else Word(tuple(lexer.quoted_parts(usual, part.line)))
+            else Word(tuple(lexer.quoted_parts(default, part.line)))
         )
-        whole = self.expanded_parts(word)
-        text = "".join(own.text for own in whole)
+        expanded = self.expanded_parts(word)
+        text = "".join(own.text for own in expanded)
         if (
             not text
-            or any(own.unresolved or own.conditional for own in whole)
+            or any(own.unresolved or own.conditional for own in expanded)
             or (typed and single is None)
         ):
             return part
-        lost = typed or any(own.unresolved for own in word.parts)
-        raw, quoted = "" if lost else part.raw, part.quoted or typed
+        literal = typed or any(own.unresolved for own in word.parts)
+        raw, quoted = "" if literal else part.raw, part.quoted or typed
         return replace(part, text=text, unresolved=False, raw=raw, quoted=quoted)
 
     def _arithmetic(self, text: str) -> str:
         """The value of an arithmetic expression; '' where it is none of known numbers."""
         plain = re.sub(r"[\s${}]", "", text)
-        known = _NAME.sub(lambda m: self._number(m[0]), plain[:LONGEST_SUM])
-        if len(plain) > LONGEST_SUM or len(known) > LONGEST_SUM:
+        known = _NAME.sub(lambda m: self._number(m[0]), plain[:LONGEST_EXPRESSION])
+        if len(plain) > LONGEST_EXPRESSION or len(known) > LONGEST_EXPRESSION:
             return ""
         try:
             return str(_number(ast.parse(known, mode="eval").body))
@@ -183,9 +184,9 @@ def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
         raise InputError(f"{file}: a quotation or an escape is not closed") from None
 
 
-def _quoted_as(own: Part, part: Part) -> Part:
-    """A part of a variable's value where the variable is used."""
-    return replace(own, quoted=part.quoted and own.raw != "~")
+def _quoted_as(own: Part, expansion: Part) -> Part:
+    """A part of a variable's value, quoted as the expansion is."""
+    return replace(own, quoted=expansion.quoted and own.raw != "~")
 
 
 def _number(node: ast.expr) -> int:

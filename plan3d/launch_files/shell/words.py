@@ -1,7 +1,7 @@
-"""Words of a shell: what they say, and how a shell is told the same.
+"""Words of a shell script: text, quotation and expansions, and their shell source.
 
-A word is made of parts: text, typed or quoted, and expansions. An expansion whose value is not in
-the file stays as it was typed, live where it was live and in quotes where it was in quotes.
+A word is made of parts: text, quoted or not, and expansions. An expansion whose value is not in
+the file keeps its source, quoted where it was quoted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 _GLOBS = re.compile(r"([*?[\]]+)")
-"""Characters that stand for names of files where they are not quoted."""
+"""Characters of file name patterns, where they are not quoted."""
 _SPACES = re.compile(r"([ \t\n]+)")
 
 
@@ -21,20 +21,20 @@ class Part:
     """A piece of a word from one line of a file."""
 
     text: str
-    """What it says; the source of an expansion that is open."""
+    """Its text; the source of an expansion that is unresolved."""
     line: int
     quoted: bool = False
-    """It is neither split into words nor compared with names of files."""
+    """It is neither split into words nor a pattern of file names."""
     raw: str = ""
-    """The source of an expansion (`$1`, `${N:-4}`) or of what else a shell replaces (`~`)."""
+    """The source of an expansion (`$1`, `${N:-4}`) or of other text that a shell replaces."""
     unresolved: bool = False
-    """Only the shell knows what it says."""
+    """Its value is not in the file."""
     conditional: bool = False
-    """It says so under a condition."""
+    """Its value was assigned under a condition that is unknown."""
 
     @property
     def source(self) -> str:
-        """How a shell is told the same."""
+        """Shell source with the same meaning."""
         if self.raw:
             return f'"{self.raw}"' if self.quoted else self.raw
         if self.quoted:
@@ -53,17 +53,17 @@ class Word:
 
     @classmethod
     def of(cls, text: str, line: int = 1) -> Word:
-        """A word that says just this."""
+        """A word with this text."""
         return cls((Part(text, line, quoted=True),))
 
     @property
     def text(self) -> str:
-        """What it says, open expansions as they were typed."""
+        """Its text, with the source of unresolved expansions."""
         return "".join(part.text for part in self.parts)
 
     @property
     def source(self) -> str:
-        """How a shell is told the same."""
+        """Shell source with the same meaning."""
         return "".join(part.source for part in _merged(self.parts)) or "''"
 
     @property
@@ -73,31 +73,31 @@ class Word:
 
     @property
     def unresolved(self) -> bool:
-        """Whether only the shell knows what it says."""
+        """Whether a part of it is unresolved."""
         return any(part.unresolved for part in self.parts)
 
     @property
     def conditional(self) -> bool:
-        """Whether it says so under a condition."""
+        """Whether a part of it was assigned under a condition that is unknown."""
         return any(part.conditional for part in self.parts)
 
     @property
     def unquoted(self) -> bool:
-        """Whether it is plain text without quotation: what can be a keyword or an assignment."""
+        """Whether it has neither quotation nor expansion, so that it can be a keyword."""
         return not any(part.quoted or part.raw not in ("", *"~{}") for part in self.parts)
 
     def without_prefix(self, characters: int) -> Word:
         """The word without its first characters."""
-        left, kept = characters, []
+        left, parts = characters, []
         for part in self.parts:
             if left < len(part.text) and not (left and part.raw):
-                kept.append(replace(part, text=part.text[left:]))
+                parts.append(replace(part, text=part.text[left:]))
             left = max(left - len(part.text), 0)
-        return Word(tuple(kept) or (Part("", self.line, quoted=True),))
+        return Word(tuple(parts) or (Part("", self.line, quoted=True),))
 
 
 def quote(text: str) -> str:
-    """Text as a shell reads it back, on one line and printable."""
+    """Text as shell source, on one line and printable."""
     if text.isprintable():
         return shlex.quote(text)
     out = []
@@ -112,7 +112,7 @@ def quote(text: str) -> str:
 
 
 def _merged(parts: Iterable[Part]) -> list[Part]:
-    """The parts with neighbours that are quoted in the same way made one."""
+    """The parts, with neighbours merged that are quoted alike."""
     out: list[Part] = []
     for part in parts:
         last = out[-1] if out else None
@@ -124,7 +124,7 @@ def _merged(parts: Iterable[Part]) -> list[Part]:
 
 
 def split_words(parts: Sequence[Part]) -> list[Word]:
-    """The words that a shell makes of expanded parts: unquoted white space separates them."""
+    """The words of expanded parts: unquoted white space separates them."""
     words: list[list[Part]] = [[]]
     for part in parts:
         if part.quoted or part.unresolved or not _SPACES.search(part.text):

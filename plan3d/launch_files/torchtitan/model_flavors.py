@@ -1,4 +1,4 @@
-"""The models that torchtitan has: named flavors, and others of the shape of Llama 3.
+"""Models of torchtitan: its flavors, and new flavors of llama3.
 
 Source: torchtitan 0.2.2 and 0.3.0, torchtitan/models: the flavors of llama3, llama4, qwen3, gpt_oss
 and deepseek_v3, and how the width of the MLP follows from dim, ffn_dim_multiplier and multiple_of.
@@ -23,9 +23,9 @@ FLAVORS = {
     ("llama3", "405B"): "llama-3.1-405b",
     ("deepseek_v3", "671B"): "deepseek-v3",
 }
-"""Presets of plan3d by torchtitan's model and flavor, of those that are written."""
+"""Presets by torchtitan's model and flavor, of the flavors that are written."""
 WRITTEN = ", ".join(map(" ".join, FLAVORS))
-"""These flavors as a message lists them."""
+"""The flavors that are written, for messages."""
 _UNWRITTEN = {
     ("qwen3", "0.6B"): "qwen3-0.6b",
     ("qwen3", "1.7B"): "qwen3-1.7b",
@@ -44,13 +44,13 @@ UNWRITTEN_0_2 = _UNWRITTEN | {
     ("llama4", "17bx16e_irope"): "llama-4-scout",
     ("llama4", "17bx128e_irope"): "llama-4-maverick",
 }
-"""Presets by flavor, of those that 0.2 ships and plan3d does not write."""
+"""Presets by flavor of 0.2 that plan3d does not write."""
 UNWRITTEN_0_3 = _UNWRITTEN | {
     ("llama3", "1B"): "llama-3.2-1b",
     ("llama3", "3B"): "llama-3.2-3b",
     ("deepseek_v3", "671B with num_mtp_layers=1"): "deepseek-v3",
 }
-"""The same of 0.3."""
+"""Presets by flavor of 0.3 that plan3d does not write."""
 FLEXIBLE = frozenset((("deepseek_v3", "671B"),))
 """Flavors whose attn_type is flex in 0.2."""
 LLAMA = frozenset(
@@ -67,7 +67,7 @@ LLAMA = frozenset(
 
 @cache
 def flavor_model(name: str, flavor: str) -> Model | None:
-    """The model of a flavor, which has no multi-token prediction; None for an unknown one."""
+    """The model of a flavor, without multi-token prediction; None for an unknown one."""
     preset = FLAVORS.get((name, flavor))
     return replace(Model.preset(preset), mtp_layers=0) if preset else None
 
@@ -75,8 +75,8 @@ def flavor_model(name: str, flavor: str) -> Model | None:
 def flavor_of(model: Model) -> tuple[str, str]:
     """torchtitan's model and flavor; ('llama3', the model's name) where it has none."""
     for name, flavor in FLAVORS:
-        known = flavor_model(name, flavor)
-        if known is not None and same_shape(model, known):
+        shipped = flavor_model(name, flavor)
+        if shipped is not None and same_shape(model, shipped):
             return name, flavor
     return "llama3", model.name
 
@@ -91,38 +91,39 @@ def is_flexible(model: Model) -> bool:
     return flavor_of(model) in FLEXIBLE
 
 
-def missing(model: Model) -> list[str]:
+def missing_features(model: Model) -> list[str]:
     """Features that neither a written flavor nor a new flavor of llama3 has."""
     return [] if is_flavor(model) else [f for f in features(model) if f not in LLAMA]
 
 
 def refusal(model: Model, title: str, unwritten: Mapping[tuple[str, str], str]) -> str:
-    """Why no file of a model is written for a version that ships these flavors beside those that
-    are."""
-    shipped = (key for key, name in unwritten.items() if same_shape(model, Model.preset(name)))
-    known, rest = next(shipped, None), replace(model, mtp_layers=0)
-    if known is not None:
-        said = f"{title} has {model.name} as {' '.join(known)}, which plan3d does not write yet"
-    elif is_flavor(rest):
-        own = " ".join(flavor_of(rest))
-        said = f"{own} of {title} has no {shape.MTP}, which {model.name} has"
+    """Why no file of a model is written for a version; `unwritten` are its flavors that plan3d does
+    not write."""
+    matching = (key for key, name in unwritten.items() if same_shape(model, Model.preset(name)))
+    shipped, without_mtp = next(matching, None), replace(model, mtp_layers=0)
+    if shipped is not None:
+        reason = f"{title} has {model.name} as {' '.join(shipped)}, which plan3d does not write yet"
+    elif is_flavor(without_mtp):
+        flavor = " ".join(flavor_of(without_mtp))
+        reason = f"{flavor} of {title} has no {shape.MTP}, which {model.name} has"
     else:
-        said = f"plan3d does not write {' or '.join(missing(model))} of {model.name} for {title}"
+        features_text = " or ".join(missing_features(model))
+        reason = f"plan3d does not write {features_text} of {model.name} for {title}"
     others = ", ".join(sorted({name for name, _ in unwritten}))
     return (
-        f"{said}; written: {WRITTEN}, and for 0.2 other shapes of Llama 3; not yet: other flavors "
-        f"of {others}"
+        f"{reason}; written: {WRITTEN}, and for 0.2 other shapes of Llama 3; not yet: other "
+        f"flavors of {others}"
     )
 
 
 def registration(model: Model) -> list[str]:
-    """Comments that say how 0.2 learns a flavor it does not ship."""
+    """Comments with the code that adds a flavor to 0.2, where it does not ship the model."""
     if is_flavor(model):
         return []
     a, mlp = shape_of(model).attention, shape_of(model).mlp
     assert mlp is not None
-    usual = 8 * model.hidden // 3
-    factor = f", ffn_dim_multiplier={mlp.ffn / usual!r}" if mlp.ffn < usual else ""
+    default_ffn = 8 * model.hidden // 3
+    factor = f", ffn_dim_multiplier={mlp.ffn / default_ffn!r}" if mlp.ffn < default_ffn else ""
     return [
         "# torchtitan ships no such model: add to llama3_args in torchtitan/models/llama3:",
         f"#     {toml_string(one_line(model.name))}: TransformerModelArgs(",

@@ -1,4 +1,4 @@
-"""What torchtitan refuses: rules of 0.2, rules of 0.3, and those that they share.
+"""Rules of torchtitan 0.2 and 0.3.
 
 Source: torchtitan 0.2.2, config/job_config.py, distributed/parallel_dims.py,
 distributed/pipeline_parallel.py, models/llama3/infra/parallelize.py; 0.3.0, trainer.py; torch,
@@ -15,31 +15,32 @@ import numpy as np
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
 
-from ..common_rules import allowed_values, field_text, whole_key_heads
+from ..common_rules import field_text, one_of, whole_key_heads
 from .keys import FLOAT8_RECIPES, NOT_COMPILED, ROTATIONS, SCHEDULES
-from .model_flavors import WRITTEN, is_flavor, is_flexible, missing, refusal
+from .model_flavors import WRITTEN, is_flavor, is_flexible, missing_features, refusal
 
 FLOAT8 = tuple(FLOAT8_RECIPES.values())
 PRECISIONS = (*FLOAT8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
 
 
 def common_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[Rule, ...]:
-    """What 0.2 and 0.3 both refuse; `unwritten` are flavors of the version that are not written."""
+    """Rules of both versions; `unwritten` are flavors of the version that plan3d does not write."""
     return (*_model_rules(title, unwritten), *_recipe_rules(title), *_overlap_rules(title))
 
 
 def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[Rule, ...]:
-    """Models that are not written, and what cannot be split or scheduled."""
+    """Rules of models, schedules and micro-batches."""
     return (
         Rule(
             "torchtitan-model",
             (),
-            lambda p, t: not missing(t.model),
+            lambda p, t: not missing_features(t.model),
             lambda p, t: refusal(t.model, title, unwritten),
         ),
-        allowed_values(
+        one_of(
             "torchtitan-schedule",
             "schedule",
             SCHEDULES,
@@ -84,15 +85,13 @@ def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[
 
 
 def _recipe_rules(title: str) -> tuple[Rule, ...]:
-    """Formats, optimizer, recompute and sharding."""
+    """Rules of number formats, optimizer, sharding and offloading."""
     return (
-        allowed_values(
-            "torchtitan-precision", "precision", PRECISIONS, f"{title} has no such recipe"
-        ),
-        allowed_values(
+        one_of("torchtitan-precision", "precision", PRECISIONS, f"{title} has no such recipe"),
+        one_of(
             "torchtitan-optimizer", "optimizer", (Optimizer.ADAM,), f"{title} has Adam and AdamW"
         ),
-        allowed_values(
+        one_of(
             "torchtitan-sharding",
             "zero",
             (0, 3, 2),
@@ -110,7 +109,7 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
                 "nearest: both 0 or 100"
             ),
         ),
-        allowed_values(
+        one_of(
             "torchtitan-offloaded-activations",
             "offload_activations",
             (0,),
@@ -125,7 +124,7 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
                 f"nearest: shard={max(p.shard // p.cp, 1) * p.cp}"
             ),
         ),
-        allowed_values(
+        one_of(
             "torchtitan-buckets",
             "bucket_parameters",
             (0,),
@@ -134,18 +133,18 @@ def _recipe_rules(title: str) -> tuple[Rule, ...]:
     )
 
 
-def _several(p: Any) -> Any:
-    """Whether ranks hold the same weights."""
+def _has_replicas(p: Plan) -> Any:
+    """Whether several ranks have the same weights."""
     return p.dp * p.cp > 1
 
 
 def _overlap_rules(title: str) -> tuple[Rule, ...]:
-    """FSDP2 and the pipeline runtime always overlap."""
+    """Rules of overlaps: FSDP2 and the pipeline runtime always overlap."""
     return (
         Rule(
             "torchtitan-gradient-overlap",
             ("overlap_grad_reduce", "dp", "cp"),
-            lambda p, t: p.overlap_grad_reduce == _several(p),
+            lambda p, t: p.overlap_grad_reduce == _has_replicas(p),
             lambda p, t: (
                 f"{field_text(p, 'overlap_grad_reduce')}: {title} always overlaps gradient "
                 "reduction; nearest: overlap_grad_reduce=1"
@@ -154,7 +153,9 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
         Rule(
             "torchtitan-gather-overlap",
             ("overlap_param_gather", "zero", "dp", "cp"),
-            lambda p, t: (p.zero == 1) | (p.overlap_param_gather == (_several(p) & (p.zero > 1))),
+            lambda p, t: (
+                (p.zero == 1) | (p.overlap_param_gather == (_has_replicas(p) & (p.zero > 1)))
+            ),
             lambda p, t: (
                 f"{field_text(p, 'overlap_param_gather')}: FSDP2 always prefetches, DDP has "
                 f"nothing to; nearest: overlap_param_gather={int(p.zero > 1)}"
@@ -173,7 +174,7 @@ def _overlap_rules(title: str) -> tuple[Rule, ...]:
 
 
 RULES_0_2 = (
-    allowed_values(
+    one_of(
         "torchtitan-context",
         "cp_comm",
         ROTATIONS.values(),
@@ -200,7 +201,7 @@ RULES_0_2 = (
     Rule(
         "torchtitan-expert-sharding",
         ("ep", "zero", "dp", "cp"),
-        lambda p, t: (p.ep == 1) | ((p.zero > 0) & _several(p)),
+        lambda p, t: (p.ep == 1) | ((p.zero > 0) & _has_replicas(p)),
         lambda p, t: (
             f"{field_text(p, 'ep')} {field_text(p, 'zero')} on dp x cp = {p.dp * p.cp} ranks: 0.2 "
             "shards the rest of a model with experts by FSDP; nearest: ep=1, or zero=2 and dp x "
@@ -257,7 +258,7 @@ RULES_0_2 = (
 """Rules of 0.2 alone."""
 
 RULES_0_3 = (
-    allowed_values(
+    one_of(
         "torchtitan-recompute",
         "recompute",
         (Recompute.NONE, Recompute.FULL),
@@ -266,7 +267,7 @@ RULES_0_3 = (
     Rule(
         "torchtitan-flavor",
         (),
-        lambda p, t: is_flavor(t.model) or bool(missing(t.model)),
+        lambda p, t: is_flavor(t.model) or bool(missing_features(t.model)),
         lambda p, t: (
             f"0.3 builds shapes in code, and plan3d writes none like {t.model.name}; nearest: "
             f"--version 0.2, or a flavor: {WRITTEN}"
@@ -286,10 +287,8 @@ RULES_0_3 = (
             f"{field_text(p, 'cp_comm')}: 0.3 gathers keys and values; nearest: cp_comm=all-gather"
         ),
     ),
-    allowed_values(
-        "torchtitan-dispatch", "expert_dispatch", (0,), "0.3 has its dispatchers in the model"
-    ),
-    allowed_values("torchtitan-expert-overlap", "overlap_ep", (0,), "0.3 has no such overlap"),
+    one_of("torchtitan-dispatch", "expert_dispatch", (0,), "0.3 has its dispatchers in the model"),
+    one_of("torchtitan-expert-overlap", "overlap_ep", (0,), "0.3 has no such overlap"),
     Rule(
         "torchtitan-replicas-cp",
         ("zero", "cp"),

@@ -1,4 +1,4 @@
-"""How torchtitan spells what a plan says in one field or in none, and what its spelling means.
+"""Numbers of a plan as keys of torchtitan, and back.
 
 Source: torchtitan 0.2.2, config/job_config.py, distributed/pipeline_parallel.py (split of layers);
 0.3.0, trainer.py.
@@ -23,16 +23,16 @@ EAGER = {
     "model": {"norm_bytes": 32.0},
     "loss": {"logit_bytes": 14.0, "kept_logit_bytes": 6.0},
 }
-"""Fields of Software by part that is not compiled: norms in fp32 by kernels of their own, as in
+"""Fields of Software by part that is not compiled: norms in fp32 as separate kernels, as in
 published runs (runs/run_stack.py), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
 
 
 def to_keys(n: Numbers, task: Task, head: str) -> Numbers:
     """The numbers with those of the keys; `head` is the name of the LM head.
 
-    With a pipeline the local batch holds every micro-batch of a step. torchtitan's own split gives
-    the first and the last stage a layer less: even stages switch that off, and others name the
-    modules of every chunk.
+    With a pipeline the local batch holds every micro-batch of a step. By default torchtitan gives
+    the first and the last stage a layer less: equal stages switch that off, others name the modules
+    of every chunk.
     """
     n.family, n.flavor = flavor_of(task.model)
     n.float8, n.pure_bf16 = (
@@ -46,29 +46,29 @@ def to_keys(n: Numbers, task: Task, head: str) -> Numbers:
     n.stage_batch = n.micro_batch
     n.shard_degree = (n.shard // n.cp or n.dp) if n.zero else 1
     n.replicate_degree, n.reshard_stage = n.dp // n.shard_degree, n.zero
-    n.stage_modules = modules(n.chunks, head) if len(set(n.chunks)) > 1 else None
+    n.stage_modules = stage_modules(n.chunks, head) if len(set(n.chunks)) > 1 else None
     n.first_stage_less, n.last_stage_less, n.layers_per_chunk = 0, 0, n.chunks[0]
     n.selective_option = BY_OPERATION
     return n
 
 
-def modules(chunks: tuple[int, ...], head: str) -> list[list[str]]:
-    """The modules of every chunk in model order."""
-    out, at = [], 0
+def stage_modules(chunks: tuple[int, ...], head: str) -> list[list[str]]:
+    """The modules of every chunk in model order; `head` is the name of the LM head."""
+    out, first = [], 0
     for layers in chunks:
-        out.append([f"layers.{i}" for i in range(at, at + layers)])
-        at += layers
+        out.append([f"layers.{i}" for i in range(first, first + layers)])
+        first += layers
     out[0].insert(0, "tok_embeddings")
     out[-1] += ["norm", head]
     return out
 
 
 def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
-    """What the keys of 0.2 mean. Raises InputError naming the key that is wrong."""
+    """Add the plan of a job of 0.2. Raises InputError naming the key that is wrong."""
     n.sequence_parallel = n.tp > 1
-    _sharding(n)
-    _stages(job, n, launch, model.layers)
-    _batch(job, n)
+    _read_sharding(n)
+    _read_stages(job, n, launch, model.layers)
+    _read_batch(job, n)
     n.overlap_ep = n.overlap_ep and n.schedule == schedule_code("dualpipe-v")
     for part in ALL_PARTS:
         if not n.compile_enabled or part not in n.compile_parts:
@@ -80,31 +80,31 @@ def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     if optimizer not in ("Adam", "AdamW"):
         job.claim("optimizer.name")
         launch.unmodelled["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"
-    _recompute(job, n, launch, model)
+    _read_recompute(job, n, launch, model)
 
 
-def _recompute(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
-    """Recompute that a plan can say; other is left open."""
+def _read_recompute(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
+    """Recompute; what no plan can have is noted as unmodelled."""
     if n.recompute in (Recompute.NONE, Recompute.FULL):
         return
-    option = n.recompute == Recompute.SELECTIVE
-    if option and n.selective_option == BY_OPERATION:
+    selective = n.recompute == Recompute.SELECTIVE
+    if selective and n.selective_option == BY_OPERATION:
         if not any(kind.experts for kind in model.kinds):
             return
         why, nearest = ", which is not modelled for experts", ""
     else:
         why, nearest = ", which no plan has", f", or selective_ac_option {BY_OPERATION}"
-    key = "selective_ac_option" if option else "mode"
-    said = "is" if job.contains(f"activation_checkpoint.{key}") else "is by default"
-    what = n.selective_option if option else n.recompute
+    key = "selective_ac_option" if selective else "mode"
+    verb = "is" if job.contains(f"activation_checkpoint.{key}") else "is by default"
+    value = n.selective_option if selective else n.recompute
     launch.unmodelled["recompute"] = (
-        f"$.activation_checkpoint.{key} {said} {what}{why} (nearest: mode none or full{nearest})"
+        f"$.activation_checkpoint.{key} {verb} {value}{why} (nearest: mode none or full{nearest})"
     )
     n.recompute = Recompute.NONE
 
 
-def _sharding(n: Numbers) -> None:
-    """Data ranks, what they shard, and the overlaps that follow."""
+def _read_sharding(n: Numbers) -> None:
+    """Data ranks, ZeRO stage, offloading and overlaps."""
     if n.shard_degree is not None:
         n.dp = n.replicate_degree * n.shard_degree
         n.gpus = n.tp * n.cp * n.pp * n.dp
@@ -116,7 +116,7 @@ def _sharding(n: Numbers) -> None:
     n.offload_optimizer = n.offload_parameters = 100 * n.cpu_offload
 
 
-def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
+def _read_stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
     """Schedule and chunks."""
     if n.pp == 1:
         n.virtual_stages, n.overlap_p2p = 1, 0
@@ -132,7 +132,7 @@ def _stages(job: Document, n: Numbers, launch: Launch, layers: int) -> None:
 
 
 def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
-    """Layers of each chunk: of the named modules, else of torchtitan's own split."""
+    """Layers of each chunk: of the modules that are named, or of torchtitan's split."""
     if n.stage_modules is not None:
         names = [part if isinstance(part, list) else [] for part in n.stage_modules]
         chunks = tuple(sum(str(name).startswith("layers.") for name in part) for part in names)
@@ -141,20 +141,21 @@ def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
             why = f"{has} and {layers} layers are needed"
             raise job.value_error("parallelism.module_fqns_per_model_part", why)
         return chunks
-    less, single = (n.first_stage_less, n.last_stage_less), bool(most_chunks(n.schedule) == 1)
+    less, one_chunk = (n.first_stage_less, n.last_stage_less), bool(most_chunks(n.schedule) == 1)
     total = layers + sum(less)
-    stages = n.pp * (1 if single else 2)
+    stages = n.pp * (1 if one_chunk else 2)
     stages = -(-total // n.layers_per_chunk) if n.layers_per_chunk else stages
-    wrong = stages % n.pp or stages > MOST_LAYERS or (single and stages > n.pp)
-    chunks = () if wrong else split(total, stages, less)
+    wrong = stages % n.pp or stages > MOST_LAYERS or (one_chunk and stages > n.pp)
+    chunks = () if wrong else layers_of_chunks(total, stages, less)
     if wrong or min(chunks) < 0:
         why = f"makes {stages} chunks of {layers} layers for {n.pp} stages"
         raise job.value_error("parallelism.pipeline_parallel_layers_per_stage", why)
     return chunks
 
 
-def split(total: int, stages: int, less: tuple[int, int]) -> tuple[int, ...]:
-    """torchtitan's split: embedding and head count as layers, the first stages get the rest."""
+def layers_of_chunks(total: int, stages: int, less: tuple[int, int]) -> tuple[int, ...]:
+    """torchtitan's split, where embedding and head count as layers and the first chunks get the
+    remainder."""
     each, more = divmod(total, stages)
     out = [each + (stage < more) for stage in range(stages)]
     out[0] -= less[0]
@@ -162,7 +163,7 @@ def split(total: int, stages: int, less: tuple[int, int]) -> tuple[int, ...]:
     return tuple(out)
 
 
-def _batch(job: Document, n: Numbers) -> None:
+def _read_batch(job: Document, n: Numbers) -> None:
     """Micro-batch and sequences of a step."""
     if n.pp == 1:
         n.micro_batch, n.accumulation = n.local_batch, None if n.global_batch else 1

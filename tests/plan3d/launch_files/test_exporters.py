@@ -26,7 +26,7 @@ from plan3d.launch_files.torchtitan.model_flavors import (
     UNWRITTEN_0_2,
     UNWRITTEN_0_3,
     flavor_model,
-    missing,
+    missing_features,
     registration,
 )
 from plan3d.simulator.base.errors import InputError
@@ -645,7 +645,7 @@ def test_models_that_are_not_written_are_told_from_those_that_torchtitan_lacks(
 @pytest.mark.parametrize("unwritten", [UNWRITTEN_0_2, UNWRITTEN_0_3])
 def test_flavors_that_are_not_written_are_models_that_are_refused(unwritten):
     for preset in unwritten.values():
-        assert missing(Model.preset(preset))
+        assert missing_features(Model.preset(preset))
 
 
 @pytest.mark.parametrize(

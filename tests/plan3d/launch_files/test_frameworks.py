@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plan3d
-from plan3d.launch_files.common_rules import allowed_values
+from plan3d.launch_files.common_rules import one_of
 from plan3d.launch_files.exporter import (
     Exporter,
     Form,
@@ -298,7 +298,7 @@ def mine():
     form = Form(
         "1.0",
         "mine",
-        (allowed_values("mine-stages", "pp", (1,), "no stages"),),
+        (one_of("mine-stages", "pp", (1,), "no stages"),),
         lambda t, p, k: "x",
     )
     register_exporter(Exporter("mine", (form,)))

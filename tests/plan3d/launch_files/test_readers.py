@@ -20,7 +20,7 @@ from plan3d.launch_files.launch_file import (
 from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.launch_files.shape import blocks, same_shape
 from plan3d.launch_files.shell.conditions import Branches, condition_truth
-from plan3d.launch_files.torchtitan.spelling import split
+from plan3d.launch_files.torchtitan.spelling import layers_of_chunks
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
@@ -413,7 +413,7 @@ def test_torchtitan_defaults():
     assert plan.sequence_parallel == 1
     assert same_shape(launch.model, Model.preset("llama-3.1-8b"))
     assert [k.text for k in launch.unread] == ["1000"]
-    assert split(34, 4, [1, 1]) == (8, 9, 8, 7)
+    assert layers_of_chunks(34, 4, [1, 1]) == (8, 9, 8, 7)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from plan3d.cli.main import main
 from plan3d.launch_files import registry
-from plan3d.launch_files.common_rules import allowed_values
+from plan3d.launch_files.common_rules import one_of
 from plan3d.launch_files.exporter import Exporter, Form, heading
 from plan3d.launch_files.launch_file import Launch
 from plan3d.launch_files.numbers import fill_launch, numbers_of
@@ -50,7 +50,7 @@ def read_mine(text, file, given):
 
 
 MINE = Exporter(
-    "mine", (Form("1", "mine 1", (allowed_values("mine-zero", "zero", (1,), "it is"),), write),)
+    "mine", (Form("1", "mine 1", (one_of("mine-zero", "zero", (1,), "it is"),), write),)
 )
 """A framework in one table."""
 
