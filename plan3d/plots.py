@@ -8,7 +8,7 @@ from plan3d.simulator.reporting import plots
 from plan3d.simulator.reporting.palette import Picture, figure
 from plan3d.simulator.reporting.report import stage_records
 from plan3d.simulator.step.costs import Costs
-from plan3d.simulator.uncertainty.memory import sure_share
+from plan3d.simulator.uncertainty.memory import fitting_share
 
 __all__ = ["Picture", "memory", "waterfall"]
 
@@ -23,5 +23,5 @@ def waterfall(costs: Costs) -> Picture:
 def memory(costs: Costs) -> Picture:
     """Bytes of every pipeline rank of one plan beside those of a GPU."""
     drawn, one = figure(6.5, 4.6), costs.row()
-    plots.memory_bars(drawn.add_subplot(), stage_records(one), one.capacity, sure_share(one))
+    plots.memory_bars(drawn.add_subplot(), stage_records(one), one.capacity, fitting_share(one))
     return Picture(drawn)

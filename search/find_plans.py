@@ -80,8 +80,8 @@ def find_plans(
     `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
     `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
     systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
-    free; without it plans are searched that fit with probability uncertainty.memory.SURE, and where
-    there is none those that leave DEFAULT_HEADROOM. With `families` the simplest plan of each
+    free; without it plans are searched that fit with FITS_PROBABILITY (uncertainty.memory), and
+    where there is none those that leave DEFAULT_HEADROOM. With `families` the simplest plan of each
     family is ranked, however many there are (result.families), which needs every plan costed;
     `frontier` also keeps the plans that no other beats in both time and memory. `risk` ranks the
     at_risk.SHORT_LIST best by that quantile of their forecast step instead of its expectation: 0.9
@@ -146,11 +146,12 @@ def memory_limit(task: Task, headroom: float | None, precisions: Sequence[int] =
 
     `precisions` are the codes that are searched, the task's usual one where there are none.
     """
-    from plan3d.simulator.uncertainty.memory import free_bytes, sure_bytes
+
+    from plan3d.simulator.uncertainty.memory import fitting_bytes, headroom_bytes
 
     if headroom is not None:
-        return free_bytes(task, headroom)
-    return sure_bytes(task, precisions or (default_precision(task),))
+        return headroom_bytes(task, headroom)
+    return fitting_bytes(task, precisions or (default_precision(task),))
 
 
 def lists_families(

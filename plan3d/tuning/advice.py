@@ -19,8 +19,8 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.timed_step import TimedStep, whole_peak
-from plan3d.simulator.uncertainty.timed_steps import Learned, learn
+from plan3d.simulator.uncertainty.timed_step import TimedStep, device_peak
+from plan3d.simulator.uncertainty.timed_steps import StepCalibration, learn
 
 SHORT_LIST = 60
 """Plans among which the next runs are chosen: the best by their expected step."""
@@ -48,7 +48,7 @@ class Advice:
 
     forecast: Forecast
     """Of the timed plans in their order, then of the short list."""
-    learned: Learned | None
+    learned: StepCalibration | None
     """What the timed steps say of the constants; None before the first."""
 
     @property
@@ -76,7 +76,7 @@ class Advice:
         """Expected seconds of a step, measured where a plan is timed [plan]."""
         out: Value = np.exp(self.choice.mean)
         if self.learned:
-            out[: self.timed] = self.learned.measured
+            out[: self.timed] = self.learned.measured_seconds
         return out
 
     @property
@@ -108,7 +108,7 @@ def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
     if not listed:
         return None
     plans = concat([plan.table() for plan in listed])
-    return Advice(forecast=Forecast.of(known, plans), learned=learned)
+    return Advice(forecast=Forecast.of_plans(known, plans), learned=learned)
 
 
 def check_outcome(task: Task, one: Outcome) -> None:
@@ -119,7 +119,7 @@ def check_outcome(task: Task, one: Outcome) -> None:
 def _step(
     task: Task, plan: Plan, seconds: float | None, where: str, peak: float | None
 ) -> TimedStep:
-    whole = None if peak is None else whole_peak(task, plan, peak)
+    whole = None if peak is None else device_peak(task, plan, peak)
     return TimedStep(task, plan, seconds, where, whole)
 
 

@@ -52,7 +52,7 @@ class Loop:
         """Why no more runs are worth it; '' where one is."""
         if advice.best is None:
             return ""
-        chance = advice.choice.fastest[advice.best]
+        chance = advice.choice.probability_fastest[advice.best]
         if chance >= SURE:
             return f"the best timed plan is the fastest with probability {chance:.2f}"
         if advice.gain < self.worth:

@@ -33,9 +33,9 @@ def steps_to_time(task: Task, count: int) -> StepsToTime | None:
     found = find_plans(task, families=True).unless_interrupted()
     if found.costs is None:
         return None
-    forecast = Forecast.of(found.task, found.costs.plans)
+    forecast = Forecast.of_plans(found.task, found.costs.plans)
     new = [row for row in range(forecast.plans.rows) if row not in forecast.timed_rows]
-    rows = forecast.choice.telling(count, new)
+    rows = forecast.choice.most_informative(count, new)
     return StepsToTime(
         plans=forecast.plans.take(np.array(rows)),
         seconds=np.exp(forecast.log_seconds[rows]),

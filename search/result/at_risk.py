@@ -42,7 +42,7 @@ def ranked_at_risk(found: SearchResult, risk: float, top: int) -> SearchResult:
     """The `top` plans of a short list by the `risk` quantile of its objective."""
     if found.costs is None:
         return replace(found, risk=risk)
-    forecast = Forecast.of(found.task, found.costs.plans)
+    forecast = Forecast.of_plans(found.task, found.costs.plans)
     more = forecast.quantile(risk) / found.costs.step
     order = np.argsort(more * objective_of(found.objective)(found.costs), kind="stable")[:top]
     return replace(found, costs=found.costs.take(order), risk=risk)

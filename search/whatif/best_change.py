@@ -19,7 +19,7 @@ from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.memory import SURE, probability_fits
+from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
 from ..find_plans import find_plans
 from .cluster_size import with_gpus
@@ -67,7 +67,7 @@ def does_not_fit(costs: Costs, limit: float | None = None) -> bool:
 def _may(costs: Costs, limit: float | None) -> NDArray[np.bool_]:
     """Which plans a change may lead to [row]."""
     if limit is None:
-        return np.atleast_1d(probability_fits(costs)) >= SURE
+        return np.atleast_1d(probability_fits(costs)) >= FITS_PROBABILITY
     return np.atleast_1d(costs.fits & (costs.memory_total <= limit))
 
 
@@ -91,7 +91,7 @@ def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
     yield from _on_the_host(plan, limit)
     yield from _in_round_numbers(plan, limit)
     if task.cluster.nodes > 1:
-        faster = KNOBS[NETWORK].turned(task, 2.0)
+        faster = KNOBS[NETWORK].scaled(task, 2.0)
         rate = task.cluster.network.bandwidth / 1e9
         said = f"a network of {2 * rate:g} GB/s a GPU instead of {rate:g}"
         yield from _gain(said, faster, plan, limit)

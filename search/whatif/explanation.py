@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plan3d.simulator.analysis import plan_difference
-from plan3d.simulator.analysis.sensitivity import HELD, Sensitivity, held, sensitivities
+from plan3d.simulator.analysis.sensitivity import (
+    LEAST_TABLED_SHARE,
+    Sensitivity,
+    sensitivities,
+    tabled_share,
+)
 from plan3d.simulator.analysis.time_breakdown import Loss, waterfall
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import shorten
@@ -25,7 +30,7 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import html, summary
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.memory import probability_fits, verdict, word
+from plan3d.simulator.uncertainty.memory import probability_fits, verdict, verdict_of
 
 from .single_field_changes import (
     Edits,
@@ -99,9 +104,9 @@ class Explanation:
     @property
     def matters(self) -> list[str]:
         """The hardware number that matters most, and what measured tables hold."""
-        share = held(self.sensitivities)
-        out = [_first_sentence(self.sensitivities[0], share > HELD)]
-        if share > HELD:
+        share = tabled_share(self.sensitivities)
+        out = [_first_sentence(self.sensitivities[0], share > LEAST_TABLED_SHARE)]
+        if share > LEAST_TABLED_SHARE:
             out.append(
                 f"Measured tables of this GPU give {100 * share:.0f} % of the step; their times do "
                 "not react to a changed GPU, so that the FLOP rate and the memory bandwidth matter "
@@ -154,7 +159,7 @@ class Explanation:
             "edits": self.best_edits,
             "too_large": self.larger_edits,
             "sensitivity": [asdict(s) for s in self.sensitivities],
-            "held_by_tables": held(self.sensitivities),
+            "held_by_tables": tabled_share(self.sensitivities),
             "capacity": [_capacity_record(costs, *at) for at in self.capacities],
         }
         return out if self.against is None else {**out, "against": _record(costs, self.against)}
@@ -175,7 +180,7 @@ class Explanation:
                 "memory_bytes": memory[row],
                 "memory_change_bytes": memory[row] - costs.memory_bytes,
                 "probability_fits": fits[row],
-                "verdict": str(word(fits[row])),
+                "verdict": str(verdict_of(fits[row])),
             }
             for row in rows
         ]

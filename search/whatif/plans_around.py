@@ -101,7 +101,7 @@ def _searches(
         task = replace(result.task, global_batch=batch)
         tables: list[Plan] = []
         for network in networks(task):
-            asked = KNOBS["inter_node_bandwidth"].turned(_with_memory(task), network)
+            asked = KNOBS["inter_node_bandwidth"].scaled(_with_memory(task), network)
             answer = result if factor == network == 1 else None
             tables += _searched(asked, options, chosen, result.limit, answer)
         if tables or factor == 1:
@@ -197,7 +197,7 @@ def _worth_keeping(task: Task, plans: Plan, listed: int) -> Index:
     keep = np.arange(plans.rows) < listed
     of = families(plans)
     for factor in networks(task):
-        costs = simulate(KNOBS["inter_node_bandwidth"].turned(task, factor), plans)
+        costs = simulate(KNOBS["inter_node_bandwidth"].scaled(task, factor), plans)
         for family in np.unique(of):
             rows = np.flatnonzero(of == family)
             keep[rows[frontier(costs.step[rows], costs.memory_total[rows])]] = True

@@ -34,7 +34,13 @@ from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.memory import EVEN, WORDS, probability_fits, sentence, verdict
+from plan3d.simulator.uncertainty.memory import (
+    EDGE_PROBABILITY,
+    VERDICTS,
+    fit_sentence,
+    probability_fits,
+    verdict,
+)
 
 from ..find_plans import find_plans
 from ..space.axes import default_axes, divisors
@@ -192,7 +198,7 @@ def fitting(edits: Edits) -> NDArray[np.intp]:
     """Rows of the edits that more likely fit than not, in order."""
     if edits.costs is None:
         return np.zeros(0, np.intp)
-    likely = np.atleast_1d(probability_fits(edits.costs)) >= EVEN
+    likely = np.atleast_1d(probability_fits(edits.costs)) >= EDGE_PROBABILITY
     return np.flatnonzero(edits.costs.fits & likely)
 
 
@@ -247,9 +253,9 @@ def binding_sentence(costs: Costs, edits: Edits) -> str:
 
 def _fits(edits: Edits) -> str:
     """Whether the first edit fits, and how likely where that is not sure."""
-    if edits.costs is None or verdict(edits.costs)[0] == WORDS[-1]:
-        return WORDS[-1]
-    return sentence(edits.costs.row())
+    if edits.costs is None or verdict(edits.costs)[0] == VERDICTS[-1]:
+        return VERDICTS[-1]
+    return fit_sentence(edits.costs.row())
 
 
 def _misfit_sentence(plan: Costs, edits: Edits, held: str) -> str:

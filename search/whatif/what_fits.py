@@ -20,7 +20,7 @@ from plan3d.simulator.rules.validity import check, legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.memory import SURE, probability_fits
+from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 from plan3d.simulator.workload.adapters import Adapters
 
 RECOMPUTE = ("none", "full")
@@ -48,7 +48,7 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        return self.probability >= SURE
+        return self.probability >= FITS_PROBABILITY
 
     @property
     def plan(self) -> Plan:
@@ -111,7 +111,7 @@ def _fit(task: Task, fixed: dict[str, Any]) -> Fit:
     """The fastest plan that fits, or the plan most likely to."""
     table = _plans(task, fixed, _stages(task, fixed), _sizes(task))
     costs, fits = _costed(task, table)
-    seconds = np.where(fits >= SURE, costs.step, np.inf)
+    seconds = np.where(fits >= FITS_PROBABILITY, costs.step, np.inf)
     row = int(np.argmin(seconds) if np.isfinite(seconds).any() else np.argmax(fits))
     return Fit(
         way=task.adapters.name if task.adapters else "full",
@@ -159,7 +159,7 @@ def _longest(task: Task, fixed: dict[str, Any], zero: int) -> int:
     sequence = 256
     while sequence <= most:
         asked = replace(task, sequence=sequence)
-        if _costed(asked, _plans(asked, fixed, [zero], [1]))[1].max() < SURE:
+        if _costed(asked, _plans(asked, fixed, [zero], [1]))[1].max() < FITS_PROBABILITY:
             break
         longest, sequence = sequence, 2 * sequence
     return longest

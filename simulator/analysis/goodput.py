@@ -21,14 +21,14 @@ from ..base.errors import InputError
 
 DAY = 86400.0
 """Seconds."""
-LLAMA_3 = 419 / (16384 * 54)
+LLAMA_3_FAILURES = 419 / (16384 * 54)
 """Failures a GPU and day: 419 unexpected interruptions in 54 days on 16,384 H100.
 Source: Grattafiori et al. 2024 (arXiv:2407.21783), section 3.3.4. OPT-175B had 105 restarts in
 60 days on 992 A100, 1.8e-3 (Zhang et al. 2022, arXiv:2205.01068, section 2.5)."""
-CHECKPOINT = 10.0
+CHECKPOINT_SECONDS = 10.0
 """Seconds that a checkpoint stops training: copies to the memory of hosts take several.
 Source: Jiang et al. 2024, MegaScale (arXiv:2402.15627), section 4.4."""
-RESTART = 600.0
+RESTART_SECONDS = 600.0
 """Seconds from a failure until training goes on: detection and diagnosis took less than 10 minutes
 on the mean. Source: MegaScale, section 6.3."""
 
@@ -37,29 +37,31 @@ on the mean. Source: MegaScale, section 6.3."""
 class Reliability:
     """How often a job fails, and what that costs; or a share of time that is stated."""
 
-    failures_per_gpu_day: float = LLAMA_3
-    checkpoint_seconds: float = CHECKPOINT
-    restart_seconds: float = RESTART
-    stated: float | None = None
+    failures_per_gpu_day: float = LLAMA_3_FAILURES
+    checkpoint_seconds: float = CHECKPOINT_SECONDS
+    restart_seconds: float = RESTART_SECONDS
+    measured_goodput: float | None = None
     """A goodput that somebody has measured, which replaces the others."""
 
     def __post_init__(self) -> None:
-        if self.stated is not None and not 0 < self.stated <= 1:
-            raise InputError(f"goodput {self.stated:g} must be above 0 and at most 1, such as 0.9")
+        if self.measured_goodput is not None and not 0 < self.measured_goodput <= 1:
+            raise InputError(
+                f"goodput {self.measured_goodput:g} must be above 0 and at most 1, such as 0.9"
+            )
 
-    def between_failures(self, gpus: int) -> float:
+    def seconds_between_failures(self, gpus: int) -> float:
         """M: seconds between failures of a job."""
         return DAY / (gpus * self.failures_per_gpu_day)
 
-    def interval(self, gpus: int) -> float:
+    def checkpoint_interval(self, gpus: int) -> float:
         """tau: seconds of training between checkpoints that lose least."""
-        return best_interval(self.between_failures(gpus), self.checkpoint_seconds)
+        return best_interval(self.seconds_between_failures(gpus), self.checkpoint_seconds)
 
     def goodput(self, gpus: int) -> float:
         """g: share of time that trains; 0 where no job lives from one checkpoint to the next."""
-        if self.stated is not None:
-            return self.stated
-        between = self.between_failures(gpus)
+        if self.measured_goodput is not None:
+            return self.measured_goodput
+        between = self.seconds_between_failures(gpus)
         tau = best_interval(between, self.checkpoint_seconds)
         lost = self.restart_seconds / between
         if lost + (tau + self.checkpoint_seconds) / between > MOST_EXPONENT:

@@ -70,22 +70,22 @@ def _by_operation(found: list[MeshCollective]) -> dict[str, list[MeshCollective]
     return out
 
 
-def sentences(costs: Costs, row: int = 0) -> list[str]:
+def grid_sentences(costs: Costs, row: int = 0) -> list[str]:
     """What is sent and taken for granted on a grid; none where tensor parallelism is 1d."""
     traffic = axis_traffic(costs, row)
     plan = costs.plans.take(row)
     if not plan.tp_grid:
         return []
     fast = costs.task.cluster.fast.name
-    axes = [_along(one, fast) for one in traffic]
+    axes = [_axis_sentence(one, fast) for one in traffic]
     return [
         f"tp_grid={spell('tp_grid', plan.tp_grid)}: a layer sends per micro-batch and rank "
         f"{'; '.join(axes)}",
-        _granted(plan),
+        _caveats(plan),
     ]
 
 
-def _along(one: AxisTraffic, fast: str) -> str:
+def _axis_sentence(one: AxisTraffic, fast: str) -> str:
     where = f"inside {fast}" if one.domains == 1 else f"over {one.domains} fast domains"
     parts = [
         f"{format_count(size)}B in {what.replace('_', '-', 1)}"
@@ -95,7 +95,7 @@ def _along(one: AxisTraffic, fast: str) -> str:
     return f"{sent}: {format_seconds(one.seconds)}"
 
 
-def _granted(plan: Plan) -> str:
+def _caveats(plan: Plan) -> str:
     whole = (
         "sums of norms over split hidden states are neglected; axes do not slow each other; no run "
         "on a grid is among those that the interval of the step comes from"

@@ -9,13 +9,13 @@ from ..plan.fields import AXES, OF_TABLE
 from ..plan.plan import Plan
 from ..plan.values import spell
 from ..step.costs import Costs
-from ..uncertainty.memory import sentence
+from ..uncertainty.memory import fit_sentence
 from .time_breakdown import LABELS, losses
 
-WORTH_A_WORD = 0.002
+LEAST_TIME_SHARE = 0.002
 """Share of the step above which a term's difference is told."""
-WORTH_BYTES = 0.05 * GIB
-TOLD = 4
+LEAST_BYTES = 0.05 * GIB
+MOST_TERMS = 4
 """Terms told in each direction, the largest first."""
 
 
@@ -25,13 +25,13 @@ class Difference:
 
     name: str
     label: str
-    first: float
-    second: float
+    first_value: float
+    second_value: float
 
     @property
     def change(self) -> float:
         """Second less first: above zero, the second spends more."""
-        return self.second - self.first
+        return self.second_value - self.first_value
 
 
 def time_differences(first: Costs, second: Costs) -> list[Difference]:
@@ -55,13 +55,13 @@ def changed_fields(first: Plan, second: Plan) -> dict[str, tuple[object, object]
         if getattr(ours, name) != getattr(theirs, name)
     }
     for name in OF_TABLE:
-        before, after = (_stated(plan, name) for plan in (ours, theirs))
+        before, after = (_written_value(plan, name) for plan in (ours, theirs))
         if before != after:
             out[name] = (before, after)
     return out
 
 
-def _stated(plan: Plan, name: str) -> str:
+def _written_value(plan: Plan, name: str) -> str:
     """What a plan written out gives for a field; 'none' where it gives nothing."""
     words = (word.partition("=") for word in str(plan).split())
     return next((value for field, _, value in words if field == name), "none")
@@ -91,10 +91,10 @@ def _cell(value: object) -> object:
 def _time_sentences(terms: list[Difference], step: float) -> list[str]:
     out = []
     for sign, verb in ((1, "It spends more on"), (-1, "It spends less on")):
-        told = [t for t in terms if sign * t.change > WORTH_A_WORD * step]
+        told = [t for t in terms if sign * t.change > LEAST_TIME_SHARE * step]
         told.sort(key=lambda t: -abs(t.change))
         if told:
-            parts = [f"{t.label} {_signed_seconds(t.change)}" for t in told[:TOLD]]
+            parts = [f"{t.label} {_signed_seconds(t.change)}" for t in told[:MOST_TERMS]]
             out.append(f"{verb} {', '.join(parts)}.")
     return out
 
@@ -104,12 +104,12 @@ def _signed_seconds(seconds: float) -> str:
 
 
 def _memory_sentence(a: Costs, b: Costs) -> str:
-    terms = [t for t in memory_differences(a, b) if abs(t.change) > WORTH_BYTES]
+    terms = [t for t in memory_differences(a, b) if abs(t.change) > LEAST_BYTES]
     terms.sort(key=lambda t: -abs(t.change))
-    parts = [f"{t.label} {t.change / GIB:+.1f} GiB" for t in terms[:TOLD]]
+    parts = [f"{t.label} {t.change / GIB:+.1f} GiB" for t in terms[:MOST_TERMS]]
     told = f" ({', '.join(parts)})" if parts else ""
     over = f", {format_bytes(-b.margin)} too much" if b.margin < 0 else ""
     return (
         f"Its fullest rank needs {format_bytes(b.memory_bytes)} instead of "
-        f"{format_bytes(a.memory_bytes)}{told}: it {sentence(b)}{over}."
+        f"{format_bytes(a.memory_bytes)}{told}: it {fit_sentence(b)}{over}."
     )

@@ -39,7 +39,7 @@ from ..workload.model import Network
 ORIGINS = tuple(origin.name.lower() for origin in Origin)
 """Keys of time_provenance(), from the surest on."""
 
-_WORDS = {
+_ORIGIN_PHRASES = {
     "measured": "at measured points",
     "interpolated": "between them or from formulas fitted to this GPU",
     "extrapolated": "outside them or from a sibling's table",
@@ -56,39 +56,41 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
     task = trained_task(costs.task, table)
     parts = simulate(task, table, scalar=True).compute_seconds
     shares = {
-        "matmul": _gemms(costs, row),
-        "attention": _attention(task),
-        "memory_bound": _of(task, "kernels.memory_bound.efficiency"),
+        "matmul": _gemm_shares(costs, row),
+        "attention": _attention_shares(task),
+        "memory_bound": _constant_shares(task, "kernels.memory_bound.efficiency"),
     }
     total = sum(parts[name] for name in shares)
     mixed = sum((share * (parts[name] / total) for name, share in shares.items()), np.zeros(1))
-    whole = _whole_layers(costs, row)
+    whole = _layer_table_shares(costs, row)
     mixed = whole + (1 - whole.sum()) * mixed
     return dict(zip(ORIGINS, mixed.tolist(), strict=True))
 
 
-def sentence(shares: dict[str, float]) -> str:
+def provenance_sentence(shares: dict[str, float]) -> str:
     """The shares of time_provenance() in words."""
-    told = [f"{100 * share:.0f} % {_WORDS[n]}" for n, share in shares.items() if share >= 0.005]
+    told = [
+        f"{100 * share:.0f} % {_ORIGIN_PHRASES[n]}" for n, share in shares.items() if share >= 0.005
+    ]
     return f"kernel times: {', '.join(told)}"
 
 
-def _gemms(costs: Costs, row: int) -> Value:
+def _gemm_shares(costs: Costs, row: int) -> Value:
     """Share of the GEMM seconds of the slowest pipeline rank by origin; a listed layer's are those
     of GEMMs that it is none of."""
     table = costs.plans.take(slice(row, row + 1))
     task = trained_task(costs.task, table)
     if isinstance(task.model, Network):
-        return _all(Origin.EXTRAPOLATED)
+        return _all_of_origin(Origin.EXTRAPOLATED)
     recipe = RECIPES[int(table.precision[0])]
     out = np.zeros(len(Origin))
-    for plan, counts in _on_slowest_rank(task, table):
+    for plan, counts in _slowest_rank(task, table):
         out += _gemm_seconds(layer_context(task, recipe, stages.strategies(plan)), counts)
     out /= out.sum()
     return out
 
 
-def _on_slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
+def _slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
     """What the slowest rank of one plan runs: strategies, and layers of each kind in them."""
     if table.segments:
         (group,) = simulate(task, table).groups
@@ -128,7 +130,7 @@ def _gemm_seconds(local: LayerContext, counts: Value) -> Value:
     return out
 
 
-def _whole_layers(costs: Costs, row: int) -> Value:
+def _layer_table_shares(costs: Costs, row: int) -> Value:
     """Share of the slowest rank's kernel seconds that a table of layers gives, by origin."""
     out, total = np.zeros(len(Origin)), 0.0
     table = costs.plans.take(slice(row, row + 1))
@@ -136,7 +138,7 @@ def _whole_layers(costs: Costs, row: int) -> Value:
     if isinstance(task.model, Network) or _layer_entry(task) is None:
         return out
     tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
-    for plan, counts in _on_slowest_rank(task, table):
+    for plan, counts in _slowest_rank(task, table):
         recipe = RECIPES[int(plan.precision[0])]
         s = stages.strategies(plan)
         local = layer_context(task, recipe, s)
@@ -161,26 +163,26 @@ def _layer_origin(local: LayerContext) -> Origin:
     return found if alone else max(found, Origin.INTERPOLATED)
 
 
-def _all(origin: Origin) -> Value:
+def _all_of_origin(origin: Origin) -> Value:
     """Everything of one origin."""
     out = np.zeros(len(Origin))
     out[origin] = 1.0
     return out
 
 
-def _of(task: Task, key: str) -> Value:
+def _constant_shares(task: Task, key: str) -> Value:
     """Everything of the origin of a constant of the profile."""
     measured = task.cluster.provenance[key].measured
-    return _all(Origin.INTERPOLATED if measured else Origin.DATASHEET)
+    return _all_of_origin(Origin.INTERPOLATED if measured else Origin.DATASHEET)
 
 
-def _attention(task: Task) -> Value:
+def _attention_shares(task: Task) -> Value:
     """Shares of the attention core: flash has a measured forward and a ratio for the backward,
     materialised attention is a composition of assumptions."""
     if not task.software.flash_attention:
-        return _all(Origin.DATASHEET)
+        return _all_of_origin(Origin.DATASHEET)
     backward = task.cluster.accelerator.attention.backward_ratio
-    forward = _of(task, "kernels.attention.efficiency")
-    both = forward + backward * _of(task, "kernels.attention.backward_ratio")
+    forward = _constant_shares(task, "kernels.attention.efficiency")
+    both = forward + backward * _constant_shares(task, "kernels.attention.backward_ratio")
     out: Value = both / (1 + backward)
     return out

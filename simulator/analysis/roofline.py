@@ -52,12 +52,12 @@ def gemm_points(costs: Costs) -> list[GemmPoint]:
     rows = run_rows(plan, task)[0] if plan.segments else plan
     found: dict[tuple[float, ...], GemmPoint] = {}
     for row in range(rows.rows):
-        for point in _points(task, recipe, rows.take(slice(row, row + 1))):
+        for point in _strategy_points(task, recipe, rows.take(slice(row, row + 1))):
             found.setdefault((*point.sides, point.batch, point.roof), point)
     return list(found.values())
 
 
-def _points(task: Task, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
+def _strategy_points(task: Task, recipe: Recipe, row: Plan) -> Iterator[GemmPoint]:
     machine = task.cluster.accelerator
     local = layer_context(task, recipe, stages.strategies(row))
     for kind in layer_kinds(task.model):

@@ -21,11 +21,11 @@ from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..task import Task
 
-STEP = 0.05
+RELATIVE_STEP = 0.05
 """Relative change on either side of a number."""
-WIDE = 2.0
+WHAT_IF_FACTOR = 2.0
 """Factor of the what-if on either side: half and twice the number."""
-HELD = 0.02
+LEAST_TABLED_SHARE = 0.02
 """Share of a step that measured tables hold from which it is worth saying."""
 
 
@@ -36,7 +36,7 @@ class Knob:
     label: str
     rate: bool
     """More of it is faster; otherwise it is a time, and more of it is slower."""
-    turned: Callable[[Task, float], Task]
+    scaled: Callable[[Task, float], Task]
     """The same question with the numbers of the knob multiplied by a factor."""
 
 
@@ -53,13 +53,13 @@ class Sensitivity:
     step_if_doubled: float
 
 
-def _accelerator(change: Callable[[Accelerator, float], dict[str, Any]]) -> Any:
-    def turned(task: Task, factor: float) -> Task:
+def _scaled_accelerator(change: Callable[[Accelerator, float], dict[str, Any]]) -> Any:
+    def scaled(task: Task, factor: float) -> Task:
         cluster = task.cluster
         new = replace(cluster.accelerator, **change(cluster.accelerator, factor))
         return replace(task, cluster=replace(cluster, accelerator=new))
 
-    return turned
+    return scaled
 
 
 def _peaks(a: Accelerator, factor: float) -> dict[str, Any]:
@@ -77,13 +77,13 @@ def _kernel_latencies(a: Accelerator, factor: float) -> dict[str, Any]:
     }
 
 
-def _fast(names: tuple[str, ...]) -> Any:
+def _scaled_fast_domain(names: tuple[str, ...]) -> Any:
     """Multiplies these constants of every collective inside the fast domain."""
 
-    def turned(task: Task, factor: float) -> Task:
+    def scaled(task: Task, factor: float) -> Task:
         fast = task.cluster.fast
         new: dict[str, Any] = {
-            f.name: _scaled(getattr(fast, f.name), names, factor)
+            f.name: _scaled_fields(getattr(fast, f.name), names, factor)
             for f in fields(FastDomain)
             if isinstance(getattr(fast, f.name), CollectiveTime)
         }
@@ -91,65 +91,67 @@ def _fast(names: tuple[str, ...]) -> Any:
             new["bandwidth"] = fast.bandwidth * factor
         return replace(task, cluster=replace(task.cluster, fast=replace(fast, **new)))
 
-    return turned
+    return scaled
 
 
-def _network(names: tuple[str, ...]) -> Any:
-    def turned(task: Task, factor: float) -> Task:
-        new = _scaled(task.cluster.network, names, factor)
+def _scaled_network(names: tuple[str, ...]) -> Any:
+    def scaled(task: Task, factor: float) -> Task:
+        new = _scaled_fields(task.cluster.network, names, factor)
         return replace(task, cluster=replace(task.cluster, network=new))
 
-    return turned
+    return scaled
 
 
-def _host(name: str) -> Any:
-    def turned(task: Task, factor: float) -> Task:
-        new = _scaled(host_of(task.cluster), (name,), factor)
+def _scaled_host(name: str) -> Any:
+    def scaled(task: Task, factor: float) -> Task:
+        new = _scaled_fields(host_of(task.cluster), (name,), factor)
         return replace(task, cluster=replace(task.cluster, host=new))
 
-    return turned
+    return scaled
 
 
-def _launches(task: Task, factor: float) -> Task:
-    new = _scaled(
+def _scaled_launches(task: Task, factor: float) -> Task:
+    new = _scaled_fields(
         task.software, ("layer_floor", "pipeline_floor", "step_seconds", "expert_seconds"), factor
     )
     return replace(task, software=new)
 
 
-def _scaled(constants: Any, names: tuple[str, ...], factor: float) -> Any:
+def _scaled_fields(constants: Any, names: tuple[str, ...], factor: float) -> Any:
     return replace(constants, **{name: getattr(constants, name) * factor for name in names})
 
 
 KNOBS: dict[str, Knob] = {
-    "flop_rate": Knob("FLOP rate", True, _accelerator(_peaks)),
+    "flop_rate": Knob("FLOP rate", True, _scaled_accelerator(_peaks)),
     "memory_bandwidth": Knob(
         "memory bandwidth",
         True,
-        _accelerator(lambda a, factor: {"memory_bandwidth": a.memory_bandwidth * factor}),
+        _scaled_accelerator(lambda a, factor: {"memory_bandwidth": a.memory_bandwidth * factor}),
     ),
     "intra_node_bandwidth": Knob(
-        "bandwidth inside a fast domain", True, _fast(("bandwidth", "own_bandwidth"))
+        "bandwidth inside a fast domain", True, _scaled_fast_domain(("bandwidth", "own_bandwidth"))
     ),
-    "inter_node_bandwidth": Knob("network bandwidth", True, _network(("bandwidth",))),
+    "inter_node_bandwidth": Knob("network bandwidth", True, _scaled_network(("bandwidth",))),
     "intra_node_latency": Knob(
-        "latency inside a fast domain", False, _fast(("latency", "latency_per_step", "root"))
+        "latency inside a fast domain",
+        False,
+        _scaled_fast_domain(("latency", "latency_per_step", "root")),
     ),
     "inter_node_latency": Knob(
-        "network latency", False, _network(("latency", "latency_per_node", "root"))
+        "network latency", False, _scaled_network(("latency", "latency_per_node", "root"))
     ),
-    "kernel_latency": Knob("kernel latency", False, _accelerator(_kernel_latencies)),
-    "launch_floor": Knob("launches by the host", False, _launches),
+    "kernel_latency": Knob("kernel latency", False, _scaled_accelerator(_kernel_latencies)),
+    "launch_floor": Knob("launches by the host", False, _scaled_launches),
 }
 """Numbers that a step depends on; the bandwidths of all collectives follow their link."""
 HOST_KNOBS = {
-    "host_link_bandwidth": Knob("bandwidth to the host", True, _host("link_bandwidth")),
-    "host_memory_bandwidth": Knob("host memory bandwidth", True, _host("memory_bandwidth")),
+    "host_link_bandwidth": Knob("bandwidth to the host", True, _scaled_host("link_bandwidth")),
+    "host_memory_bandwidth": Knob("host memory bandwidth", True, _scaled_host("memory_bandwidth")),
 }
 """Further ones of plans that use the host."""
 NVME_KNOBS = {
-    "nvme_read": Knob("reading of NVMe drives", True, _host("nvme_read")),
-    "nvme_write": Knob("writing of NVMe drives", True, _host("nvme_write")),
+    "nvme_read": Knob("reading of NVMe drives", True, _scaled_host("nvme_read")),
+    "nvme_write": Knob("writing of NVMe drives", True, _scaled_host("nvme_write")),
 }
 """Further ones of plans that use its drives."""
 
@@ -159,9 +161,9 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
     plan = costs.plans.take(slice(0, 1))
 
     def step(knob: Knob, factor: float) -> float:
-        return float(simulate(knob.turned(costs.task, factor), plan).step[0])
+        return float(simulate(knob.scaled(costs.task, factor), plan).step[0])
 
-    span = 2 * math.log1p(STEP)
+    span = 2 * math.log1p(RELATIVE_STEP)
     knobs = {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}
     knobs |= NVME_KNOBS if costs.swaps else {}
     out = [
@@ -169,15 +171,15 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
             name,
             knob.label,
             knob.rate,
-            math.log(step(knob, 1 + STEP) / step(knob, 1 / (1 + STEP))) / span,
-            step(knob, 1 / WIDE),
-            step(knob, WIDE),
+            math.log(step(knob, 1 + RELATIVE_STEP) / step(knob, 1 / (1 + RELATIVE_STEP))) / span,
+            step(knob, 1 / WHAT_IF_FACTOR),
+            step(knob, WHAT_IF_FACTOR),
         )
         for name, knob in knobs.items()
     ]
     return sorted(out, key=lambda s: -abs(s.elasticity))
 
 
-def held(found: Sequence[Sensitivity]) -> float:
+def tabled_share(found: Sequence[Sensitivity]) -> float:
     """Share of the step that no knob moves: times of measured tables, which do not react."""
     return 1 + sum(s.elasticity if s.rate else -s.elasticity for s in found)

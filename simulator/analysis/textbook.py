@@ -20,7 +20,7 @@ from . import closed_forms
 
 
 @dataclass(frozen=True)
-class Row:
+class FormulaRow:
     """One formula, and what the simulator says of the same."""
 
     name: str
@@ -33,9 +33,9 @@ class Row:
     """Why the two differ."""
 
 
-def rows(
+def formula_rows(
     task: Task, best: Costs, tokens: float, took: float | None = None, full_recompute: bool = False
-) -> list[Row]:
+) -> list[FormulaRow]:
     """The formulas of a task; `best` is its fastest plan, `took` the seconds that a run took, with
     `full_recompute` or without.
 
@@ -50,15 +50,17 @@ def rows(
     return [*out, _utilisation(task, best, tokens, took, full_recompute)]
 
 
-def _sizes(task: Task) -> list[Row]:
+def _sizes(task: Task) -> list[FormulaRow]:
     model, n = task.model, float(task.model.parameters)
     by_hand = closed_forms.parameters(model.layers, model.hidden, model.vocabulary)
     counted = "counted one by one: grouped heads, gates, experts, biases, norms, tied ends"
-    every = [Row("parameters", "12 l h^2 + 2 v h", by_hand, n, "", counted)]
+    every = [FormulaRow("parameters", "12 l h^2 + 2 v h", by_hand, n, "", counted)]
     for name, code, bytes_each in (("fp32", Precision.FP32, 16), ("mixed", Precision.MIXED, 12)):
         held = sum(_states(task, code).values()) * n
         why = "weights, gradients and Adam's moments, each in its format"
-        every.append(Row(f"states, {name}", f"{bytes_each} N", bytes_each * n, held, "bytes", why))
+        every.append(
+            FormulaRow(f"states, {name}", f"{bytes_each} N", bytes_each * n, held, "bytes", why)
+        )
     return every
 
 
@@ -67,7 +69,7 @@ def _states(task: Task, code: int) -> dict[str, float]:
     return {name: held[name] for name in PARTS[:3]}
 
 
-def _memory(task: Task) -> list[Row]:
+def _memory(task: Task) -> list[FormulaRow]:
     """Bytes of one GPU: activations of a sequence, data and model parallelism."""
     model, n = task.model, float(task.model.parameters)
     heads = model.kinds[0].attention.heads
@@ -79,7 +81,7 @@ def _memory(task: Task) -> list[Row]:
     every = evaluate(sharded, Plan(dp=task.gpus, zero=3, precision="fp32")).memory
     of_states = sum(every[name] for name in PARTS[:3])
     return [
-        Row(
+        FormulaRow(
             "activations, b = 1",
             "4 b l (2 s^2 a + 14 s h)",
             4 * values,
@@ -87,7 +89,7 @@ def _memory(task: Task) -> list[Row]:
             "bytes",
             "flash attention stores no scores, fused kernels keep less",
         ),
-        Row(
+        FormulaRow(
             "a GPU, data parallel",
             "2 (4 N + (b/n) values)",
             closed_forms.data_parallel_bytes(n, values, 1),
@@ -95,7 +97,7 @@ def _memory(task: Task) -> list[Row]:
             "bytes",
             f"one sequence a GPU, precision={narrow}; buffers and context besides",
         ),
-        Row(
+        FormulaRow(
             "a GPU, model parallel",
             "16 N / n",
             closed_forms.model_parallel_bytes(n, task.gpus),
@@ -110,7 +112,7 @@ def _more(memory: dict[str, float], states: float) -> str:
     return f"{sum(memory.values()) / states - 1:.3g}"
 
 
-def _time(task: Task, best: Costs, tokens: float, full_recompute: bool) -> Row:
+def _time(task: Task, best: Costs, tokens: float, full_recompute: bool) -> FormulaRow:
     peak, share = best.peak_flops, best.mfu
     full = full_recompute or bool(best.plans.take(0).to_dict()["recompute"] == "full")
     seconds = closed_forms.train_seconds(
@@ -119,13 +121,15 @@ def _time(task: Task, best: Costs, tokens: float, full_recompute: bool) -> Row:
     simulated = tokens / best.tokens_per_second
     formula = f"{8 if full else 6} T N / (n F U)"
     why = f"U = {100 * share:.1f} % is the simulator's; attention's own FLOPs are left out of N"
-    return Row("training", formula, seconds, simulated, "seconds", why)
+    return FormulaRow("training", formula, seconds, simulated, "seconds", why)
 
 
-def _utilisation(task: Task, best: Costs, tokens: float, took: float, full_recompute: bool) -> Row:
+def _utilisation(
+    task: Task, best: Costs, tokens: float, took: float, full_recompute: bool
+) -> FormulaRow:
     active, peak = task.model.active_parameters, best.peak_flops
     run = (active, tokens, task.gpus, peak, took)
     reached = closed_forms.utilisation(*run, full_recompute=full_recompute)
     why = "of a run of that length; the simulator's is that of the best plan, without failures"
     formula = f"{8 if full_recompute else 6} T N / (n F t)"
-    return Row("utilisation", formula, reached, best.mfu, "1", why)
+    return FormulaRow("utilisation", formula, reached, best.mfu, "1", why)

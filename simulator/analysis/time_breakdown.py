@@ -60,7 +60,7 @@ def losses(costs: Costs) -> dict[str, float]:
     costs = costs.row()
     seconds, compute = dict(costs.seconds), costs.compute_seconds
     del seconds["compute"]
-    ideal, attention, skipped = _ideal(costs)
+    ideal, attention, skipped = _peak_seconds(costs)
     return {
         "ideal": ideal,
         "causal": -skipped,
@@ -72,7 +72,7 @@ def losses(costs: Costs) -> dict[str, float]:
     }
 
 
-def _ideal(costs: Costs) -> tuple[float, float, float]:
+def _peak_seconds(costs: Costs) -> tuple[float, float, float]:
     """Seconds at peak of all model FLOPs, of attention among them, and of what a mask skips."""
     task = costs.task
     all_flops = task_flops_per_token(task)

@@ -81,7 +81,7 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
         if gossips(policy.sync)
         else None
     )
-    sent = float(_sent(group, policy, plan, mixing).max())
+    sent = float(_bytes_sent(group, policy, plan, mixing).max())
     server = 0.0
     if through_servers(policy.sync):
         server = sent * task.gpus / gradient_exchange.server_count(policy, task.cluster)
@@ -90,7 +90,7 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
     return Traffic(policy, replicas, sent, messages, server, mixing)
 
 
-def _sent(
+def _bytes_sent(
     group: PlanGroup, policy: SyncPolicy, plan: Plan, mixing: Mixing | None
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Bytes that a rank of each class sends in a step [class, 1]."""
@@ -136,18 +136,18 @@ def _sharded_bytes(group: PlanGroup, ranks: Ranks, plan: Plan, gradient: float) 
     return np.float64(moved)
 
 
-def sentences(costs: Costs, row: int = 0) -> list[str]:
+def traffic_sentences(costs: Costs, row: int = 0) -> list[str]:
     """What is assumed about a plan's way to synchronise; none for the usual one without a goal."""
     task, plan = costs.task, costs.plans.take(row)
     policy = policy_of(plan.table())
     if policy.all_reduces and not policy.shard and not task.goal:
         return []
     found = traffic(costs, row)
-    out = [_moved(found), *_of_policy(task, found)]
-    return [*out, *_rate(task, plan, policy)]
+    out = [_volume_sentence(found), *_policy_sentences(task, found)]
+    return [*out, *_rate_sentences(task, plan, policy)]
 
 
-def _moved(found: Traffic) -> str:
+def _volume_sentence(found: Traffic) -> str:
     what = "weights" if found.policy.apart else "gradients"
     often = f" every {found.policy.period} steps" if found.policy.period > 1 else ""
     return (
@@ -156,7 +156,7 @@ def _moved(found: Traffic) -> str:
     )
 
 
-def _of_policy(task: Task, found: Traffic) -> list[str]:
+def _policy_sentences(task: Task, found: Traffic) -> list[str]:
     policy, out = found.policy, []
     if found.mixing:
         out.append(
@@ -180,11 +180,11 @@ def _of_policy(task: Task, found: Traffic) -> list[str]:
     if policy.period > 1:
         out.append("optimizer states are not averaged")
     if policy.compression:
-        out.append(_compressed(policy))
+        out.append(_compression_sentence(policy))
     return out
 
 
-def _compressed(policy: SyncPolicy) -> str:
+def _compression_sentence(policy: SyncPolicy) -> str:
     method = METHODS[policy.compression]
     quality = f"delta = {delta(method, policy.kept_per_thousand):.4g}"
     if policy.compression == Compression.QSGD:
@@ -206,7 +206,7 @@ def rate_of(policy: SyncPolicy) -> Rate:
     return COOPERATIVE_SGD if policy.apart else PARALLEL_SGD
 
 
-def _rate(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:
+def _rate_sentences(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:
     """Which rate stands behind the iterations."""
     rate, goal = rate_of(policy), task.goal
     if not goal:

@@ -120,10 +120,10 @@ def links(task: Task) -> tuple[float, ...]:
     return LINKS if min(task.gpus, task.cluster.fast.gpus) > 1 else (1.0,)
 
 
-def turned(task: Task, network: float, link: float) -> Task:
+def scaled_task(task: Task, network: float, link: float) -> Task:
     """The same question with both bandwidths multiplied."""
-    task = KNOBS["inter_node_bandwidth"].turned(task, network)
-    return KNOBS["intra_node_bandwidth"].turned(task, link)
+    task = KNOBS["inter_node_bandwidth"].scaled(task, network)
+    return KNOBS["intra_node_bandwidth"].scaled(task, link)
 
 
 def _positions(link: InterNodeNetwork | FastDomain, factors: Sequence[float]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def _batch(
     costs = simulate(task, plans)
     ideal = costs.mfu * costs.step
     seconds = [
-        [_parts(simulate(turned(task, network, link), plans), ideal) for link in links(task)]
+        [_parts(simulate(scaled_task(task, network, link), plans), ideal) for link in links(task)]
         for network in networks(task)
     ]
     of, held = families(plans), np.stack(list(costs.memory.values()), axis=-1)

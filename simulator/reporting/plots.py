@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..analysis.roofline import gemm_points
-from ..analysis.sensitivity import HELD, WIDE, Sensitivity, held
+from ..analysis.sensitivity import LEAST_TABLED_SHARE, WHAT_IF_FACTOR, Sensitivity, tabled_share
 from ..analysis.time_breakdown import KERNELS, Loss
 from ..base.printable import escape_math
 from ..base.units import GIB
@@ -19,7 +19,7 @@ from ..step import memory
 from ..step.costs import Costs
 from ..step.costs_tables import number_format
 from ..task import Task
-from ..uncertainty.memory import SURE, sure_share
+from ..uncertainty.memory import FITS_PROBABILITY, fitting_share
 from .palette import (
     BLACK,
     BLUE,
@@ -103,7 +103,7 @@ def memory_bars(axes: Any, stages: Sequence[dict[str, Any]], capacity: float, su
         bottom += part
     high = max(bottom.max(), capacity / GIB)
     axes.axhline(capacity / GIB, color=BLACK, linewidth=1.2, label="capacity")
-    label = f"fits with probability {SURE:g}"
+    label = f"fits with probability {FITS_PROBABILITY:g}"
     axes.axhline(sure * capacity / GIB, color=BLACK, linewidth=0.9, linestyle="--", label=label)
     axes.set(xlabel="pipeline rank", ylabel="memory of a GPU / GiB", ylim=(0, 1.05 * high))
     axes.set_xticks(ranks[:: max(ranks.size // 16, 1)])
@@ -129,15 +129,19 @@ def tornado(axes: Any, found: Sequence[Sensitivity], step: float) -> Any:
     doubled = np.array([100 * (s.step_if_doubled / step - 1) for s in found])
     order = np.argsort(-np.maximum(np.abs(halved), np.abs(doubled)), kind="stable")
     y = np.arange(order.size)
-    axes.barh(y, halved[order], color=ORANGE, height=0.7, label=f"number / {WIDE:g}")
-    axes.barh(y, doubled[order], color=BLUE, height=0.7, label=f"number x {WIDE:g}")
+    axes.barh(y, halved[order], color=ORANGE, height=0.7, label=f"number / {WHAT_IF_FACTOR:g}")
+    axes.barh(y, doubled[order], color=BLUE, height=0.7, label=f"number x {WHAT_IF_FACTOR:g}")
     axes.axvline(0, color=BLACK, linewidth=0.8)
     axes.set_yticks(y, [f"{found[i].label} ({found[i].elasticity:+.2f})" for i in order])
     low, high = min(halved.min(), doubled.min(), -1.0), max(halved.max(), doubled.max(), 1.0)
     axes.set(xlabel="change of the step / %", xlim=(1.08 * low, 1.08 * high))
     axes.set_ylim(order.size - 0.5, -0.5)
-    share = held(found)
-    tables = f"\nmeasured tables hold {100 * share:.0f} % of the step" if share > HELD else ""
+    share = tabled_share(found)
+    tables = (
+        f"\nmeasured tables hold {100 * share:.0f} % of the step"
+        if share > LEAST_TABLED_SHARE
+        else ""
+    )
     axes.set_title(f"Which hardware number matters (elasticity){tables}", loc="left")
     axes.legend(loc="lower right", frameon=False, fontsize=8)
     plain_frame(axes)
@@ -181,7 +185,7 @@ def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     costs, drawn = costs.row(), figure(13, 4.6)
     left, right = drawn.subplots(1, 2)
     waterfall(left, bars, costs.mfu)
-    memory_bars(right, stage_records(costs), costs.capacity, sure_share(costs))
+    memory_bars(right, stage_records(costs), costs.capacity, fitting_share(costs))
     drawn.suptitle(f"{job_title(costs)}: {escape_math(str(costs.plans))}", fontsize=11)
     return written(drawn, form)
 
@@ -205,7 +209,7 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
         left, right = below.subplots(1, 2, width_ratios=(1, 1.6))
         grid_panels(left, right, costs.task, plan)
     waterfall(upper[0], bars, costs.mfu)
-    memory_bars(upper[1], stage_records(costs), costs.capacity, sure_share(costs))
+    memory_bars(upper[1], stage_records(costs), costs.capacity, fitting_share(costs))
     tornado(lower[0], found, costs.step_seconds)
     roofline(lower[1], costs)
     page.suptitle(f"{job_title(costs)}\n{summary(costs)}", fontsize=11)

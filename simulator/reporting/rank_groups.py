@@ -116,7 +116,7 @@ class Unit:
     """Whether a row is a pipeline rank."""
 
     @classmethod
-    def of(cls, task: Task, pp: int) -> Unit:
+    def of_task(cls, task: Task, pp: int) -> Unit:
         """A row is a pipeline rank where that is whole nodes, else as many nodes as fit."""
         node = min(task.cluster.gpus_per_node, task.gpus)
         stage, shown = task.gpus // pp, max(CELLS // node, 1)

@@ -31,7 +31,7 @@ LEFT, TOP, TALL, LANE = 1.75, 1.0, 0.52, 0.2
 def rank_page(task: Task, plan: Plan) -> Any:
     """The figure: nodes, GPUs, and the groups of GPU 0. Lengths in it are inches."""
     plan = resolve(plan, task.gpus).take(0)
-    groups, unit = groups_of(task, plan), Unit.of(task, plan.pp)
+    groups, unit = groups_of(task, plan), Unit.of_task(task, plan.pp)
     lines = [group for group in groups if group.name != "pp" or not unit.of_stages]
     cell = min((WIDTH - LEFT - 0.2) / unit.width, WIDEST)
     gap = 0.3 + LANE * len(lines)

@@ -16,7 +16,7 @@ from ..step.costs import Costs
 from ..step.costs_tables import number_format, plan_fields
 from ..step.evaluate import by_stage
 from ..uncertainty.forecast import step_interval
-from ..uncertainty.memory import probability_fits, sentence, verdict
+from ..uncertainty.memory import fit_sentence, probability_fits, verdict
 from .host_report import host_record
 from .why import assumptions, layers_per_rank
 
@@ -103,7 +103,7 @@ def bounds(costs: Costs) -> tuple[float, float]:
 
 def summary(costs: Costs) -> str:
     """One line: the plan, its step, MFU with the peak, its memory, and how likely it fits."""
-    return costs_tables.summary(costs, sentence(costs))
+    return costs_tables.summary(costs, fit_sentence(costs))
 
 
 def stage_table(costs: Costs) -> Table:

@@ -30,7 +30,7 @@ def page(p: Prediction) -> Any:
     """The figure: all timed rows, and the errors of each source."""
     drawn = figure(15, 7)
     left, right = drawn.subplots(1, 2)
-    timed = p.timed
+    timed = p.is_timed
     if timed.any():
         _points(left, p.take(timed))
         _errors(right, p.take(timed))
@@ -48,7 +48,7 @@ def page(p: Prediction) -> Any:
 def _errors(axes: Any, p: Prediction) -> None:
     """A histogram of predicted over measured for each source, the largest on top; its peak is a
     row high, and a line is at the median."""
-    error, sources = 100 * (p.step / p.measured - 1), _sources(p)
+    error, sources = 100 * (p.step / p.measured_seconds - 1), _sources(p)
     names = _largest_first(sources)[:MOST]
     edges = np.linspace(-WIDEST, WIDEST, BINS + 1)
     for row, name in enumerate(names):
@@ -73,7 +73,7 @@ def _errors(axes: Any, p: Prediction) -> None:
 
 
 def _sources(p: Prediction) -> NDArray[np.object_]:
-    return np.array([q.run.source for q in p.asked], object)
+    return np.array([q.run.source for q in p.questions], object)
 
 
 def _largest_first(sources: NDArray[np.object_]) -> list[str]:
@@ -90,7 +90,7 @@ def _colour(number: int) -> Any:
 
 
 def _points(axes: Any, p: Prediction) -> None:
-    measured = p.measured
+    measured = p.measured_seconds
     ends = np.array([min(measured.min(), p.step.min()), max(measured.max(), p.step.max())])
     ends = ends * np.array([0.8, 1.25])
     label = f"±{100 * BAND:.0f} %"

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..analysis import grid_traffic
-from ..analysis.provenance import sentence, time_provenance
+from ..analysis.provenance import provenance_sentence, time_provenance
 from ..analysis.time_breakdown import KERNELS, losses
 from ..analysis.time_breakdown import LABELS as LOSSES
-from ..analysis.traffic import sentences
+from ..analysis.traffic import traffic_sentences
 from ..base.units import format_bytes, format_flops
 from ..hardware.cluster import Cluster
 from ..hardware.host import copy_rate
@@ -28,7 +28,7 @@ from ..step.costs import Costs
 from ..step.costs_tables import number_format
 from ..step.ranks import chunk_sizes
 from ..task import Task
-from ..uncertainty.learned import is_known
+from ..uncertainty.learned import has_fitted_rates
 from ..workload.model import padded_vocabulary
 from .host_report import about_the_host, host_sentence
 
@@ -229,7 +229,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
     out = [
         _timed(task),
         provenance_line(task.cluster),
-        sentence(time_provenance(costs, row)),
+        provenance_sentence(time_provenance(costs, row)),
         *_about_layers(task),
         *about_old_gpus(task),
         *(about_the_host(costs) if costs.uses_host else []),
@@ -237,8 +237,8 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         "MFU counts whole-window attention (causal: half, as Megatron-LM logs it) and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
-    out += grid_traffic.sentences(costs, row)
-    return out + sentences(costs, row) + _about_the_model(task, plan)
+    out += grid_traffic.grid_sentences(costs, row)
+    return out + traffic_sentences(costs, row) + _about_the_model(task, plan)
 
 
 def about_old_gpus(task: Task) -> list[str]:
@@ -258,7 +258,7 @@ def _timed(task: Task) -> str:
     if task.calibration:
         steps = task.calibration.steps
         return f"calibrated with {steps} timed step{'s' * (steps > 1)} of this stack and machine"
-    known = "its profile was fitted to" if is_known(task.software) else "nobody has timed"
+    known = "its profile was fitted to" if has_fitted_rates(task.software) else "nobody has timed"
     return f"uncalibrated: the interval is that of four of five runs of a stack that {known}"
 
 

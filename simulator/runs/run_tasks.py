@@ -35,7 +35,7 @@ class Question:
     task: Task
     """One object for all rows that share it."""
     plan: Plan
-    at_peak: Task
+    peak_task: Task
     """The same at the length of the sample that sets the peak of memory."""
 
 
@@ -70,8 +70,8 @@ class _Builder:
         for name, _ in violations(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
         longest = run.get("peak_sequence", sequence)
-        at_peak = task if longest == sequence else self.task(run, longest)
-        return Question(run, task, plan, at_peak)
+        peak_task = task if longest == sequence else self.task(run, longest)
+        return Question(run, task, plan, peak_task)
 
     def task(self, run: PublishedRun, sequence: int) -> Task:
         """The task of a row at a sequence length; the same object for equal ones."""

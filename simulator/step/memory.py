@@ -292,7 +292,7 @@ class MeasuredPeak:
 def measured_peaks(task: Task) -> tuple[MeasuredPeak, ...]:
     """The runs that the calibration of a task knows."""
     known = task.calibration.peaks if task.calibration else None
-    found: tuple[MeasuredPeak, ...] = known.held if known else ()
+    found: tuple[MeasuredPeak, ...] = known.overfull if known else ()
     return found
 
 

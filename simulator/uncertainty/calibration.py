@@ -21,22 +21,22 @@ from ..hardware.software import Software
 from ..step.memory import MeasuredPeak
 from ..task import Task
 from ..workload.model import imbalance
-from .constants import CONSTANTS, scaled
-from .memory import KnownPeaks, Spread
+from .constants import CONSTANTS, with_constants
+from .memory import PeakPosterior, Spread
 from .posterior import Posterior
 
 SECTION, PEAKS = "calibration", "peaks"
-FARTHEST = 20.0
+MOST_LOG_CHANGE = 20.0
 """Of the logarithm of any constant: e^20 is 5 10^8 times."""
-FREEST, LEAST = 1e9, 1e-6
+MOST_FREEDOM, LEAST_SIGMA = 1e9, 1e-6
 """Of the degrees of freedom of errors, at most, and of their spread, at least."""
-TEXTS = ("software", "accelerator", "cluster")
-FARTHEST_PEAK = 1.5
+NAME_KEYS = ("software", "accelerator", "cluster")
+MOST_LOG_PEAK_RATIO = 1.5
 """Logarithm of a peak over its prediction beyond which it is of something else."""
 
 
 @dataclass(frozen=True)
-class Timed:
+class TimedPlan:
     """A plan that was timed."""
 
     question: str
@@ -75,9 +75,9 @@ class Calibration:
     steps: int
     """Steps that were timed."""
     posterior: Posterior
-    peaks: KnownPeaks | None = None
+    peaks: PeakPosterior | None = None
     """What peaks of memory say; None where none is known."""
-    timed: tuple[Timed, ...] = ()
+    timed_plans: tuple[TimedPlan, ...] = ()
     """The plans that were timed."""
 
     def check(self, task: Task) -> None:
@@ -95,10 +95,10 @@ class Calibration:
                 f"{self.cluster}, with options for what differs"
             )
 
-    def timed_in(self, task: Task) -> dict[str, Timed]:
+    def timed_plans_of(self, task: Task) -> dict[str, TimedPlan]:
         """The timed plans of a task, by the plan."""
         asked = question_of(task)
-        return {one.plan: one for one in self.timed if one.question == asked}
+        return {one.plan: one for one in self.timed_plans if one.question == asked}
 
     @property
     def changes(self) -> dict[str, float]:
@@ -118,18 +118,20 @@ class Calibration:
             "sigma": round(self.posterior.sigma, 6),
             "freedom": self.posterior.freedom,
         }
-        if self.timed:
-            body["timed"] = [list(astuple(one)) for one in self.timed]
+        if self.timed_plans:
+            body["timed"] = [list(astuple(one)) for one in self.timed_plans]
         sections: dict[str, Any] = {SECTION: {**head, **body}}
         if self.peaks:
             spread = {"stack": self.peaks.spread.stack, "plan": self.peaks.spread.plan}
-            numbers = {"off": self.peaks.off, **spread}
-            if math.isfinite(self.peaks.ran_out):
-                numbers["ran_out"] = self.peaks.ran_out
+            numbers = {"off": self.peaks.log_bias, **spread}
+            if math.isfinite(self.peaks.failed_share):
+                numbers["ran_out"] = self.peaks.failed_share
             rounded = {key: round(float(value), 6) for key, value in numbers.items()}
             sections[PEAKS] = {"runs": self.peaks.runs, **rounded}
-            if self.peaks.held:
-                rows = [[run.predicted, run.peak, float(run.isolated)] for run in self.peaks.held]
+            if self.peaks.overfull:
+                rows = [
+                    [run.predicted, run.peak, float(run.isolated)] for run in self.peaks.overfull
+                ]
                 sections[PEAKS]["held"] = rows
         return format_toml(sections)
 
@@ -146,13 +148,15 @@ def calibrated(task: Task, calibration: Calibration | str | Path) -> Task:
     if task.calibration:
         raise InputError("the task has a calibration already: give that of all steps")
     calibration.check(task)
-    known = scaled(task, calibration.changes)
+    known = with_constants(task, calibration.changes)
     if calibration.peaks:
-        known = replace(known, software=_holding(known.software, math.exp(calibration.peaks.off)))
+        known = replace(
+            known, software=_with_peak_factor(known.software, math.exp(calibration.peaks.log_bias))
+        )
     return replace(known, calibration=calibration)
 
 
-def _holding(software: Software, factor: float) -> Software:
+def _with_peak_factor(software: Software, factor: float) -> Software:
     """The stack with its peaks of memory multiplied: what is not counted one by one, the reserve,
     takes the difference."""
     return replace(
@@ -178,31 +182,31 @@ def read_calibration(path: str | Path) -> Calibration:
         known = tuple(str(one) for one in tree["names"])
         mean, covariance = _numbers(tree["mean"]), _numbers(tree["covariance"])
         sigma, freedom, steps = float(tree["sigma"]), float(tree["freedom"]), int(tree["steps"])
-        said = {k: check_name(str(tree[k]), f"{name}: {k}", LONGEST_PATH) for k in TEXTS}
+        said = {k: check_name(str(tree[k]), f"{name}: {k}", LONGEST_PATH) for k in NAME_KEYS}
         timed = tuple(
-            Timed(str(asked), str(plan), float(took), float(weight))
+            TimedPlan(str(asked), str(plan), float(took), float(weight))
             for asked, plan, took, weight in tree.get("timed", ())
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{SECTION}] is not whole ({error})") from None
     size = len(known)
     ok = set(known) <= set(CONSTANTS) and mean.shape == (size,) and covariance.shape == (size, size)
-    ok = ok and max(sigma, *np.abs(mean), *np.abs(covariance).ravel()) <= FARTHEST
+    ok = ok and max(sigma, *np.abs(mean), *np.abs(covariance).ravel()) <= MOST_LOG_CHANGE
     ok = ok and np.allclose(covariance, covariance.T, rtol=0, atol=1e-7)
-    ok = ok and len(set(known)) == size and steps >= 0 and 1 <= freedom <= FREEST
+    ok = ok and len(set(known)) == size and steps >= 0 and 1 <= freedom <= MOST_FREEDOM
     ok = ok and all(one.seconds > 0 and 0 < one.weight < math.inf for one in timed)
-    if not (ok and sigma >= LEAST and np.linalg.eigvalsh(covariance).min() > 0):
+    if not (ok and sigma >= LEAST_SIGMA and np.linalg.eigvalsh(covariance).min() > 0):
         raise problem(name, f"[{SECTION}]: not the posterior of constants of this version")
     return Calibration(
         **said,
         steps=steps,
         posterior=Posterior(known, mean, covariance, np.zeros(0), sigma, freedom),
         peaks=_peaks(name, file[PEAKS]) if PEAKS in file else None,
-        timed=timed,
+        timed_plans=timed,
     )
 
 
-def _peaks(name: str, tree: Any) -> KnownPeaks:
+def _peaks(name: str, tree: Any) -> PeakPosterior:
     """What peaks said, from a calibration's file."""
     try:
         off, stack, plan = _numbers([tree[key] for key in ("off", "stack", "plan")]).tolist()
@@ -212,10 +216,10 @@ def _peaks(name: str, tree: Any) -> KnownPeaks:
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise problem(name, f"[{PEAKS}] is not whole ({error})") from None
     ok = all(0 < run.predicted < run.peak for run in held)
-    ok = ok and abs(off) < FARTHEST_PEAK and min(stack, plan, runs, ran_out) > 0
+    ok = ok and abs(off) < MOST_LOG_PEAK_RATIO and min(stack, plan, runs, ran_out) > 0
     if not ok:
         raise problem(name, f"[{PEAKS}]: not what peaks of memory say")
-    return KnownPeaks(off, Spread(stack, plan), runs, ran_out, held)
+    return PeakPosterior(off, Spread(stack, plan), runs, ran_out, held)
 
 
 def _numbers(node: Any) -> Value:

@@ -26,9 +26,9 @@ from ..base.arrays import Value
 
 DRAWS = 4000
 """Probabilities are known to a hundredth."""
-SAME = 1e-9
+TIE = 1e-9
 """Difference of log t below which two plans are one."""
-REPEAT = 0.005
+REPEAT_SPREAD = 0.005
 """Spread of log t between runs of one plan: published repeats differ by 0.3 to 1 %."""
 
 
@@ -51,14 +51,14 @@ class Choice:
     freedom: float
     """nu."""
 
-    def knowing(self, rows: Sequence[int], log_seconds: Value) -> Choice:
+    def conditioned_on(self, rows: Sequence[int], log_seconds: Value) -> Choice:
         """The same once the steps of some plans are measured.
 
         m + K (y - m_S),  (nu + d) / (nu + n) (C - K C_S),  K = C_S' C_SS^-1, with d the squared
         distance of y from m_S under C_SS, whose diagonal has REPEAT^2 added.
         """
         at = list(rows)
-        known = self.covariance[np.ix_(at, at)] + REPEAT**2 * np.eye(len(at))
+        known = self.covariance[np.ix_(at, at)] + REPEAT_SPREAD**2 * np.eye(len(at))
         off = log_seconds - self.mean[at]
         gain = np.linalg.solve(known, self.covariance[at]).T
         surprise = float(off @ np.linalg.solve(known, off))
@@ -78,9 +78,9 @@ class Choice:
         return out
 
     @property
-    def fastest(self) -> Value:
+    def probability_fastest(self) -> Value:
         """Probability that each plan is the fastest [plan], shared by plans that are one."""
-        first = self.draws <= self.draws.min(axis=1, keepdims=True) + SAME
+        first = self.draws <= self.draws.min(axis=1, keepdims=True) + TIE
         share: Value = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
         return share
 
@@ -111,7 +111,7 @@ class Choice:
             found.append(Suggestion(row, float((np.minimum(new, known) - least).mean())))
         return found
 
-    def telling(self, count: int, among: Sequence[int]) -> list[int]:
+    def most_informative(self, count: int, among: Sequence[int]) -> list[int]:
         """Plans of `among` whose steps tell most of those of all: each the one that takes most off
         the sum of variances.
 
@@ -119,7 +119,7 @@ class Choice:
         """
         left, found, known = list(among), [], self.covariance
         for _ in range(min(count, len(left))):
-            own = known.diagonal()[left] + REPEAT**2
+            own = known.diagonal()[left] + REPEAT_SPREAD**2
             at = int(((known[left] ** 2).sum(axis=1) / own).argmax())
             row = left.pop(at)
             known = known - np.outer(known[row], known[row]) / own[at]

@@ -33,7 +33,7 @@ class Constant:
     spread_of_mean: float = 0.0
     """Standard deviation of the mean over stacks, where stacks as a whole may be off; 0 where
     its neutral value has no direction."""
-    rests_on: str = ""
+    profile_key: str = ""
     """Number of a profile that it is measured by."""
     lent_spread: float = 0.0
     """Further standard deviation where another machine lends that number: root mean square of the
@@ -41,7 +41,7 @@ class Constant:
     (tests/simulator/uncertainty/test_lent_numbers.py)."""
 
 
-def _software(**powers: float) -> Change:
+def _scale_software(**powers: float) -> Change:
     """Fields of the stack times the factor raised to a power: 1 for seconds, -1 for rates."""
 
     def change(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
@@ -51,7 +51,7 @@ def _software(**powers: float) -> Change:
     return change
 
 
-def _floor(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_floors(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
     accelerator = cluster.accelerator
     training = replace(accelerator.training, layer_floor=accelerator.training.layer_floor * f)
     cluster = replace(cluster, accelerator=replace(accelerator, training=training))
@@ -62,7 +62,7 @@ def _floor(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cl
     return replace(software, **floors), cluster
 
 
-def _each_collective(
+def _with_collectives(
     fast: FastDomain, new: Callable[[CollectiveTime], CollectiveTime]
 ) -> FastDomain:
     names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
@@ -72,15 +72,17 @@ def _each_collective(
     return replace(fast, **changed)
 
 
-def _fast_bandwidth(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_fast_bandwidth(
+    software: Software, cluster: Cluster, f: float
+) -> tuple[Software, Cluster]:
     def slower(time: CollectiveTime) -> CollectiveTime:
         own = time.own_bandwidth if math.isinf(time.own_bandwidth) else time.own_bandwidth / f
         return replace(time, bandwidth=time.bandwidth / f, own_bandwidth=own)
 
-    return software, replace(cluster, fast=_each_collective(cluster.fast, slower))
+    return software, replace(cluster, fast=_with_collectives(cluster.fast, slower))
 
 
-def _fast_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_fast_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
     def later(time: CollectiveTime) -> CollectiveTime:
         return replace(
             time,
@@ -89,32 +91,41 @@ def _fast_latency(software: Software, cluster: Cluster, f: float) -> tuple[Softw
             root=time.root * f,
         )
 
-    return software, replace(cluster, fast=_each_collective(cluster.fast, later))
+    return software, replace(cluster, fast=_with_collectives(cluster.fast, later))
 
 
-def _network_bandwidth(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_network_bandwidth(
+    software: Software, cluster: Cluster, f: float
+) -> tuple[Software, Cluster]:
     net = cluster.network
     slower = {name: getattr(net, name) / f for name in ("bandwidth", "ring_bandwidth")}
     return software, replace(cluster, network=replace(net, **slower))
 
 
-def _network_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_network_latency(
+    software: Software, cluster: Cluster, f: float
+) -> tuple[Software, Cluster]:
     net = cluster.network
     changed = {name: getattr(net, name) * f for name in ("latency", "latency_per_node", "root")}
     return software, replace(cluster, network=replace(net, **changed))
 
 
-_GEMM = _software(sustained=-1)
-_MEMORY_BOUND = _software(memory_bound_rate=-1)
-_STEP = _software(step_seconds=1)
-_EXPERTS = _software(expert_seconds=1)
+_GEMM = _scale_software(sustained=-1)
+_MEMORY_BOUND = _scale_software(memory_bound_rate=-1)
+_STEP = _scale_software(step_seconds=1)
+_EXPERTS = _scale_software(expert_seconds=1)
 
 
-def _everything(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_everything(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
     """All seconds: kernels of attention slow down with matrix products, and what shows of
     overlapped communication is a share of it."""
-    kernels = (_GEMM, _MEMORY_BOUND, _floor, _STEP, _EXPERTS)
-    links = (_fast_bandwidth, _fast_latency, _network_bandwidth, _network_latency)
+    kernels = (_GEMM, _MEMORY_BOUND, _scale_floors, _STEP, _EXPERTS)
+    links = (
+        _scale_fast_bandwidth,
+        _scale_fast_latency,
+        _scale_network_bandwidth,
+        _scale_network_latency,
+    )
     for change in (*kernels, *links):
         software, cluster = change(software, cluster, f)
     return software, cluster
@@ -123,7 +134,7 @@ def _everything(software: Software, cluster: Cluster, f: float) -> tuple[Softwar
 CONSTANTS: dict[str, Constant] = {
     constant.name: constant
     for constant in (
-        Constant("common", "everything: what is not modelled", 0.10, _everything),
+        Constant("common", "everything: what is not modelled", 0.10, _scale_everything),
         Constant(
             "gemm", "matrix products", 0.10, _GEMM, 0.20, "kernels.gemm.16bit.efficiency", 0.22
         ),
@@ -132,36 +143,36 @@ CONSTANTS: dict[str, Constant] = {
             "attention",
             "the attention core",
             0.30,
-            _software(attention_rate=-1),
-            rests_on="kernels.attention.efficiency",
+            _scale_software(attention_rate=-1),
+            profile_key="kernels.attention.efficiency",
             lent_spread=0.20,
         ),
-        Constant("floor", "launches of small layers", 0.50, _floor, 0.50),
+        Constant("floor", "launches of small layers", 0.50, _scale_floors, 0.50),
         Constant("step", "what the host does once a step", 1.00, _STEP, 1.00),
         Constant("experts", "waits of the host for experts", 1.00, _EXPERTS, 1.00),
         Constant(
             "fast_bandwidth",
             "bytes inside a domain",
             0.20,
-            _fast_bandwidth,
-            rests_on="links.fast.all_reduce.bandwidth",
+            _scale_fast_bandwidth,
+            profile_key="links.fast.all_reduce.bandwidth",
             lent_spread=0.11,
         ),
         Constant(
             "fast_latency",
             "latency inside a domain",
             0.50,
-            _fast_latency,
-            rests_on="links.fast.all_reduce.latency",
+            _scale_fast_latency,
+            profile_key="links.fast.all_reduce.latency",
             lent_spread=0.52,
         ),
-        Constant("network_bandwidth", "bytes across nodes", 0.20, _network_bandwidth),
-        Constant("network_latency", "latency across nodes", 0.50, _network_latency),
+        Constant("network_bandwidth", "bytes across nodes", 0.20, _scale_network_bandwidth),
+        Constant("network_latency", "latency across nodes", 0.50, _scale_network_latency),
         Constant(
             "contention",
             "overlapped communication that shows",
             0.30,
-            _software(contention=1, fsdp_contention=1, kernel_contention=1),
+            _scale_software(contention=1, fsdp_contention=1, kernel_contention=1),
         ),
     )
 }
@@ -172,10 +183,10 @@ def lent_spreads(cluster: Cluster, names: Iterable[str]) -> list[float]:
     """Further spread of each constant where a machine has the numbers of another."""
     lent = {key for key, origin in cluster.provenance.items() if origin.lent}
     known = (CONSTANTS[name] for name in names)
-    return [one.lent_spread if one.rests_on in lent else 0.0 for one in known]
+    return [one.lent_spread if one.profile_key in lent else 0.0 for one in known]
 
 
-def scaled(task: Task, changes: Mapping[str, float]) -> Task:
+def with_constants(task: Task, changes: Mapping[str, float]) -> Task:
     """The task with the seconds of some constants multiplied by exp(d), d by name."""
     software, cluster = task.software, task.cluster
     for name, d in changes.items():

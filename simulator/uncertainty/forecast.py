@@ -26,20 +26,20 @@ from ..base.arrays import Value
 from ..plan.plan import Plan
 from ..step.costs import Costs
 from ..task import Task
-from .calibration import Timed
-from .choice import REPEAT, Choice
+from .calibration import TimedPlan
+from .choice import REPEAT_SPREAD, Choice
 from .learned import prior_of
-from .posterior import Posterior, unconditioned
-from .predictive import half_width, likeness, scale_of
-from .response import Simulated
+from .posterior import Posterior, prior_as_posterior
+from .predictive import error_correlation, error_scale, half_width
+from .response import SimulatedResponse
 
 
-def known_of(task: Task) -> Posterior:
+def posterior_of(task: Task) -> Posterior:
     """What is known of the constants of a task."""
     if task.calibration:
         known: Posterior = task.calibration.posterior
         return known
-    return unconditioned(prior_of(task.software, task.cluster))
+    return prior_as_posterior(prior_of(task.software, task.cluster))
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,17 +53,17 @@ class Forecast:
     """s [row]."""
     posterior: Posterior
     plans: Plan
-    timed: Mapping[str, Timed] = field(default_factory=dict)
+    timed_plans: Mapping[str, TimedPlan] = field(default_factory=dict)
     """Plans that were timed, by the plan."""
 
     @classmethod
-    def of(cls, task: Task, plans: Plan) -> Forecast:
+    def of_plans(cls, task: Task, plans: Plan) -> Forecast:
         """The forecast of a table of plans: one pass of columns a constant."""
-        known = known_of(task)
-        response = Simulated([(task, plans, np.arange(plans.rows))], known.names)
-        values, slopes = response.at(np.zeros(len(known.names)))
-        timed = task.calibration.timed_in(task) if task.calibration else {}
-        return cls(values, slopes, scale_of(task, plans), known, plans, timed)
+        known = posterior_of(task)
+        response = SimulatedResponse([(task, plans, np.arange(plans.rows))], known.names)
+        values, slopes = response.linearised(np.zeros(len(known.names)))
+        timed = task.calibration.timed_plans_of(task) if task.calibration else {}
+        return cls(values, slopes, error_scale(task, plans), known, plans, timed)
 
     def half_width(self, level: float = 0.8) -> Value:
         """Half of the central interval of log t [row] that holds `level` of runs."""
@@ -81,23 +81,25 @@ class Forecast:
         return out
 
     @cached_property
-    def timed_rows(self) -> dict[int, Timed]:
+    def timed_rows(self) -> dict[int, TimedPlan]:
         """Plans of the table that were timed, by the row."""
-        if not self.timed:
+        if not self.timed_plans:
             return {}
         named = {row: str(plan) for row, plan in enumerate(self.plans)}
-        return {row: self.timed[name] for row, name in named.items() if name in self.timed}
+        return {
+            row: self.timed_plans[name] for row, name in named.items() if name in self.timed_plans
+        }
 
     @cached_property
     def choice(self) -> Choice:
         """The plans as alternatives, of which one is the fastest."""
         noise, at = self.posterior.sigma * self.scale, list(self.timed_rows)
         mean, slopes = self.log_seconds, self.slopes
-        errors = noise[:, None] * noise * likeness(self.plans)
+        errors = noise[:, None] * noise * error_correlation(self.plans)
         if at:
             seconds, weights = np.array([(o.seconds, o.weight) for o in self.timed_rows.values()]).T
             odd = noise[at] ** 2 * np.maximum(1 / weights - 1, 0.0)
-            known = errors[np.ix_(at, at)] + np.diag(odd + REPEAT**2)
+            known = errors[np.ix_(at, at)] + np.diag(odd + REPEAT_SPREAD**2)
             gain = np.linalg.solve(known, errors[at]).T
             mean = mean + gain @ (np.log(seconds) - mean[at])
             slopes, errors = slopes - gain @ slopes[at], errors - gain @ errors[at]
@@ -115,4 +117,4 @@ def step_interval(costs: Costs, level: float = 0.8) -> tuple[Value, Value]:
     >>> bool(low[0] < costs.step_seconds < high[0])
     True
     """
-    return Forecast.of(costs.task, costs.plans).interval(level)
+    return Forecast.of_plans(costs.task, costs.plans).interval(level)

@@ -21,17 +21,17 @@ from ..hardware.software import OF_STEPS, Software
 from .constants import lent_spreads
 from .posterior import Prior
 
-FILE = "priors.json"
-KNOWN, UNKNOWN = "known", "unknown"
-ADAPTED = "adapters"
+PRIORS_FILE = "priors.json"
+FITTED_STACKS, OTHER_STACKS = "known", "unknown"
+ADAPTERS = "adapters"
 """Of the memory of adapters beside frozen weights."""
 MEMORY = "memory"
 """The part about peaks of memory."""
-TAUGHT = ("fitted", "measured")
+FITTED_KINDS = ("fitted", "measured")
 """Kinds of a sustained rate that somebody has timed."""
 
 
-def as_record(prior: Prior) -> dict[str, Any]:
+def prior_record(prior: Prior) -> dict[str, Any]:
     """A prior as JSON holds it."""
     return {
         "names": list(prior.names),
@@ -42,7 +42,7 @@ def as_record(prior: Prior) -> dict[str, Any]:
     }
 
 
-def from_record(record: dict[str, Any]) -> Prior:
+def prior_from_record(record: dict[str, Any]) -> Prior:
     """The same read back."""
     return Prior(
         names=tuple(record["names"]),
@@ -54,33 +54,37 @@ def from_record(record: dict[str, Any]) -> Prior:
 
 
 @cache
-def records() -> dict[str, Any]:
+def shipped_records() -> dict[str, Any]:
     """What FILE holds."""
-    out: dict[str, Any] = parse_json(read_text(resources.files(__package__) / FILE, FILE), FILE)
+    out: dict[str, Any] = parse_json(
+        read_text(resources.files(__package__) / PRIORS_FILE, PRIORS_FILE), PRIORS_FILE
+    )
     return out
 
 
 @cache
-def learned(which: str) -> Prior:
+def shipped_prior(which: str) -> Prior:
     """The prior of KNOWN or UNKNOWN stacks around their profiles' own numbers."""
-    prior = from_record(records()[which])
+    prior = prior_from_record(shipped_records()[which])
     return Prior(prior.names, np.zeros_like(prior.mean), prior.covariance, prior.sigma)
 
 
-def is_known(software: Software) -> bool:
+def has_fitted_rates(software: Software) -> bool:
     """Whether the rates of a stack were fitted to runs of it, or measured."""
     origin = software.provenance.get("sustained")
-    return origin is not None and origin.kind in TAUGHT
+    return origin is not None and origin.kind in FITTED_KINDS
 
 
 def prior_of(software: Software, cluster: Cluster) -> Prior:
     """The prior of a stack on a machine: narrower where the stack is known, wider where numbers of
     the machine are those of another. Spreads of the stack's file replace both."""
-    prior = on_machine(learned(KNOWN if is_known(software) else UNKNOWN), cluster)
+    prior = widened_for_machine(
+        shipped_prior(FITTED_STACKS if has_fitted_rates(software) else OTHER_STACKS), cluster
+    )
     return with_spreads(prior, dict(software.spreads))
 
 
-def on_machine(prior: Prior, cluster: Cluster) -> Prior:
+def widened_for_machine(prior: Prior, cluster: Cluster) -> Prior:
     """A prior of stacks, wider where numbers of the machine are those of another."""
     lent = np.array(lent_spreads(cluster, prior.names))
     return replace(prior, covariance=prior.covariance + np.diag(lent**2))

@@ -5,8 +5,9 @@
     P(fits) = P(b + e_i <= log(capacity / predicted_i))
 
 b the error that all plans of a stack share, s_i how much wider than usual that of a plan is
-(predictive.scale_of). The prediction is the median. A peak is what the allocator holds, slack and
-context included: a run that needs its slack back to go on stalls, and does not count as fitting.
+(predictive.error_scale). The prediction is the median. A peak is what the allocator holds, slack
+and context included: a run that needs its slack back to go on stalls, and does not count as
+fitting.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from ..hardware.software import OF_PEAKS, Software
 from ..step.costs import Costs
 from ..step.memory import PEAK_TOLERANCE, MeasuredPeak, largest_prediction_within
 from ..task import Task
-from .learned import ADAPTED, KNOWN, MEMORY, TAUGHT, UNKNOWN, records
-from .predictive import scale_in, scale_of
+from .learned import ADAPTERS, FITTED_KINDS, FITTED_STACKS, MEMORY, OTHER_STACKS, shipped_records
+from .predictive import error_scale, error_scale_of_precisions
 
-SURE, EVEN = 0.95, 0.5
+FITS_PROBABILITY, EDGE_PROBABILITY = 0.95, 0.5
 """Probabilities from which a plan is said to fit, and to be at the edge."""
-WORDS = ("does not fit", "edge", "fits")
-NUMBERS = (
+VERDICTS = ("does not fit", "edge", "fits")
+PEAK_FIELDS = (
     *("gradient_memory", "optimizer_memory", "bucket_memory", "boundary_buffers", "working_sets"),
     *("context_bytes", "communicator_bytes", "allocator_slack", "logit_bytes"),
 )
@@ -38,7 +39,7 @@ NUMBERS = (
 NODES = np.linspace(-5.0, 5.0, 101)
 """Values of b / stack that are summed over."""
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
-ROOMS = np.linspace(0.0, 3.0, 601)
+LOG_MARGINS = np.linspace(0.0, 3.0, 601)
 """Logs of capacity over prediction among which `share_for` looks."""
 
 
@@ -53,23 +54,23 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class KnownPeaks:
+class PeakPosterior:
     """What peaks of one stack say of the others."""
 
-    off: float
+    log_bias: float
     """Mean of b: log of peaks over what the simulator says."""
     spread: Spread
     """How far off peaks are then."""
     runs: int
     """How many said it."""
-    ran_out: float = math.inf
-    """Share of a GPU, `off` included, that was predicted of the leanest run that ran out, of those
+    failed_share: float = math.inf
+    """Share of a GPU, bias included, that was predicted of the leanest run that ran out, of those
     that need more than every run that ran."""
-    held: tuple[MeasuredPeak, ...] = ()
-    """Runs that held far more than is predicted of them, `off` included."""
+    overfull: tuple[MeasuredPeak, ...] = ()
+    """Runs that held far more than is predicted of them, bias included."""
 
 
-def student(z: Value) -> Value:
+def student_cdf(z: Value) -> Value:
     """The distribution function of Student's t with 4 degrees of freedom.
 
     1/2 + 3/8 u (1 - u^2 / 12),    u = z / sqrt(1 + z^2 / 4)
@@ -81,49 +82,52 @@ def student(z: Value) -> Value:
     return out
 
 
-def probability(room: Value, spread: Spread, scale: Value | float = 1.0) -> Value:
+def probability_within(room: Value, spread: Spread, scale: Value | float = 1.0) -> Value:
     """P(b + e <= room) [row], room = log(capacity / predicted)."""
     stack, width = np.asarray(spread.stack)[..., None], np.asarray(spread.plan * scale)[..., None]
-    out: Value = student((np.asarray(room)[..., None] - stack * NODES) / width) @ WEIGHTS
+    out: Value = student_cdf((np.asarray(room)[..., None] - stack * NODES) / width) @ WEIGHTS
     return out
 
 
 @cache
-def share_for(wanted: float, spread: Spread, scale: float = 1.0) -> float:
+def share_for_probability(wanted: float, spread: Spread, scale: float = 1.0) -> float:
     """The share of the capacity up to which a plan fits with a probability of at least EVEN."""
-    return float(np.exp(-np.interp(wanted, probability(ROOMS, spread, scale), ROOMS)))
+    return float(
+        np.exp(-np.interp(wanted, probability_within(LOG_MARGINS, spread, scale), LOG_MARGINS))
+    )
 
 
-def is_known(software: Software) -> bool:
+def has_fitted_peaks(software: Software) -> bool:
     """Whether a number of a stack that decides peaks was fitted to peaks of it, or measured."""
     return any(
-        name in software.provenance and software.provenance[name].kind in TAUGHT for name in NUMBERS
+        name in software.provenance and software.provenance[name].kind in FITTED_KINDS
+        for name in PEAK_FIELDS
     )
 
 
 def prior_spread(software: Software, adapters: bool = False) -> Spread:
     """How far off the peaks of a stack are, less where it is known, and those of adapters beside
     frozen weights."""
-    whole = KNOWN if is_known(software) else UNKNOWN
-    record = records()[MEMORY][ADAPTED if adapters else whole]
+    whole = FITTED_STACKS if has_fitted_peaks(software) else OTHER_STACKS
+    record = shipped_records()[MEMORY][ADAPTERS if adapters else whole]
     return Spread(dict(software.spreads).get(OF_PEAKS, record["stack"]), record["plan"])
 
 
 def spread_of(task: Task) -> Spread:
     """The same of a task, less where peaks of its own are known."""
-    known: KnownPeaks | None = task.calibration.peaks if task.calibration else None
+    known: PeakPosterior | None = task.calibration.peaks if task.calibration else None
     return known.spread if known else prior_spread(task.software, task.adapters is not None)
 
 
-def most_share(task: Task) -> float:
+def largest_share(task: Task) -> float:
     """Share of a GPU above which no plan fits, for a run that needed as much ran out."""
-    known: KnownPeaks | None = task.calibration.peaks if task.calibration else None
-    return PEAK_TOLERANCE * known.ran_out if known else math.inf
+    known: PeakPosterior | None = task.calibration.peaks if task.calibration else None
+    return PEAK_TOLERANCE * known.failed_share if known else math.inf
 
 
-def as_one_that_ran_out(costs: Costs) -> Any:
+def exceeds_failed_run(costs: Costs) -> Any:
     """Whether plans need as much as a run that ran out [row]."""
-    out = costs.memory_bytes > most_share(costs.task) * costs.capacity
+    out = costs.memory_bytes > largest_share(costs.task) * costs.capacity
     return bool(out) if costs.scalar else out
 
 
@@ -138,52 +142,61 @@ def probability_fits(costs: Costs) -> Any:
     True
     """
     share = np.maximum(costs.memory_total / costs.capacity, np.atleast_1d(costs.host_share))
-    spread, scale = spread_of(costs.task), scale_of(costs.task, costs.plans.table())
-    out = probability(-np.log(share), spread, scale) * (
-        1 - np.atleast_1d(as_one_that_ran_out(costs))
+    spread, scale = spread_of(costs.task), error_scale(costs.task, costs.plans.table())
+    out = probability_within(-np.log(share), spread, scale) * (
+        1 - np.atleast_1d(exceeds_failed_run(costs))
     )
     return float(out[0]) if costs.scalar else out
 
 
-def sure_share(costs: Costs) -> float:
+def fitting_share(costs: Costs) -> float:
     """The share of the capacity up to which plans like one plan are said to fit."""
-    (scale,) = scale_of(costs.task, costs.row().plans.table()).tolist()
-    share = min(share_for(SURE, spread_of(costs.task), scale), most_share(costs.task))
+    (scale,) = error_scale(costs.task, costs.row().plans.table()).tolist()
+    share = min(
+        share_for_probability(FITS_PROBABILITY, spread_of(costs.task), scale),
+        largest_share(costs.task),
+    )
     return largest_prediction_within(costs.task, share * costs.capacity) / costs.capacity
 
 
-def sure_bytes(task: Task, precisions: Sequence[int]) -> float:
+def fitting_bytes(task: Task, precisions: Sequence[int]) -> float:
     """Bytes of a GPU up to which plans in any of these precisions are said to fit."""
-    scale = float(scale_in(task, precisions).max())
-    share = min(share_for(SURE, spread_of(task), scale), most_share(task))
+    scale = float(error_scale_of_precisions(task, precisions).max())
+    share = min(
+        share_for_probability(FITS_PROBABILITY, spread_of(task), scale), largest_share(task)
+    )
     return largest_prediction_within(task, task.cluster.accelerator.memory * share)
 
 
-def free_bytes(task: Task, headroom: float) -> float:
+def headroom_bytes(task: Task, headroom: float) -> float:
     """Bytes of a GPU that leave a share of it free; less where what needs as much holds more."""
-    share = min(1 - headroom, most_share(task))
+    share = min(1 - headroom, largest_share(task))
     return largest_prediction_within(task, task.cluster.accelerator.memory * share)
 
 
 def verdict(costs: Costs) -> Any:
     """'fits' from SURE on, 'edge' from EVEN on, else 'does not fit' [row]."""
-    words = word(probability_fits(costs))
+    words = verdict_of(probability_fits(costs))
     return str(words) if costs.scalar else words
 
 
-def sentence(costs: Costs) -> str:
+def fit_sentence(costs: Costs) -> str:
     """Whether one plan fits, and how likely that is."""
     probability = float(probability_fits(costs.row()))
-    told = {"fits": "fits", "edge": "fits, at the edge"}.get(str(word(probability)), WORDS[0])
-    return f"{told} (probability {spelled(probability)})"
+    told = {"fits": "fits", "edge": "fits, at the edge"}.get(
+        str(verdict_of(probability)), VERDICTS[0]
+    )
+    return f"{told} (probability {format_probability(probability)})"
 
 
-def spelled(probability: float) -> str:
+def format_probability(probability: float) -> str:
     """A probability to a hundredth, rounded down so that 0.95 is one, and never as certain."""
     hundredths = int(100 * probability)
     return {0: "<0.01", 99: ">0.99", 100: ">0.99"}.get(hundredths, f"{hundredths / 100:.2f}")
 
 
-def word(fits: Value | float) -> Any:
+def verdict_of(fits: Value | float) -> Any:
     """What a probability is called [row]."""
-    return np.array(WORDS)[(np.asarray(fits) >= EVEN).astype(int) + (np.asarray(fits) >= SURE)]
+    return np.array(VERDICTS)[
+        (np.asarray(fits) >= EDGE_PROBABILITY).astype(int) + (np.asarray(fits) >= FITS_PROBABILITY)
+    ]

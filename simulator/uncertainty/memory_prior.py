@@ -20,18 +20,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..base.arrays import Index, Mask, Value
-from .memory import KnownPeaks, Spread, student
+from .memory import PeakPosterior, Spread, student_cdf
 
-STACK, PLAN = np.geomspace(0.02, 0.5, 25), np.geomspace(0.01, 0.3, 25)
+STACK_SPREADS, PLAN_SPREADS = np.geomspace(0.02, 0.5, 25), np.geomspace(0.01, 0.3, 25)
 """Values of the two numbers that are weighed."""
-START = Spread(0.1, 0.05)
+START_SPREAD = Spread(0.1, 0.05)
 """Where they start: reserved over allocated memory is 1.06 to 1.22 by stack (SimuMax; Mist, Zhu et
 al. 2025, arXiv:2503.19050)."""
-DOUBT = 0.5
+LOG_SPREAD = 0.5
 """Standard deviation of the log of both, before anything is seen."""
-SHARED = np.arange(-1.5, 1.5, 0.0025)
+STACK_ERRORS = np.arange(-1.5, 1.5, 0.0025)
 """Values of b."""
-SMALLEST = 1e-300
+LEAST_LIKELIHOOD = 1e-300
 """Of a likelihood."""
 
 
@@ -50,67 +50,70 @@ class Peaks:
         return Peaks(self.low[rows], self.high[rows], self.scale[rows])
 
 
-def log_of_rows(peaks: Peaks, plan: float) -> Value:
+def log_row_likelihood(peaks: Peaks, plan: float) -> Value:
     """log prod_i l_i [b]."""
     known = peaks.low == peaks.high
     measured, bounded = peaks.take(known), peaks.take(~known)
     width = plan * measured.scale[:, None]
-    z = (measured.low[:, None] - SHARED) / width
+    z = (measured.low[:, None] - STACK_ERRORS) / width
     density: Value = np.log(0.375 / width) - 2.5 * np.log1p(z**2 / 4)
     low, high = (
-        _below((side[:, None] - SHARED) / (plan * bounded.scale[:, None]))
+        _cdf((side[:, None] - STACK_ERRORS) / (plan * bounded.scale[:, None]))
         for side in (bounded.low, bounded.high)
     )
-    between: Value = np.log(np.maximum(high - low, SMALLEST))
+    between: Value = np.log(np.maximum(high - low, LEAST_LIKELIHOOD))
     out: Value = density.sum(axis=0) + between.sum(axis=0)
     return out
 
 
-def _below(z: Value) -> Value:
+def _cdf(z: Value) -> Value:
     """T(z), at infinity as well."""
-    bounded: Value = student(np.clip(z, -1e6, 1e6))
+    bounded: Value = student_cdf(np.clip(z, -1e6, 1e6))
     return bounded
 
 
 def log_likelihood(peaks: Peaks) -> Value:
     """log L of one source [stack, plan]."""
-    rows = np.stack([log_of_rows(peaks, plan) for plan in PLAN], axis=1)
+    rows = np.stack([log_row_likelihood(peaks, plan) for plan in PLAN_SPREADS], axis=1)
     top = rows.max(axis=0)
-    bell = np.exp(-0.5 * (SHARED / STACK[:, None]) ** 2)
+    bell = np.exp(-0.5 * (STACK_ERRORS / STACK_SPREADS[:, None]) ** 2)
     bell /= bell.sum(axis=1, keepdims=True)
-    out: Value = np.log(np.maximum(bell @ np.exp(rows - top), SMALLEST)) + top
+    out: Value = np.log(np.maximum(bell @ np.exp(rows - top), LEAST_LIKELIHOOD)) + top
     return out
 
 
-def conditioned(peaks: Peaks, prior: Spread) -> KnownPeaks:
+def condition(peaks: Peaks, prior: Spread) -> PeakPosterior:
     """What the peaks of a stack say of b, whose prior is N(0, stack^2): a normal distribution of
     its posterior's mean and deviation."""
-    log = log_of_rows(peaks, float(prior.plan)) - 0.5 * (SHARED / float(prior.stack)) ** 2
+    log = (
+        log_row_likelihood(peaks, float(prior.plan))
+        - 0.5 * (STACK_ERRORS / float(prior.stack)) ** 2
+    )
     weight = np.exp(log - log.max())
     weight /= weight.sum()
-    mean = float(weight @ SHARED)
-    left = float(np.sqrt(weight @ (SHARED - mean) ** 2))
-    return KnownPeaks(mean, Spread(left, prior.plan), peaks.low.size)
+    mean = float(weight @ STACK_ERRORS)
+    left = float(np.sqrt(weight @ (STACK_ERRORS - mean) ** 2))
+    return PeakPosterior(mean, Spread(left, prior.plan), peaks.low.size)
 
 
-def weights(peaks: Peaks, known: KnownPeaks) -> Value:
+def peak_weights(peaks: Peaks, known: PeakPosterior) -> Value:
     """How much each measured peak counts beside what is known: about 1, and little where it
     contradicts that; 1 of bounds [row].
 
     5 / (4 + z^2),    z = (y - b) / (plan s)
     """
     measured = peaks.low == peaks.high
-    off = np.where(measured, peaks.low, known.off) - known.off
+    off = np.where(measured, peaks.low, known.log_bias) - known.log_bias
     out: Value = np.where(measured, 5 / (4 + (off / (known.spread.plan * peaks.scale)) ** 2), 1.0)
     return out
 
 
-def fit(likelihoods: Sequence[Value]) -> Spread:
+def fit_spread(likelihoods: Sequence[Value]) -> Spread:
     """The two numbers that suit some sources, given their log_likelihood; START of none."""
-    far = (np.log(STACK[:, None] / START.stack) / DOUBT) ** 2
-    far = far + (np.log(PLAN / START.plan) / DOUBT) ** 2
+    far = (np.log(STACK_SPREADS[:, None] / START_SPREAD.stack) / LOG_SPREAD) ** 2
+    far = far + (np.log(PLAN_SPREADS / START_SPREAD.plan) / LOG_SPREAD) ** 2
     weight = sum(likelihoods, -0.5 * far)
     weight = np.exp(weight - weight.max())
     weight /= weight.sum()
-    stack = np.exp(weight.sum(axis=1) @ np.log(STACK))
-    return Spread(float(stack), float(np.exp(weight.sum(axis=0) @ np.log(PLAN))))
+    stack = np.exp(weight.sum(axis=1) @ np.log(STACK_SPREADS))
+    return Spread(float(stack), float(np.exp(weight.sum(axis=0) @ np.log(PLAN_SPREADS))))

@@ -20,25 +20,25 @@ from .response import Response
 
 FREEDOM = 4.0
 """nu: degrees of freedom of the errors of rows, and of how much they differ between units."""
-TO_THE_MODE = 60
+MOST_ROUNDS = 60
 """Most rounds of Gauss-Newton for an answer: steps six times as long as predicted take 20."""
-SHARES = 0.5 ** np.arange(6)
+STEP_SHARES = 0.5 ** np.arange(6)
 """Shares of a Gauss-Newton step that are tried: f bends, and a whole one may jump over the mode."""
-ODD, UNUSUAL = 0.3, 2.0
+ODD_WEIGHT, UNUSUAL_SPREADS = 0.3, 2.0
 """Weight of a row below which, and spreads of a constant and times sigma above which, the mode is
 searched from elsewhere too."""
-AWAY = (-4.0, -2.0, 2.0, 4.0)
+RESTARTS = (-4.0, -2.0, 2.0, 4.0)
 """Spreads of one constant from which it is searched then."""
-STILL = 1e-4
+CONVERGED = 1e-4
 """Change of every constant, and of the logarithm of sigma_u, below which it is the mode."""
 
 
 @dataclass(frozen=True)
-class Rows:
+class TimedRows:
     """Timed rows of one unit: what was measured, and how the simulator reacts."""
 
-    measured: Value
-    """log seconds [row]."""
+    log_seconds: Value
+    """Of the measured steps [row]."""
     response: Response
     scale: Value
     """s [row]: how much wider than usual the error of a row is."""
@@ -77,7 +77,7 @@ class Posterior:
     """nu of the prior."""
 
 
-def unconditioned(prior: Prior) -> Posterior:
+def prior_as_posterior(prior: Prior) -> Posterior:
     """What is known of a unit of which no row is."""
     return _posterior(prior, prior.mean, prior.covariance, np.zeros(0), prior.sigma)
 
@@ -88,34 +88,34 @@ def _posterior(
     return Posterior(prior.names, mean, covariance, weights, sigma, prior.freedom)
 
 
-def solve(prior: Prior, rows: Rows) -> Posterior:
+def solve(prior: Prior, rows: TimedRows) -> Posterior:
     """The posterior of one unit at the highest of its modes that is found. The nearest is that of
     the prior's mean; where that one calls a row an error, or is unusual, one constant that is far
     off may explain more: a network of a quarter of its bandwidth is one."""
     near = mode(prior, rows)
-    if not _unusual(prior, near):
+    if not _is_unusual(prior, near):
         return near
-    table = replace(rows, response=rows.response.tabulated(prior.spread))
+    table = replace(rows, response=rows.response.tabulate(prior.spread))
     tried = (
         mode(prior, table, start=prior.mean + away * step)
         for step in np.diag(prior.spread)
-        for away in AWAY
+        for away in RESTARTS
     )
-    best = min(tried, key=lambda one: surprise(prior, table, one))
+    best = min(tried, key=lambda one: negative_log_density(prior, table, one))
     far = mode(prior, rows, start=best.mean)
-    return min(near, far, key=lambda one: surprise(prior, rows, one))
+    return min(near, far, key=lambda one: negative_log_density(prior, rows, one))
 
 
-def _unusual(prior: Prior, found: Posterior) -> bool:
+def _is_unusual(prior: Prior, found: Posterior) -> bool:
     moved = np.abs(found.mean - prior.mean) / prior.spread
-    odd = found.weights.min(initial=1.0) < ODD
-    return bool(odd or moved.max() > UNUSUAL or found.sigma > UNUSUAL * prior.sigma)
+    odd = found.weights.min(initial=1.0) < ODD_WEIGHT
+    return bool(odd or moved.max() > UNUSUAL_SPREADS or found.sigma > UNUSUAL_SPREADS * prior.sigma)
 
 
-def surprise(prior: Prior, rows: Rows, found: Posterior) -> float:
+def negative_log_density(prior: Prior, rows: TimedRows, found: Posterior) -> float:
     """Minus the logarithm of the posterior density at a mode and its sigma_u, up to a constant."""
     nu, off = prior.freedom, found.mean - prior.mean
-    z = (rows.measured - rows.response.steps(found.mean)) / (rows.scale * found.sigma)
+    z = (rows.log_seconds - rows.response.steps(found.mean)) / (rows.scale * found.sigma)
     constants = 0.5 * float(off @ np.linalg.solve(prior.covariance, off))
     errors = (nu + 1) / 2 * float(np.log1p(z**2 / nu).sum()) + z.size * math.log(found.sigma)
     return constants + errors + nu * (math.log(found.sigma) + (prior.sigma / found.sigma) ** 2 / 2)
@@ -123,8 +123,8 @@ def surprise(prior: Prior, rows: Rows, found: Posterior) -> float:
 
 def mode(
     prior: Prior,
-    rows: Rows,
-    rounds: int = TO_THE_MODE,
+    rows: TimedRows,
+    rounds: int = MOST_ROUNDS,
     start: Value | None = None,
     alike: bool = False,
 ) -> Posterior:
@@ -134,52 +134,54 @@ def mode(
     precision = _inverse(prior.covariance)
     mean: Value = prior.mean if start is None else start
     covariance: Value = prior.covariance
-    weights: Value = np.ones(rows.measured.size)
+    weights: Value = np.ones(rows.log_seconds.size)
     before = sigma = prior.sigma
     for turn in range(rounds + 1):
-        values, slopes = rows.response.at(mean)
+        values, slopes = rows.response.linearised(mean)
         if turn:
-            squared = squared_errors(rows.measured - values, slopes, covariance) / rows.scale**2
+            squared = squared_errors(rows.log_seconds - values, slopes, covariance) / rows.scale**2
             weights = (prior.freedom + 1) / (prior.freedom + squared / sigma**2)
-            before, sigma = sigma, sigma if alike else _own_sigma(prior, weights * squared)
-        least = _Squares(prior.mean, precision, rows, weights / (sigma * rows.scale) ** 2)
+            before, sigma = sigma, sigma if alike else _unit_sigma(prior, weights * squared)
+        least = _LeastSquares(prior.mean, precision, rows, weights / (sigma * rows.scale) ** 2)
         covariance = _inverse(precision + (slopes.T * least.by_row) @ slopes)
         if turn == rounds:
             break
-        step = covariance @ least.downhill(mean, values, slopes)
-        step *= least.share(mean, values, step)
+        step = covariance @ least.negative_gradient(mean, values, slopes)
+        step *= least.step_share(mean, values, step)
         mean = mean + step
-        if turn > 1 and max(np.abs(step).max(), abs(math.log(sigma / before))) < STILL:
+        if turn > 1 and max(np.abs(step).max(), abs(math.log(sigma / before))) < CONVERGED:
             break
     return _posterior(prior, mean, covariance, weights, sigma)
 
 
 @dataclass(frozen=True)
-class _Squares:
+class _LeastSquares:
     """Half of the squares that a posterior with known weights has least of at its mode."""
 
     center: Value
     precision: Value
     """Of the constants [constant, constant]."""
-    rows: Rows
+    rows: TimedRows
     by_row: Value
     """Of the errors [row]."""
 
-    def at(self, d: Value, values: Value) -> float:
-        off, left = d - self.center, self.rows.measured - values
+    def value(self, d: Value, values: Value) -> float:
+        off, left = d - self.center, self.rows.log_seconds - values
         return 0.5 * float(off @ self.precision @ off + self.by_row @ left**2)
 
-    def downhill(self, d: Value, values: Value, slopes: Value) -> Value:
+    def negative_gradient(self, d: Value, values: Value, slopes: Value) -> Value:
         """Minus the gradient."""
-        left = self.by_row * (self.rows.measured - values)
+        left = self.by_row * (self.rows.log_seconds - values)
         out: Value = slopes.T @ left - self.precision @ (d - self.center)
         return out
 
-    def share(self, d: Value, values: Value, step: Value) -> float:
+    def step_share(self, d: Value, values: Value, step: Value) -> float:
         """The largest of SHARES of a step that makes them less; 0 where none does."""
-        here = self.at(d, values)
-        tried = ((share, d + share * step) for share in SHARES.tolist())
-        lower = (share for share, to in tried if self.at(to, self.rows.response.steps(to)) < here)
+        here = self.value(d, values)
+        tried = ((share, d + share * step) for share in STEP_SHARES.tolist())
+        lower = (
+            share for share, to in tried if self.value(to, self.rows.response.steps(to)) < here
+        )
         return next(lower, 0.0)
 
 
@@ -187,7 +189,7 @@ def _inverse(matrix: Value) -> Value:
     return np.asarray(np.linalg.inv(matrix), np.float64)
 
 
-def _own_sigma(prior: Prior, squared: Value) -> float:
+def _unit_sigma(prior: Prior, squared: Value) -> float:
     """sigma_u from (nu sigma^2 + sum of squares) / (nu + n), of weighted squares of its n rows."""
     total = prior.freedom * prior.sigma**2 + float(squared.sum())
     return math.sqrt(total / (prior.freedom + squared.size))

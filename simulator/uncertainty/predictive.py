@@ -17,33 +17,35 @@ from ..plan.plan import Plan
 from ..task import Task
 from .posterior import Posterior
 
-ALIKE = 2.0
+CORRELATION_LENGTH = 2.0
 """Distance of plans at which the correlation of their errors is 1 / e. Chosen on the published
 ranking groups, one vote a unit: the best measured plan has the highest probability at 2 to 3."""
-SIZES = ("tp", "cp", "pp", "dp", "ep", "etp", "virtual_stages", "micro_batch")
+DOUBLING_FIELDS = ("tp", "cp", "pp", "dp", "ep", "etp", "virtual_stages", "micro_batch")
 """Fields whose distance is in doublings."""
 
-LOW_PRECISION, MANY_EXPERTS = 2.0, 1.5
+LOW_PRECISION_SCALE, MANY_EXPERTS_SCALE = 2.0, 1.5
 """Errors of rows below 16 bits, and of FINE experts and more, over those of others: few like them
 are published. Chosen before such rows were looked at."""
-FINE = 32
+MANY_EXPERTS_FROM = 32
 
 
-def narrow(recipe: Recipe) -> bool:
+def is_low_precision(recipe: Recipe) -> bool:
     """Whether a recipe multiplies in fewer than 16 bits."""
     return any(form.width == "8bit" for form in recipe.formats)
 
 
-def scale_of(task: Task, plans: Plan) -> Value:
+def error_scale(task: Task, plans: Plan) -> Value:
     """How much wider than usual the error of a step is [row]."""
-    return scale_in(task, plans.precision.tolist())
+    return error_scale_of_precisions(task, plans.precision.tolist())
 
 
-def scale_in(task: Task, precisions: Sequence[int]) -> Value:
+def error_scale_of_precisions(task: Task, precisions: Sequence[int]) -> Value:
     """The same of plans in these precisions."""
-    low = np.array([narrow(RECIPES[code]) for code in precisions], bool)
+    low = np.array([is_low_precision(RECIPES[code]) for code in precisions], bool)
     experts = max((kind.experts.count for kind in task.model.kinds if kind.experts), default=0)
-    out: Value = np.where(low, LOW_PRECISION, 1.0) * (MANY_EXPERTS if experts >= FINE else 1.0)
+    out: Value = np.where(low, LOW_PRECISION_SCALE, 1.0) * (
+        MANY_EXPERTS_SCALE if experts >= MANY_EXPERTS_FROM else 1.0
+    )
     return out
 
 
@@ -70,17 +72,17 @@ def half_width(known: Posterior, slopes: Value, scale: Value | float, level: flo
     return out
 
 
-def likeness(plans: Plan) -> Value:
+def error_correlation(plans: Plan) -> Value:
     """R [row, row]: correlation of the errors of plans, less the more they differ.
 
     exp(-distance / ALIKE), the distance in doublings of SIZES and in other fields that differ
     """
     distance: Value = np.zeros((plans.rows, plans.rows))
     for name, column in plans.table().columns().items():
-        if name in SIZES:
+        if name in DOUBLING_FIELDS:
             size = np.log2(column)
             distance += np.abs(size[:, None] - size)
         else:
             distance += column[:, None] != column
-    out: Value = np.exp(-distance / ALIKE)
+    out: Value = np.exp(-distance / CORRELATION_LENGTH)
     return out

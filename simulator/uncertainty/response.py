@@ -15,9 +15,9 @@ from ..base.arrays import Index, Value
 from ..plan.plan import Plan
 from ..step.evaluate import simulate
 from ..task import Task
-from .constants import scaled
+from .constants import with_constants
 
-STEP = 0.05
+SLOPE_STEP = 0.05
 """Change of a constant that a slope is read from: small against spreads, large against rounding."""
 NODES = np.array([-3.0, -2.0, -1.0, 0.0, 1.0, 2.0, 3.0, 5.0])
 """Where a table has each constant, in spreads. Floors and overlaps bend: slopes at 0 do not do."""
@@ -29,22 +29,22 @@ class Response(Protocol):
     def steps(self, d: Value) -> Value:
         """f(d) [row]."""
 
-    def at(self, d: Value) -> tuple[Value, Value]:
+    def linearised(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes [row, constant] at d [constant]."""
 
-    def tabulated(self, spreads: Value) -> Tabulated:
+    def tabulate(self, spreads: Value) -> TabulatedResponse:
         """The same at little cost, about right within a few spreads of the constants."""
 
 
 def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
     """f(d) [row] of resolved legal plans of one task."""
     changes = dict(zip(names, d.tolist(), strict=True))
-    out: Value = np.log(simulate(scaled(task, changes), plans).step)
+    out: Value = np.log(simulate(with_constants(task, changes), plans).step)
     return out
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulatedResponse:
     """The simulator itself, asked for rows of several tasks."""
 
     parts: Sequence[tuple[Task, Plan, Index]]
@@ -62,23 +62,23 @@ class Simulated:
             out[at] = log_steps(task, plans, self.names, d)
         return out
 
-    def tabulated(self, spreads: Value) -> Tabulated:
+    def tabulate(self, spreads: Value) -> TabulatedResponse:
         """A table of it."""
-        return Tabulated.of(self, spreads)
+        return TabulatedResponse.of_response(self, spreads)
 
-    def at(self, d: Value) -> tuple[Value, Value]:
+    def linearised(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes, one pass of columns a constant."""
         here = self.steps(d)
         slopes = np.empty((here.size, d.size))
         for k in range(d.size):
             there = d.copy()
-            there[k] += STEP
-            slopes[:, k] = (self.steps(there) - here) / STEP
+            there[k] += SLOPE_STEP
+            slopes[:, k] = (self.steps(there) - here) / SLOPE_STEP
         return here, slopes
 
 
 @dataclass(frozen=True)
-class Tabulated:
+class TabulatedResponse:
     """Answers of the simulator with one constant changed at a time, straight lines between them:
     f(d) ~ f(0) + sum_k g_k(d_k). For populations of runs, which are asked thousands of times."""
 
@@ -90,7 +90,7 @@ class Tabulated:
     """d_k of each node [constant, node], ascending."""
 
     @classmethod
-    def of(cls, exact: Simulated, spreads: Value) -> Tabulated:
+    def of_response(cls, exact: SimulatedResponse, spreads: Value) -> TabulatedResponse:
         """The table of some rows, with nodes at NODES times each constant's spread."""
         nodes = NODES[None] * spreads[:, None]
         start = exact.steps(np.zeros(spreads.size))
@@ -103,19 +103,19 @@ class Tabulated:
                     gains[:, k, j] = exact.steps(d) - start
         return cls(start, gains, nodes)
 
-    def take(self, rows: Index) -> Tabulated:
+    def take(self, rows: Index) -> TabulatedResponse:
         """The chosen rows."""
-        return Tabulated(self.start[rows], self.gains[rows], self.nodes)
+        return TabulatedResponse(self.start[rows], self.gains[rows], self.nodes)
 
     def steps(self, d: Value) -> Value:
         """f(d) [row]."""
-        return self.at(d)[0]
+        return self.linearised(d)[0]
 
-    def tabulated(self, spreads: Value) -> Tabulated:
+    def tabulate(self, spreads: Value) -> TabulatedResponse:
         """Itself."""
         return self
 
-    def at(self, d: Value) -> tuple[Value, Value]:
+    def linearised(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes; beyond the nodes the last lines go on."""
         each = np.arange(d.size)
         left = np.array([np.searchsorted(x, v) - 1 for x, v in zip(self.nodes, d, strict=True)])

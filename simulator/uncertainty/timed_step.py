@@ -31,24 +31,24 @@ class TimedStep:
     """Resolved where it is not; its text, or a dict of its fields, is read."""
     seconds: float | None
     """None of a run that ran out of memory."""
-    where: str
+    source: str
     """Where it was read, for messages."""
     peak: float | None = None
     """Bytes that the fullest GPU held; None where nobody looked."""
 
     def __post_init__(self) -> None:
-        check_type("where", self.where, str, "what names the run in messages: 'run 1'")
+        check_type("source", self.source, str, "what names the run in messages: 'run 1'")
         check_task(self.task)
         try:
-            object.__setattr__(self, "plan", _legal(self.plan, self.task))
+            object.__setattr__(self, "plan", _resolved_plan(self.plan, self.task))
         except InputError as error:
-            raise InputError(f"{self.where}: {error}") from None
+            raise InputError(f"{self.source}: {error}") from None
         for name, value in (("seconds", self.seconds), ("peak", self.peak)):
             if value is not None and not _is_size(value):
                 said = f"{name} must be a number above 0, not {repr(value)[:60]}"
-                raise InputError(f"{self.where}: {said}; None where {_UNKNOWN[name]}")
+                raise InputError(f"{self.source}: {said}; None where {_NONE_MEANS[name]}")
         if self.seconds is None and self.peak is not None:
-            raise InputError(f"{self.where}: a run that ran out of memory has no peak")
+            raise InputError(f"{self.source}: a run that ran out of memory has no peak")
 
     @property
     def ran_out(self) -> bool:
@@ -57,14 +57,14 @@ class TimedStep:
 
     def __repr__(self) -> str:
         said = "out of memory" if self.seconds is None else f"{self.seconds:.4g} s"
-        return f"TimedStep({self.plan!r}, {said}, {self.where!r})"
+        return f"TimedStep({self.plan!r}, {said}, {self.source!r})"
 
 
-_UNKNOWN = {"seconds": "it ran out of memory", "peak": "nobody looked"}
+_NONE_MEANS = {"seconds": "it ran out of memory", "peak": "nobody looked"}
 """What None says."""
 
 
-def _legal(plan: object, task: Task) -> Plan:
+def _resolved_plan(plan: object, task: Task) -> Plan:
     """The plan that ran, resolved."""
     given = as_plan(plan)  # type: ignore[arg-type]
     if not given.scalar and given.rows != 1:
@@ -81,7 +81,7 @@ def _is_size(value: object) -> bool:
     return 0 < float(value) < math.inf
 
 
-def whole_peak(task: Task, plan: Plan, reserved: float) -> float:
+def device_peak(task: Task, plan: Plan, reserved: float) -> float:
     """Bytes that a GPU holds whose allocator reserved so many: with what that does not see, the
     CUDA context and the buffers of communicators."""
     costs = evaluate(task, plan).row()

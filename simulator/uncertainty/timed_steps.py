@@ -21,40 +21,40 @@ from ..plan.plan import Plan, concat
 from ..step.evaluate import evaluate
 from ..step.memory import MeasuredPeak
 from ..task import Task
-from .calibration import FARTHEST_PEAK, Calibration, Timed, question_of, same_profile
+from .calibration import MOST_LOG_PEAK_RATIO, Calibration, TimedPlan, question_of, same_profile
 from .learned import prior_of
-from .memory import KnownPeaks, prior_spread
-from .memory_prior import Peaks, conditioned, weights
-from .posterior import Prior, Rows, solve, unconditioned
-from .predictive import scale_of
-from .response import Simulated
+from .memory import PeakPosterior, prior_spread
+from .memory_prior import Peaks, condition, peak_weights
+from .posterior import Prior, TimedRows, prior_as_posterior, solve
+from .predictive import error_scale
+from .response import SimulatedResponse
 from .timed_step import TimedStep
 
-FARTHEST = 10.0
+LARGEST_RATIO = 10.0
 """Measured over predicted, or the inverse, beyond which a step is of something else."""
-CONTRADICTS = 0.3
+CONTRADICTING_WEIGHT = 0.3
 """Weight below which a step is named as contradicting the others, and a peak its prediction."""
 
-FAR = 2.0
+MOVED_SPREADS = 2.0
 """Spreads from its usual mean beyond which a constant is named."""
 LARGEST_PEAK = 1.03
 """Share of the capacity that a peak may have: boards differ by what the driver keeps."""
 
 
 @dataclass(frozen=True, repr=False)
-class Learned:
+class StepCalibration:
     """What some steps teach."""
 
     calibration: Calibration
     steps: tuple[TimedStep, ...]
     """Those that were timed; repeats of one plan are one, their median."""
-    before: Value
+    prior_seconds: Value
     """Seconds predicted of each step without them [step]."""
-    after: Value
+    posterior_seconds: Value
     """With all of them [step]."""
     prior: Prior
     """What was known of the constants before."""
-    rows: Rows
+    rows: TimedRows
     """The steps as the posterior took them."""
     slopes: Value
     """Share of each step that each constant is, with all of them [step, constant]."""
@@ -64,16 +64,16 @@ class Learned:
     """How much each of these peaks counts: little where it contradicts what is predicted of it."""
 
     @cached_property
-    def left_out(self) -> Value:
+    def held_out_seconds(self) -> Value:
         """Seconds predicted of each step with the others [step]: from a table of the simulator,
         exact at what is predicted with all."""
-        table, mode = self.rows.response.tabulated(self.spread), self.calibration.posterior.mean
-        off = np.log(self.after) - table.steps(mode)
-        left, out = self.rows.measured - off, self.before.copy()
+        table, mode = self.rows.response.tabulate(self.spread), self.calibration.posterior.mean
+        off = np.log(self.posterior_seconds) - table.steps(mode)
+        left, out = self.rows.log_seconds - off, self.prior_seconds.copy()
         for row in range(off.size):
             other = np.flatnonzero(np.arange(off.size) != row)
             if other.size:
-                some = Rows(left[other], table.take(other), self.rows.scale[other])
+                some = TimedRows(left[other], table.take(other), self.rows.scale[other])
                 known = solve(self.prior, some)
                 out[row] = math.exp(table.steps(known.mean)[row] + off[row])
         return out
@@ -85,50 +85,55 @@ class Learned:
 
     def __repr__(self) -> str:
         if not self.steps:
-            return "Learned(0 timed steps)"
-        off = [np.median(np.abs(s / self.measured - 1)) for s in (self.before, self.after)]
+            return "StepCalibration(0 timed steps)"
+        off = [
+            np.median(np.abs(s / self.measured_seconds - 1))
+            for s in (self.prior_seconds, self.posterior_seconds)
+        ]
         told = f"{off[0]:.1%} off in the median before, {off[1]:.1%} after"
-        return f"Learned({len(self.steps)} timed steps, {told})"
+        return f"StepCalibration({len(self.steps)} timed steps, {told})"
 
     @property
-    def measured(self) -> Value:
+    def measured_seconds(self) -> Value:
         return _seconds(self.steps)
 
     @property
-    def contradicting(self) -> list[int]:
+    def contradicting_steps(self) -> list[int]:
         """Steps that the others contradict."""
-        found: list[int] = np.flatnonzero(self.calibration.posterior.weights < CONTRADICTS).tolist()
+        found: list[int] = np.flatnonzero(
+            self.calibration.posterior.weights < CONTRADICTING_WEIGHT
+        ).tolist()
         return found
 
     @property
     def contradicting_peaks(self) -> list[int]:
         """Runs of `peaks` whose peak contradicts what is predicted of it."""
-        found: list[int] = np.flatnonzero(self.peak_weights < CONTRADICTS).tolist()
+        found: list[int] = np.flatnonzero(self.peak_weights < CONTRADICTING_WEIGHT).tolist()
         return found
 
     @property
-    def weighs(self) -> Value:
+    def largest_shares(self) -> Value:
         """Share that each constant is of the step of these where it is most [constant]."""
         most: Value = np.abs(self.slopes).max(axis=0, initial=0.0)
         return most
 
     @property
-    def far(self) -> list[tuple[str, float, float]]:
+    def moved_constants(self) -> list[tuple[str, float, float]]:
         """Constants that moved more than FAR spreads: each with its factor of seconds over that of
         the profiles, and by how many spreads it moved from what was usual."""
         mean = self.calibration.posterior.mean
         moved = np.abs(mean - self.prior.mean) / self.spread
         found = zip(self.prior.names, np.exp(mean).tolist(), moved.tolist(), strict=True)
-        return [one for one in found if one[2] > FAR]
+        return [one for one in found if one[2] > MOVED_SPREADS]
 
     @property
-    def open(self) -> str:
+    def most_uncertain_constant(self) -> str:
         """The constant that leaves most uncertain of such steps, but what is in all of each."""
-        left = np.sqrt(np.diag(self.calibration.posterior.covariance)) * self.weighs
+        left = np.sqrt(np.diag(self.calibration.posterior.covariance)) * self.largest_shares
         return self.prior.names[int(left[1:].argmax()) + 1]
 
 
-def learn(runs: Sequence[TimedStep]) -> Learned:
+def learn(runs: Sequence[TimedStep]) -> StepCalibration:
     """The calibration of a stack on a machine from runs of it. InputError for none, for several
     stacks or machines, and for a step or a peak that is not of what it says.
 
@@ -146,31 +151,31 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
     for run in runs:
         same = (first.software.name, first.cluster.accelerator.name)
         if (run.task.software.name, run.task.cluster.accelerator.name) != same:
-            raise InputError(f"{run.where}: is of another stack or machine than the first step")
+            raise InputError(f"{run.source}: is of another stack or machine than the first step")
         if not same_profile(run.task.cluster.name, first.cluster.name):
             profiles = f"{run.task.cluster.name}, the first step of {first.cluster.name}"
-            raise InputError(f"{run.where}: is of the hardware profile {profiles}: calibrate each")
+            raise InputError(f"{run.source}: is of the hardware profile {profiles}: calibrate each")
     prior = prior_of(first.software, first.cluster)
-    steps = once_each([run for run in runs if not run.ran_out])
+    steps = merge_repeats([run for run in runs if not run.ran_out])
     rows = rows_of(steps, prior)
-    before, _ = rows.response.at(prior.mean)
+    before, _ = rows.response.linearised(prior.mean)
     for step, measured, log in zip(steps, _seconds(steps), before.tolist(), strict=True):
-        if abs(np.log(measured) - log) > np.log(FARTHEST):
+        if abs(np.log(measured) - log) > np.log(LARGEST_RATIO):
             raise InputError(
-                f"{step.where}: measured {measured:.4g} s, predicted {np.exp(log):.4g} s: more "
+                f"{step.source}: measured {measured:.4g} s, predicted {np.exp(log):.4g} s: more "
                 "than ten times off; check its unit, plan, model and machine"
             )
         costs = evaluate(step.task, step.plan).row()
         of_peak = costs.mfu * costs.step_seconds / measured
         if of_peak > 1:
             raise InputError(
-                f"{step.where}: measured {measured:.4g} s, {100 * of_peak:.0f} % of its GPUs' "
+                f"{step.source}: measured {measured:.4g} s, {100 * of_peak:.0f} % of its GPUs' "
                 "peak; check its unit, plan, model and machine"
             )
     peaks = [run for run in runs if run.peak is not None or run.ran_out]
-    known = known_peaks(runs)
-    posterior = solve(prior, rows) if steps else unconditioned(prior)
-    after, slopes = rows.response.at(posterior.mean)
+    known = learn_peaks(runs)
+    posterior = solve(prior, rows) if steps else prior_as_posterior(prior)
+    after, slopes = rows.response.linearised(posterior.mean)
     found = Calibration(
         software=first.software.name,
         accelerator=first.cluster.accelerator.name,
@@ -178,27 +183,27 @@ def learn(runs: Sequence[TimedStep]) -> Learned:
         steps=len(steps),
         posterior=posterior,
         peaks=known,
-        timed=tuple(
-            Timed(question_of(step.task), str(step.plan), seconds, weight)
+        timed_plans=tuple(
+            TimedPlan(question_of(step.task), str(step.plan), seconds, weight)
             for step, seconds, weight in zip(
                 steps, _seconds(steps).tolist(), posterior.weights.tolist(), strict=True
             )
         ),
     )
-    return Learned(
+    return StepCalibration(
         calibration=found,
         steps=tuple(steps),
-        before=np.exp(before),
-        after=np.exp(after),
+        prior_seconds=np.exp(before),
+        posterior_seconds=np.exp(after),
         prior=prior,
         rows=rows,
         slopes=slopes,
         peaks=tuple(peaks),
-        peak_weights=weights(_peaks_of(peaks), known) if peaks else np.zeros(0),
+        peak_weights=peak_weights(_peaks_of(peaks), known) if peaks else np.zeros(0),
     )
 
 
-def once_each(steps: Sequence[TimedStep]) -> list[TimedStep]:
+def merge_repeats(steps: Sequence[TimedStep]) -> list[TimedStep]:
     """Runs of one plan as one of their median: runs again tell of the plan, not of the stack."""
     runs: dict[tuple[str, str], list[TimedStep]] = {}
     for step in steps:
@@ -207,36 +212,36 @@ def once_each(steps: Sequence[TimedStep]) -> list[TimedStep]:
         replace(
             same[0],
             seconds=float(np.median(_seconds(same))),
-            where=same[0].where + f" and {len(same) - 1} more" * (len(same) > 1),
+            source=same[0].source + f" and {len(same) - 1} more" * (len(same) > 1),
         )
         for same in runs.values()
     ]
 
 
-def rows_of(steps: Sequence[TimedStep], prior: Prior) -> Rows:
+def rows_of(steps: Sequence[TimedStep], prior: Prior) -> TimedRows:
     """Timed steps as the posterior takes them."""
     parts: list[tuple[Task, Plan, Index]] = []
     left = list(range(len(steps)))
     while left:
         task = steps[left[0]].task
-        mine = [r for r in left if steps[r].task == task and _plain(steps[r].plan)] or left[:1]
+        mine = [r for r in left if steps[r].task == task and _is_uniform(steps[r].plan)] or left[:1]
         parts.append((task, concat([steps[r].plan.table() for r in mine]), np.array(mine)))
         left = [row for row in left if row not in mine]
     measured = np.log(_seconds(steps))
-    scale = np.array([float(scale_of(s.task, s.plan.table())[0]) for s in steps])
-    return Rows(measured, Simulated(parts, prior.names), scale)
+    scale = np.array([float(error_scale(s.task, s.plan.table())[0]) for s in steps])
+    return TimedRows(measured, SimulatedResponse(parts, prior.names), scale)
 
 
-def known_peaks(runs: Sequence[TimedStep]) -> KnownPeaks:
+def learn_peaks(runs: Sequence[TimedStep]) -> PeakPosterior:
     """What the peaks of runs say of others, or that they ran, or ran out of memory.
 
     InputError for a peak far from what the simulator says, and above what a GPU has.
     """
     first = runs[0].task
     prior = prior_spread(first.software, first.adapters is not None)
-    known = conditioned(_peaks_of(runs), prior)
-    ran_out = _leanest_that_ran_out(runs) * math.exp(known.off)
-    return replace(known, ran_out=ran_out, held=_held(runs, known))
+    known = condition(_peaks_of(runs), prior)
+    failed_share = _least_failed_share(runs) * math.exp(known.log_bias)
+    return replace(known, failed_share=failed_share, overfull=_overfull_runs(runs, known))
 
 
 def _peaks_of(runs: Sequence[TimedStep]) -> Peaks:
@@ -245,15 +250,15 @@ def _peaks_of(runs: Sequence[TimedStep]) -> Peaks:
     return Peaks(low, high, scale)
 
 
-def _held(runs: Sequence[TimedStep], known: KnownPeaks) -> tuple[MeasuredPeak, ...]:
+def _overfull_runs(runs: Sequence[TimedStep], known: PeakPosterior) -> tuple[MeasuredPeak, ...]:
     """Runs that held more than is predicted of them, by so much that it contradicts that."""
     measured = [run for run in runs if run.peak is not None]
     if not measured:
         return ()
     each = [evaluate(run.task, run.plan).row() for run in measured]
-    predicted = [costs.memory_bytes * math.exp(known.off) for costs in each]
+    predicted = [costs.memory_bytes * math.exp(known.log_bias) for costs in each]
     peaks = [min(run.peak or 0.0, c.capacity) for run, c in zip(measured, each, strict=True)]
-    odd = weights(_peaks_of(measured), known) < CONTRADICTS
+    odd = peak_weights(_peaks_of(measured), known) < CONTRADICTING_WEIGHT
     rows = list(zip(predicted, peaks, strict=True))
     return tuple(
         MeasuredPeak(
@@ -264,7 +269,7 @@ def _held(runs: Sequence[TimedStep], known: KnownPeaks) -> tuple[MeasuredPeak, .
     )
 
 
-def _leanest_that_ran_out(runs: Sequence[TimedStep]) -> float:
+def _least_failed_share(runs: Sequence[TimedStep]) -> float:
     """Least share of a GPU predicted of those that ran out and need more than each that ran."""
     shares: dict[bool, list[float]] = {True: [], False: []}
     for run in runs:
@@ -278,19 +283,19 @@ def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
     """Logs between which peak / predicted lies, and s. What ran needs no more than a GPU has."""
     costs = evaluate(run.task, run.plan).row()
     predicted, capacity = costs.memory_bytes, costs.capacity
-    scale = float(scale_of(run.task, run.plan.table())[0])
+    scale = float(error_scale(run.task, run.plan.table())[0])
     if run.peak is None:
         room = math.log(capacity / predicted)
-        if run.ran_out and room > math.log(FARTHEST):
+        if run.ran_out and room > math.log(LARGEST_RATIO):
             needs = f"{predicted / GIB:.4g} GiB of {capacity / GIB:.4g} GiB"
             what = "check its plan, batch, model and machine, and that nothing else ran there"
-            raise InputError(f"{run.where}: ran out of memory, predicted {needs}; {what}")
+            raise InputError(f"{run.source}: ran out of memory, predicted {needs}; {what}")
         return (room, math.inf, scale) if run.ran_out else (-math.inf, room, scale)
     off = math.log(run.peak / predicted)
-    if run.peak > LARGEST_PEAK * capacity or abs(off) > FARTHEST_PEAK:
+    if run.peak > LARGEST_PEAK * capacity or abs(off) > MOST_LOG_PEAK_RATIO:
         sizes = (run.peak / GIB, predicted / GIB, capacity / GIB)
         said = "measured {:.4g} GiB, predicted {:.4g} GiB of {:.4g} GiB".format(*sizes)
-        raise InputError(f"{run.where}: peak {said}; check its unit, plan, model and machine")
+        raise InputError(f"{run.source}: peak {said}; check its unit, plan, model and machine")
     return off, off, scale
 
 
@@ -299,6 +304,6 @@ def _seconds(steps: Sequence[TimedStep]) -> Value:
     return np.array([step.seconds for step in steps if step.seconds is not None], float)
 
 
-def _plain(plan: Plan) -> bool:
+def _is_uniform(plan: Plan) -> bool:
     """Whether a plan can stand in one table with others."""
     return not plan.layers_per_stage and plan.segments is None

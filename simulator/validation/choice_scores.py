@@ -19,75 +19,75 @@ from ..plan.plan import concat
 from ..runs.run_tasks import Question
 from ..uncertainty.choice import Choice
 from ..uncertainty.forecast import Forecast
-from ..uncertainty.posterior import Prior, unconditioned
-from ..uncertainty.predictive import scale_of
+from ..uncertainty.posterior import Prior, prior_as_posterior
+from ..uncertainty.predictive import error_scale
 from ..uncertainty.response import Response
 from . import metrics
 
-TIMED = 3
+MOST_TIMED = 3
 """Suggested plans after which the regret is told."""
-MANY = 8
+LEAST_LAYOUTS = 8
 """Layouts of a group in which the runs until a good plan is timed are counted."""
-GOOD = 0.01
+GOOD_REGRET = 0.01
 """Regret of a good plan."""
-EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
+PROBABILITY_EDGES = (0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Of the classes of probabilities."""
 
 
 @dataclass(frozen=True)
-class Group:
+class ChoiceGroup:
     """Alternatives of one task, and how they were measured."""
 
     unit: str
     choice: Choice
-    measured: Value
-    """log seconds [plan]."""
+    log_seconds: Value
+    """Of the measured steps [plan]."""
 
     @classmethod
-    def of(
+    def of_questions(
         cls,
         unit: str,
         asked: Sequence[Question],
         response: Response,
         prior: Prior,
-    ) -> Group:
+    ) -> ChoiceGroup:
         """The choice among the plans of some questions, of which only a prior is known."""
-        values, slopes = response.at(prior.mean)
+        values, slopes = response.linearised(prior.mean)
         plain = [replace(q.plan, layers_per_stage=(), segments=None).table() for q in asked]
-        scale = np.array([float(scale_of(q.task, q.plan.table())[0]) for q in asked])
-        known = unconditioned(prior)
+        scale = np.array([float(error_scale(q.task, q.plan.table())[0]) for q in asked])
+        known = prior_as_posterior(prior)
         forecast = Forecast(values, slopes, scale, known, concat(plain))
         measured = np.log([float(q.run["step_seconds"]) for q in asked])
         return cls(unit, forecast.choice, measured)
 
     def regret(self, row: int) -> float:
         """How much slower than the best measured plan one is."""
-        return float(np.expm1(self.measured[row] - self.measured.min()))
+        return float(np.expm1(self.log_seconds[row] - self.log_seconds.min()))
 
     @property
-    def suggested(self) -> list[int]:
+    def suggested_order(self) -> list[int]:
         """Every plan in the order in which it is suggested, each after those before are timed."""
         timed: list[int] = []
         known = self.choice
-        while len(timed) < self.measured.size:
+        while len(timed) < self.log_seconds.size:
             timed.append(known.time_next(1, timed)[0].row)
-            known = self.choice.knowing(timed, self.measured[timed])
+            known = self.choice.conditioned_on(timed, self.log_seconds[timed])
         return timed
 
     @property
-    def best(self) -> Value:
+    def fastest_share(self) -> Value:
         """1 for the fastest plan, shared by those that tie with it [plan]."""
-        first: Value = (self.measured <= self.measured.min() + metrics.TIE).astype(float)
+        first: Value = (self.log_seconds <= self.log_seconds.min() + metrics.TIE).astype(float)
         out: Value = first / first.sum()
         return out
 
 
-def scores(groups: Sequence[Group]) -> dict[str, Any] | None:
+def scores(groups: Sequence[ChoiceGroup]) -> dict[str, Any] | None:
     """Scores of choices, together and by unit, as in the JSON contract; None of nothing."""
     if not groups:
         return None
-    ordered = [(group, group.suggested) for group in groups]
-    by_unit: dict[str, list[tuple[Group, list[int]]]] = {}
+    ordered = [(group, group.suggested_order) for group in groups]
+    by_unit: dict[str, list[tuple[ChoiceGroup, list[int]]]] = {}
     for group, order in ordered:
         by_unit.setdefault(group.unit, []).append((group, order))
     return {
@@ -97,11 +97,11 @@ def scores(groups: Sequence[Group]) -> dict[str, Any] | None:
     }
 
 
-def _scores(ordered: Sequence[tuple[Group, list[int]]]) -> dict[str, Any]:
+def _scores(ordered: Sequence[tuple[ChoiceGroup, list[int]]]) -> dict[str, Any]:
     """What choosing costs in groups whose plans are timed in the order suggested."""
     groups = [group for group, _ in ordered]
     after = [
-        [group.regret(int(group.choice.mean.argmin())), *_reached(group, order)]
+        [group.regret(int(group.choice.mean.argmin())), *_regret_after_runs(group, order)]
         for group, order in ordered
     ]
     return {
@@ -109,24 +109,28 @@ def _scores(ordered: Sequence[tuple[Group, list[int]]]) -> dict[str, Any]:
         "expected_regret": float(
             np.mean([g.choice.regret[g.choice.mean.argmin()] for g in groups])
         ),
-        "regret_after": {str(k): float(np.mean([r[k] for r in after])) for k in range(TIMED + 1)},
-        "runs_to_good": _runs(groups, [order for _, order in ordered]),
-        "runs_to_good_in_order": _runs(groups, [np.argsort(g.choice.mean) for g in groups]),
+        "regret_after": {
+            str(k): float(np.mean([r[k] for r in after])) for k in range(MOST_TIMED + 1)
+        },
+        "runs_to_good": _runs_to_good(groups, [order for _, order in ordered]),
+        "runs_to_good_in_order": _runs_to_good(groups, [np.argsort(g.choice.mean) for g in groups]),
     }
 
 
-def _reached(group: Group, order: Sequence[int]) -> list[float]:
+def _regret_after_runs(group: ChoiceGroup, order: Sequence[int]) -> list[float]:
     """Regret of the best timed plan after each of TIMED runs."""
     each = [group.regret(row) for row in order]
-    return [min(each[:k]) for k in range(1, TIMED + 1)]
+    return [min(each[:k]) for k in range(1, MOST_TIMED + 1)]
 
 
-def _runs(groups: Sequence[Group], orders: Sequence[Sequence[int] | Index]) -> dict[str, Any]:
+def _runs_to_good(
+    groups: Sequence[ChoiceGroup], orders: Sequence[Sequence[int] | Index]
+) -> dict[str, Any]:
     """Timed plans until one is GOOD, in groups of MANY plans and more."""
     needed = [
-        1 + next(k for k, row in enumerate(order) if group.regret(int(row)) <= GOOD)
+        1 + next(k for k, row in enumerate(order) if group.regret(int(row)) <= GOOD_REGRET)
         for group, order in zip(groups, orders, strict=True)
-        if group.measured.size >= MANY
+        if group.log_seconds.size >= LEAST_LAYOUTS
     ]
     if not needed:
         return {"groups": 0, "median": None, "mean": None, "p90": None}
@@ -138,16 +142,16 @@ def _runs(groups: Sequence[Group], orders: Sequence[Sequence[int] | Index]) -> d
     }
 
 
-def probabilities(groups: Sequence[Group]) -> list[dict[str, float]]:
+def probabilities(groups: Sequence[ChoiceGroup]) -> list[dict[str, float]]:
     """Of plans said to be the fastest with a probability between two edges, the share that were,
     one vote a unit."""
     units = [group.unit for group in groups]
-    vote = np.concatenate([np.full(g.measured.size, 1 / units.count(g.unit)) for g in groups])
-    said = np.concatenate([group.choice.fastest for group in groups])
-    were = np.concatenate([group.best for group in groups])
+    vote = np.concatenate([np.full(g.log_seconds.size, 1 / units.count(g.unit)) for g in groups])
+    said = np.concatenate([group.choice.probability_fastest for group in groups])
+    were = np.concatenate([group.fastest_share for group in groups])
     out = []
-    for low, high in pairwise(EDGES):
-        inside = (said >= low) & ((said < high) | (high == EDGES[-1]))
+    for low, high in pairwise(PROBABILITY_EDGES):
+        inside = (said >= low) & ((said < high) | (high == PROBABILITY_EDGES[-1]))
         if inside.any():
             weights = vote[inside]
             out.append(

@@ -28,8 +28,8 @@ from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
 from ..task import Task
 from . import layer_fit, metrics
-from .predict_runs import SAME, SUBSETS, Prediction, predict, ranking_groups
-from .timed_runs import Rows
+from .predict_runs import SUBSETS, TASK_COLUMNS, Prediction, predict, ranking_groups
+from .timed_runs import TimedRuns
 
 Labels = NDArray[np.object_]
 
@@ -38,15 +38,15 @@ SCALE = 0.1
 """s: log errors above it count by their size, not by their square."""
 SPREAD = {"sustained": 1.1, "memory_bound_rate": 1.5}
 """Factor of one sigma of the prior around the shipped value."""
-OTHER_SPREAD = 1.3
-FARTHEST = 3.0
+USUAL_SPREAD = 1.3
+LARGEST_FACTOR = 3.0
 """Bound of every factor."""
-SHARES = ("sustained", "tp_overlap_share")
+SHARE_FIELDS = ("sustained", "tp_overlap_share")
 """Scalars of at most one."""
 DENSE = "dense 16-bit at MFU >= 5 %"
 """The subset of validation that is pooled."""
 _BOTH = ("sustained", "memory_bound_rate")
-NEUTRAL = (
+NEUTRAL_FIELDS = (
     *_BOTH,
     *("layer_floor", "pipeline_floor", "slice_seconds", "attention_rate", "fsdp_contention"),
 )
@@ -60,7 +60,7 @@ class Part:
     source: str
     fields: tuple[str, ...]
     """Of Software."""
-    keep: Callable[[PublishedRun], bool] = lambda run: True
+    selects: Callable[[PublishedRun], bool] = lambda run: True
     least_mfu: float = 0.0
     layers: bool = False
     """A table of layers is made as well (layer_fit)."""
@@ -75,7 +75,7 @@ def _on(accelerator: str) -> Callable[[PublishedRun], bool]:
 _ATTENTION = (*_BOTH, "attention_rate")
 _VTRAIN = (*_BOTH, "layer_floor")
 _NANOTRON = ("sustained", "layer_floor", "pipeline_floor", "slice_seconds")
-FITTED = {
+PARTS = {
     "vtrain24_single": Part("vtrain24_single", _VTRAIN),
     "vtrain24_single by layers": Part("vtrain24_single", _VTRAIN, layers=True),
     # As shipped: sustained, fitted to two of its models, does worse on the third.
@@ -101,42 +101,42 @@ FITTED = {
 are pooled as in the second."""
 
 
-def shipped(task: Task, field: str) -> float:
+def shipped_value(task: Task, field: str) -> float:
     """A scalar's value before any fit."""
     return float(getattr(task.software, field))
 
 
-def scaled(task: Task, factors: Mapping[str, float]) -> Task:
+def with_factors(task: Task, factors: Mapping[str, float]) -> Task:
     """The task with scalars multiplied."""
-    new: dict[str, Any] = {f: shipped(task, f) * factor for f, factor in factors.items()}
+    new: dict[str, Any] = {f: shipped_value(task, f) * factor for f, factor in factors.items()}
     return replace(task, software=replace(task.software, **new))
 
 
-def unfitted(task: Task) -> Task:
+def without_fits(task: Task) -> Task:
     """The task with a stack that was never fitted to any run: the default one's scalars."""
     mine, neutral = software_profile(task.software.name), software_profile(DEFAULT_SOFTWARE)
-    known = {field: getattr(mine, field) for field in NEUTRAL}
+    known = {field: getattr(mine, field) for field in NEUTRAL_FIELDS}
     ratios = {f: getattr(neutral, f) / value for f, value in known.items() if value}
-    return scaled(layer_fit.bare(task), ratios)
+    return with_factors(layer_fit.without_layer_table(task), ratios)
 
 
-def bounds(rows: Rows, fields: Sequence[str]) -> tuple[Value, Value]:
+def bounds(rows: TimedRuns, fields: Sequence[str]) -> tuple[Value, Value]:
     """Logs of the smallest and the largest factor of every scalar."""
-    room = np.full(len(fields), FARTHEST)
+    room = np.full(len(fields), LARGEST_FACTOR)
     for i, field in enumerate(fields):
-        if field in SHARES:
-            largest = max(shipped(task, field) for _, task, _ in rows.tables)
-            room[i] = min(FARTHEST, 1 / max(largest, 1 / FARTHEST))
-    return np.full(len(fields), -np.log(FARTHEST)), np.log(room)
+        if field in SHARE_FIELDS:
+            largest = max(shipped_value(task, field) for _, task, _ in rows.tables)
+            room[i] = min(LARGEST_FACTOR, 1 / max(largest, 1 / LARGEST_FACTOR))
+    return np.full(len(fields), -np.log(LARGEST_FACTOR)), np.log(room)
 
 
 def sigmas(fields: Sequence[str]) -> Value:
     """One sigma of the log of every factor."""
-    out: Value = np.log([SPREAD.get(field, OTHER_SPREAD) for field in fields])
+    out: Value = np.log([SPREAD.get(field, USUAL_SPREAD) for field in fields])
     return out
 
 
-def fit(rows: Rows, fields: Sequence[str]) -> Value:
+def fit(rows: TimedRuns, fields: Sequence[str]) -> Value:
     """The logs of the factors that suit these rows, and no others."""
     from scipy.optimize import least_squares
 
@@ -146,11 +146,11 @@ def fit(rows: Rows, fields: Sequence[str]) -> Value:
     prior = SCALE / sigmas(fields)
 
     def residuals(x: Value) -> Value:
-        errors = np.log(rows.seconds(_change(fields, x)) / rows.measured)
+        errors = np.log(rows.seconds(_with_log_factors(fields, x)) / rows.measured_seconds)
         return np.concatenate([errors, prior * x])
 
     def loss(z: Value) -> Value:
-        soft, count = np.sqrt(1 + z), rows.measured.size
+        soft, count = np.sqrt(1 + z), rows.measured_seconds.size
         rho = np.array([2 * (soft - 1), 1 / soft, -0.5 / soft**3])
         rho[:, count:] = (z[count:], np.ones(len(fields)), np.zeros(len(fields)))
         return rho
@@ -161,23 +161,23 @@ def fit(rows: Rows, fields: Sequence[str]) -> Value:
     return np.asarray(found.x, float)
 
 
-def _change(fields: Sequence[str], x: Value) -> Callable[[Task], Task]:
+def _with_log_factors(fields: Sequence[str], x: Value) -> Callable[[Task], Task]:
     factors = dict(zip(fields, np.exp(x).tolist(), strict=True))
-    return lambda task: scaled(layer_fit.bare(task), factors)
+    return lambda task: with_factors(layer_fit.without_layer_table(task), factors)
 
 
-def held_out(
-    rows: Rows, fields: Sequence[str], labels: Labels, layers: bool = False
+def predict_held_out(
+    rows: TimedRuns, fields: Sequence[str], labels: Labels, layers: bool = False
 ) -> tuple[Value, list[Value]]:
     """Every row predicted by a fit to the rows of other labels, and the scalars of those fits."""
-    out, fits = np.full_like(rows.measured, np.nan), []
+    out, fits = np.full_like(rows.measured_seconds, np.nan), []
     for label in sorted(set(labels)):
         mine = np.array(labels == label, bool)
         others = rows.take(~mine)
         x = fit(others, fields)
-        change = _change(fields, x)
+        change = _with_log_factors(fields, x)
         if layers:
-            change = layer_fit.tabled(change, layer_fit.fit(others, change).table)
+            change = layer_fit.then_table(change, layer_fit.fit(others, change).table)
         out[mine] = rows.take(mine).seconds(change)
         fits.append(x)
     return out, fits
@@ -185,7 +185,7 @@ def held_out(
 
 def folds(runs: Sequence[PublishedRun]) -> Labels:
     """The fold of every row: ranking groups dealt out by their hashes, alike every time."""
-    groups = [repr(tuple(run[name] for name in SAME)) for run in runs]
+    groups = [repr(tuple(run[name] for name in TASK_COLUMNS)) for run in runs]
     order = sorted(set(groups), key=lambda group: sha256(group.encode()).hexdigest())
     fold = {group: i % FOLDS for i, group in enumerate(order)}
     return np.array([fold[group] for group in groups], object)
@@ -199,13 +199,13 @@ def cross_validate(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     timed = [run for run in runs if run["step_seconds"]]
     first = predict([q for q in questions(timed) if isinstance(q, Question)])
     step, fitted, parts = first.step.copy(), np.zeros(len(first), bool), {}
-    for name, part in FITTED.items():
+    for name, part in PARTS.items():
         mine = _rows_of(part, first)
-        if len(set(folds([q.run for q in first.take(mine).asked]))) > 1:
-            parts[name], step[mine] = _part(part, first.take(mine))
+        if len(set(folds([q.run for q in first.take(mine).questions]))) > 1:
+            parts[name], step[mine] = _score_part(part, first.take(mine))
             fitted[mine] = bool(part.fields)
     if not parts:
-        raise InputError(f"nothing to fit: no rows of {', '.join(FITTED)}")
+        raise InputError(f"nothing to fit: no rows of {', '.join(PARTS)}")
     best, dense = replace(first, step=step), SUBSETS[DENSE](first)
     pooled = {DENSE: dense, "those fitted": dense & fitted, "those as shipped": dense & ~fitted}
     return {
@@ -216,42 +216,44 @@ def cross_validate(runs: Sequence[PublishedRun]) -> dict[str, Any]:
 
 
 def _rows_of(part: Part, p: Prediction) -> Mask:
-    kept = np.array([q.run.source == part.source and part.keep(q.run) for q in p.asked], bool)
+    kept = np.array(
+        [q.run.source == part.source and part.selects(q.run) for q in p.questions], bool
+    )
     chosen: Mask = kept & (p.measured_mfu >= part.least_mfu)
     return chosen
 
 
 def _scores(p: Prediction) -> dict[str, Any]:
-    groups = [(p.step[rows], p.measured[rows]) for rows in ranking_groups(p)]
-    errors = metrics.errors(p.step, p.measured)
+    groups = [(p.step[rows], p.measured_seconds[rows]) for rows in ranking_groups(p)]
+    errors = metrics.errors(p.step, p.measured_seconds)
     return {"rows": len(p), "step": errors, "regret": metrics.ranking(groups)}
 
 
-def _part(part: Part, p: Prediction) -> tuple[dict[str, Any], Value]:
+def _score_part(part: Part, p: Prediction) -> tuple[dict[str, Any], Value]:
     """The record of one part, and its rows' held-out seconds."""
-    rows, fields = Rows(p.asked), part.fields
-    seconds, fits = held_out(rows, fields, folds([q.run for q in p.asked]), part.layers)
-    models = np.array([q.run.get("model", "") for q in p.asked], object)
+    rows, fields = TimedRuns(p.questions), part.fields
+    seconds, fits = predict_held_out(rows, fields, folds([q.run for q in p.questions]), part.layers)
+    models = np.array([q.run.get("model", "") for q in p.questions], object)
     one = len(set(models)) < 2
-    by_model = np.zeros(0) if one else held_out(rows, fields, models, part.layers)[0]
-    as_shipped = p.step if part.layers else rows.seconds(layer_fit.bare)
+    by_model = np.zeros(0) if one else predict_held_out(rows, fields, models, part.layers)[0]
+    as_shipped = p.step if part.layers else rows.seconds(layer_fit.without_layer_table)
     record = {
         **_scores(replace(p, step=seconds)),
         "scalars": _scalars(rows, fields, fits),
-        "shipped": metrics.errors(as_shipped, p.measured),
-        "unfitted": metrics.errors(rows.seconds(unfitted), p.measured),
-        "leave_one_model_out": metrics.errors(by_model, p.measured[: by_model.size]),
+        "shipped": metrics.errors(as_shipped, p.measured_seconds),
+        "unfitted": metrics.errors(rows.seconds(without_fits), p.measured_seconds),
+        "leave_one_model_out": metrics.errors(by_model, p.measured_seconds[: by_model.size]),
     }
     return record, seconds
 
 
-def _scalars(rows: Rows, fields: Sequence[str], fits: Sequence[Value]) -> dict[str, Any]:
+def _scalars(rows: TimedRuns, fields: Sequence[str], fits: Sequence[Value]) -> dict[str, Any]:
     """For each scalar its shipped value, the fit to all rows, the folds' range and what is odd."""
     final, folded = fit(rows, fields), np.array(fits)
     low, high = bounds(rows, fields)
     out = {}
     for i, field in enumerate(fields):
-        start = shipped(rows.tables[0][1], field)
+        start = shipped_value(rows.tables[0][1], field)
         column = np.append(folded[:, i], final[i])
         flags = {
             "at a bound": ((column - low[i] < 1e-2) | (high[i] - column < 1e-2)).any(),
@@ -268,16 +270,18 @@ def _scalars(rows: Rows, fields: Sequence[str], fits: Sequence[Value]) -> dict[s
 
 def _intervals(best: Prediction, first: Prediction, fitted: Mask) -> dict[str, Any]:
     """80 % intervals by what is known of the user's stack and by the number of nodes."""
-    rows = Rows(first.asked)
+    rows = TimedRuns(first.questions)
     states = {
         "calibrated": (best.step, fitted),
-        "shipped profile": (rows.seconds(layer_fit.bare), np.ones(len(first), bool)),
-        "profile never fitted": (rows.seconds(unfitted), np.ones(len(first), bool)),
+        "shipped profile": (rows.seconds(layer_fit.without_layer_table), np.ones(len(first), bool)),
+        "profile never fitted": (rows.seconds(without_fits), np.ones(len(first), bool)),
     }
-    many = np.array([q.task.cluster.nodes > 1 for q in first.asked], bool)
-    sources = np.array([q.run.source for q in first.asked], object)
+    many = np.array([q.task.cluster.nodes > 1 for q in first.questions], bool)
+    sources = np.array([q.run.source for q in first.questions], object)
     return {
-        f"{state}, {place}": metrics.interval80(first.measured[mine] / step[mine], sources[mine])
+        f"{state}, {place}": metrics.interval80(
+            first.measured_seconds[mine] / step[mine], sources[mine]
+        )
         for state, (step, known) in states.items()
         for place, here in (("one node", ~many), ("many nodes", many))
         if (mine := known & here).any()

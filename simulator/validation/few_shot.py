@@ -11,23 +11,23 @@ import numpy as np
 
 from ..base.arrays import Index, Mask, Value
 from ..uncertainty.choice import Choice
-from ..uncertainty.posterior import Posterior, Rows, solve, unconditioned
+from ..uncertainty.posterior import Posterior, TimedRows, prior_as_posterior, solve
 from ..uncertainty.predictive import half_width
 from . import metrics
-from .choice_scores import Group
+from .choice_scores import ChoiceGroup
 from .units import Unit
-from .unseen import Unseen
+from .unseen import UnseenRuns
 
 DRAWS = 40
 """Ways to choose the steps of a unit that are known: of eight, the mean over units still varied by
 0.3 to 0.7 points."""
-HOW = ("at_random", "suggested")
+STEP_CHOICES = ("at_random", "suggested")
 """Ways to choose the steps that are known."""
 LEVELS = {"coverage50": 0.5, "coverage80": 0.8, "coverage95": 0.95}
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredRows:
     """Rows of one unit as they are predicted from what is known of it."""
 
     error: Value
@@ -38,17 +38,17 @@ class Scored:
     """Share of a vote [row]: rows with the same settings have one together."""
 
     @classmethod
-    def of(cls, rows: Rows, votes: Value, posterior: Posterior) -> Scored:
-        values, slopes = rows.response.at(posterior.mean)
+    def of_posterior(cls, rows: TimedRows, votes: Value, posterior: Posterior) -> ScoredRows:
+        values, slopes = rows.response.linearised(posterior.mean)
         widths = {
             level: half_width(posterior, slopes, rows.scale, level) for level in LEVELS.values()
         }
-        return cls(rows.measured - values, widths, votes)
+        return cls(rows.log_seconds - values, widths, votes)
 
-    def take(self, keep: Mask) -> Scored:
+    def take(self, keep: Mask) -> ScoredRows:
         """The chosen rows."""
         widths = {level: width[keep] for level, width in self.widths.items()}
-        return Scored(self.error[keep], widths, self.votes[keep])
+        return ScoredRows(self.error[keep], widths, self.votes[keep])
 
     @property
     def record(self) -> dict[str, float]:
@@ -63,59 +63,61 @@ class Scored:
         }
 
 
-def _some(rows: Rows, at: Index) -> Rows:
-    return Rows(rows.measured[at], rows.response.take(at), rows.scale[at])  # type: ignore[attr-defined]
+def _take(rows: TimedRows, at: Index) -> TimedRows:
+    return TimedRows(rows.log_seconds[at], rows.response.take(at), rows.scale[at])  # type: ignore[attr-defined]
 
 
-def order_of(unseen: Unseen, unit: Unit, draw: int) -> Index:
+def drawn_order(unseen: UnseenRuns, unit: Unit, draw: int) -> Index:
     """The rows of a unit in the order of a draw: each unit has its own."""
     random = np.random.default_rng([draw, zlib.crc32(str(unit).encode())])
-    return random.permutation(unseen.table[unit].measured.size)
+    return random.permutation(unseen.table[unit].log_seconds.size)
 
 
-def after(unseen: Unseen, unit: Unit, steps: int, draw: int) -> tuple[Posterior, Index]:
+def posterior_after(
+    unseen: UnseenRuns, unit: Unit, steps: int, draw: int
+) -> tuple[Posterior, Index]:
     """What is known of a unit after some of its steps, chosen at random, and the other rows."""
     rows, prior = unseen.table[unit], unseen.prior_of(unit)
     if not steps:
-        return unconditioned(prior), np.arange(rows.measured.size)
-    order = order_of(unseen, unit, draw)
-    return solve(prior, _some(rows, order[:steps])), order[steps:]
+        return prior_as_posterior(prior), np.arange(rows.log_seconds.size)
+    order = drawn_order(unseen, unit, draw)
+    return solve(prior, _take(rows, order[:steps])), order[steps:]
 
 
-def score_unit(unseen: Unseen, unit: Unit, steps: int) -> dict[str, float] | None:
+def score_unit(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, float] | None:
     """The mean scores of a unit's other rows after some of its steps; None where none are left."""
     rows = unseen.table[unit]
-    if rows.measured.size <= steps:
+    if rows.log_seconds.size <= steps:
         return None
     every, votes = [], unseen.votes(unit)
     for draw in range(DRAWS if steps else 1):
-        posterior, others = after(unseen, unit, steps, draw)
-        every.append(Scored.of(_some(rows, others), votes[others], posterior).record)
+        posterior, others = posterior_after(unseen, unit, steps, draw)
+        every.append(ScoredRows.of_posterior(_take(rows, others), votes[others], posterior).record)
     out: dict[str, float] = metrics.mean_of(every)
     return out
 
 
-def choice_of(unseen: Unseen, unit: Unit) -> Choice:
+def choice_of(unseen: UnseenRuns, unit: Unit) -> Choice:
     """The rows of a unit as a choice of what to time."""
-    asked = [unseen.prediction.asked[row] for row in unseen.rows[unit]]
+    asked = [unseen.prediction.questions[row] for row in unseen.rows[unit]]
     response = unseen.table[unit].response
-    return Group.of(str(unit), asked, response, unseen.prior_of(unit)).choice
+    return ChoiceGroup.of_questions(str(unit), asked, response, unseen.prior_of(unit)).choice
 
 
-def score_halves(unseen: Unseen, unit: Unit, steps: int) -> dict[str, dict[str, float]] | None:
+def score_halves(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, dict[str, float]] | None:
     """The mean scores of half of a unit's rows after some steps of the other half: at random, and
     those that tell most of all. None where there is nothing to choose."""
-    rows, half = unseen.table[unit], unseen.table[unit].measured.size // 2
+    rows, half = unseen.table[unit], unseen.table[unit].log_seconds.size // 2
     if half <= steps:
         return None
     votes, prior, choice = unseen.votes(unit), unseen.prior_of(unit), choice_of(unseen, unit)
-    every: dict[str, list[dict[str, float]]] = {name: [] for name in HOW}
+    every: dict[str, list[dict[str, float]]] = {name: [] for name in STEP_CHOICES}
     for draw in range(DRAWS):
-        order = order_of(unseen, unit, draw)
-        scored, chosen = order[half:], choice.telling(steps, order[:half].tolist())
-        for name, known in zip(HOW, (order[:steps], np.array(chosen)), strict=True):
-            posterior = solve(prior, _some(rows, known))
-            found = Scored.of(_some(rows, scored), votes[scored], posterior)
+        order = drawn_order(unseen, unit, draw)
+        scored, chosen = order[half:], choice.most_informative(steps, order[:half].tolist())
+        for name, known in zip(STEP_CHOICES, (order[:steps], np.array(chosen)), strict=True):
+            posterior = solve(prior, _take(rows, known))
+            found = ScoredRows.of_posterior(_take(rows, scored), votes[scored], posterior)
             every[name].append(found.record)
     return {name: metrics.mean_of(records) for name, records in every.items()}
 

@@ -17,12 +17,12 @@ from ..hardware.layer_tables import LayerTable
 from ..layers.layer_kinds import layer_sizes
 from ..step.stages import strategies
 from ..task import Task
-from .timed_runs import Rows
+from .timed_runs import TimedRuns
 
 FEWEST_SHAPES = 16
 """Shapes of layers from which measured steps make a table."""
 ROUNDS = 25
-CLOSE = 5e-4
+MOST_RESIDUAL = 5e-4
 """Largest median of ln(measured / predicted) that remains."""
 
 
@@ -41,42 +41,42 @@ class LayerRatios:
         return layer_tables.build(self.sizes, np.stack([self.ratio, self.ratio]))
 
 
-def sizes_of(rows: Rows) -> Value:
+def sizes_of(rows: TimedRuns) -> Value:
     """The sizes of every row's layer [size, row]."""
-    out = np.empty((len(layer_tables.SIZES), rows.measured.size))
+    out = np.empty((len(layer_tables.SIZES), rows.measured_seconds.size))
     for index, task, plans in rows.tables:
         out[:, index] = layer_sizes(task, strategies(plans))
     return out
 
 
-def bare(task: Task) -> Task:
+def without_layer_table(task: Task) -> Task:
     """The task without tables of layers."""
-    return with_table(task, None)
+    return with_layer_table(task, None)
 
 
-def with_table(task: Task, table: LayerTable | None) -> Task:
+def with_layer_table(task: Task, table: LayerTable | None) -> Task:
     """The task with this table of its stack's layers and no other; None for no table."""
     tables = {} if table is None else {task.software.label: table}
     accelerator = replace(task.cluster.accelerator, layer_tables=tables)
     return replace(task, cluster=replace(task.cluster, accelerator=accelerator))
 
 
-def fit(rows: Rows, change: Callable[[Task], Task] = lambda task: task) -> LayerRatios:
+def fit(rows: TimedRuns, change: Callable[[Task], Task] = lambda task: task) -> LayerRatios:
     """The ratios of the rows' shapes, with every task changed."""
     sizes, shape = np.unique(sizes_of(rows), axis=1, return_inverse=True)
     shape = shape.reshape(-1)
     mine = [np.flatnonzero(shape == i) for i in range(sizes.shape[1])]
     found = LayerRatios(sizes, np.ones(len(mine)))
     for _ in range(ROUNDS):
-        predicted = rows.seconds(tabled(change, found.table))
-        off = np.log(rows.measured / predicted)
+        predicted = rows.seconds(then_table(change, found.table))
+        off = np.log(rows.measured_seconds / predicted)
         step = np.array([np.median(off[members]) for members in mine])
         found = LayerRatios(sizes, found.ratio * np.exp(step))
-        if np.abs(step).max() < CLOSE:
+        if np.abs(step).max() < MOST_RESIDUAL:
             break
     return found
 
 
-def tabled(change: Callable[[Task], Task], table: LayerTable) -> Callable[[Task], Task]:
+def then_table(change: Callable[[Task], Task], table: LayerTable) -> Callable[[Task], Task]:
     """The change, and then this table."""
-    return lambda task: with_table(change(task), table)
+    return lambda task: with_layer_table(change(task), table)

@@ -44,7 +44,7 @@ def errors(predicted: Value, measured: Value) -> dict[str, float | None]:
     }
 
 
-def _order(times: Value) -> Value:
+def _pair_order(times: Value) -> Value:
     """The sign of every pair's difference [i, j], 0 where they tie."""
     logs = np.log(times)
     difference = logs[:, None] - logs[None, :]
@@ -60,7 +60,7 @@ def kendall_tau(predicted: Value, measured: Value) -> float:
     p, q the order of each pair, 0 for a tie. A column without any order scores 0.
     Source: Kendall 1945, The treatment of ties in ranking problems.
     """
-    p, q = _order(predicted), _order(measured)
+    p, q = _pair_order(predicted), _pair_order(measured)
     pairs = np.sqrt((p * p).sum() * (q * q).sum())
     return float((p * q).sum() / pairs) if pairs else 0.0
 
@@ -71,7 +71,7 @@ def regret(predicted: Value, measured: Value, tries: int = 1) -> float:
     A row that ties with others in prediction counts as the mean of them: the order of a file,
     which often lists the fastest first, must not decide, and a constant predictor gains nothing.
     """
-    tied = _order(predicted) == 0
+    tied = _pair_order(predicted) == 0
     neutral = (tied * measured[None, :]).sum(axis=1) / tied.sum(axis=1)
     first = np.argsort(predicted, kind="stable")[:tries]
     return float(neutral[first].min() / measured.min() - 1)
@@ -143,18 +143,18 @@ def interval80(ratio: Value, sources: NDArray[np.object_]) -> dict[str, Any]:
     elsewhere = []
     for name in names if len(names) > 1 else ():
         less, more = _factors(ratio, sources, [other for other in names if other != name])
-        elsewhere.append(_inside(ratio[sources == name], less, more))
+        elsewhere.append(_share_inside(ratio[sources == name], less, more))
     return {
         "rows": int(ratio.size),
         "sources": len(names),
         "low": low if names else None,
         "high": high if names else None,
-        "coverage": _inside(ratio, low, high) if names else None,
+        "coverage": _share_inside(ratio, low, high) if names else None,
         "elsewhere": mean_of(elsewhere),
     }
 
 
-def _inside(ratio: Value, low: float, high: float) -> float:
+def _share_inside(ratio: Value, low: float, high: float) -> float:
     return float(((low <= ratio) & (ratio <= high)).mean())
 
 

@@ -22,12 +22,12 @@ from ..runs.run_tasks import Question
 from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..uncertainty.forecast import Forecast
-from ..uncertainty.memory import Spread, probability, spread_of
-from ..uncertainty.predictive import scale_of
-from ..uncertainty.prior import START
+from ..uncertainty.memory import Spread, probability_within, spread_of
+from ..uncertainty.predictive import error_scale
+from ..uncertainty.prior import START_SIGMA
 from . import metrics
 
-SAME = (
+TASK_COLUMNS = (
     *("source", "framework", "stack_version", "dtype", "fp8_recipe", "sequence", "global_batch"),
     *("model", "layers", "hidden", "ffn_hidden", "heads", "kv_heads", "vocab", "expert_ffn"),
     *("accelerator", "gpus", "gpus_per_node", "inter_node_network"),
@@ -36,14 +36,14 @@ SAME = (
 """Columns that rows share which differ in their layout only."""
 FEWEST_LAYOUTS = 4
 """Distinct layouts that make a group worth ranking."""
-DECISIVE = (
+DECISIVE_COLUMNS = (
     *("dtype", "attention_kernel", "recompute"),
     *("accelerator", "micro_batch", "global_batch", "sequence"),
 )
 """Columns that decide a step: a row that does not state one of them has a wider interval."""
-ASSUMED = 1.5
+ASSUMED_SCALE = 1.5
 """Errors of such rows over those of others. Chosen before they were looked at."""
-VARIED = 3.7
+VARIED_LENGTH_FACTOR = 3.7
 """Bytes that PyTorch's allocator holds for each byte of tensors that come and go, where every
 sample has a length of its own: blocks of shorter samples are too small for longer ones, and stay
 until memory runs out. Geometric mean of tests/benchmarks/caching_allocator.py (2.4 to 6.0), which
@@ -51,7 +51,7 @@ knows the allocator's rules and no run; that lengths matter was seen in runs."""
 METERS = ("allocated", "reserved", "device", "varied")
 """What a peak counts: bytes of tensors, of the allocator, of the driver; and of the allocator
 where every sample has a length of its own."""
-ASKED = 20
+INTERVAL_ROWS = 20
 """Rows of a source whose intervals are looked at."""
 
 
@@ -59,70 +59,73 @@ ASKED = 20
 class Prediction:
     """Columns over the supported rows: what was asked, and what the simulator says."""
 
-    asked: tuple[Question, ...]
+    questions: tuple[Question, ...]
     step: Value
     """Seconds of a step."""
     memory: Value
     """Bytes of the rank and of the kind that the source reports."""
-    share: Value
+    capacity_share: Value
     """Bytes of the fullest rank, reserve included, over the capacity."""
     flops: Value
     """Model FLOPs of a step over the peak FLOP/s of all GPUs: seconds at an MFU of one."""
     scale: Value
     """How much wider than usual the error of the row is."""
-    stack: Value
-    plan: Value
+    stack_spread: Value
+    plan_spread: Value
     """Of memory.Spread, how far off its peak is."""
     half_width: Value
     """Of the 80 % interval of the step's logarithm; NaN where nobody asked."""
 
     def __len__(self) -> int:
-        return len(self.asked)
+        return len(self.questions)
 
     @property
-    def measured(self) -> Value:
+    def measured_seconds(self) -> Value:
         """Seconds of a step as published; NaN where it was not."""
         return np.array(
-            [q.run["step_seconds"] if q.run.has_step_time else np.nan for q in self.asked], float
+            [q.run["step_seconds"] if q.run.has_step_time else np.nan for q in self.questions],
+            float,
         )
 
     @property
     def measured_memory(self) -> Value:
         """Bytes as published; NaN where they were not, or are not to be compared."""
         return np.array(
-            [q.run["peak_bytes"] if q.run.has_peak else np.nan for q in self.asked], float
+            [q.run["peak_bytes"] if q.run.has_peak else np.nan for q in self.questions], float
         )
 
     @property
     def capacity(self) -> Value:
         """Bytes of a GPU."""
-        return np.array([q.at_peak.cluster.accelerator.memory for q in self.asked], float)
+        return np.array([q.peak_task.cluster.accelerator.memory for q in self.questions], float)
 
-    def below(self, share: Value) -> Value:
+    def probability_below(self, share: Value) -> Value:
         """Probability that the peak is at most this times what is predicted [row]."""
-        return probability(np.log(share), Spread(self.stack, self.plan), self.scale)
+        return probability_within(
+            np.log(share), Spread(self.stack_spread, self.plan_spread), self.scale
+        )
 
     @property
-    def fits(self) -> Value:
+    def probability_fits(self) -> Value:
         """Probability that a row fits [row]."""
-        return self.below(1 / self.share)
+        return self.probability_below(1 / self.capacity_share)
 
     @property
-    def timed(self) -> Mask:
-        return ~np.isnan(self.measured)
+    def is_timed(self) -> Mask:
+        return ~np.isnan(self.measured_seconds)
 
     @property
     def ran_out(self) -> Mask:
-        return np.array([q.run.ran_out_of_memory for q in self.asked], bool)
+        return np.array([q.run.ran_out_of_memory for q in self.questions], bool)
 
     @property
     def measured_mfu(self) -> Value:
         """MFU as measured, with the simulator's FLOPs and the datasheet's peak."""
-        return self.flops / self.measured
+        return self.flops / self.measured_seconds
 
     def take(self, keep: Mask) -> Prediction:
         """The chosen rows."""
-        asked = tuple(q for q, kept in zip(self.asked, keep, strict=True) if kept)
+        asked = tuple(q for q, kept in zip(self.questions, keep, strict=True) if kept)
         own = (getattr(self, column.name) for column in fields(self)[1:])
         return Prediction(asked, *(column[keep] for column in own))
 
@@ -132,7 +135,7 @@ def batches(asked: Sequence[Question]) -> list[Index]:
     found: dict[tuple[Any, ...], list[int]] = {}
     for row, q in enumerate(asked):
         own = row if q.plan.segments else -1
-        key = (id(q.task), id(q.at_peak), q.plan.layers_per_stage, q.run["peak_rank"], own)
+        key = (id(q.task), id(q.peak_task), q.plan.layers_per_stage, q.run["peak_rank"], own)
         found.setdefault(key, []).append(row)
     return [np.array(rows) for rows in found.values()]
 
@@ -142,14 +145,14 @@ def predict(asked: Sequence[Question]) -> Prediction:
     columns = np.full((8, len(asked)), np.nan)
     for rows in batches(asked):
         several = [asked[row] for row in rows]
-        task, at_peak = several[0].task, several[0].at_peak
+        task, peak_task = several[0].task, several[0].peak_task
         plans = concat([q.plan.table() for q in several])
         costs = simulate(task, plans)
         columns[0, rows] = costs.step
         rank = several[0].run["peak_rank"]
-        if at_peak is not task or rank == "last":
+        if peak_task is not task or rank == "last":
             layout = every_rank if rank == "last" else stage_layout
-            peak = simulate(at_peak, plans, layout)
+            peak = simulate(peak_task, plans, layout)
         else:
             peak = costs
         meters = [meter_of(q.run) for q in several]
@@ -157,27 +160,27 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[1, rows] = [memory[meter][i] for i, meter in enumerate(meters)]
         columns[2, rows] = peak.memory_total / peak.capacity
         columns[3, rows] = costs.mfu * costs.step
-        columns[4, rows] = scale_of(task, plans)
+        columns[4, rows] = error_scale(task, plans)
         spread = spread_of(task)
         columns[5, rows], columns[6, rows] = spread.stack, spread.plan
     return Prediction(tuple(asked), *columns)
 
 
-def widened(asked: Sequence[Question]) -> Value:
+def row_error_scale(asked: Sequence[Question]) -> Value:
     """How much wider than others the error of each row is, for what it does not state and for how
     its time was rounded or printed [row]."""
-    guessed = [not set(DECISIVE).isdisjoint(q.run.assumed_columns) for q in asked]
+    guessed = [not set(DECISIVE_COLUMNS).isdisjoint(q.run.assumed_columns) for q in asked]
     printed = np.array([q.run.get("time_error", 0.0) for q in asked], float)
-    out: Value = np.hypot(np.where(guessed, ASSUMED, 1.0), printed / START)
+    out: Value = np.hypot(np.where(guessed, ASSUMED_SCALE, 1.0), printed / START_SIGMA)
     return out
 
 
 def half_widths(asked: Sequence[Question]) -> Value:
     """Half of the 80 % interval of the step's logarithm [row], of each stack's prior."""
-    width, wider = np.empty(len(asked)), widened(asked)
+    width, wider = np.empty(len(asked)), row_error_scale(asked)
     for rows in batches(asked):
         plans = concat([asked[row].plan.table() for row in rows])
-        forecast = Forecast.of(asked[rows[0]].task, plans)
+        forecast = Forecast.of_plans(asked[rows[0]].task, plans)
         width[rows] = replace(forecast, scale=forecast.scale * wider[rows]).half_width()
     return width
 
@@ -190,23 +193,23 @@ def interval(p: Prediction) -> tuple[Value, Value]:
 def with_intervals(p: Prediction) -> Prediction:
     """The prediction with half-widths of about ASKED timed rows, evenly spaced, of each source and
     of each of SUBSETS."""
-    sources = np.array([q.run.source for q in p.asked], object)
+    sources = np.array([q.run.source for q in p.questions], object)
     parts = [sources == source for source in dict.fromkeys(sources)]
     parts += [chosen(p) for chosen in SUBSETS.values()]
     width = np.full(len(p), np.nan)
     for part in parts:
-        wanted = ASKED - np.count_nonzero(part & ~np.isnan(width))
-        rest = np.flatnonzero(part & p.timed & np.isnan(width))
+        wanted = INTERVAL_ROWS - np.count_nonzero(part & ~np.isnan(width))
+        rest = np.flatnonzero(part & p.is_timed & np.isnan(width))
         if wanted > 0 and rest.size:
             some = rest[:: max(1, rest.size // wanted)]
-            width[some] = half_widths([p.asked[row] for row in some])
+            width[some] = half_widths([p.questions[row] for row in some])
     return replace(p, half_width=width)
 
 
-def covered(p: Prediction) -> float | None:
+def interval_coverage(p: Prediction) -> float | None:
     """Share of measured steps inside their interval, of rows that have one."""
     part = p.take(~np.isnan(p.half_width))
-    return metrics.coverage(*interval(part), part.measured)
+    return metrics.coverage(*interval(part), part.measured_seconds)
 
 
 def meter_of(run: PublishedRun) -> str:
@@ -232,7 +235,7 @@ def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
             passing = (held - parts["weights"] - parts["gradients"] - parts["optimizer"]) * (
                 parts["activations"] > 0
             )
-            varied = np.minimum(held + (VARIED - 1) * passing, np.maximum(held, most))
+            varied = np.minimum(held + (VARIED_LENGTH_FACTOR - 1) * passing, np.maximum(held, most))
             by_meter = dict(zip(METERS, (held, slack * held, total, varied), strict=True))
             for meter, size in by_meter.items():
                 out[meter][rows] = _of_rank(size, rank, costs.plans.pp[rows])[skeleton]
@@ -253,13 +256,13 @@ def _of_rank(size: Value, rank: str, pp: Column) -> Value:
 def ranking_groups(p: Prediction) -> list[Index]:
     """Timed rows that differ in their layout only, where there are at least four layouts."""
     found: dict[tuple[Any, ...], list[int]] = {}
-    for row in np.flatnonzero(p.timed):
-        run = p.asked[row].run
-        found.setdefault(tuple(run[name] for name in SAME), []).append(int(row))
+    for row in np.flatnonzero(p.is_timed):
+        run = p.questions[row].run
+        found.setdefault(tuple(run[name] for name in TASK_COLUMNS), []).append(int(row))
     return [
         np.array(rows)
         for rows in found.values()
-        if len({_layout(p.asked[row]) for row in rows}) >= FEWEST_LAYOUTS
+        if len({_layout(p.questions[row]) for row in rows}) >= FEWEST_LAYOUTS
     ]
 
 
@@ -269,15 +272,15 @@ def _layout(q: Question) -> tuple[Any, ...]:
 
 def _dense(p: Prediction) -> Mask:
     """Dense models in 16 bits at an MFU of at least 5 %: what the bars are stated for."""
-    sixteen = np.array([q.run["dtype"] in ("bf16", "fp16") for q in p.asked], bool)
-    dense = np.array([not q.run["experts"] for q in p.asked], bool)
+    sixteen = np.array([q.run["dtype"] in ("bf16", "fp16") for q in p.questions], bool)
+    dense = np.array([not q.run["experts"] for q in p.questions], bool)
     chosen: Mask = sixteen & dense & (np.nan_to_num(p.measured_mfu) >= 0.05)
     return chosen
 
 
-def _of(source: str, keep: Callable[[PublishedRun], bool]) -> Callable[[Prediction], Mask]:
+def _of_source(source: str, keep: Callable[[PublishedRun], bool]) -> Callable[[Prediction], Mask]:
     def chosen(p: Prediction) -> Mask:
-        return np.array([q.run.source == source and keep(q.run) for q in p.asked], bool)
+        return np.array([q.run.source == source and keep(q.run) for q in p.questions], bool)
 
     return chosen
 
@@ -285,11 +288,11 @@ def _of(source: str, keep: Callable[[PublishedRun], bool]) -> Callable[[Predicti
 SUBSETS: dict[str, Callable[[Prediction], Mask]] = {
     "dense 16-bit at MFU >= 5 %": _dense,
     "all but hf_ultrascale": lambda p: np.array(
-        [q.run.source != "hf_ultrascale" for q in p.asked], bool
+        [q.run.source != "hf_ultrascale" for q in p.questions], bool
     ),
-    "megatron_sc21 with tp or pp": _of("megatron_sc21", lambda run: run["zero_stage"] < 3),
-    "hf_ultrascale on 8-16 GPUs": _of("hf_ultrascale", lambda run: run["gpus"] <= 16),
-    "hf_ultrascale pp = 1, tp <= 4": _of(
+    "megatron_sc21 with tp or pp": _of_source("megatron_sc21", lambda run: run["zero_stage"] < 3),
+    "hf_ultrascale on 8-16 GPUs": _of_source("hf_ultrascale", lambda run: run["gpus"] <= 16),
+    "hf_ultrascale pp = 1, tp <= 4": _of_source(
         "hf_ultrascale", lambda run: run["pp"] == 1 and run["tp"] <= 4
     ),
 }

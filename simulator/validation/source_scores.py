@@ -15,14 +15,21 @@ from ..runs.run_tasks import Question, questions
 from ..task import Task
 from ..uncertainty.calibration import Calibration, calibrated
 from . import metrics
-from .memory_scores import COUNTS, LISTS, memory_scores, refused
-from .predict_runs import SUBSETS, Prediction, covered, predict, ranking_groups, with_intervals
+from .memory_scores import COUNTS, LIST_SCORES, memory_scores, refused_failures
+from .predict_runs import (
+    SUBSETS,
+    Prediction,
+    interval_coverage,
+    predict,
+    ranking_groups,
+    with_intervals,
+)
 
 
 def score(p: Prediction, rows: int) -> dict[str, Any]:
     """All scores of some rows, in the form of the JSON contract; `rows` counts unsupported too."""
-    timed = p.timed
-    measured = p.measured
+    timed = p.is_timed
+    measured = p.measured_seconds
     groups = [(p.step[g], measured[g]) for g in ranking_groups(p)]
     return {
         "rows": rows,
@@ -31,13 +38,13 @@ def score(p: Prediction, rows: int) -> dict[str, Any]:
         "step": metrics.errors(p.step[timed], measured[timed]),
         "regret": metrics.ranking(groups),
         "memory": memory_scores(p),
-        "interval80_coverage": covered(p),
+        "interval80_coverage": interval_coverage(p),
     }
 
 
 def by_source(p: Prediction, rows: Counter[str]) -> dict[str, dict[str, Any]]:
     """The scores of every source that `rows` counts."""
-    sources = np.array([q.run.source for q in p.asked], object)
+    sources = np.array([q.run.source for q in p.questions], object)
     return {name: score(p.take(sources == name), count) for name, count in rows.items()}
 
 
@@ -54,7 +61,7 @@ def overall(sources: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _without_lists(r: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in r["memory"].items() if name not in LISTS}
+    return {name: value for name, value in r["memory"].items() if name not in LIST_SCORES}
 
 
 @dataclass(frozen=True)
@@ -80,10 +87,10 @@ def with_calibration(
     for one in answers:
         if not isinstance(one, str):
             try:
-                for task in (one.task, one.at_peak):
+                for task in (one.task, one.peak_task):
                     if id(task) not in known:
                         known[id(task)] = calibrated(task, calibration)
-                one = replace(one, task=known[id(one.task)], at_peak=known[id(one.at_peak)])
+                one = replace(one, task=known[id(one.task)], peak_task=known[id(one.peak_task)])
             except InputError as error:
                 one = str(error)
         out.append(one)
@@ -108,14 +115,14 @@ def validate(runs: Sequence[PublishedRun], calibration: Calibration | None = Non
         "subsets": {name: _subset(part) for name, part in parts.items() if len(part)},
         "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
         "calibration": memory_scores(p)["calibration"],
-        "ran_out_but_refused": refused(runs, p),
+        "ran_out_but_refused": refused_failures(runs, p),
         "timed_transformers": _coverage(runs, answers),
     }
     return Validation(tuple(runs), tuple(answers), p, record)
 
 
 def _subset(p: Prediction) -> dict[str, Any]:
-    inside = by_source(p, Counter(sorted(q.run.source for q in p.asked)))
+    inside = by_source(p, Counter(sorted(q.run.source for q in p.questions)))
     return {"pooled": score(p, len(p)), "sources": inside}
 
 

@@ -14,23 +14,23 @@ from ..task import Task
 from .predict_runs import batches
 
 
-class Rows:
+class TimedRuns:
     """Timed rows, ready to be predicted again and again with other scalars."""
 
     def __init__(self, asked: Sequence[Question]) -> None:
-        self.asked = tuple(asked)
-        self.measured = np.array([q.run["step_seconds"] for q in asked], float)
+        self.questions = tuple(asked)
+        self.measured_seconds = np.array([q.run["step_seconds"] for q in asked], float)
         self.tables = [
             (rows, asked[rows[0]].task, concat([asked[row].plan.table() for row in rows]))
             for rows in batches(asked)
         ]
 
-    def take(self, keep: Mask) -> Rows:
-        return Rows([q for q, kept in zip(self.asked, keep, strict=True) if kept])
+    def take(self, keep: Mask) -> TimedRuns:
+        return TimedRuns([q for q, kept in zip(self.questions, keep, strict=True) if kept])
 
     def seconds(self, change: Callable[[Task], Task]) -> Value:
         """Predicted seconds of a step where every task is changed."""
-        out = np.empty_like(self.measured)
+        out = np.empty_like(self.measured_seconds)
         for rows, task, plans in self.tables:
             out[rows] = simulate(change(task), plans).step
         return out

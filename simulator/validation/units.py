@@ -22,11 +22,11 @@ MOST_ROWS = 40
 """Rows of a unit that count: those of a large one, evenly spaced."""
 FEWEST_ROWS = 6
 """Timed rows that make a unit."""
-NARROWEST = 1024
+MOST_TOY_HIDDEN = 1024
 """Hidden sizes up to this are toys."""
 LEAST_MFU = 0.05
 """Rows of the core population use at least this share of the machine."""
-SCORED = ("score", "score-only")
+SCORED_USES = ("score", "score-only")
 """Values of time_use of rows that are scored."""
 
 _KINDS = {"moe": "moe", "hybrid": "hybrid", "bert": "bert", "resnet": "resnet"}
@@ -65,7 +65,7 @@ CORE = tuple(
     )
 )
 """The frozen core; hagemann24 is there only where its runs are given."""
-FACTS = ("aws_moe", "aws_pcs")
+MICROBENCHMARK_SOURCES = ("aws_moe", "aws_pcs")
 """Sources whose steps are facts of microbenchmarks: they teach as origins of their own, and are in
 no population that is scored."""
 POPULATIONS = ("core", "all")
@@ -101,14 +101,16 @@ def check_population(name: str) -> None:
 def population(p: Prediction, name: str) -> Mask:
     """Which rows belong to the population of that name, whole units only."""
     check_population(name)
-    units = [unit_of(q.run) for q in p.asked]
-    scored = p.timed & np.array([q.run.get("time_use", "score") in SCORED for q in p.asked], bool)
+    units = [unit_of(q.run) for q in p.questions]
+    scored = p.is_timed & np.array(
+        [q.run.get("time_use", "score") in SCORED_USES for q in p.questions], bool
+    )
     if name == "core":
         inside = np.array([unit in CORE for unit in units], bool)
         chosen: Mask = scored & inside & (np.nan_to_num(p.measured_mfu) >= LEAST_MFU)
     else:
-        wide = [q.run.get("hidden", 0) > NARROWEST for q in p.asked]
-        facts = [q.run.source in FACTS for q in p.asked]
+        wide = [q.run.get("hidden", 0) > MOST_TOY_HIDDEN for q in p.questions]
+        facts = [q.run.source in MICROBENCHMARK_SOURCES for q in p.questions]
         chosen = scored & np.array(wide, bool) & ~np.array(facts, bool)
     counts: dict[Unit, int] = {}
     for unit, kept in zip(units, chosen, strict=True):
@@ -118,14 +120,14 @@ def population(p: Prediction, name: str) -> Mask:
     return whole
 
 
-def facts(unit: Unit, p: Prediction, rows: Sequence[int]) -> list[int]:
+def microbenchmark_rows(unit: Unit, p: Prediction, rows: Sequence[int]) -> list[int]:
     """Timed rows of a unit of FACTS that is large enough to teach, at LEAST_MFU and more."""
     used = np.nan_to_num(p.measured_mfu) >= LEAST_MFU
-    timed = [row for row in rows if used[row]] if unit.source in FACTS else []
+    timed = [row for row in rows if used[row]] if unit.source in MICROBENCHMARK_SOURCES else []
     return timed if len(timed) >= FEWEST_ROWS else []
 
 
-def sampled(rows: Sequence[int]) -> Index:
+def evenly_sampled(rows: Sequence[int]) -> Index:
     """At most MOST_ROWS of the rows, evenly spaced."""
     chosen = np.linspace(0, len(rows) - 1, min(len(rows), MOST_ROWS)).round().astype(int)
     some: Index = np.array(rows)[chosen]
@@ -135,6 +137,6 @@ def sampled(rows: Sequence[int]) -> Index:
 def rows_by_unit(p: Prediction) -> dict[Unit, list[int]]:
     """Rows of each unit, in the order of their names."""
     found: dict[Unit, list[int]] = {}
-    for row, q in enumerate(p.asked):
+    for row, q in enumerate(p.questions):
         found.setdefault(unit_of(q.run), []).append(row)
     return dict(sorted(found.items()))

@@ -21,7 +21,7 @@ from plan3d.simulator.runs.published_runs import SHIPPED, PublishedRun, read_run
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.validation.units import FACTS
+from plan3d.simulator.validation.units import MICROBENCHMARK_SOURCES
 from plan3d.simulator.workload.model import Network
 
 FOLDER = Path(__file__).parents[2] / "simulator" / "runs"
@@ -50,7 +50,7 @@ def measured(runs: Iterable[PublishedRun]) -> list[MeasuredRun]:
 def usable(run: PublishedRun) -> bool:
     """Whether its step is one of a whole pre-training on a machine that kept its clock; what of
     its layout had to be assumed does not matter here."""
-    whole = run["training"] == "pretrain" and run.source not in FACTS
+    whole = run["training"] == "pretrain" and run.source not in MICROBENCHMARK_SOURCES
     return whole and run.has_step_time and run["time_use"] != "rank"
 
 

@@ -33,8 +33,8 @@ def missing(predicted: Value, measured: Value) -> float:
 def main() -> None:
     runs = [run for run in read_runs() if run["source"] == SOURCE and run.has_peak]
     p = predict([q for q in questions(runs) if isinstance(q, Question)])
-    held, seen = folds([q.run for q in p.asked]), np.empty(len(p))
-    software = p.asked[0].task.software
+    held, seen = folds([q.run for q in p.questions]), np.empty(len(p))
+    software = p.questions[0].task.software
     context = software.context_bytes + 3 * software.communicator_bytes
     fitted = []
     for fold in sorted(set(held)):

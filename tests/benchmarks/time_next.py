@@ -39,14 +39,14 @@ from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.choice import Choice
-from plan3d.simulator.uncertainty.constants import scaled
-from plan3d.simulator.uncertainty.forecast import Forecast, known_of
-from plan3d.simulator.uncertainty.predictive import SIZES
-from plan3d.simulator.validation.choice_scores import GOOD, MANY
+from plan3d.simulator.uncertainty.constants import with_constants
+from plan3d.simulator.uncertainty.forecast import Forecast, posterior_of
+from plan3d.simulator.uncertainty.predictive import DOUBLING_FIELDS
+from plan3d.simulator.validation.choice_scores import GOOD_REGRET, LEAST_LAYOUTS
 from plan3d.simulator.validation.leave_origin_out import choice_groups, fitting_groups
-from plan3d.simulator.validation.memory_scores import held_out
+from plan3d.simulator.validation.memory_scores import with_held_out_spreads
 from plan3d.simulator.validation.predict_runs import predict
-from plan3d.simulator.validation.unseen import Unseen
+from plan3d.simulator.validation.unseen import UnseenRuns
 from plan3d.simulator.workload.model import Model
 from plan3d.tuning.advice import Tried, advise
 
@@ -101,7 +101,7 @@ class Listed:
         self.task = task
         columns = {name: c for name, c in plans.columns().items() if np.unique(c).size > 1}
         self.variables = tuple(
-            Variable(name, tuple(np.unique(c).tolist()), ordered=name in SIZES, role=name)
+            Variable(name, tuple(np.unique(c).tolist()), ordered=name in DOUBLING_FIELDS, role=name)
             for name, c in columns.items()
         )
         sides = [np.unique(c, return_inverse=True)[1].ravel() for c in columns.values()]
@@ -171,7 +171,7 @@ def chosen(
         timed.append(by(known, timed))
         if log_seconds[timed[-1]] <= good:
             return len(timed)
-        known = choice.knowing(timed, log_seconds[timed])
+        known = choice.conditioned_on(timed, log_seconds[timed])
     return np.inf
 
 
@@ -187,17 +187,17 @@ Found = dict[str, list[float]]
 def published() -> Found:
     """Runs by method, on published groups."""
     answers = questions(read_runs(), learned=False)
-    p = held_out(predict([a for a in answers if isinstance(a, Question)]))
-    unseen = Unseen.of(p)
-    units = unseen.known("all")
+    p = with_held_out_spreads(predict([a for a in answers if isinstance(a, Question)]))
+    unseen = UnseenRuns.of_prediction(p)
+    units = unseen.units_of("all")
     out: Found = {}
     groups = zip(choice_groups(unseen, units), fitting_groups(unseen, units), strict=True)
     for group, (_, rows) in groups:
-        measured = group.measured
-        if measured.size < MANY:
+        measured = group.log_seconds
+        if measured.size < LEAST_LAYOUTS:
             continue
-        good = float(measured.min() + np.log1p(GOOD))
-        asked = [p.asked[row] for row in rows]
+        good = float(measured.min() + np.log1p(GOOD_REGRET))
+        asked = [p.questions[row] for row in rows]
         add(out, "order", in_order(group.choice, measured, good))
         add(out, "posterior", chosen(group.choice, measured, good, expected))
         add(out, "improvement", chosen(group.choice, measured, good, improving))
@@ -237,7 +237,7 @@ class Hidden:
 
     @cached_property
     def truth(self) -> Task:
-        return scaled(self.task, self.changes)
+        return with_constants(self.task, self.changes)
 
     @property
     def limit(self) -> float:
@@ -257,7 +257,7 @@ class Hidden:
             fits = simulate(self.task, plans).memory_total <= self.limit
             if fits.any():
                 best = min(best, float(self.log_seconds(plans)[fits].min()))
-        return best + float(np.log1p(GOOD))
+        return best + float(np.log1p(GOOD_REGRET))
 
     def tuned(self, good: float) -> float:
         """Runs of plan3d tune, one plan at a time."""
@@ -277,7 +277,7 @@ def clusters(spread: float) -> Iterator[Hidden]:
     for seed, (model, cluster, gpus, sequence, batch) in enumerate(TASKS):
         where = Cluster.profile(cluster, gpus=gpus)
         task = Task(Model.preset(model), where, sequence=sequence, global_batch=batch)
-        known = known_of(task)
+        known = posterior_of(task)
         random = np.random.default_rng(seed)
         variables = [v for v in UniformProblem(Space.of(task)).variables if v.name in DISTINCT]
         for _ in range(CLUSTERS):
@@ -295,7 +295,7 @@ def hidden(spread: float) -> Found:
     for one in clusters(spread):
         good = one.good()
         plans = concat([plan.table() for plan in find_plans(one.task, top=SHORT).plans])
-        choice, seconds = Forecast.of(one.task, plans).choice, one.log_seconds(plans)
+        choice, seconds = Forecast.of_plans(one.task, plans).choice, one.log_seconds(plans)
         add(out, "order", in_order(choice, seconds, good))
         add(out, "posterior", chosen(choice, seconds, good, expected))
         add(out, "improvement", chosen(choice, seconds, good, improving))

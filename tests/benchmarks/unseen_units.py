@@ -20,7 +20,7 @@ from plan3d.simulator.uncertainty.posterior import solve
 from plan3d.simulator.validation.metrics import weighted_median
 from plan3d.simulator.validation.predict_runs import predict
 from plan3d.simulator.validation.units import Unit
-from plan3d.simulator.validation.unseen import NAMES, Unseen
+from plan3d.simulator.validation.unseen import CONSTANT_NAMES, UnseenRuns
 
 FACTORS = np.geomspace(0.1, 20.0, 107)
 """What the seconds of one constant are multiplied by."""
@@ -32,15 +32,15 @@ def median(errors: np.ndarray, votes: np.ndarray) -> float:
     return 100 * weighted_median(np.abs(np.exp(errors) - 1), votes)
 
 
-def best_alone(unseen: Unseen, unit: Unit) -> tuple[float, str, float]:
+def best_alone(unseen: UnseenRuns, unit: Unit) -> tuple[float, str, float]:
     """Median error, name and factor of the constant that helps a unit most by itself."""
     rows, mean = unseen.table[unit], unseen.prior_of(unit).mean
     found, votes = [], unseen.votes(unit)
-    for k, name in enumerate(NAMES):
+    for k, name in enumerate(CONSTANT_NAMES):
         for factor in FACTORS:
             d = mean.copy()
             d[k] += np.log(factor)
-            error = median(rows.response.at(d)[0] - rows.measured, votes)
+            error = median(rows.response.linearised(d)[0] - rows.log_seconds, votes)
             found.append((error, name, float(factor)))
     return min(found)
 
@@ -50,16 +50,16 @@ def main() -> None:
     parser.add_argument("--csv", type=Path)
     target = parser.parse_args().csv
     answers = questions(read_runs(), learned=False)
-    unseen = Unseen.of(predict([a for a in answers if isinstance(a, Question)]))
+    unseen = UnseenRuns.of_prediction(predict([a for a in answers if isinstance(a, Question)]))
     scored, lines = [], []
     for unit, rows in unseen.table.items():
         prior, votes = unseen.prior_of(unit), unseen.votes(unit)
-        start = rows.response.at(prior.mean)[0] - rows.measured
-        end = rows.response.at(solve(prior, rows).mean)[0] - rows.measured
+        start = rows.response.linearised(prior.mean)[0] - rows.log_seconds
+        end = rows.response.linearised(solve(prior, rows).mean)[0] - rows.log_seconds
         best = best_alone(unseen, unit)
         scored.append((median(start, votes), unit, best, median(end, votes)))
-        for row, error, seconds in zip(unseen.rows[unit], start, rows.measured, strict=True):
-            run = unseen.prediction.asked[int(row)].run["run"]
+        for row, error, seconds in zip(unseen.rows[unit], start, rows.log_seconds, strict=True):
+            run = unseen.prediction.questions[int(row)].run["run"]
             lines.append((unit, run, np.exp(seconds), np.exp(seconds + error), np.expm1(error)))
     print(f"{'unit':56} unseen %  one constant %                          all %")
     for before, unit, (alone, name, factor), after in sorted(scored, reverse=True):

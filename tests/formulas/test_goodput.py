@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plan3d.simulator.analysis.goodput import LLAMA_3, Reliability, best_interval
+from plan3d.simulator.analysis.goodput import LLAMA_3_FAILURES, Reliability, best_interval
 from plan3d.simulator.base.errors import InputError
 
 TEN_HOURS = Reliability(
@@ -18,7 +18,7 @@ TEN_HOURS = Reliability(
 
 def test_a_thousand_gpus_that_fail_every_ten_hours():
     """M = 36,000 s, d = 50 s: Young 1,897.4; sqrt(d / 2M) = .026352, d / 2M = 6.944e-4."""
-    assert TEN_HOURS.between_failures(1000) == pytest.approx(36_000)
+    assert TEN_HOURS.seconds_between_failures(1000) == pytest.approx(36_000)
     young = 1897.366596
     tau = young * (1 + 0.02635231 / 3 + 6.94444e-4 / 9) - 50
     assert TEN_HOURS.interval(1000) == pytest.approx(tau, rel=1e-6)
@@ -31,7 +31,7 @@ def test_a_thousand_gpus_that_fail_every_ten_hours():
 def test_the_first_order_is_youngs():
     """1 - g = d / tau + tau / 2M + R / M where failures are rare."""
     rare = Reliability(failures_per_gpu_day=1e-6, checkpoint_seconds=20, restart_seconds=600)
-    between = rare.between_failures(1000)
+    between = rare.seconds_between_failures(1000)
     tau = rare.interval(1000)
     assert tau == pytest.approx(math.sqrt(2 * 20 * between), rel=2e-3)
     lost = 20 / tau + tau / (2 * between) + 600 / between
@@ -47,8 +47,8 @@ def test_a_checkpoint_that_takes_as_long_as_jobs_live():
 def test_llama_3_trained_more_than_nine_tenths_of_the_time():
     """419 interruptions in 54 days on 16,384 GPUs, one in 3.1 hours; 90 % was reported."""
     published = Reliability()
-    assert pytest.approx(4.736e-4, rel=1e-3) == LLAMA_3
-    assert published.between_failures(16_384) == pytest.approx(54 * 86400 / 419)
+    assert pytest.approx(4.736e-4, rel=1e-3) == LLAMA_3_FAILURES
+    assert published.seconds_between_failures(16_384) == pytest.approx(54 * 86400 / 419)
     assert 0.90 < published.goodput(16_384) < 0.92
 
 
@@ -67,7 +67,7 @@ def test_the_interval_is_the_best_one(gpus, rate, checkpoint, restart):
     share = mine.goodput(gpus)
     assert 0 <= share < 1
     assert mine.goodput(2 * gpus) <= share
-    between = mine.between_failures(gpus)
+    between = mine.seconds_between_failures(gpus)
     if checkpoint < between / 10 and restart < between:
         tau = mine.interval(gpus)
         for other in (0.5 * tau, 2 * tau):
@@ -78,5 +78,5 @@ def test_the_interval_is_the_best_one(gpus, rate, checkpoint, restart):
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.2, 90.0])
 def test_a_stated_goodput_is_a_share(share):
     with pytest.raises(InputError, match=r"above 0 and at most 1, such as 0\.9"):
-        Reliability(stated=share)
-    assert Reliability(stated=0.9).goodput(5) == 0.9
+        Reliability(measured_goodput=share)
+    assert Reliability(measured_goodput=0.9).goodput(5) == 0.9

@@ -6,7 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plan3d.simulator.analysis.goodput import CHECKPOINT, LLAMA_3, RESTART, Reliability
+from plan3d.simulator.analysis.goodput import (
+    CHECKPOINT_SECONDS,
+    LLAMA_3_FAILURES,
+    RESTART_SECONDS,
+    Reliability,
+)
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
 
@@ -59,8 +64,8 @@ def reliability_of(args: argparse.Namespace) -> Reliability | None:
         flag = next(iter(given)).replace("_", "-")
         raise InputError(f"--goodput and --{flag} contradict each other: give one")
     return Reliability(
-        stated=stated,
-        failures_per_gpu_day=given.get("failures_per_gpu_day", LLAMA_3),
-        checkpoint_seconds=given.get("checkpoint_time", CHECKPOINT),
-        restart_seconds=given.get("restart_time", RESTART),
+        measured_goodput=stated,
+        failures_per_gpu_day=given.get("failures_per_gpu_day", LLAMA_3_FAILURES),
+        checkpoint_seconds=given.get("checkpoint_time", CHECKPOINT_SECONDS),
+        restart_seconds=given.get("restart_time", RESTART_SECONDS),
     )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plan3d.search.layer_ilp.block_partition import BlockPartition
     from plan3d.search.layer_ilp.operator_graph import Change
     from plan3d.search.layer_ilp.tensor_partition import TensorPartition
-    from plan3d.simulator.analysis.textbook import Row
+    from plan3d.simulator.analysis.textbook import FormulaRow
     from plan3d.simulator.task import Task
 
 ABOUT = """Textbook formulas beside the simulator, and why they differ: 16 N and 12 N
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     tokens = task_arguments.tokens_of(args, task.model)
     from plan3d.search.find_plans import find_plans
     from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
-    from plan3d.simulator.analysis.textbook import rows
+    from plan3d.simulator.analysis.textbook import formula_rows
 
     choose = {} if args.precision is None else {"precision": [args.precision]}
     searched = find_plans(task, top=1, families=True, choose=choose).unless_interrupted()
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if best is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
     tokens = chinchilla_tokens(task.model.active_parameters) if tokens is None else tokens
-    formulas = rows(task, best, tokens, args.took, args.full_recompute)
+    formulas = formula_rows(task, best, tokens, args.took, args.full_recompute)
     plan = best.plans.take(0)
     if screen is None:
         from ..screen import views
@@ -100,7 +100,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     return 0
 
 
-def _with_unit(row: Row, value: float) -> str:
+def _with_unit(row: FormulaRow, value: float) -> str:
     """A value of a formula with its unit."""
     if row.unit == "bytes":
         return format_bytes(value)

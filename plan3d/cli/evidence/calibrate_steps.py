@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.task import Task
     from plan3d.simulator.uncertainty.timed_step import TimedStep
-    from plan3d.simulator.uncertainty.timed_steps import Learned
+    from plan3d.simulator.uncertainty.timed_steps import StepCalibration
 
     from ...tuning.steps_to_time import StepsToTime
 
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _suggest(args: argparse.Namespace, learned: Learned | None) -> StepsToTime:
+def _suggest(args: argparse.Namespace, learned: StepCalibration | None) -> StepsToTime:
     """What to time next, of the task of the options."""
     from plan3d.simulator.uncertainty.calibration import calibrated
 
@@ -220,7 +220,7 @@ def _whole(cell: str, where: str) -> int:
 
 def _timed_step(plan: str, outcome: Outcome, of_allocator: bool = False) -> TimedStep:
     """One run; the peak is that of a whole GPU, or what its allocator reserved."""
-    from plan3d.simulator.uncertainty.timed_step import TimedStep, whole_peak
+    from plan3d.simulator.uncertainty.timed_step import TimedStep, device_peak
 
     args, where, seconds, peak = outcome
     if not _has_batch(args):
@@ -230,7 +230,7 @@ def _timed_step(plan: str, outcome: Outcome, of_allocator: bool = False) -> Time
     if isinstance(seconds, str) and peak is not None:
         raise InputError(f"{where}: a run that ran out of memory has no peak")
     if peak is not None and of_allocator:
-        peak = whole_peak(task, resolved, peak)
+        peak = device_peak(task, resolved, peak)
     return TimedStep(task, resolved, None if isinstance(seconds, str) else seconds, where, peak)
 
 

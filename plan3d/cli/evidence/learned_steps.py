@@ -12,7 +12,7 @@ from plan3d.simulator.base.units import GIB
 from ..screen.output import Screen
 
 if TYPE_CHECKING:
-    from plan3d.simulator.uncertainty.timed_steps import Learned
+    from plan3d.simulator.uncertainty.timed_steps import StepCalibration
 
     from ...tuning.steps_to_time import StepsToTime
 
@@ -20,7 +20,7 @@ PeakRecord: TypeAlias = dict[str, Any]
 """A measured peak with what is predicted of it before and after, in bytes, as JSON holds it."""
 
 
-def print_learned(screen: Screen, learned: Learned, peaks: Sequence[PeakRecord]) -> None:
+def print_learned(screen: Screen, learned: StepCalibration, peaks: Sequence[PeakRecord]) -> None:
     """Print what was learned."""
     from ..screen import views
 
@@ -34,7 +34,7 @@ def print_learned(screen: Screen, learned: Learned, peaks: Sequence[PeakRecord])
     screen.section("Notes", _notes(learned))
 
 
-def record(learned: Learned, peaks: Sequence[PeakRecord]) -> dict[str, Any]:
+def record(learned: StepCalibration, peaks: Sequence[PeakRecord]) -> dict[str, Any]:
     """What was learned, as JSON holds it."""
     calibration = learned.calibration
     return {
@@ -42,15 +42,15 @@ def record(learned: Learned, peaks: Sequence[PeakRecord]) -> dict[str, Any]:
         "accelerator": calibration.accelerator,
         "steps": [
             {
-                "where": step.where,
+                "where": step.source,
                 "plan": step.plan.to_dict(),
                 "gpus": step.task.gpus,
                 "global_batch": step.task.global_batch,
                 "sequence": step.task.sequence,
                 "measured_seconds": step.seconds,
-                "before_seconds": float(learned.before[i]),
-                "after_seconds": float(learned.after[i]),
-                "left_out_seconds": float(learned.left_out[i]),
+                "before_seconds": float(learned.prior_seconds[i]),
+                "after_seconds": float(learned.posterior_seconds[i]),
+                "left_out_seconds": float(learned.held_out_seconds[i]),
                 "weight": float(calibration.posterior.weights[i]),
             }
             for i, step in enumerate(learned.steps)
@@ -64,12 +64,12 @@ def record(learned: Learned, peaks: Sequence[PeakRecord]) -> dict[str, Any]:
             for k, (name, factor) in enumerate(_factors(learned).items())
         },
         "peaks": [*peaks],
-        "contradicting": [learned.steps[i].where for i in learned.contradicting],
-        "contradicting_peaks": [learned.peaks[i].where for i in learned.contradicting_peaks],
+        "contradicting": [learned.steps[i].source for i in learned.contradicting_steps],
+        "contradicting_peaks": [learned.peaks[i].source for i in learned.contradicting_peaks],
     }
 
 
-def peak_records(learned: Learned) -> list[PeakRecord]:
+def peak_records(learned: StepCalibration) -> list[PeakRecord]:
     """Peaks with what is predicted of them before and after, in bytes."""
     from plan3d.simulator.step.evaluate import evaluate
     from plan3d.simulator.uncertainty.calibration import calibrated
@@ -80,7 +80,7 @@ def peak_records(learned: Learned) -> list[PeakRecord]:
         after = evaluate(calibrated(run.task, learned.calibration), run.plan)
         records.append(
             {
-                "where": run.where,
+                "where": run.source,
                 "plan": run.plan.to_dict(),
                 "measured_bytes": run.peak,
                 "before_bytes": costs.memory_bytes,
@@ -91,32 +91,36 @@ def peak_records(learned: Learned) -> list[PeakRecord]:
     return records
 
 
-def _factors(learned: Learned) -> dict[str, float]:
+def _factors(learned: StepCalibration) -> dict[str, float]:
     """Seconds of each constant over those of the profiles."""
     posterior = learned.calibration.posterior
     logs = zip(posterior.names, posterior.mean.tolist(), strict=True)
     return {name: math.exp(log) for name, log in logs}
 
 
-def _steps_table(learned: Learned) -> Table:
+def _steps_table(learned: StepCalibration) -> Table:
     def error(predicted: float, measured: float) -> str:
         return f"{100 * (predicted / measured - 1):+.1f}"
 
     rows, sizes = [], _sizes_that_differ(learned)
     for i, step in enumerate(learned.steps):
-        predictions = (learned.before[i], learned.after[i], learned.left_out[i])
-        measured = float(learned.measured[i])
+        predictions = (
+            learned.prior_seconds[i],
+            learned.posterior_seconds[i],
+            learned.held_out_seconds[i],
+        )
+        measured = float(learned.measured_seconds[i])
         errors = (error(float(p), measured) for p in predictions)
         weight = learned.calibration.posterior.weights[i]
         numbers = (f"{measured:.4g}", *errors, f"{weight:.2f}")
-        rows.append((step.where, *numbers, *(size[i] for size in sizes.values()), str(step.plan)))
+        rows.append((step.source, *numbers, *(size[i] for size in sizes.values()), str(step.plan)))
     errors_of = ("before %", "after %", "left out %")
     headers = ("step", "measured s", *errors_of, "weight", *sizes, "plan")
     words = frozenset({0, len(headers) - 1})
     return Table(title="predicted over measured", headers=headers, rows=tuple(rows), words=words)
 
 
-def _sizes_that_differ(learned: Learned) -> dict[str, list[str]]:
+def _sizes_that_differ(learned: StepCalibration) -> dict[str, list[str]]:
     """GPUs, batch and sequence of every step, those that are not the same in all."""
     tasks = [step.task for step in learned.steps]
     sizes = {
@@ -131,7 +135,7 @@ def _sizes_that_differ(learned: Learned) -> dict[str, list[str]]:
     }
 
 
-def _constants_table(learned: Learned) -> Table:
+def _constants_table(learned: StepCalibration) -> Table:
     from plan3d.simulator.uncertainty.constants import CONSTANTS
 
     posterior, rows = learned.calibration.posterior, []
@@ -158,46 +162,47 @@ def _peaks_table(peaks: Sequence[PeakRecord]) -> Table:
     return Table(title=title, headers=headers, rows=tuple(rows), words=words)
 
 
-def _notes(learned: Learned) -> list[str]:
+def _notes(learned: StepCalibration) -> list[str]:
     from plan3d.simulator.uncertainty.constants import CONSTANTS
 
     peaks = learned.calibration.peaks
     notes = []
     if learned.steps:
+        uncertain = learned.most_uncertain_constant
         notes += [
             "before: from the profiles alone; after: with all steps; left out: from the others",
-            f"leaves most uncertain: {learned.open} ({CONSTANTS[learned.open].acts_on}): a step in "
-            "which it weighs more helps most",
+            f"leaves most uncertain: {uncertain} ({CONSTANTS[uncertain].acts_on}): a step in which "
+            "it weighs more helps most",
         ]
     notes += [
         f"{name} is {factor:.3g} times its usual seconds, {far:.1f} spreads away: something that "
         "is not in the profiles takes time, or these steps are of something else"
-        for name, factor, far in learned.far
+        for name, factor, far in learned.moved_constants
     ]
     if peaks and learned.peaks:
         notes.append(
-            f"peaks are {100 * math.expm1(peaks.off):+.1f} % off on the mean, known to "
+            f"peaks are {100 * math.expm1(peaks.log_bias):+.1f} % off on the mean, known to "
             f"{100 * peaks.spread.stack:.1f} %"
         )
-    if peaks and math.isfinite(peaks.ran_out):
-        share = 100 * peaks.ran_out
+    if peaks and math.isfinite(peaks.failed_share):
+        share = 100 * peaks.failed_share
         notes.append(f"no plan fits that needs {share:.0f} % of a GPU: a run that did ran out")
     elif any(run.ran_out for run in learned.peaks):
         notes.append("runs ran that need more memory than those that ran out: were these alike?")
-    for i in learned.contradicting:
+    for i in learned.contradicting_steps:
         weight = learned.calibration.posterior.weights[i]
-        notes.append(f"{learned.steps[i].where} contradicts the others and weighs {weight:.2f}")
+        notes.append(f"{learned.steps[i].source} contradicts the others and weighs {weight:.2f}")
     return [*notes, *_contradicting_peaks(learned)]
 
 
-def _contradicting_peaks(learned: Learned) -> list[str]:
+def _contradicting_peaks(learned: StepCalibration) -> list[str]:
     """Peaks that contradict what is predicted of them, and what follows from those above it."""
     assert learned.calibration.peaks
-    alone = {run.peak: run.isolated for run in learned.calibration.peaks.held}
+    alone = {run.peak: run.isolated for run in learned.calibration.peaks.overfull}
     out = []
     for i in learned.contradicting_peaks:
         run = learned.peaks[i]
-        note = f"the peak of {run.where} contradicts its prediction"
+        note = f"the peak of {run.source} contradicts its prediction"
         note += f" and weighs {learned.peak_weights[i]:.2f}"
         size = min(run.peak or 0.0, run.task.cluster.accelerator.memory)
         if size in alone:

@@ -145,7 +145,7 @@ def rows_csv(validation: Validation) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     p, at = validation.prediction, 0
-    low, high = interval(replace(p, half_width=half_widths(p.asked)))
+    low, high = interval(replace(p, half_width=half_widths(p.questions)))
     writer.writerow(ROW_HEADERS)
     mfu, memory = p.measured_mfu, p.measured_memory
     for run, answer in zip(validation.runs, validation.answers, strict=True):
@@ -154,8 +154,8 @@ def rows_csv(validation: Validation) -> str:
         if isinstance(answer, str):
             writer.writerow([*head, "", run.get("step_seconds", ""), *[""] * 7, answer])
             continue
-        seconds = (p.measured[at], p.step[at], low[at], high[at])
-        numbers = (*seconds, mfu[at], memory[at], p.memory[at], p.share[at])
+        seconds = (p.measured_seconds[at], p.step[at], low[at], high[at])
+        numbers = (*seconds, mfu[at], memory[at], p.memory[at], p.capacity_share[at])
         cells = ["" if number != number else f"{number:.6g}" for number in numbers]
         writer.writerow([*head, str(answer.plan), *cells, ""])
         at += 1

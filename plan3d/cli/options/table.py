@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from plan3d.simulator.analysis.goodput import CHECKPOINT, LLAMA_3, RESTART
+from plan3d.simulator.analysis.goodput import CHECKPOINT_SECONDS, LLAMA_3_FAILURES, RESTART_SECONDS
 from plan3d.simulator.base.units import (
     parse_bandwidth,
     parse_bytes,
@@ -214,12 +214,12 @@ OPTIONS = (
     Option("--goodput", "SHARE", parse_fraction, DURATIONS,
         "share of a run's time that trains, such as 0.9: days and cost with failures"),
     Option("--failures-per-gpu-day", "X", number, DURATIONS,
-        f"instead of --goodput: failures of a GPU in a day (Llama 3: {LLAMA_3:.2g}), each of "
-        "which stops the job"),
+        f"instead of --goodput: failures of a GPU in a day (Llama 3: {LLAMA_3_FAILURES:.2g}), "
+        "each of which stops the job"),
     Option("--checkpoint-time", "TIME", seconds, DURATIONS,
-        f"time that a checkpoint stops training (MegaScale: about {CHECKPOINT:g}s)"),
+        f"time that a checkpoint stops training (MegaScale: about {CHECKPOINT_SECONDS:g}s)"),
     Option("--restart-time", "TIME", seconds, DURATIONS,
-        f"time from a failure until training resumes (MegaScale: {RESTART:g}s)"),
+        f"time from a failure until training resumes (MegaScale: {RESTART_SECONDS:g}s)"),
     # Files of a search.
     Option("--csv", "FILE", text, SEARCH, "also write the plans here"),
     Option("--plot", "FILE", text, SEARCH,

@@ -129,7 +129,7 @@ def _speed(fit: Fit) -> float:
 
 
 def _row(fit: Fit) -> tuple[str, ...]:
-    from plan3d.simulator.uncertainty.memory import spelled
+    from plan3d.simulator.uncertainty.memory import format_probability
 
     costs, plan = fit.costs, fit.plan
     return (
@@ -138,7 +138,7 @@ def _row(fit: Fit) -> tuple[str, ...]:
         str(int(plan.zero)),
         str(int(plan.micro_batch)),
         f"{costs.memory_bytes / GIB:.1f}",
-        spelled(fit.probability),
+        format_probability(fit.probability),
         f"{costs.step_seconds:.4g}" if fit.fits else "-",
         f"{costs.tokens_per_second:,.0f}" if fit.fits else "-",
         f"{fit.longest_sequence:,}" if fit.longest_sequence else "-",

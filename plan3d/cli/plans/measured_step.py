@@ -20,7 +20,7 @@ from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.constants import CONSTANTS
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.posterior import Posterior
-from plan3d.simulator.uncertainty.response import Simulated
+from plan3d.simulator.uncertainty.response import SimulatedResponse
 from plan3d.simulator.uncertainty.timed_step import TimedStep
 from plan3d.simulator.uncertainty.timed_steps import learn
 
@@ -75,8 +75,8 @@ class Measured:
         check(plan, task)
         step = TimedStep(task, plan, seconds, "--measured-step")
         found = learn([step]).calibration
-        known = calibrated(task, replace(found, timed=()))
-        low, high = Forecast.of(task, plan.table()).interval()
+        known = calibrated(task, replace(found, timed_plans=()))
+        low, high = Forecast.of_plans(task, plan.table()).interval()
         predicted, conditioned = (evaluate(one, plan).step_seconds for one in (task, known))
         moved = _moves(task, plan, found.posterior, np.log(conditioned / predicted))
         order = np.argsort(-np.abs(moved))
@@ -132,9 +132,9 @@ class Measured:
 def _moves(task: Task, plan: Plan, known: Posterior, total: float) -> Value:
     """Change of log t by each constant on the straight way to the mode [constant]: slopes times d,
     the mean of WAY middles of the way, as steps bend; together `total`."""
-    response = Simulated([(task, plan.table(), np.arange(1))], known.names)
+    response = SimulatedResponse([(task, plan.table(), np.arange(1))], known.names)
     middles = (np.arange(WAY) + 0.5) / WAY
-    slopes = [response.at(share * known.mean)[1][0] for share in middles]
+    slopes = [response.linearised(share * known.mean)[1][0] for share in middles]
     moved: Value = np.mean(slopes, axis=0) * known.mean
     moved += (total - moved.sum()) * np.abs(moved) / max(np.abs(moved).sum(), TINY)
     return moved

@@ -188,7 +188,7 @@ def _best_record(advice: Advice) -> dict[str, Any] | None:
     return {
         "plan": advice.row(advice.best).to_dict(),
         "step_seconds": float(advice.seconds[advice.best]),
-        "probability_fastest": float(advice.choice.fastest[advice.best]),
+        "probability_fastest": float(advice.choice.probability_fastest[advice.best]),
         "expected_regret": float(advice.choice.regret[advice.best]),
     }
 
@@ -225,7 +225,7 @@ def _contradictions(advice: Advice) -> list[str]:
     """Timed steps that the others do not explain."""
     if advice.learned is None:
         return []
-    logs = [advice.learned.steps[row].where for row in advice.learned.contradicting]
+    logs = [advice.learned.steps[row].source for row in advice.learned.contradicting_steps]
     return [f"{log} contradicts the others: was it this plan, alone on its GPUs?" for log in logs]
 
 

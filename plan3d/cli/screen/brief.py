@@ -18,11 +18,11 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import (
-    as_one_that_ran_out,
+    exceeds_failed_run,
+    fitting_share,
+    format_probability,
     probability_fits,
-    spelled,
-    sure_share,
-    word,
+    verdict_of,
 )
 
 from ..arguments.usual_sizes import assumed
@@ -124,16 +124,16 @@ def fits(costs: Costs, limit: float | None = None) -> str:
     if does_not_fit(one, limit):
         return re.sub("^[A-Z ]+", lambda shouted: shouted[0].lower(), views.verdict(one))
     likely = float(probability_fits(one))
-    if as_one_that_ran_out(one):
+    if exceeds_failed_run(one):
         held = f"{one.memory_bytes / GIB:.1f} of {format_bytes(one.capacity)}"
         return f"does not fit: {held}, as much as a run that ran out of memory"
     held = (
-        f"(probability {spelled(likely)}): {one.memory_bytes / GIB:.1f} of "
+        f"(probability {format_probability(likely)}): {one.memory_bytes / GIB:.1f} of "
         f"{format_bytes(one.capacity)}, {one.margin / GIB:.1f} GiB left on rank {one.worst_rank}"
     )
-    if word(likely) == "fits":
+    if verdict_of(likely) == "fits":
         return f"fits {held}"
-    return f"at the edge {held}; sure up to {sure_share(one) * one.capacity / GIB:.1f} GiB"
+    return f"at the edge {held}; sure up to {fitting_share(one) * one.capacity / GIB:.1f} GiB"
 
 
 def _seen(costs: Costs) -> Items:
@@ -144,7 +144,7 @@ def _seen(costs: Costs) -> Items:
 def timed(costs: Costs) -> list[str]:
     """What a calibration keeps of this plan's step and of the fastest of the same question."""
     task = costs.task
-    known = task.calibration.timed_in(task) if task.calibration else {}
+    known = task.calibration.timed_plans_of(task) if task.calibration else {}
     own = str(costs.plans.take(0))
     lines = [f"this plan took {known[own].seconds:.4g} s a step"] if own in known else []
     fastest = min(known.values(), key=lambda one: one.seconds, default=None)

@@ -48,7 +48,7 @@ def record(
     """What training on `tokens` takes at the goodput of the cluster's size."""
     gpus = costs.task.gpus
     goodput = known.goodput(gpus)
-    every = None if known.stated is not None else known.interval(gpus)
+    every = None if known.measured_goodput is not None else known.checkpoint_interval(gpus)
     out: dict[str, Any] = {"goodput": goodput, "checkpoint_interval_seconds": every}
     if not goodput:
         return out

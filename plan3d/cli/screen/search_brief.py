@@ -12,7 +12,7 @@ from plan3d.simulator.base.units import GIB, whole_percent
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
-from plan3d.simulator.uncertainty.memory import probability_fits, spelled
+from plan3d.simulator.uncertainty.memory import format_probability, probability_fits
 
 from ..arguments import system_arguments
 from . import brief, goodput_view, proof, search_view
@@ -70,7 +70,7 @@ def _fuller(best: Costs, edge: Costs | None) -> brief.Items:
     from plan3d.search.find_plans import DEFAULT_HEADROOM
 
     less = 100 * (1 - edge.step_seconds / float(best.step[0]))
-    likely = spelled(float(probability_fits(edge)))
+    likely = format_probability(float(probability_fits(edge)))
     change = told(edge.plans.take(0), best.plans.take(0))
     line = f"{less:.1f} % faster with {change}, which fits with probability {likely}"
     return [("or", f"{line}: --memory-headroom {DEFAULT_HEADROOM:.0%}")]

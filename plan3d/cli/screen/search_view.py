@@ -15,7 +15,12 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.memory import SURE, probability_fits, spelled, sure_share
+from plan3d.simulator.uncertainty.memory import (
+    FITS_PROBABILITY,
+    fitting_share,
+    format_probability,
+    probability_fits,
+)
 
 from . import proof, views
 
@@ -89,7 +94,7 @@ def _events(result: SearchResult) -> list[str]:
 
 def _choice_lines(result: SearchResult, costs: Costs) -> list[str]:
     """The short list, plans that the prediction cannot tell from the best; and those timed."""
-    forecast = Forecast.of(result.task, costs.plans)
+    forecast = Forecast.of_plans(result.task, costs.plans)
     out = [_ties(result.ties, forecast)] if result.ties >= 2 else []
     known = forecast.timed_rows
     timed = [f"plan {row + 1} took {one.seconds:.4g} s" for row, one in known.items()]
@@ -103,7 +108,7 @@ def _ties(ties: int, forecast: Forecast) -> str:
     return (
         f"plans 1 to {ties} are within {100 * TIE:g} % of the best: of the "
         f"{choice.mean.size} listed plan 1 is the fastest with probability "
-        f"{choice.fastest[0]:.2f}, its expected regret {100 * choice.regret[0]:.1f} %; "
+        f"{choice.probability_fastest[0]:.2f}, its expected regret {100 * choice.regret[0]:.1f} %; "
         f"{_to_time(forecast)}"
     )
 
@@ -120,14 +125,15 @@ def _to_time(forecast: Forecast) -> str:
 def fits_lines(costs: Costs) -> list[str]:
     """Where the best plan is not sure to fit, the first listed one that is."""
     fits = np.atleast_1d(probability_fits(costs))
-    if fits[0] >= SURE:
+    if fits[0] >= FITS_PROBABILITY:
         return []
-    sure = np.flatnonzero(fits >= SURE)
+    sure = np.flatnonzero(fits >= FITS_PROBABILITY)
     first = costs.row(0)
-    room = sure_share(first) * first.capacity / GIB
+    room = fitting_share(first) * first.capacity / GIB
     other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
     return [
-        f"plan 1 fits with probability {spelled(float(fits[0]))}, not {SURE:g}: {other}; "
+        f"plan 1 fits with probability {format_probability(float(fits[0]))}, not "
+        f"{FITS_PROBABILITY:g}: {other}; "
         f"plans are sure to fit up to {room:.1f} GiB"
     ]
 
@@ -169,13 +175,13 @@ def search_record(
     plans: list[dict[str, Any]] = []
     time_next: list[dict[str, Any]] = []
     if result.costs is not None:
-        forecast = Forecast.of(result.task, result.costs.plans)
+        forecast = Forecast.of_plans(result.task, result.costs.plans)
         plans = views.plan_records(result.costs, result.limit, tokens, price, forecast)
         for plan, standing in zip(plans, family_records(result), strict=True):
             plan |= standing
         choice = forecast.choice
         timed = forecast.timed_rows
-        known = zip(plans, choice.fastest.tolist(), choice.regret.tolist(), strict=True)
+        known = zip(plans, choice.probability_fastest.tolist(), choice.regret.tolist(), strict=True)
         for row, (plan, share, regret) in enumerate(known):
             plan |= {"probability_fastest": share, "expected_regret": regret}
             plan["timed_seconds"] = timed[row].seconds if row in timed else None

@@ -28,7 +28,12 @@ from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.memory import as_one_that_ran_out, probability_fits, spelled, word
+from plan3d.simulator.uncertainty.memory import (
+    exceeds_failed_run,
+    format_probability,
+    probability_fits,
+    verdict_of,
+)
 
 DAY, HOUR = 86400.0, 3600.0
 JOULES_PER_MWH = 3.6e9
@@ -233,7 +238,7 @@ def plan_records(
     """Ranked plans as JSON holds them."""
     if costs is None:
         return []
-    forecast = forecast or Forecast.of(costs.task, costs.plans)
+    forecast = forecast or Forecast.of_plans(costs.task, costs.plans)
     bounds, out = np.stack(forecast.interval(), axis=1).tolist(), []
     for row, between in enumerate(bounds):
         record = {"rank": row + 1, **report.plan_record(costs, row, limit, between)}
@@ -245,13 +250,13 @@ def plan_records(
 
 def verdict(costs: Costs) -> str:
     """Whether one plan fits, said clearly."""
-    if as_one_that_ran_out(costs):
+    if exceeds_failed_run(costs):
         return "DOES NOT FIT: it needs as much as a run that ran out of memory"
     if costs.fits:
         probability = float(probability_fits(costs))
-        edge = "" if word(probability) == "fits" else " AT THE EDGE"
+        edge = "" if verdict_of(probability) == "fits" else " AT THE EDGE"
         return (
-            f"FITS{edge} with probability {spelled(probability)}, "
+            f"FITS{edge} with probability {format_probability(probability)}, "
             f"{costs.margin / GIB:.1f} GiB left on the fullest rank"
         )
     if costs.margin >= 0:

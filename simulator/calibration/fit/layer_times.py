@@ -28,7 +28,7 @@ from ...step.stages import strategies
 from ...task import Task
 from ...validation import layer_fit
 from ...validation.cross_validation import folds
-from ...validation.timed_runs import Rows
+from ...validation.timed_runs import TimedRuns
 from ...workload.blocks import Attention, Block, Mlp
 from ...workload.model import Model
 from ..readers.measurements import Measurements
@@ -181,7 +181,7 @@ def timed_runs(runs: Sequence[PublishedRun], stack: str | None) -> Compare | Non
         raise CalibrationError(f"runs of {', '.join(stacks)}: a table of layers is for one stack")
     if stack and stacks and stack != stacks[0]:
         raise CalibrationError(f"the runs are of {stacks[0]}, not of {stack}: leave out --software")
-    shapes = len(np.unique(layer_fit.sizes_of(Rows(dense)), axis=1).T) if dense else 0
+    shapes = len(np.unique(layer_fit.sizes_of(TimedRuns(dense)), axis=1).T) if dense else 0
     if shapes < layer_fit.FEWEST_SHAPES:
         raise CalibrationError(
             f"the runs have {shapes} shapes of layers (hidden, tp, micro-batch, sequence) of dense "
@@ -214,12 +214,12 @@ def _on_profile(runs: Sequence[PublishedRun], profile: Path) -> list[Question]:
     moved = [PublishedRun({**run.cells, "accelerator": str(profile)}) for run in runs]
     answers = zip(runs, questions(moved), strict=True)
     found = [replace(q, run=run) for run, q in answers if isinstance(q, Question)]
-    bare = {id(q.task): layer_fit.bare(q.task) for q in found}
+    bare = {id(q.task): layer_fit.without_layer_table(q.task) for q in found}
     return [replace(q, task=bare[id(q.task)]) for q in found]
 
 
 def _explained(asked: Sequence[Question]) -> LayerTimes:
-    rows = Rows(asked)
+    rows = TimedRuns(asked)
     ratios = layer_fit.fit(rows)
     shapes, first = np.unique(layer_fit.sizes_of(rows), axis=1, return_index=True)
     modelled = np.stack([_of_run(asked[row]) for row in first], axis=1)
@@ -233,7 +233,7 @@ def _explained(asked: Sequence[Question]) -> LayerTimes:
         sizes=shapes,
         seconds=np.concatenate([modelled * ratios.ratio, modelled]),
         origins=tuple(sorted({_name(str(q.run["source"])) for q in asked})),
-        without=errors(rows.seconds(lambda task: task), rows.measured),
+        without=errors(rows.seconds(lambda task: task), rows.measured_seconds),
         held_out=_held_out(rows, groups),
         split="runs",
         elsewhere=elsewhere,
@@ -251,11 +251,11 @@ def _of_run(q: Question) -> Value:
     return block_seconds(q.task, recipe, strategies(q.plan.table()))[:, 0]
 
 
-def _held_out(rows: Rows, labels: NDArray[np.object_]) -> Errors:
+def _held_out(rows: TimedRuns, labels: NDArray[np.object_]) -> Errors:
     """Errors of steps predicted with a table of the steps of other labels."""
-    predicted = np.empty_like(rows.measured)
+    predicted = np.empty_like(rows.measured_seconds)
     for label in sorted(set(labels)):
         mine = np.array(labels == label, bool)
         table = layer_fit.fit(rows.take(~mine)).table
-        predicted[mine] = rows.take(mine).seconds(layer_fit.tabled(lambda task: task, table))
-    return errors(predicted, rows.measured)
+        predicted[mine] = rows.take(mine).seconds(layer_fit.then_table(lambda task: task, table))
+    return errors(predicted, rows.measured_seconds)

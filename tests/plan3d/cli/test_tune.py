@@ -19,7 +19,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
-from plan3d.simulator.uncertainty.constants import scaled
+from plan3d.simulator.uncertainty.constants import with_constants
 from plan3d.simulator.workload.model import Model
 from plan3d.tuning.advice import Tried, advise
 
@@ -47,7 +47,7 @@ def machine(tmp_path_factory):
     table = find_plans(
         TASK, framework="megatron", headroom=0.1, families=False, top=5000
     ).costs.plans
-    steps = evaluate(scaled(TASK, CONSTANTS), table).step
+    steps = evaluate(with_constants(TASK, CONSTANTS), table).step
     seconds = {str(plan): float(step) for plan, step in zip(table, steps, strict=True)}
     (folder / "steps.json").write_text(json.dumps(seconds))
     (folder / "stand_in.py").write_text(STAND_IN)
@@ -322,13 +322,13 @@ def test_a_stalled_run_is_no_step_of_the_others_and_not_the_best():
     """Three steps of a machine 10 % slower than its profile, one of them three times as long:
     plans that nobody timed are expected within 10 % of the machine, and the best is the fastest
     that was measured, with its seconds."""
-    true = scaled(TASK, {"common": 0.1})
+    true = with_constants(TASK, {"common": 0.1})
     plans = [*find_plans(TASK, top=8).plans]
     seconds = [evaluate(true, plan).step_seconds for plan in plans]
     times = [(plans[row], seconds[row] * (3 if row == 1 else 1)) for row in (0, 1, 3)]
     timed = [(plan, took, f"run {at}", None) for at, (plan, took) in enumerate(times)]
     advice = advise(TASK, Tried(timed=timed), choose={})
-    assert advice.learned.contradicting == [1]
+    assert advice.learned.contradicting_steps == [1]
     off = [
         advice.seconds[row] / evaluate(true, advice.row(row)).step_seconds
         for row in range(advice.timed, advice.plans.rows)

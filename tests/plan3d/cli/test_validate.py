@@ -77,9 +77,9 @@ def test_errors_of_a_source_are_a_histogram_with_their_median() -> None:
     runs = [run for run in read_runs() if run.source in ("flagperf_paddle", "vtrain24_multi")]
     prediction = validate(runs).prediction
     drawn = validation_plot.page(prediction)
-    known = prediction.take(prediction.timed)
-    error = 100 * (known.step / known.measured - 1)
-    sources = np.array([asked.run.source for asked in known.asked])
+    known = prediction.take(prediction.is_timed)
+    error = 100 * (known.step / known.measured_seconds - 1)
+    sources = np.array([asked.run.source for asked in known.questions])
     names = [text.get_text() for text in drawn.axes[1].get_yticklabels()]
     said = [text.get_text() for text in drawn.axes[1].texts]
     for row, name in enumerate(names):

@@ -36,8 +36,8 @@ def expected():
 def test_the_quantile_orders_the_short_list(expected, risk):
     found = find_plans(TASK, choose=CHOOSE, risk=risk, top=5)
     table = concat([plan.table() for plan in expected.plans])
-    quantiles = np.sort(Forecast.of(TASK, table).quantile(risk))
-    ranked = Forecast.of(TASK, found.costs.plans).quantile(risk)
+    quantiles = np.sort(Forecast.of_plans(TASK, table).quantile(risk))
+    ranked = Forecast.of_plans(TASK, found.costs.plans).quantile(risk)
     assert ranked == pytest.approx(quantiles[:5], rel=1e-9)
     assert found.risk == risk
 
@@ -62,7 +62,7 @@ def test_the_median_is_the_expected_order(expected):
 
 def test_a_quantile_holds_its_share():
     """The 80 % interval ends at the quantiles 0.1 and 0.9."""
-    forecast = Forecast.of(TASK, find_plans(TASK, top=3).costs.plans)
+    forecast = Forecast.of_plans(TASK, find_plans(TASK, top=3).costs.plans)
     low, high = forecast.interval(0.8)
     assert forecast.quantile(0.1) == pytest.approx(low)
     assert forecast.quantile(0.9) == pytest.approx(high)
@@ -103,6 +103,8 @@ def test_climbed_plans_are_ranked_at_risk_too():
     default = climbed(find_plans(moe, families=True), (), 5)
     assert len(ranked.plans) == 5
     assert len({str(plan) for plan in ranked.plans}) == 5
-    quantiles = Forecast.of(moe, concat_costs([ranked.costs, default.costs]).plans).quantile(0.9)
+    quantiles = Forecast.of_plans(moe, concat_costs([ranked.costs, default.costs]).plans).quantile(
+        0.9
+    )
     assert quantiles[0] <= quantiles.min() * (1 + 1e-12)
     assert found.counts.changes < ranked.counts.changes == default.counts.changes

@@ -20,7 +20,7 @@ from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.values import AUTO, code, spell
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.memory import SURE, probability_fits
+from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 from plan3d.simulator.workload.model import Model
 
 CLUSTER = Cluster.profile("a100-80gb-sxm", gpus=32)
@@ -190,9 +190,9 @@ def test_the_limit_is_that_of_a_search() -> None:
     for entry in found.entries:
         best = find_plans(entry.found.task, system=entry.system.name).best
         assert entry.best.step_seconds == best.step_seconds
-        assert probability_fits(entry.best) >= SURE
+        assert probability_fits(entry.best) >= FITS_PROBABILITY
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
-    assert set(found.to_frame()["probability_fits"] >= SURE) == {True}
+    assert set(found.to_frame()["probability_fits"] >= FITS_PROBABILITY) == {True}
 
 
 def test_where_nothing_is_sure_to_fit_one_device_is_at_the_edge_too() -> None:

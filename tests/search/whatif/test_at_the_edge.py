@@ -9,7 +9,7 @@ from plan3d.search.whatif.at_the_edge import at_the_edge
 from plan3d.search.whatif.single_field_changes import WORTH
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.memory import SURE, probability_fits, sure_bytes
+from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, fitting_bytes, probability_fits
 from plan3d.simulator.workload.model import Model
 
 
@@ -21,9 +21,9 @@ def task(memory: float | None = None) -> Task:
 
 def test_a_search_ranks_plans_that_fit_and_a_fuller_one_is_faster() -> None:
     found = find_plans(task(60e9), families=True)
-    assert found.limit == sure_bytes(found.task, (0,))
+    assert found.limit == fitting_bytes(found.task, (0,))
     assert found.costs is not None
-    assert probability_fits(found.costs).min() >= SURE
+    assert probability_fits(found.costs).min() >= FITS_PROBABILITY
     edge = at_the_edge(found, {})
     assert edge is not None
     assert edge.step_seconds < found.costs.step[0] * (1 - WORTH)
@@ -45,4 +45,4 @@ def test_where_nothing_is_sure_to_fit_plans_at_the_edge_are_ranked() -> None:
     small = find_plans(task(whole.smallest.memory_bytes / 0.88), choose=one)
     assert small.best is not None
     assert small.limit == pytest.approx(0.9 * small.best.capacity)
-    assert probability_fits(small.best) < SURE
+    assert probability_fits(small.best) < FITS_PROBABILITY

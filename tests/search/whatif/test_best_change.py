@@ -5,7 +5,7 @@ import pytest
 from plan3d import Cluster, Model, Plan, Task, evaluate
 from plan3d.search.find_plans import find_plans
 from plan3d.search.whatif.best_change import TRAINS, best_change, does_not_fit
-from plan3d.simulator.uncertainty.memory import SURE, probability_fits
+from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
 
 def costs(plan: str, gpus: int = 64, model: str = "llama-3.1-8b", batch: int = 512):
@@ -16,12 +16,12 @@ def costs(plan: str, gpus: int = 64, model: str = "llama-3.1-8b", batch: int = 5
 
 def test_fp8_comes_with_what_makes_room_for_it():
     plain = costs("zero=2")
-    assert probability_fits(costs("zero=2 precision=fp8")) < SURE
+    assert probability_fits(costs("zero=2 precision=fp8")) < FITS_PROBABILITY
     found = best_change(plain)
     assert found is not None
     assert found.what.startswith("precision=fp8 zero=3")
     after = costs("zero=3 precision=fp8")
-    assert probability_fits(after) >= SURE
+    assert probability_fits(after) >= FITS_PROBABILITY
     gained = after.tokens_per_second / plain.tokens_per_second - 1
     assert found.gain == pytest.approx(gained, rel=1e-9)
 
@@ -40,7 +40,7 @@ def test_what_is_proposed_is_sure_to_fit():
     assert "=" in found.what
     field, value = found.what.split("=")
     again = costs(f"pp=2 zero=2 {field}={value}", model="llama-3.1-70b")
-    assert probability_fits(again) >= SURE
+    assert probability_fits(again) >= FITS_PROBABILITY
 
 
 def test_a_limit_of_bytes_stands_in_for_being_sure():
@@ -62,7 +62,7 @@ def test_a_plan_that_does_not_fit_is_helped_by_the_plan_before_the_precision():
     found = best_change(one)
     assert found is not None
     assert found.what == "zero=3"
-    assert probability_fits(costs("zero=3", batch=256)) >= SURE
+    assert probability_fits(costs("zero=3", batch=256)) >= FITS_PROBABILITY
 
 
 def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():

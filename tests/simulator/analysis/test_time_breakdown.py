@@ -13,7 +13,7 @@ from plan3d.simulator.analysis.plan_difference import (
     time_differences,
 )
 from plan3d.simulator.analysis.roofline import gemm_points
-from plan3d.simulator.analysis.sensitivity import KNOBS, held, sensitivities
+from plan3d.simulator.analysis.sensitivity import KNOBS, sensitivities, tabled_share
 from plan3d.simulator.analysis.time_breakdown import LABELS, losses, waterfall
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -97,7 +97,7 @@ def test_a_stack_that_stores_scores_skips_none():
 def test_rates_less_latencies_add_up_to_minus_one(task, text):
     found = sensitivities(evaluate(task, Plan.parse(text)))
     assert {s.name for s in found} == set(KNOBS)
-    assert held(found) == pytest.approx(0, abs=0.01)
+    assert tabled_share(found) == pytest.approx(0, abs=0.01)
     for s in found:
         slow, fast = s.step_if_halved, s.step_if_doubled
         assert slow >= fast if s.rate else slow <= fast

@@ -25,7 +25,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.why import assumptions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
-from plan3d.simulator.validation.layer_fit import bare, with_table
+from plan3d.simulator.validation.layer_fit import with_layer_table, without_layer_table
 from plan3d.simulator.workload.blocks import Attention
 from plan3d.simulator.workload.model import Model
 
@@ -118,25 +118,27 @@ def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path):
 
 def test_a_layer_comes_out_as_measured():
     """Forward plus backward is ratio times what the model says of the layer alone."""
-    plain, s = bare(task()), local(tp=[1, 8, 8], micro_batch=[1, 4, 2])
+    plain, s = without_layer_table(task()), local(tp=[1, 8, 8], micro_batch=[1, 4, 2])
     modelled = block_seconds(plain, BF16, s)
     ratio = layer_tables.ratios(TABLE, np.array([[4096.0] * 3, s.tp, s.micro_batch, [2048.0] * 3]))
-    costs = layer_costs(with_table(plain, TABLE), BF16, s).table[:, 0]
+    costs = layer_costs(with_layer_table(plain, TABLE), BF16, s).table[:, 0]
     alone = costs[:, Cost.TOTAL] - costs[:, Cost.TENSOR_COMM]
     assert alone[0] == pytest.approx((ratio * modelled).sum(axis=0)[0], rel=1e-12)
     without = layer_costs(plain, BF16, s).table
-    assert (without[:, 1:] == layer_costs(with_table(plain, TABLE), BF16, s).table[:, 1:]).all()
+    assert (
+        without[:, 1:] == layer_costs(with_layer_table(plain, TABLE), BF16, s).table[:, 1:]
+    ).all()
 
 
 def test_ones_change_nothing():
     ones = layer_tables.build(SIZES, np.ones_like(RATIOS))
     plan = Plan(tp=2, micro_batch=2, recompute="full")
-    assert seconds(with_table(task(), ones), plan) == seconds(task(), plan)
+    assert seconds(with_layer_table(task(), ones), plan) == seconds(task(), plan)
 
 
 @pytest.mark.parametrize("field", ["sustained", "memory_bound_rate"])
 def test_a_what_if_acts_beside_a_table(field):
-    plan, asked = Plan(tp=2, micro_batch=2), with_table(task(), TABLE)
+    plan, asked = Plan(tp=2, micro_batch=2), with_layer_table(task(), TABLE)
     stack = replace(asked.software, **{field: 0.5 * getattr(asked.software, field)})
     assert seconds(replace(asked, software=stack), plan) > 1.05 * seconds(asked, plan)
 
@@ -144,19 +146,19 @@ def test_a_what_if_acts_beside_a_table(field):
 def test_a_table_is_for_its_stack_width_and_dense_layers():
     twice = layer_tables.build(SIZES, 2 * np.ones_like(RATIOS))
     plan = Plan(tp=2, micro_batch=2)
-    asked = with_table(task(), twice)
+    asked = with_layer_table(task(), twice)
     other = replace(asked, software=software_profile("nanotron"))
     for question, precision in ((other, "bf16"), (asked, "fp32")):
         mine = replace(plan, precision=precision)
-        assert seconds(question, mine) == seconds(bare(question), mine)
+        assert seconds(question, mine) == seconds(without_layer_table(question), mine)
     moe = task("mixtral-8x7b")
     expert = Plan(tp=1, ep=8, micro_batch=1)
-    assert seconds(with_table(moe, twice), expert) == seconds(moe, expert)
+    assert seconds(with_layer_table(moe, twice), expert) == seconds(moe, expert)
 
 
 def test_provenance_names_the_table():
     plan = Plan(tp=8, micro_batch=4, precision="fp16")
-    asked = with_table(task(), TABLE)
+    asked = with_layer_table(task(), TABLE)
     shares = time_provenance(evaluate(asked, plan))
     assert shares["measured"] > 0.9
     assert sum(shares.values()) == pytest.approx(1.0)
@@ -174,7 +176,9 @@ def test_the_shipped_table_is_of_this_model():
         model = Model.preset(name)
         heads = Attention(heads=16, kv_heads=16, head_dim=width, value_dim=width)
         block = replace(model.kinds[0], attention=heads)
-        question = bare(replace(task(name, "vtrain", 1024), model=replace(model, kinds=(block,))))
+        question = without_layer_table(
+            replace(task(name, "vtrain", 1024), model=replace(model, kinds=(block,)))
+        )
         s = local(tp=sizes[1, mine], micro_batch=sizes[2, mine], recompute=2)
         found = block_seconds(question, RECIPES[Precision.FP16], s)
         assert found == pytest.approx(times[2:, mine], rel=0.03)

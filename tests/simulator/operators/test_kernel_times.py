@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.simulator.analysis.provenance import ORIGINS, sentence, time_provenance
+from plan3d.simulator.analysis.provenance import ORIGINS, provenance_sentence, time_provenance
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware import gemm_tables
 from plan3d.simulator.hardware.accelerator import peak_flops
@@ -244,7 +244,7 @@ def test_shares_of_kernel_time_add_up_and_are_reported(model, profile, precision
     assert min(shares.values()) >= 0
     record = plan_record(costs)
     assert record["provenance"] == shares
-    assert sentence(shares) in record["assumptions"]
+    assert provenance_sentence(shares) in record["assumptions"]
     assert (shares["measured"] + shares["interpolated"] > 0.5) == (
         profile in "a100-80gb-sxm h200-sxm"
     )

@@ -243,7 +243,7 @@ def test_a_plan_on_a_grid_is_read_as_it_is_written():
 
 
 def test_what_is_sent_is_told_by_axis():
-    assert grid_traffic.sentences(costs("1d")) == []
+    assert grid_traffic.grid_sentences(costs("1d")) == []
     traffic = grid_traffic.axis_traffic(costs("2.5d:4x2x2"))
     assert [(t.axis, t.ranks, t.domains) for t in traffic] == [
         ("columns", 2, 1),
@@ -256,7 +256,7 @@ def test_what_is_sent_is_told_by_axis():
     sent = bytes_of * 8 * tokens * task().model.hidden * 15 / 16
     assert column.operations == {"all_reduce of activations": pytest.approx(sent)}
     assert column.seconds > 0
-    (said, _) = grid_traffic.sentences(costs("2.5d:4x2x2"))
+    (said, _) = grid_traffic.grid_sentences(costs("2.5d:4x2x2"))
     assert "along depth (2 ranks over 2 fast domains)" in said
 
 

@@ -50,7 +50,7 @@ def test_the_place_of_a_gpu_is_where_its_group_says(text):
 
 
 def test_a_large_cluster_is_drawn_by_its_ends():
-    unit = Unit.of(task("llama-3.1-405b", 16384), 16)
+    unit = Unit.of_task(task("llama-3.1-405b", 16384), 16)
     assert (unit.rows, unit.nodes, unit.length) == ((0, 1, 2, 15), (0, 1, 2, 127), 1024)
     assert unit.at(0) == (0, 0)
     assert unit.at(16383)[1] == 3

@@ -245,7 +245,7 @@ def test_the_update_of_internevo_holds_26_bytes_a_parameter() -> None:
     roots of the second moments 4 (hybrid_zero_optim.py), of InternLM-7B split by tp 4."""
     runs = [run for run in read_runs() if run.source == "internevo24" and run["tp"] == 4]
     (asked,) = (q for q in questions(runs[:1]) if isinstance(q, Question))
-    costs = evaluate(asked.at_peak, asked.plan)
+    costs = evaluate(asked.peak_task, asked.plan)
     own = asked.task.model.parameters / 4
     held = costs.memory_bytes - costs.memory["reserve"]
     assert held == pytest.approx(26 * own, rel=0.03)

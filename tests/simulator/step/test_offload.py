@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.simulator.analysis.sensitivity import HOST_KNOBS, held, sensitivities
+from plan3d.simulator.analysis.sensitivity import HOST_KNOBS, sensitivities, tabled_share
 from plan3d.simulator.analysis.time_breakdown import losses
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.host import COPIED, copy_rate, update_rate
@@ -282,7 +282,7 @@ def test_elasticities_of_the_host_complete_those_of_the_machine():
     found = {knob.name: knob.elasticity for knob in sensitivities(costs)}
     assert found["host_link_bandwidth"] < -0.3
     assert found["host_memory_bandwidth"] < -0.05
-    assert abs(held(sensitivities(costs))) < 0.1
+    assert abs(tabled_share(sensitivities(costs))) < 0.1
     plain = {knob.name for knob in sensitivities(evaluate(task(), Plan()))}
     assert plain.isdisjoint(HOST_KNOBS)
 

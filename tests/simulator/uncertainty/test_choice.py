@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.uncertainty.choice import REPEAT, Choice
-from plan3d.simulator.uncertainty.predictive import likeness
+from plan3d.simulator.uncertainty.choice import REPEAT_SPREAD, Choice
+from plan3d.simulator.uncertainty.predictive import error_correlation
 
 
 def alike(*texts):
-    return likeness(concat([resolve(Plan.parse(text), 16).table() for text in texts]))
+    return error_correlation(concat([resolve(Plan.parse(text), 16).table() for text in texts]))
 
 
 def test_errors_go_together_the_less_the_more_plans_differ():
@@ -29,15 +29,15 @@ def test_errors_go_together_the_less_the_more_plans_differ():
 def test_regret_of_two_plans_that_nothing_tells_apart():
     """The difference is sqrt(2) s t_4, and E |t_4| = 1: half of sqrt(2) s."""
     choice = Choice(np.zeros(2), 0.1**2 * np.eye(2), 4.0)
-    assert choice.fastest == pytest.approx([0.5, 0.5], abs=0.02)
+    assert choice.probability_fastest == pytest.approx([0.5, 0.5], abs=0.02)
     assert choice.regret == pytest.approx([0.1 / np.sqrt(2)] * 2, rel=0.06)
 
 
 def test_a_plan_that_is_timed_moves_those_that_share_its_errors():
     """C = .04 on the diagonal, .02 beside it, the first 0.2 slower than expected."""
     covariance = np.array([[0.04, 0.02, 0.0], [0.02, 0.04, 0.0], [0.0, 0.0, 0.04]])
-    found = Choice(np.zeros(3), covariance, 4.0).knowing([0], np.array([0.2]))
-    seen = 0.04 + REPEAT**2
+    found = Choice(np.zeros(3), covariance, 4.0).conditioned_on([0], np.array([0.2]))
+    seen = 0.04 + REPEAT_SPREAD**2
     assert found.mean == pytest.approx([0.2 * 0.04 / seen, 0.2 * 0.02 / seen, 0.0])
     wider = (4 + 0.2**2 / seen) / 5
     left = [0.04 - 0.04**2 / seen, 0.04 - 0.02**2 / seen, 0.04]
@@ -66,15 +66,15 @@ def test_what_is_known_orders_the_choice(means, spread, timed):
     mean = np.array(means)
     size = mean.size
     choice = Choice(mean, spread**2 * (0.5 * np.eye(size) + 0.5), 4.0)
-    assert choice.fastest.sum() == pytest.approx(1)
+    assert choice.probability_fastest.sum() == pytest.approx(1)
     assert (choice.regret >= 0).all()
     found = choice.time_next(size, [timed])
     assert sorted([timed, *(one.row for one in found)]) == list(range(size))
     left = [one.regret for one in found]
     assert left == sorted(left, reverse=True)
     assert left[-1] == pytest.approx(0, abs=1e-12)
-    known = choice.knowing([timed], mean[[timed]])
-    assert np.diag(known.covariance)[timed] < REPEAT**2
+    known = choice.conditioned_on([timed], mean[[timed]])
+    assert np.diag(known.covariance)[timed] < REPEAT_SPREAD**2
 
 
 def test_what_is_timed_to_know_the_others_by_hand():
@@ -82,18 +82,18 @@ def test_what_is_timed_to_know_the_others_by_hand():
     Once plan 0 is timed, plan 1 is known but for .04 - .04^2 / .05, less than plan 2."""
     covariance = np.array([[0.05, 0.04, 0.0], [0.04, 0.04, 0.0], [0.0, 0.0, 0.04]])
     choice = Choice(np.zeros(3), covariance, 4.0)
-    assert choice.telling(3, range(3)) == [0, 2, 1]
-    assert choice.telling(1, [1, 2]) == [1]
+    assert choice.most_informative(3, range(3)) == [0, 2, 1]
+    assert choice.most_informative(1, [1, 2]) == [1]
 
 
 @given(size=st.integers(2, 6), count=st.integers(0, 7), seed=st.integers(0, 100))
 def test_each_plan_that_tells_is_asked_for_once(size, count, seed):
     root = np.random.default_rng(seed).normal(size=(size, size))
     choice = Choice(np.zeros(size), root @ root.T, 4.0)
-    found = choice.telling(count, range(1, size))
+    found = choice.most_informative(count, range(1, size))
     assert len(found) == len(set(found)) == min(count, size - 1)
     assert 0 not in found
-    left = choice.knowing(found[:1], np.zeros(len(found[:1]))).covariance if found else None
+    left = choice.conditioned_on(found[:1], np.zeros(len(found[:1]))).covariance if found else None
     for row in found[:1]:
-        others = [choice.knowing([one], np.zeros(1)).covariance for one in range(1, size)]
+        others = [choice.conditioned_on([one], np.zeros(1)).covariance for one in range(1, size)]
         assert np.trace(left) <= min(map(np.trace, others)) * (1 + 1e-9), row

@@ -33,8 +33,8 @@ def task(software="megatron-core", model="gpt3-13b", cluster="a100-80gb-sxm", gp
 
 def test_the_default_stack_is_the_neutral_one_with_learned_means():
     """Rates exp(-mean) and floors exp(mean) times the neutral ones, to three digits."""
-    text = resources.files("plan3d.simulator.uncertainty").joinpath(learned.FILE).read_text()
-    record = json.loads(text)[learned.UNKNOWN]
+    text = resources.files("plan3d.simulator.uncertainty").joinpath(learned.PRIORS_FILE).read_text()
+    record = json.loads(text)[learned.OTHER_STACKS]
     mean = dict(zip(record["names"], record["mean"], strict=True))
     default = software_profile("megatron-core")
     plain = neutral(default)
@@ -53,8 +53,8 @@ def test_the_default_stack_is_the_neutral_one_with_learned_means():
 
 
 def test_priors_read_back_as_they_were_written():
-    prior = learned.learned(learned.KNOWN)
-    again = learned.from_record(json.loads(json.dumps(learned.as_record(prior))))
+    prior = learned.shipped_prior(learned.FITTED_STACKS)
+    again = learned.prior_from_record(json.loads(json.dumps(learned.prior_record(prior))))
     assert again.names == prior.names == tuple(CONSTANTS)
     assert again.covariance == pytest.approx(prior.covariance)
     assert np.linalg.eigvalsh(prior.covariance).min() > 0
@@ -65,7 +65,7 @@ def test_priors_read_back_as_they_were_written():
     [("megatron-core", False), ("torch", False), ("nanotron", True), ("zero-bubble", True)],
 )
 def test_a_stack_is_known_where_it_was_fitted(name, known):
-    assert learned.is_known(software_profile(name)) is known
+    assert learned.has_fitted_rates(software_profile(name)) is known
 
 
 def test_no_shipped_stack_without_a_neutral_one():
@@ -102,12 +102,14 @@ def test_a_choice_among_plans_of_one_stack():
     plans = ["tp=8 pp=2 micro_batch=1", "tp=8 pp=2 micro_batch=1", "tp=2 pp=8 micro_batch=8"]
     table = concat([resolve(Plan.parse(text), 64).table() for text in plans])
     costs = simulate(task(), table)
-    share = Forecast.of(costs.task, table).choice.fastest
+    share = Forecast.of_plans(costs.task, table).choice.probability_fastest
     assert share.sum() == pytest.approx(1)
     assert share[0] == pytest.approx(share[1], abs=0.06)
     assert costs.step[2] > 1.3 * costs.step[0]
     assert share[2] < 0.1
-    assert Forecast.of(costs.task, table).choice.fastest.tolist() == share.tolist()
+    assert (
+        Forecast.of_plans(costs.task, table).choice.probability_fastest.tolist() == share.tolist()
+    )
 
 
 def own(tmp_path, spreads):
@@ -140,7 +142,11 @@ def test_intervals_are_those_of_ones_own_priors(tmp_path):
     known = own(tmp_path, dict.fromkeys((*CONSTANTS, "steps"), 1) | {"peaks": 1})
     theirs, ours = task(), task(known)
     plan = resolve(Plan.parse("tp=2 pp=4"), 64).table()
-    assert Forecast.of(ours, plan).half_width() < 0.05 < Forecast.of(theirs, plan).half_width()
+    assert (
+        Forecast.of_plans(ours, plan).half_width()
+        < 0.05
+        < Forecast.of_plans(theirs, plan).half_width()
+    )
     assert memory.spread_of(ours).stack == pytest.approx(0.01)
     assert memory.spread_of(theirs).stack > 0.08
 

@@ -87,7 +87,7 @@ def test_spreads_are_those_of_two_measured_machines() -> None:
     """Root mean square of log ratios; bandwidths as shares of their link, which is not PCIe."""
     profiles = [read_profile(name) for name in profile_names()]
     for constant in CONSTANTS.values():
-        key = constant.rests_on
+        key = constant.profile_key
         if not key:
             assert constant.lent_spread == 0
             continue

@@ -16,8 +16,19 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import memory
-from plan3d.simulator.uncertainty.learned import KNOWN, MEMORY, UNKNOWN, records
-from plan3d.simulator.uncertainty.memory import SURE, Spread, probability, share_for, student
+from plan3d.simulator.uncertainty.learned import (
+    FITTED_STACKS,
+    MEMORY,
+    OTHER_STACKS,
+    shipped_records,
+)
+from plan3d.simulator.uncertainty.memory import (
+    FITS_PROBABILITY,
+    Spread,
+    probability_within,
+    share_for_probability,
+    student_cdf,
+)
 from plan3d.simulator.workload.model import Model
 
 SPREAD = Spread(0.17, 0.06)
@@ -35,50 +46,55 @@ def task(software="megatron-core", memory_bytes=None, model="gpt3-13b"):
 def test_quantiles_of_student_s_t():
     """Tables of t with 4 degrees of freedom: 0.741, 2.132 and 4.604."""
     quantiles = np.array([0.0, 0.740697, 2.131847, 4.604095])
-    assert student(quantiles) == pytest.approx([0.5, 0.75, 0.95, 0.995], abs=1e-6)
-    assert student(-quantiles) == pytest.approx([0.5, 0.25, 0.05, 0.005], abs=1e-6)
+    assert student_cdf(quantiles) == pytest.approx([0.5, 0.75, 0.95, 0.995], abs=1e-6)
+    assert student_cdf(-quantiles) == pytest.approx([0.5, 0.25, 0.05, 0.005], abs=1e-6)
 
 
 def test_a_prediction_is_the_median():
-    assert probability(np.zeros(3), SPREAD, np.array([1, 2, 3])) == pytest.approx(0.5)
+    assert probability_within(np.zeros(3), SPREAD, np.array([1, 2, 3])) == pytest.approx(0.5)
 
 
 def test_plans_that_share_nothing_are_off_by_student_s_t():
     room = np.array([2.131847, 4.604095]) * 0.06
-    assert probability(room, Spread(0.0, 0.06)) == pytest.approx([0.95, 0.995], abs=1e-6)
-    wide = probability(2 * room, Spread(0.0, 0.06), np.array([2.0, 2.0]))
+    assert probability_within(room, Spread(0.0, 0.06)) == pytest.approx([0.95, 0.995], abs=1e-6)
+    wide = probability_within(2 * room, Spread(0.0, 0.06), np.array([2.0, 2.0]))
     assert wide == pytest.approx([0.95, 0.995], abs=1e-6)
 
 
-@pytest.mark.parametrize("which", [KNOWN, UNKNOWN])
+@pytest.mark.parametrize("which", [FITTED_STACKS, OTHER_STACKS])
 def test_quadrature_is_exact_enough(which):
     """Against a sum over 4,000 values of what plans of a stack share."""
-    record = records()[MEMORY][which]
+    record = shipped_records()[MEMORY][which]
     b = np.linspace(-8, 8, 4001) * record["stack"]
     weight = np.exp(-0.5 * (b / record["stack"]) ** 2)
     for room in (0.02, 0.1, 0.3):
-        exact = student((room - b) / record["plan"]) @ weight / weight.sum()
-        found = float(probability(np.array(room), Spread(record["stack"], record["plan"])))
+        exact = student_cdf((room - b) / record["plan"]) @ weight / weight.sum()
+        found = float(probability_within(np.array(room), Spread(record["stack"], record["plan"])))
         assert found == pytest.approx(exact, abs=1e-3)
 
 
 @given(st.floats(-2, 2), st.floats(0, 1))
 def test_more_room_is_never_less_likely_to_fit(room, more):
-    less, than = probability(np.array([room, room + more]), SPREAD)
+    less, than = probability_within(np.array([room, room + more]), SPREAD)
     assert less <= than + 1e-12
 
 
 def test_a_share_and_its_probability_belong_together():
-    for wanted in (0.6, SURE, 0.99):
-        room = -math.log(share_for(wanted, SPREAD))
-        assert float(probability(np.array(room), SPREAD)) == pytest.approx(wanted, abs=1e-3)
-    assert share_for(SURE, SPREAD, 2.0) < share_for(SURE, SPREAD) < share_for(0.5, SPREAD) == 1
+    for wanted in (0.6, FITS_PROBABILITY, 0.99):
+        room = -math.log(share_for_probability(wanted, SPREAD))
+        assert float(probability_within(np.array(room), SPREAD)) == pytest.approx(wanted, abs=1e-3)
+    assert (
+        share_for_probability(FITS_PROBABILITY, SPREAD, 2.0)
+        < share_for_probability(FITS_PROBABILITY, SPREAD)
+        < share_for_probability(0.5, SPREAD)
+        == 1
+    )
 
 
 def test_words_by_hand():
-    words = memory.word(np.array([0.0, 0.49, 0.5, 0.94, 0.95, 1.0]))
+    words = memory.verdict_of(np.array([0.0, 0.49, 0.5, 0.94, 0.95, 1.0]))
     assert words.tolist() == ["does not fit"] * 2 + ["edge"] * 2 + ["fits"] * 2
-    said = [memory.spelled(p) for p in (0.0, 0.42, 0.949, 0.95, 1.0)]
+    said = [memory.format_probability(p) for p in (0.0, 0.42, 0.949, 0.95, 1.0)]
     assert said == ["<0.01", "0.42", "0.94", "0.95", ">0.99"]
 
 
@@ -86,12 +102,12 @@ def test_words_by_hand():
 def test_a_plan_fits_with_0_95_and_not_below(software):
     plan = Plan(tp=8, pp=4, micro_batch=2, recompute="full")
     needed = evaluate(task(software), plan).memory_bytes
-    share = memory.sure_share(evaluate(task(software), plan))
+    share = memory.fitting_share(evaluate(task(software), plan))
     for factor, word in ((0.99, "edge"), (1.01, "fits")):
         costs = evaluate(task(software, factor * needed / share), plan)
         assert memory.verdict(costs) == word
-        assert (memory.probability_fits(costs) >= SURE) == (word == "fits")
-        assert word.replace("edge", "fits, at the edge") in memory.sentence(costs)
+        assert (memory.probability_fits(costs) >= FITS_PROBABILITY) == (word == "fits")
+        assert word.replace("edge", "fits, at the edge") in memory.fit_sentence(costs)
     small = evaluate(task(software, 0.99 * needed), plan)
     assert memory.verdict(small) == "does not fit"
     assert not small.fits
@@ -110,22 +126,23 @@ def test_few_like_them_are_published():
     plan = {"tp": 8, "pp": 4, "micro_batch": 2}
     h100 = replace(task(), cluster=Cluster.profile("h100-sxm", gpus=64))
     wide, narrow = (
-        memory.sure_share(evaluate(h100, Plan(**plan, precision=name))) for name in ("bf16", "fp8")
+        memory.fitting_share(evaluate(h100, Plan(**plan, precision=name)))
+        for name in ("bf16", "fp8")
     )
     assert narrow < wide
 
 
 def test_stacks_whose_peaks_are_known():
-    known = {name for name, stack in SOFTWARE.items() if memory.is_known(stack)}
+    known = {name for name, stack in SOFTWARE.items() if memory.has_fitted_peaks(stack)}
     assert {"nanotron", "zero-bubble", "megatron-deepspeed-bf16"} <= known
     assert not {"megatron-core", "torchtitan", "fsdp"} & known
-    assert not any(memory.is_known(neutral(stack)) for stack in SOFTWARE.values())
+    assert not any(memory.has_fitted_peaks(neutral(stack)) for stack in SOFTWARE.values())
     narrow, wide = (memory.prior_spread(software_profile(n)) for n in ("nanotron", "megatron-core"))
     assert narrow.stack < wide.stack
     assert narrow.plan < wide.plan
 
 
 def test_every_number_says_what_taught_it():
-    for record in records()[MEMORY].values():
+    for record in shipped_records()[MEMORY].values():
         assert record["peaks"] + record["labels"] >= len(record["sources"])
         assert 1 <= len(record["origins"]) <= len(record["sources"])

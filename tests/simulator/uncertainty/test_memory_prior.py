@@ -8,13 +8,13 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from plan3d.simulator.uncertainty.memory import Spread, probability, student
+from plan3d.simulator.uncertainty.memory import Spread, probability_within, student_cdf
 from plan3d.simulator.uncertainty.memory_prior import (
-    PLAN,
-    STACK,
-    START,
+    PLAN_SPREADS,
+    STACK_SPREADS,
+    START_SPREAD,
     Peaks,
-    fit,
+    fit_spread,
     log_likelihood,
 )
 
@@ -36,14 +36,14 @@ def test_at_the_prediction_a_run_is_as_likely_to_run_out_as_not():
 def test_a_censored_row_is_the_probability_that_it_fits():
     ran, out = log_likelihood(peaks((-INF, 0.1))), log_likelihood(peaks((0.1, INF)))
     for i, j in ((3, 5), (12, 12), (20, 8)):
-        fits = float(probability(np.array(0.1), Spread(STACK[i], PLAN[j])))
+        fits = float(probability_within(np.array(0.1), Spread(STACK_SPREADS[i], PLAN_SPREADS[j])))
         assert np.exp([ran[i, j], out[i, j]]) == pytest.approx([fits, 1 - fits], abs=2e-3)
 
 
 def test_a_measured_peak_is_the_density():
     """Where plans are hardly off, that of what they share: 1 / (stack sqrt(2 pi))."""
     found = log_likelihood(peaks((0, 0)))[-1, 0]
-    assert found == pytest.approx(-math.log(STACK[-1] * math.sqrt(2 * math.pi)), abs=1e-2)
+    assert found == pytest.approx(-math.log(STACK_SPREADS[-1] * math.sqrt(2 * math.pi)), abs=1e-2)
 
 
 def test_rows_of_a_stack_share_its_error():
@@ -56,17 +56,19 @@ def test_rows_of_a_stack_share_its_error():
 
 
 def test_nothing_seen_leaves_the_start():
-    found = fit([])
-    assert (found.stack, found.plan) == pytest.approx((START.stack, START.plan), rel=0.03)
+    found = fit_spread([])
+    assert (found.stack, found.plan) == pytest.approx(
+        (START_SPREAD.stack, START_SPREAD.plan), rel=0.03
+    )
 
 
 def test_spreads_that_runs_were_made_with_are_found_again():
     """Twenty stacks and eight plans of each, at quantiles of both distributions."""
     made = Spread(0.2, 0.03)
     shared = [made.stack * NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20)]
-    own = np.interp((np.arange(8) + 0.5) / 8, student(Z), Z) * made.plan
+    own = np.interp((np.arange(8) + 0.5) / 8, student_cdf(Z), Z) * made.plan
     each = [log_likelihood(Peaks(b + own, b + own, np.ones(8))) for b in shared]
-    found = fit(each)
+    found = fit_spread(each)
     assert found.stack == pytest.approx(made.stack, rel=0.1)
     assert found.plan == pytest.approx(made.plan, rel=0.1)
 
@@ -74,6 +76,6 @@ def test_spreads_that_runs_were_made_with_are_found_again():
 def test_a_run_that_should_have_fitted_widens():
     calm = [log_likelihood(peaks((0.02, 0.02), (-0.02, -0.02)))] * 4
     shock = log_likelihood(peaks((0.3, INF)))
-    assert fit([*calm, shock]).stack > fit(calm).stack
+    assert fit_spread([*calm, shock]).stack > fit_spread(calm).stack
     easy = log_likelihood(peaks((-INF, 0.3)))
-    assert fit([*calm, easy]).stack < fit(calm).stack * 1.001
+    assert fit_spread([*calm, easy]).stack < fit_spread(calm).stack * 1.001

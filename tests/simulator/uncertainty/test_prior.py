@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.uncertainty.posterior import Prior, Rows, mode, unconditioned
+from plan3d.simulator.uncertainty.posterior import Prior, TimedRows, mode, prior_as_posterior
 from plan3d.simulator.uncertainty.predictive import (
     half_width,
     student_quantile,
 )
-from plan3d.simulator.uncertainty.prior import fit
+from plan3d.simulator.uncertainty.prior import fit_prior
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,13 @@ class Straight:
     def steps(self, d: Value) -> Value:
         return self.slopes @ d
 
-    def at(self, d: Value) -> tuple[Value, Value]:
+    def linearised(self, d: Value) -> tuple[Value, Value]:
         return self.steps(d), self.slopes
 
 
 def rows(measured, slopes, scale=1.0):
     measured = np.array(measured, float)
-    return Rows(measured, Straight(np.array(slopes, float)), np.full(measured.size, scale))
+    return TimedRows(measured, Straight(np.array(slopes, float)), np.full(measured.size, scale))
 
 
 def one(spread=0.1, sigma=0.05, freedom=1e9):
@@ -96,7 +96,7 @@ def test_rows_that_contradict_each_other_say_less_of_constants():
 
 
 def test_nothing_known_is_the_prior():
-    known = unconditioned(one())
+    known = prior_as_posterior(one())
     assert known.mean == one().mean
     assert known.covariance == one().covariance
 
@@ -106,21 +106,21 @@ def test_means_are_learned_where_constants_may_be_off():
     random = np.random.default_rng(1)
     names = ("common", "gemm")
     units = [rows(0.2 + 0.01 * random.standard_normal(8), [[0.0, 1.0]] * 8) for _ in range(30)]
-    learned = fit(names, units)
+    learned = fit_prior(names, units)
     assert learned.mean[0] == pytest.approx(0, abs=1e-3)
     assert learned.mean[1] == pytest.approx(0.2, abs=0.01)
-    assert fit(names, units, off=False).mean == pytest.approx([0, 0], abs=1e-3)
+    assert fit_prior(names, units, off=False).mean == pytest.approx([0, 0], abs=1e-3)
     assert learned.covariance[1, 1] < 0.1**2
 
 
 def test_no_units_leave_the_spreads():
-    assert fit(("common", "floor"), []).covariance == pytest.approx(np.diag([0.1**2, 0.5**2]))
+    assert fit_prior(("common", "floor"), []).covariance == pytest.approx(np.diag([0.1**2, 0.5**2]))
 
 
 def test_half_width_adds_constants_and_rows_in_squares():
     """Normal 90th percentile 1.2816; Student's t with 4 degrees of freedom 1.5332."""
     prior = one(freedom=4.0)
-    width = half_width(unconditioned(prior), np.array([[1.0], [0.0]]), 1.0, 0.8)
+    width = half_width(prior_as_posterior(prior), np.array([[1.0], [0.0]]), 1.0, 0.8)
     assert width == pytest.approx([np.hypot(1.2816 * 0.1, 1.5332 * 0.05), 1.5332 * 0.05], rel=1e-4)
 
 
@@ -140,7 +140,7 @@ class Bent:
     def steps(self, d: Value) -> Value:
         return np.array([np.log(self.moved * np.exp(d[0]) + self.fixed)])
 
-    def at(self, d: Value) -> tuple[Value, Value]:
+    def linearised(self, d: Value) -> tuple[Value, Value]:
         values = self.steps(d)
         share = self.moved * np.exp(d[0]) / np.exp(values[0])
         return values, np.array([[share]])
@@ -150,5 +150,5 @@ def test_a_small_part_that_explains_a_large_step_is_found():
     """One hundredth of a step is of the constant and the step takes six seconds: with little error
     and much spread .01 e^d + .99 = 6, d = log 501. A whole first step would go to log 6 / .01."""
     prior = Prior(("common",), np.zeros(1), np.array([[4.0]]), 1e-4, 1e9)
-    found = mode(prior, Rows(np.log([6.0]), Bent(0.01, 0.99), np.ones(1)), alike=True)
+    found = mode(prior, TimedRows(np.log([6.0]), Bent(0.01, 0.99), np.ones(1)), alike=True)
     assert found.mean == pytest.approx([np.log(501)], rel=1e-3)

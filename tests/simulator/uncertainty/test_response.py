@@ -9,9 +9,9 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.constants import CONSTANTS, scaled
+from plan3d.simulator.uncertainty.constants import CONSTANTS, with_constants
 from plan3d.simulator.uncertainty.prior import spreads_of
-from plan3d.simulator.uncertainty.response import NODES, Simulated, Tabulated
+from plan3d.simulator.uncertainty.response import NODES, SimulatedResponse, TabulatedResponse
 from plan3d.simulator.workload.model import Model
 
 NAMES = tuple(CONSTANTS)
@@ -23,7 +23,7 @@ TEXTS = (
 
 
 @pytest.fixture(scope="module")
-def exact() -> Simulated:
+def exact() -> SimulatedResponse:
     task = Task(
         Model.preset("gpt3-13b"),
         Cluster.profile("a100-80gb-sxm", gpus=32),
@@ -31,12 +31,14 @@ def exact() -> Simulated:
         global_batch=64,
     )
     plans = [resolve(Plan.parse(text), task.gpus) for text in TEXTS]
-    return Simulated([(task, concat([plan.table() for plan in plans]), np.arange(3))], NAMES)
+    return SimulatedResponse(
+        [(task, concat([plan.table() for plan in plans]), np.arange(3))], NAMES
+    )
 
 
 def test_at_zero_it_is_the_simulator(exact):
     task, plans, _ = exact.parts[0]
-    values, _ = exact.at(np.zeros(len(NAMES)))
+    values, _ = exact.linearised(np.zeros(len(NAMES)))
     each = [evaluate(task, plans.take(row)).step_seconds for row in range(3)]
     assert values == pytest.approx(np.log(each), rel=1e-12)
 
@@ -45,7 +47,7 @@ def test_the_common_factor_multiplies_every_step(exact):
     d = np.zeros(len(NAMES))
     d[NAMES.index("common")] = 0.25
     assert exact.steps(d) - exact.steps(0 * d) == pytest.approx([0.25] * 3, rel=0.02)
-    assert exact.at(d)[1][:, 0] == pytest.approx([1, 1, 1], rel=0.02)
+    assert exact.linearised(d)[1][:, 0] == pytest.approx([1, 1, 1], rel=0.02)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,18 +73,18 @@ def test_everything_that_is_timed_has_a_constant(exact):
 
 def test_a_table_agrees_at_its_nodes_and_between_them(exact):
     spreads = spreads_of(NAMES)
-    table = Tabulated.of(exact, spreads)
+    table = TabulatedResponse.of_response(exact, spreads)
     for k in (1, 4):
         for node in (NODES[0], NODES[4], NODES[-1]):
             d = np.zeros(len(NAMES))
             d[k] = node * spreads[k]
-            assert table.at(d)[0] == pytest.approx(exact.steps(d), abs=1e-12)
+            assert table.linearised(d)[0] == pytest.approx(exact.steps(d), abs=1e-12)
     d = 0.7 * spreads
-    assert table.at(d)[0] == pytest.approx(exact.steps(d), abs=0.05)
-    assert table.take(np.array([2])).at(d)[0] == pytest.approx(table.at(d)[0][[2]])
+    assert table.linearised(d)[0] == pytest.approx(exact.steps(d), abs=0.05)
+    assert table.take(np.array([2])).linearised(d)[0] == pytest.approx(table.linearised(d)[0][[2]])
 
 
 def test_a_task_without_changes_is_itself(exact):
     task = exact.parts[0][0]
-    assert scaled(task, {"gemm": 0.0, "common": 0.0}) is task
-    assert scaled(task, {"common": 0.3}) is not task
+    assert with_constants(task, {"gemm": 0.0, "common": 0.0}) is task
+    assert with_constants(task, {"common": 0.3}) is not task

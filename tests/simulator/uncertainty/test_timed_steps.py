@@ -19,11 +19,11 @@ from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import memory
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
-from plan3d.simulator.uncertainty.constants import scaled
+from plan3d.simulator.uncertainty.constants import with_constants
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import prior_spread, probability_fits
 from plan3d.simulator.uncertainty.timed_step import TimedStep
-from plan3d.simulator.uncertainty.timed_steps import known_peaks, learn
+from plan3d.simulator.uncertainty.timed_steps import learn, learn_peaks
 from plan3d.simulator.workload.model import Model
 
 TASK = Task(
@@ -48,7 +48,7 @@ def seconds(task, text):
 
 def timed(factor=1.0, changes=None, texts=TEXTS):
     """Steps of a machine whose constants are others."""
-    machine = scaled(TASK, changes or {})
+    machine = with_constants(TASK, changes or {})
     return [
         TimedStep(TASK, plan(text), factor * seconds(machine, text), f"step {i}")
         for i, text in enumerate(texts, 1)
@@ -78,11 +78,11 @@ def test_a_plan_of_a_step_is_resolved(given):
         ({"peak": float("inf")}, "run 1: peak must be a number above 0, not inf"),
         ({"peak": 1e9, "seconds": None}, "run 1: a run that ran out of memory has no peak"),
         ({"task": "llama-7b"}, "task must be of type Task"),
-        ({"where": 1}, "where must be of type str"),
+        ({"source": 1}, "source must be of type str"),
     ],
 )
 def test_what_is_no_timed_step_is_one_error(given, why):
-    usual = {"task": TASK, "plan": "tp=2", "seconds": 4.2, "where": "run 1"}
+    usual = {"task": TASK, "plan": "tp=2", "seconds": 4.2, "source": "run 1"}
     with pytest.raises(InputError, match=why):
         TimedStep(**{**usual, **given})
     with pytest.raises(InputError, match="a run must be of type TimedStep"):
@@ -96,15 +96,15 @@ def test_a_slower_machine_is_learned_from_three_of_its_steps():
     wanted = 1.2 * seconds(TASK, NEW)
     assert seconds(TASK, NEW) < 0.85 * wanted
     assert seconds(task, NEW) == pytest.approx(wanted, rel=0.03)
-    assert np.abs(np.log(found.left_out / found.measured)).max() < 0.05
-    assert np.abs(np.log(found.before / found.measured)).min() > 0.15
+    assert np.abs(np.log(found.held_out_seconds / found.measured_seconds)).max() < 0.05
+    assert np.abs(np.log(found.prior_seconds / found.measured_seconds)).min() > 0.15
 
 
 def test_constants_that_differ_are_told_apart():
     """Launches take three times as long, nothing else: small shapes tell."""
     found = learn(timed(changes={"floor": np.log(3.0)}))
     task = calibrated(TASK, found.calibration)
-    wanted = seconds(scaled(TASK, {"floor": np.log(3.0)}), NEW)
+    wanted = seconds(with_constants(TASK, {"floor": np.log(3.0)}), NEW)
     assert (
         abs(np.log(seconds(task, NEW) / wanted)) < abs(np.log(seconds(TASK, NEW) / wanted)) + 0.01
     )
@@ -113,9 +113,9 @@ def test_constants_that_differ_are_told_apart():
 @pytest.mark.parametrize("steps", [1, 3])
 def test_intervals_shrink_with_every_step(steps):
     table = plan(NEW).table()
-    before = Forecast.of(TASK, table).half_width()
+    before = Forecast.of_plans(TASK, table).half_width()
     task = calibrated(TASK, learn(timed(texts=TEXTS[:steps])).calibration)
-    after = Forecast.of(task, table).half_width()
+    after = Forecast.of_plans(task, table).half_width()
     assert after < (0.9, None, 0.7)[steps - 1] * before
 
 
@@ -126,7 +126,7 @@ def test_what_the_file_says_is_what_was_predicted(tmp_path):
     path.write_text(found.calibration.text)
     task = calibrated(TASK, read_calibration(path))
     each = [seconds(task, text) for text in TEXTS]
-    assert each == pytest.approx(found.after, rel=0.01)
+    assert each == pytest.approx(found.posterior_seconds, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_step_that_contradicts_the_others_is_named():
     steps = timed(1.0, texts=(*TEXTS, NEW, "tp=2 pp=2 micro_batch=1"))
     odd = TimedStep(TASK, steps[3].plan, 2.5 * steps[3].seconds, "step 4")
     found = learn([*steps[:3], odd, steps[4]])
-    assert found.contradicting == [3]
+    assert found.contradicting_steps == [3]
 
 
 def test_steps_of_something_else_are_refused():
@@ -246,9 +246,9 @@ def test_one_peak_counts_by_the_spreads_of_stack_and_plan():
     """b | y ~ N(w y, w plan^2), w = stack^2 / (stack^2 + plan^2), near for Student's t errors of 4
     degrees of freedom (variance 2 plan^2, narrower in the middle): between both weights."""
     spread = prior_spread(TASK.software)
-    found = known_peaks([ran(TEXTS[0], 1.1)])
+    found = learn_peaks([ran(TEXTS[0], 1.1)])
     weights = [spread.stack**2 / (spread.stack**2 + k * spread.plan**2) for k in (2.0, 1.0)]
-    assert weights[0] * np.log(1.1) < found.off < weights[1] * np.log(1.1)
+    assert weights[0] * np.log(1.1) < found.log_bias < weights[1] * np.log(1.1)
     assert found.spread.stack < spread.stack
     assert found.spread.plan == spread.plan
 
@@ -270,8 +270,8 @@ def test_a_run_that_ran_out_is_a_lower_bound():
     assert 0.7 < costs.memory_bytes / costs.capacity < 0.8
     out = TimedStep(TASK, plan(text), None, "run 1")
     learned = learn([out])
-    assert repr(learned) == "Learned(0 timed steps)"
-    assert learned.calibration.peaks.off > 0.1
+    assert repr(learned) == "StepCalibration(0 timed steps)"
+    assert learned.calibration.peaks.log_bias > 0.1
     assert not learned.steps
     task = calibrated(TASK, learned.calibration)
     assert probability_fits(evaluate(task, plan(NEW))) < probability_fits(evaluate(TASK, plan(NEW)))
@@ -289,7 +289,7 @@ def test_what_needs_as_much_as_a_run_that_ran_out_does_not_fit(tmp_path):
         task = calibrated(TASK, calibration)
         assert [probability_fits(evaluate(task, one)) for one in (lean, more)] == [0.0, 0.0]
         assert probability_fits(evaluate(task, plan("tp=8 pp=4"))) > 0.9
-        limit = memory.sure_bytes(task, (0,))
+        limit = memory.fitting_bytes(task, (0,))
         assert limit < evaluate(task, lean).memory_bytes
         for headroom in (None, 0.0):
             listed = find_plans(task, headroom=headroom, top=3)
@@ -384,16 +384,19 @@ def test_a_peak_that_is_not_named_moves_the_others_and_fits_in_no_less(times):
     peak = times * needs(TASK, LEAN)
     learned = learn([held(LEAN, peak)])
     assert learned.contradicting_peaks == []
-    assert not learned.calibration.peaks.held
+    assert not learned.calibration.peaks.overfull
     task = calibrated(TASK, learned.calibration)
     assert needs(task, NEW) > needs(TASK, NEW) * (1 + 0.3 * (times - 1))
-    assert probability_fits(evaluate(with_memory(task, 0.98 * peak), plan(LEAN))) < memory.SURE
+    assert (
+        probability_fits(evaluate(with_memory(task, 0.98 * peak), plan(LEAN)))
+        < memory.FITS_PROBABILITY
+    )
 
 
 def test_a_peak_far_below_its_prediction_is_named_and_bounds_nothing():
     low = learn([held(LEAN, 0.4 * needs(TASK, LEAN))])
     assert low.contradicting_peaks == [0]
-    assert not low.calibration.peaks.held
+    assert not low.calibration.peaks.overfull
 
 
 def test_a_peak_above_the_memory_of_its_board_fits_where_it_ran():
@@ -446,15 +449,15 @@ def test_runs_that_ran_are_an_upper_bound():
     out = replace(out, task=small)
     more = replace(out, seconds=seconds(small, TEXTS[0]))
     one, four = (learn(runs).calibration.peaks for runs in ([out], [out, more, more, more]))
-    assert 0 < four.off < 0.7 * one.off
+    assert 0 < four.log_bias < 0.7 * one.log_bias
     assert four.runs == 4
 
 
 def test_what_leaves_most_uncertain_is_in_the_steps():
     """A dense model has no experts: to time others of it says nothing of them."""
     learned = learn([TimedStep(TASK, plan(TEXTS[0]), seconds(TASK, TEXTS[0]), "run 1")])
-    assert dict(zip(learned.prior.names, learned.weighs, strict=True))["experts"] == 0
-    assert learned.open not in ("experts", "common")
+    assert dict(zip(learned.prior.names, learned.largest_shares, strict=True))["experts"] == 0
+    assert learned.most_uncertain_constant not in ("experts", "common")
 
 
 def test_a_step_above_the_peak_of_its_gpus_is_refused():
@@ -470,7 +473,7 @@ def test_peaks_outlive_their_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(found.text)
     read = read_calibration(path)
-    assert read.peaks.off == pytest.approx(found.peaks.off, abs=1e-5)
+    assert read.peaks.log_bias == pytest.approx(found.peaks.log_bias, abs=1e-5)
     assert read.peaks.runs == 3
     assert read.peaks.spread.stack == pytest.approx(found.peaks.spread.stack, abs=1e-5)
     path.write_text(found.text.replace("runs = 3", "runs = 0"))
@@ -535,11 +538,11 @@ def test_steps_six_times_as_long_are_explained_and_the_cause_is_named(capsys):
     """Every step takes six times as long: what is predicted of them follows, and the notes say
     which constants are far from what is usual."""
     learned = learn(timed(6.0))
-    off = np.abs(np.log(learned.after / learned.measured))
+    off = np.abs(np.log(learned.posterior_seconds / learned.measured_seconds))
     assert np.median(off) < 0.05
     assert off.max() < 0.3
-    assert learned.far
-    pairs = zip(TEXTS, learned.measured.tolist(), strict=True)
+    assert learned.moved_constants
+    pairs = zip(TEXTS, learned.measured_seconds.tolist(), strict=True)
     asked = [part for text, s in pairs for part in ("--plan", text, "--seconds", f"{s:.6g}")]
     out = run(capsys, *asked)[1].out
     assert "spreads away" in out
@@ -547,11 +550,11 @@ def test_steps_six_times_as_long_are_explained_and_the_cause_is_named(capsys):
 
 def test_runs_of_one_plan_are_one_step_of_their_median():
     first, second, _ = timed(1.1)
-    again = [replace(first, seconds=first.seconds * by, where=f"again {by}") for by in (0.99, 2.0)]
+    again = [replace(first, seconds=first.seconds * by, source=f"again {by}") for by in (0.99, 2.0)]
     once = learn([first, second])
     more = learn([first, second, *again])
-    assert [step.where for step in more.steps] == ["step 1 and 2 more", "step 2"]
-    assert more.measured == pytest.approx(once.measured)
+    assert [step.source for step in more.steps] == ["step 1 and 2 more", "step 2"]
+    assert more.measured_seconds == pytest.approx(once.measured_seconds)
     assert more.calibration.posterior.mean == pytest.approx(once.calibration.posterior.mean)
     assert more.calibration.steps == 2
 
@@ -563,7 +566,7 @@ def test_what_is_left_out_is_predicted_from_the_others():
     for row, step in enumerate(steps):
         others = learn([one for one in steps if one is not step])
         alone = evaluate(calibrated(TASK, others.calibration), step.plan).step_seconds
-        assert learned.left_out[row] == pytest.approx(alone, rel=0.01)
+        assert learned.held_out_seconds[row] == pytest.approx(alone, rel=0.01)
 
 
 def test_timed_plans_are_known_in_a_choice(tmp_path):
@@ -574,7 +577,9 @@ def test_timed_plans_are_known_in_a_choice(tmp_path):
     (tmp_path / "c.toml").write_text(learn(steps).calibration.text)
     task = calibrated(TASK, read_calibration(tmp_path / "c.toml"))
     near, apart = "tp=2 pp=4 micro_batch=2", "tp=8 pp=8 micro_batch=1 zero=0"
-    forecast = Forecast.of(task, concat([plan(text).table() for text in (TEXTS[0], near, apart)]))
+    forecast = Forecast.of_plans(
+        task, concat([plan(text).table() for text in (TEXTS[0], near, apart)])
+    )
     assert list(forecast.timed_rows) == [0]
     moved = forecast.choice.mean - forecast.log_seconds
     assert np.exp(forecast.choice.mean[0]) == pytest.approx(steps[0].seconds, rel=0.01)
@@ -582,7 +587,7 @@ def test_timed_plans_are_known_in_a_choice(tmp_path):
     spread = np.sqrt(forecast.choice.covariance.diagonal())
     assert spread[0] < 0.012 < spread[1] < spread[2]
     other = replace(task, global_batch=512)
-    assert not Forecast.of(other, forecast.plans).timed_rows
+    assert not Forecast.of_plans(other, forecast.plans).timed_rows
 
 
 @pytest.mark.parametrize(
@@ -601,11 +606,11 @@ def test_a_step_is_of_the_machine_that_it_was_timed_on(option, usual):
     same = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=64, **usual))
     plans = steps[0].plan.table()
     found = learn(steps).calibration
-    assert not Forecast.of(calibrated(other, found), plans).timed_rows
-    assert list(Forecast.of(calibrated(same, found), plans).timed_rows) == [0]
+    assert not Forecast.of_plans(calibrated(other, found), plans).timed_rows
+    assert list(Forecast.of_plans(calibrated(same, found), plans).timed_rows) == [0]
     there = learn([replace(steps[0], task=other)]).calibration
-    assert not Forecast.of(calibrated(TASK, there), plans).timed_rows
-    assert list(Forecast.of(calibrated(other, there), plans).timed_rows) == [0]
+    assert not Forecast.of_plans(calibrated(TASK, there), plans).timed_rows
+    assert list(Forecast.of_plans(calibrated(other, there), plans).timed_rows) == [0]
 
 
 def answer(capsys, *arguments):
@@ -671,7 +676,7 @@ def test_gpus_of_a_row_fill_nodes_of_the_options(options, size, capsys, tmp_path
     asked = [*COMMAND[: COMMAND.index("--gpus")], "--global-batch", "256", *options]
     assert main([*asked, str(path), "--out", str(out)]) == 0
     capsys.readouterr()
-    assert f"32 GPUs, {size} a node" in read_calibration(out).timed[0].question
+    assert f"32 GPUs, {size} a node" in read_calibration(out).timed_plans[0].question
 
 
 def test_the_batch_of_a_log_is_that_of_its_step(capsys, tmp_path):
@@ -685,7 +690,7 @@ def test_the_batch_of_a_log_is_that_of_its_step(capsys, tmp_path):
         return main([*asked, "--out", str(out)])
 
     assert written(" global batch size:   256 |") == 0
-    assert "2048 x 256 tokens" in read_calibration(out).timed[0].question
+    assert "2048 x 256 tokens" in read_calibration(out).timed_plans[0].question
     capsys.readouterr()
     for batch in ("", " global batch size: 1.02K |"):
         assert written(batch) == 2
@@ -734,7 +739,7 @@ def test_a_calibration_is_of_one_hardware_profile(tmp_path, capsys):
     assert printed.err.count("\n") == 1
     step = timed(1.1)[0]
     with pytest.raises(InputError, match=r"there: is of the hardware profile .*mine\.toml"):
-        learn([step, replace(step, task=other, where="there")])
+        learn([step, replace(step, task=other, source="there")])
     moved = tmp_path / "elsewhere"
     moved.mkdir()
     (moved / "mine.toml").write_text(own.read_text())

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.uncertainty.choice import Choice
-from plan3d.simulator.validation.choice_scores import Group, probabilities, scores
+from plan3d.simulator.validation.choice_scores import ChoiceGroup, probabilities, scores
 
 
 def group(predicted, measured, unit="a", spread=0.05):
     mean = np.log(predicted)
     choice = Choice(mean, spread**2 * np.eye(mean.size), 4.0)
-    return Group(unit, choice, np.log(measured))
+    return ChoiceGroup(unit, choice, np.log(measured))
 
 
 def test_regret_falls_with_every_suggested_plan():

@@ -14,19 +14,19 @@ from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import cross_validation, metrics
 from plan3d.simulator.validation.cross_validation import (
-    FITTED,
     FOLDS,
-    NEUTRAL,
-    SHARES,
+    NEUTRAL_FIELDS,
+    PARTS,
+    SHARE_FIELDS,
     Part,
     Rows,
     cross_validate,
     fit,
     folds,
-    held_out,
-    scaled,
-    shipped,
-    unfitted,
+    predict_held_out,
+    shipped_value,
+    with_factors,
+    without_fits,
 )
 from plan3d.simulator.validation.predict_runs import Prediction, predict, ranking_groups
 
@@ -49,9 +49,9 @@ def runs() -> list[PublishedRun]:
     asked = ask(every)
     layouts = Counter(id(q.task) for q in asked)
     rows = Rows([q for q in asked if layouts[id(q.task)] >= 4])
-    true = rows.seconds(lambda task: scaled(task, {"sustained": TRUE}))
+    true = rows.seconds(lambda task: with_factors(task, {"sustained": TRUE}))
     noise = np.exp(np.random.default_rng(3).normal(0, NOISE, true.size))
-    made = zip(rows.asked, (true * noise).tolist(), strict=True)
+    made = zip(rows.questions, (true * noise).tolist(), strict=True)
     return [PublishedRun({**q.run.cells, "step_seconds": seconds}) for q, seconds in made]
 
 
@@ -65,8 +65,8 @@ def test_a_fit_recovers_the_factor(rows: Rows) -> None:
 
 
 def test_a_fit_hardly_follows_runs_that_went_wrong(rows: Rows) -> None:
-    spoilt = rows.take(np.ones(rows.measured.size, bool))
-    spoilt.measured[::10] *= 4
+    spoilt = rows.take(np.ones(rows.measured_seconds.size, bool))
+    spoilt.measured_seconds[::10] *= 4
     assert np.exp(fit(spoilt, FIELDS)) == pytest.approx([TRUE], rel=0.06)
 
 
@@ -77,12 +77,12 @@ def test_the_prior_holds_what_the_runs_say_nothing_of(rows: Rows) -> None:
 
 
 def test_held_out_errors_are_the_noise(runs: list[PublishedRun], rows: Rows) -> None:
-    seconds, fits = held_out(rows, FIELDS, folds(runs))
-    found = metrics.errors(seconds, rows.measured)
+    seconds, fits = predict_held_out(rows, FIELDS, folds(runs))
+    found = metrics.errors(seconds, rows.measured_seconds)
     assert len(fits) == FOLDS
     assert found["mean_abs"] == pytest.approx(NOISE * np.sqrt(2 / np.pi), rel=0.25)
     assert found["bias"] == pytest.approx(0.0, abs=0.01)
-    before = metrics.errors(rows.seconds(lambda task: task), rows.measured)
+    before = metrics.errors(rows.seconds(lambda task: task), rows.measured_seconds)
     assert before["mean_abs"] is not None
     assert found["mean_abs"] is not None
     assert found["mean_abs"] < before["mean_abs"] / 2
@@ -96,20 +96,22 @@ def test_no_row_is_scored_by_a_fit_that_saw_it(
 
     def spy(part: Rows, fields: Sequence[str]) -> Array:
         """Fits row i to a factor that names the fit."""
-        seen.append({id(q) for q in part.asked})
+        seen.append({id(q) for q in part.questions})
         return np.array([-0.01 * len(seen)])
 
     monkeypatch.setattr(cross_validation, "fit", spy)
     models = np.array([run["model"] for run in runs], object)
-    seconds, fits = held_out(rows, FIELDS, folds(runs) if by == "fold" else models)
+    seconds, fits = predict_held_out(rows, FIELDS, folds(runs) if by == "fold" else models)
     assert len(fits) == len(seen) > 2
-    scored = np.zeros(rows.measured.size, int)
+    scored = np.zeros(rows.measured_seconds.size, int)
     for x, known in zip(fits, seen, strict=True):
         factor = float(np.exp(x[0]))
-        said = rows.seconds(lambda task, f=factor: scaled(task, {"sustained": f}))  # type: ignore[misc]
+        said = rows.seconds(lambda task, f=factor: with_factors(task, {"sustained": f}))  # type: ignore[misc]
         mine = np.isclose(seconds, said, rtol=1e-12, atol=0)
-        assert not known & {id(q) for q, is_mine in zip(rows.asked, mine, strict=True) if is_mine}
-        assert len(known) + mine.sum() == len(rows.asked)
+        assert not known & {
+            id(q) for q, is_mine in zip(rows.questions, mine, strict=True) if is_mine
+        }
+        assert len(known) + mine.sum() == len(rows.questions)
         scored += mine
     assert (scored == 1).all()
 
@@ -125,7 +127,7 @@ def test_folds_keep_groups_whole_and_do_not_change(runs: list[PublishedRun]) -> 
 
 
 def test_a_record_of_made_runs(runs: list[PublishedRun], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(FITTED, "zerobubble24", Part("zerobubble24", FIELDS))
+    monkeypatch.setitem(PARTS, "zerobubble24", Part("zerobubble24", FIELDS))
     record = cross_validate(runs)
     assert list(record["parts"]) == ["zerobubble24"]
     (part,) = record["parts"].values()
@@ -151,7 +153,7 @@ def test_what_no_table_knows_is_refused(runs: list[PublishedRun]) -> None:
 def test_every_part_names_numbers_that_scale() -> None:
     runs = read_runs()
     shipped_sources = {run.source for run in runs}
-    for name, part in FITTED.items():
+    for name, part in PARTS.items():
         assert len(part.fields) <= 4
         if part.source not in shipped_sources:
             assert part.source == "hagemann24"
@@ -159,20 +161,20 @@ def test_every_part_names_numbers_that_scale() -> None:
         timed = [r for r in runs if r.source == part.source and r["step_seconds"] and part.keep(r)]
         task = ask(timed[:20])[0].task
         for field in part.fields:
-            before = shipped(task, field)
+            before = shipped_value(task, field)
             assert before > 0, (name, field)
-            assert before <= 1 or field not in SHARES
-            assert shipped(scaled(task, {field: 0.5}), field) == before / 2
+            assert before <= 1 or field not in SHARE_FIELDS
+            assert shipped_value(with_factors(task, {field: 0.5}), field) == before / 2
 
 
 def test_an_unfitted_stack_has_the_default_scalars(rows: Rows) -> None:
-    task = rows.asked[0].task
+    task = rows.questions[0].task
     neutral = software_profile(DEFAULT_SOFTWARE)
-    for field in NEUTRAL:
-        assert shipped(unfitted(task), field) == pytest.approx(getattr(neutral, field))
+    for field in NEUTRAL_FIELDS:
+        assert shipped_value(without_fits(task), field) == pytest.approx(getattr(neutral, field))
     # What a row changes in its profile, such as an older kernel, stays changed.
-    half = scaled(task, {"sustained": 0.5})
-    assert unfitted(half).software.sustained == pytest.approx(neutral.sustained / 2)
+    half = with_factors(task, {"sustained": 0.5})
+    assert without_fits(half).software.sustained == pytest.approx(neutral.sustained / 2)
 
 
 def test_an_interval_weighs_sources_alike() -> None:
@@ -188,5 +190,5 @@ def test_an_interval_weighs_sources_alike() -> None:
 
 
 def test_rows_are_predicted_as_validation_does(rows: Rows) -> None:
-    p: Prediction = predict(rows.asked)
+    p: Prediction = predict(rows.questions)
     assert rows.seconds(lambda task: task) == pytest.approx(p.step, rel=1e-12)

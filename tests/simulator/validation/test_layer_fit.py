@@ -9,18 +9,18 @@ from plan3d.simulator.hardware import layer_tables
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import questions
 from plan3d.simulator.validation import layer_fit
-from plan3d.simulator.validation.timed_runs import Rows
+from plan3d.simulator.validation.timed_runs import TimedRuns
 
 RUNS = [run for run in read_runs() if run.source == "vtrain24_single"][:300]
-ROWS = Rows(questions(RUNS))
+ROWS = TimedRuns(questions(RUNS))
 SIZES = np.unique(layer_fit.sizes_of(ROWS), axis=1)
 
 
 def made_of(ratio):
     """The runs, timed as a table of these ratios would have it."""
     table = layer_tables.build(SIZES, np.stack([ratio, ratio]))
-    seconds = ROWS.seconds(layer_fit.tabled(lambda task: task, table))
-    return Rows(questions(_timed(run, s) for run, s in zip(RUNS, seconds, strict=True)))
+    seconds = ROWS.seconds(layer_fit.then_table(lambda task: task, table))
+    return TimedRuns(questions(_timed(run, s) for run, s in zip(RUNS, seconds, strict=True)))
 
 
 def _timed(run, seconds):
@@ -36,13 +36,15 @@ def test_known_ratios_are_recovered():
 
 def test_runs_that_went_wrong_do_not_move_a_ratio():
     rows = made_of(np.ones(SIZES.shape[1]))
-    wrong = np.random.default_rng(0).random(rows.measured.size) < 0.15
-    rows.measured[wrong] *= 3
+    wrong = np.random.default_rng(0).random(rows.measured_seconds.size) < 0.15
+    rows.measured_seconds[wrong] *= 3
     assert np.median(np.abs(np.log(layer_fit.fit(rows).ratio))) < 1e-3
 
 
 def test_bare_takes_the_shipped_table_away():
-    task = ROWS.asked[0].task
+    task = ROWS.questions[0].task
     assert task.software.name in task.cluster.accelerator.layer_tables
-    assert not layer_fit.bare(task).cluster.accelerator.layer_tables
-    assert replace(task, cluster=layer_fit.bare(task).cluster).software == task.software
+    assert not layer_fit.without_layer_table(task).cluster.accelerator.layer_tables
+    assert (
+        replace(task, cluster=layer_fit.without_layer_table(task).cluster).software == task.software
+    )

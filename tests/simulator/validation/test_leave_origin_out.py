@@ -16,17 +16,17 @@ from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_cluster import machine_class
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import metrics, units
-from plan3d.simulator.validation.few_shot import Scored, summary
+from plan3d.simulator.validation.few_shot import ScoredRows, summary
 from plan3d.simulator.validation.leave_origin_out import score
 from plan3d.simulator.validation.predict_runs import predict
-from plan3d.simulator.validation.unseen import Unseen
+from plan3d.simulator.validation.unseen import UnseenRuns
 
 FEW = ("flagperf_paddle", "internevo24", "vtrain24_multi", "hf_ultrascale")
 
 
 def unseen(runs):
     answers = questions(runs, learned=False)
-    return Unseen.of(predict([a for a in answers if isinstance(a, Question)]))
+    return UnseenRuns.of_prediction(predict([a for a in answers if isinstance(a, Question)]))
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +70,8 @@ def test_what_an_origin_measured_changes_nothing_that_it_is_scored_with(runs):
 
 
 def test_a_unit_counts_once_and_no_more_than_forty_of_its_rows():
-    assert units.sampled(range(7)).tolist() == list(range(7))
-    many = units.sampled(range(1000))
+    assert units.evenly_sampled(range(7)).tolist() == list(range(7))
+    many = units.evenly_sampled(range(1000))
     assert many.size == units.MOST_ROWS
     assert (many[0], many[-1]) == (0, 999)
     assert np.ptp(np.diff(many)) <= 1
@@ -80,7 +80,7 @@ def test_a_unit_counts_once_and_no_more_than_forty_of_its_rows():
 def test_scores_by_hand():
     """Predicted 10 % too fast, right, and 20 % too slow; half-widths of .15, 80 %."""
     widths = {0.5: np.full(3, 0.05), 0.8: np.full(3, 0.15), 0.95: np.full(3, 0.3)}
-    record = Scored(np.log([1 / 0.9, 1.0, 1 / 1.2]), widths, np.ones(3)).record
+    record = ScoredRows(np.log([1 / 0.9, 1.0, 1 / 1.2]), widths, np.ones(3)).record
     assert record["median_abs"] == pytest.approx(0.1)
     assert record["mean_abs"] == pytest.approx(0.1)
     assert record["bias"] == pytest.approx(0.0)
@@ -93,8 +93,8 @@ def test_scores_by_hand():
 def test_rows_with_the_same_settings_have_one_vote_together():
     """One run printed twice and another: as two runs; the median lies between them."""
     widths = {level: np.full(3, 0.15) for level in (0.5, 0.8, 0.95)}
-    twice = Scored(np.log([1 / 0.9, 1 / 0.9, 1 / 1.2]), widths, np.array([0.5, 0.5, 1.0]))
-    once = Scored(twice.error[1:], {k: w[1:] for k, w in widths.items()}, np.ones(2))
+    twice = ScoredRows(np.log([1 / 0.9, 1 / 0.9, 1 / 1.2]), widths, np.array([0.5, 0.5, 1.0]))
+    once = ScoredRows(twice.error[1:], {k: w[1:] for k, w in widths.items()}, np.ones(2))
     assert twice.record["mean_abs"] == pytest.approx(once.record["mean_abs"]) == pytest.approx(0.15)
     assert twice.record["coverage80"] == pytest.approx(0.5)
     assert 0.1 < twice.record["median_abs"] < 0.2

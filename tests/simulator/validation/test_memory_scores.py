@@ -12,12 +12,12 @@ from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.memory_scores import (
-    held_out,
-    is_taught,
+    is_fitted_to_origin,
+    learned_spreads,
     memory_scores,
     peaks_by_source,
-    refused,
-    taught_records,
+    refused_failures,
+    with_held_out_spreads,
 )
 from plan3d.simulator.validation.predict_runs import Prediction, predict
 
@@ -31,16 +31,18 @@ def p() -> Prediction:
 
 def marked(p: Prediction, row: int, **cells: object) -> Prediction:
     """One row with other cells; what is None is taken out."""
-    new = {**p.asked[row].run.cells, **cells}
+    new = {**p.questions[row].run.cells, **cells}
     run = PublishedRun({name: value for name, value in new.items() if value is not None})
-    asked = [*p.asked[:row], replace(p.asked[row], run=run), *p.asked[row + 1 :]]
-    return replace(p, asked=tuple(asked))
+    asked = [*p.questions[:row], replace(p.questions[row], run=run), *p.questions[row + 1 :]]
+    return replace(p, questions=tuple(asked))
 
 
 def first(p: Prediction, count: int) -> Prediction:
     """The first rows of the zero-bubble tables that state a peak."""
     rows = [
-        row for row, q in enumerate(p.asked) if q.run.source == "zerobubble24" and q.run.has_peak
+        row
+        for row, q in enumerate(p.questions)
+        if q.run.source == "zerobubble24" and q.run.has_peak
     ]
     return p.take(np.isin(np.arange(len(p)), rows[:count]))
 
@@ -58,7 +60,7 @@ def test_a_label_is_a_bound(p: Prediction) -> None:
     out = marked(source, 0, status="oom", peak_bytes=None)
     out = marked(out, 1, peak_bytes=None)
     found = peaks_by_source(out)["zerobubble24"]
-    room = [log(1 / out.share[row]) for row in (0, 1)]
+    room = [log(1 / out.capacity_share[row]) for row in (0, 1)]
     assert found.low.tolist()[:2] == pytest.approx([room[0], -inf])
     assert found.high.tolist()[:2] == pytest.approx([inf, room[1]])
     assert found.low[2] == found.high[2]
@@ -78,31 +80,31 @@ def test_rows_that_teach_nothing(p: Prediction, cells: dict[str, object]) -> Non
 
 def test_an_origin_does_not_teach_its_own_score(p: Prediction) -> None:
     """Its peaks twice as high: other origins' spreads widen, its own stays."""
-    before = held_out(p)
-    rows = [row for row, q in enumerate(p.asked) if q.run.source == "zerobubble24"]
+    before = with_held_out_spreads(p)
+    rows = [row for row, q in enumerate(p.questions) if q.run.source == "zerobubble24"]
     doubled = p
     for row in rows:
-        cells = p.asked[row].run.cells
+        cells = p.questions[row].run.cells
         if "peak_bytes" in cells:
             doubled = marked(doubled, row, peak_bytes=2 * cells["peak_bytes"])
-    after = held_out(doubled)
-    other = next(row for row, q in enumerate(p.asked) if q.run.source == "bloom_prequel22")
-    assert after.stack[rows[0]] == before.stack[rows[0]]
-    assert after.stack[other] > before.stack[other]
+    after = with_held_out_spreads(doubled)
+    other = next(row for row, q in enumerate(p.questions) if q.run.source == "bloom_prequel22")
+    assert after.stack_spread[rows[0]] == before.stack_spread[rows[0]]
+    assert after.stack_spread[other] > before.stack_spread[other]
 
 
 def test_what_taught_is_named(p: Prediction) -> None:
-    record = taught_records(p, p)
+    record = learned_spreads(p, p)
     assert record["unknown"]["sources"] == ["bloom_prequel22", "zerobubble24"]
     assert record["unknown"]["origins"] == ["bigscience", "zerobubble24"]
-    assert all(is_taught(q) for q in p.asked if q.run.source == "zerobubble24")
+    assert all(is_fitted_to_origin(q) for q in p.questions if q.run.source == "zerobubble24")
     assert record["known"]["peaks"] <= record["unknown"]["peaks"] <= 80
 
 
 def test_scores_by_hand(p: Prediction) -> None:
     """Four rows of a source with shares 0.2, 0.99, 0.2 and 3; the last two ran out of memory."""
     four = p.take(np.arange(len(p)) < 4)
-    four = replace(four, share=np.array([0.2, 0.99, 0.2, 3.0]))
+    four = replace(four, capacity_share=np.array([0.2, 0.99, 0.2, 3.0]))
     for row in (2, 3):
         four = marked(four, row, status="oom", peak_bytes=None)
     score = memory_scores(four)
@@ -110,8 +112,8 @@ def test_scores_by_hand(p: Prediction) -> None:
     assert (score["ran_out_said_to_fit"], score["ran_not_said_to_fit"]) == (1, 1)
     assert (score["false_fits"], score["false_ooms"]) == (0.5, 0.5)
     assert [one["rows"] for one in score["calibration"]] == [1, 0, 0, 1, 0, 2]
-    runs = [q.run for q in four.asked]
-    assert refused([*runs, PublishedRun({"status": "oom"})], four) == 1
+    runs = [q.run for q in four.questions]
+    assert refused_failures([*runs, PublishedRun({"status": "oom"})], four) == 1
 
 
 def test_calibration_by_hand() -> None:

@@ -14,17 +14,17 @@ from plan3d.simulator.reporting.report import bounds
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
-from plan3d.simulator.uncertainty.prior import START
+from plan3d.simulator.uncertainty.prior import START_SIGMA
 from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.predict_runs import (
-    ASSUMED,
+    ASSUMED_SCALE,
     FEWEST_LAYOUTS,
     Prediction,
     half_widths,
     predict,
     rank_memory,
     ranking_groups,
-    widened,
+    row_error_scale,
 )
 from plan3d.simulator.validation.source_scores import overall, score, validate
 
@@ -99,7 +99,7 @@ def test_a_constant_predictor_scores_badly_whatever_the_order_of_rows() -> None:
 
 
 def test_a_constant_predictor_fails_on_published_runs(p: Prediction) -> None:
-    constant = replace(p, step=np.full(len(p), float(np.nanmedian(p.measured))))
+    constant = replace(p, step=np.full(len(p), float(np.nanmedian(p.measured_seconds))))
     found = score(constant, len(p))
     assert found["regret"]["groups"] > 5
     assert found["regret"]["kendall_tau"] == 0.0
@@ -109,8 +109,8 @@ def test_a_constant_predictor_fails_on_published_runs(p: Prediction) -> None:
 
 
 def test_a_perfect_predictor_scores_perfectly(p: Prediction) -> None:
-    perfect = replace(p, step=p.measured, half_width=np.full(len(p), 0.1))
-    found = score(perfect.take(p.timed), int(p.timed.sum()))
+    perfect = replace(p, step=p.measured_seconds, half_width=np.full(len(p), 0.1))
+    found = score(perfect.take(p.is_timed), int(p.is_timed.sum()))
     assert set(found["step"].values()) == {0.0}
     assert found["regret"]["kendall_tau"] == pytest.approx(1.0)
     assert found["regret"]["top1_mean"] < metrics.TIE
@@ -139,12 +139,14 @@ def test_means_leave_out_what_is_not_known() -> None:
 
 def test_batches_predict_what_single_plans_predict(p: Prediction) -> None:
     for row in range(0, len(p), 17):
-        q = p.asked[row]
+        q = p.questions[row]
         if q.plan.layers_per_stage:
             continue
         costs = evaluate(q.task, q.plan)
         assert p.step[row] == pytest.approx(costs.step_seconds, rel=1e-12)
-        assert p.share[row] == pytest.approx(costs.memory_bytes / costs.capacity, rel=1e-12)
+        assert p.capacity_share[row] == pytest.approx(
+            costs.memory_bytes / costs.capacity, rel=1e-12
+        )
         assert p.flops[row] / p.step[row] == pytest.approx(costs.mfu, rel=1e-12)
         stated = replace(q.run, cells={**q.run.cells, "assumed": None, "time_error": None})
         (width,) = half_widths([replace(q, run=stated)])
@@ -154,21 +156,21 @@ def test_batches_predict_what_single_plans_predict(p: Prediction) -> None:
 
 def test_a_row_that_infers_what_decides_its_step_has_a_wider_interval(p: Prediction) -> None:
     def asked(*assumed: str) -> Question:
-        run = p.asked[0].run
-        return replace(p.asked[0], run=replace(run, cells={**run.cells, "assumed": assumed}))
+        run = p.questions[0].run
+        return replace(p.questions[0], run=replace(run, cells={**run.cells, "assumed": assumed}))
 
     guessed = [asked("vocab", "dtype"), asked("vocab"), asked()]
-    assert widened(guessed).tolist() == [ASSUMED, 1.0, 1.0]
-    rounded = replace(guessed[1].run, cells={**guessed[1].run.cells, "time_error": START})
-    assert widened([replace(guessed[1], run=rounded)]) == pytest.approx(2**0.5)
+    assert row_error_scale(guessed).tolist() == [ASSUMED_SCALE, 1.0, 1.0]
+    rounded = replace(guessed[1].run, cells={**guessed[1].run.cells, "time_error": START_SIGMA})
+    assert row_error_scale([replace(guessed[1], run=rounded)]) == pytest.approx(2**0.5)
     wide, narrow, same = half_widths(guessed)
-    assert narrow == same < wide < ASSUMED * narrow
+    assert narrow == same < wide < ASSUMED_SCALE * narrow
 
 
 def test_memory_is_that_of_the_rank_the_source_reports(p: Prediction) -> None:
     seen = set()
     for row in range(0, len(p), 5):
-        q = p.asked[row]
+        q = p.questions[row]
         stages = by_stage(simulate(q.task, q.plan.table(), single=True))
         meter, rank = q.run.get("peak_meter", "device"), q.run["peak_rank"]
         held = stages["total"] - stages["reserve"]
@@ -181,7 +183,7 @@ def test_memory_is_that_of_the_rank_the_source_reports(p: Prediction) -> None:
 
 
 def test_all_kinds_of_memory_are_ordered(p: Prediction) -> None:
-    q = p.asked[0]
+    q = p.questions[0]
     costs = simulate(q.task, q.plan.table())
     fullest, first = rank_memory(costs, "max"), rank_memory(costs, "first")
     for one in (fullest, first):
@@ -203,7 +205,7 @@ def test_an_allocator_that_saw_many_lengths_holds_more_of_what_comes_and_goes() 
 
 def test_published_memory_is_read_in_its_unit(p: Prediction) -> None:
     units = {"GB": 1e9, "GiB": GIB, "MiB": GIB / 1024, "MB": 1e6}
-    for q, size in zip(p.asked, p.measured_memory, strict=True):
+    for q, size in zip(p.questions, p.measured_memory, strict=True):
         stated, unit = q.run["peak_stated"], q.run["peak_unit"]
         if not q.run.has_peak:
             assert np.isnan(size)
@@ -215,15 +217,15 @@ def test_ranking_groups_differ_in_layout_only(p: Prediction) -> None:
     groups = ranking_groups(p)
     assert groups
     for rows in groups:
-        asked = [p.asked[row] for row in rows]
+        asked = [p.questions[row] for row in rows]
         assert len({id(q.task) for q in asked}) == 1
         assert len({q.run["framework"] for q in asked}) == 1
         assert len({str(q.plan) for q in asked}) >= FEWEST_LAYOUTS
 
 
 def test_repeated_layouts_make_no_group(p: Prediction) -> None:
-    row = int(np.flatnonzero(p.timed)[0])
-    several = predict([p.asked[row]] * 6)
+    row = int(np.flatnonzero(p.is_timed)[0])
+    several = predict([p.questions[row]] * 6)
     assert ranking_groups(several) == []
 
 
@@ -251,7 +253,7 @@ def test_overall_averages_over_sources(runs: list[PublishedRun]) -> None:
 
 
 def test_labels_of_memory_make_a_curve(p: Prediction) -> None:
-    rows = [q for q in p.asked if q.run.source == "bloom_prequel22"]
+    rows = [q for q in p.questions if q.run.source == "bloom_prequel22"]
     marked = [
         replace(q, run=PublishedRun({**q.run.cells, "status": "oom" if i % 2 else "ok"}))
         for i, q in enumerate(rows)
@@ -281,7 +283,7 @@ def test_decentralised_runs_are_predicted_with_nothing_fitted_to_them() -> None:
     assert checked.record["overall"]["step"]["median_abs"] < 0.08
     step = {
         tuple(q.run[name] for name in ("framework", "gpus", "micro_batch")): float(seconds)
-        for q, seconds in zip(checked.prediction.asked, checked.prediction.step, strict=True)
+        for q, seconds in zip(checked.prediction.questions, checked.prediction.step, strict=True)
     }
     # What BlueFog shows: on 128 GPUs averaging with a peer hides, an all-reduce does not.
     assert step["BlueFog N_AR", 128, 32] < 0.72 * step["Horovod", 128, 32]
