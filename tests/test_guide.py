@@ -20,7 +20,6 @@ DOCS = TESTS.parent / "docs"
 PUBLISHED = TESTS.parent / "simulator" / "runs" / "published_runs.csv"
 BROUGHT = {
     "qwen2-7b.json": TESTS / "simulator" / "workload" / "hf_configs" / "qwen2-7b.json",
-    "phi-4-mini.json": TESTS / "simulator" / "workload" / "hf_configs" / "phi-4-mini.json",
     "pretrain.sh": DOCS / "examples" / "gpt_7b.sh",
 }
 """Files that the guide expects its reader to have."""
