@@ -77,8 +77,8 @@ Trainings of 2021 to 2026, predicted with their published layout and searched. W
 * *gain*: how much faster the first plan of `find_plans` for the same model, GPUs, batch, format
   and stack is predicted to be than the published layout. *sizes alone*: the gain with the published
   recompute, ZeRO, schedule, dispatch, sequence parallelism and overlaps.
-* *why*: terms of the published step that shrink, in shares of it, and what the recommended plan
-  changes, as `plan3d explain --against` compares them.
+* *why*: terms of the published step that shrink, in shares of it, and changed fields that layouts
+  do not show, as `plan3d explain --against` compares them.
 """
 
 
@@ -156,9 +156,12 @@ def reason(published: Costs, best: Costs) -> str:
         for term in terms
         if term.change < -WORTH_A_WORD * step
     ]
-    changed = changed_fields(published.plans, best.plans)
-    words = [f"{n} {_short(a)}→{_short(b)}" for n, (a, b) in changed.items() if n != "dp"]
-    return f"{', '.join(told)}; {', '.join(words)}"
+    edits: dict[str, list[str]] = {}
+    for name, (before, after) in changed_fields(published.plans, best.plans).items():
+        if name != "dp" and name not in SHOWN:
+            edits.setdefault(f"{_short(before)}→{_short(after)}", []).append(name)
+    words = [f"{', '.join(names)} {edit}" for edit, names in edits.items()]
+    return "; ".join([", ".join(told), *words])
 
 
 def _short(value: object) -> str:
