@@ -26,7 +26,7 @@ TRIED_BY = {
     "plan3d/launch_files/deepspeed/launch.py": "deepspeed",
     "plan3d/launch_files/nanotron/launch.py": "nanotron",
     "plan3d/launch_files/torchtitan/launch.py": "torchtitan",
-    "plan3d/tuning/runs.py": "logs",
+    "plan3d/tuning/loop.py": "logs",
     "plan3d/tuning/session.py": "tune",
     "search/whatif/sweep_file.py": "sweep",
     "simulator/calibration/fit/profile_text.py": "fit",

@@ -1,4 +1,4 @@
-"""What timed runs say of the plans of a task: the best so far, what it may lose, what to time next.
+"""Plans to time next: of a tuning session, and of a calibration that has no timed step yet.
 
 The constants move to the mode of their posterior, the plans are searched again with them, and those
 of the short list are a choice (uncertainty.choice) in which the timed ones are known.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,16 +26,23 @@ SHORT_LIST = 60
 """Plans among which the next runs are chosen: the best by their expected step."""
 
 
-Outcome = tuple[Plan, float | None, str, float | None]
-"""A plan, seconds of its step, where they were read, and the bytes that its allocator reserved."""
+class Outcome(NamedTuple):
+    """What came of the run of a plan."""
+
+    plan: Plan
+    seconds: float | None
+    """Of its step; None where it ran out of memory."""
+    where: str
+    """Where they were read."""
+    peak: float | None
+    """Bytes that its allocator reserved, where known."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tried:
+class Outcomes:
     """What is known of plans that were run, all resolved."""
 
     timed: Sequence[Outcome] = ()
-    """Plans, seconds of a step, where they were read, and peak bytes where known."""
     ran_out: Sequence[Outcome] = ()
     """Those that ran out of memory, without seconds: plans that need as much are left out."""
     failed: Sequence[Plan] = ()
@@ -62,66 +69,95 @@ class Advice:
         return self.forecast.choice
 
     @property
-    def timed(self) -> int:
+    def timed_count(self) -> int:
         """How many of them are timed."""
         return len(self.learned.steps) if self.learned else 0
 
     @property
-    def best(self) -> int | None:
+    def best_row(self) -> int | None:
         """The fastest timed plan; None before the first."""
-        return int(self.seconds[: self.timed].argmin()) if self.timed else None
+        return int(self.seconds[: self.timed_count].argmin()) if self.timed_count else None
 
     @property
     def seconds(self) -> Value:
         """Expected seconds of a step, measured where a plan is timed [plan]."""
         out: Value = np.exp(self.choice.mean)
         if self.learned:
-            out[: self.timed] = self.learned.measured_seconds
+            out[: self.timed_count] = self.learned.measured_seconds
         return out
 
     @property
-    def gain(self) -> float:
+    def expected_gain(self) -> float:
         """The most that one more run is expected to make the best timed plan faster, in log
         seconds; infinite before the first."""
-        return float(self.choice.gains(range(self.timed)).max(initial=0.0))
+        return float(self.choice.gains(range(self.timed_count)).max(initial=0.0))
 
-    def row(self, row: int) -> Plan:
-        """One of the plans."""
-        return self.plans.take(row)
-
-    def next(self, count: int) -> list[int]:
+    def rows_to_time(self, count: int) -> list[int]:
         """Rows of the plans to time next."""
-        return [one.row for one in self.choice.time_next(count, range(self.timed))]
+        return [one.row for one in self.choice.time_next(count, range(self.timed_count))]
 
 
-def advise(task: Task, tried: Tried, **options: Any) -> Advice | None:
+def advise(task: Task, outcomes: Outcomes, **options: Any) -> Advice | None:
     """The advice of a task after some runs; `options` go to find_plans. None where no plan fits
     and none is timed."""
-    learned, known = None, task
-    if tried.timed or tried.ran_out:
-        learned = learn([_step(task, *one) for one in (*tried.timed, *tried.ran_out)])
-        known = calibrated(task, learned.calibration)
-    found = find_plans(known, top=SHORT_LIST, **options).unless_interrupted()
-    ran = [step.plan for step in learned.steps] if learned else []
-    seen = {_key(plan) for plan in (*ran, *(plan for plan, *_ in tried.ran_out), *tried.failed)}
-    listed = [*ran, *(plan for plan in found.plans if _key(plan) not in seen)]
-    if not listed:
+    learned = None
+    if outcomes.timed or outcomes.ran_out:
+        learned = learn([_timed_step(task, o) for o in (*outcomes.timed, *outcomes.ran_out)])
+        task = calibrated(task, learned.calibration)
+    result = find_plans(task, top=SHORT_LIST, **options).unless_interrupted()
+    timed = [step.plan for step in learned.steps] if learned else []
+    tried = (*timed, *(outcome.plan for outcome in outcomes.ran_out), *outcomes.failed)
+    keys = {_key(plan) for plan in tried}
+    plans = [*timed, *(plan for plan in result.plans if _key(plan) not in keys)]
+    if not plans:
         return None
-    plans = concat([plan.table() for plan in listed])
-    return Advice(forecast=Forecast.of_plans(known, plans), learned=learned)
+    forecast = Forecast.of_plans(task, concat([plan.table() for plan in plans]))
+    return Advice(forecast=forecast, learned=learned)
 
 
-def check_outcome(task: Task, one: Outcome) -> None:
+def check_outcome(task: Task, outcome: Outcome) -> None:
     """InputError for a step or a peak that is not of its plan: far from what is predicted."""
-    learn([_step(task, *one)])
+    learn([_timed_step(task, outcome)])
 
 
-def _step(
-    task: Task, plan: Plan, seconds: float | None, where: str, peak: float | None
-) -> TimedStep:
-    whole = None if peak is None else device_peak(task, plan, peak)
-    return TimedStep(task, plan, seconds, where, whole)
+def _timed_step(task: Task, outcome: Outcome) -> TimedStep:
+    """The outcome with the peak of a whole GPU."""
+    plan, seconds, where, reserved = outcome
+    peak = None if reserved is None else device_peak(task, plan, reserved)
+    return TimedStep(task, plan, seconds, where, peak)
 
 
 def _key(plan: Plan) -> str:
     return repr(sorted(plan.to_dict().items()))
+
+
+@dataclass(frozen=True)
+class StepsToTime:
+    """Plans whose steps tell most of those of the families that a search lists."""
+
+    plans: Plan
+    """In the order in which they tell."""
+    seconds: Value
+    """Expected step [plan]."""
+    listed: int
+    """Families that the search lists."""
+    half_width: float
+    """Half of the 80 % interval of log seconds as it is now, the mean over listed plans."""
+
+
+def steps_to_time(task: Task, count: int) -> StepsToTime | None:
+    """What to time next of a task, as far as its stack is known; None where no plan fits."""
+    from ..launch_files.questions import find_plans as find_plans_of_framework
+
+    result = find_plans_of_framework(task, families=True).unless_interrupted()
+    if result.costs is None:
+        return None
+    forecast = Forecast.of_plans(result.task, result.costs.plans)
+    untimed = [row for row in range(forecast.plans.rows) if row not in forecast.timed_rows]
+    rows = forecast.choice.most_informative(count, untimed)
+    return StepsToTime(
+        plans=forecast.plans.take(np.array(rows)),
+        seconds=np.exp(forecast.log_seconds[rows]),
+        listed=forecast.plans.rows,
+        half_width=float(forecast.half_width().mean()),
+    )

@@ -1,4 +1,4 @@
-"""The runs of a tuning session: one folder, one file of state, one launch file and one log a run.
+"""State of a tuning session: one folder, one file of state, one launch file and one log a run.
 
 tune.json       the question and every run, written whole after every change
 run-001.sh      launch file of the first run, and run-001.log, what it prints
@@ -18,7 +18,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.plan.plan import Plan
 
-from .advice import Tried
+from .advice import Outcome, Outcomes
 
 STATE = "tune.json"
 FORMAT = 1
@@ -49,7 +49,7 @@ class Run:
     @property
     def log(self) -> str:
         """Name of its log in the folder."""
-        return f"{name_of(self.number)}.log"
+        return f"{run_name(self.number)}.log"
 
     def as_plan(self) -> Plan:
         return Plan(**self.plan)
@@ -62,18 +62,19 @@ class Session:
     question: Mapping[str, Any]
     runs: list[Run] = field(default_factory=list)
 
-    def of(self, state: str) -> list[Run]:
+    def runs_in(self, state: str) -> list[Run]:
         """The runs in one state."""
         return [run for run in self.runs if run.state == state]
 
     @property
-    def tried(self) -> Tried:
+    def outcomes(self) -> Outcomes:
         """What is known of plans, for advice."""
         timed, ran_out = (
-            [(run.as_plan(), run.seconds, run.log, run.peak) for run in self.of(state)]
+            [Outcome(run.as_plan(), run.seconds, run.log, run.peak) for run in self.runs_in(state)]
             for state in (TIMED, RAN_OUT)
         )
-        return Tried(timed=timed, ran_out=ran_out, failed=[r.as_plan() for r in self.of(FAILED)])
+        failed = [run.as_plan() for run in self.runs_in(FAILED)]
+        return Outcomes(timed=timed, ran_out=ran_out, failed=failed)
 
     @property
     def text(self) -> str:
@@ -83,12 +84,12 @@ class Session:
         return json.dumps(record, allow_nan=False, indent=1) + "\n"
 
 
-def name_of(number: int) -> str:
+def run_name(number: int) -> str:
     """The name of a run, of its launch file and of its log."""
     return f"run-{number:03d}"
 
 
-def resumed(folder: Path, question: Mapping[str, Any]) -> Session:
+def resume_session(folder: Path, question: Mapping[str, Any]) -> Session:
     """The session in a folder, a new one where there is none; InputError where it is of another
     question, or its file is not what plan3d wrote."""
     path = folder / STATE
@@ -98,18 +99,20 @@ def resumed(folder: Path, question: Mapping[str, Any]) -> Session:
         record = parse_json(read_text(path), str(path))
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']}")
-        runs = [_checked(Run(**one), number) for number, one in enumerate(record["runs"], 1)]
-        known = dict(record["question"])
+        runs = [Run(**fields) for fields in record["runs"]]
+        for number, run in enumerate(runs, 1):
+            _check_run(run, number)
+        before = dict(record["question"])
     except (*MALFORMED, InputError) as error:
         raise InputError(f"{path}: is not a session of this version ({error})") from None
-    begun, asked = _stated(known, question), _stated(question, known)
-    for name in {**asked, **begun}:
-        if begun.get(name) != asked.get(name):
-            raise InputError(f"{path}: {_other(name, begun.get(name), asked.get(name))}")
+    was, now = _flat(before, question), _flat(question, before)
+    for name in {**now, **was}:
+        if was.get(name) != now.get(name):
+            raise InputError(f"{path}: {_difference(name, was.get(name), now.get(name))}")
     return Session(question, runs)
 
 
-def _stated(question: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(question: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """What a question states, part by part where it groups them; nothing that `other`, of an older
     version, does not know of."""
     out: dict[str, Any] = {}
@@ -121,7 +124,7 @@ def _stated(question: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, 
     return out
 
 
-def _other(name: str, was: Any, now: Any) -> str:
+def _difference(name: str, was: Any, now: Any) -> str:
     """That a session was begun with something else."""
     begun = f"without {name}" if was is None else f"with {name} {was}"
     wanted = "without" if now is None else now if was is not None else f"with {now}"
@@ -131,14 +134,13 @@ def _other(name: str, was: Any, now: Any) -> str:
     )
 
 
-def _checked(run: Run, number: int) -> Run:
-    """A run as it was read; its names are those that plan3d gives, so that no other file is
-    written or started."""
+def _check_run(run: Run, number: int) -> None:
+    """ValueError for a run that plan3d did not write: its names are those that plan3d gives, so
+    that no other file is written or started."""
     stem, _, ending = run.script.partition(".")
-    names = run.number == number and stem == name_of(number) and ending.isalpha()
+    names = run.number == number and stem == run_name(number) and ending.isalpha()
     timed = isinstance(run.seconds, float) and run.seconds > 0
     peak = run.peak is None or (isinstance(run.peak, float) and 0 < run.peak < math.inf)
     if not (names and peak and run.state in STATES and timed == (run.state == TIMED)):
         raise ValueError(f"run {number} is not whole")
     run.as_plan()
-    return run

@@ -34,7 +34,7 @@ from plan3d.simulator.runs.run_tasks import questions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
-from plan3d.tuning.session import resumed
+from plan3d.tuning.session import resume_session
 
 ROOT = Path(__file__).parents[2]
 
@@ -187,7 +187,7 @@ def _session() -> list[bytes]:
 def _resumed(path: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tune.json").write_bytes(path.read_bytes())
-        resumed(Path(folder), json.loads(_session()[0])["question"])
+        resume_session(Path(folder), json.loads(_session()[0])["question"])
 
 
 def _configs() -> list[bytes]:

@@ -48,7 +48,7 @@ from plan3d.simulator.validation.memory_scores import with_held_out_spreads
 from plan3d.simulator.validation.predict_runs import predict
 from plan3d.simulator.validation.unseen import UnseenRuns
 from plan3d.simulator.workload.model import Model
-from plan3d.tuning.advice import Tried, advise
+from plan3d.tuning.advice import Outcome, Outcomes, advise
 
 SEEDS, MOST = 5, 60
 """Runs of what draws at random, and plans timed at most."""
@@ -263,12 +263,12 @@ class Hidden:
         """Runs of plan3d tune, one plan at a time."""
         timed: list = []
         while len(timed) < 20:
-            advice = advise(self.task, Tried(timed=timed))
-            plan = advice.row(advice.next(1)[0])
+            advice = advise(self.task, Outcomes(timed=timed))
+            plan = advice.plans.take(advice.rows_to_time(1)[0])
             seconds = float(self.log_seconds(plan.table())[0])
             if seconds <= good:
                 return len(timed) + 1
-            timed.append((plan, float(np.exp(seconds)), "run", None))
+            timed.append(Outcome(plan, float(np.exp(seconds)), "run", None))
         return np.inf
 
 

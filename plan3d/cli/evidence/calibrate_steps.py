@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.timed_step import TimedStep
     from plan3d.simulator.uncertainty.timed_steps import StepCalibration
 
-    from ...tuning.steps_to_time import StepsToTime
+    from ...tuning.advice import StepsToTime
 
 NEEDED = ("plan", "seconds")
 SIZES = ("gpus", "global_batch", "sequence")
@@ -122,7 +122,7 @@ def _suggest(args: argparse.Namespace, learned: StepCalibration | None) -> Steps
     """What to time next, of the task of the options."""
     from plan3d.simulator.uncertainty.calibration import calibrated
 
-    from ...tuning.steps_to_time import steps_to_time
+    from ...tuning.advice import steps_to_time
 
     if args.next < 1:
         raise InputError(f"--next {args.next} must be at least 1")

@@ -14,7 +14,7 @@ from ..screen.output import Screen
 if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.timed_steps import StepCalibration
 
-    from ...tuning.steps_to_time import StepsToTime
+    from ...tuning.advice import StepsToTime
 
 PeakRecord: TypeAlias = dict[str, Any]
 """A measured peak with what is predicted of it before and after, in bytes, as JSON holds it."""

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Read the logs that are there, and suggest, or start, the next runs."""
     words = _command(args)
     loop = _loop(args, words)
-    advice = loop.advice()
+    advice = loop.read_logs()
     if advice is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
     _make(loop.folder)
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         else:
             loop.suggest(advice, args.next)
     except KeyboardInterrupt:
-        loop.save(loop.advice())
+        loop.save(loop.read_logs())
         warn(f"interrupted: {loop.folder} holds what was timed; ask again to go on", args.quiet)
         return INTERRUPTED
     if args.json:
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
 def _command(args: argparse.Namespace) -> list[str]:
     """The words of --launch; none where runs are not started."""
-    from ...tuning.runs import PLACE
+    from ...tuning.loop import SCRIPT_PLACE
 
     if args.next < 1:
         raise InputError(f"--next {args.next} must be at least 1")
@@ -79,8 +79,10 @@ def _command(args: argparse.Namespace) -> list[str]:
         words = shlex.split(args.launch)
     except ValueError as error:
         raise InputError(f"--launch: {error}") from None
-    if not any(PLACE in word for word in words):
-        raise InputError(f"--launch needs {PLACE} where the launch file stands: 'bash {PLACE}'")
+    if not any(SCRIPT_PLACE in word for word in words):
+        raise InputError(
+            f"--launch needs {SCRIPT_PLACE} where the launch file stands: 'bash {SCRIPT_PLACE}'"
+        )
     if shutil.which(words[0]) is None:
         raise InputError(f"--launch: there is no program {words[0]!r}")
     return words
@@ -91,9 +93,8 @@ def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
     from plan3d.search.space.constraints import check_choices
 
     from ...launch_files.registry import exporter
-    from ...tuning.loop import WORTH, Loop
-    from ...tuning.runs import command_of
-    from ...tuning.session import resumed
+    from ...tuning.loop import LEAST_GAIN, Loop, command_of
+    from ...tuning.session import resume_session
     from ..arguments import task_arguments
 
     if args.framework is None:
@@ -103,7 +104,7 @@ def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
     check_choices(task, choose)
     folder, headroom = Path(args.logs), args.memory_headroom
 
-    def tell(one: Run) -> None:
+    def announce(one: Run) -> None:
         command = shlex.join(command_of(words, folder / one.script))
         warn(f"{command}: {one.as_plan()}", args.quiet)
 
@@ -111,12 +112,12 @@ def _loop(args: argparse.Namespace, words: list[str]) -> Loop:
         task=task,
         framework=args.framework,
         form=form,
-        session=resumed(folder, _question(task, choose)),
+        session=resume_session(folder, _question(task, choose)),
         folder=folder,
         options={"choose": choose, **({} if headroom is None else {"headroom": headroom})},
-        worth=WORTH if args.worth is None else args.worth,
+        least_gain=LEAST_GAIN if args.worth is None else args.worth,
         write=lambda path, text: write_whole(str(path), "--logs", text),
-        tell=tell,
+        announce=announce,
     )
 
 
@@ -164,8 +165,8 @@ def _record(loop: Loop, advice: Advice) -> dict[str, Any]:
         **views.question_record(loop.task),
         "runs": [_run_record(loop, one) for one in loop.session.runs],
         "best": _best_record(advice),
-        "expected_gain": advice.gain if advice.timed else None,
-        "enough": loop.enough(advice),
+        "expected_gain": advice.expected_gain if advice.timed_count else None,
+        "enough": loop.stop_reason(advice),
     }
 
 
@@ -183,13 +184,13 @@ def _run_record(loop: Loop, one: Run) -> dict[str, Any]:
 
 
 def _best_record(advice: Advice) -> dict[str, Any] | None:
-    if advice.best is None:
+    if advice.best_row is None:
         return None
     return {
-        "plan": advice.row(advice.best).to_dict(),
-        "step_seconds": float(advice.seconds[advice.best]),
-        "probability_fastest": float(advice.choice.probability_fastest[advice.best]),
-        "expected_regret": float(advice.choice.regret[advice.best]),
+        "plan": advice.plans.take(advice.best_row).to_dict(),
+        "step_seconds": float(advice.seconds[advice.best_row]),
+        "probability_fastest": float(advice.choice.probability_fastest[advice.best_row]),
+        "expected_regret": float(advice.choice.regret[advice.best_row]),
     }
 
 
@@ -201,15 +202,16 @@ def _print(screen: Screen, loop: Loop, advice: Advice) -> None:
     screen.lines(views.header(loop.task))
     print()
     screen.table(_table(loop.session))
-    best, enough = _best_record(advice), loop.enough(advice)
-    if best is not None and advice.best is not None:
+    best, enough = _best_record(advice), loop.stop_reason(advice)
+    if best is not None and advice.best_row is not None:
         screen.lines(
             [
-                f"best so far: {advice.row(advice.best)}, {best['step_seconds']:.4g} s a step; "
-                f"of {advice.plans.rows} plans the fastest with probability "
-                f"{best['probability_fastest']:.2f}, expected regret "
+                f"best so far: {advice.plans.take(advice.best_row)}, "
+                f"{best['step_seconds']:.4g} s a step; of {advice.plans.rows} plans the fastest "
+                f"with probability {best['probability_fastest']:.2f}, expected regret "
                 f"{100 * best['expected_regret']:.1f} %",
-                f"learned from {advice.timed} steps: --calibration {loop.folder / CALIBRATION}",
+                f"learned from {advice.timed_count} steps: "
+                f"--calibration {loop.folder / CALIBRATION}",
             ]
         )
     screen.lines(_contradictions(advice))
@@ -217,7 +219,9 @@ def _print(screen: Screen, loop: Loop, advice: Advice) -> None:
         screen.lines([f"enough: {enough}"])
         return
     print()
-    files = [(loop.folder / one.script, loop.folder / one.log) for one in loop.session.of(OPEN)]
+    files = [
+        (loop.folder / one.script, loop.folder / one.log) for one in loop.session.runs_in(OPEN)
+    ]
     screen.section("To run, then ask again", [f"{script}, into {log}" for script, log in files])
 
 

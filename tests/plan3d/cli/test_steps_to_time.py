@@ -7,7 +7,7 @@ import json
 from plan3d import Cluster, Model, Task, find_plans
 from plan3d.cli.main import main
 from plan3d.simulator.plan.plan import Plan
-from plan3d.tuning.steps_to_time import steps_to_time
+from plan3d.tuning.advice import steps_to_time
 
 ASKED = ["--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "8", "--global-batch", "64"]
 TASK = Task(

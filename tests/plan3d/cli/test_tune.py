@@ -21,7 +21,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
 from plan3d.simulator.uncertainty.constants import with_constants
 from plan3d.simulator.workload.model import Model
-from plan3d.tuning.advice import Tried, advise
+from plan3d.tuning.advice import Outcome, Outcomes, advise
 
 TASK = Task(
     Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=16), sequence=2048, global_batch=64
@@ -292,9 +292,9 @@ def test_only_what_plan3d_wrote_is_started(machine, tmp_path, capsys):
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a killed parent ends nothing")
 def test_a_command_ends_when_plan3d_is_killed(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from plan3d.tuning.runs import started; "
+        "import sys; from pathlib import Path; from plan3d.tuning.loop import run_command; "
         "from plan3d.tuning.session import Run; run = Run(1, {}, 'a.sh'); "
-        "started(run, ['sh', '-c', 'echo $$; exec sleep 60'], Path(sys.argv[1]))"
+        "run_command(run, ['sh', '-c', 'echo $$; exec sleep 60'], Path(sys.argv[1]))"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as parent:
         number = _until(lambda: "".join(path.read_text() for path in tmp_path.glob("*.part")))
@@ -315,7 +315,7 @@ def test_an_interrupted_search_gives_no_advice():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        advise(TASK, Tried(), progress=stop)
+        advise(TASK, Outcomes(), progress=stop)
 
 
 def test_a_stalled_run_is_no_step_of_the_others_and_not_the_best():
@@ -326,14 +326,14 @@ def test_a_stalled_run_is_no_step_of_the_others_and_not_the_best():
     plans = [*find_plans(TASK, top=8).plans]
     seconds = [evaluate(true, plan).step_seconds for plan in plans]
     times = [(plans[row], seconds[row] * (3 if row == 1 else 1)) for row in (0, 1, 3)]
-    timed = [(plan, took, f"run {at}", None) for at, (plan, took) in enumerate(times)]
-    advice = advise(TASK, Tried(timed=timed), choose={})
+    timed = [Outcome(plan, took, f"run {at}", None) for at, (plan, took) in enumerate(times)]
+    advice = advise(TASK, Outcomes(timed=timed), choose={})
     assert advice.learned.contradicting_steps == [1]
     off = [
-        advice.seconds[row] / evaluate(true, advice.row(row)).step_seconds
-        for row in range(advice.timed, advice.plans.rows)
+        advice.seconds[row] / evaluate(true, advice.plans.take(row)).step_seconds
+        for row in range(advice.timed_count, advice.plans.rows)
     ]
     assert np.abs(np.log(off)).max() < 0.1
-    assert advice.best == int(np.argmin([took for _, took in times]))
-    assert advice.seconds[: advice.timed] == pytest.approx([took for _, took in times])
-    assert advice.choice.regret[advice.best] < 0.15
+    assert advice.best_row == int(np.argmin([took for _, took in times]))
+    assert advice.seconds[: advice.timed_count] == pytest.approx([took for _, took in times])
+    assert advice.choice.regret[advice.best_row] < 0.15

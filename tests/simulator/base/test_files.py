@@ -34,7 +34,7 @@ OPENS = {
     ("plan3d/__main__.py", "open"): "the stream that the shell closed",
     ("plan3d/cli/main.py", "os.open"): "the stream that the reader closed",
     ("plan3d/cli/screen/output.py", "open"): "whether a file can be written",
-    ("plan3d/tuning/runs.py", "open"): "writes a log",
+    ("plan3d/tuning/loop.py", "open"): "writes a log",
     ("search/whatif/sweep_file.py", "open"): "adds a row",
     ("simulator/calibration/readers/files.py", "read_text"): "the text of nccl-tests",
     ("simulator/calibration/measure/rowfile.py", "open"): "adds a row",
