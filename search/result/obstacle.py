@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.units import GIB
-from plan3d.simulator.reporting.host_report import needs
+from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.step.costs import Costs
 
 if TYPE_CHECKING:
@@ -44,5 +44,5 @@ def _excess(result: SearchResult, smallest: Costs) -> str:
 def _host_excess(smallest: Costs) -> str:
     return (
         f"no plan fits on its host: a node of the smallest on a GPU ({smallest.plans.take(0)}) "
-        f"needs {needs(smallest)}"
+        f"needs {host_needs(smallest)}"
     )

@@ -17,7 +17,6 @@ from ..step.costs_tables import number_format, plan_fields
 from ..step.evaluate import by_stage
 from ..uncertainty.forecast import step_interval
 from ..uncertainty.memory import fit_sentence, probability_fits, verdict
-from .host_report import host_record
 from .why import assumptions, layers_per_rank
 
 STAGES_SHOWN = 16
@@ -61,6 +60,27 @@ def plan_record(
         "provenance": time_provenance(costs),
         "assumptions": assumptions(costs),
     }
+
+
+def host_record(costs: Costs) -> dict[str, dict[str, float]]:
+    """Bytes of host memory, and of drives, of the fullest node; nothing where none is used."""
+    if not costs.uses_host:
+        return {}
+    out = {"host_memory_bytes": {"total": costs.node_bytes, "capacity": costs.node_capacity}}
+    if costs.swaps:
+        out["nvme_bytes"] = {"total": costs.nvme_bytes, "capacity": costs.nvme_capacity}
+    return out
+
+
+def host_needs(costs: Costs) -> str:
+    """What the fullest node needs of its memory, or of its drives where they are scarcer."""
+    drives = costs.swaps and costs.nvme_bytes / costs.nvme_capacity > (
+        costs.node_bytes / costs.node_capacity
+    )
+    used, there = costs.node_bytes, costs.node_capacity
+    if drives:
+        used, there = costs.nvme_bytes, costs.nvme_capacity
+    return f"{used / GIB:,.1f} of its {there / GIB:,.1f} GiB{' of NVMe' * bool(drives)}"
 
 
 def training_record(

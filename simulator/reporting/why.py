@@ -7,6 +7,7 @@ everything that keeps a GPU from it; the shares add up to one. For a few rows, n
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..analysis import grid_traffic
@@ -16,7 +17,7 @@ from ..analysis.time_breakdown import LABELS as LOSSES
 from ..analysis.traffic import traffic_sentences
 from ..base.units import format_bytes, format_flops
 from ..hardware.cluster import Cluster
-from ..hardware.host import copy_rate
+from ..hardware.host import COPIED, STEPPED, copy_rate, host_of, node_gpus, update_rate
 from ..hardware.profile_changes import USER
 from ..hardware.profile_file import TableFile
 from ..pipeline.schedule import Placement
@@ -30,7 +31,6 @@ from ..step.ranks import chunk_sizes
 from ..task import Task
 from ..uncertainty.learned import has_fitted_rates
 from ..workload.model import padded_vocabulary
-from .host_report import about_the_host, host_sentence
 
 LABELS = {
     "peak": LOSSES["ideal"],
@@ -39,10 +39,10 @@ LABELS = {
 }
 """What a GPU-second goes to; the keys of loss_shares()."""
 
-SMALL = 0.005
-"""Shares of a step below this are not worth a word."""
-WORTH_A_SENTENCE = 0.02
-
+LEAST_SHARE = 0.005
+"""Share of a step below which a cause is not listed."""
+LEAST_SENTENCE_SHARE = 0.02
+"""Share of a step from which a cause has a sentence."""
 
 NEEDS_AMPERE = ("megatron", "nanotron", "deepspeed")
 """Frameworks whose attention is FlashAttention 2."""
@@ -75,6 +75,38 @@ def loss_shares(costs: Costs) -> dict[str, float]:
     return {"peak": peak, "kernels": kernels, **share}
 
 
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One thing that keeps a GPU from the model's arithmetic at peak."""
+
+    name: str
+    """A key of LABELS."""
+    share: float
+    """Of the step; below zero where it saves time."""
+    settings: str
+    """What it comes from, in words for one line: 'bubble: pp=4, 16 micro-batches'; may be ''."""
+    sentence: str
+    """The same as a sentence with what would change it; may be ''."""
+
+    @property
+    def label(self) -> str:
+        """The name as people read it."""
+        return LABELS[self.name]
+
+
+def step_causes(costs: Costs, least: float = LEAST_SHARE) -> list[Cause]:
+    """Causes of one plan's step with a share of at least `least`, the largest first."""
+    costs = costs.row()
+    plan, shares = costs.plans.take(0), loss_shares(costs)
+    del shares["peak"]
+    out = []
+    for name, share in sorted(shares.items(), key=lambda item: -abs(item[1])):
+        if abs(share) >= least:
+            words = _CAUSES[name](costs, plan, _percent(share)) if name in _CAUSES else ("", "")
+            out.append(Cause(name, share, *words))
+    return out
+
+
 def why(costs: Costs) -> list[str]:
     """Where the GPU time of one plan goes, the largest losses and what would change them.
 
@@ -85,20 +117,19 @@ def why(costs: Costs) -> list[str]:
     True
     """
     costs = costs.row()
-    shares = loss_shares(costs)
+    causes = step_causes(costs)
     rate = format_flops(costs.model_flops_per_second)
     dense = f"{format_flops(costs.peak_flops)} ({number_format(costs.plans)}, dense)"
-    losses = sorted(shares.items(), key=lambda item: -abs(item[1]))
-    spent = [f"{LABELS[n]} {_percent(s)}" for n, s in losses if abs(s) >= SMALL and n != "peak"]
-    out = [
+    spent = [f"{cause.label} {_percent(cause.share)}" for cause in causes]
+    large = [c.sentence for c in causes if c.share >= LEAST_SENTENCE_SHARE and c.sentence]
+    return [
         f"MFU {_percent(costs.mfu)}: {rate} of {dense} per GPU; the rest of each GPU-second goes "
         f"to {', '.join(spent)}.",
         _kernel_sentence(costs),
+        *large[:3],
+        _memory_sentence(costs),
+        *([_host_sentence(costs)] if costs.uses_host else []),
     ]
-    plan = costs.plans.take(0)
-    large = [n for n, s in losses if s >= WORTH_A_SENTENCE and n in _SENTENCES]
-    out += [_SENTENCES[name](costs, plan, _percent(shares[name])) for name in large[:3]]
-    return [*out, _memory_sentence(costs), *([host_sentence(costs)] if costs.uses_host else [])]
 
 
 def _percent(share: float) -> str:
@@ -106,14 +137,20 @@ def _percent(share: float) -> str:
 
 
 def _kernel_sentence(costs: Costs) -> str:
-    compute = {n: s for n, s in costs.compute_seconds.items() if n != "recompute"}
-    total = sum(compute.values())
-    reached = costs.mfu * costs.step_seconds / total
+    """How fast kernels do the model's arithmetic, whatever share of the step they lose."""
+    compute, total, reached = _kernels(costs)
     parts = [f"{name.replace('_', '-')} {_percent(s / total)}" for name, s in compute.items()]
     return (
         f"Kernels do the model's arithmetic at {_percent(reached)} of peak; their time is "
         f"{', '.join(parts)}."
     )
+
+
+def _kernels(costs: Costs) -> tuple[dict[str, float], float, float]:
+    """Seconds of kernels by class without recompute, their sum, and the share of peak reached."""
+    compute = {n: s for n, s in costs.compute_seconds.items() if n != "recompute"}
+    total = sum(compute.values())
+    return compute, total, costs.mfu * costs.step_seconds / total
 
 
 def _memory_sentence(costs: Costs) -> str:
@@ -128,47 +165,86 @@ def _memory_sentence(costs: Costs) -> str:
     )
 
 
-def _recompute(costs: Costs, plan: Plan, share: str) -> str:
+def _host_sentence(costs: Costs) -> str:
+    """What one plan keeps on the host, and what is left there."""
+    plan, share = costs.plans.take(0), 1 - costs.host_share
+    left = (
+        f"{100 * share:.1f} % are left" if share >= 0 else f"it has {-100 * share:.1f} % too little"
+    )
+    weights = f", {plan.offload_parameters} % of the weights" * (plan.offload_parameters > 0)
+    drives = ""
+    if plan.nvme:
+        what = spell("nvme", plan.nvme).replace("both", "both optimizer and weights")
+        drives = f" On its drives ({what}): {format_bytes(costs.nvme_bytes)}."
+    return (
+        f"The host updates {plan.offload_optimizer} % of the parameters and holds "
+        f"{plan.offload_activations} % of the kept activations{weights}: "
+        f"{format_bytes(costs.node_bytes)} of {format_bytes(costs.node_capacity)} of a node; "
+        f"{left}.{drives}"
+    )
+
+
+def _kernel_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+    compute, total, reached = _kernels(costs)
+    largest = max(compute, key=lambda name: compute[name])
+    part = 100 * compute[largest] / total
+    return (
+        f"kernels: {100 * reached:.0f} % of peak while they run, {part:.0f} % of it {largest}",
+        "",
+    )
+
+
+def _recompute_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     mode = spell("recompute", plan.recompute)
-    return f"Recompute ({mode}) costs {share} of the step and buys activation memory."
+    return (
+        f"recompute={mode} buys activation memory",
+        f"Recompute ({mode}) costs {share} of the step and buys activation memory.",
+    )
 
 
-def _tensor(costs: Costs, plan: Plan, share: str) -> str:
+def _tensor_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     fast = costs.task.cluster.fast
     where = f"inside {fast.name}" if plan.tp <= fast.gpus else f"beyond {fast.name}"
     hidden = "after overlap" if plan.overlap_tp else "not overlapped"
-    return f"Tensor parallelism of {plan.tp} communicates {share} of the step, {where}, {hidden}."
+    return (
+        f"tensor parallelism: tp={plan.tp}, {hidden}",
+        f"Tensor parallelism of {plan.tp} communicates {share} of the step, {where}, {hidden}.",
+    )
 
 
-def _bubble(costs: Costs, plan: Plan, share: str) -> str:
+def _bubble_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
     return (
+        f"bubble: pp={plan.pp}, {batches:,} micro-batches, virtual_stages={plan.virtual_stages}",
         f"The pipeline bubble is {share}: pp = {plan.pp} with {batches} micro-batches and "
-        f"{plan.virtual_stages} virtual stages; more of either shrinks it."
+        f"{plan.virtual_stages} virtual stages; more of either shrinks it.",
     )
 
 
-def _data(costs: Costs, plan: Plan, share: str) -> str:
-    hidden = "after overlap" if plan.overlap_grad_reduce else "without overlap"
+def _data_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+    ranks, overlapped = plan.dp * plan.cp, plan.overlap_grad_reduce
     copies = " and both copies of the model" if model_copies(plan.schedule) > 1 else ""
     return (
-        f"Synchronising gradients and weights over dp x cp = {plan.dp * plan.cp} ranks{copies} "
-        f"shows {share} of the step {hidden} (zero = {plan.zero})."
+        f"data parallelism: {ranks:,} ranks, zero={plan.zero}, "
+        f"{'after overlap' if overlapped else 'not overlapped'}",
+        f"Synchronising gradients and weights over dp x cp = {ranks} ranks{copies} shows {share} "
+        f"of the step {'after' if overlapped else 'without'} overlap (zero = {plan.zero}).",
     )
 
 
-def _expert(costs: Costs, plan: Plan, share: str) -> str:
+def _expert_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     fast = costs.task.cluster.fast.gpus
     where = "within" if plan.ep * plan.etp <= fast else "beyond"
     return (
+        f"experts: all-to-alls over ep={plan.ep}, {fast} GPUs are fast-linked",
         f"The experts' all-to-alls over ep = {plan.ep} take {share} of the step, {where} "
-        f"{fast} fast-linked GPUs."
+        f"{fast} fast-linked GPUs.",
     )
 
 
-def _host(costs: Costs, plan: Plan, share: str) -> str:
+def _host_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     rate = copy_rate(costs.task.cluster)
-    return (
+    return "", (
         f"Copies to and from the host show {share} of the step, beyond the compute that they hide "
         f"behind: {rate / 1e9:.3g} GB/s each way a GPU."
     )
@@ -181,25 +257,27 @@ _ENDS = {
 }
 
 
-def _imbalance(costs: Costs, plan: Plan, share: str) -> str:
+def _imbalance_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     place = Placement(int(placement(plan.schedule)))
     layers = layers_per_rank(costs.task, plan)
     held = f"{min(layers)} to {max(layers)}" if min(layers) < max(layers) else f"{min(layers)}"
-    return (
+    return "", (
         f"The slowest rank works {share} of the step longer than the mean: ranks hold {held} "
         f"layers, {_ENDS[place]}."
     )
 
 
-_SENTENCES: dict[str, Callable[[Costs, Plan, str], str]] = {
-    "recompute": _recompute,
-    "tensor_comm": _tensor,
-    "bubble": _bubble,
-    "data_comm": _data,
-    "expert_comm": _expert,
-    "host_comm": _host,
-    "imbalance": _imbalance,
+_CAUSES: dict[str, Callable[[Costs, Plan, str], tuple[str, str]]] = {
+    "kernels": _kernel_cause,
+    "recompute": _recompute_cause,
+    "tensor_comm": _tensor_cause,
+    "bubble": _bubble_cause,
+    "data_comm": _data_cause,
+    "expert_comm": _expert_cause,
+    "host_comm": _host_cause,
+    "imbalance": _imbalance_cause,
 }
+"""Settings and sentence of a cause, by its name."""
 
 
 def provenance_counts(cluster: Cluster) -> dict[str, int]:
@@ -227,21 +305,21 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
     """What the numbers of one plan rest on."""
     task, plan = costs.task, costs.plans.take(row)
     out = [
-        _timed(task),
+        _interval_basis(task),
         provenance_line(task.cluster),
         provenance_sentence(time_provenance(costs, row)),
-        *_about_layers(task),
-        *about_old_gpus(task),
-        *(about_the_host(costs) if costs.uses_host else []),
+        *_layer_table_assumptions(task),
+        *old_gpu_warnings(task),
+        *(_host_assumptions(costs) if costs.uses_host else []),
         f"software profile {task.software.name}: {task.software.title}",
         "MFU counts whole-window attention (causal: half, as Megatron-LM logs it) and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
     out += grid_traffic.grid_sentences(costs, row)
-    return out + traffic_sentences(costs, row) + _about_the_model(task, plan)
+    return out + traffic_sentences(costs, row) + _model_assumptions(task, plan)
 
 
-def about_old_gpus(task: Task) -> list[str]:
+def old_gpu_warnings(task: Task) -> list[str]:
     """What a stack counts on that GPUs before Ampere, which have no bf16, do not run. Sources:
     FlashAttention 2 and Transformer Engine, requirements; PyTorch has kernels of its own there."""
     old = "bf16" not in task.cluster.accelerator.peak and task.model.kinds
@@ -253,7 +331,23 @@ def about_old_gpus(task: Task) -> list[str]:
     ]
 
 
-def _timed(task: Task) -> str:
+def _host_assumptions(costs: Costs) -> list[str]:
+    """What copies and updates on the host rest on."""
+    cluster, keys = costs.task.cluster, ("host.link_bandwidth", "host.memory_bandwidth")
+    measured = all(cluster.provenance[key].measured for key in keys)
+    copies, updates = copy_rate(cluster), update_rate(cluster) * node_gpus(cluster)
+    host, drives = host_of(cluster), ""
+    if costs.swaps and host.nvme_read and host.nvme_write:
+        rates = f"{host.nvme_read / 1e9:.3g} and {host.nvme_write / 1e9:.3g} GB/s a node"
+        drives = f"; drives read and write at {rates}, not beside the update"
+    return [
+        f"host ({'measured' if measured else 'datasheet'}): copies at {copies / 1e9:.3g} GB/s each "
+        f"way a GPU, {100 * COPIED:.0f} % of its share of a link; updates at "
+        f"{updates / 1e9:.3g} GB/s a node, {100 * STEPPED:.0f} % of its memory bandwidth{drives}"
+    ]
+
+
+def _interval_basis(task: Task) -> str:
     """What the interval rests on."""
     if task.calibration:
         steps = task.calibration.steps
@@ -262,14 +356,13 @@ def _timed(task: Task) -> str:
     return f"uncalibrated: the interval is that of four of five runs of a stack that {known}"
 
 
-def _about_layers(task: Task) -> list[str]:
-    """Whether times of whole layers are used, or lie beside the profile for other stacks."""
-    tables = task.cluster.accelerator.layer_tables
-    if task.software.label in tables:
-        entry = tables[task.software.label]
-        where = entry.path if isinstance(entry, TableFile) else "a table"
-        return [f"times of whole 16-bit layers from {Path(where).name}"]
-    return []
+def _layer_table_assumptions(task: Task) -> list[str]:
+    """Whether times of whole layers of the stack are used."""
+    entry = task.cluster.accelerator.layer_tables.get(task.software.label)
+    if entry is None:
+        return []
+    where = entry.path if isinstance(entry, TableFile) else "a table"
+    return [f"times of whole 16-bit layers from {Path(where).name}"]
 
 
 def _routing(task: Task) -> str:
@@ -279,7 +372,7 @@ def _routing(task: Task) -> str:
     return f"the busiest rank of experts gets {imbalance:g} times the mean of tokens"
 
 
-def _about_the_model(task: Task, plan: Plan) -> list[str]:
+def _model_assumptions(task: Task, plan: Plan) -> list[str]:
     out = [
         f"{part} of the model is left out: its weights, memory and time"
         for part in task.model.left_out

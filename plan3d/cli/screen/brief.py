@@ -114,7 +114,7 @@ def asked(task: Task, precision: str) -> Items:
             ("beware", f"{part} of the model is left out: its weights, memory and time")
             for part in model.left_out
         ),
-        *(("beware", line) for line in why.about_old_gpus(task)),
+        *(("beware", line) for line in why.old_gpu_warnings(task)),
     ]
 
 
@@ -174,7 +174,7 @@ def reasons(costs: Costs) -> Items:
     one = costs.row()
     rate, peak = format_flops(one.model_flops_per_second).split()[0], format_flops(one.peak_flops)
     shares = sorted(why.loss_shares(one).items(), key=lambda item: -abs(item[1]))
-    lost = [(name, s) for name, s in shares if name != "peak" and abs(s) >= why.SMALL]
+    lost = [(name, s) for name, s in shares if name != "peak" and abs(s) >= why.LEAST_SHARE]
     largest = ", ".join(f"{why.LABELS[name]} {100 * share:.1f} %" for name, share in lost[:2])
     of = f"{rate} of {peak} a GPU ({number_format(one.plans)}, dense)"
     caused = [line for name, _ in lost if (line := _cause(name, one))]

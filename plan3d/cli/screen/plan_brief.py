@@ -8,7 +8,7 @@ from typing import Any
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
 from plan3d.simulator.reporting import report
-from plan3d.simulator.reporting.host_report import needs
+from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.step.costs import Costs
 
 from . import brief
@@ -73,4 +73,4 @@ def _rank(stage: dict[str, Any]) -> tuple[str, ...]:
 
 def _host(costs: Costs) -> str:
     """What the fullest node holds of what the GPUs gave away."""
-    return f"a node needs {needs(costs)}"
+    return f"a node needs {host_needs(costs)}"

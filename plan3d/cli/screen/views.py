@@ -21,7 +21,7 @@ from plan3d.simulator.base.units import (
 from plan3d.simulator.plan.fields import BY_RUN
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
-from plan3d.simulator.reporting.host_report import needs
+from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.reporting.why import loss_shares, provenance_counts, provenance_line
 from plan3d.simulator.runs.nearest_run import nearest_run
 from plan3d.simulator.step import costs_tables
@@ -260,7 +260,7 @@ def verdict(costs: Costs) -> str:
             f"{costs.margin / GIB:.1f} GiB left on the fullest rank"
         )
     if costs.margin >= 0:
-        return f"DOES NOT FIT ON THE HOST: a node needs {needs(costs)}"
+        return f"DOES NOT FIT ON THE HOST: a node needs {host_needs(costs)}"
     return f"DOES NOT FIT: {-costs.margin / GIB:.1f} GiB too much on rank {costs.worst_rank}"
 
 
