@@ -36,6 +36,7 @@ from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.stages import Stages
+from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 from ..result.tolerances import ROUNDING
@@ -109,10 +110,14 @@ class _LeastLayerCosts:
     placement_known: bool
     """Whether it is known which kinds of layers a rank holds."""
 
-    def __call__(self, task: Any, recipe: Recipe, s: Strategy) -> LayerCosts:
+    def __call__(self, task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
+        columns_of_fields = [
+            [np.full_like(s.tp, value) for value in values] for values in self.values.values()
+        ]
+        layer_costs = layer_cost_function(task.model)
         every = [
-            layer_cost_function(task.model)(task, recipe, replace(s, **self._columns(s, values)))
-            for values in product(*self.values.values())
+            layer_costs(task, recipe, replace(s, **dict(zip(self.values, columns, strict=True))))
+            for columns in product(*columns_of_fields)
         ]
         table = np.minimum.reduce([costs.table for costs in every])
         working = np.minimum.reduce([costs.working_set for costs in every])
@@ -125,11 +130,6 @@ class _LeastLayerCosts:
                 for of_kind in (working, units, boundary)
             )
         return LayerCosts(table, working, units, boundary)
-
-    def _columns(self, s: Strategy, values: tuple[int, ...]) -> dict[str, Value]:
-        return {
-            name: np.full_like(s.tp, value) for name, value in zip(self.values, values, strict=True)
-        }
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Relaxation:
         return {name: self._values(name) for name in names}
 
     def _values(self, name: str) -> tuple[int, ...]:
-        """The values of an axis; of one that follows from others, those it may come to have."""
+        """The values of an axis; both of a switch that follows from other fields."""
         values = self.space.axes[name]
         return (0, 1) if AUTO in values else values
 
@@ -176,9 +176,14 @@ class Relaxation:
         return self.known_fields >= set(END_FIELDS) and len(task.model.kinds) == 1 and not cut
 
     @property
+    def layers_known(self) -> bool:
+        """Whether all fields that a layer can see are known."""
+        return not self.open_values
+
+    @property
     def stages_known(self) -> bool:
         """Whether stages are known in full; what synchronises them may not be."""
-        return self.placement_known and not self.open_values
+        return self.placement_known and self.layers_known
 
     def bounds(self, columns: Mapping[str, Any], length: int) -> PlanBounds:
         """Bounds of each row, the best over the precisions and optimizers that it may have."""

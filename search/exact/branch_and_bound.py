@@ -13,7 +13,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,25 +26,24 @@ from ..result.objective import objective as objective_of
 from ..result.options import Deadline, SearchOptions
 from ..result.search_record import SearchRecord
 from ..result.search_result import SearchResult
-from ..space.space import Level, Space, levels, table
+from ..space.space import Level, PartialPlans, Space, levels
 from .bounds import LAYER_FIELDS, PLACEMENT_FIELDS, SIZE_FIELDS, PlanBounds, Relaxation
 
-FIRST_PIECE = 64
+FIRST_BOX = 64
 """Partial plans of the first box of a split; each next box is twice as large: the best few soon
 give a ranking to compare with, the many others are bounded together."""
-PIECE = 8192
+LARGEST_BOX = 8192
 """Partial plans of the largest box."""
-NAMES = tuple(f"bound: {name}" for name in PlanBounds._fields)
-"""Reasons why partial plans are dropped; a box carries its bounds in columns of these names."""
-MEMORY = NAMES[-1]
-
-
-ORDER = tuple(dict.fromkeys((*SIZE_FIELDS, *LAYER_FIELDS, *PLACEMENT_FIELDS, *EXPANSION)))
+BOUND_NAMES = tuple(f"bound: {name}" for name in PlanBounds._fields)
+"""Reasons why partial plans are pruned; a box carries its bounds in columns of these names."""
+STEP_BOUND, MEMORY_BOUND = BOUND_NAMES[-2:]
+"""The tightest bound of the step, and that of memory."""
+AXIS_ORDER = tuple(dict.fromkeys((*SIZE_FIELDS, *LAYER_FIELDS, *PLACEMENT_FIELDS, *EXPANSION)))
 """Axes from the outermost in: what a layer costs is bounded before layers are placed."""
 
 
-class _Least(NamedTuple):
-    """What an objective reads of a plan, as lower bounds."""
+class _ScoredBounds(NamedTuple):
+    """Lower bounds of what an objective reads of a plan."""
 
     step: Value
     memory_total: Value
@@ -55,158 +54,151 @@ class _Least(NamedTuple):
 class _Box:
     """Partial plans of equal depth."""
 
-    least: float
+    bound: float
     """Lower bound of the objective of all of them."""
-    order: int
+    turn: int
     """Ties: the youngest first."""
     depth: int = field(compare=False)
-    columns: dict[str, Any] = field(compare=False)
-    length: int = field(compare=False)
+    plans: PartialPlans = field(compare=False)
 
 
 class _Tree:
-    """Boxes that wait, what was pruned, and the plans costed so far."""
+    """Boxes to be split, candidates pruned by each bound, and the plans costed so far."""
 
     def __init__(self, space: Space, options: SearchOptions) -> None:
         self.space, self.options = space, options
-        self.seen = SearchRecord(space.task, options)
+        self.record = SearchRecord(space.task, options)
         self.score = objective_of(options.objective)
-        self.pruned: Counter[str] = Counter()
+        self.pruned_by_bound: Counter[str] = Counter()
         self.threshold = np.inf
         """Score of the last plan of a full ranking: what another must beat."""
-        self.walk = levels(space, ORDER)
-        self.relaxations = dict(_relaxations(space, self.walk))
-        self.waiting: list[_Box] = []
-        self.current: _Box | None = None
+        self.levels = levels(space, AXIS_ORDER)
+        self.relaxations = dict(_relaxations(space, self.levels))
+        self.queue: list[_Box] = []
+        self.box_in_progress: _Box | None = None
         """The box that is being split."""
-        self.pushed = 0
+        self.boxes_pushed = 0
         space.removed_by_rule.clear()
-        self._push(0, {**space.constants, **{name: np.zeros(1) for name in NAMES}}, 1)
+        unbounded = {name: np.zeros(1) for name in BOUND_NAMES}
+        self._push(0, PartialPlans({**space.root.columns, **unbounded}, 1))
 
     @property
     def bound(self) -> float:
-        """What no plan of the space that fits scores below, as far as it is known."""
-        best = self.seen.best.least
-        left = [box.least for box in (self.current, *self.waiting[:1]) if box]
-        return min([best, *left])
+        """Lower bound of the score of every plan of the space that fits."""
+        boxes = [box for box in (self.box_in_progress, *self.queue[:1]) if box]
+        return min([self.record.best.least, *(box.bound for box in boxes)])
 
     @property
-    def promising(self) -> bool:
+    def may_improve(self) -> bool:
         """Whether a box may hold a plan of the ranking."""
-        return bool(self.waiting) and self.waiting[0].least <= self.threshold
+        return bool(self.queue) and self.queue[0].bound <= self.threshold
 
     def split(self) -> None:
         """Split the most promising box."""
-        self.current = heapq.heappop(self.waiting)
-        self._descend(self.current)
-        self.current = None
+        self.box_in_progress = heapq.heappop(self.queue)
+        self._descend(self.box_in_progress)
+        self.box_in_progress = None
 
     def result(self) -> SearchResult:
-        """What was found; of a complete search, what waits is pruned: its least bound says that
-        nothing there is better."""
-        if self.seen.complete:
-            for box in self.waiting:
-                self._count(box.depth, box.columns, np.ones(box.length, bool))
-            self.waiting.clear()
+        """The ranking; boxes that a complete search leaves are pruned, as the least of their bounds
+        is above the ranking."""
+        if self.record.complete:
+            for box in self.queue:
+                self._count_pruned(box.depth, box.plans, np.ones(box.plans.rows, bool))
+            self.queue.clear()
         removed = dict(self.space.removed_by_rule.most_common())
-        result = self.seen.result("branch-and-bound", self.space.candidates, removed)
-        result.counts.removed |= {name: self.pruned[name] for name in NAMES if self.pruned[name]}
+        result = self.record.result("branch-and-bound", self.space.candidates, removed)
+        pruned = {name: self.pruned_by_bound[name] for name in BOUND_NAMES}
+        result.counts.removed |= {name: count for name, count in pruned.items() if count}
         return result
 
     def _descend(self, box: _Box) -> None:
         """Take the axes of a box until bounds are due, or cost its plans."""
-        depth = box.depth
-        columns, length = self._alive(depth, box.columns, box.length)
-        while length and depth < len(self.walk):
-            columns, length = self.space.grow(columns, length, self.walk[depth])
+        depth, plans = box.depth, self._prune(box.depth, box.plans)
+        while plans.rows and depth < len(self.levels):
+            plans = self.space.grow(plans, self.levels[depth])
             depth += 1
-            if length and depth in self.relaxations:
-                columns = self._bounded(depth, columns, length)
-                self._divide(depth, *self._alive(depth, columns, length))
+            if plans.rows and depth in self.relaxations:
+                plans = self._tighten(depth, plans)
+                self._push_in_boxes(depth, self._prune(depth, plans))
                 return
-            if length > PIECE and depth < len(self.walk):
-                self._divide(depth, columns, length)
+            if plans.rows > LARGEST_BOX and depth < len(self.levels):
+                self._push_in_boxes(depth, plans)
                 return
-        if length:
-            self._cost(columns, length)
+        if plans.rows:
+            self._cost(plans)
 
-    def _bounded(self, depth: int, columns: dict[str, Any], length: int) -> dict[str, Any]:
+    def _tighten(self, depth: int, plans: PartialPlans) -> PartialPlans:
         """The rows with better bounds, never below those of the box they come from."""
-        bounds = self.relaxations[depth].bounds(columns, length)
-        least = (np.maximum(columns[n], b) for n, b in zip(NAMES, bounds, strict=True))
-        return {**columns, **dict(zip(NAMES, least, strict=True))}
+        bounds = self.relaxations[depth].bounds(*plans)
+        tighter = {
+            name: np.maximum(plans.columns[name], bound)
+            for name, bound in zip(BOUND_NAMES, bounds, strict=True)
+        }
+        return PartialPlans({**plans.columns, **tighter}, plans.rows)
 
-    def _cost(self, columns: dict[str, Any], length: int) -> None:
+    def _cost(self, plans: PartialPlans) -> None:
         """Cost complete plans as far as the budget goes; the others wait."""
         budget = self.options.budget
-        left = length if budget is None else budget - self.seen.counts.evaluated
-        if left < length:
-            self._push(len(self.walk), _rows(columns, slice(left, length)), length - left)
-            columns, length = _rows(columns, slice(0, left)), left
-        plans = table(columns, length)
-        alike = np.lexsort([getattr(plans, name) for name in reversed(DISTINCT)])
-        self.seen.add(plans.take(alike))
-        self.threshold = self.seen.best.threshold
+        left = plans.rows if budget is None else budget - self.record.counts.evaluated
+        if left < plans.rows:
+            self._push(len(self.levels), plans.span(left, plans.rows))
+            plans = plans.span(0, left)
+        table = plans.table()
+        alike = np.lexsort([getattr(table, name) for name in reversed(DISTINCT)])
+        self.record.add(table.take(alike))
+        self.threshold = self.record.best.threshold
 
-    def _least(self, columns: dict[str, Any]) -> Value:
+    def _scores(self, plans: PartialPlans) -> Value:
         """Lower bound of the objective of each row."""
-        return self.score(_Least(columns[NAMES[-2]], columns[MEMORY], self.space.task))
+        step, memory = plans.columns[STEP_BOUND], plans.columns[MEMORY_BOUND]
+        return self.score(_ScoredBounds(step, memory, self.space.task))
 
-    def _alive(
-        self, depth: int, columns: dict[str, Any], length: int
-    ) -> tuple[dict[str, Any], int]:
-        """The rows that may still hold a plan of the ranking."""
-        dead = (self._least(columns) > self.threshold) | (columns[MEMORY] > self.options.limit)
-        if dead.any():
-            self._count(depth, columns, dead)
-            columns = _rows(columns, np.flatnonzero(~dead))
-            length -= int(np.count_nonzero(dead))
-        return columns, length
+    def _prune(self, depth: int, plans: PartialPlans) -> PartialPlans:
+        """The rows whose bounds allow a plan of the ranking; the others are counted."""
+        large = plans.columns[MEMORY_BOUND] > self.options.limit
+        dead = large | (self._scores(plans) > self.threshold)
+        if not dead.any():
+            return plans
+        self._count_pruned(depth, plans, dead)
+        return plans.take(np.flatnonzero(~dead))
 
-    def _count(self, depth: int, columns: dict[str, Any], dead: Mask) -> None:
-        """Add up the candidates below dropped rows, by the first bound that drops them."""
-        inner = self.walk[depth - 1].completions if depth else self.space.candidates
-        for name in NAMES:
-            least = _Least(columns[name], columns[MEMORY], self.space.task)
-            worse = self.score(least) > self.threshold
-            by_this = dead & (worse if name != MEMORY else True)
-            self.pruned[name] += int(np.count_nonzero(by_this)) * inner
+    def _count_pruned(self, depth: int, plans: PartialPlans, dead: Mask) -> None:
+        """Add up the completions of pruned rows, by the first bound that prunes them."""
+        completions = self.levels[depth - 1].completions if depth else self.space.candidates
+        memory = plans.columns[MEMORY_BOUND]
+        for name in BOUND_NAMES:
+            bounds = _ScoredBounds(plans.columns[name], memory, self.space.task)
+            worse = self.score(bounds) > self.threshold
+            by_this = dead & (worse if name != MEMORY_BOUND else True)
+            self.pruned_by_bound[name] += int(np.count_nonzero(by_this)) * completions
             dead = dead & ~by_this
 
-    def _divide(self, depth: int, columns: dict[str, Any], length: int) -> None:
-        """Put rows aside in boxes, the best together."""
-        columns = _rows(columns, np.argsort(self._least(columns), kind="stable"))
-        at, size = 0, FIRST_PIECE
-        while at < length:
-            stop = min(at + size, length)
-            self._push(depth, _rows(columns, slice(at, stop)), stop - at)
-            at, size = stop, min(2 * size, PIECE)
+    def _push_in_boxes(self, depth: int, plans: PartialPlans) -> None:
+        """Queue rows in boxes, the best together."""
+        plans = plans.take(np.argsort(self._scores(plans), kind="stable"))
+        start, size = 0, FIRST_BOX
+        while start < plans.rows:
+            self._push(depth, plans.span(start, start + size))
+            start, size = start + size, min(2 * size, LARGEST_BOX)
 
-    def _push(self, depth: int, columns: dict[str, Any], length: int) -> None:
-        self.pushed += 1
-        least = float(self._least(columns).min())
-        heapq.heappush(self.waiting, _Box(least, -self.pushed, depth, columns, length))
+    def _push(self, depth: int, plans: PartialPlans) -> None:
+        self.boxes_pushed += 1
+        bound = float(self._scores(plans).min())
+        heapq.heappush(self.queue, _Box(bound, -self.boxes_pushed, depth, plans))
 
 
 def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxation]]:
-    """The depths at which more is known of a plan's stages, and the bounds to take there."""
-    known = set(space.axes) - {level.name for level in walk}
+    """The depths at which more of a plan's stages is known, and the relaxation to bound there."""
+    fields = set(space.axes) - {level.name for level in walk}
     last = None
     for depth, level in enumerate(walk[:-1], start=1):
-        known.add(level.name)
-        relaxation = Relaxation(space, frozenset(known))
-        knows = (
-            relaxation.end_stages_known,
-            relaxation.placement_known,
-            bool(relaxation.open_values),
-        )
-        if relaxation.has_bounds and knows != last:
+        fields.add(level.name)
+        relaxation = Relaxation(space, frozenset(fields))
+        known = relaxation.end_stages_known, relaxation.placement_known, relaxation.layers_known
+        if relaxation.has_bounds and known != last:
             yield depth, relaxation
-            last = knows
-
-
-def _rows(columns: dict[str, Any], rows: Any) -> dict[str, Any]:
-    return {n: c[rows] if isinstance(c, np.ndarray) else c for n, c in columns.items()}
+            last = known
 
 
 def search(space: Space, options: SearchOptions) -> SearchResult:
@@ -219,24 +211,24 @@ def search(space: Space, options: SearchOptions) -> SearchResult:
     space.check_bounds_apply("branch-and-bound", options.objective)
     tree = _Tree(space, options)
     try:
-        tree.seen.complete = _run(tree)
+        tree.record.complete = _run(tree)
     except KeyboardInterrupt:
-        tree.seen.interrupted = True
+        tree.record.interrupted = True
     bound, result = tree.bound, tree.result()
     smallest = result.smallest
     if result.complete and result.costs is None:
         smallest = _smallest(space, options.deadline) or smallest
-    known = bound if np.isfinite(bound) else None
-    return replace(result, smallest=smallest, frontier=None, bound=known)
+    bound_or_none = bound if np.isfinite(bound) else None
+    return replace(result, smallest=smallest, frontier=None, bound=bound_or_none)
 
 
 def _run(tree: _Tree) -> bool:
-    """Split boxes until nothing is left (True) or a limit is met."""
-    while tree.promising:
-        if tree.seen.ended:
+    """Split boxes until none may improve the ranking (True) or a limit is met."""
+    while tree.may_improve:
+        if tree.record.ended:
             return False
         tree.split()
-        tree.options.tell(tree.seen.counts.evaluated)
+        tree.options.tell(tree.record.counts.evaluated)
     return True
 
 
@@ -245,4 +237,4 @@ def _smallest(space: Space, deadline: Deadline) -> Costs | None:
     options = SearchOptions(objective="memory", limit=np.inf, top=1, deadline=deadline)
     tree = _Tree(space, options)
     _run(tree)
-    return tree.seen.smallest
+    return tree.record.smallest

@@ -21,21 +21,8 @@ from ..space.space import CHUNK, Space
 
 TIMED_CHUNK = 8192
 """Rows of a chunk where there is a deadline: a fraction of a second."""
-
-
-def _allowed(space: Space, seen: SearchRecord) -> Iterator[Plan]:
-    """Tables of the space until the plans or the seconds run out, but at least one."""
-    options = seen.options
-    for plans in space.chunks(CHUNK if np.isinf(options.deadline.at) else TIMED_CHUNK):
-        if seen.counts.evaluated and options.deadline.passed:
-            return
-        if options.budget is not None and plans.rows > options.budget - seen.counts.evaluated:
-            left = options.budget - seen.counts.evaluated
-            if left:
-                yield plans.take(slice(0, left))
-            return
-        yield plans
-    seen.complete = True
+MOST_PLANS = 10**6
+"""Uniform plans ranked where the best of every pipeline size is needed."""
 
 
 def search(space: Space, options: SearchOptions) -> SearchResult:
@@ -44,18 +31,30 @@ def search(space: Space, options: SearchOptions) -> SearchResult:
     An interrupt, or the end of the budget or of the time, returns the best so far, marked as
     incomplete.
     """
-    seen = SearchRecord(space.task, options)
+    record = SearchRecord(space.task, options)
     try:
-        for plans in _allowed(space, seen):
-            seen.add(plans)
-            options.tell(seen.counts.evaluated)
+        for plans in _tables_within_limits(space, record):
+            record.add(plans)
+            options.tell(record.counts.evaluated)
     except KeyboardInterrupt:
-        seen.complete, seen.interrupted = False, True
-    return seen.result("exhaustive", space.candidates, dict(space.removed_by_rule.most_common()))
+        record.complete, record.interrupted = False, True
+    removed = dict(space.removed_by_rule.most_common())
+    return record.result("exhaustive", space.candidates, removed)
 
 
-MOST_PLANS = 10**6
-"""Uniform plans kept, of which the best of every pipeline size is wanted."""
+def _tables_within_limits(space: Space, record: SearchRecord) -> Iterator[Plan]:
+    """Tables of the space until the plans or the seconds run out, but at least one."""
+    options = record.options
+    for plans in space.chunks(CHUNK if np.isinf(options.deadline.at) else TIMED_CHUNK):
+        if record.counts.evaluated and options.deadline.passed:
+            return
+        if options.budget is not None and plans.rows > options.budget - record.counts.evaluated:
+            left = options.budget - record.counts.evaluated
+            if left:
+                yield plans.take(slice(0, left))
+            return
+        yield plans
+    record.complete = True
 
 
 @dataclass(frozen=True)
@@ -68,22 +67,22 @@ class UniformPlans:
     best: Costs | None = None
     """The fastest of all that were costed, virtual stages included; None where none fits."""
     complete: bool = False
-    """Whether that is every one."""
+    """Whether all plans were costed."""
 
     @classmethod
     def of(cls, space: Space, whole: Space | None, options: SearchOptions) -> UniformPlans:
         """The plans of a space within the limits of `options`; `whole` are those with whole
         stages, None where these are ruled out."""
-        asked = SearchOptions(
+        ranking = SearchOptions(
             limit=options.limit,
             top=MOST_PLANS,
             frontier=options.frontier,
             deadline=options.deadline,
         )
-        stages = search(whole or space, asked)
+        stages = search(whole or space, ranking)
         if stages.interrupted:
             return cls(stages)
-        best = search(space, replace(asked, top=options.top, frontier=False))
+        best = search(space, replace(ranking, top=options.top, frontier=False))
         return cls(replace(stages, interrupted=best.interrupted), best.costs, best.complete)
 
     @classmethod
@@ -94,28 +93,28 @@ class UniformPlans:
 
     @property
     def optimal_step(self) -> float:
-        """Seconds of the fastest step of all; infinity where time was too short."""
-        return first_step(self.best) if self.complete else np.inf
+        """Seconds of the fastest step of all; infinity where the search ended early."""
+        return _first_step(self.best) if self.complete else np.inf
 
     @property
     def least_step(self) -> float:
-        """Seconds of the fastest step that was found."""
-        return min(first_step(self.whole_stages.costs), first_step(self.best))
+        """Seconds of the fastest step among the plans costed."""
+        return min(self.least_whole_step, _first_step(self.best))
 
     @property
     def least_whole_step(self) -> float:
         """Seconds of the fastest step with whole stages; infinity where none fits."""
-        return first_step(self.whole_stages.costs)
+        return _first_step(self.whole_stages.costs)
 
     def compared_steps(self, ranked: Costs | None) -> UniformSteps:
-        """What plans, fastest first, are compared with."""
-        same, uniform = np.inf, self.whole_stages.costs
+        """Steps of uniform plans beside those of `ranked` plans, fastest first."""
+        same_pp, uniform = np.inf, self.whole_stages.costs
         if ranked is not None and uniform is not None:
             steps = uniform.step[uniform.plans.pp == ranked.plans.pp[0]]
-            same = float(steps.min(initial=np.inf))
-        return UniformSteps(same_pp=same, whole=self.least_whole_step, every=self.optimal_step)
+            same_pp = float(steps.min(initial=np.inf))
+        return UniformSteps(same_pp=same_pp, whole=self.least_whole_step, every=self.optimal_step)
 
 
-def first_step(ranked: Costs | None) -> float:
+def _first_step(ranked: Costs | None) -> float:
     """Seconds of the first plan's step; infinity without one."""
     return float(ranked.step[0]) if ranked is not None else np.inf

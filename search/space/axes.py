@@ -1,4 +1,4 @@
-"""Axes of a search space: values that depend on the task, and fields that follow from others."""
+"""Axes of a search space: values tried by plan field, and fields derived from other fields."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from plan3d.simulator.rules.pipeline_rules import shortest_groups
 from plan3d.simulator.task import Task
 
 LARGEST_MICRO_BATCH = 64
-"""Sequences beyond which a micro-batch is not tried unless asked for."""
+"""Largest micro-batch tried by default, in sequences."""
 MOST_SAMPLES = 1024
-"""The same in samples of a layer list, which may be as small as one image."""
+"""The same in samples of a layer list, of which one may be as small as an image."""
 FEWEST_TOKENS = 1024
-"""Tokens of a sequence on a rank below which cp is not tried unless asked for."""
+"""Fewest tokens of a sequence on a rank for which cp is tried by default."""
 MOST_DOMAINS = 2
-"""Fast domains (NVLink nodes) that a tensor-parallel group may span unless asked for."""
+"""Fast domains (NVLink nodes) that a tensor-parallel group may span by default."""
 
 
 class Derived(NamedTuple):
@@ -75,10 +75,10 @@ DERIVED = {
     ),
 }
 """Fields that follow from others where their axis is AUTO: what is never slower, and what stacks
-do where it is legal and of use (Megatron-Core overlaps no experts under full recompute, nor beside
-multi-token prediction without stages, and advises against it beside other hidden communication
-where GPUs have no queues for both; a pipeline with as many micro-batches as ranks or fewer has none
-to run beside another; groups of micro-batches are of pp, or the shortest that leave no rest)."""
+do where it is legal and useful (Megatron-Core overlaps no experts under full recompute, nor with
+multi-token prediction without stages, and advises against it beside other overlapped communication
+where GPUs have no queues for both; a pipeline with as many micro-batches as ranks or fewer has no
+second one to overlap with; groups of micro-batches are of pp, or the shortest without a rest)."""
 
 
 def divisors(number: int) -> tuple[int, ...]:
@@ -103,13 +103,13 @@ def _expert_count(task: Task) -> int:
 
 
 def _exchange_axis(task: Task) -> tuple[int, ...]:
-    """What follows from other fields where a stack exchanges tokens in more than one way."""
+    """Derived where the stack has more than one exchange of tokens."""
     return (AUTO if _expert_count(task) and task.software.expert_exchange else 0,)
 
 
 def _cp_comm_axis(task: Task) -> tuple[int, ...]:
-    """A ring; every way for attention windows where a framework launches, as those of Transformer
-    Engine have no ring."""
+    """P2P; every exchange for models with attention windows under a framework, as Transformer
+    Engine has no ring for windows."""
     windows = any(kind.attention.window for kind in task.model.kinds)
     return tuple(ContextComm) if windows and task.framework else (ContextComm.P2P,)
 
@@ -132,17 +132,17 @@ TASK_AXES: dict[str, Callable[[Task], tuple[int, ...]]] = {
     "overlap_ep": _exchange_axis,
     "expert_dispatch": _exchange_axis,
 }
-"""Values that a search tries of the fields for which they depend on the task; those of the others
-are in their records.
+"""Values that a search tries by default of the fields for which they depend on the task; those of
+the others are in their records.
 
 tp, pp and cp are divisors of the GPUs. Virtual stages are the divisors of the layer count
 and 2, 3, 4: other counts leave chunks of unequal size without making them smaller.
 Micro-batches are powers of two and 3; experts are whole (etp 1). The
-constants above end what grows without use; `choose` replaces any axis."""
+constants above limit them; `choose` replaces any axis."""
 
 
 def default_axes(task: Task) -> dict[str, tuple[int, ...]]:
-    """Every value worth trying on each axis; AUTO axes follow from the others (DERIVED)."""
+    """The values tried by default on each axis; AUTO axes follow from the others (DERIVED)."""
     return {
         name: TASK_AXES[name](task) if name in TASK_AXES else FIELDS[name].searched
         for name in EXPANSION

@@ -1,8 +1,15 @@
 """Search space: axes of values, expanded into tables of legal plans.
 
-Axes are expanded one after another; each rule prunes as soon as the fields it reads are known,
-and counts what it removed. Tables come in chunks that fit a cache, in an order that keeps plans
-with equal stages next to each other.
+A space is a task and, for each plan field, an axis: the values that a search may choose, one value
+where the field is constant, or AUTO where it follows from other fields (axes.DERIVED). Its plans
+are the combinations that no rule forbids. Axes are expanded one after another, level by level; a
+rule prunes as soon as the fields it reads are known, and counts what it removed. Tables come in
+chunks that fit a cache, in an order that keeps plans with equal stages next to each other.
+
+    Space.of      axes of a task, narrowed by the values that the user chose
+    levels        the axes to expand, in order, each with the rules that are decided after it
+    Space.grow    partial plans, one level further
+    Space.chunks  tables of complete plans
 """
 
 from __future__ import annotations
@@ -12,11 +19,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Column
+from plan3d.simulator.base.arrays import Column, Index, Mask
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.codes import gossips
 from plan3d.simulator.plan.fields import AXES, EXPANSION, PLAIN
@@ -40,6 +47,78 @@ from .axes import (
 
 CHUNK = 131072
 """Rows of a table: few enough for 200 MB of columns, enough to share what rows have in common."""
+Columns = dict[str, Any]
+"""By field: one value a row (an array [row]), or one for all rows (a number, a tuple of layers)."""
+
+
+class PartialPlans(NamedTuple):
+    """Plans of which some fields are known."""
+
+    columns: Columns
+    rows: int
+
+    def take(self, rows: Index) -> PartialPlans:
+        """The chosen rows."""
+        columns = {
+            name: column.take(rows) if isinstance(column, np.ndarray) else column
+            for name, column in self.columns.items()
+        }
+        return PartialPlans(columns, rows.size)
+
+    def span(self, start: int, stop: int) -> PartialPlans:
+        """The rows from `start` to `stop`, or to the last one."""
+        columns = {
+            name: column[start:stop] if isinstance(column, np.ndarray) else column
+            for name, column in self.columns.items()
+        }
+        return PartialPlans(columns, min(stop, self.rows) - start)
+
+    def table(self) -> Plan:
+        """Complete plans as a table; constants are the same in every row."""
+        columns = {
+            name: self.columns[name]
+            if isinstance(self.columns[name], np.ndarray)
+            else np.broadcast_to(np.int64(self.columns[name]), (self.rows,))
+            for name in AXES
+        }
+        return from_columns(columns, self.columns["layers_per_stage"])
+
+
+@dataclass(frozen=True)
+class Level:
+    """One axis to expand, and the rules that are decided after it."""
+
+    name: str
+    values: Column
+    task: Task
+    rules: list[Rule]
+    completions: int
+    """Combinations of the axes after it: what one removed row stands for."""
+
+    @property
+    def derived(self) -> bool:
+        """Whether the field follows from others (DERIVED)."""
+        return self.values.size == 1 and bool(self.values[0] == AUTO)
+
+    def expand(self, plans: PartialPlans) -> PartialPlans:
+        """Every row once with each value of the axis; a derived field is computed instead."""
+        columns, rows = plans
+        if self.derived:
+            derived = DERIVED[self.name].compute(SimpleNamespace(**columns), self.task)
+            column = np.ascontiguousarray(np.broadcast_to(np.asarray(derived, np.int64), (rows,)))
+            return PartialPlans({**columns, self.name: column}, rows)
+        width = self.values.size
+        repeated = {
+            name: np.repeat(column, width) if isinstance(column, np.ndarray) else column
+            for name, column in columns.items()
+        }
+        repeated[self.name] = np.tile(self.values, rows)
+        return PartialPlans(repeated, rows * width)
+
+    def legal(self, plans: PartialPlans, rule: Rule) -> Mask:
+        """Whether a rule allows each row."""
+        ok = rule.ok(SimpleNamespace(**plans.columns), self.task)
+        return np.broadcast_to(ok, (plans.rows,))
 
 
 @dataclass
@@ -50,7 +129,7 @@ class Space:
     axes: dict[str, tuple[int, ...]]
     layers_per_stage: tuple[int, ...] = ()
     removed_by_rule: Counter[str] = field(default_factory=Counter)
-    """Candidates that each rule removed, once the space was walked."""
+    """Candidates that each rule removed, complete once all chunks were taken."""
 
     @classmethod
     def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> Space:
@@ -94,94 +173,51 @@ class Space:
         return prod(len(values) for values in self.axes.values())
 
     def check_bounds_apply(self, backend: str, objective: str) -> None:
-        """Raise InputError where the search is over more than its bounds know."""
-        odd = [name for name, plain in PLAIN.items() if self.axes[name] != (plain,)]
-        if odd or objective == "time-to-accuracy":
+        """Raise InputError where the search is over more than the bounds of a backend cover."""
+        others = [name for name, value in PLAIN.items() if self.axes[name] != (value,)]
+        if others or objective == "time-to-accuracy":
             raise InputError(
                 f"{backend} bounds plain all-reduce training on GPUs only: it cannot search "
-                f"{odd[0] if odd else objective}; the exhaustive search can"
+                f"{others[0] if others else objective}; the exhaustive search can"
             )
 
-    def grow(
-        self, columns: dict[str, Any], length: int, level: Level
-    ) -> tuple[dict[str, Any], int]:
+    @property
+    def root(self) -> PartialPlans:
+        """The one row of what is the same in every plan, AUTO where it is derived."""
+        constants: Columns = {name: v[0] for name, v in self.axes.items() if len(v) == 1}
+        return PartialPlans({**constants, "layers_per_stage": self.layers_per_stage}, 1)
+
+    def grow(self, plans: PartialPlans, level: Level) -> PartialPlans:
         """Partial plans with one axis more, those that a rule forbids left out and counted."""
-        return self._prune(*expand(columns, length, level), level)
+        plans = level.expand(plans)
+        for rule in level.rules:
+            if not plans.rows:
+                break
+            legal = level.legal(plans, rule)
+            removed = plans.rows - int(np.count_nonzero(legal))
+            if removed:
+                self.removed_by_rule[rule.name] += removed * level.completions
+                plans = plans.take(np.flatnonzero(legal))
+        return plans
 
     def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
-        """Tables of legal plans of at most `rows` rows; `removed` is complete at the end."""
+        """Tables of legal plans of at most `rows` rows each."""
         self.removed_by_rule.clear()
-        yield from self._walk(self.constants, 1, levels(self), 0, rows)
+        yield from self._descend(self.root, levels(self), rows)
 
-    @property
-    def constants(self) -> dict[str, Any]:
-        """What is the same in every plan, AUTO where it is derived."""
-        one: dict[str, Any] = {name: v[0] for name, v in self.axes.items() if len(v) == 1}
-        one["layers_per_stage"] = self.layers_per_stage
-        return one
-
-    def _walk(
-        self,
-        columns: dict[str, Any],
-        length: int,
-        walk: list[Level],
-        depth: int,
-        rows: int,
+    def _descend(
+        self, plans: PartialPlans, remaining: Sequence[Level], rows: int
     ) -> Iterator[Plan]:
-        if depth == len(walk):
-            yield table(columns, length)
+        """Tables of the completions of partial plans, over the remaining levels."""
+        if not remaining:
+            yield plans.table()
             return
-        level = walk[depth]
-        width = len(level.values)
-        piece = max(rows // width, 1)
-        for at in range(0, length, piece):
-            part = _slice(columns, at, min(at + piece, length), length)
-            size = min(piece, length - at)
-            part, size = expand(part, size, level)
-            part, size = self._prune(part, size, level)
-            if size:
-                yield from self._walk(part, size, walk, depth + 1, rows)
-
-    def _prune(
-        self, columns: dict[str, Any], length: int, level: Level
-    ) -> tuple[dict[str, Any], int]:
-        for rule in level.rules:
-            ok = np.broadcast_to(rule.ok(SimpleNamespace(**columns), self.task), (length,))
-            kept = int(np.count_nonzero(ok))
-            if kept < length:
-                self.removed_by_rule[rule.name] += (length - kept) * level.completions
-                rows = np.flatnonzero(ok)
-                columns = {
-                    name: c.take(rows) if isinstance(c, np.ndarray) else c
-                    for name, c in columns.items()
-                }
-                length = kept
-            if not length:
-                break
-        return columns, length
-
-
-def check_list(field: str, values: object) -> None:
-    """Raise InputError where the values of a field are one value."""
-    if isinstance(values, str) or not isinstance(values, Collection):
-        raise InputError(f"the values of {field} must be a list, such as [{values!r}]")
-
-
-@dataclass
-class Level:
-    """One axis to expand, and the rules that can be decided after it."""
-
-    name: str
-    values: Column
-    task: Task
-    rules: list[Rule]
-    completions: int
-    """Combinations of the axes still to come: what one removed row stands for."""
-
-    @property
-    def derived(self) -> bool:
-        """Whether the field follows from others (DERIVED)."""
-        return self.values.size == 1 and bool(self.values[0] == AUTO)
+        level, *deeper = remaining
+        piece = max(rows // level.values.size, 1)
+        for start in range(0, plans.rows, piece):
+            grown = self.grow(plans.span(start, start + piece), level)
+            if grown.rows:
+                yield from self._descend(grown, deeper, rows)
 
 
 def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
@@ -189,23 +225,23 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     names = [name for name in order if len(space.axes[name]) > 1 or _is_derived(space, name)]
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
-    plain = all(space.axes[name] == (value,) for name, value in PLAIN.items())
-    hold = (
-        *(POLICY_RULES if plain else ()),
+    all_reduce_only = all(space.axes[name] == (value,) for name, value in PLAIN.items())
+    satisfied = (
+        *(POLICY_RULES if all_reduce_only else ()),
         *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()),
     )
-    waiting = [rule for rule in RULES if rule not in hold]
+    waiting = [rule for rule in RULES if rule not in satisfied]
     if space.task.framework:
         waiting += space.task.framework.rules
-    walk = []
+    out = []
     for i, name in enumerate(names):
         known.add(name)
         ready = [rule for rule in waiting if known >= set(rule.fields)]
         waiting = [rule for rule in waiting if rule not in ready]
         completions = prod(len(space.axes[later]) for later in names[i + 1 :])
         values = np.array(space.axes[name], np.int64)
-        walk.append(Level(name, values, space.task, ready, completions))
-    return walk
+        out.append(Level(name, values, space.task, ready, completions))
+    return out
 
 
 def _after_sources(space: Space, names: Sequence[str]) -> list[str]:
@@ -224,32 +260,7 @@ def _is_derived(space: Space, name: str) -> bool:
     return space.axes[name] == (AUTO,)
 
 
-def _slice(columns: dict[str, Any], start: int, stop: int, length: int) -> dict[str, Any]:
-    if stop - start == length:
-        return columns
-    return {n: c[start:stop] if isinstance(c, np.ndarray) else c for n, c in columns.items()}
-
-
-def expand(columns: dict[str, Any], length: int, level: Level) -> tuple[dict[str, Any], int]:
-    """Every row once with each value of the axis; an AUTO axis is worked out instead."""
-    if level.derived:
-        derived = DERIVED[level.name].compute(SimpleNamespace(**columns), level.task)
-        column = np.ascontiguousarray(np.broadcast_to(np.asarray(derived, np.int64), (length,)))
-        return {**columns, level.name: column}, length
-    width = level.values.size
-    repeated = {
-        name: np.repeat(c, width) if isinstance(c, np.ndarray) else c for name, c in columns.items()
-    }
-    repeated[level.name] = np.tile(level.values, length)
-    return repeated, length * width
-
-
-def table(columns: dict[str, Any], length: int) -> Plan:
-    """Plans of complete columns; plain numbers are the same in every row."""
-    full = {
-        name: columns[name]
-        if isinstance(columns[name], np.ndarray)
-        else np.broadcast_to(np.int64(columns[name]), (length,))
-        for name in AXES
-    }
-    return from_columns(full, columns["layers_per_stage"])
+def check_list(field: str, values: object) -> None:
+    """Raise InputError where the values of a field are one value."""
+    if isinstance(values, str) or not isinstance(values, Collection):
+        raise InputError(f"the values of {field} must be a list, such as [{values!r}]")

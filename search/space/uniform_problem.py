@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Index, Mask, distinct_rows
-from plan3d.simulator.plan.fields import CATEGORICAL, OF_TABLE
+from plan3d.simulator.plan.fields import CATEGORICAL
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
 from .axes import DERIVED
 from .problem import Points, Random, Variable, encode, nearest_points, random_step
-from .space import Level, Space, expand, levels, table
+from .space import Level, PartialPlans, Space, levels
 
 DEAD_END = -1
 """The arc of a value that no legal plan has after this prefix."""
@@ -37,7 +35,7 @@ class Diagram:
     names: tuple[str, ...]
     """Axes, in the order of choice."""
     arcs: tuple[Index, ...]
-    """Of each axis [node, value]: the node of the next axis, or DEAD."""
+    """Of each axis [node, value]: the node of the next axis, or DEAD_END."""
     plans: int
     """How many paths there are."""
 
@@ -56,67 +54,66 @@ class Diagram:
 
 def diagram(space: Space) -> Diagram:
     """The decision diagram of a space."""
-    walk = levels(space)
-    arcs, columns, nodes = [], space.constants, 1
-    for depth, level in enumerate(walk):
-        found, columns, nodes = _arcs(space, columns, nodes, level, _fields_read_later(walk, depth))
-        arcs.append(found)
-    return _without_dead_ends(walk, arcs, nodes)
+    expanded = levels(space)
+    arcs, nodes = [], space.root
+    for depth, level in enumerate(expanded):
+        level_arcs, nodes = _arcs(nodes, level, _fields_read_later(expanded, depth))
+        arcs.append(level_arcs)
+    return _without_dead_ends(expanded, arcs, nodes.rows)
 
 
-def _fields_read_later(walk: list[Level], depth: int) -> set[str]:
+def _fields_read_later(expanded: list[Level], depth: int) -> set[str]:
     """Fields that rules or derived fields after this level read."""
-    later = walk[depth + 1 :]
+    later = expanded[depth + 1 :]
     rules = {name for level in later for rule in level.rules for name in rule.fields}
     return rules.union(*(DERIVED[level.name].reads for level in later if level.derived))
 
 
-def _arcs(
-    space: Space, columns: dict[str, Any], nodes: int, level: Level, live: set[str]
-) -> tuple[Index, dict[str, Any], int]:
-    """The arcs of one level, and the nodes they lead to."""
-    width = level.values.size
-    columns, length = expand(columns, nodes, level)
-    ok = np.ones(length, bool)
+def _arcs(nodes: PartialPlans, level: Level, read_later: set[str]) -> tuple[Index, PartialPlans]:
+    """The arcs of one level [node, value], and the nodes they lead to: rows that agree in the
+    fields `read_later`."""
+    plans = level.expand(nodes)
+    legal = np.ones(plans.rows, bool)
     for rule in level.rules:
-        ok &= np.broadcast_to(rule.ok(SimpleNamespace(**columns), space.task), (length,))
-    rows = np.flatnonzero(ok)
-    kept = {
-        name: column.take(rows) if isinstance(column, np.ndarray) else column
-        for name, column in columns.items()
-        if name in live or not isinstance(column, np.ndarray)
+        legal &= level.legal(plans, rule)
+    rows = np.flatnonzero(legal)
+    columns = {
+        name: column
+        for name, column in plans.columns.items()
+        if name in read_later or not isinstance(column, np.ndarray)
     }
-    alike = [c for c in kept.values() if isinstance(c, np.ndarray)]
-    first, node = distinct_rows(alike or [np.zeros_like(rows)])
-    arcs = np.full(length, DEAD_END, np.intp)
+    plans = PartialPlans(columns, plans.rows).take(rows)
+    varying = [column for column in plans.columns.values() if isinstance(column, np.ndarray)]
+    first, node = distinct_rows(varying or [np.zeros_like(rows)])
+    arcs = np.full(legal.size, DEAD_END, np.intp)
     arcs[rows] = node
-    merged = {n: c.take(first) if isinstance(c, np.ndarray) else c for n, c in kept.items()}
-    return arcs.reshape(nodes, width), merged, first.size
+    return arcs.reshape(nodes.rows, level.values.size), plans.take(first)
 
 
-def _without_dead_ends(walk: list[Level], arcs: list[Index], last: int) -> Diagram:
+def _without_dead_ends(expanded: list[Level], arcs: list[Index], leaves: int) -> Diagram:
     """Cut the arcs into dead ends, and let an arc skip the levels of derived fields.
 
-    DEAD, as an index, finds the last entry: nothing below, nowhere to go.
+    Arrays by node end with an entry for DEAD_END: no plans below, and no node.
     """
-    below: Index = np.append(np.ones(last, np.intp), 0)
-    skip: Index = np.append(np.arange(last), DEAD_END)
-    kept: list[tuple[str, Index]] = []
-    for level, out in zip(reversed(walk), reversed(arcs), strict=True):
-        plans = below[out]
-        target = np.where(plans > 0, skip[out], DEAD_END)
-        below = np.append(plans.sum(axis=1), 0)
+    plans_below: Index = np.append(np.ones(leaves, np.intp), 0)
+    next_node: Index = np.append(np.arange(leaves), DEAD_END)
+    names: list[str] = []
+    targets: list[Index] = []
+    for level, nodes in zip(reversed(expanded), reversed(arcs), strict=True):
+        plans = plans_below[nodes]
+        target = np.where(plans > 0, next_node[nodes], DEAD_END)
+        plans_below = np.append(plans.sum(axis=1), 0)
         if level.derived:
-            skip = np.append(target[:, 0], DEAD_END)
+            next_node = np.append(target[:, 0], DEAD_END)
             continue
-        kept.append((level.name, target))
-        skip = np.append(np.arange(len(target)), DEAD_END)
-    kept.reverse()
-    return Diagram(tuple(name for name, _ in kept), tuple(t for _, t in kept), int(below[0]))
+        names.append(level.name)
+        targets.append(target)
+        next_node = np.append(np.arange(len(target)), DEAD_END)
+    return Diagram(tuple(reversed(names)), tuple(reversed(targets)), int(plans_below[0]))
 
 
 EXCHANGE_AXES = ("tp", "cp", "pp")
-"""Axes of which one may grow while another shrinks; dp, derived, takes what a single move frees."""
+"""Axes of which one may grow while another shrinks; dp is derived, and follows a single move."""
 EXCHANGE_SHARE = 0.25
 """Share of moves that exchange two axes."""
 
@@ -136,7 +133,7 @@ class UniformProblem:
         return diagram(self.space)
 
     @cached_property
-    def _walk(self) -> list[Level]:
+    def _levels(self) -> list[Level]:
         return levels(self.space)
 
     @cached_property
@@ -148,7 +145,7 @@ class UniformProblem:
                 ordered=level.name not in CATEGORICAL,
                 role=level.name,
             )
-            for level in self._walk
+            for level in self._levels
             if not level.derived
         )
 
@@ -166,20 +163,13 @@ class UniformProblem:
 
     def plans(self, points: Points) -> Plan:
         """One row a point."""
-        columns, chosen = self.space.constants, iter(points.T)
-        for level in self._walk:
+        columns, chosen = dict(self.space.root.columns), iter(points.T)
+        for level in self._levels:
             if level.derived:
-                columns[level.name] = DERIVED[level.name].compute(
-                    SimpleNamespace(**columns), self.task
-                )
+                columns = level.expand(PartialPlans(columns, len(points))).columns
             else:
                 columns[level.name] = level.values[next(chosen)]
-        whole = {
-            name: np.ascontiguousarray(np.broadcast_to(column, len(points)).astype(np.int64))
-            for name, column in columns.items()
-            if name not in OF_TABLE
-        }
-        return table({**whole, "layers_per_stage": self.space.layers_per_stage}, len(points))
+        return PartialPlans(columns, len(points)).table()
 
     def neighbours(self, points: Points, random: Random) -> Points:
         """One axis to its next legal value, or one of tp, cp, pp up and another of them down."""
