@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from plan3d import plots
+    from plan3d.answers.compare import compare_backends, compare_systems
+    from plan3d.answers.explain import explain
+    from plan3d.answers.search import find_cluster, find_plans
+    from plan3d.answers.sweep import sweep
     from plan3d.launch_files.frameworks import for_framework
-    from plan3d.launch_files.questions import find_cluster, find_plans, sweep
     from plan3d.search.result.search_result import SearchResult
-    from plan3d.search.whatif.backend_benchmark import compare_backends
-    from plan3d.search.whatif.compare_systems import compare_systems
-    from plan3d.search.whatif.explanation import Explanation, explain
+    from plan3d.search.whatif.explanation import Explanation
     from plan3d.search.whatif.sweep import Sweep
     from plan3d.simulator.analysis import closed_forms
     from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, Plan3dError
@@ -70,12 +71,12 @@ _HOME = {
     "TimedStep": "simulator.uncertainty.timed_step",
     "by_stage": "simulator.step.evaluate",
     "calibrated": "simulator.uncertainty.calibration",
-    "compare_backends": "search.whatif.backend_benchmark",
-    "compare_systems": "search.whatif.compare_systems",
+    "compare_backends": "answers.compare",
+    "compare_systems": "answers.compare",
     "evaluate": "simulator.step.evaluate",
-    "explain": "search.whatif.explanation",
-    "find_cluster": "launch_files.questions",
-    "find_plans": "launch_files.questions",
+    "explain": "answers.explain",
+    "find_cluster": "answers.search",
+    "find_plans": "answers.search",
     "for_framework": "launch_files.frameworks",
     "learn": "simulator.uncertainty.timed_steps",
     "nearest_run": "simulator.runs.nearest_run",
@@ -85,7 +86,7 @@ _HOME = {
     "read_calibration": "simulator.uncertainty.calibration",
     "software_profile": "simulator.hardware.software_stack",
     "step_interval": "simulator.uncertainty.forecast",
-    "sweep": "launch_files.questions",
+    "sweep": "answers.sweep",
     "why": "simulator.reporting.why",
 }
 """The module that each public name lives in."""

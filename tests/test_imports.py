@@ -16,8 +16,8 @@ ORDER = """
     simulator.calibration simulator.reporting
     search.result search.space search.exact search.stages search.stage_dp search.layer_ilp
     search.sampling
-    search.systems search.find_plans search.whatif
-    launch_files tuning cli.options cli.arguments cli.screen cli __main__
+    search.systems search.rank_plans search.whatif
+    launch_files tuning answers screens cli.options cli.arguments cli __main__
 """.split()  # noqa: SIM905
 """Folders in the order in which data flows: one imports those before it."""
 HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "yaml"}
@@ -103,7 +103,7 @@ def test_only_numpy_and_the_standard_library_at_module_top():
 
 def test_nothing_heavy_is_loaded():
     code = (
-        "import sys, plan3d, plan3d.simulator.step.evaluate, plan3d.search.find_plans;"
+        "import sys, plan3d, plan3d.simulator.step.evaluate, plan3d.search.rank_plans;"
         f"print(sorted({HEAVY!r} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

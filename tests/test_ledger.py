@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.search.find_plans import find_plans
 from plan3d.search.layer_ilp import operator_graph
 from plan3d.search.layer_ilp.block_partition import chain_of_products
 from plan3d.search.layer_ilp.tensor_partition import partition
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.analysis import closed_forms
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.hardware.cluster import Cluster
@@ -420,7 +420,7 @@ T14_BELOW = {"gpt3-350m": 0.285}
 @pytest.mark.parametrize("name", T14_ROWS)
 def test_t14_searched_plans_reach_30_to_55_percent_of_peak(name: str) -> None:
     gpus, batch = T14_ROWS[name]
-    best = find_plans(task(name, gpus, batch, software="megatron-lm-2021"), top=1).best
+    best = rank_plans(task(name, gpus, batch, software="megatron-lm-2021"), Ranking(top=1)).best
     assert best is not None
     low = T14_BELOW.get(name, 0.30)
     assert low <= best.mfu <= 0.55
@@ -437,7 +437,7 @@ def test_t15_llama_65b_hours_and_price() -> None:
     hours = 2048 * 21 * 24
     assert hours == 1_032_192
     question = task("llama-65b", 2048, 2048, software="megatron-lm-2021")
-    best = find_plans(question, top=1).best
+    best = rank_plans(question, Ranking(top=1)).best
     assert best is not None
     found = report.training_record(best, 0, 1.4e12, 4.84)
     assert found["gpu_hours"] == pytest.approx(hours, rel=0.1)
@@ -446,7 +446,7 @@ def test_t15_llama_65b_hours_and_price() -> None:
 
 def test_t15_gpt3_on_v100_takes_about_a_month_and_millions() -> None:
     question = task("gpt3-175b", 2048, 1536, cluster="v100-32gb-sxm", software="megatron-lm-2021")
-    best = find_plans(question, choose={"precision": ["fp16"]}, top=1).best
+    best = rank_plans(question, Ranking(choose={"precision": ["fp16"]}, top=1)).best
     assert best is not None
     # One to three dollars a V100-hour.
     found = report.training_record(best, 0, 300e9, 1.5)

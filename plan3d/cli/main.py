@@ -16,10 +16,10 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError, Plan3dError, did_you_mean
 
+from ..screens.output import INTERRUPTED, Screen, warn
 from .arguments.positional import PLACES, placed
 from .options.parser import Parser, plan_text, text
 from .options.table import OPTIONS, TASK_FILES
-from .screen.output import INTERRUPTED, Screen, warn
 from .verbs import VERBS
 
 
@@ -123,7 +123,7 @@ def main(
         warn(f"cannot write the answer ({error.strerror})")
         return InputError.exit_code
     except Exception as error:  # the last handler: no mistake of the user ends here
-        from .screen.internal_error import INTERNAL, follows_interrupt, told
+        from .internal_error import INTERNAL, follows_interrupt, told
 
         if follows_interrupt(error):
             warn("interrupted")

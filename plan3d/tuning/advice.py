@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
+from plan3d.search.result.search_result import SearchResult
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.task import Task
@@ -98,13 +99,13 @@ class Advice:
 
 
 def advise(task: Task, outcomes: Outcomes, **options: Any) -> Advice | None:
-    """The advice of a task after some runs; `options` go to find_plans. None where no plan fits
-    and none is timed."""
+    """The advice of a task after some runs; `options` are fields of a Ranking. None where no plan
+    fits and none is timed."""
     learned = None
     if outcomes.timed or outcomes.ran_out:
         learned = learn([_timed_step(task, o) for o in (*outcomes.timed, *outcomes.ran_out)])
         task = calibrated(task, learned.calibration)
-    result = find_plans(task, top=SHORT_LIST, **options).unless_interrupted()
+    result = rank_plans(task, Ranking(top=SHORT_LIST, **options)).unless_interrupted()
     timed = [step.plan for step in learned.steps] if learned else []
     tried = (*timed, *(outcome.plan for outcome in outcomes.ran_out), *outcomes.failed)
     keys = {_key(plan) for plan in tried}
@@ -145,11 +146,9 @@ class StepsToTime:
     """Half of the 80 % interval of log seconds as it is now, the mean over listed plans."""
 
 
-def steps_to_time(task: Task, count: int) -> StepsToTime | None:
-    """What to time next of a task, as far as its stack is known; None where no plan fits."""
-    from ..launch_files.questions import find_plans as find_plans_of_framework
-
-    result = find_plans_of_framework(task, families=True).unless_interrupted()
+def steps_to_time(result: SearchResult, count: int) -> StepsToTime | None:
+    """What to time next of the plans of a search, as far as its stack is known; None where none
+    fits."""
     if result.costs is None:
         return None
     forecast = Forecast.of_plans(result.task, result.costs.plans)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from plan3d.launch_files.exporter import Form
     from plan3d.simulator.plan.plan import Plan
 
-SURE = 0.9
+FITS_PROBABILITY = 0.9
 """Probability of being the fastest at which no more runs are suggested."""
 LEAST_GAIN = 0.02
 """Share of a step that one more run must be expected to gain. On published layouts about half of
@@ -69,7 +69,7 @@ class Loop:
         if advice.best_row is None:
             return ""
         chance = advice.choice.probability_fastest[advice.best_row]
-        if chance >= SURE:
+        if chance >= FITS_PROBABILITY:
             return f"the best timed plan is the fastest with probability {chance:.2f}"
         if advice.expected_gain < self.least_gain:
             gain = f"{100 * advice.expected_gain:.3g} %, less than {100 * self.least_gain:g} %"

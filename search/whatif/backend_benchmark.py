@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +13,11 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.printable import shorten
 from plan3d.simulator.task import Task
 
-from ..find_plans import check_backend, check_space, find_plans
+from ..rank_plans import Ranking, check_backend, check_space, rank_plans
 from ..result.options import Progress
 from ..result.search_result import SearchResult, Trace
 from ..sampling.samplers import BUDGET, SAMPLERS, of_space
+from ..space.constraints import Choices
 from ..space.staged_problem import StagedProblem
 
 if TYPE_CHECKING:
@@ -110,31 +111,36 @@ def _entry(backend: str, results: list[SearchResult], optimum: float) -> Backend
     )
 
 
-def compare_backends(
-    task: Task,
-    backends: Sequence[str] | None = None,
-    *,
-    space: str = "uniform",
-    choose: Mapping[str, Sequence[Any]] | None = None,
-    headroom: float | None = None,
-    budget: int = BUDGET,
-    seeds: int = SEEDS,
-    progress: Progress | None = None,
-) -> BackendBenchmark:
-    """Run each backend after a search that proves the optimum of the space, uniform or staged:
-    SAMPLERS (all of them when None) with seeds 0, 1, ... and `budget` plans each, others once, to
-    their end.
+@dataclass(frozen=True, kw_only=True)
+class BackendsRequest:
+    """Which backends are compared, over which plans, and how much each may cost."""
 
-    `progress` hears of the plans costed by all. Raises InputError for an unknown backend, space or
-    number and for a backend that does not search the space, NoFeasiblePlanError when no plan fits.
+    backends: Sequence[str] | None = None
+    """Names; None for all of SAMPLERS that search the space."""
+    space: str = "uniform"
+    """'uniform' or 'staged'."""
+    choose: Choices = field(default_factory=dict)
+    """Values of plan fields to search instead of the usual."""
+    headroom: float | None = None
+    """That of a Ranking."""
+    budget: int = BUDGET
+    """Plans that a run of one that draws at random may cost."""
+    seeds: int = SEEDS
+    """Runs of such a backend."""
+    progress: Progress | None = None
+    """Is called with the number of plans costed by all so far."""
 
-    >>> task = Task(Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=16),
-    ...             sequence=2048, global_batch=64)
-    >>> race = compare_backends(task, ["random"], budget=50, seeds=2)
-    >>> race.entries[0].evaluations
-    array([50., 50.])
+
+def compare_backends(task: Task, request: BackendsRequest) -> BackendBenchmark:
+    """Run each backend after a search that proves the optimum of the space: those that draw at
+    random with seeds 0, 1, ..., others once, to their end.
+
+    Raises InputError for an unknown backend, space or number and for a backend that does not search
+    the space, NoFeasiblePlanError when no plan fits.
     """
-    names = of_space(space) if backends is None else backends
+    space, choose, headroom = request.space, request.choose, request.headroom
+    budget, seeds = request.budget, request.seeds
+    names = of_space(space) if request.backends is None else request.backends
     _check(names, space, budget, seeds)
     optimum = _certified(task, space, choose, headroom)
     race = BackendBenchmark(
@@ -142,11 +148,16 @@ def compare_backends(
     )
     if optimum.best is None and race.complete:
         raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
-    told = _Total(progress, optimum.counts.evaluated)
-    options = {"space": space, "choose": choose, "headroom": headroom, "top": 1, "progress": told}
+    told = _Total(request.progress, optimum.counts.evaluated)
+    ranking = Ranking(space=space, choose=choose, headroom=headroom, top=1, progress=told)
     for name in names if race.complete else ():
-        drawn = [{"budget": budget, "seed": k} for k in range(seeds)] if name in SAMPLERS else [{}]
-        results = _runs(task, told, [{**options, "backend": name, **own} for own in drawn])
+        of_backend = replace(ranking, backend=name)
+        asked = (
+            [replace(of_backend, budget=budget, seed=seed) for seed in range(seeds)]
+            if name in SAMPLERS
+            else [of_backend]
+        )
+        results = _runs(task, told, asked)
         if results[-1].interrupted:
             race.complete = False
             break
@@ -154,15 +165,13 @@ def compare_backends(
     return race
 
 
-def _certified(
-    task: Task, space: str, choose: Mapping[str, Sequence[Any]] | None, headroom: float | None
-) -> SearchResult:
+def _certified(task: Task, space: str, choose: Choices, headroom: float | None) -> SearchResult:
     """The best plan of a space, or of a set around it, with its proof."""
     if space == "uniform":
-        return find_plans(task, choose=choose, headroom=headroom, top=1)
+        return rank_plans(task, Ranking(choose=choose, headroom=headroom, top=1))
     around = StagedProblem.of(task, choose).constraints
     name = "dynamic-programming"
-    return find_plans(task, backend=name, choose=around, headroom=headroom, top=1)
+    return rank_plans(task, Ranking(backend=name, choose=around, headroom=headroom, top=1))
 
 
 def _check(backends: Sequence[str], space: str, budget: int, seeds: int) -> None:
@@ -185,11 +194,11 @@ class _Total:
             self.progress(self.done + costed)
 
 
-def _runs(task: Task, told: _Total, asked: list[dict[str, Any]]) -> list[SearchResult]:
-    """One search for each set of options, up to the first that is interrupted."""
+def _runs(task: Task, told: _Total, asked: list[Ranking]) -> list[SearchResult]:
+    """One search for each ranking, up to the first that is interrupted."""
     results: list[SearchResult] = []
-    for options in asked:
-        results.append(find_plans(task, **options))
+    for ranking in asked:
+        results.append(rank_plans(task, ranking))
         told.done += results[-1].counts.evaluated
         if results[-1].interrupted:
             break

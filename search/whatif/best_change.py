@@ -21,7 +21,7 @@ from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
-from ..find_plans import find_plans
+from ..rank_plans import Ranking, rank_plans
 from .cluster_size import with_gpus
 from .single_field_changes import WORTH, edited, single_edits
 
@@ -31,7 +31,7 @@ SPLIT = 0.3
 looked for."""
 FEWER = 1 / 8
 """Share of the GPUs that a rounder number may leave idle."""
-TRAINS = "which trains other numbers"
+NUMERICS = "(changes numerics)"
 
 
 @dataclass(frozen=True)
@@ -87,13 +87,13 @@ def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
     if "fp8" in task.cluster.accelerator.peak and plan.plans.precision == CODES["bf16"]:
         yield from _in_fp8(plan, limit)
     larger = replace(task, global_batch=batch)
-    yield from _gain(f"a global batch of {batch:,}, if the loss allows", larger, plan, limit)
+    yield from _gain(f"global batch {batch:,} (if convergence permits)", larger, plan, limit)
     yield from _on_the_host(plan, limit)
     yield from _in_round_numbers(plan, limit)
     if task.cluster.nodes > 1:
         faster = KNOBS[NETWORK].scaled(task, 2.0)
         rate = task.cluster.network.bandwidth / 1e9
-        said = f"a network of {2 * rate:g} GB/s a GPU instead of {rate:g}"
+        said = f"network of {2 * rate:g} GB/s a GPU instead of {rate:g}"
         yield from _gain(said, faster, plan, limit)
 
 
@@ -121,7 +121,7 @@ def _in_round_numbers(plan: Costs, limit: float | None) -> Iterator[Change]:
     rounder = []
     if batch >= task.gpus:
         near = round(batch / task.gpus) * task.gpus
-        rounder.append((f"a global batch of {near:,}", replace(task, global_batch=near)))
+        rounder.append((f"global batch {near:,}", replace(task, global_batch=near)))
     fewer = _rounder(task.gpus, task.cluster.gpus_per_node)
     if fewer:
         rounder.append((f"{fewer:,} GPUs instead of {task.gpus:,}", with_gpus(task, fewer)))
@@ -160,7 +160,7 @@ def _searched(task: Task, plan: Costs, limit: float | None, **choose: list[int])
 def _best(task: Task, plan: Costs, **choose: list[int]) -> Costs | None:
     row = plan.plans.take(0)
     trained = {"precision": [row.precision], "optimizer": [row.optimizer]}
-    return find_plans(task, choose=trained | choose, top=1).unless_interrupted().best
+    return rank_plans(task, Ranking(choose=trained | choose, top=1)).unless_interrupted().best
 
 
 def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:
@@ -171,10 +171,10 @@ def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:
     costs = simulate(plan.task, other.table(), scalar=True)
     faster = costs.tokens_per_second / plan.tokens_per_second
     if _may(costs, limit)[0]:
-        yield Change(f"precision=fp8, {TRAINS}", faster - 1)
+        yield Change(f"precision=fp8 {NUMERICS}", faster - 1)
         return
     for change in _of_the_plan(costs, limit):
-        yield Change(f"precision=fp8 {change.what}, {TRAINS}", faster * (1 + change.gain) - 1)
+        yield Change(f"precision=fp8 {change.what} {NUMERICS}", faster * (1 + change.gain) - 1)
 
 
 def _gain(what: str, task: Task, plan: Costs, limit: float | None) -> Iterator[Change]:

@@ -9,9 +9,9 @@ what that finds for uniform plans, so that it is not behind.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.step.plan_timeline import rescore
 from plan3d.simulator.task import Task
 
-from ..find_plans import TOP, find_plans
+from ..rank_plans import TOP, UNEQUAL, Ranking, rank_plans
 from ..result.at_risk import ranked_at_risk
 from ..result.families import simplest_family_first
 from ..result.objective import score
@@ -38,8 +38,6 @@ from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
 SHARE = 0.08
 """Share of a time limit in which the default search is run beside another."""
-_KEPT = ("objective", "choose", "system", "headroom")
-"""What a default search beside another is asked as well."""
 STARTS = 2
 """Plans of uneven stages that are climbed of each family."""
 ENDS = ("first_stage_layers", "last_stage_layers")
@@ -111,51 +109,70 @@ def _of_uneven_stages(
     return out
 
 
-def never_behind(found: SearchResult, task: Task, options: Mapping[str, Any]) -> SearchResult:
+def improved(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:
+    """The answer of a search by the `ranking` with what climbing adds to it: listed families are
+    climbed; a search of stages of their own, or at a risk, takes over what that finds."""
+    if ranking.backend in UNEQUAL:
+        return _never_behind(result, task, ranking)
+    if ranking.risk is not None and replace(ranking, risk=None).can_list_families:
+        return _with_climbed(result, task, ranking)
+    return climbed(result, ranking.choose, ranking.top)
+
+
+def _default_search(
+    task: Task, ranking: Ranking, top: int, time_limit: float | None
+) -> SearchResult:
+    """The default search of what a ranking asks, its best plans climbed."""
+    default = Ranking(
+        objective=ranking.objective,
+        choose=ranking.choose,
+        system=ranking.system,
+        headroom=ranking.headroom,
+        families=True,
+        time_limit=time_limit,
+    )
+    return climbed(rank_plans(task, default), ranking.choose, top)
+
+
+def _never_behind(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:
     """The answer of a search of stages of their own; where the default search of the task, its best
-    plans climbed, finds a better plan, with that first. `options` are those of find_plans. Where
-    Ctrl-C ends that search, the answer as it was found, marked as interrupted."""
-    if found.interrupted:
-        return found
-    kept = {name: options[name] for name in _KEPT if name in options}
-    if options.get("time_limit") is not None:
-        kept["time_limit"] = SHARE * options["time_limit"]
-    listed = find_plans(task, families=True, **kept)
-    default = climbed(listed, options.get("choose") or {}, TOP)
+    plans climbed, has a better plan, with that first. Where Ctrl-C ends that search, the answer as
+    it was, marked as interrupted."""
+    if result.interrupted:
+        return result
+    limit = None if ranking.time_limit is None else SHARE * ranking.time_limit
+    default = _default_search(task, ranking, TOP, limit)
     if default.interrupted:
-        return found.ended_by_interrupt()
-    best = np.inf if found.costs is None else float(found.costs.step[0])
+        return result.ended_by_interrupt()
+    best = np.inf if result.costs is None else float(result.costs.step[0])
     if default.costs is None or default.costs.step.min() >= best:
-        return found
+        return result
     plans = list(with_explicit_stages(default.costs.take([int(default.costs.step.argmin())]), 1))
-    plans = [plan for plan in plans if legal_rows(plan, found.task).all()]
+    plans = [plan for plan in plans if legal_rows(plan, result.task).all()]
     if not plans:
         words = f"the default search's best plan, {default.plans[0]}: its stages are not in turn"
-        return replace(found, uncovered=(*found.uncovered, words))
-    rest = [] if found.costs is None else [found.costs.plans]
-    costs = rank_plans_within(found.task, [*plans, *rest], found.limit)
-    costs = costs.take(slice(0, options.get("top", TOP))) if costs is not None else None
-    changes = replace(found.counts, changes=default.counts.changes)
-    out = replace(found, costs=costs, climbed=default.climbed, counts=changes)
-    return out if found.bound is None else _proven(out, found.bound)
+        return replace(result, uncovered=(*result.uncovered, words))
+    rest = [] if result.costs is None else [result.costs.plans]
+    costs = rank_plans_within(result.task, [*plans, *rest], result.limit)
+    costs = costs.take(slice(0, ranking.top)) if costs is not None else None
+    changes = replace(result.counts, changes=default.counts.changes)
+    out = replace(result, costs=costs, climbed=default.climbed, counts=changes)
+    return out if result.bound is None else _proven(out, result.bound)
 
 
-def with_climbed(
-    found: SearchResult, task: Task, options: Mapping[str, Any], top: int
-) -> SearchResult:
-    """The `top` plans of a ranking at risk, the climbed ones of the default search of the task
-    among them; `options` are those of find_plans that led to it."""
-    if found.costs is None or found.risk is None or found.interrupted:
-        return found
-    kept = {name: options[name] for name in _KEPT if name in options}
-    default = climbed(find_plans(task, families=True, **kept), options.get("choose") or {}, COUNT)
+def _with_climbed(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:
+    """The best plans of a ranking at risk, the climbed ones of the default search among them."""
+    if result.costs is None or result.risk is None or result.interrupted:
+        return result
+    default = _default_search(task, ranking, COUNT, None)
     if default.interrupted or default.costs is None:
-        return found.ended_by_interrupt() if default.interrupted else found
-    every = concat_costs([default.costs, found.costs])
-    other = [str(plan) for plan in every.plans]
-    once = [row for row, plan in enumerate(other) if plan not in other[:row]]
-    changes = replace(found.counts, changes=default.counts.changes)
-    return ranked_at_risk(replace(found, costs=every.take(once), counts=changes), found.risk, top)
+        return result.ended_by_interrupt() if default.interrupted else result
+    every = concat_costs([default.costs, result.costs])
+    texts = [str(plan) for plan in every.plans]
+    once = [row for row, text in enumerate(texts) if text not in texts[:row]]
+    changes = replace(result.counts, changes=default.counts.changes)
+    whole = replace(result, costs=every.take(once), counts=changes)
+    return ranked_at_risk(whole, result.risk, ranking.top)
 
 
 def _proven(found: SearchResult, bound: float) -> SearchResult:

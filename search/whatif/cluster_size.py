@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.analysis.goodput import Reliability
+from plan3d.simulator.analysis.goodput import Reliability, Training
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.units import format_count
 from plan3d.simulator.operators.model_flops import model_flops_per_token
@@ -16,9 +16,8 @@ from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
-from ..find_plans import find_plans
+from ..rank_plans import Ranking, rank_plans
 from ..result.obstacle import obstacle
-from ..result.options import Progress
 from ..result.search_result import SearchResult
 
 DAY = 86400.0
@@ -51,8 +50,10 @@ def why_infeasible(
 
 def _search(result: SearchResult, task: Task, choose: Mapping[str, Sequence[Any]]) -> SearchResult:
     headroom = max(1 - result.limit / task.cluster.accelerator.memory, 0.0)
-    options: dict[str, Any] = {"objective": result.objective, "headroom": headroom, "top": 1}
-    return find_plans(task, choose=choose, system=result.system, **options).unless_interrupted()
+    ranking = Ranking(
+        objective=result.objective, choose=choose, system=result.system, headroom=headroom, top=1
+    )
+    return rank_plans(task, ranking).unless_interrupted()
 
 
 def _changes(result: SearchResult, choose: Mapping[str, Sequence[Any]]) -> Iterator[str]:
@@ -137,28 +138,17 @@ def train_seconds(costs: Costs, tokens: float) -> Any:
     return tokens / costs.tokens_per_second
 
 
-def find_cluster(
-    task: Task,
-    *,
-    tokens: float,
-    days: float | None = None,
-    budget_usd: float | None = None,
-    price: float | None = None,
-    reliability: Reliability | None = None,
-    progress: Progress | None = None,
-    **options: Any,
-) -> SearchResult:
-    """The search result on the GPUs that train `tokens` within the days and the budget, with the
-    failures of `reliability`: the fewest that do it in these days; with a budget alone those that
-    are done first, the fewest within SOONER.
+def find_cluster(task: Task, training: Training, ranking: Ranking) -> SearchResult:
+    """The search on the GPUs that train within the days and the budget, with the failures of the
+    training: the fewest that do it in these days; with a budget alone those that are done first,
+    the fewest within SOONER.
 
-    GPU counts are whole fast domains, powers of two of them and three times those. `price` is in
-    USD per GPU-hour; `options` go to find_plans. Raises NoFeasiblePlanError when no count up to
-    MOST_GPUS does, InputError when the question is incomplete.
+    GPU counts are whole fast domains, powers of two of them and three times those. Raises
+    NoFeasiblePlanError when no count up to MOST_GPUS does, InputError for a budget without a price.
     """
-    if days is None and budget_usd is None:
-        raise InputError("say what limits the run: days, or a budget with a price per GPU-hour")
-    if options.get("risk") is not None:
+    tokens, days = training.tokens, training.days
+    budget_usd, price = training.budget_usd, training.price
+    if ranking.risk is not None:
         raise InputError("risk does not go with days or a budget, which the expected step decides")
     if budget_usd is not None and price is None:
         raise InputError("a budget needs a price per GPU-hour")
@@ -167,13 +157,13 @@ def find_cluster(
     tried, nearest = "", np.inf
     found, soonest = None, np.inf
     for gpus in _sizes(task, tokens, seconds):
-        result = find_plans(with_gpus(task, gpus), progress=progress, **options)
+        result = rank_plans(with_gpus(task, gpus), ranking)
         best = result.best
         if result.interrupted:
             return result if found is None else found.ended_by_interrupt()
         if best is None:
             continue
-        needed = _with_failures(train_seconds(best, tokens), gpus, reliability)
+        needed = _with_failures(train_seconds(best, tokens), gpus, training.reliability)
         spent = needed * gpus / 3600
         excess = max(needed / seconds, spent / hours)
         if excess <= 1 and days is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,10 +17,11 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..exact import exhaustive
-from ..find_plans import DEFAULT_HEADROOM, find_plans, memory_limit
+from ..rank_plans import DEFAULT_HEADROOM, Ranking, memory_limit, rank_plans
 from ..result.obstacle import obstacle
 from ..result.options import Progress, SearchOptions
 from ..result.search_result import SearchResult
+from ..space.constraints import Choices
 from ..space.space import Space
 from ..systems.system_plans import complete_plan, constraints
 from ..systems.systems import SYSTEMS, System
@@ -138,35 +139,39 @@ class BySystem:
         return float(costs.accuracy_seconds if self.task.goal else costs.step_seconds)
 
 
-def compare_systems(
-    task: Task,
-    systems: Sequence[System | str] | None = None,
-    *,
-    choose: Mapping[str, Sequence[Any]] | None = None,
-    headroom: float | None = None,
-    progress: Progress | None = None,
-) -> BySystem:
-    """Search the plans of every system, or of those named: by step time, by time to accuracy where
-    the task has a goal. `choose` narrows all of them; `headroom` is that of find_plans.
+@dataclass(frozen=True, kw_only=True)
+class SystemsRequest:
+    """Which training systems are compared, over which plans."""
 
-    Raises InputError for an unknown name, and where `choose` contradicts one of the systems.
+    systems: Sequence[System | str] | None = None
+    """None for all of SYSTEMS."""
+    choose: Choices = field(default_factory=dict)
+    """Values of plan fields that narrow every system."""
+    headroom: float | None = None
+    """That of a Ranking."""
+    progress: Progress | None = None
+    """Is called with the number of plans costed of each system so far."""
 
-    >>> task = Task(Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=16),
-    ...             sequence=2048, global_batch=64)
-    >>> compare_systems(task, ["ddp", "gpipe", "megatron"]).first.system.name
-    'megatron'
+
+def compare_systems(task: Task, request: SystemsRequest) -> BySystem:
+    """Search the plans of every system: by step time, by time to accuracy where the task has a
+    goal.
+
+    Raises InputError for an unknown name, and where what is chosen contradicts one of the systems.
     """
+    choose, headroom, systems = request.choose, request.headroom, request.systems
     asked = SYSTEMS.values() if systems is None else systems
     objective = "time-to-accuracy" if task.goal else "step-time"
-    options: dict[str, Any] = {"objective": objective, "headroom": headroom, "top": 1}
-    options["progress"] = progress
+    ranking = Ranking(
+        objective=objective, choose=choose, headroom=headroom, top=1, progress=request.progress
+    )
     entries: list[SystemEntry] = []
-    device = _one_device(task, choose or {})
+    device = _one_device(task, choose)
     limit = memory_limit(device.task, headroom, device.axes["precision"])
     alone, complete = _fastest(device, limit, headroom), True
     for system in (system_named(s) if isinstance(s, str) else s for s in asked):
         own = task if system.gpus is None else with_gpus(task, system.gpus)
-        found = find_plans(own, choose=choose, system=system.name, **options)
+        found = rank_plans(own, replace(ranking, system=system.name))
         complete = not found.interrupted
         if not complete:
             break

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,9 +65,10 @@ class Contrast:
     sentences: Sequence[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
-    """Everything about one plan; printed, it is a few sentences.
+    """Everything about one plan, each part computed when it is asked for, once; printed, it is a
+    few sentences.
 
     >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
     ...             sequence=2048, global_batch=64)
@@ -76,15 +78,27 @@ class Explanation:
     """
 
     costs: Costs
-    waterfall: Sequence[Loss]
-    """From the seconds of ideal arithmetic to the predicted step."""
-    edits: Edits
-    """Every legal single edit with an effect, fastest first, whether it fits or not."""
-    sensitivities: Sequence[Sensitivity]
-    """How the step reacts to each hardware number, the largest elasticity first."""
-    capacities: Sequence[tuple[float, Costs | None]]
-    """The best plan with less, the same and more memory; None where none fits."""
     against: Contrast | None = None
+
+    @cached_property
+    def waterfall(self) -> Sequence[Loss]:
+        """From the seconds of ideal arithmetic to the predicted step."""
+        return waterfall(self.costs)
+
+    @cached_property
+    def edits(self) -> Edits:
+        """Every legal single edit with an effect, fastest first, whether it fits or not."""
+        return single_edits(self.costs)
+
+    @cached_property
+    def sensitivities(self) -> Sequence[Sensitivity]:
+        """How the step reacts to each hardware number, the largest elasticity first."""
+        return sensitivities(self.costs)
+
+    @cached_property
+    def capacities(self) -> Sequence[tuple[float, Costs | None]]:
+        """The best plan with less, the same and more memory; None where none fits."""
+        return by_capacity(self.costs)
 
     @property
     def binding(self) -> str:
@@ -205,14 +219,7 @@ def explain(
     costs = evaluate(task, plan)
     if costs.plans.rows > 1:
         raise InputError(f"explain takes one plan, not a table of {costs.plans.rows}")
-    return Explanation(
-        costs=costs,
-        waterfall=waterfall(costs),
-        edits=single_edits(costs),
-        sensitivities=sensitivities(costs),
-        capacities=by_capacity(costs),
-        against=None if against is None else _contrast(costs, against),
-    )
+    return Explanation(costs, None if against is None else _contrast(costs, against))
 
 
 def _contrast(costs: Costs, against: Given) -> Contrast:

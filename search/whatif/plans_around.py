@@ -7,9 +7,8 @@ missing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 
-from ..find_plans import find_plans
+from ..rank_plans import Ranking, rank_plans
 from ..result.families import NEAR, Families, simplest_first
 from ..result.pareto import frontier
 from ..result.search_result import SearchResult
@@ -64,22 +63,19 @@ class PlansAround:
     """Whether Ctrl-C ended those searches."""
 
 
-def plans_around(
-    result: SearchResult, options: Mapping[str, Any], chosen: Collection[str]
-) -> PlansAround:
+def plans_around(result: SearchResult, ranking: Ranking) -> PlansAround:
     """The plans at BATCHES and at every bandwidth of the network that the page has.
 
-    `options` are those of find_plans that led to the result, `chosen` the fields that the user
-    chose. Where the search is limited, not complete or not of families, its own plans are all
-    there is.
+    `ranking` is that of the search. Where the search is limited, not complete or not of families,
+    its own plans are all there is.
     """
-    limited = options.get("time_limit") is not None or options.get("budget") is not None
+    limited = ranking.time_limit is not None or ranking.budget is not None
     if result.costs is None:
         return PlansAround([], False)
     if result.families is None or not result.complete or limited:
         return _alone(result.task, result.costs.plans)
     try:
-        return PlansAround(_searches(result, result.costs.plans, options, chosen), True)
+        return PlansAround(_searches(result, result.costs.plans, ranking), True)
     except KeyboardInterrupt:
         return replace(_alone(result.task, result.costs.plans), interrupted=True)
 
@@ -89,9 +85,7 @@ def _alone(task: Task, answer: Plan) -> PlansAround:
     return PlansAround([_around(task, [], answer)], False)
 
 
-def _searches(
-    result: SearchResult, own: Plan, options: Mapping[str, Any], chosen: Collection[str]
-) -> list[BatchPlans]:
+def _searches(result: SearchResult, own: Plan, ranking: Ranking) -> list[BatchPlans]:
     """The plans of every batch, of searches at each bandwidth of the network."""
     out = []
     for factor in BATCHES:
@@ -103,7 +97,7 @@ def _searches(
         for network in networks(task):
             asked = KNOBS["inter_node_bandwidth"].scaled(_with_memory(task), network)
             answer = result if factor == network == 1 else None
-            tables += _searched(asked, options, chosen, result.limit, answer)
+            tables += _searched(asked, ranking, result.limit, answer)
         if tables or factor == 1:
             out.append(_around(task, tables, own if factor == 1 else None))
     return out
@@ -117,22 +111,21 @@ def _with_memory(task: Task) -> Task:
 
 def _searched(
     task: Task,
-    options: Mapping[str, Any],
-    chosen: Collection[str],
+    ranking: Ranking,
     limit: float,
     answer: SearchResult | None,
 ) -> list[Plan]:
     """The plans of one search: the frontier of each family, and the best within the limit, climbed
     (those of the answer where it is known), with what climbing changed also made to the frontiers.
     Nothing where no plan is legal or fits."""
-    asked = {n: v for n, v in options.items() if n not in ("families", "frontier")}
+    asked = replace(ranking, families=True, frontier=True)
     try:
-        found = find_plans(task, **asked, families=True, frontier=True).unless_interrupted()
+        found = rank_plans(task, asked).unless_interrupted()
     except Plan3dError:
         return []
     if found.costs is None or found.of_families is None:
         return []
-    best = answer or _best_within(found, found.of_families, limit, chosen)
+    best = answer or _best_within(found, found.of_families, limit, ranking.choose)
     plans = _spaced(found.of_families, SLOWEST * float(found.costs.step[0])).plans.table()
     columns = plans.columns()
     for gain in best.climbed:

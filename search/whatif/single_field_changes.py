@@ -42,7 +42,7 @@ from plan3d.simulator.uncertainty.memory import (
     verdict,
 )
 
-from ..find_plans import find_plans
+from ..rank_plans import Ranking, rank_plans
 from ..space.axes import default_axes, divisors
 from .launchable_changes import changed, keeps_launched, resolved
 
@@ -220,7 +220,7 @@ def by_capacity(costs: Costs) -> list[tuple[float, Costs | None]]:
     for factor in CAPACITIES:
         a = task.cluster.accelerator
         cluster = replace(task.cluster, accelerator=replace(a, memory=a.memory * factor))
-        found = find_plans(replace(task, cluster=cluster), choose=choose, top=1)
+        found = rank_plans(replace(task, cluster=cluster), Ranking(choose=choose, top=1))
         out.append((factor, found.unless_interrupted().best))
     return out
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from multiprocessing import get_context, parent_process
 from threading import Thread
@@ -33,9 +33,10 @@ from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits, verdict
 
-from ..find_plans import find_plans, lists_families
+from ..rank_plans import Ranking, rank_plans
 from ..result.obstacle import obstacle
 from ..result.search_result import SearchResult
+from ..space.constraints import Choices
 from .climb import climbed
 from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
 
@@ -59,6 +60,21 @@ PATIENCE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
+class PointOptions:
+    """What is asked of every point of a sweep."""
+
+    choose: Choices = field(default_factory=dict)
+    """Constraints of the search."""
+    headroom: float | None = None
+    """That of a Ranking."""
+    objective: str = "step-time"
+    tokens: float | None = None
+    """Training tokens; adds time, GPU-hours and energy."""
+    price: float | None = None
+    """A GPU-hour; adds the cost."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """One question of a sweep."""
 
@@ -67,20 +83,14 @@ class Point:
     task: Task
     plan: Plan | None = None
     """The plan to evaluate; None asks for the best one."""
-    choose: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Constraints of the search."""
-    headroom: float | None = None
-    objective: str = "step-time"
-    tokens: float | None = None
-    """Training tokens; adds time, GPU-hours and energy."""
-    price: float | None = None
-    """A GPU-hour; adds the cost."""
+    asked: PointOptions = field(default_factory=PointOptions)
 
     @property
     def key(self) -> str:
         """A name for everything that decides the answer, for a file that is continued."""
-        asked = (self.task, self.plan, self.choose, self.headroom, self.objective)
-        text = full_text((*asked, self.tokens, self.price, sorted(self.settings.items())))
+        one = self.asked
+        asked = (self.task, self.plan, one.choose, one.headroom, one.objective)
+        text = full_text((*asked, one.tokens, one.price, sorted(self.settings.items())))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -144,14 +154,11 @@ def run_point(point: Point) -> Row:
 
 
 def _search(point: Point) -> SearchResult:
-    found = find_plans(
-        point.task,
-        objective=point.objective,
-        choose=point.choose,
-        headroom=point.headroom,
-        families=lists_families(objective=point.objective),
-    )
-    return climbed(found.unless_interrupted(), point.choose, top=1).unless_interrupted()
+    asked = point.asked
+    ranking = Ranking(objective=asked.objective, choose=asked.choose, headroom=asked.headroom)
+    ranking = replace(ranking, families=ranking.can_list_families, top=1)
+    found = rank_plans(point.task, ranking).unless_interrupted()
+    return climbed(found, asked.choose, top=1).unless_interrupted()
 
 
 def _numbers(point: Point, costs: Costs) -> Row:
@@ -172,8 +179,8 @@ def _numbers(point: Point, costs: Costs) -> Row:
         "global_batch": point.task.global_batch,
         "plan": str(costs.plans),
     }
-    if point.tokens is not None:
-        out |= training_record(costs, 0, point.tokens, point.price)
+    if point.asked.tokens is not None:
+        out |= training_record(costs, 0, point.asked.tokens, point.asked.price)
     return out
 
 

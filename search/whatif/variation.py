@@ -19,7 +19,7 @@ from plan3d.simulator.workload.model import Model
 from ..space.constraints import check_lists
 from .cluster_size import with_gpus
 from .single_field_changes import edited
-from .sweep import Point, Sweep, run_points, with_scaling
+from .sweep import Point, PointOptions
 
 Values = Sequence[Any] | Mapping[str, Any]
 """Values of a field; a mapping names each, for models and clusters of one's own."""
@@ -53,29 +53,14 @@ OF_STACK = {"cluster", "software"}
 """Those that a calibration holds for one value of."""
 
 
-def sweep(
-    task: Task,
-    over: Mapping[str, Values],
-    *,
-    plan: Given | None = None,
-    choose: Mapping[str, Sequence[Any]] | None = None,
-    headroom: float | None = None,
-    objective: str = "step-time",
-    tokens: float | None = None,
-    price: float | None = None,
-    scheduler: str | None = None,
-    resume: str | None = None,
-    workers: int | None = 1,
-) -> Sweep:
-    """The same question at every combination of values: scaling, what-if, cost.
+def points_over(
+    task: Task, over: Mapping[str, Values], plan: Given | None, asked: PointOptions
+) -> list[Point]:
+    """A point for every combination of values: `over` maps fields of OF_TASK or of a plan to their
+    values, {"gpus": [64, 128], "tp": [1, 2]}.
 
-    `over` maps fields of OF_TASK or of a plan to their values: {"gpus": [64, 128], "tp": [1, 2]}.
-    Each point has its best plan under `choose` and the other arguments of find_plans, or the given
-    plan with dp filling the GPUs. With `tokens` (and a `price` of a GPU-hour) rows hold time,
-    energy and cost of training. Where GPUs are varied rows hold their scaling efficiency.
-    `scheduler`, `resume` and `workers` are those of sweep.run_points; several workers are
-    processes that import the calling script again, so it needs a main guard. Raises InputError
-    for a field that cannot be varied.
+    Each point has its best plan, or the given plan with dp filling the GPUs. Raises InputError for
+    a field that cannot be varied.
     """
     check_lists("over", over)
     given = None if plan is None else as_plan(plan)
@@ -85,16 +70,7 @@ def sweep(
             f"over: {of_stack[0]} of a calibrated task, whose calibration is of one stack and "
             "machine: vary that of the task without it, or calibrate one of each"
         )
-    common = {"tokens": tokens, "price": price, "headroom": headroom, "objective": objective}
-    points = [
-        _point(task, labels, values, given, {**common, "choose": choose or {}})
-        for labels, values in _combinations(over)
-    ]
-    done = run_points(points, scheduler=scheduler, resume=resume, workers=workers)
-    if "gpus" not in over:
-        return done
-    others = [name for name in over if name != "gpus"]
-    return replace(done, rows=with_scaling(done.rows, others[0] if others else None))
+    return [_point(task, labels, values, given, asked) for labels, values in _combinations(over)]
 
 
 def _combinations(over: Mapping[str, Values]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -132,16 +108,15 @@ def _point(
     labels: dict[str, Any],
     values: dict[str, Any],
     plan: Plan | None,
-    search: dict[str, Any],
+    asked: PointOptions,
 ) -> Point:
     for name, change in OF_TASK.items():
         task = change(task, values[name]) if name in values else task
     fields = {name: value for name, value in values.items() if name not in OF_TASK}
     if plan is not None:
-        return Point(settings=labels, task=task, plan=edited(plan, task, fields), **search)
-    choose = search["choose"]
-    held = sorted(choose.keys() & fields.keys())
-    if held:
-        raise InputError(f"over: {held[0]} is constrained by choose already")
-    own = {**choose, **{name: [value] for name, value in fields.items()}}
-    return Point(settings=labels, task=task, **{**search, "choose": own})
+        return Point(settings=labels, task=task, plan=edited(plan, task, fields), asked=asked)
+    constrained = sorted(asked.choose.keys() & fields.keys())
+    if constrained:
+        raise InputError(f"over: {constrained[0]} is constrained by choose already")
+    choose = {**asked.choose, **{name: [value] for name, value in fields.items()}}
+    return Point(settings=labels, task=task, asked=replace(asked, choose=choose))

@@ -2,7 +2,7 @@
 
 Of each way, with and without recompute, the fastest plan that fits, and the longest sequence with
 its ZeRO stage and a micro-batch of one; where none fits, with the optimizer on the host, or the
-weights too. A plan fits from a probability of uncertainty.memory.SURE on.
+weights too. A plan fits from a probability of uncertainty.memory.FITS_PROBABILITY on.
 """
 
 from __future__ import annotations

@@ -81,3 +81,23 @@ def best_interval(between: float, checkpoint: float) -> float:
     ratio = checkpoint / (2 * between)
     young = math.sqrt(2 * checkpoint * between)
     return young * (1 + math.sqrt(ratio) / 3 + ratio / 9) - checkpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How much is trained, and what may limit it."""
+
+    tokens: float
+    price: float | None = None
+    """USD of a GPU-hour."""
+    days: float | None = None
+    """The most that training may take: the fewest GPUs are looked for."""
+    budget_usd: float | None = None
+    """The most that it may cost; without days, the GPUs that are done first."""
+    reliability: Reliability | None = None
+    """Failures, where they are to be counted."""
+
+    @property
+    def sizes_cluster(self) -> bool:
+        """Whether the number of GPUs is asked for."""
+        return self.days is not None or self.budget_usd is not None

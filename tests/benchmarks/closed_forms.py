@@ -14,7 +14,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.space.space import Space
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.hardware.cluster import Cluster
@@ -44,7 +44,7 @@ WITHIN = 2
 
 def errors(task: Task, random: np.random.Generator) -> dict[str, Value]:
     """Seconds of the closed form over those of the events, less one, by schedule [plan]."""
-    best = find_plans(task, top=1).best
+    best = rank_plans(task, Ranking(top=1)).best
     assert best is not None
     near = []
     for table in Space.of(task).chunks():

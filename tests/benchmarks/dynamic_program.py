@@ -14,7 +14,7 @@ import time
 from dataclasses import replace
 
 from plan3d.search.exact.exhaustive import UniformPlans
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.space.space import Space
@@ -59,7 +59,7 @@ def searches() -> list[Task]:
 def proof(question: Task) -> None:
     """One row: the best plan of the set, with its proof, and how much work that was."""
     began = time.process_time()
-    result = find_plans(question, backend="dynamic-programming")
+    result = rank_plans(question, Ranking(backend="dynamic-programming"))
     seconds = time.process_time() - began
     compared = result.compared
     assert compared is not None
@@ -78,11 +78,11 @@ def work(question: Task, limit: float, choose: dict[str, list[int]] | None = Non
 
 def unequal(question: Task, stages: int) -> None:
     """One row: stages of unequal numbers of GPUs, without context parallelism."""
-    uniform = find_plans(question, choose={"virtual_stages": [1]}).best
+    uniform = rank_plans(question, Ranking(choose={"virtual_stages": [1]})).best
     assert uniform is not None
     began = time.process_time()
     choose = {"pp": [stages], "cp": [1], "sequence_parallel": [1], "virtual_stages": [1]}
-    result = find_plans(question, backend="dynamic-programming", choose=choose, top=1)
+    result = rank_plans(question, Ranking(backend="dynamic-programming", choose=choose, top=1))
     seconds = time.process_time() - began
     about = f"{name(question)}, pp={stages}, stages of unequal size, cp=1"
     row(about, uniform.step_seconds, result, seconds, work(question, result.limit, choose))
@@ -119,20 +119,24 @@ def events(vocabulary: int, gpus: int, pp: int, batch: int) -> None:
     question = task(llama, "h100-sxm", gpus, 8192, batch, "megatron-core")
     usual = llama.layers // pp
     ends = [0, *range(1, usual + 2)]
-    uniform = find_plans(
+    uniform = rank_plans(
         question,
-        choose={
-            "pp": [pp],
-            "virtual_stages": [1],
-            "first_stage_layers": ends,
-            "last_stage_layers": ends,
-        },
-        top=30,
+        Ranking(
+            choose={
+                "pp": [pp],
+                "virtual_stages": [1],
+                "first_stage_layers": ends,
+                "last_stage_layers": ends,
+            },
+            top=30,
+        ),
     )
-    result = find_plans(
+    result = rank_plans(
         question,
-        backend="dynamic-programming",
-        choose={"pp": [pp], "virtual_stages": [1]},
+        Ranking(
+            backend="dynamic-programming",
+            choose={"pp": [pp], "virtual_stages": [1]},
+        ),
     )
     best, other = shortest(result), shortest(uniform)
     gain = other[0] / best[0] - 1

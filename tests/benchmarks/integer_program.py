@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import time
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -37,12 +37,12 @@ def row(name: str) -> bool:
     model, cluster, gpus, sequence, batch = QUESTIONS[name]
     machine = Cluster.profile(cluster, gpus=gpus)
     task = Task(Model.preset(model), machine, sequence=sequence, global_batch=batch)
-    uniform = find_plans(task, choose=UNIFORM, top=1).best
-    whole = find_plans(task, top=1).best
+    uniform = rank_plans(task, Ranking(choose=UNIFORM, top=1)).best
+    whole = rank_plans(task, Ranking(top=1)).best
     limited = {"time_limit": TIME_LIMIT, "top": 1}
-    first = find_plans(task, backend="dynamic-programming", **limited).best
+    first = rank_plans(task, Ranking(backend="dynamic-programming", **limited)).best
     began = time.process_time()
-    found = find_plans(task, backend="integer-programming", **limited)
+    found = rank_plans(task, Ranking(backend="integer-programming", **limited))
     seconds = time.process_time() - began
     assert first is not None
     assert found.best is not None

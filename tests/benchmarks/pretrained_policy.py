@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.search.find_plans import DEFAULT_HEADROOM
+from plan3d.search.rank_plans import DEFAULT_HEADROOM
 from plan3d.search.result.objective import BARRIER, guided
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.sampling import pretrained_policy, samplers

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.search.find_plans import find_plans, memory_limit
+from plan3d.search.rank_plans import Ranking, memory_limit, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.sampling import samplers
@@ -116,7 +116,7 @@ Entrants = dict[str, tuple[Problem, MakeSampler]]
 
 def uniform(task: Task) -> tuple[float, Entrants]:
     """The optimum, and the backends."""
-    best = find_plans(task).best
+    best = rank_plans(task).best
     assert best
     problem = UniformProblem(Space.of(task))
     return float(best.step_seconds), {name: (problem, make) for name, make in SAMPLERS.items()}
@@ -125,7 +125,9 @@ def uniform(task: Task) -> tuple[float, Entrants]:
 def staged(task: Task) -> tuple[float, Entrants]:
     """The same; and random search among the plans whose stages are alike."""
     problem = StagedProblem.of(task)
-    proof = find_plans(task, backend="dynamic-programming", choose=problem.constraints, top=1)
+    proof = rank_plans(
+        task, Ranking(backend="dynamic-programming", choose=problem.constraints, top=1)
+    )
     assert proof.complete
     assert proof.best
     entrants: Entrants = {name: (problem, of_stages(name)) for name in SAMPLERS}

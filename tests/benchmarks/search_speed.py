@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
@@ -49,8 +49,8 @@ def median(run: Callable[[], object]) -> float:
 
 def uniform_space(name: str, task: Task) -> None:
     """One whole default space: counts and seconds."""
-    seconds = median(lambda: find_plans(task))
-    counts = find_plans(task).counts
+    seconds = median(lambda: rank_plans(task))
+    counts = rank_plans(task).counts
     print(
         f"| {name} | {counts.candidates:,} | {counts.evaluated:,} | {counts.feasible:,} "
         f"| {seconds:.3f} s | {counts.evaluated / seconds / 1e6:.2f} M/s |"
@@ -59,7 +59,7 @@ def uniform_space(name: str, task: Task) -> None:
 
 def sustained(task: Task) -> None:
     """Ten million plans and more, streamed."""
-    result = find_plans(task, choose={k: list(v) for k, v in TEN_MILLION.items()})
+    result = rank_plans(task, Ranking(choose={k: list(v) for k, v in TEN_MILLION.items()}))
     counts, seconds = result.counts, result.seconds_searching
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(

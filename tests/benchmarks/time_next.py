@@ -25,7 +25,7 @@ from functools import cached_property
 
 import numpy as np
 
-from plan3d.search.find_plans import DEFAULT_HEADROOM, find_plans
+from plan3d.search.rank_plans import DEFAULT_HEADROOM, Ranking, rank_plans
 from plan3d.search.result.objective import BARRIER
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.problem import Variable, encode, nearest_points, random_step
@@ -294,7 +294,7 @@ def hidden(spread: float) -> Found:
     out: Found = {}
     for one in clusters(spread):
         good = one.good()
-        plans = concat([plan.table() for plan in find_plans(one.task, top=SHORT).plans])
+        plans = concat([plan.table() for plan in rank_plans(one.task, Ranking(top=SHORT)).plans])
         choice, seconds = Forecast.of_plans(one.task, plans).choice, one.log_seconds(plans)
         add(out, "order", in_order(choice, seconds, good))
         add(out, "posterior", chosen(choice, seconds, good, expected))

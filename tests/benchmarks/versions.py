@@ -39,7 +39,7 @@ BUILDS = ("ortools",)
 """Their releases end in the number of a build."""
 PACKAGE = ("plan3d", "simulator", "search", "hardware_profiles")
 WHOLE = """
-import plan3d, plan3d.simulator.task as simulator, plan3d.search.find_plans as search
+import plan3d, plan3d.simulator.task as simulator, plan3d.search.rank_plans as search
 from pathlib import Path
 roots = {Path(plan3d.__file__).parents[1]}
 of_clone = Path(simulator.__file__).parents[1].name != "plan3d"

@@ -15,7 +15,7 @@ from plan3d.launch_files.frameworks import for_framework
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.launch_files.shape import blocks
 from plan3d.launch_files.torchtitan.model_flavors import flavor_model
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.climb import climbed
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
@@ -119,7 +119,7 @@ def first_plans(framework: str, version: str) -> list[Case]:
                 global_batch=batch,
             )
             task = for_framework(asked, framework, version)
-            best = climbed(find_plans(task, families=True), (), top=1).best
+            best = climbed(rank_plans(task, Ranking(families=True)), (), top=1).best
             if best is not None:
                 out.append((task, best.plans.take(0)))
     return out

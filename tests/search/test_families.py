@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.families import NEAR
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
@@ -51,7 +51,7 @@ def test_families_by_hand():
 
 
 def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():
-    listed = find_plans(task(), choose=FEW, families=True, top=COUNT)
+    listed = rank_plans(task(), Ranking(choose=FEW, families=True, top=COUNT))
     whole = simulate(task(), concat(list(Space.of(task(), FEW).chunks(1000))))
     whole = whole.take(whole.memory_total <= listed.limit)
     of = families(whole.plans)
@@ -93,7 +93,7 @@ def test_the_size_of_chunks_changes_no_answer(size):
 
 def test_the_order_of_values_changes_nothing():
     turned = {name: values[::-1] for name, values in FEW.items()}
-    one, other = (find_plans(task(), choose=c, families=True) for c in (FEW, turned))
+    one, other = (rank_plans(task(), Ranking(choose=c, families=True)) for c in (FEW, turned))
     assert [str(plan) for plan in one.plans] == [str(plan) for plan in other.plans]
 
 
@@ -102,14 +102,14 @@ def test_the_order_of_values_changes_nothing():
 )
 def test_a_search_that_cannot_list_them_refuses(options):
     with pytest.raises(InputError, match="families need every plan costed"):
-        find_plans(task(), families=True, **options)
+        rank_plans(task(), Ranking(families=True, **options))
 
 
 def test_a_near_tie_is_settled_by_what_is_simpler():
     """Where context parallelism saves less than a hundredth, nobody would launch it."""
     cluster = Cluster.profile("a100-80gb-sxm", gpus=1024)
     gpt3 = Task(Model.preset("gpt3-175b"), cluster, sequence=2048, global_batch=1536)
-    fastest, simplest = find_plans(gpt3), find_plans(gpt3, families=True)
+    fastest, simplest = rank_plans(gpt3), rank_plans(gpt3, Ranking(families=True))
     assert simplest.plans[0].cp == 1
     assert simplest.best.step_seconds <= fastest.best.step_seconds * (1 + NEAR)
 
@@ -122,7 +122,7 @@ def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least
     question = Task(
         Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=512, software=stack
     )
-    listed = climbed(find_plans(question, families=True), (), COUNT)
+    listed = climbed(rank_plans(question, Ranking(families=True)), (), COUNT)
     first, steps = listed.plans[0], listed.costs.step
     assert (first.pp, first.tp, first.ep > 1) == (1, 1, True)
     assert steps[0] <= steps.min() * (1 + NEAR)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.climb import climbed
 from plan3d.search.whatif.single_field_changes import single_edits
 from plan3d.simulator.hardware.cluster import Cluster
@@ -31,20 +31,20 @@ def test_no_search_proposes_both_before_blackwell(backend: str) -> None:
     """tp = 2 or cp = 2: one of them hides, whichever is faster."""
     for degree in ({"tp": [2], "cp": [1]}, {"tp": [1], "cp": [2]}):
         choose = {**CHOICE, **degree, "pp": [4], "ep": [8]}
-        found = find_plans(question("h100-sxm"), backend=backend, choose=choose, top=20)
+        found = rank_plans(question("h100-sxm"), Ranking(backend=backend, choose=choose, top=20))
         assert found.plans
         assert not any(map(clash, found.plans))
 
 
 def test_blackwell_has_queues_for_both() -> None:
     choose = {**CHOICE, "tp": [2], "ep": [4]}
-    assert clash(find_plans(question("b200"), choose=choose).plans[0])
+    assert clash(rank_plans(question("b200"), Ranking(choose=choose)).plans[0])
 
 
 def test_what_is_asked_for_by_name_is_costed() -> None:
     """Megatron-LM runs it, with a warning."""
     choose = {**CHOICE, "tp": [2], "ep": [4], "overlap_ep": [1], "overlap_tp": [1]}
-    assert clash(find_plans(question("h100-sxm"), choose=choose).plans[0])
+    assert clash(rank_plans(question("h100-sxm"), Ranking(choose=choose)).plans[0])
 
 
 def test_no_edit_leads_there_but_from_such_a_plan() -> None:
@@ -56,5 +56,5 @@ def test_no_edit_leads_there_but_from_such_a_plan() -> None:
     both = single_edits(evaluate(task, resolve(Plan.parse(BOTH), 32)))
     assert both.costs is not None
     assert any(map(clash, both.costs.plans))
-    found = find_plans(task, families=True)
+    found = rank_plans(task, Ranking(families=True))
     assert not any(map(clash, climbed(found, (), 10).plans))

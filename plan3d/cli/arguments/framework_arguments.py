@@ -26,12 +26,3 @@ def launched(args: argparse.Namespace, task: Task, file: str = "") -> Task:
     elif file:
         frameworks.check_stack(task.software, name, file)
     return frameworks.for_framework(task, name)
-
-
-def usual(args: argparse.Namespace, task: Task) -> Task:
-    """The task with the framework of its stack, where --system names nothing else."""
-    from ...launch_files import frameworks
-
-    found, system = frameworks.with_usual(task), getattr(args, "system", None)
-    other = system is not None and found.framework and system != found.framework.name
-    return task if other else found

@@ -6,15 +6,16 @@ import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base import units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
+from ...screens.sweep import Axis
 from ..options.table import OPTIONS, SWEEP
 
 if TYPE_CHECKING:
-    from plan3d.search.whatif.sweep import Point
+    from plan3d.search.whatif.sweep import Point, PointOptions
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.task import Task
 
@@ -39,26 +40,6 @@ UNITS = {
     "power_limit": ("W", 1.0),
 }
 """Units in which varied numbers are shown, in SI, unless all are written in another."""
-
-
-class Axis(NamedTuple):
-    """One varied field."""
-
-    name: str
-    texts: list[str]
-    """Values as they were written."""
-    unit: str = ""
-    """The unit in which its numbers are shown; '' where they have none."""
-    factor: float = 1.0
-    """That unit in SI."""
-
-    def shown(self, value: Any) -> str:
-        """A value in that unit, which is not said."""
-        return f"{value / self.factor:.5g}" if self.unit else str(value)
-
-    def told(self, value: Any) -> str:
-        """A value with its unit."""
-        return f"{self.shown(value)} {self.unit}" if self.unit else str(value)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -95,7 +76,7 @@ def axes_of(args: argparse.Namespace) -> list[Axis]:
 
 
 def _axis(text: str) -> Axis:
-    from plan3d.simulator.plan.fields import AXES, OF_TABLE, SYNONYMS
+    from plan3d.simulator.plan.fields import AXES, OF_TABLE
 
     name, equals, values = text.partition("=")
     name, texts = name.strip().replace("-", "_"), [v.strip() for v in values.split(",")]
@@ -103,7 +84,7 @@ def _axis(text: str) -> Axis:
     if name in OF_TABLE:
         raise InputError(f"--over {name}: cannot be varied; compare such plans with 'explain'")
     if name not in known:
-        raise InputError(f"--over {name}: unknown field{did_you_mean(name, known, SYNONYMS)}")
+        raise InputError(f"--over {name}: unknown field{did_you_mean(name, known)}")
     if not equals or not all(texts):
         raise InputError(f"--over {text!r} must be FIELD=VALUE,VALUE, for example gpus=64,128")
     return Axis(name, list(dict.fromkeys(texts)), *_unit(name, texts))
@@ -130,9 +111,10 @@ def points_of(args: argparse.Namespace, axes: list[Axis]) -> list[Point]:
 
 def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) -> Point:
     """One combination of values; `base` receives the GPUs that the given batch belongs to."""
-    from plan3d.search.whatif import sweep
+    from plan3d.search.whatif.sweep import Point, PointOptions
 
-    from . import framework_arguments, positional, task_arguments
+    from ...answers.question import with_usual_framework
+    from . import positional, task_arguments
 
     own = argparse.Namespace(**vars(args))
     settings, fields = _settings(own, varied)
@@ -140,16 +122,12 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     task = task_arguments.task_of(own)
     if args.weak:
         task = _grown(task, base)
-    common: dict[str, Any] = {
-        "settings": settings,
-        "task": task,
-        "tokens": task_arguments.tokens_of(own, task.model),
-        "price": args.price,
-    }
+    asked = PointOptions(tokens=task_arguments.tokens_of(own, task.model), price=args.price)
     if args.plan is not None:
-        return sweep.Point(**common, plan=_plan_at(own, task, fields))
-    common["task"] = framework_arguments.usual(own, task)
-    return sweep.Point(**common, **_search_options(own, task, fields))
+        return Point(settings=settings, task=task, plan=_plan_at(own, task, fields), asked=asked)
+    task = with_usual_framework(task, args.system)
+    asked = _search_options(own, task, fields, asked)
+    return Point(settings=settings, task=task, asked=asked)
 
 
 def _settings(
@@ -198,21 +176,24 @@ def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Pl
     return edited(plan_arguments.plan_of(args), task, fields)
 
 
-def _search_options(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> dict[str, Any]:
-    """Arguments of a point whose best plan is asked for; InputError for what no search takes."""
+def _search_options(
+    args: argparse.Namespace, task: Task, fields: dict[str, int], asked: PointOptions
+) -> PointOptions:
+    """What is asked of a point whose best plan is wanted; InputError for what no search takes."""
     from plan3d.search.result.objective import objective
     from plan3d.search.space.space import Space
 
-    from . import system_arguments, task_arguments
+    from ...answers.search import narrowed_choices
+    from . import task_arguments
 
     choose: dict[str, list[Any]] = dict(task_arguments.choices_of(args))
     for name, value in fields.items():
         if name in choose:
             raise InputError(f"--over {name}: is constrained already")
         choose[name] = [value]
-    choose = system_arguments.narrowed(args, task, choose)
-    Space.of(task, choose)
-    given = {"headroom": args.memory_headroom, "objective": args.objective}
+    narrowed = narrowed_choices(task, choose, args.system)
+    Space.of(task, narrowed)
     if args.objective is not None:
         objective(args.objective)
-    return {"choose": choose, **{n: value for n, value in given.items() if value is not None}}
+        asked = replace(asked, objective=args.objective)
+    return replace(asked, choose=narrowed, headroom=args.memory_headroom)

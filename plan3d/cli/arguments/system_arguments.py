@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from plan3d.search.systems.systems import System, check_gpus, system
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.task import Task
 
 if TYPE_CHECKING:
@@ -18,21 +16,6 @@ def system_of(args: argparse.Namespace) -> System | None:
     """The system of --system; None where there is none."""
     name = getattr(args, "system", None)
     return None if name is None else system(name)
-
-
-def narrowed(
-    args: argparse.Namespace, task: Task, choose: Mapping[str, Sequence[Any]]
-) -> dict[str, Any]:
-    """The user's constraints and those of --system, which they may not contradict."""
-    named = system_of(args)
-    if named is None:
-        return dict(choose)
-    check_gpus(named, task.gpus)
-    if getattr(args, "space", None) == "staged":
-        raise InputError(f"--system {named.name} has stages that are all alike: leave out --space")
-    from plan3d.search.systems.system_plans import constraints
-
-    return constraints(named, task, choose)
 
 
 def check_task(args: argparse.Namespace, task: Task) -> None:

@@ -14,8 +14,8 @@ from plan3d.simulator.workload.hub_models import hub_id_of
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
 
+from ...screens.output import Progress, Screen, print_json
 from ..arguments.task_arguments import model_of
-from ..screen.output import Progress, Screen, print_json
 
 WITHOUT_SOURCES = 4
 """Columns of an entry before those of where its numbers come from."""

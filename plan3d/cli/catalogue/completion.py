@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
+from ...screens.output import Progress
 from ..arguments.positional import PLACES
-from ..screen.output import Progress
 
 ABOUT = """Print a completion script for a shell; it is made from the parser.
 

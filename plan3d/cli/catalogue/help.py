@@ -11,9 +11,9 @@ import textwrap
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.text_tables import Table
 
+from ...screens.output import Progress, Screen
 from ..arguments.help_pages import help_page
 from ..options.table import OPTIONS
-from ..screen.output import Progress, Screen
 from ..verbs import VERBS
 
 ABOUT = """Explain a verb with all its options, or the words of a screen.

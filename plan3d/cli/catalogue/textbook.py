@@ -15,9 +15,9 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import format_bytes, format_count, format_seconds
 
+from ...screens.output import Progress, Screen, print_json
 from ..arguments import task_arguments
 from ..options.table import with_every_option
-from ..screen.output import Progress, Screen, print_json
 
 if TYPE_CHECKING:
     from plan3d.search.layer_ilp.block_partition import BlockPartition
@@ -66,12 +66,12 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         _partition_block(task, args.partition, screen)
         return 0
     tokens = task_arguments.tokens_of(args, task.model)
-    from plan3d.search.find_plans import find_plans
+    from plan3d.search.rank_plans import Ranking, rank_plans
     from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
     from plan3d.simulator.analysis.textbook import formula_rows
 
     choose = {} if args.precision is None else {"precision": [args.precision]}
-    searched = find_plans(task, top=1, families=True, choose=choose).unless_interrupted()
+    searched = rank_plans(task, Ranking(top=1, families=True, choose=choose)).unless_interrupted()
     best = searched.best
     if best is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     formulas = formula_rows(task, best, tokens, args.took, args.full_recompute)
     plan = best.plans.take(0)
     if screen is None:
-        from ..screen import views
+        from ...screens import views
 
         record = {**views.question_record(task), "tokens": tokens}
         print_json({**record, "plan": plan.to_dict(), "rows": [*map(asdict, formulas)]})

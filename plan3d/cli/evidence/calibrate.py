@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from plan3d.simulator.base.errors import CalibrationError, InputError, did_you_mean
 from plan3d.simulator.calibration.measure import measure as measuring
 
+from ...screens.output import Screen, check_writable, warn, write_whole
 from ..options.parser import Parser, text
 from ..options.table import IMAGES, calibrate_options, with_every_option
-from ..screen.output import Screen, check_writable, warn, write_whole
 from . import calibrate_steps
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, did_yo
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.units import is_whole
 
+from ...screens.output import Screen, check_writable, print_json, write_whole
 from ..arguments.help_pages import help_page
 from ..options.parser import OUT_OF_MEMORY, memory, seconds_or_oom, text
 from ..options.table import calibrate_options, with_every_option
-from ..screen.output import Screen, check_writable, print_json, write_whole
 from . import learned_steps
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ def _suggest(args: argparse.Namespace, learned: StepCalibration | None) -> Steps
     """What to time next, of the task of the options."""
     from plan3d.simulator.uncertainty.calibration import calibrated
 
+    from ...answers.search import find_plans
     from ...tuning.advice import steps_to_time
 
     if args.next < 1:
@@ -129,7 +130,8 @@ def _suggest(args: argparse.Namespace, learned: StepCalibration | None) -> Steps
     if args.out is not None and learned is None:
         raise InputError("--out needs timed steps: --next alone only says what to time")
     task = _task(args)
-    steps = steps_to_time(calibrated(task, learned.calibration) if learned else task, args.next)
+    task = calibrated(task, learned.calibration) if learned else task
+    steps = steps_to_time(find_plans(task, families=True).unless_interrupted(), args.next)
     if steps is None:
         raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
     return steps

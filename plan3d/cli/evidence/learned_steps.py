@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
 
-from ..screen.output import Screen
+from ...screens.output import Screen
 
 if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.timed_steps import StepCalibration
@@ -22,7 +22,7 @@ PeakRecord: TypeAlias = dict[str, Any]
 
 def print_learned(screen: Screen, learned: StepCalibration, peaks: Sequence[PeakRecord]) -> None:
     """Print what was learned."""
-    from ..screen import views
+    from ...screens import views
 
     screen.lines(views.header((*learned.steps, *learned.peaks)[0].task))
     print()

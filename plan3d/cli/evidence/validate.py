@@ -15,8 +15,15 @@ from plan3d.simulator.base.csv_files import escape_formula
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.units import is_whole
 
-from ..screen import plot_file
-from ..screen.output import Progress, Screen, check_writable, print_json, warn, write_whole
+from ...screens.output import (
+    Progress,
+    Screen,
+    check_writable,
+    picture_form,
+    print_json,
+    warn,
+    write_whole,
+)
 from . import validation_tables
 
 if TYPE_CHECKING:
@@ -79,7 +86,7 @@ def _record(args: argparse.Namespace) -> dict[str, Any]:
     """The errors of all runs; writes --csv and --plot."""
     if args.csv is not None:
         check_writable(args.csv, "--csv")
-    form = plot_file.form_of(args.plot)
+    form = picture_form(args.plot)
     from plan3d.simulator.uncertainty.calibration import read_calibration
     from plan3d.simulator.validation.source_scores import validate
 

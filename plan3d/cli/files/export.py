@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 
-from ..screen.output import Progress, check_writable, print_json, warn, write_whole
+from ...screens.output import Progress, check_writable, print_json, warn, write_whole
 
 if TYPE_CHECKING:
     from plan3d.search.result.search_result import SearchResult
@@ -84,7 +84,7 @@ def record(task: Task, plan: Plan, name: str, form: Form, text: str) -> dict[str
     """The JSON object of an export; `plans` holds the plan, as in a saved search."""
     from plan3d.simulator.plan.plan import resolve
 
-    from ..screen import views
+    from ...screens import views
 
     return {
         **views.question_record(task),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
 
-from ..screen.output import Progress, Screen, check_writable, print_json, warn
+from ...screens.output import Progress, Screen, check_writable, print_json, warn
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
@@ -141,21 +141,22 @@ def _write_again(args: argparse.Namespace, found: Imported) -> int:
 
 def _estimate(args: argparse.Namespace, found: Imported) -> int:
     """The file's plan costed, after what was read."""
-    from plan3d.simulator.step.evaluate import evaluate
+    from ...answers.plan import estimate
+    from ...answers.question import Question
+    from ...screens import views
+    from ...screens.plan import print_details, print_plan
 
-    from ..screen import views
-    from ..screen.costs_view import print_costs
-
-    costs = evaluate(found.task, found.plan)
+    answer = estimate(Question(task=found.task), found.plan)
     if args.json:
-        predicted = views.estimate_record(costs, None, None)
-        print_json({**record(found), **predicted})
+        print_json({**record(found), **views.estimate_record(answer)})
         return 0
     screen = Screen(args.verbose)
     _print(screen, found)
     if args.verbose:
-        screen.lines([views.peak_line(costs)])
-    print_costs(screen, costs)
+        screen.lines([views.peak_line(answer.costs)])
+        print_details(screen, answer)
+    else:
+        print_plan(screen, answer, [])
     return 0
 
 
@@ -168,7 +169,7 @@ def record(found: Imported) -> dict[str, Any]:
     """The JSON object of an import; `plans` holds the plan, as in a saved search."""
     from plan3d.simulator.plan.plan import resolve
 
-    from ..screen import views
+    from ...screens import views
 
     launch = found.launch
     return {
@@ -183,7 +184,7 @@ def record(found: Imported) -> dict[str, Any]:
 def _print(screen: Screen, found: Imported) -> None:
     from plan3d.simulator.plan.plan import resolve
 
-    from ..screen import views
+    from ...screens import views
 
     launch, task = found.launch, found.task
     screen.lines([f"{launch.file}, read as {launch.framework}"])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.text_tables import Table
 
-from ..screen.output import (
+from ...screens.output import (
     INTERRUPTED,
     Progress,
     Screen,
@@ -125,7 +125,7 @@ def _question(task: Task, choose: Mapping[str, list[str]]) -> dict[str, Any]:
     """What may not change in a session."""
     from plan3d.simulator.workload.model import imbalance
 
-    from ..screen import views
+    from ...screens import views
 
     settings, uneven = task.cluster.settings, imbalance(task.model)
     machine = {name: _spelled(name, value) for name, value in settings.items()}
@@ -159,7 +159,7 @@ def _make(folder: Path) -> None:
 
 def _record(loop: Loop, advice: Advice) -> dict[str, Any]:
     """The JSON object of a session."""
-    from ..screen import views
+    from ...screens import views
 
     return {
         **views.question_record(loop.task),
@@ -195,9 +195,9 @@ def _best_record(advice: Advice) -> dict[str, Any] | None:
 
 
 def _print(screen: Screen, loop: Loop, advice: Advice) -> None:
+    from ...screens import views
     from ...tuning.loop import CALIBRATION
     from ...tuning.session import OPEN
-    from ..screen import views
 
     screen.lines(views.header(loop.task))
     print()

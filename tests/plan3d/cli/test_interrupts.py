@@ -8,7 +8,7 @@ import pytest
 
 from plan3d.cli.main import main
 from plan3d.search.exact import exhaustive
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.search_record import SearchRecord
 from plan3d.search.stage_dp import stage_search
 from plan3d.search.whatif import at_the_edge, climb
@@ -99,7 +99,7 @@ def test_no_second_search_follows_an_interrupted_one():
     cluster = Cluster.profile("a100-80gb-sxm", gpus=16)
     task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=64)
     with interrupted_in(SearchRecord.add):
-        found = find_plans(task, choose={"tp": [2]})
+        found = rank_plans(task, Ranking(choose={"tp": [2]}))
     assert found.interrupted
 
 

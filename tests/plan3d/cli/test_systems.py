@@ -9,7 +9,7 @@ import pytest
 
 from plan3d.cli.main import main
 from plan3d.cli.whatif.compare_systems import open_fields
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.systems.system_plans import complete_plan, constraints
 from plan3d.search.systems.systems import SYSTEMS, system
 from plan3d.simulator.hardware.cluster import Cluster
@@ -245,7 +245,7 @@ def test_the_fields_of_a_table_give_the_plan_again(name: str) -> None:
     named = system(name)
     cluster = Cluster.profile("a100-80gb-sxm", gpus=named.gpus or 16)
     task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=64)
-    for plan in find_plans(task, choose=constraints(named, task, {}), top=5).plans:
+    for plan in rank_plans(task, Ranking(choose=constraints(named, task, {}), top=5)).plans:
         text = open_fields(named, plan)
         stated = frozenset(word.partition("=")[0] for word in text.split())
         again = resolve(complete_plan(named, Plan.parse(text), stated), task.gpus)

@@ -21,7 +21,7 @@ from plan3d.launch_files.exporter import (
 )
 from plan3d.launch_files.frameworks import for_framework, framework, with_usual
 from plan3d.launch_files.registry import EXPORTERS, register_exporter
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.space.space import Space
 from plan3d.search.whatif.climb import climbed
 from plan3d.search.whatif.single_field_changes import edited
@@ -86,7 +86,7 @@ def test_each_of_the_ten_plans_is_exported(question, name):
     asked = task(**question)
     asked = for_framework(asked, name) if name else with_usual(asked)
     form = EXPORTERS[name or asked.software.framework].form()
-    for row in range(len(found.plans) if (found := find_plans(asked)) else 0):
+    for row in range(len(found.plans) if (found := rank_plans(asked)) else 0):
         plan = found.costs.plans.take(row)
         assert not refusals(asked, plan, form)
         assert launch_text(asked, plan, form)
@@ -95,7 +95,7 @@ def test_each_of_the_ten_plans_is_exported(question, name):
 @pytest.mark.parametrize("name", EXPORTERS)
 def test_every_framework_has_plans(name):
     model = "gpt3-1.3b" if name == "deepspeed" else "llama-3.1-8b"
-    found = find_plans(for_framework(task(model), name), top=3)
+    found = rank_plans(for_framework(task(model), name), Ranking(top=3))
     assert len(found.plans) == 3
     assert found.task.software.name == EXPORTERS[name].software
 
@@ -131,7 +131,7 @@ def test_searches_that_were_won_by_plans_that_cannot_be_launched(
     model, cluster, gpus, batch, sequence
 ):
     asked = replace(task(model, cluster, gpus, batch), sequence=sequence)
-    best = find_plans(with_usual(asked), top=1).best.plans.take(0)
+    best = rank_plans(with_usual(asked), Ranking(top=1)).best.plans.take(0)
     assert not best.overlap_tp or best.tp <= asked.cluster.fast.gpus
     assert not refusals(asked, best, EXPORTERS["megatron"].form())
 
@@ -146,7 +146,7 @@ def test_a_stack_may_overlap_tensor_parallelism_across_domains():
 
 def test_sequences_of_windows_are_split_as_their_framework_can():
     asked = replace(task("mistral-7b"), sequence=32768)
-    ways = find_plans(with_usual(asked), choose={"cp": [4]}, top=200).costs.plans.cp_comm
+    ways = rank_plans(with_usual(asked), Ranking(choose={"cp": [4]}, top=200)).costs.plans.cp_comm
     assert set(ways) == {ContextComm.ALL_GATHER, ContextComm.A2A}
     gemma = replace(task("gemma-2-9b"), sequence=32768)
     # A model that plan3d does not write runs in the same framework.
@@ -168,8 +168,8 @@ def test_sequences_of_windows_are_split_as_their_framework_can():
     ids=str,
 )
 def test_values_asked_for_have_an_answer_without_a_framework(choose):
-    found = find_plans(with_usual(task()), choose=choose, top=200)
-    plain = find_plans(task(), choose=choose, top=200)
+    found = rank_plans(with_usual(task()), Ranking(choose=choose, top=200))
+    plain = rank_plans(task(), Ranking(choose=choose, top=200))
     fields = [set(map(str, np.unique(getattr(found.costs.plans, name)))) for name in choose]
     assert fields == [set(map(str, np.unique(getattr(plain.costs.plans, name)))) for name in choose]
     assert found.task == with_usual(task())
@@ -178,24 +178,24 @@ def test_values_asked_for_have_an_answer_without_a_framework(choose):
 def test_axes_that_are_asked_for_keep_the_rules_that_they_can_meet():
     experts = with_usual(task("mixtral-8x7b"))
     for choose in ({"pp": [1, 2]}, {"ep": [8]}, {"recompute": ["none"]}, {"overlap_ep": [0, 1]}):
-        found = find_plans(experts, choose=choose)
+        found = rank_plans(experts, Ranking(choose=choose))
         form = EXPORTERS["megatron"].form()
         assert not any(refusals(experts, found.costs.plans.take(i), form) for i in range(10))
 
 
 def test_values_asked_for_are_left_out_with_a_framework():
     asked = for_framework(task(), "megatron")
-    assert not find_plans(asked, choose={"schedule": ["zb-h1"]}).plans
-    found = find_plans(asked, choose={"zero": [1, 3]}, top=500).costs.plans
+    assert not rank_plans(asked, Ranking(choose={"schedule": ["zb-h1"]})).plans
+    found = rank_plans(asked, Ranking(choose={"zero": [1, 3]}, top=500)).costs.plans
     assert set(found.pp[found.zero == 3]) == {1}
-    assert find_plans(with_usual(task()), choose={"zero": [3]}).costs.plans.pp.max() == 1
+    assert rank_plans(with_usual(task()), Ranking(choose={"zero": [3]})).costs.plans.pp.max() == 1
 
 
 def test_a_model_that_the_usual_framework_lacks_has_an_answer():
     images = Task(
         Model.preset("resnet-50"), Cluster.profile("h100-sxm", gpus=8), sequence=1, global_batch=64
     )
-    assert field_text(find_plans(with_usual(images))) == field_text(find_plans(images)) != []
+    assert field_text(rank_plans(with_usual(images))) == field_text(rank_plans(images)) != []
     with pytest.raises(InputError, match=r"does not write .* for Megatron-LM|a list of layers"):
         evaluate(for_framework(images, "megatron"), Plan())
 
@@ -204,15 +204,17 @@ def test_a_system_and_a_stack_without_framework_are_not_restricted():
     for stack in ("fsdp", "zero-bubble", "torch"):
         assert with_usual(task(software=stack)).framework is None
     small = task("gpt3-1.3b", gpus=2)
-    found = field_text(find_plans(with_usual(small), system="gpipe"))
-    assert found == field_text(find_plans(small, system="gpipe")) != []
+    found = field_text(rank_plans(with_usual(small), Ranking(system="gpipe")))
+    assert found == field_text(rank_plans(small, Ranking(system="gpipe"))) != []
 
 
 @pytest.mark.parametrize("backend", ["dynamic-programming", "integer-programming"])
 def test_backends_of_unequal_stages_refuse_a_framework(backend):
     with pytest.raises(InputError, match="stages that differ, which no framework launches"):
-        find_plans(for_framework(task(), "megatron"), backend=backend)
-    assert find_plans(with_usual(task()), backend=backend, choose={"tp": [2], "pp": [2]}).plans
+        rank_plans(for_framework(task(), "megatron"), Ranking(backend=backend))
+    assert rank_plans(
+        with_usual(task()), Ranking(backend=backend, choose={"tp": [2], "pp": [2]})
+    ).plans
 
 
 @pytest.mark.parametrize(
@@ -220,11 +222,11 @@ def test_backends_of_unequal_stages_refuse_a_framework(backend):
 )
 def test_other_backends_obey_a_framework(backend, budget):
     asked = for_framework(task(gpus=8), "torchtitan")
-    found = find_plans(asked, backend=backend, top=20, budget=budget)
+    found = rank_plans(asked, Ranking(backend=backend, top=20, budget=budget))
     form = EXPORTERS["torchtitan"].form()
     assert not any(refusals(asked, found.costs.plans.take(i), form) for i in range(20))
     if backend == "branch-and-bound":
-        assert found.best.step[0] == pytest.approx(find_plans(asked).best.step[0])
+        assert found.best.step[0] == pytest.approx(rank_plans(asked).best.step[0])
 
 
 # Tasks of a framework
@@ -319,10 +321,12 @@ def test_frameworks_of_others_work(mine):
 
 def test_public_searches_restrict_as_the_command_line_does():
     plans = field_text(plan3d.find_plans(task(), families=False, top=5))
-    assert plans == field_text(find_plans(with_usual(task()), top=5))
+    assert plans == field_text(rank_plans(with_usual(task()), Ranking(top=5)))
     other = plan3d.find_plans(task(), framework="torchtitan")
     asked = for_framework(task(), "torchtitan")
-    assert field_text(other) == field_text(climbed(find_plans(asked, families=True), {}, top=10))
+    assert field_text(other) == field_text(
+        climbed(rank_plans(asked, Ranking(families=True)), {}, top=10)
+    )
     rows = plan3d.sweep(task(), {"gpus": [8, 16]}, framework="torchtitan").rows
     assert rows[1]["step_seconds"] == pytest.approx(other.best.step_seconds)
     fewest = plan3d.find_cluster(

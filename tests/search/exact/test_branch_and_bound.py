@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact import branch_and_bound, exhaustive
 from plan3d.search.exact.bounds import SIZE_FIELDS, Relaxation
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.objective import OBJECTIVES
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
@@ -141,8 +141,8 @@ def test_ranking_is_the_exhaustive_one(asked, objective, top, headroom):
     name, gpus, choose = asked
     question = task(name, gpus)
     options = {"objective": objective, "choose": choose, "top": top, "headroom": headroom}
-    full = find_plans(question, **options)
-    found = find_plans(question, backend="branch-and-bound", **options)
+    full = rank_plans(question, Ranking(**options))
+    found = rank_plans(question, Ranking(backend="branch-and-bound", **options))
     assert ranked(found, objective) == pytest.approx(ranked(full, objective), rel=1e-9)
     assert found.complete
     counts = found.counts
@@ -165,8 +165,8 @@ def gpt3():
 
 
 def test_gpt3_on_1024_gpus():
-    full = find_plans(gpt3())
-    found = find_plans(gpt3(), backend="branch-and-bound")
+    full = rank_plans(gpt3())
+    found = rank_plans(gpt3(), Ranking(backend="branch-and-bound"))
     assert ranked(found, "step-time") == pytest.approx(ranked(full, "step-time"), rel=1e-12)
     assert str(found.plans[0]) == str(full.plans[0])
     assert found.counts.evaluated < full.counts.evaluated / 10
@@ -189,20 +189,20 @@ MANY = {
 
 def test_a_space_too_large_to_enumerate():
     question = task("dense", 16)
-    found = find_plans(question, backend="branch-and-bound", choose=MANY, top=1)
+    found = rank_plans(question, Ranking(backend="branch-and-bound", choose=MANY, top=1))
     assert found.counts.candidates > 10**9
     assert found.complete
     assert found.gap == 0
     assert found.counts.evaluated < 10**5
     part = {**MANY, "first_stage_layers": [0], "last_stage_layers": [0]}
-    balanced = find_plans(question, choose=part, top=1)
+    balanced = rank_plans(question, Ranking(choose=part, top=1))
     assert found.best.step_seconds <= balanced.best.step_seconds * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("budget", [1, 50, 400])
 def test_a_budget_ends_with_a_bound_and_a_gap(budget):
-    full = find_plans(gpt3())
-    part = find_plans(gpt3(), backend="branch-and-bound", budget=budget)
+    full = rank_plans(gpt3())
+    part = rank_plans(gpt3(), Ranking(backend="branch-and-bound", budget=budget))
     assert not part.complete
     assert part.counts.evaluated == budget
     assert part.bound <= full.best.step_seconds
@@ -212,8 +212,8 @@ def test_a_budget_ends_with_a_bound_and_a_gap(budget):
 
 
 def test_a_time_limit_ends_with_a_bound():
-    full = find_plans(gpt3())
-    part = find_plans(gpt3(), backend="branch-and-bound", time_limit=1e-9)
+    full = rank_plans(gpt3())
+    part = rank_plans(gpt3(), Ranking(backend="branch-and-bound", time_limit=1e-9))
     assert not part.complete
     assert part.counts.evaluated == 0
     assert part.bound <= full.best.step_seconds
@@ -237,8 +237,8 @@ def test_an_interrupt_keeps_the_best_so_far_and_its_bound():
         if costed:
             raise KeyboardInterrupt
 
-    full = find_plans(gpt3())
-    part = find_plans(gpt3(), backend="branch-and-bound", progress=interrupt)
+    full = rank_plans(gpt3())
+    part = rank_plans(gpt3(), Ranking(backend="branch-and-bound", progress=interrupt))
     assert calls == sorted(calls)
     assert not part.complete
     assert part.bound <= full.best.step_seconds <= part.best.step_seconds * (1 + 1e-12)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.stages.stage_space import SINGLE_VALUE_FIELDS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -35,7 +35,7 @@ WITH = {
 def found(backend, choose):
     """The best plan, and why there can be none."""
     try:
-        return find_plans(TASK, choose=choose, backend=backend, top=1).best, ""
+        return rank_plans(TASK, Ranking(choose=choose, backend=backend, top=1)).best, ""
     except InputError as error:
         return None, str(error)
 
@@ -64,5 +64,5 @@ def test_the_dynamic_program_takes_one_value_of_what_it_does_not_vary():
         ("schedule", ["1f1b", "gpipe"]),
     ):
         with pytest.raises(InputError, match=f"takes one value of {name}.*, not several"):
-            find_plans(TASK, choose={name: values}, backend="dynamic-programming")
+            rank_plans(TASK, Ranking(choose={name: values}, backend="dynamic-programming"))
         assert FIELDS[name].values.has(1)

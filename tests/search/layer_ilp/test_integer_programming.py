@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.search.find_plans import find_plans
 from plan3d.search.layer_ilp import integer_programming, layer_bounds
 from plan3d.search.layer_ilp.cp_sat import solve
 from plan3d.search.layer_ilp.layer_bounds import fastest
 from plan3d.search.layer_ilp.layer_program import LayerProgram, counts_of, proposals
 from plan3d.search.layer_ilp.layer_step import StepProgram
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.stages.pipeline import pipelines
@@ -270,23 +270,26 @@ def test_a_search_is_complete_only_within_its_tolerance():
 def test_the_backend_is_never_worse_than_uniform_plans_and_repeats_itself():
     one_chunk = {"virtual_stages": [1], "overlap_p2p": [0]}
     for headroom in (0.1, 0.85, 0.93):
-        uniform = find_plans(small(), choose={**SMALL, **one_chunk}, headroom=headroom)
+        uniform = rank_plans(small(), Ranking(choose={**SMALL, **one_chunk}, headroom=headroom))
         asked = {"backend": "integer-programming", "choose": SMALL, "headroom": headroom}
-        found = find_plans(small(), **asked)
+        found = rank_plans(small(), Ranking(**asked))
         assert found.best.step_seconds <= uniform.best.step_seconds * (1 + 1e-9)
         assert 0 <= found.gap <= 0.01
         assert found.complete or headroom > 0.9
         assert found.best.memory_bytes <= found.limit
         costs = evaluate(small(), Plan.parse(str(found.plans[0])))
         assert costs.step_seconds == pytest.approx(found.best.step_seconds, rel=1e-9)
-    again = find_plans(small(), **asked)
+    again = rank_plans(small(), Ranking(**asked))
     assert found.costs.step.tolist() == again.costs.step.tolist()
     assert [str(p) for p in found.plans] == [str(p) for p in again.plans]
 
 
 def test_cost_is_step_time_in_other_units():
     asked = {"backend": "integer-programming", "choose": SMALL, "headroom": 0.9}
-    seconds, cost = find_plans(small(), **asked), find_plans(small(), objective="cost", **asked)
+    seconds, cost = (
+        rank_plans(small(), Ranking(**asked)),
+        rank_plans(small(), Ranking(objective="cost", **asked)),
+    )
     assert str(cost.plans[0]) == str(seconds.plans[0])
     assert cost.bound == pytest.approx(seconds.bound * small().gpus)
 
@@ -294,7 +297,10 @@ def test_cost_is_step_time_in_other_units():
 @pytest.mark.parametrize("limits", [{"budget": 1}, {"time_limit": 1e-9}])
 def test_a_limit_leaves_the_best_uniform_plan_and_a_bound(limits):
     asked = {"backend": "integer-programming", "choose": SMALL, "headroom": 0.93}
-    full, part = find_plans(small(), **asked), find_plans(small(), **asked, **limits)
+    full, part = (
+        rank_plans(small(), Ranking(**asked)),
+        rank_plans(small(), Ranking(**asked, **limits)),
+    )
     assert not part.complete
     assert part.counts.evaluated == 1
     assert part.bound <= full.best.step_seconds <= part.best.step_seconds
@@ -306,13 +312,13 @@ def test_an_interrupt_keeps_the_best_so_far():
         raise KeyboardInterrupt
 
     asked = {"backend": "integer-programming", "choose": SMALL, "headroom": 0.93}
-    part = find_plans(small(), **asked, progress=interrupt)
+    part = rank_plans(small(), Ranking(**asked, progress=interrupt))
     assert not part.complete
     assert part.bound <= part.best.step_seconds
 
 
 def test_it_is_proven_that_nothing_fits():
-    found = find_plans(small(), backend="integer-programming", choose=SMALL, headroom=0.99)
+    found = rank_plans(small(), Ranking(backend="integer-programming", choose=SMALL, headroom=0.99))
     assert found.complete
     assert found.costs is None
     assert found.gap is None

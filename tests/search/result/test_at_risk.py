@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.at_risk import SHORT_LIST
-from plan3d.search.whatif.climb import climbed, with_climbed
+from plan3d.search.whatif.climb import climbed, improved
 from plan3d.search.whatif.cluster_size import find_cluster
+from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
@@ -29,12 +30,12 @@ CHOOSE = {"precision": ["bf16", "fp8"], "ep": [1]}
 
 @pytest.fixture(scope="module")
 def expected():
-    return find_plans(TASK, choose=CHOOSE, top=SHORT_LIST)
+    return rank_plans(TASK, Ranking(choose=CHOOSE, top=SHORT_LIST))
 
 
 @pytest.mark.parametrize("risk", [0.05, 0.95])
 def test_the_quantile_orders_the_short_list(expected, risk):
-    found = find_plans(TASK, choose=CHOOSE, risk=risk, top=5)
+    found = rank_plans(TASK, Ranking(choose=CHOOSE, risk=risk, top=5))
     table = concat([plan.table() for plan in expected.plans])
     quantiles = np.sort(Forecast.of_plans(TASK, table).quantile(risk))
     ranked = Forecast.of_plans(TASK, found.costs.plans).quantile(risk)
@@ -45,7 +46,7 @@ def test_the_quantile_orders_the_short_list(expected, risk):
 def test_a_plan_that_is_surely_fast_goes_before_one_that_may_be(expected):
     """Of the quick 8-bit plans fewer are left at a high quantile than at a low one."""
     hopeful, careful = (
-        find_plans(TASK, choose=CHOOSE, risk=risk, top=120).costs.plans.precision
+        rank_plans(TASK, Ranking(choose=CHOOSE, risk=risk, top=120)).costs.plans.precision
         for risk in (0.01, 0.99)
     )
     usual = expected.costs.plans.precision[:120]
@@ -56,13 +57,13 @@ def test_a_plan_that_is_surely_fast_goes_before_one_that_may_be(expected):
 
 
 def test_the_median_is_the_expected_order(expected):
-    found = find_plans(TASK, choose=CHOOSE, risk=0.5, top=20)
+    found = rank_plans(TASK, Ranking(choose=CHOOSE, risk=0.5, top=20))
     assert [*map(str, found.plans)] == [*map(str, expected.plans[:20])]
 
 
 def test_a_quantile_holds_its_share():
     """The 80 % interval ends at the quantiles 0.1 and 0.9."""
-    forecast = Forecast.of_plans(TASK, find_plans(TASK, top=3).costs.plans)
+    forecast = Forecast.of_plans(TASK, rank_plans(TASK, Ranking(top=3)).costs.plans)
     low, high = forecast.interval(0.8)
     assert forecast.quantile(0.1) == pytest.approx(low)
     assert forecast.quantile(0.9) == pytest.approx(high)
@@ -78,9 +79,9 @@ def test_a_quantile_holds_its_share():
 )
 def test_where_it_cannot_act_it_is_refused(options, why):
     with pytest.raises(InputError, match=why):
-        find_plans(TASK, **options)
+        rank_plans(TASK, Ranking(**options))
     with pytest.raises(InputError, match="does not go with days"):
-        find_cluster(TASK, tokens=1e9, days=1, risk=0.9)
+        find_cluster(TASK, Training(tokens=1e9, days=1), Ranking(risk=0.9))
 
 
 def test_the_command_says_what_ranked(capsys):
@@ -98,9 +99,9 @@ def test_climbed_plans_are_ranked_at_risk_too():
     the first is no worse at its quantile than the default answer, which the list holds."""
     cluster = Cluster.profile("b200", gpus=64)
     moe = Task(Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=256)
-    found = find_plans(moe, risk=0.9)
-    ranked = with_climbed(found, moe, {"risk": 0.9}, 5)
-    default = climbed(find_plans(moe, families=True), (), 5)
+    found = rank_plans(moe, Ranking(risk=0.9))
+    ranked = improved(found, moe, Ranking(risk=0.9, top=5))
+    default = climbed(rank_plans(moe, Ranking(families=True)), (), 5)
     assert len(ranked.plans) == 5
     assert len({str(plan) for plan in ranked.plans}) == 5
     quantiles = Forecast.of_plans(moe, concat_costs([ranked.costs, default.costs]).plans).quantile(

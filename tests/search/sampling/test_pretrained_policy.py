@@ -6,7 +6,7 @@ from importlib.resources import files
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.pretrained_policy import (
     FILE,
     ROLES,
@@ -87,10 +87,12 @@ def test_fields_come_in_the_order_of_a_search():
 )
 def test_few_plans_do_for_models_and_clusters_it_was_not_trained_on(model, cluster, gpus):
     asked = task(model, cluster, gpus)
-    optimum = find_plans(asked, top=1).best.step_seconds
+    optimum = rank_plans(asked, Ranking(top=1)).best.step_seconds
 
     def regret(name):
-        runs = (find_plans(asked, backend=name, budget=50, top=1, seed=s) for s in range(3))
+        runs = (
+            rank_plans(asked, Ranking(backend=name, budget=50, top=1, seed=s)) for s in range(3)
+        )
         return np.mean([run.best.step_seconds / optimum - 1 for run in runs])
 
     assert regret("pretrained-policy") < min(regret("random") / 2, 0.03)
@@ -98,16 +100,18 @@ def test_few_plans_do_for_models_and_clusters_it_was_not_trained_on(model, clust
 
 def test_what_it_was_not_trained_on_is_refused():
     with pytest.raises(InputError, match="cannot search staged plans; random, annealing"):
-        find_plans(task(), backend="pretrained-policy", space="staged")
+        rank_plans(task(), Ranking(backend="pretrained-policy", space="staged"))
     with pytest.raises(InputError, match=r"bert-large is a list of layers.*reinforcement-learning"):
-        find_plans(
+        rank_plans(
             Task(
                 Model.preset("bert-large"),
                 Cluster.profile("h100-sxm", gpus=8),
                 sequence=1,
                 global_batch=64,
             ),
-            backend="pretrained-policy",
+            Ranking(
+                backend="pretrained-policy",
+            ),
         )
 
 

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.objective import BARRIER
 from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.result.search_record import SearchRecord
@@ -76,7 +76,7 @@ def same(one, other):
 def test_a_seed_repeats_the_run_and_another_does_not(name):
     """And none is the seed 0."""
     options = {"backend": name, "budget": 60, "top": 3}
-    one, again, other = (find_plans(task(), seed=seed, **options) for seed in (None, 0, 4))
+    one, again, other = (rank_plans(task(), Ranking(seed=seed, **options)) for seed in (None, 0, 4))
     assert same(one, again)
     assert not same(one, other)
 
@@ -84,7 +84,7 @@ def test_a_seed_repeats_the_run_and_another_does_not(name):
 @every_backend
 @pytest.mark.parametrize("budget", [1, 7, 90])
 def test_the_budget_is_kept_to_the_plan(name, budget):
-    result = find_plans(task(), backend=name, budget=budget)
+    result = rank_plans(task(), Ranking(backend=name, budget=budget))
     assert result.counts.evaluated == budget
     assert result.backend == name
     assert not result.complete
@@ -105,9 +105,9 @@ def assert_best_of_all(result):
 @every_backend
 def test_a_tiny_space_is_solved(name):
     choose = {**TINY, "micro_batch": [1], "zero": [1, 3]}
-    exact = find_plans(task(), choose=choose)
+    exact = rank_plans(task(), Ranking(choose=choose))
     assert 50 < exact.counts.evaluated < BUDGET
-    result = find_plans(task(), backend=name, choose=choose)
+    result = rank_plans(task(), Ranking(backend=name, choose=choose))
     assert result.best.step_seconds == pytest.approx(exact.best.step_seconds, rel=1e-12)
     assert result.counts.candidates == exact.counts.candidates
     assert result.complete == (result.counts.evaluated == exact.counts.evaluated)
@@ -115,8 +115,8 @@ def test_a_tiny_space_is_solved(name):
 
 def test_a_space_that_is_costed_whole_is_complete():
     one = {**TINY, "tp": [2], "pp": [2], "zero": [1], "micro_batch": [1]}
-    exact = find_plans(task(), choose=one, top=50, frontier=True)
-    result = find_plans(task(), choose=one, top=50, frontier=True, backend="random")
+    exact = rank_plans(task(), Ranking(choose=one, top=50, frontier=True))
+    result = rank_plans(task(), Ranking(choose=one, top=50, frontier=True, backend="random"))
     assert result.complete
     assert result.counts.evaluated == exact.counts.evaluated
     assert rows(result.plans) == rows(exact.plans)
@@ -131,8 +131,11 @@ def regret(name):
     seeds, plans and tasks in tests/benchmarks/search_backends.py."""
     cluster = Cluster.profile("h100-sxm", gpus=32, memory=80.5e9)
     question = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=128)
-    optimum = find_plans(question, headroom=0.1).best.step_seconds
-    runs = (find_plans(question, backend=name, headroom=0.1, budget=500, seed=s) for s in range(2))
+    optimum = rank_plans(question, Ranking(headroom=0.1)).best.step_seconds
+    runs = (
+        rank_plans(question, Ranking(backend=name, headroom=0.1, budget=500, seed=s))
+        for s in range(2)
+    )
     return float(np.mean([run.best.step_seconds / optimum - 1 for run in runs]))
 
 
@@ -159,9 +162,9 @@ def test_one_legal_plan_is_no_search(name):
     one = {"tp": [2], "cp": [1], "pp": [2], "virtual_stages": [1], "micro_batch": [1], "zero": [1]}
     one |= {"recompute": [0], "sequence_parallel": [1], "overlap_tp": [0]}
     one |= {"overlap_grad_reduce": [1]}
-    result = find_plans(task(), choose=one, backend=name)
+    result = rank_plans(task(), Ranking(choose=one, backend=name))
     assert result.complete
-    assert rows(result.plans) == rows(find_plans(task(), choose=one).plans)
+    assert rows(result.plans) == rows(rank_plans(task(), Ranking(choose=one)).plans)
 
 
 @every_backend
@@ -189,10 +192,13 @@ def test_annealing_finds_stages_that_beat_all_uniform_ones():
     """A large vocabulary loads the last stage; an uneven cut relieves it."""
     question = task("llama-3.1-8b", 32, 64)
     options = {"backend": "annealing", "space": "staged", "budget": 800}
-    result = find_plans(question, choose={"pp": [4]}, **options)
+    result = rank_plans(question, Ranking(choose={"pp": [4]}, **options))
     assert all(plan.pp == 4 for plan in result.plans)
     alike = {"cp": [1], "virtual_stages": [1], "pp": [4]}
-    assert result.best.step_seconds < 0.97 * find_plans(question, choose=alike).best.step_seconds
+    assert (
+        result.best.step_seconds
+        < 0.97 * rank_plans(question, Ranking(choose=alike)).best.step_seconds
+    )
 
 
 # The driver
@@ -258,7 +264,7 @@ def test_progress_may_interrupt():
     def stop(costed):
         raise KeyboardInterrupt
 
-    result = find_plans(task(), backend="annealing", progress=stop)
+    result = rank_plans(task(), Ranking(backend="annealing", progress=stop))
     assert result.interrupted
     assert not result.complete
     assert result.plans
@@ -271,7 +277,7 @@ def test_a_trace_answers_at_any_count():
 
 
 def test_a_search_without_legal_plans_says_so():
-    result = find_plans(task(), backend="random", choose={"dp": [5]})
+    result = rank_plans(task(), Ranking(backend="random", choose={"dp": [5]}))
     assert (result.counts.evaluated, result.plans, result.complete) == (0, [], True)
 
 
@@ -291,7 +297,7 @@ def test_a_search_without_legal_plans_says_so():
 )
 def test_bad_options(options, message):
     with pytest.raises(InputError, match=message):
-        find_plans(task(), **{"choose": TINY, **options})
+        rank_plans(task(), Ranking(**{"choose": TINY, **options}))
 
 
 # Parts of the backends

@@ -6,7 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.samplers import of_space, of_stages
 from plan3d.search.sampling.two_phase import EqualStagesProblem, TwoPhase
 from plan3d.search.sampling.zeroth_order import RandomSearch
@@ -98,6 +98,6 @@ def test_random_search_stays_the_baseline():
 @pytest.mark.parametrize("name", LEARNING)
 def test_learning_beats_drawing_stages_at_random(name):
     options = {"space": "staged", "budget": 300, "top": 1}
-    found = find_plans(problem().task, backend=name, **options)
-    drawn = find_plans(problem().task, backend="random", **options)
+    found = rank_plans(problem().task, Ranking(backend=name, **options))
+    drawn = rank_plans(problem().task, Ranking(backend="random", **options))
     assert found.best.step_seconds < 0.95 * drawn.best.step_seconds

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.pareto import beats_all, frontier
 from plan3d.search.result.search_record import BestPlans, Frontier
@@ -172,7 +172,7 @@ def ranking(name, limit):
 @pytest.mark.parametrize("headroom", [0.1, 0.7])
 def test_find_plans_is_brute_force(name, top, headroom):
     model, choose = SPACES[name]
-    result = find_plans(task(model), choose=choose, top=top, headroom=headroom)
+    result = rank_plans(task(model), Ranking(choose=choose, top=top, headroom=headroom))
     candidates, legal_plans = brute_force(name)
     costs = simulate(task(model), legal_plans)
     fits = costs.memory_total <= result.limit
@@ -200,7 +200,7 @@ def test_find_plans_is_brute_force(name, top, headroom):
 @pytest.mark.parametrize("objective", ["step-time", "memory", "cost"])
 def test_best_of_each_objective(objective):
     model, choose = SPACES["dense"]
-    result = find_plans(task(model), choose=choose, objective=objective, top=3)
+    result = rank_plans(task(model), Ranking(choose=choose, objective=objective, top=3))
     _, plans = brute_force("dense")
     costs = simulate(task(model), plans)
     fits = costs.memory_total <= result.limit
@@ -230,7 +230,7 @@ def test_chunk_size_changes_neither_set_nor_ranking(name, size):
 @pytest.mark.parametrize("name", SPACES)
 def test_frontier_is_brute_force(name):
     model, choose = SPACES[name]
-    result = find_plans(task(model), choose=choose, headroom=0.0, frontier=True)
+    result = rank_plans(task(model), Ranking(choose=choose, headroom=0.0, frontier=True))
     _, plans = brute_force(name)
     costs = simulate(task(model), plans)
     points = set(zip(costs.step.tolist(), costs.memory_total.tolist(), strict=True))
@@ -252,12 +252,12 @@ def test_frontier_is_brute_force(name):
 
 def test_a_budget_that_ends_the_search_is_said():
     model, choose = SPACES["dense"]
-    full = find_plans(task(model), choose=choose)
-    part = find_plans(task(model), choose=choose, budget=10)
+    full = rank_plans(task(model), Ranking(choose=choose))
+    part = rank_plans(task(model), Ranking(choose=choose, budget=10))
     assert full.complete
     assert part.counts.evaluated == 10
     assert not part.complete
-    enough = find_plans(task(model), choose=choose, budget=full.counts.evaluated)
+    enough = rank_plans(task(model), Ranking(choose=choose, budget=full.counts.evaluated))
     assert enough.counts.evaluated == full.counts.evaluated
 
 
@@ -323,7 +323,7 @@ def test_divisors(number):
 )
 def test_bad_constraints(choose, message):
     with pytest.raises(InputError, match=message):
-        find_plans(task("gpt3-1.3b"), choose=choose)
+        rank_plans(task("gpt3-1.3b"), Ranking(choose=choose))
 
 
 def test_rules_about_plain_fields_and_others_hold_in_a_plain_space():

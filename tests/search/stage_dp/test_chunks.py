@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plan3d import find_plans as public_find_plans
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.tolerances import TOLERANCE
 from plan3d.search.space.space import Space
@@ -146,7 +146,7 @@ def test_a_search_of_stages_is_never_behind_the_default_one(name, backend):
 def test_virtual_stages_alone_may_be_asked_for():
     question, _ = task("tp")
     choose = {**USUAL, "virtual_stages": [3]}
-    found = find_plans(question, backend="dynamic-programming", choose=choose, headroom=0)
+    found = rank_plans(question, Ranking(backend="dynamic-programming", choose=choose, headroom=0))
     assert set(found.costs.plans.virtual_stages) == {3}
     assert found.compared.whole == found.compared.every
 
@@ -155,5 +155,5 @@ def test_what_only_uniform_plans_cover_is_said():
     two_kinds = replace(Model.preset("deepseek-v3"), order=(0, 1) * 3)
     question = replace(task("tp")[0], model=two_kinds)
     asked = {"choose": USUAL, "backend": "dynamic-programming"}
-    assert "several kinds of layers" in find_plans(question, **asked).uncovered[0]
-    assert find_plans(task("tp")[0], **asked).uncovered == ()
+    assert "several kinds of layers" in rank_plans(question, Ranking(**asked)).uncovered[0]
+    assert rank_plans(task("tp")[0], Ranking(**asked)).uncovered == ()

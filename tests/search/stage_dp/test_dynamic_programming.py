@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plan3d.search.exact.exhaustive import UniformPlans
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
@@ -282,12 +282,12 @@ LARGE = Task(
 def search(choose=(), **options):
     """Of whole stages: test_chunks has the others."""
     own = {"virtual_stages": [1], **dict(choose)}
-    return find_plans(LARGE, backend="dynamic-programming", choose=own, **options)
+    return rank_plans(LARGE, Ranking(backend="dynamic-programming", choose=own, **options))
 
 
 def test_no_uniform_plan_of_the_set_is_better():
     result = search(choose={"pp": [4, 8]})
-    uniform = find_plans(LARGE, choose={"pp": [4, 8], "virtual_stages": [1]})
+    uniform = rank_plans(LARGE, Ranking(choose={"pp": [4, 8], "virtual_stages": [1]}))
     steps, step = result.compared, result.best.step_seconds
     assert result.complete
     assert result.gap == pytest.approx(0, abs=1e-8)
@@ -309,7 +309,7 @@ def test_slow_stages_come_first_among_plans_with_equal_closed_forms():
 
 def test_a_pp_that_does_not_divide_the_gpus_gets_stages_of_unequal_size():
     small = replace(LARGE, cluster=Cluster.profile("h100-sxm", gpus=16), model=task("gated").model)
-    result = find_plans(small, backend="dynamic-programming", choose={"pp": [3]})
+    result = rank_plans(small, Ranking(backend="dynamic-programming", choose={"pp": [3]}))
     runs = result.plans[0].segments
     gpus = (runs.tp * runs.dp * result.plans[0].cp)[0]
     sizes = [gpus[runs.stage[0] == stage][0] for stage in range(3)]

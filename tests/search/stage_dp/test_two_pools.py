@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from plan3d.launch_files.frameworks import framework
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.stage_dp.two_pools import pooled_pipelines, search
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -37,7 +37,7 @@ def test_pools_of_one_kind_are_one_cluster():
     found = search((half, half), (limit, limit), (np.inf, np.inf), few)
     whole = replace(half, cluster=replace(half.cluster, gpus=16))
     own = {**few, "virtual_stages": ["1"]}
-    exact = find_plans(whole, backend="dynamic-programming", choose=own)
+    exact = rank_plans(whole, Ranking(backend="dynamic-programming", choose=own))
     assert found.complete
     assert exact.complete
     assert found.plan.step_seconds == pytest.approx(exact.best.step_seconds, rel=1e-9)
@@ -136,7 +136,9 @@ def test_brute_force_agrees(share):
     for stage in found.plan.stages:
         assert stage.memory_bytes <= limits[stage.cluster == "h100-sxm"]
     # Where plans were tried first, what they rule out is no better.
-    plain = [find_plans(one, choose={**FEW, "virtual_stages": ["1"]}, top=1) for one in tasks]
+    plain = [
+        rank_plans(one, Ranking(choose={**FEW, "virtual_stages": ["1"]}, top=1)) for one in tasks
+    ]
     like = [one.costs.plans for one in plain if one.costs is not None]
     hinted = search(tasks, limits, (np.inf, np.inf), FEW, like=like)
     assert like

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.space.space import Space
 from plan3d.search.stages.stage_space import (
     SINGLE_VALUE_FIELDS,
@@ -39,7 +39,7 @@ both = pytest.mark.parametrize("backend", ["dynamic-programming", "integer-progr
 @pytest.mark.parametrize(("options", "message"), REFUSED)
 def test_what_stages_cannot_have_is_refused_by_name(backend, options, message):
     with pytest.raises(InputError, match=f"{backend}.*{message}"):
-        find_plans(TASK, backend=backend, **options)
+        rank_plans(TASK, Ranking(backend=backend, **options))
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_what_stages_cannot_have_is_refused_by_name(backend, options, message):
 )
 def test_what_one_program_cannot_take_is_refused_by_name(backend, options, message):
     with pytest.raises(InputError, match=message):
-        find_plans(TASK, backend=backend, **options)
+        rank_plans(TASK, Ranking(backend=backend, **options))
 
 
 def test_stages_are_whole_whatever_the_space_had():

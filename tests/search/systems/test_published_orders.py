@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.step.costs import Costs
@@ -112,7 +112,7 @@ MISSED = ("megatron over zero3, 384",)
 
 
 def best(name: str, task: Task, choose: dict[str, Any]) -> Costs:
-    found = find_plans(task, system=name, choose=choose, top=1).best
+    found = rank_plans(task, Ranking(system=name, choose=choose, top=1)).best
     assert found is not None
     return found
 

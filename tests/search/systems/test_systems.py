@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.space.space import Space
 from plan3d.search.systems.system_plans import complete_plan, constraints
 from plan3d.search.systems.systems import SYSTEMS, ValueSet, system
@@ -186,9 +186,9 @@ def test_the_limit_is_that_of_a_search() -> None:
     """The plan of each system is the best of its search, and sure to fit where one is."""
     task = Task(Model.preset("gpt3-2.7b"), CLUSTER, sequence=2048, global_batch=512)
     found = compare_systems(task, [system("sequential"), system("ddp"), system("zero1")])
-    assert found.limit == find_plans(task).limit
+    assert found.limit == rank_plans(task).limit
     for entry in found.entries:
-        best = find_plans(entry.found.task, system=entry.system.name).best
+        best = rank_plans(entry.found.task, Ranking(system=entry.system.name)).best
         assert entry.best.step_seconds == best.step_seconds
         assert probability_fits(entry.best) >= FITS_PROBABILITY
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
@@ -225,7 +225,7 @@ def test_a_constraint_narrows_every_system() -> None:
 
 def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:
     task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
-    lines = why_infeasible(find_plans(task, system="ddp"))
+    lines = why_infeasible(rank_plans(task, Ranking(system="ddp")))
     assert any(line.startswith("without the system ddp it fits") for line in lines)
     assert not any("constraint on" in line for line in lines)
 
@@ -233,7 +233,7 @@ def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:
 def test_more_gpus_are_searched_within_the_system() -> None:
     task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
     small = replace(CLUSTER, accelerator=replace(CLUSTER.accelerator, memory=9.2e9))
-    found = find_plans(replace(task, cluster=small), system="zero3", top=3)
+    found = rank_plans(replace(task, cluster=small), Ranking(system="zero3", top=3))
     assert found.costs is None
     (line,) = (text for text in why_infeasible(found) if text.startswith("on "))
     plan = Plan.parse(line.partition(": ")[2])
@@ -246,4 +246,4 @@ def test_the_fewest_gpus_are_those_of_the_system() -> None:
     assert found.system == "pipedream"
     assert all(plan.pp > 1 and plan.zero == 0 for plan in found.plans)
     with pytest.raises(InputError, match="unknown system"):
-        find_plans(TASK, system="pipedreem")
+        rank_plans(TASK, Ranking(system="pipedreem"))

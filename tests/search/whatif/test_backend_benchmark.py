@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.whatif.backend_benchmark import NEAR, compare_backends
@@ -32,13 +32,13 @@ def race():
 
 def test_entries_are_the_runs():
     found = race()
-    optimum = find_plans(TASK, choose=FEW).best.step_seconds
+    optimum = rank_plans(TASK, Ranking(choose=FEW)).best.step_seconds
     assert found.complete
     assert found.best == optimum
     for entry in found.entries[:2]:
         for seed in range(3):
             options = {"backend": entry.backend, "seed": seed, "budget": 200, "choose": FEW}
-            run = find_plans(TASK, **options)
+            run = rank_plans(TASK, Ranking(**options))
             best = run.best.step_seconds
             assert entry.best[seed] == best
             assert entry.regret[seed] == best / optimum - 1
@@ -50,7 +50,7 @@ def test_what_draws_nothing_runs_once_and_to_its_end():
     exact = race().entries[2]
     assert exact.regret.tolist() == [0.0]
     assert exact.evaluations.tolist() == exact.to_near.tolist()
-    assert exact.evaluations[0] == find_plans(TASK, choose=FEW).counts.evaluated
+    assert exact.evaluations[0] == rank_plans(TASK, Ranking(choose=FEW)).counts.evaluated
 
 
 def test_regrets_fall():
@@ -73,7 +73,7 @@ STAGED = {"space": "staged", "choose": {"pp": [2, 4]}, "budget": 150, "seeds": 2
 def test_staged_plans_are_held_against_the_dynamic_program():
     found = compare_backends(TASK, ["random", "annealing"], **STAGED)
     around = StagedProblem.of(TASK, STAGED["choose"]).constraints
-    proof = find_plans(TASK, backend="dynamic-programming", choose=around)
+    proof = rank_plans(TASK, Ranking(backend="dynamic-programming", choose=around))
     assert found.optimum.backend == "dynamic-programming"
     assert found.best == pytest.approx(proof.best.step_seconds, rel=1e-12)
     assert found.complete
@@ -81,7 +81,7 @@ def test_staged_plans_are_held_against_the_dynamic_program():
         assert (entry.regret >= -1e-9).all()
         assert (entry.evaluations == 150).all()
         options = {name: STAGED[name] for name in ("space", "choose", "budget")}
-        run = find_plans(TASK, backend=entry.backend, seed=1, **options)
+        run = rank_plans(TASK, Ranking(backend=entry.backend, seed=1, **options))
         assert entry.best[1] == run.best.step_seconds
     assert picture(found).startswith(b"\x89PNG")
 
@@ -96,7 +96,7 @@ def test_an_interrupted_proof_is_no_race():
 
 
 def test_an_interrupt_keeps_what_came_to_its_end():
-    limit = find_plans(TASK, choose=FEW).counts.evaluated + 3 * 200
+    limit = rank_plans(TASK, Ranking(choose=FEW)).counts.evaluated + 3 * 200
 
     def stop(costed):
         if costed > limit:

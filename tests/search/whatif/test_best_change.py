@@ -3,7 +3,7 @@
 import pytest
 
 from plan3d import Cluster, Model, Plan, Task, evaluate
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.best_change import TRAINS, best_change, does_not_fit
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
@@ -73,7 +73,7 @@ def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
     found = best_change(evaluate(task, Plan.parse("tp=8 recompute=full")))
     assert found is not None
     assert "--fix offload_optimizer=100" in found.what
-    fixed = find_plans(task, choose={"offload_optimizer": [100]}, top=1).best
+    fixed = rank_plans(task, Ranking(choose={"offload_optimizer": [100]}, top=1)).best
     before = evaluate(task, Plan.parse("tp=8 recompute=full")).tokens_per_second
     assert found.gain == pytest.approx(fixed.tokens_per_second / before - 1)
     slower = best_change(evaluate(task, Plan.parse("tp=8 recompute=full sequence_parallel=0")))
@@ -92,7 +92,7 @@ def test_gpus_that_do_not_divide_the_batch(gpus, batch, what, rounder):
     def best(gpus, batch):
         cluster = Cluster.profile("h100-sxm", gpus=gpus)
         task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=batch)
-        return find_plans(task, top=1).best
+        return rank_plans(task, Ranking(top=1)).best
 
     asked = {"gpus": gpus, "batch": batch}
     plan = best(**asked)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.climb import climbed
 from plan3d.search.whatif.single_field_changes import WORTH, single_edits
 from plan3d.simulator.hardware.cluster import Cluster
@@ -21,27 +21,27 @@ CHOOSE = {"pp": [8], "virtual_stages": [1], "micro_batch": [1]}
 
 
 def test_a_change_that_is_made_is_found_by_a_search_that_may_choose_it(large_head):
-    result = find_plans(large_head, choose=CHOOSE, families=True)
+    result = rank_plans(large_head, Ranking(choose=CHOOSE, families=True))
     top = climbed(result, CHOOSE, top=10)
     assert top.climbed
     assert top.best.step_seconds < result.best.step_seconds * (1 - WORTH)
     assert top.best.step_seconds == pytest.approx(top.climbed[-1].step_seconds)
     opened = {gain.field: [gain.kept, gain.value] for gain in top.climbed}
-    again = find_plans(large_head, choose={**CHOOSE, **opened})
+    again = rank_plans(large_head, Ranking(choose={**CHOOSE, **opened}))
     assert again.best.step_seconds <= top.best.step_seconds * (1 + 1e-12)
     assert top.counts.changes >= len(top.climbed)
     assert result.counts.changes == 0
 
 
 def test_no_single_change_of_a_kept_field_saves_a_hundredth_any_more(large_head):
-    top = climbed(find_plans(large_head, choose=CHOOSE, families=True), CHOOSE, top=10)
+    top = climbed(rank_plans(large_head, Ranking(choose=CHOOSE, families=True)), CHOOSE, top=10)
     edits = single_edits(top.best, {gain.field for gain in top.climbed})
     open_to = edits.costs.memory_total <= top.limit
     assert (edits.costs.step[open_to] >= top.best.step_seconds * (1 - WORTH)).all()
 
 
 def test_each_gain_follows_from_the_one_before(large_head):
-    result = find_plans(large_head, choose=CHOOSE, families=True)
+    result = rank_plans(large_head, Ranking(choose=CHOOSE, families=True))
     top = climbed(result, CHOOSE, top=10)
     step = result.best.step_seconds
     for gain in top.climbed:
@@ -52,7 +52,7 @@ def test_each_gain_follows_from_the_one_before(large_head):
 
 def test_a_field_that_the_user_fixed_stays(large_head):
     choose = {**CHOOSE, "last_stage_layers": [0]}
-    top = climbed(find_plans(large_head, choose=choose, families=True), choose, top=10)
+    top = climbed(rank_plans(large_head, Ranking(choose=choose, families=True)), choose, top=10)
     assert "last_stage_layers" not in [gain.field for gain in top.climbed]
     assert top.plans[0].last_stage_layers == 0
 
@@ -64,10 +64,10 @@ def test_end_stages_of_other_sizes_bring_another_depth_forward():
     task = Task(Model.preset("deepseek-v3"), cluster, sequence=4096, global_batch=8192)
     narrow = {"tp": [4], "cp": [1], "micro_batch": [1], "zero": [1], "recompute": ["none"]}
     depths = {pp: {**narrow, "pp": [pp]} for pp in (2, 4, 8, 16)}
-    listed = find_plans(task, choose={**narrow, "pp": list(depths)}, families=True)
+    listed = rank_plans(task, Ranking(choose={**narrow, "pp": list(depths)}, families=True))
     found = climbed(listed, {*narrow, "pp"}, top=10)
     alone = {
-        pp: climbed(find_plans(task, choose=one, families=True), set(one), top=10)
+        pp: climbed(rank_plans(task, Ranking(choose=one, families=True)), set(one), top=10)
         for pp, one in depths.items()
     }
     assert listed.plans[0].pp != 16
@@ -79,12 +79,12 @@ def test_end_stages_of_other_sizes_bring_another_depth_forward():
 
 
 def test_even_depths_have_no_other_end_stages(large_head):
-    found = find_plans(large_head, choose={"pp": [1, 2, 4, 8]}, families=True)
+    found = rank_plans(large_head, Ranking(choose={"pp": [1, 2, 4, 8]}, families=True))
     assert found.uneven is None
 
 
 def test_a_list_of_plans_is_left_as_it_is(large_head):
-    result = find_plans(large_head, choose=CHOOSE, objective="memory")
+    result = rank_plans(large_head, Ranking(choose=CHOOSE, objective="memory"))
     assert climbed(result, CHOOSE, top=10) is result
 
 
@@ -92,7 +92,7 @@ def test_plan_1_is_the_same_for_any_length_of_the_list():
     """Families are climbed before the list is cut: a later one may come first."""
     cluster = Cluster.profile("h100-sxm", gpus=128)
     mixtral = Task(Model.preset("mixtral-8x7b"), cluster, sequence=4096, global_batch=1024)
-    result = find_plans(mixtral, families=True)
+    result = rank_plans(mixtral, Ranking(families=True))
     lists = [[str(plan) for plan in climbed(result, {}, top=n).plans] for n in (1, 2, 3, 20)]
     assert [len(one) for one in lists] == [1, 2, 3, len(result.plans)]
     assert all(one == lists[-1][: len(one)] for one in lists)
@@ -101,11 +101,11 @@ def test_plan_1_is_the_same_for_any_length_of_the_list():
 def test_climbing_stays_inside_a_system():
     cluster = Cluster.profile("h100-sxm", gpus=8)
     small = Task(Model.preset("gpt3-350m"), cluster, sequence=2048, global_batch=64)
-    result = find_plans(small, system="gpipe", families=True)
+    result = rank_plans(small, Ranking(system="gpipe", families=True))
     top = climbed(result, {}, top=10)
     assert {plan.schedule for plan in top.costs.plans} == {plan.schedule for plan in result.plans}
 
 
 def test_no_climbed_plan_is_faster_than_the_fastest_of_its_family(large_head):
-    top = climbed(find_plans(large_head, choose=CHOOSE, families=True), CHOOSE, top=10)
+    top = climbed(rank_plans(large_head, Ranking(choose=CHOOSE, families=True)), CHOOSE, top=10)
     assert (top.families.fastest <= top.costs.step).all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.plans_around import MEMORY, plans_around
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.families import families
@@ -20,7 +20,7 @@ OPTIONS = {"choose": CHOOSE}
 
 @pytest.fixture(scope="module")
 def result():
-    return find_plans(TASK, **OPTIONS, families=True, frontier=True)
+    return rank_plans(TASK, Ranking(**OPTIONS, families=True, frontier=True))
 
 
 def test_under_any_memory_one_of_each_family_is_as_fast_as_the_search_to_a_hundredth(result):
@@ -61,6 +61,8 @@ def test_ctrl_c_leaves_the_answer(result):
 
 
 def test_where_nothing_fits_there_is_nothing(result):
-    found = find_plans(TASK, choose={"tp": [1], "pp": [1], "micro_batch": [64]}, families=True)
+    found = rank_plans(
+        TASK, Ranking(choose={"tp": [1], "pp": [1], "micro_batch": [64]}, families=True)
+    )
     assert found.costs is None
     assert plans_around(found, OPTIONS, CHOOSE).batches == []

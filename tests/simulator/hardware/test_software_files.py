@@ -367,7 +367,7 @@ print(sorted(name.rpartition("/")[2] for name in opened if name.endswith(".toml"
     [
         ("from plan3d.cli.main import main; main(['--help'])", []),
         ("from plan3d.cli.main import main; main(['search', '--help'])", []),
-        ("import plan3d.simulator.task, plan3d.search.find_plans", []),
+        ("import plan3d.simulator.task, plan3d.search.rank_plans", []),
         (
             "from plan3d import software_profile; software_profile('megatron-core')",
             ["megatron-core"],

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE, Software, software_profile
@@ -176,7 +176,7 @@ def test_a_stack_refuses_what_it_cannot_split(name: str, degree: str, said: str)
 
 def test_a_search_keeps_to_what_the_stack_can_split() -> None:
     """Adapters are trained by hf-trainer, which shards and does not split."""
-    found = find_plans(replace(asked(software_profile("hf-trainer")), adapters=Adapters()))
+    found = rank_plans(replace(asked(software_profile("hf-trainer")), adapters=Adapters()))
     assert found.plans
     assert {(plan.tp, plan.pp, plan.cp, plan.ep) for plan in found.plans} == {(1, 1, 1, 1)}
 
@@ -185,7 +185,9 @@ def test_a_stack_without_expert_exchanges_is_searched_without() -> None:
     choose = {"tp": [1], "pp": [4], "micro_batch": [1], "recompute": [0], "zero": [1]}
     for name, searched in (("megatron-core", True), ("nanotron", False)):
         question = asked(software_profile(name), "mixtral-8x7b")
-        best = find_plans(question, choose={**choose, "ep": [8], "virtual_stages": [2]}).plans[0]
+        best = rank_plans(
+            question, Ranking(choose={**choose, "ep": [8], "virtual_stages": [2]})
+        ).plans[0]
         assert bool(best.overlap_ep) is searched
 
 

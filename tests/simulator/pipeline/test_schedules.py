@@ -9,7 +9,7 @@ import pytest
 
 from plan3d.launch_files.exporter import refusals
 from plan3d.launch_files.registry import EXPORTERS
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline import one_f_one_b
@@ -89,7 +89,7 @@ def answers():
     rows = [row for row in rows if row.segments is None]
     found["table"] = evaluate(TASK, concat(rows)).step.tolist()
     for fixed in ({"schedule": ["gpipe", "1f1b", "zb-h1"], "virtual_stages": [1]}, {"tp": [2]}):
-        result = find_plans(TASK, choose={**fixed, "pp": [4, 8]})
+        result = rank_plans(TASK, Ranking(choose={**fixed, "pp": [4, 8]}))
         best = [
             (str(plan), step) for plan, step in zip(result.plans, result.costs.step, strict=True)
         ]
@@ -187,8 +187,12 @@ def test_a_schedule_of_ones_own():
     row = resolve(plan, TASK.gpus).take(0)
     for exporter in EXPORTERS.values():
         assert any("schedule=mine" in why for why in refusals(TASK, row, exporter.forms[0]))
-    found = find_plans(TASK, choose={"schedule": ["mine"], "pp": [4]}, backend="branch-and-bound")
-    same = find_plans(TASK, choose={"schedule": ["1f1b"], "pp": [4], "virtual_stages": [1]})
+    found = rank_plans(
+        TASK, Ranking(choose={"schedule": ["mine"], "pp": [4]}, backend="branch-and-bound")
+    )
+    same = rank_plans(
+        TASK, Ranking(choose={"schedule": ["1f1b"], "pp": [4], "virtual_stages": [1]})
+    )
     assert found.costs.step[0] == same.costs.step[0]
 
 

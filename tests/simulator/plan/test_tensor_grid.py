@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.analysis import grid_traffic
 from plan3d.simulator.analysis.provenance import time_provenance
 from plan3d.simulator.base.errors import InputError
@@ -265,7 +265,9 @@ def test_beyond_a_fast_domain_3d_beats_1d():
     fixed = {"pp": [1], "cp": [1], "recompute": ["none"]}
 
     def best(tp, grid):
-        return find_plans(task(), choose={**fixed, "tp": [tp], "tp_grid": [grid]}, top=1).best
+        return rank_plans(
+            task(), Ranking(choose={**fixed, "tp": [tp], "tp_grid": [grid]}, top=1)
+        ).best
 
     inside = [best(8, grid) for grid in ("1d", "auto")]
     assert 1 <= inside[0].step[0] / inside[1].step[0] < 1.1
@@ -277,7 +279,7 @@ def test_beyond_a_fast_domain_3d_beats_1d():
 def test_the_search_finds_the_best_grid_of_all():
     choose = {"tp": [16], "pp": [2], "cp": [1], "micro_batch": [16], "recompute": ["full"]}
     choose |= {"zero": [1], "overlap_tp": [0, 1], "virtual_stages": [1]}
-    found = find_plans(task(), choose={**choose, "tp_grid": ["auto"]}, top=30)
+    found = rank_plans(task(), Ranking(choose={**choose, "tp_grid": ["auto"]}, top=30))
     texts = ["1d", *map(written, grids(16))]
     steps = {}
     for text in texts:
@@ -294,7 +296,7 @@ def test_the_search_finds_the_best_grid_of_all():
 def test_small_batches_use_all_three_axes():
     small = replace(task(), global_batch=64)
     choose = {"tp": [128], "pp": [1], "cp": [1], "tp_grid": ["auto"], "recompute": ["full"]}
-    best = find_plans(small, choose=choose, top=1).best
+    best = rank_plans(small, Ranking(choose=choose, top=1)).best
     grid = grid_of(int(best.plans.tp_grid[0]), 128)
     assert min(grid.rows * grid.columns, grid.depth) > 1
 

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.analysis.roofline import gemm_points
 from plan3d.simulator.analysis.sensitivity import KNOBS, sensitivities
 from plan3d.simulator.analysis.time_breakdown import waterfall
@@ -90,7 +90,9 @@ def test_the_roofline_holds_every_gemm(axes):
 
 
 def test_the_frontier_falls(axes):
-    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=5, frontier=True)
+    found = rank_plans(
+        TASK, Ranking(choose={"cp": [1], "micro_batch": [1, 2]}, top=5, frontier=True)
+    )
     plots_many.pareto(axes, found.frontier, found.costs, found.limit)
     assert labels(axes) == ("memory of the fullest rank / GiB", "step / s")
     line = axes.lines[0]
@@ -105,7 +107,7 @@ def test_the_frontier_falls(axes):
 
 @pytest.mark.parametrize("top", [6, 14])
 def test_every_numbered_plan_is_spelled_out(axes, top):
-    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=top)
+    found = rank_plans(TASK, Ranking(choose={"cp": [1], "micro_batch": [1, 2]}, top=top))
     costs = found.costs
     plots_many.pareto(axes, costs, costs, found.limit)
     numbers = [text.get_text() for text in axes.texts if text.get_text().isdigit()]
@@ -133,7 +135,9 @@ def boxes_of(page):
 @pytest.mark.parametrize("room", [1.0, 1.01, 1.02])
 def test_numbers_of_plans_cover_nothing(room):
     """The limit of memory is just right of the fullest plan, others stand close together."""
-    found = find_plans(TASK, choose={"cp": [1], "micro_batch": [1, 2]}, top=9, frontier=True)
+    found = rank_plans(
+        TASK, Ranking(choose={"cp": [1], "micro_batch": [1, 2]}, top=9, frontier=True)
+    )
     limit = room * float(found.costs.memory_total.max())
     numbers, others = boxes_of(plots_many.frontier_page(found.frontier, found.costs, limit))
     assert len(numbers) == 9

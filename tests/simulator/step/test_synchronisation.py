@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators import collectives
@@ -188,13 +188,13 @@ def test_feedback_and_received_weights_are_kept():
 def test_a_search_may_choose_among_policies_and_judges_them_by_accuracy():
     noisy = replace(TASK, goal=Goal(accuracy=0.01, sequence_noise=10.0))
     choose = {"sync": ["all-reduce", "gossip"], "tp": [1, 2], "pp": [1], "micro_batch": [1, 2, 4]}
-    by_step = find_plans(TASK, choose=choose).best
-    by_goal = find_plans(noisy, choose=choose, objective="time-to-accuracy").best
+    by_step = rank_plans(TASK, Ranking(choose=choose)).best
+    by_goal = rank_plans(noisy, Ranking(choose=choose, objective="time-to-accuracy")).best
     assert by_goal.accuracy_seconds == pytest.approx(by_goal.iterations * by_goal.step_seconds)
     every = evaluate(noisy, concat([full(by_step.plans), full(by_goal.plans)]))
     assert every.accuracy_seconds[1] <= every.accuracy_seconds[0]
     graphs = {**choose, "sync": ["gossip"], "topology": ["ring", "torus"]}
-    found = find_plans(TASK, choose=graphs, top=12)
+    found = rank_plans(TASK, Ranking(choose=graphs, top=12))
     assert {plan.topology for plan in found.plans} == {Topology.RING, Topology.TORUS}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.variation import sweep
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -292,7 +292,7 @@ def test_what_needs_as_much_as_a_run_that_ran_out_does_not_fit(tmp_path):
         limit = memory.fitting_bytes(task, (0,))
         assert limit < evaluate(task, lean).memory_bytes
         for headroom in (None, 0.0):
-            listed = find_plans(task, headroom=headroom, top=3)
+            listed = rank_plans(task, Ranking(headroom=headroom, top=3))
             assert max(listed.costs.memory_bytes) < evaluate(task, lean).memory_bytes
     ran = TimedStep(TASK, more, seconds(TASK, "tp=4 micro_batch=2"), "run 2")
     contradicted = learn([TimedStep(TASK, lean, None, "run 1"), ran]).calibration
@@ -357,13 +357,15 @@ def test_searches_obey_what_runs_held(tmp_path):
     for task in learned_and_read(tmp_path, [held(LEAN, peak)]):
         small = with_memory(task, 0.9 * peak)
         for more in ({}, {"headroom": 0.0}, {"headroom": 0.0, "backend": "branch-and-bound"}):
-            found = find_plans(small, top=3, **more)
+            found = rank_plans(small, Ranking(top=3, **more))
             assert found.costs is not None
             assert max(found.costs.memory_total) < needs(TASK, LEAN) * 1.05
         choose = {"tp": [4], "pp": [2], "virtual_stages": [1], "micro_batch": [1]}
-        found = find_plans(small, headroom=0.0, backend="dynamic-programming", choose=choose)
+        found = rank_plans(
+            small, Ranking(headroom=0.0, backend="dynamic-programming", choose=choose)
+        )
         assert found.costs is None or found.best.memory_bytes < needs(TASK, LEAN) * 1.05
-        roomy = find_plans(task, headroom=0.0, choose=choose, top=3)
+        roomy = rank_plans(task, Ranking(headroom=0.0, choose=choose, top=3))
         assert max(roomy.costs.memory_total) >= peak * (1 - 1e-9)
 
 

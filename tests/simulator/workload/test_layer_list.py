@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.search.find_plans import find_plans
+from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators.model_flops import model_flops_per_token
@@ -107,7 +107,7 @@ def test_a_search_finds_pipelines_where_data_parallelism_does_not_fit():
         parameters=400_000_000, forward_flops=1e12, activation_bytes=1e6, boundary_bytes=1e6
     )
     task = question(Network.of("wide", [wide] * 16), 8, 64)
-    best = find_plans(task, choose={"precision": ["fp16"], "zero": [0]}).best
+    best = rank_plans(task, Ranking(choose={"precision": ["fp16"], "zero": [0]})).best
     assert best is not None
     assert best.plans.take(0).pp > 1
     assert best.plans.take(0).tp == 1

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
@@ -20,6 +20,7 @@ from .result.objective import objective as objective_of
 from .result.options import Deadline, Progress, SearchOptions
 from .result.search_result import SearchResult
 from .space.constraints import (
+    Choices,
     for_unequal_stages,
     has_optional_framework,
     with_satisfiable_rules,
@@ -57,82 +58,124 @@ DEFAULT_HEADROOM = 0.10
 """Share of a GPU's memory left free where no plan is sure to fit."""
 
 
-def find_plans(
-    task: Task,
-    *,
-    backend: str = "exhaustive",
-    space: str = "uniform",
-    objective: str = "step-time",
-    choose: Mapping[str, Sequence[Any]] | None = None,
-    system: str | None = None,
-    headroom: float | None = None,
-    risk: float | None = None,
-    top: int = TOP,
-    families: bool = False,
-    frontier: bool = False,
-    budget: int | None = None,
-    time_limit: float | None = None,
-    seed: int | None = None,
-    progress: Progress | None = None,
-) -> SearchResult:
-    """Search the plans of a task and rank the `top` best that fit.
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """What is searched, by what, and how plans are ranked: every search has these defaults."""
 
-    `space` is one of SPACES; 'staged' has too many plans for backends other than SAMPLERS.
-    `choose` replaces the values of an axis: {'tp': [4, 8], 'zero': [1]}; `system` names one of
-    systems.SYSTEMS, whose plans alone are searched; `headroom` is the share of memory to leave
-    free; without it plans are searched that fit with FITS_PROBABILITY (uncertainty.memory), and
-    where there is none those that leave DEFAULT_HEADROOM. With `families` the simplest plan of each
-    family is ranked, however many there are (result.families), which needs every plan costed;
-    `frontier` also keeps the plans that no other beats in both time and memory. `risk` ranks the
-    at_risk.SHORT_LIST best by that quantile of their forecast step instead of its expectation: 0.9
-    is what nine of ten such runs stay below.
-    The search ends, incomplete, after `budget` plans or `time_limit` seconds; `seed` (0 when None)
-    is what SAMPLERS draw from, which end after samplers.BUDGET plans unless told otherwise.
+    backend: str = "exhaustive"
+    """One of BACKENDS or of sampling.samplers.SAMPLERS."""
+    space: str = "uniform"
+    """One of SPACES; 'staged' has too many plans for backends other than SAMPLERS."""
+    objective: str = "step-time"
+    """What ranks: one of result.objective.OBJECTIVES."""
+    choose: Choices = field(default_factory=dict)
+    """Values of plan fields in place of those of the space: {"tp": [4, 8], "zero": [1]}."""
+    system: str | None = None
+    """One of systems.SYSTEMS, whose plans alone are searched."""
+    headroom: float | None = None
+    """Share of memory to leave free; without it plans are searched that fit with FITS_PROBABILITY
+    (uncertainty.memory), and where there is none those that leave DEFAULT_HEADROOM."""
+    risk: float | None = None
+    """Ranks the at_risk.SHORT_LIST best by that quantile of their forecast step instead of its
+    expectation: 0.9 is what nine of ten such runs stay below."""
+    top: int = TOP
+    """Plans to rank."""
+    families: bool = False
+    """Whether the simplest plan of each family is ranked, however many there are (result.families),
+    which needs every plan costed."""
+    frontier: bool = False
+    """Whether to keep the plans that no other beats in both time and memory."""
+    budget: int | None = None
+    """Plans after which the search ends, incomplete; SAMPLERS end after ask_tell.BUDGET."""
+    time_limit: float | None = None
+    """Seconds after which it does."""
+    seed: int | None = None
+    """What SAMPLERS draw from; 0 where it is None."""
+    progress: Progress | None = None
+    """Is called with the number of plans costed so far."""
+
+    @classmethod
+    def of(cls, **options: Unpack[RankingOptions]) -> Ranking:
+        """The ranking of some fields; None leaves the default."""
+        stated: dict[str, Any] = {n: value for n, value in options.items() if value is not None}
+        return cls(**stated)
+
+    @property
+    def can_list_families(self) -> bool:
+        """Whether the search costs all plans and ranks them by time."""
+        of_time = self.objective in OF_FAMILIES and self.risk is None
+        return self.backend == "exhaustive" and of_time
+
+
+class RankingOptions(TypedDict, total=False):
+    """The fields of a Ranking that are asked for as keywords; None for the default."""
+
+    backend: str | None
+    space: str | None
+    objective: str | None
+    choose: Choices | None
+    system: str | None
+    headroom: float | None
+    risk: float | None
+    top: int | None
+    frontier: bool | None
+    budget: int | None
+    time_limit: float | None
+    seed: int | None
+    progress: Progress | None
+
+
+def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
+    """Search the plans of a task and rank the best that fit, as the search meets them.
+
     Where the task has a framework, plans that it cannot launch are left out; one that is not
-    required yields to values of `choose` and to `system`.
+    required yields to chosen values and to a system.
     Raises InputError for an unknown backend, objective, system, field or value.
     """
-    deadline = Deadline.after(time_limit)
+    asked = ranking or Ranking()
+    deadline = Deadline.after(asked.time_limit)
+    backend, space, choose, system = asked.backend, asked.space, asked.choose, asked.system
     search = _search(backend)
     if task.adapters and (backend in PROVING or space == "staged"):
         what = "--space staged" if space == "staged" else f"the {backend} backend"
         raise InputError(f"{what} does not know frozen weights; nearest: --backend exhaustive")
-    objective_of(objective)
-    check_goal(objective, task)
-    _check_numbers(top, headroom, budget)
-    if families and not lists_families(backend, objective, risk):
+    objective_of(asked.objective)
+    check_goal(asked.objective, task)
+    _check_numbers(asked)
+    if asked.families and not asked.can_list_families:
         raise InputError(
-            f"families need every plan costed and ranked by its time: not {backend}, {objective}"
-            + (f", risk {risk:g}" if risk is not None else "")
+            f"families need every plan costed and ranked by its time: not {backend}, "
+            f"{asked.objective}" + ("" if asked.risk is None else f", risk {asked.risk:g}")
         )
-    if risk is not None:
-        check_risk(risk, objective, backend, backend not in PROVING)
-    drawn = {} if seed is None else {"seed": _checked_seed(backend, seed)}
-    values = constraints(system_named(system), task, choose or {}) if system else choose
-    wanted = _launchable(task, space, backend, system, values or {})
+    if asked.risk is not None:
+        check_risk(asked.risk, asked.objective, backend, backend not in PROVING)
+    drawn = {} if asked.seed is None else {"seed": _checked_seed(backend, asked.seed)}
+    values = constraints(system_named(system), task, choose) if system else choose
+    wanted = _launchable(task, space, backend, system, values)
     subject = _subject(wanted, space, backend, values)
     options = SearchOptions(
-        objective=objective,
-        limit=_limit(subject, headroom),
+        objective=asked.objective,
+        limit=_limit(subject, asked.headroom),
         edge=_limit(subject, DEFAULT_HEADROOM),
-        top=top if risk is None else max(top, SHORT_LIST),
-        families=families,
-        frontier=frontier,
-        budget=budget,
+        top=asked.top if asked.risk is None else max(asked.top, SHORT_LIST),
+        families=asked.families,
+        frontier=asked.frontier,
+        budget=asked.budget,
         deadline=deadline,
-        progress=progress,
+        progress=asked.progress,
     )
-    found = search(subject, options, **drawn)
-    unasked = choose and not found.counts.evaluated and not found.interrupted
-    if unasked and has_optional_framework(wanted):
+    result = search(subject, options, **drawn)
+    unlaunched = choose and not result.counts.evaluated and not result.interrupted
+    if unlaunched and has_optional_framework(wanted):
         # What was asked for by name has an answer, if none that can be launched.
         subject = _subject(without_optional_framework(wanted), space, backend, values)
-        found = search(subject, options, **drawn)
-    least = found.smallest.memory_bytes if found.smallest else math.inf
-    if headroom is None and options.limit < least <= options.edge and not found.interrupted:
-        found = search(subject, replace(options, limit=options.edge), **drawn)
-    found = replace(found, task=task, system=system)
-    return found if risk is None else ranked_at_risk(found, risk, top)
+        result = search(subject, options, **drawn)
+    least = result.smallest.memory_bytes if result.smallest else math.inf
+    tight = options.limit < least <= options.edge
+    if asked.headroom is None and tight and not result.interrupted:
+        result = search(subject, replace(options, limit=options.edge), **drawn)
+    result = replace(result, task=task, system=system)
+    return result if asked.risk is None else ranked_at_risk(result, asked.risk, asked.top)
 
 
 def _limit(subject: Space | StagedProblem, headroom: float | None) -> float:
@@ -146,7 +189,6 @@ def memory_limit(task: Task, headroom: float | None, precisions: Sequence[int] =
 
     `precisions` are the codes that are searched, the task's usual one where there are none.
     """
-
     from plan3d.simulator.uncertainty.memory import fitting_bytes, headroom_bytes
 
     if headroom is not None:
@@ -154,16 +196,7 @@ def memory_limit(task: Task, headroom: float | None, precisions: Sequence[int] =
     return fitting_bytes(task, precisions or (default_precision(task),))
 
 
-def lists_families(
-    backend: str = "exhaustive", objective: str = "step-time", risk: float | None = None
-) -> bool:
-    """Whether a search may list families of plans: it costs all of them, and ranks by time."""
-    return backend == "exhaustive" and objective in OF_FAMILIES and risk is None
-
-
-def _launchable(
-    task: Task, space: str, backend: str, system: str | None, choose: Mapping[str, Sequence[Any]]
-) -> Task:
+def _launchable(task: Task, space: str, backend: str, system: str | None, choose: Choices) -> Task:
     """The task with the rules of its framework that a search keeps."""
     if backend in UNEQUAL or space == "staged":
         return for_unequal_stages(
@@ -174,9 +207,7 @@ def _launchable(
     return with_satisfiable_rules(without_optional_framework(task) if other else task, choose)
 
 
-def _subject(
-    task: Task, space: str, backend: str, choose: Mapping[str, Sequence[Any]] | None
-) -> Space | StagedProblem:
+def _subject(task: Task, space: str, backend: str, choose: Choices) -> Space | StagedProblem:
     """The space of that name under the constraints."""
     check_space(space, backend)
     if space == "uniform":
@@ -217,7 +248,8 @@ def _search(name: str) -> Callable[..., SearchResult]:
     raise InputError(f"unknown backend {name!r}{did_you_mean(name, (*BACKENDS, *SAMPLERS))}")
 
 
-def _check_numbers(top: int, headroom: float | None, budget: int | None) -> None:
+def _check_numbers(ranking: Ranking) -> None:
+    top, headroom, budget = ranking.top, ranking.headroom, ranking.budget
     if top < 1:
         raise InputError(f"top must be at least 1, not {top}")
     if headroom is not None and not 0 <= headroom < 1:

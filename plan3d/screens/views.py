@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.analysis.goodput import Reliability, Training
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.base.csv_files import escape_formula
 from plan3d.simulator.base.units import (
@@ -23,11 +24,11 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import report
 from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.reporting.why import loss_shares, provenance_counts, provenance_line
-from plan3d.simulator.runs.nearest_run import nearest_run
+from plan3d.simulator.runs.nearest_run import Nearest
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
-from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.forecast import Forecast, step_interval
 from plan3d.simulator.uncertainty.memory import (
     exceeds_failed_run,
     format_probability,
@@ -35,13 +36,15 @@ from plan3d.simulator.uncertainty.memory import (
     verdict_of,
 )
 
+from ..answers.plan import PlanAnswer
+
 DAY, HOUR = 86400.0, 3600.0
 JOULES_PER_MWH = 3.6e9
 
 
 def version() -> str:
     """The installed version."""
-    from ... import __version__
+    from .. import __version__
 
     return __version__
 
@@ -154,17 +157,9 @@ def peak_line(costs: Costs) -> str:
     return f"MFU of {' or '.join(dict.fromkeys(said))} per GPU"
 
 
-def anchor_lines(costs: Costs) -> list[str]:
-    """The nearest measured run, where one is near."""
-    found = nearest_run(costs.task, costs_tables.number_format(costs.plans))
-    return [str(found)] if found else []
-
-
-def anchor_record(task: Task, costs: Costs | None) -> dict[str, Any]:
-    """The same as JSON holds it."""
-    plans = [] if costs is None else [costs_tables.number_format(costs.plans)]
-    found = nearest_run(task, *plans)
-    return {"nearest_run": found.record() if found else None}
+def anchor_record(nearest: Nearest | None) -> dict[str, Any]:
+    """The nearest measured run as JSON holds it."""
+    return {"nearest_run": nearest.record() if nearest else None}
 
 
 def time_unit(seconds: Iterable[float]) -> tuple[float, str]:
@@ -172,17 +167,16 @@ def time_unit(seconds: Iterable[float]) -> tuple[float, str]:
     return (DAY, "days") if max(seconds, default=DAY) >= 2 * DAY else (HOUR, "hours")
 
 
-def training_columns(
-    costs: Costs, rows: int, tokens: float | None, price: float | None
-) -> dict[str, list[str]]:
+def training_columns(costs: Costs, rows: int, training: Training | None) -> dict[str, list[str]]:
     """Columns of a ranking that tell how likely a plan fits, and what training takes."""
     fits = np.atleast_1d(probability_fits(costs))[:rows]
     reached = {
         "fits %": [whole_percent(p) for p in fits.tolist()],
         **_accuracy_columns(costs, rows),
     }
-    if tokens is None:
+    if training is None:
         return reached
+    tokens, price = training.tokens, training.price
     each = [report.training_record(costs, row, tokens, price) for row in range(rows)]
     unit, name = time_unit([r["train_seconds"] for r in each])
     out = reached | {
@@ -217,8 +211,9 @@ def accuracy_lines(costs: Costs) -> list[str]:
     ]
 
 
-def training_line(costs: Costs, tokens: float, price: float | None) -> str:
+def training_line(costs: Costs, training: Training) -> str:
     """What training on all tokens takes with the best plan."""
+    tokens, price = training.tokens, training.price
     r = report.training_record(costs, 0, tokens, price)
     cost = f", {r['cost_usd']:,.0f} USD at {price:g} USD per GPU-hour" if price else ""
     return (
@@ -231,8 +226,7 @@ def training_line(costs: Costs, tokens: float, price: float | None) -> str:
 def plan_records(
     costs: Costs | None,
     limit: float | None,
-    tokens: float | None,
-    price: float | None,
+    training: Training | None,
     forecast: Forecast | None = None,
 ) -> list[dict[str, Any]]:
     """Ranked plans as JSON holds them."""
@@ -242,10 +236,32 @@ def plan_records(
     bounds, out = np.stack(forecast.interval(), axis=1).tolist(), []
     for row, between in enumerate(bounds):
         record = {"rank": row + 1, **report.plan_record(costs, row, limit, between)}
-        if tokens is not None:
-            record |= report.training_record(costs, row, tokens, price)
+        if training is not None:
+            record |= report.training_record(costs, row, training.tokens, training.price)
+            if training.reliability is not None:
+                failures = failure_record(costs, row, training, training.reliability)
+                record["with_failures"] = failures
         out.append(record)
     return out
+
+
+def failure_record(
+    costs: Costs, row: int, training: Training, reliability: Reliability
+) -> dict[str, Any]:
+    """What training takes at the goodput of the cluster's size."""
+    gpus = costs.task.gpus
+    goodput = reliability.goodput(gpus)
+    every = (
+        None if reliability.measured_goodput is not None else reliability.checkpoint_interval(gpus)
+    )
+    out: dict[str, Any] = {"goodput": goodput, "checkpoint_interval_seconds": every}
+    if not goodput:
+        return out
+    ideal = report.training_record(costs, row, training.tokens, training.price)
+    share = {name: value / goodput for name, value in ideal.items() if name != "energy_joules"}
+    one = costs.take([row])
+    bounds = (float(bound[0]) / float(one.step[0]) for bound in step_interval(one))
+    return out | share | {"train_seconds_interval": [share["train_seconds"] * b for b in bounds]}
 
 
 def verdict(costs: Costs) -> str:
@@ -264,19 +280,20 @@ def verdict(costs: Costs) -> str:
     return f"DOES NOT FIT: {-costs.margin / GIB:.1f} GiB too much on rank {costs.worst_rank}"
 
 
-def estimate_record(costs: Costs, tokens: float | None, price: float | None) -> dict[str, Any]:
+def estimate_record(answer: PlanAnswer) -> dict[str, Any]:
     """The JSON object of one plan: that of a search with one plan, and its stages."""
-    (plan,) = plan_records(costs, None, tokens, price)
+    costs = answer.costs
+    (plan,) = plan_records(costs, None, answer.question.training)
     plan["shares"] = loss_shares(costs)
     plan["synchronisation"] = traffic(costs).record()
     return {
-        **question_record(costs.task, tokens),
+        **question_record(costs.task, answer.question.tokens),
         "counts": {"candidates": 1, "evaluated": 1, "feasible": int(costs.fits), "removed": {}},
         "seconds_searching": 0.0,
         "complete": True,
-        **anchor_record(costs.task, costs),
+        **anchor_record(answer.nearest_run),
         "plans": [plan],
-        "stages": report.stage_records(costs),
+        "stages": answer.ranks,
     }
 
 

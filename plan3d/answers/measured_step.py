@@ -53,7 +53,7 @@ CAUSES = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredStep:
     """A measured step beside what was predicted of it."""
 
     task: Task
@@ -69,7 +69,7 @@ class Measured:
     conditioned."""
 
     @classmethod
-    def of(cls, task: Task, plan: Plan, seconds: float) -> Measured:
+    def of(cls, task: Task, plan: Plan, seconds: float) -> MeasuredStep:
         """InputError for a plan that is not legal and for a step of something else."""
         plan = resolve(plan, task.gpus)
         check(plan, task)

@@ -1,68 +1,126 @@
-"""The verb `compare --systems`: training systems beside each other on one task."""
+"""The screens of comparisons: search backends against the optimum, systems side by side."""
 
 from __future__ import annotations
 
-import argparse
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from plan3d.search.systems.systems import SYSTEMS, System, is_single, system
-from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.search.systems.systems import System, is_single
+from plan3d.search.whatif.backend_benchmark import BackendBenchmark, BackendEntry
+from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
 from plan3d.simulator.base.text_tables import Table, select_columns
 from plan3d.simulator.base.units import GIB, format_seconds, whole_percent
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.reporting.report import plan_record
+from plan3d.simulator.step.costs_tables import number_format
+from plan3d.simulator.uncertainty.memory import probability_fits
 
-from ..arguments import framework_arguments, goal_arguments, task_arguments
-from ..screen.output import INTERRUPTED, Progress, ProgressBar, Screen, print_json, warn
+from . import plan_lines, views
+from .output import Screen
 
-if TYPE_CHECKING:
-    from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
-    from plan3d.simulator.plan.plan import Plan
-
-BRIEF = ("system", "step s", "speed-up", "mem GiB", "fits %", "plan")
+BY_STEP = ("system", "step s", "speed-up", "mem GiB", "fits %", "plan")
 """Columns of the first screen, the speed-up where one device has a plan; with a goal, those of
 BY_ACCURACY."""
 BY_ACCURACY = ("system", "step s", "fits %", "iterations", "to accuracy", "plan")
-OF_BACKENDS = ("backends", "budget", "seeds", "plot")
-"""Options of a comparison of backends."""
 
 
-def compare(args: argparse.Namespace, progress: Progress | None) -> int:
-    """Search the best plan of every system and print them side by side."""
-    for name in OF_BACKENDS:
-        if getattr(args, name) is not None:
-            raise InputError(f"--{name} has no effect with --systems: no backends are compared")
-    choose = task_arguments.choices_of(args)
-    task = framework_arguments.usual(args, task_arguments.task_of(args))
-    goal_arguments.check_graph(args, choose.get("topology", []))
-    systems = _systems(args.systems)
-    from plan3d.search.whatif.compare_systems import compare_systems
-
-    free = args.memory_headroom
-    with ProgressBar(args.quiet, progress) as bar:
-        found = compare_systems(task, systems, choose=choose, headroom=free, progress=bar)
-    if args.json:
-        print_json(record(found))
-    else:
-        (_print if args.verbose else _print_brief)(Screen(args.verbose), found)
-    if not found.complete:
-        warn("interrupted: the systems that came to their end", args.quiet)
-        return INTERRUPTED
-    return 0 if any(entry.best for entry in found.entries) else NoFeasiblePlanError.exit_code
+def backends_record(race: BackendBenchmark) -> dict[str, Any]:
+    """The JSON object of a comparison; medians over the seeds, null where most found nothing."""
+    best = race.optimum.best
+    optimum: dict[str, Any] = {"backend": race.optimum.backend}
+    if best is not None:
+        optimum |= {"step_seconds": best.step_seconds, "plan": best.plans.take(0).to_dict()}
+    optimum |= {
+        "evaluations": race.optimum.counts.evaluated,
+        "seconds": race.optimum.seconds_searching,
+    }
+    return {
+        **views.question_record(race.task),
+        "memory_limit_bytes": float(race.optimum.limit),
+        "space": race.space,
+        "budget": race.budget,
+        "complete": race.complete,
+        "optimum": optimum,
+        "backends": [_backend(entry) for entry in race.entries],
+    }
 
 
-def _systems(text: str) -> list[System]:
-    if text == "all":
-        return list(SYSTEMS.values())
-    named = [system(name.strip()) for name in text.split(",")]
-    if len({s.name for s in named}) < len(named):
-        raise InputError(f"--systems {text}: names a system twice")
-    return named
+def _backend(entry: BackendEntry) -> dict[str, Any]:
+    near = [count for count in entry.to_near.tolist() if math.isfinite(count)]
+    return {
+        "backend": entry.backend,
+        "best_step_seconds": _median(entry.best),
+        "regret": _median(entry.regret),
+        "evaluations": _median(entry.evaluations),
+        "seconds": _median(entry.seconds),
+        "evaluations_to_1_percent": _median(entry.to_near),
+        "seeds": len(entry.best),
+        "seeds_within_1_percent": len(near),
+    }
 
 
-def record(found: BySystem) -> dict[str, Any]:
+def _median(values: Any) -> float | None:
+    """The lower median, so that it is a value some run had; None where that is infinite."""
+    middle = sorted(values.tolist())[(len(values) - 1) // 2]
+    return middle if math.isfinite(middle) else None
+
+
+def print_backends(screen: Screen, race: BackendBenchmark) -> None:
+    """Backends side by side."""
+    screen.lines(_backend_headline(race))
+    screen.lines(views.header(race.task, race.optimum.limit))
+    print()
+    screen.table(_backend_table(race))
+    screen.lines(
+        [
+            "medians over the seeds; what draws at random may cost "
+            f"{race.budget:,} plans, where one costed before is free; regret: best step over the "
+            "optimum, less one; to 1 %: plans costed until the regret was at most 1 %, - where "
+            "most seeds never got there"
+        ]
+    )
+
+
+def _backend_headline(race: BackendBenchmark) -> list[str]:
+    """Which backend came nearest to the optimum, by the median of its seeds."""
+    every = [e for e in map(_backend, race.entries) if e["regret"] is not None]
+    if not every or race.optimum.best is None:
+        return []
+    first = min(every, key=lambda e: (e["regret"], e["evaluations"]))
+    return [
+        f"{first['backend']} comes nearest to the optimum of {race.optimum.best.step_seconds:.4g} s"
+        f" a step: {100 * first['regret']:.2f} % behind after {first['evaluations']:,.0f} plans"
+    ]
+
+
+def _backend_table(race: BackendBenchmark) -> Table:
+    headers = ("backend", "step s", "regret %", "plans costed", "s", "to 1 %", "seeds within 1 %")
+    done, best = race.optimum, race.optimum.best
+    step = "-" if best is None else f"{best.step_seconds:.4g}"
+    optimum = (done.backend, step, "0", f"{done.counts.evaluated:,}")
+    rows = [(*optimum, f"{done.seconds_searching:.2f}", "", "certified")]
+    for e in (_backend(entry) for entry in race.entries):
+        rows.append(
+            (
+                e["backend"],
+                _cell(e["best_step_seconds"], ".4g"),
+                "-" if e["regret"] is None else f"{100 * e['regret']:.2f}",
+                _cell(e["evaluations"], ",.0f"),
+                _cell(e["seconds"], ".2f"),
+                _cell(e["evaluations_to_1_percent"], ",.0f"),
+                f"{e['seeds_within_1_percent']} of {e['seeds']}",
+            )
+        )
+    return Table(headers=headers, rows=tuple(rows))
+
+
+def _cell(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def systems_record(found: BySystem) -> dict[str, Any]:
     """The JSON object of a comparison of systems."""
-    from ..screen import views
-
     return {
         **views.question_record(found.task),
         "objective": found.objective,
@@ -70,14 +128,12 @@ def record(found: BySystem) -> dict[str, Any]:
         "complete": found.complete,
         "one_device_step_seconds": None if found.alone is None else found.alone.step_seconds,
         "fastest": found.first.system.name if found.first else None,
-        "systems": [_entry(found, entry) for entry in found.entries],
+        "systems": [_system(found, entry) for entry in found.entries],
     }
 
 
-def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
+def _system(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
     """One system: its best plan as a search has it, or null and why."""
-    from plan3d.simulator.reporting.report import plan_record
-
     best, smallest = entry.best, entry.found.smallest
     return {
         "system": entry.system.name,
@@ -94,23 +150,24 @@ def _entry(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
     }
 
 
-def _print_brief(screen: Screen, found: BySystem) -> None:
-    """The first screen: the systems that fit, and what the others would need."""
-    from plan3d.simulator.step.costs_tables import number_format
-
-    from ..screen import brief
-
-    screen.lines(_sentence(found))
+def print_systems(screen: Screen, found: BySystem) -> None:
+    """Systems side by side: those that fit and what the others would need, or every number."""
+    if screen.details:
+        _print_all_systems(screen, found)
+        return
+    screen.lines(_system_headline(found))
     shown = [entry for entry in found.entries if entry.best]
     if found.first and found.first.best:
         print()
-        screen.items(brief.asked(found.task, number_format(found.first.best.plans)))
+        screen.items(plan_lines.question(found.task, number_format(found.first.best.plans)))
         print()
-        screen.table(select_columns(_table(found, shown), _columns(found)))
+        every = BY_ACCURACY if found.task.goal else BY_STEP
+        columns = tuple(n for n in every if found.alone is not None or n != "speed-up")
+        screen.table(select_columns(_system_table(found, shown), columns))
     screen.lines(_too_large(found))
     screen.lines(_notes(found, shown)[1:])
     screen.section("No legal plan", _illegal(found))
-    screen.items([("more", brief.MORE)])
+    screen.items([("more", plan_lines.MORE)])
 
 
 def _too_large(found: BySystem) -> list[str]:
@@ -131,40 +188,32 @@ def _too_large(found: BySystem) -> list[str]:
     ]
 
 
-def _columns(found: BySystem) -> tuple[str, ...]:
-    """Headers of the first screen."""
-    columns = BY_ACCURACY if found.task.goal else BRIEF
-    return tuple(name for name in columns if found.alone is not None or name != "speed-up")
-
-
-def _print(screen: Screen, found: BySystem) -> None:
-    from ..screen import views
-
-    screen.lines(_sentence(found))
+def _print_all_systems(screen: Screen, found: BySystem) -> None:
+    screen.lines(_system_headline(found))
     screen.lines(views.header(found.task, found.limit))
     best = [costs for entry in found.entries if (costs := entry.best)]
     screen.lines(list(dict.fromkeys(views.peak_line(costs) for costs in best)))
     print()
-    screen.table(_table(found, found.entries))
+    screen.table(_system_table(found, found.entries))
     screen.lines(_notes(found, found.entries))
     print()
     screen.section("No legal plan", _illegal(found))
     screen.section("Iterations, to compare systems, from published rates", _rates(found))
 
 
-def _sentence(found: BySystem) -> list[str]:
+def _system_headline(found: BySystem) -> list[str]:
     """Which system is the fastest, and how far it is ahead of one device."""
     if found.first is None or (best := found.first.best) is None:
         return [f"no system fits on {found.task.gpus} GPUs"]
     gain = found.speed_up(best)
-    told = "" if gain is None else f", {gain:.1f} times one device"
+    ahead = "" if gain is None else f", {gain:.1f} times one device"
     return [
         f"{found.first.system.name} is the fastest of {len(found.entries)} systems: "
-        f"{best.step_seconds:.4g} s a step{told}"
+        f"{best.step_seconds:.4g} s a step{ahead}"
     ]
 
 
-def _table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
+def _system_table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
     goal = found.task.goal is not None
     extra = ("iterations", "to accuracy") if goal else ()
     headers = ("system", "GPUs", "step s", "speed-up", "tokens/s", "MFU %", "mem GiB", "fits %")
@@ -181,8 +230,6 @@ def _table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
 
 def _cells(found: BySystem, entry: SystemEntry, goal: bool) -> tuple[str, ...]:
     """Numbers of one system's best plan; its smallest memory where none fits."""
-    from plan3d.simulator.uncertainty.memory import probability_fits
-
     costs, smallest = entry.best, entry.found.smallest
     name, gpus = entry.system.name, str(entry.found.task.gpus)
     if costs is None:

@@ -229,6 +229,27 @@ def check_writable(name: str, option: str) -> None:
         raise _cannot_write(name, option, error) from None
 
 
+PICTURES = ("png", "svg", "pdf")
+
+
+def check_file(name: str | None, option: str) -> None:
+    """Raise InputError unless a file that is asked for can be written."""
+    if name is not None:
+        check_writable(name, option)
+
+
+def picture_form(name: str | None, option: str = "--plot") -> str:
+    """The format that a picture's name asks for, '' for none; InputError unless it can be
+    written."""
+    if name is None:
+        return ""
+    form = name.rpartition(".")[2].lower()
+    if form not in PICTURES:
+        raise InputError(f"{option} {name}: must end in .{', .'.join(PICTURES)}")
+    check_writable(name, option)
+    return form
+
+
 def write_whole(name: str, option: str, content: str | bytes) -> None:
     """Write a file all or nothing: a draft beside it replaces it once it is complete.
 

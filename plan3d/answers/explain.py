@@ -1,0 +1,75 @@
+"""Explanations: where the step of a plan goes, what binds it, and what one change would do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from plan3d.search.whatif.explanation import Explanation
+from plan3d.search.whatif.explanation import explain as explained
+from plan3d.simulator.plan.given import Given, as_plan
+from plan3d.simulator.task import Task, check_task
+
+from ..launch_files.frameworks import for_framework
+from .plan import PlanAnswer
+from .question import Question, with_usual_framework
+
+if TYPE_CHECKING:
+    from .measured_step import MeasuredStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExplainRequest:
+    """A plan that is to be explained."""
+
+    question: Question
+    plan: Given
+    against: Given | None = None
+    """Another plan, or changes of this one, to say why it is slower or faster."""
+    measured_step: float | None = None
+    """Seconds that the step took."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExplainAnswer:
+    """An explanation, and what stands beside the plan."""
+
+    plan: PlanAnswer
+    explanation: Explanation
+    measured: MeasuredStep | None = None
+    """What a measured step says; the explanation is then of the constants that it makes likely."""
+
+
+def explain_plan(request: ExplainRequest) -> ExplainAnswer:
+    """Explain one plan; one that does not fit is still a valid question. InputError where it breaks
+    a rule, and for a step of something else."""
+    question, measured = request.question, None
+    task = with_usual_framework(question.task, question.system)
+    if request.measured_step is not None:
+        from .measured_step import MeasuredStep
+
+        measured = MeasuredStep.of(task, as_plan(request.plan), request.measured_step)
+        task = measured.task
+    explanation = explained(task, request.plan, request.against)
+    plan = PlanAnswer(replace(question, task=task), explanation.costs)
+    return ExplainAnswer(plan, explanation, measured)
+
+
+def explain(
+    task: Task, plan: Given, against: Given | None = None, *, framework: str | None = None
+) -> Explanation:
+    """Explain one plan; one that does not fit may be asked about as well.
+
+    `against` is another plan, or changes of this one: "tp=4" or {"tp": 4}. Edits are those that the
+    `framework` launches, or that of the task's stack, where it launches the plan itself. Raises
+    InputError where the plan breaks a rule.
+
+    >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),
+    ...             sequence=2048, global_batch=64)
+    >>> print(explain(task, "tp=2", against="tp=4").against.sentences[0])  # doctest: +ELLIPSIS
+    It takes ...
+    """
+    check_task(task)
+    asked = task if framework is None else for_framework(task, framework)
+    request = ExplainRequest(question=Question(task=asked), plan=plan, against=against)
+    return explain_plan(request).explanation

@@ -1,0 +1,85 @@
+"""The question behind an answer: the task, and how it was asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from plan3d.simulator.analysis.goodput import Training
+from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
+from plan3d.simulator.task import Task
+
+if TYPE_CHECKING:
+    from plan3d.simulator.plan.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchCommand:
+    """The command line that writes a plan as a launch file, as far as the question decides it."""
+
+    model: str
+    cluster: str
+    options: tuple[str, ...] = ()
+    """Words that state the size of a node and of a domain."""
+    names_stack: bool = False
+    """Whether --software is to be said."""
+    names_framework: bool = False
+    """Whether the framework was asked for, so that another stack than the usual one is said."""
+
+    def words(self, task: Task, plan: Plan) -> list[str]:
+        """The words for the first framework that can run a plan; none where no framework can."""
+        from ..launch_files.exporter import refusals
+        from ..launch_files.registry import EXPORTERS
+
+        names = [task.framework.name] if task.framework else []
+        for name in dict.fromkeys((*names, *EXPORTERS)):
+            if not refusals(task, plan, EXPORTERS[name].form()):
+                break
+        else:
+            return []
+        stack = task.software.name
+        says_stack = self.names_stack or (self.names_framework and stack != DEFAULT_SOFTWARE)
+        return [
+            *("plan3d", "export", str(plan), "--to", name, "--model", self.model),
+            *("--cluster", self.cluster, "--gpus", str(task.gpus), *self.options),
+            *("--sequence", str(task.sequence), "--global-batch", str(task.global_batch)),
+            *(("--software", stack) if says_stack else ()),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A task as it was asked."""
+
+    task: Task
+    assumed: tuple[str, ...] = ()
+    """What was taken for what the question left open, in sentences."""
+    system: str | None = None
+    """The training system whose plans alone are asked about."""
+    training: Training | None = None
+    command: LaunchCommand | None = None
+    """None where no launch line is wanted."""
+
+    @property
+    def tokens(self) -> float | None:
+        """Training tokens."""
+        return None if self.training is None else self.training.tokens
+
+    @property
+    def price(self) -> float | None:
+        """USD of a GPU-hour."""
+        return None if self.training is None else self.training.price
+
+    def of(self, task: Task) -> Question:
+        """The same question about another task."""
+        return replace(self, task=task)
+
+
+def with_usual_framework(task: Task, system: str | None = None) -> Task:
+    """The task with the framework of its stack, which yields to what is asked for by name; as it is
+    where a system names another."""
+    from ..launch_files.frameworks import with_usual
+
+    usual = with_usual(task)
+    other = system is not None and usual.framework and system != usual.framework.name
+    return task if other else usual

@@ -1,1 +1,0 @@
-"""What verbs print and write: tables, records, pages, pictures."""

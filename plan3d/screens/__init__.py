@@ -1,0 +1,1 @@
+"""Answers drawn: text, tables, JSON, pages. Knows no options and simulates nothing."""

@@ -1,0 +1,242 @@
+"""The answer of a search as a page: one HTML file with its pictures and its script inside.
+
+The page loads nothing: its policy forbids it, and pictures are data in it. Without JavaScript its
+tables are there and the sliders are not.
+"""
+
+from __future__ import annotations
+
+import shlex
+from base64 import b64encode
+from typing import Any
+
+from plan3d.search.result.families import NEAR
+from plan3d.search.result.search_result import SearchResult
+from plan3d.search.whatif.plans_around import MEMORY, PlansAround
+from plan3d.simulator.analysis.time_breakdown import waterfall
+from plan3d.simulator.base import text_tables
+from plan3d.simulator.base.text_tables import html_text
+from plan3d.simulator.base.units import format_count
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.reporting import explorer, report, why
+from plan3d.simulator.reporting.explorer import explorer_record
+from plan3d.simulator.reporting.plots import time_and_memory
+from plan3d.simulator.reporting.plots_many import frontier_picture
+from plan3d.simulator.step import costs_tables
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.task import Task
+
+from ..answers.plan import PlanAnswer
+from ..answers.search import SearchAnswer
+from . import search, views
+
+PRICE = 2.0
+"""USD of a GPU-hour at which the slider stands where the user gives none."""
+TOKENS = 1e9
+"""Training tokens whose cost is shown where the user gives none."""
+LEAST_MEMORY = 0.25
+"""Of the memory that a plan may use: where its slider begins."""
+
+_SLIDERS = """<div class="controls">
+<label>bandwidth of {network} <output id="network-said"></output>
+<input type="range" id="network" min="0" step="1"></label>
+<label>bandwidth of {link} <output id="link-said"></output>
+<input type="range" id="link" min="0" step="1"></label>
+<label>memory that a plan may use <output id="memory-said"></output>
+<input type="range" id="memory" min="{least}" step="0.05"></label>
+<label>global batch <output id="batch-said"></output>
+<input type="range" id="batch" min="0" step="1"></label>
+<label>price of a GPU-hour <output id="price-said"></output>
+<input type="range" id="price" min="0.1" step="0.1"></label>
+<div><button type="button" id="reset">As asked</button></div>
+</div>"""
+_PLANS = """<p id="best" aria-live="polite"></p>
+<div class="wide"><table id="plans"><thead></thead><tbody></tbody></table></div>
+<div id="detail"><h3 id="chosen"></h3>
+<div class="panels">
+<div><h3>From arithmetic at peak to the step</h3><div id="waterfall"></div></div>
+<div><h3>Memory of the fullest rank</h3><div id="memory-bars"></div></div>
+</div>
+<p id="said" class="note">Point at a bar to read it; press a row to see its plan.</p>
+<pre id="launch"></pre><button type="button" id="copy">Copy</button></div>"""
+_HEAD = """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {allowed}">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+{style}</style></head><body>
+<h1>{title}</h1>
+"""
+
+
+def page(answer: SearchAnswer) -> str:
+    """The page: the answer, plans to rank anew, the ranking, where time and memory go, why, and
+    what is assumed."""
+    result, script = answer.result, explorer.script()
+    task = result.task
+    title = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
+    out = [
+        _HEAD.format(
+            title=html_text(title), allowed=explorer.allowed(script), style=explorer.style()
+        )
+    ]
+    if result.costs is None or answer.best is None:
+        out += [_section("No plan fits", answer.infeasible), *_asked(answer)]
+    else:
+        out += _answer(answer.best)
+        out += _explorer_section(result, answer.around)
+        out += _details(answer, result.costs, answer.best)
+        record = _explorer_record(answer, result.costs)
+        out += [f'<script type="application/json" id="data">{explorer.embedded(record)}</script>']
+        out += [f"<script>{script}</script>"]
+    return "\n".join([*out, f"<p>plan3d {html_text(views.version())}</p></body></html>\n"])
+
+
+def _answer(best: PlanAnswer) -> list[str]:
+    low, high = best.interval
+    said = [f"Best plan: {report.summary(best.costs)}; step between {low:.4g} and {high:.4g} s"]
+    said += [str(best.nearest_run)] if best.nearest_run else []
+    if best.question.training is not None:
+        said.append(views.training_line(best.costs, best.question.training))
+    lines = "<br>".join(map(html_text, said))
+    return [f'<p class="answer">{lines}</p>']
+
+
+def _details(answer: SearchAnswer, costs: Costs, plan: PlanAnswer) -> list[str]:
+    best, launch = plan.costs, shlex.join(plan.launch_words)
+    extra = search.family_columns(answer.result)
+    extra |= views.training_columns(costs, len(costs), answer.question.training)
+    same = " ".join(
+        f"{name}={value}" for name, value in costs_tables.shared_settings(costs).items()
+    )
+    return [
+        "<h2>What was asked</h2>",
+        *_asked(answer),
+        "<div data-static><h2>Ranking</h2>",
+        _tables([costs_tables.ranking(costs, len(costs), extra)]),
+        f"<p>mem: GiB = 2^30 bytes of the fullest rank; in every plan {html_text(same)}</p>",
+        *([f"<h2>Launch the best plan</h2><pre>{html_text(launch)}</pre>"] if launch else []),
+        "</div>",
+        "<h2>Where the time and memory of the best plan go</h2>",
+        _picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory"),
+        _tables([*costs_tables.breakdown(best), report.stage_table(best)]),
+        *_timeline(best),
+        _section("Why", why.why(best)),
+        *_frontier(answer.result, costs),
+        _section("Assumptions", why.assumptions(best)),
+    ]
+
+
+def _timeline(best: Costs) -> list[str]:
+    """The pipeline of the best plan, event by event; nothing where it has one rank."""
+    if best.plans.take(0).pp == 1:
+        return []
+    from plan3d.simulator.reporting.gantt import picture
+    from plan3d.simulator.step.plan_timeline import timeline_of
+
+    drawn = picture(timeline_of(best.task, best.plans.take(0)), "png")
+    return ["<h2>Timeline of the best plan</h2>", _picture(drawn, "timeline", "png")]
+
+
+def _frontier(result: SearchResult, costs: Costs) -> list[str]:
+    """The picture of time against memory; nothing of a search that leaves plans out."""
+    if result.frontier is None:
+        return []
+    picture = frontier_picture(result.frontier, costs, result.limit, "svg")
+    return ["<h2>Time against memory</h2>", _picture(picture, "frontier")]
+
+
+def _asked(answer: SearchAnswer) -> list[str]:
+    """What was asked, and what the search met."""
+    result = answer.result
+    lines = views.header(result.task, result.limit)
+    if result.costs is not None:
+        lines = [*lines, views.peak_line(result.costs)]
+    return [f"<p>{html_text(line)}</p>" for line in [*lines, *search.count_lines(answer)]]
+
+
+def _section(title: str, sentences: list[str]) -> str:
+    items = "".join(f"<li>{html_text(sentence)}</li>" for sentence in sentences)
+    return f"<h2>{html_text(title)}</h2><ul>{items}</ul>"
+
+
+def _tables(shown: list[text_tables.Table]) -> str:
+    return f'<div class="wide">{text_tables.tables_html(shown)}</div>'
+
+
+def _picture(drawn: bytes, name: str, form: str = "svg+xml") -> str:
+    data = b64encode(drawn).decode()
+    return f'<img alt="{html_text(name)}" src="data:image/{form};base64,{data}">'
+
+
+def _explorer_section(result: SearchResult, around: PlansAround) -> list[str]:
+    """The sliders, their table and the chosen plan; hidden until the script runs."""
+    cluster = result.task.cluster
+    sliders = _SLIDERS.format(
+        network=html_text(cluster.network.name),
+        link=html_text(cluster.fast.name),
+        least=LEAST_MEMORY,
+    )
+    return [
+        '<section id="explorer" hidden><h2>What if?</h2>',
+        sliders,
+        _PLANS,
+        f'<p class="note">{html_text(_explorer_note(around))}</p></section>',
+    ]
+
+
+def _explorer_note(around: PlansAround) -> str:
+    """What the sliders do, and what they do not."""
+    count = sum(plans.plans.rows for plans in around.batches)
+    out = (
+        f"Each position of bandwidth and batch holds plan3d's own steps of {count} plans, none "
+        "interpolated; all collectives of a link follow its bandwidth, its latencies stay. "
+        "The price does not change the order, because every plan uses all GPUs. "
+    )
+    if not around.searched:
+        return out + "The plans are those of this search, ranked here by their step."
+    return (
+        out + "Each position of batch and network was searched, with "
+        f"{MEMORY:g} times the memory. Of the plans of a family within {100 * NEAR:g} % of its "
+        "fastest the simplest is listed; plans that no other of their family beats in time and "
+        f"memory are here in steps of {100 * NEAR:g} %. A plan may be missing that is best only at "
+        "another bandwidth inside the fast domain, or that differs in fields which a search keeps "
+        "fixed: search there to be sure."
+    )
+
+
+def _explorer_record(answer: SearchAnswer, costs: Costs) -> dict[str, Any]:
+    """What the page's script reads."""
+    around, training = answer.around, answer.question.training
+    batches = [
+        (
+            one.task,
+            one.plans,
+            one.simple,
+            one.listed,
+            [shlex.join(_launch(answer, one.task, plan)) for plan in one.plans],
+        )
+        for one in around.batches
+    ]
+    tokens = TOKENS if training is None else training.tokens
+    price = None if training is None else training.price
+    task = answer.result.task
+    return {
+        **explorer_record(batches, answer.result.limit, NEAR if around.searched else None),
+        "most_memory": MEMORY if around.searched else 1.0,
+        "asked": {
+            "global_batch": task.global_batch,
+            "step": float(costs.step[0]),
+            "tokens": tokens,
+            "price": PRICE if price is None else price,
+            "unit": task.model.unit,
+            "cost_of": f"USD for {format_count(tokens)} {task.model.unit}",
+        },
+    }
+
+
+def _launch(answer: SearchAnswer, task: Task, plan: Plan) -> list[str]:
+    command = answer.question.command
+    return [] if command is None else command.words(task, plan)

@@ -1,0 +1,503 @@
+"""The screens of a search, first and in detail, and its JSON object."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from plan3d.search.rank_plans import DEFAULT_HEADROOM
+from plan3d.search.result.search_result import TIE, SearchResult, UniformSteps
+from plan3d.simulator.analysis.goodput import Training
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB, whole_percent
+from plan3d.simulator.plan import families
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.runs.nearest_run import nearest_run
+from plan3d.simulator.step import costs_tables
+from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.costs_tables import number_format
+from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.memory import (
+    FITS_PROBABILITY,
+    fitting_share,
+    format_probability,
+    probability_fits,
+)
+
+from ..answers.plan import PlanAnswer
+from ..answers.question import Question
+from ..answers.search import SearchAnswer
+from . import plan_lines, views
+from .output import Screen
+from .plan import print_breakdown
+
+LISTED = 5
+"""Plans of the first screen where the user does not say how many."""
+TELLING = (
+    *("tp", "pp", "cp", "ep", "zero", "virtual_stages"),
+    *("recompute", "precision", "micro_batch"),
+)
+"""Fields by which an alternative is told, the most telling first."""
+WIDEST = 26
+"""Characters of them."""
+RULES_SHOWN = 4
+TO_TIME = 3
+"""Plans that are suggested to be timed."""
+MOST_COUNTED = 10**12
+"""Candidates that are printed in full."""
+
+
+def print_search(
+    screen: Screen, answer: SearchAnswer, system: list[str], top: int | None, pareto: bool
+) -> None:
+    """The answer of a search: the first screen, or with details every number. `system` says what
+    narrows the search, `top` how many plans are wanted, `pareto` whether the frontier is."""
+    best = answer.best
+    if screen.details:
+        _print_details(screen, answer, system, top, pareto)
+    elif best is None:
+        _print_none(screen, answer)
+    else:
+        _print_best(screen, answer, best, system, top or LISTED)
+        _print_frontier(screen, answer, top, pareto)
+
+
+def _print_best(
+    screen: Screen, answer: SearchAnswer, best: PlanAnswer, system: list[str], listed: int
+) -> None:
+    """What to do, how sure that is, what else could be done and why not."""
+    screen.lines([plan_lines.headline(best)])
+    print()
+    items = [*plan_lines.facts(best), *_edge_line(answer, best.costs)]
+    items += [("system", line) for line in system]
+    items += [*plan_lines.failures(best), *_proof_items(answer.result)]
+    screen.items([*items, *(("warning", line) for line in answer.refused(listed))])
+    print()
+    table = _alternatives(answer.result, listed)
+    if table.rows:
+        screen.table(table)
+    screen.items([*plan_lines.reasons(best.costs), *plan_lines.next_step(best)])
+    if best.launch_words:
+        screen.command(best.launch_words, "launch")
+    screen.items([("more", plan_lines.MORE)])
+
+
+def _edge_line(answer: SearchAnswer, best: Costs) -> plan_lines.Items:
+    """What a plan that is not sure to fit would bring."""
+    edge = answer.edge
+    if edge is None:
+        return []
+    less = 100 * (1 - edge.step_seconds / best.step_seconds)
+    likely = format_probability(float(probability_fits(edge)))
+    change = differences(edge.plans.take(0), best.plans.take(0))
+    line = f"{less:.1f} % faster with {change}, which fits with probability {likely}"
+    return [("or", f"{line}: --memory-headroom {DEFAULT_HEADROOM:.0%}")]
+
+
+def _proof_items(result: SearchResult) -> plan_lines.Items:
+    """What the search has proven, or that it did not see all plans."""
+    proven = [("proof", line) for line in _proof_lines(result)[:1]]
+    proven += [("warning", line) for line in _uncovered_lines(result)]
+    if result.complete:
+        return proven
+    sampled = result.trace is not None and not result.interrupted
+    state = "a sample of the plans was costed"
+    other = "the search is not complete: the best so far"
+    return [*proven, ("warning", state if sampled else other)]
+
+
+def _print_none(screen: Screen, answer: SearchAnswer) -> None:
+    """That no plan fits, why, and the nearest change that would."""
+    task, smallest = answer.result.task, answer.result.smallest
+    screen.lines([f"{task.model.name} on {plan_lines.gpus(task)}: no plan fits"])
+    print()
+    precision = "" if smallest is None else number_format(smallest.plans)
+    screen.items(plan_lines.question(task, precision))
+    names = ("why", "instead", *[""] * len(answer.infeasible))
+    screen.items(list(zip(names, answer.infeasible, strict=False)))
+    screen.items([("more", plan_lines.MORE)])
+
+
+def _alternatives(result: SearchResult, listed: int) -> Table:
+    """The best of other families, or the next plans, by what they trade against the best."""
+    costs = result.costs
+    assert costs is not None
+    names = family_columns(result).get("family")
+    likely = np.atleast_1d(probability_fits(costs))
+    rows = [
+        (
+            str(row + 1) if names is None else names[row],
+            f"{costs.step[row]:.4g}",
+            f"{100 * (costs.step[row] / costs.step[0] - 1):+.1f}",
+            f"{(costs.memory_total[row] - costs.memory_total[0]) / GIB:+.1f}",
+            whole_percent(float(likely[row])),
+            differences(costs.plans.take(row), costs.plans.take(0)),
+        )
+        for row in range(1, min(len(costs), listed))
+    ]
+    first = "instead" if names is not None else "plan"
+    headers = (first, "step s", "change %", "change GiB", "fits %", "with")
+    return Table(headers=headers, rows=tuple(rows), words=frozenset({0, 5}))
+
+
+def differences(plan: Plan, best: Plan) -> str:
+    """The most telling fields in which a plan differs from the best."""
+    fields, others = plan.to_dict(), best.to_dict()
+    out = ""
+    for name in (name for name in TELLING if fields[name] != others[name]):
+        longer = f"{out} {name}={fields[name]}".strip()
+        if len(longer) > WIDEST:
+            break
+        out = longer
+    if out or plan.segments:
+        return out or f"segments={plan.segments_text}"[:WIDEST]
+    return next((f"{name}={fields[name]}" for name in fields if fields[name] != others[name]), "")
+
+
+def _print_details(
+    screen: Screen, answer: SearchAnswer, system: list[str], top: int | None, pareto: bool
+) -> None:
+    """Every listed plan, counts and proof, and everything about plan 1."""
+    result, training = answer.result, answer.question.training
+    screen.lines([*views.header(result.task, result.limit), *system])
+    if result.costs is None or answer.best is None:
+        print()
+        screen.lines(count_lines(answer))
+        print()
+        screen.section("No plan fits:", answer.infeasible)
+        return
+    screen.lines([views.peak_line(result.costs)])
+    print()
+    print_ranking(screen, result.costs, training, extra=family_columns(result))
+    screen.lines([*answer.refused(), *count_lines(answer), *_fits_lines(result.costs)])
+    if training is not None:
+        screen.lines([views.training_line(result.costs, training)])
+        screen.lines([text for _, text in plan_lines.failures(answer.best)])
+    screen.lines(views.accuracy_lines(result.costs))
+    print()
+    _print_frontier(screen, answer, top, pareto)
+    print_breakdown(screen, answer.best, "Best plan")
+    if answer.best.launch_words:
+        screen.command(answer.best.launch_words, "Launch it")
+
+
+def _print_frontier(screen: Screen, answer: SearchAnswer, top: int | None, wanted: bool) -> None:
+    """The frontier of --pareto."""
+    if wanted and answer.result.frontier is not None:
+        print("Frontier of time against memory: no plan is both faster and smaller")
+        shown = _spread(answer.result.frontier, top or answer.ranking.top)
+        print_ranking(screen, shown, answer.question.training, winner=False)
+
+
+def print_ranking(
+    screen: Screen,
+    costs: Costs,
+    training: Training | None,
+    winner: bool = True,
+    extra: dict[str, list[str]] | None = None,
+) -> None:
+    """Plans in order with `extra` columns; the `winner` carries a star."""
+    rows = len(costs)
+    extra = {**(extra or {}), **views.training_columns(costs, rows, training)}
+    table = costs_tables.ranking(costs, rows, extra)
+    screen.table(table if winner else replace(table, highlighted=-1))
+    same = " ".join(
+        f"{name}={value}" for name, value in costs_tables.shared_settings(costs).items()
+    )
+    star = "* best; " if winner else ""
+    alike = "alike: plans of the family within 1 % of its fastest, the simplest is listed; "
+    legend = f"{star}{alike if 'alike' in extra else ''}mem: GiB = 2^30 bytes of the fullest rank"
+    screen.lines([f"{legend}; in every plan {same}"])
+    print()
+
+
+def count_lines(answer: SearchAnswer) -> list[str]:
+    """How many plans there were and what removed the others."""
+    result = answer.result
+    counts = result.counts
+    largest = sorted(counts.removed.items(), key=lambda item: -item[1])
+    shown = [f"{name} {_large(n)}" for name, n in largest if n][:RULES_SHOWN]
+    sampled = result.trace is not None and not result.interrupted
+    state = "; a sample of the plans" if sampled else "; INCOMPLETE, best so far"
+    state = "" if result.complete else state
+    removed = f"; removed most: {', '.join(shown)}" if shown else ""
+    met = "stages costed" if result.backend == "dynamic-programming" else "candidates"
+    total = (
+        f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
+        f"{counts.feasible:,} fit{removed}; {result.backend} search by {_ranked_by(result)}, "
+        f"{result.seconds_searching:.2f} s{state}"
+    )
+    choice = [] if answer.forecast is None else _choice_lines(result, answer.forecast)
+    return [total, *_climb_lines(result), *proof_lines(result), *choice, *_events(result)]
+
+
+def _climb_lines(result: SearchResult) -> list[str]:
+    """What single changes of fields that the search keeps fixed came to; of plan 1 those made."""
+    if not result.counts.changes:
+        return []
+    made = ", ".join(
+        f"{gain.field}={gain.value} for {gain.kept} ({100 * gain.step_change:+.1f} %)"
+        for gain in result.climbed
+    )
+    made = f"plan 1 has {made}" if made else "none improves plan 1 by 1 % or more"
+    return [
+        f"{result.counts.changes} single changes of fields that the search keeps fixed were tried: "
+        f"{made}"
+    ]
+
+
+def _ranked_by(result: SearchResult) -> str:
+    """The objective, and the quantile of it that ranks."""
+    return result.objective + (f" at quantile {result.risk:g}" if result.risk is not None else "")
+
+
+def _large(count: int) -> str:
+    """A count in full, or rounded where that would be longer than a reader counts."""
+    return f"{count:,}" if count < MOST_COUNTED else f"{Decimal(count):.2e}"
+
+
+def _events(result: SearchResult) -> list[str]:
+    """What the exact simulation of the best plan's pipeline says."""
+    if result.costs is None or result.plans[0].pp == 1:
+        return []
+    from plan3d.simulator.step.plan_timeline import rescore
+
+    (seconds,) = rescore(result.costs.take(slice(0, 1)))
+    more = 100 * (seconds / float(result.costs.step[0]) - 1)
+    return [
+        f"with its pipeline simulated event by event plan 1 takes {seconds:.4g} s a step: "
+        f"{abs(more):.1f} % {'less' if more < 0 else 'more'} than the closed form that ranks"
+    ]
+
+
+def _choice_lines(result: SearchResult, forecast: Forecast) -> list[str]:
+    """The short list, plans that the prediction cannot tell from the best; and those timed."""
+    out = [_ties(result.ties, forecast)] if result.ties >= 2 else []
+    steps = forecast.timed_rows.items()
+    timed = [f"plan {row + 1} took {one.seconds:.4g} s" for row, one in steps]
+    return [*out, f"timed: {', '.join(timed)}"] if timed else out
+
+
+def _ties(ties: int, forecast: Forecast) -> str:
+    choice = forecast.choice
+    return (
+        f"plans 1 to {ties} are within {100 * TIE:g} % of the best: of the "
+        f"{choice.mean.size} listed plan 1 is the fastest with probability "
+        f"{choice.probability_fastest[0]:.2f}, its expected regret {100 * choice.regret[0]:.1f} %; "
+        f"{_to_time(forecast)}"
+    )
+
+
+def _to_time(forecast: Forecast) -> str:
+    """Which plans to benchmark next, and what that leaves."""
+    chosen = forecast.choice.time_next(TO_TIME, list(forecast.timed_rows))
+    if not chosen:
+        return "all are timed"
+    ranks = " ".join(str(one.row + 1) for one in chosen)
+    return f"benchmark plans {ranks} next: expected regret then {100 * chosen[-1].regret:.1f} %"
+
+
+def _fits_lines(costs: Costs) -> list[str]:
+    """Where the best plan is not sure to fit, the first listed one that is."""
+    fits = np.atleast_1d(probability_fits(costs))
+    if fits[0] >= FITS_PROBABILITY:
+        return []
+    sure = np.flatnonzero(fits >= FITS_PROBABILITY)
+    first = costs.row(0)
+    most = fitting_share(first) * first.capacity / GIB
+    other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
+    return [
+        f"plan 1 fits with probability {format_probability(float(fits[0]))}, not "
+        f"{FITS_PROBABILITY:g}: {other}; "
+        f"plans are sure to fit up to {most:.1f} GiB"
+    ]
+
+
+def proof_lines(result: SearchResult) -> list[str]:
+    """What a search proves, and what plans that are not uniform gain."""
+    return [*_proof_lines(result), *_uncovered_lines(result), *_gain_lines(result)]
+
+
+def _uncovered_lines(result: SearchResult) -> list[str]:
+    """What the proof says nothing of."""
+    return [f"not covered: {'; '.join(result.uncovered)}"] if result.uncovered else []
+
+
+def _proof_lines(result: SearchResult) -> list[str]:
+    if result.gap is None or result.bound is None:
+        return []
+    share = f"more than {100 * result.gap:.2g} % better" if result.gap else "better"
+    same = result.compared is not None and result.objective == "step-time"
+    what = " whose stages have their own layers and strategies" if same else ", of those searched,"
+    return [f"proven: no plan that fits{what} is {share}; lower bound {result.bound:.4g}"]
+
+
+def _gain_lines(result: SearchResult) -> list[str]:
+    steps, step = result.compared, _best_step(result)
+    if steps is None or step is None or result.costs is None:
+        return []
+    pp = int(result.costs.plans.pp[0])
+    names = (
+        "uniform plan without virtual stages",
+        f"one with pp={pp}",
+        "one with virtual stages where they help",
+    )
+    gains = [
+        f"{100 * (other / step - 1):+.2f} % over the best {name} ({other:.4g} s)"
+        for name, other in zip(names, _compared(steps).values(), strict=True)
+        if math.isfinite(other)
+    ]
+    return [f"gain of plan 1: {', '.join(gains)}"] if gains else []
+
+
+def _compared(steps: UniformSteps) -> dict[str, float]:
+    """Steps of the best uniform plans by the prefix of their JSON keys."""
+    return {
+        "uniform": steps.whole,
+        "uniform_same_pp": steps.same_pp,
+        "uniform_interleaved": steps.every,
+    }
+
+
+def _best_step(result: SearchResult) -> float | None:
+    return float(result.costs.step[0]) if result.costs is not None else None
+
+
+def _proof_record(result: SearchResult) -> dict[str, Any]:
+    """The JSON keys of a proof and a comparison; null where no uniform plan fits."""
+    out: dict[str, Any] = {}
+    if result.bound is not None:
+        out = {"bound": result.bound, "gap": result.gap}
+    step = _best_step(result)
+    if result.compared is not None and result.trace is None:
+        out["uncovered"] = list(result.uncovered)
+    if result.compared is None or step is None:
+        return out
+    for name, other in _compared(result.compared).items():
+        known = math.isfinite(other)
+        out[f"{name}_step_seconds"] = other if known else None
+        out[name.replace("uniform", "gain")] = other / step - 1 if known else None
+    return out
+
+
+def family_columns(result: SearchResult) -> dict[str, list[str]]:
+    """Columns of a ranking of families; none of a ranking of plans."""
+    if result.families is None:
+        return {}
+    records = family_records(result)
+    return {
+        "family": [record["plan_family"] for record in records],
+        "alike": [f"{record['family_plans']:,}" for record in records],
+    }
+
+
+def family_records(result: SearchResult) -> list[dict[str, Any]]:
+    """The family of each ranked plan, and what the plan stands for where families are listed."""
+    assert result.costs is not None
+    of = families.families(result.costs.plans)
+    names = [{"plan_family": families.spelled(one)} for one in of]
+    if result.families is None:
+        return names
+    standing = zip(result.families.plans.tolist(), result.families.fastest.tolist(), strict=True)
+    return [
+        {**name, "family_plans": count, "family_fastest_seconds": fastest}
+        for name, (count, fastest) in zip(names, standing, strict=True)
+    ]
+
+
+def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
+    """The JSON object of a search; with the frontier where it is wanted."""
+    result, training, forecast = answer.result, answer.question.training, answer.forecast
+    counts = result.counts
+    plans: list[dict[str, Any]] = []
+    time_next: list[dict[str, Any]] = []
+    if forecast is not None:
+        plans = views.plan_records(result.costs, result.limit, training, forecast)
+        for plan, standing in zip(plans, family_records(result), strict=True):
+            plan |= standing
+        choice = forecast.choice
+        timed = forecast.timed_rows
+        each = zip(plans, choice.probability_fastest.tolist(), choice.regret.tolist(), strict=True)
+        for row, (plan, share, regret) in enumerate(each):
+            plan |= {"probability_fastest": share, "expected_regret": regret}
+            plan["timed_seconds"] = timed[row].seconds if row in timed else None
+        time_next = [
+            {
+                "rank": one.row + 1,
+                "plan": str(result.plans[one.row]),
+                "expected_regret": one.regret,
+                "launch_line": shlex.join(answer.launch_words(result.plans[one.row])) or None,
+            }
+            for one in choice.time_next(TO_TIME, list(timed))
+        ]
+        if result.risk is not None:
+            at_risk = forecast.quantile(result.risk).tolist()
+            for plan, seconds in zip(plans, at_risk, strict=True):
+                plan["step_seconds_at_risk"] = seconds
+    for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
+        record["event_step_seconds"] = seconds
+    out = {
+        **views.question_record(result.task, answer.question.tokens),
+        "backend": result.backend,
+        "objective": result.objective,
+        **({} if result.risk is None else {"risk": result.risk}),
+        "memory_limit_bytes": float(result.limit),
+        "ties": result.ties,
+        "counts": {
+            "candidates": counts.candidates,
+            "evaluated": counts.evaluated,
+            "feasible": counts.feasible,
+            "removed": dict(counts.removed),
+            "changes": counts.changes,
+        },
+        "climbed": [gain._asdict() for gain in result.climbed],
+        "seconds_searching": result.seconds_searching,
+        "complete": result.complete,
+        **_proof_record(result),
+        **_anchor(answer),
+        "time_next": time_next,
+        "plans": plans,
+    }
+    if pareto:
+        out["frontier"] = views.plan_records(result.frontier, result.limit, training)
+    if answer.infeasible:
+        out["infeasible"] = answer.infeasible
+    if answer.question.system is not None:
+        out["system"] = answer.question.system
+    return out
+
+
+def _anchor(answer: SearchAnswer) -> dict[str, Any]:
+    """The measured run nearest to the question, whether or not a plan fits."""
+    nearest = answer.best.nearest_run if answer.best else nearest_run(answer.result.task)
+    return views.anchor_record(nearest)
+
+
+def empty_record(question: Question, infeasible: list[str]) -> dict[str, Any]:
+    """The JSON object of a question that no number of GPUs answers."""
+    asked = views.question_record(question.task)
+    asked["task"]["tokens"] = question.tokens
+    for unknown in ("gpus", "nodes"):
+        asked["task"].pop(unknown)
+    return {
+        **asked,
+        "counts": {"candidates": 0, "evaluated": 0, "feasible": 0, "removed": {}},
+        "seconds_searching": 0.0,
+        "complete": True,
+        "plans": [],
+        "infeasible": infeasible,
+    }
+
+
+def _spread(costs: Costs, most: int) -> Costs:
+    """At most so many rows, evenly over the table, the first and last among them."""
+    if len(costs) <= most:
+        return costs
+    last = len(costs) - 1
+    rows = sorted({round(i * last / max(most - 1, 1)) for i in range(most)})
+    return costs.take(rows)

@@ -1,0 +1,187 @@
+"""The screens of a sweep: a table of points, its picture and its JSON object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from plan3d.search.whatif.sweep import Row, Sweep
+from plan3d.search.whatif.sweep_file import OK
+from plan3d.simulator.base.text_tables import Table
+from plan3d.simulator.base.units import GIB, format_flops, whole_percent
+from plan3d.simulator.task import Task
+
+from . import views
+from .output import Screen
+
+AXIS_NAMES = {
+    "gpus": "GPUs",
+    "sequence": "sequence / tokens",
+    "global_batch": "global batch / sequences",
+    "global_batch_tokens": "global batch / tokens",
+    "gpus_per_node": "GPUs a node",
+    "gpus_per_domain": "GPUs filled of a rack",
+    "micro_batch": "micro-batch / sequences",
+}
+"""What a picture's axis is called, where it is not the field with its unit."""
+MWH = 3.6e9
+
+
+class Axis(NamedTuple):
+    """One varied field."""
+
+    name: str
+    texts: list[str]
+    """Values as they were written."""
+    unit: str = ""
+    """The unit in which its numbers are shown; '' where they have none."""
+    factor: float = 1.0
+    """That unit in SI."""
+
+    def number(self, value: Any) -> str:
+        """A value in that unit, which is not said."""
+        return f"{value / self.factor:.5g}" if self.unit else str(value)
+
+    def text(self, value: Any) -> str:
+        """A value with its unit."""
+        return f"{self.number(value)} {self.unit}" if self.unit else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepView:
+    """How a sweep was asked, for its screens."""
+
+    axes: Sequence[Axis]
+    plan: str | None = None
+    """The plan of every point; None where each has its best."""
+    weak: bool = False
+    """Whether the global batch grows with the GPUs."""
+    energy: bool = False
+    """Whether the energy of training is shown."""
+    machine: str = ""
+    """The model and the cluster, for the title of a picture."""
+
+
+def sweep_record(done: Sweep, view: SweepView) -> dict[str, Any]:
+    """The JSON object of a sweep."""
+    return {
+        "plan3d": views.version(),
+        "over": [{"field": axis.name, "values": axis.texts} for axis in view.axes],
+        "plans": "best" if view.plan is None else "given",
+        "weak": view.weak,
+        "complete": done.complete,
+        "points": done.rows,
+    }
+
+
+def print_sweep(screen: Screen, done: Sweep, view: SweepView, first: Task) -> None:
+    """A table of the points; `first` is the task of the first."""
+    rows, axes = done.rows, view.axes
+    varied = " and ".join(f"{axis.name} ({len(axis.texts)} values)" for axis in axes)
+    how = "its best plan" if view.plan is None else f"the plan {view.plan}"
+    batch = "; the global batch grows with the GPUs" if view.weak else ""
+    screen.lines(_headline(rows, axes))
+    screen.lines([f"Sweep over {varied}, each point with {how}{batch}"])
+    screen.lines([f"first point: {line}" for line in views.header(first)[:1]])
+    with_plan = [row for row in rows if "peak_flops" in row]
+    peaks = {f"{format_flops(r['peak_flops'])} ({r['number_format']}, dense)": 0 for r in with_plan}
+    screen.lines([f"MFU of {' or '.join(peaks)} per GPU"] if peaks else [])
+    print()
+    screen.table(_table(rows, axes))
+    notes = [f"{_setting(row, axes)}: {row['detail']}" for row in rows if row.get("detail")]
+    screen.section("Not possible", notes)
+    if any("scaling_efficiency" in row for row in rows):
+        screen.lines(["scaling %: tokens/s a GPU over that of the first point (of its series)"])
+    if view.energy:
+        screen.lines(["energy: board power x time, an estimate"])
+
+
+def _headline(rows: list[Row], axes: Sequence[Axis]) -> list[str]:
+    """Which point is the fastest that fits, and how far the slowest is behind."""
+    every = [row for row in rows if row["status"] == OK]
+    found = [row for row in every if not _too_large(row)]
+    if len(every) < 2:
+        return []
+    if not found:
+        return [f"none of {len(every)} points fits"]
+    speed = {id(row): row["tokens_per_second"] for row in found}
+    first, last = (of(found, key=lambda row: speed[id(row)]) for of in (max, min))
+    lead = f"{_setting(first, axes)}: {speed[id(first)]:,.0f} tokens/s, the"
+    if len(found) == 1:
+        return [f"{lead} only one of {len(every)} points that fits"]
+    fit = " that fit" if len(found) < len(every) else ""
+    times = speed[id(first)] / speed[id(last)]
+    return [f"{lead} most of {len(found)} points{fit}, {times:.3g} times {_setting(last, axes)}"]
+
+
+def _too_large(row: Row) -> bool:
+    return bool(row["verdict"] == "does not fit")
+
+
+def _setting(row: Row, axes: Sequence[Axis]) -> str:
+    return ", ".join(f"{axis.name}={axis.text(row[axis.name])}" for axis in axes)
+
+
+COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("step_seconds", "step s", lambda x: f"{x:.4g}"),
+    ("tokens_per_second", "tokens/s", lambda x: f"{x:,.0f}"),
+    ("mfu", "MFU %", lambda x: f"{100 * x:.1f}"),
+    ("scaling_efficiency", "scaling %", lambda x: f"{100 * x:.1f}"),
+    ("memory_bytes", "mem GiB", lambda x: f"{x / GIB:.1f}"),
+    ("probability_fits", "fits %", whole_percent),
+    ("train_hours", "hours", lambda x: f"{x:.1f}"),
+    ("train_days", "days", lambda x: f"{x:.1f}"),
+    ("gpu_hours", "GPU-hours", lambda x: f"{x:,.0f}"),
+    ("cost_usd", "USD", lambda x: f"{x:,.0f}"),
+    ("energy_joules", "MWh", lambda x: f"{x / MWH:,.0f}"),
+)
+"""Columns of the table where a row has them: key, header with unit, how it is written."""
+
+
+def _table(rows: list[Row], axes: Sequence[Axis]) -> Table:
+    unit, name = views.time_unit([row["train_seconds"] for row in rows if "train_seconds" in row])
+    timed = "train_seconds"
+    rows = [{**r, f"train_{name}": r[timed] / unit} if timed in r else r for r in rows]
+    shown = [column for column in COLUMNS if any(column[0] in row for row in rows)]
+    heads = [f"{axis.name} {axis.unit}".rstrip() for axis in axes]
+    cells = tuple(
+        (
+            *(axis.number(row[axis.name]) for axis in axes),
+            *(write(row[key]) if key in row else "" for key, _, write in shown),
+            _verdict(row),
+        )
+        for row in rows
+    )
+    headers = (*heads, *(head for _, head, _ in shown), "plan")
+    return Table(headers=headers, rows=cells, words=frozenset({len(headers) - 1}))
+
+
+def _verdict(row: Row) -> str:
+    """The plan, or why there is none."""
+    if "plan" not in row:
+        return str(row["status"])
+    large = " (does not fit)" if _too_large(row) else ""
+    return f"{row['plan']}{large}"
+
+
+def sweep_picture(rows: list[Row], view: SweepView, form: str) -> bytes:
+    """Speed and MFU over the first field, a line for each value of the second."""
+    from plan3d.simulator.reporting.plots_many import scaling
+
+    first, *rest = view.axes
+    second = rest[0].name if rest else None
+    drawn = [
+        {
+            **row,
+            first.name: row[first.name] / first.factor if first.unit else row[first.name],
+            **{axis.name: axis.text(row[axis.name]) for axis in rest},
+        }
+        for row in rows
+    ]
+    name = first.name.replace("_", " ")
+    unit = f"({first.unit})" if "/" in first.unit else first.unit
+    label = AXIS_NAMES.get(first.name, f"{name} / {unit}" if unit else name)
+    how = "best plan at every point" if view.plan is None else f"plan {view.plan}"
+    kind = "weak scaling, " if view.weak else ""
+    return scaling(drawn, first.name, label, second, f"{view.machine}: {kind}{how}", form)
