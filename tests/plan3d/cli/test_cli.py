@@ -17,7 +17,7 @@ import pytest
 
 from plan3d.cli.arguments.usual_sizes import published_batch
 from plan3d.cli.main import main
-from plan3d.cli.screen.views import peak_line
+from plan3d.screens.views import peak_line
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import CODES
 from plan3d.simulator.plan.plan import Plan, concat

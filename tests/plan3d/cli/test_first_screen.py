@@ -15,8 +15,8 @@ from plan3d.cli.arguments.usual_sizes import TOKENS_A_GPU, most_of
 from plan3d.cli.catalogue.help import WORDS
 from plan3d.cli.evidence.calibrate import SUBVERBS
 from plan3d.cli.main import main
-from plan3d.cli.screen.output import ProgressBar, Screen
 from plan3d.cli.verbs import VERBS
+from plan3d.screens.output import ProgressBar, Screen
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.plan.fields import FIELDS
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.cli.whatif.compare_systems import open_fields
+from plan3d.screens.compare import open_fields
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.systems.system_plans import complete_plan, constraints
 from plan3d.search.systems.systems import SYSTEMS, system

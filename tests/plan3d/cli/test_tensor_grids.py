@@ -108,7 +108,7 @@ def test_edits_of_a_plan_on_a_grid_are_other_grids(capsys):
 
 
 def test_plans_that_differ_in_their_grid_alone_say_so():
-    from plan3d.cli.screen.search_brief import told
+    from plan3d.screens.search import differences as told
 
     best, other = (Plan(tp=64, tp_grid=grid) for grid in ("16x4x1", "8x8x1"))
     assert told(other, best) == "tp_grid=3d:8x8x1"

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plan3d.answers.search import find_plans
 from plan3d.cli.main import main
-from plan3d.launch_files.questions import find_plans
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate, simulate

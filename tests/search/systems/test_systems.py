@@ -12,7 +12,8 @@ from plan3d.search.space.space import Space
 from plan3d.search.systems.system_plans import complete_plan, constraints
 from plan3d.search.systems.systems import SYSTEMS, ValueSet, system
 from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
-from plan3d.search.whatif.compare_systems import compare_systems
+from plan3d.search.whatif.compare_systems import SystemsRequest, compare_systems
+from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.goal import Goal
@@ -118,7 +119,7 @@ def test_a_mesh_splits_dimensions_and_gathers_no_weights() -> None:
     assert grids[0] == "1d"
     assert "3d:4x2x1" in grids
     assert not any(grid.startswith("2") for grid in grids)
-    found = compare_systems(TASK, [system("tensor"), system("mesh-tf")])
+    found = compare_systems(TASK, SystemsRequest(systems=[system("tensor"), system("mesh-tf")]))
     tensor, mesh = (entry.best.step_seconds for entry in found.entries)
     assert mesh <= tensor
 
@@ -136,7 +137,7 @@ def test_an_unknown_system_names_the_nearest() -> None:
 
 @pytest.fixture(scope="module")
 def compared() -> compare_systems.BySystem:
-    return compare_systems(TASK, list(SYSTEMS.values()))
+    return compare_systems(TASK, SystemsRequest(systems=list(SYSTEMS.values())))
 
 
 def test_systems_differ_as_their_papers_say(compared: compare_systems.BySystem) -> None:
@@ -157,13 +158,17 @@ def test_the_fastest_is_one_that_trains_as_one_device_would(
     compared: compare_systems.BySystem,
 ) -> None:
     assert compared.first.system.name == "megatron"
-    inexact = compare_systems(TASK, [system("local-sgd"), system("parameter-server")])
+    inexact = compare_systems(
+        TASK, SystemsRequest(systems=[system("local-sgd"), system("parameter-server")])
+    )
     assert inexact.first.system.name == "parameter-server"
 
 
 def test_a_goal_makes_steps_comparable() -> None:
     task = replace(TASK, goal=Goal(0.01, 10.0))
-    found = compare_systems(task, [system(name) for name in ("ddp", "gossip", "local-sgd")])
+    found = compare_systems(
+        task, SystemsRequest(systems=[system(name) for name in ("ddp", "gossip", "local-sgd")])
+    )
     ddp, gossip, local = (entry.best for entry in found.entries)
     assert found.objective == "time-to-accuracy"
     assert ddp.iterations < min(gossip.iterations, local.iterations)
@@ -173,7 +178,9 @@ def test_a_goal_makes_steps_comparable() -> None:
 
 def test_one_device_is_the_measure_even_where_it_does_not_fit() -> None:
     task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
-    found = compare_systems(task, [system("sequential"), system("ddp"), system("zero3")])
+    found = compare_systems(
+        task, SystemsRequest(systems=[system("sequential"), system("ddp"), system("zero3")])
+    )
     alone, ddp, zero3 = found.entries
     assert alone.best is None is ddp.best
     assert "GiB over the limit" in ddp.obstacle
@@ -185,7 +192,9 @@ def test_one_device_is_the_measure_even_where_it_does_not_fit() -> None:
 def test_the_limit_is_that_of_a_search() -> None:
     """The plan of each system is the best of its search, and sure to fit where one is."""
     task = Task(Model.preset("gpt3-2.7b"), CLUSTER, sequence=2048, global_batch=512)
-    found = compare_systems(task, [system("sequential"), system("ddp"), system("zero1")])
+    found = compare_systems(
+        task, SystemsRequest(systems=[system("sequential"), system("ddp"), system("zero1")])
+    )
     assert found.limit == rank_plans(task).limit
     for entry in found.entries:
         best = rank_plans(entry.found.task, Ranking(system=entry.system.name)).best
@@ -198,29 +207,31 @@ def test_the_limit_is_that_of_a_search() -> None:
 def test_where_nothing_is_sure_to_fit_one_device_is_at_the_edge_too() -> None:
     choose = {"micro_batch": ["1"], "recompute": ["full"]}
     names = [system("sequential")]
-    (entry,) = compare_systems(TASK, names, choose=choose).entries
+    (entry,) = compare_systems(TASK, SystemsRequest(systems=names, choose=choose)).entries
     memory = entry.best.memory_bytes / 0.88
     small = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=32, memory=memory))
-    found = compare_systems(small, names, choose=choose)
+    found = compare_systems(small, SystemsRequest(systems=names, choose=choose))
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
     assert found.limit < found.alone.memory_bytes <= found.entries[0].found.limit
-    free = compare_systems(small, names, choose=choose, headroom=0.0)
+    free = compare_systems(small, SystemsRequest(systems=names, choose=choose, headroom=0.0))
     assert free.limit == small.cluster.accelerator.memory
 
 
 def test_experts_are_split_only_by_systems_that_split_them() -> None:
-    found = compare_systems(EXPERTS, [system("zero3"), system("megatron")])
+    found = compare_systems(EXPERTS, SystemsRequest(systems=[system("zero3"), system("megatron")]))
     zero3, megatron = (entry.found.plans[0] for entry in found.entries)
     assert zero3.ep == 1 < megatron.ep * megatron.tp * megatron.pp
 
 
 def test_a_constraint_narrows_every_system() -> None:
     choose = {"recompute": ["full"], "micro_batch": ["1"]}
-    found = compare_systems(TASK, [system("ddp"), system("gpipe")], choose=choose)
+    found = compare_systems(
+        TASK, SystemsRequest(systems=[system("ddp"), system("gpipe")], choose=choose)
+    )
     for entry in found.entries:
         assert (entry.found.plans[0].recompute, entry.found.plans[0].micro_batch) == (2, 1)
     with pytest.raises(InputError, match="tp=2 contradicts the system ddp"):
-        compare_systems(TASK, [system("ddp")], choose={"tp": ["2"]})
+        compare_systems(TASK, SystemsRequest(systems=[system("ddp")], choose={"tp": ["2"]}))
 
 
 def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:
@@ -242,7 +253,7 @@ def test_more_gpus_are_searched_within_the_system() -> None:
 
 
 def test_the_fewest_gpus_are_those_of_the_system() -> None:
-    found = find_cluster(TASK, tokens=1e9, days=1.0, system="pipedream")
+    found = find_cluster(TASK, Training(tokens=1e9, days=1.0), Ranking(system="pipedream"))
     assert found.system == "pipedream"
     assert all(plan.pp > 1 and plan.zero == 0 for plan in found.plans)
     with pytest.raises(InputError, match="unknown system"):

@@ -8,7 +8,7 @@ import pytest
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.staged_problem import StagedProblem
-from plan3d.search.whatif.backend_benchmark import NEAR, compare_backends
+from plan3d.search.whatif.backend_benchmark import NEAR, BackendsRequest, compare_backends
 from plan3d.search.whatif.backend_plot import picture
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -27,7 +27,9 @@ FEW = {"tp": [1, 2, 4], "cp": [1], "micro_batch": [1, 2]}
 @cache
 def race():
     backends = ["random", "annealing", "exhaustive"]
-    return compare_backends(TASK, backends, choose=FEW, budget=200, seeds=3)
+    return compare_backends(
+        TASK, BackendsRequest(backends=backends, choose=FEW, budget=200, seeds=3)
+    )
 
 
 def test_entries_are_the_runs():
@@ -63,7 +65,7 @@ def test_regrets_fall():
 
 
 def test_all_backends_run_unless_told():
-    found = compare_backends(TASK, choose=FEW, budget=20, seeds=1)
+    found = compare_backends(TASK, BackendsRequest(choose=FEW, budget=20, seeds=1))
     assert [entry.backend for entry in found.entries] == list(SAMPLERS)
 
 
@@ -71,7 +73,7 @@ STAGED = {"space": "staged", "choose": {"pp": [2, 4]}, "budget": 150, "seeds": 2
 
 
 def test_staged_plans_are_held_against_the_dynamic_program():
-    found = compare_backends(TASK, ["random", "annealing"], **STAGED)
+    found = compare_backends(TASK, BackendsRequest(backends=["random", "annealing"], **STAGED))
     around = StagedProblem.of(TASK, STAGED["choose"]).constraints
     proof = rank_plans(TASK, Ranking(backend="dynamic-programming", choose=around))
     assert found.optimum.backend == "dynamic-programming"
@@ -90,7 +92,7 @@ def test_an_interrupted_proof_is_no_race():
     def stop(costed):
         raise KeyboardInterrupt
 
-    found = compare_backends(TASK, ["random"], progress=stop, **STAGED)
+    found = compare_backends(TASK, BackendsRequest(backends=["random"], progress=stop, **STAGED))
     assert not found.complete
     assert found.entries == []
 
@@ -103,7 +105,7 @@ def test_an_interrupt_keeps_what_came_to_its_end():
             raise KeyboardInterrupt
 
     options = {"choose": FEW, "budget": 200, "seeds": 3, "progress": stop}
-    found = compare_backends(TASK, ["random", "annealing"], **options)
+    found = compare_backends(TASK, BackendsRequest(backends=["random", "annealing"], **options))
     assert not found.complete
     assert [entry.backend for entry in found.entries] == ["random"]
 
@@ -126,7 +128,7 @@ def test_an_interrupt_keeps_what_came_to_its_end():
 )
 def test_what_cannot_be_compared(options, error, message):
     with pytest.raises(error, match=message):
-        compare_backends(TASK, choose=FEW, **options)
+        compare_backends(TASK, BackendsRequest(choose=FEW, **options))
 
 
 @pytest.mark.parametrize(("form", "starts"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
@@ -139,6 +141,8 @@ def test_the_picture_is_a_file_of_its_form(form, starts):
 
 def test_medians_ignore_runs_that_found_nothing():
     few = {**FEW, "pp": [1]}
-    found = compare_backends(TASK, ["random"], choose=few, headroom=0.85, budget=2, seeds=4)
+    found = compare_backends(
+        TASK, BackendsRequest(backends=["random"], choose=few, headroom=0.85, budget=2, seeds=4)
+    )
     assert np.isinf(found.entries[0].to_near).any()
     assert picture(found).startswith(b"\x89PNG")

@@ -4,7 +4,7 @@ import pytest
 
 from plan3d import Cluster, Model, Plan, Task, evaluate
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.whatif.best_change import TRAINS, best_change, does_not_fit
+from plan3d.search.whatif.best_change import NUMERICS, best_change, does_not_fit
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
 
@@ -29,7 +29,7 @@ def test_fp8_comes_with_what_makes_room_for_it():
 def test_fp8_alone_where_it_fits_alone():
     found = best_change(costs("tp=8 pp=4 virtual_stages=5", 512, "llama-3.1-70b", 1024))
     assert found is not None
-    assert found.what == "precision=fp8, which trains other numbers"
+    assert found.what == "precision=fp8 (changes numerics)"
 
 
 def test_what_is_proposed_is_sure_to_fit():
@@ -50,10 +50,10 @@ def test_a_limit_of_bytes_stands_in_for_being_sure():
     assert not does_not_fit(plain)
     tight = best_change(plain, less)
     assert tight is not None
-    assert TRAINS not in tight.what
+    assert NUMERICS not in tight.what
     loose = best_change(plain, plain.capacity)
     assert loose is not None
-    assert loose.what == "precision=fp8, which trains other numbers"
+    assert loose.what == "precision=fp8 (changes numerics)"
 
 
 def test_a_plan_that_does_not_fit_is_helped_by_the_plan_before_the_precision():

@@ -1,5 +1,7 @@
 """Plans of searches nearby: of every batch, with every family's frontier, and what ends them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -15,16 +17,16 @@ TASK = Task(
     Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8), sequence=2048, global_batch=64
 )
 CHOOSE = {"micro_batch": [1], "cp": [1]}
-OPTIONS = {"choose": CHOOSE}
+RANKING = Ranking(choose=CHOOSE, families=True, frontier=True)
 
 
 @pytest.fixture(scope="module")
 def result():
-    return rank_plans(TASK, Ranking(**OPTIONS, families=True, frontier=True))
+    return rank_plans(TASK, RANKING)
 
 
 def test_under_any_memory_one_of_each_family_is_as_fast_as_the_search_to_a_hundredth(result):
-    (_, here, _) = plans_around(result, OPTIONS, CHOOSE).batches
+    (_, here, _) = plans_around(result, RANKING).batches
     assert here.plans.rows < 200
     costs, every = simulate(TASK, here.plans), result.of_families
     for limit in np.geomspace(every.memory_total.min(), MEMORY * result.limit, 20):
@@ -36,7 +38,7 @@ def test_under_any_memory_one_of_each_family_is_as_fast_as_the_search_to_a_hundr
 
 
 def test_each_batch_is_searched_and_the_answer_comes_first(result):
-    around = plans_around(result, OPTIONS, CHOOSE)
+    around = plans_around(result, RANKING)
     assert [batch.task.global_batch for batch in around.batches] == [32, 64, 128]
     assert [batch.listed for batch in around.batches] == [0, len(result.plans), 0]
     first = around.batches[1].plans.take(slice(0, len(result.plans)))
@@ -46,7 +48,7 @@ def test_each_batch_is_searched_and_the_answer_comes_first(result):
 
 @pytest.mark.parametrize("limit", [{"time_limit": 10.0}, {"budget": 10**6}])
 def test_a_limited_search_has_its_own_plans_alone(result, limit):
-    around = plans_around(result, {**OPTIONS, **limit}, CHOOSE)
+    around = plans_around(result, replace(RANKING, **limit))
     assert not around.searched
     assert [batch.plans.rows for batch in around.batches] == [len(result.plans)]
 
@@ -55,7 +57,7 @@ def test_ctrl_c_leaves_the_answer(result):
     def interrupt(costed):
         raise KeyboardInterrupt
 
-    around = plans_around(result, {**OPTIONS, "progress": interrupt}, CHOOSE)
+    around = plans_around(result, replace(RANKING, progress=interrupt))
     assert around.interrupted
     assert [batch.listed for batch in around.batches] == [len(result.plans)]
 
@@ -65,4 +67,4 @@ def test_where_nothing_fits_there_is_nothing(result):
         TASK, Ranking(choose={"tp": [1], "pp": [1], "micro_batch": [64]}, families=True)
     )
     assert found.costs is None
-    assert plans_around(found, OPTIONS, CHOOSE).batches == []
+    assert plans_around(found, RANKING).batches == []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from plan3d.search.whatif import sweep
-from plan3d.search.whatif.sweep import Point, run_point, run_points, with_scaling
+from plan3d.search.whatif.sweep import Point, PointOptions, run_point, run_points, with_scaling
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
@@ -28,8 +28,9 @@ FEW = {"cp": [1], "micro_batch": [1, 2], "recompute": ["none"], "overlap_tp": [0
 def point(gpus, **others):
     """The best plan of a small space, or a given plan, on some GPUs."""
     task = replace(TASK, cluster=replace(TASK.cluster, gpus=gpus))
-    others = others if "plan" in others else {"choose": FEW, **others}
-    return Point(settings={"gpus": gpus}, task=task, **others)
+    plan = others.pop("plan", None)
+    asked = PointOptions(**others) if plan else PointOptions(**{"choose": FEW, **others})
+    return Point(settings={"gpus": gpus}, task=task, plan=plan, asked=asked)
 
 
 POINTS = [point(gpus) for gpus in (1, 2, 3, 4, 6, 8)]
@@ -54,7 +55,7 @@ def test_what_is_impossible_says_why():
     assert none["status"] == "no plan"
     assert "removed by tp-divides-ffn" in none["detail"]
     small = replace(TASK, cluster=Cluster.profile("h100-sxm", gpus=1, memory=1e9))
-    large = run_point(Point(settings={}, task=small, choose=FEW))
+    large = run_point(Point(settings={}, task=small, asked=PointOptions(choose=FEW)))
     assert "GiB over the limit" in large["detail"]
 
 

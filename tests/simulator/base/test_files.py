@@ -33,7 +33,7 @@ DOOR = {"files.py", "documents.py", "csv_files.py"}
 OPENS = {
     ("plan3d/__main__.py", "open"): "the stream that the shell closed",
     ("plan3d/cli/main.py", "os.open"): "the stream that the reader closed",
-    ("plan3d/cli/screen/output.py", "open"): "whether a file can be written",
+    ("plan3d/screens/output.py", "open"): "whether a file can be written",
     ("plan3d/tuning/loop.py", "open"): "writes a log",
     ("search/whatif/sweep_file.py", "open"): "adds a row",
     ("simulator/calibration/readers/files.py", "read_text"): "the text of nccl-tests",

@@ -18,6 +18,8 @@ from plan3d import (
     Plan,
     Task,
     calibrated,
+    compare_backends,
+    compare_systems,
     evaluate,
     explain,
     find_cluster,
@@ -25,8 +27,9 @@ from plan3d import (
     sweep,
 )
 from plan3d.cli.main import main
-from plan3d.search import find_plans as searches
-from plan3d.search.whatif import cluster_size, variation
+from plan3d.search.rank_plans import Ranking, RankingOptions
+from plan3d.search.whatif.backend_benchmark import BackendsRequest
+from plan3d.search.whatif.compare_systems import SystemsRequest
 
 MODEL, CLUSTER = Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=8)
 SIZES: dict[str, Any] = {"sequence": 2048, "global_batch": 64}
@@ -121,24 +124,35 @@ def test_mistakes_are_one_line_that_says_what_to_pass(ask: Callable[[], Any], sa
 
 
 @pytest.mark.parametrize(
-    ("public", "inner", "left_out"),
+    ("public", "record"),
     [
-        (find_plans, searches.find_plans, set()),
-        (find_cluster, cluster_size.find_cluster, {"options"}),
-        (find_cluster, searches.find_plans, {"risk"}),
-        (sweep, variation.sweep, set()),
+        (find_plans, Ranking),
+        (find_cluster, Ranking),
+        (compare_backends, BackendsRequest),
+        (compare_systems, SystemsRequest),
     ],
 )
-def test_signatures_say_everything(
-    public: Callable[..., Any], inner: Callable[..., Any], left_out: set[str]
+def test_signatures_show_the_fields_of_the_record(
+    public: Callable[..., Any], record: type[Any]
 ) -> None:
-    said, known = inspect.signature(public).parameters, inspect.signature(inner).parameters
-    assert "options" not in said
-    assert set(known) - left_out <= set(said)
-    for name in set(known) - left_out - {"families"}:
-        assert said[name].default == known[name].default, name
-        if name not in ("task", "over"):
-            assert f"`{name}`" in (public.__doc__ or ""), name
+    shown = inspect.signature(public).parameters
+    fields = inspect.signature(record).parameters
+    assert set(fields) <= set(shown)
+    assert not any(parameter.kind is parameter.VAR_KEYWORD for parameter in shown.values())
+    for name in set(fields) - {"families"}:
+        assert shown[name].default == fields[name].default, name
+
+
+def test_keywords_of_a_ranking_are_its_fields() -> None:
+    keywords = set(RankingOptions.__annotations__)
+    assert keywords == set(inspect.signature(Ranking).parameters) - {"families"}
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in inspect.signature(find_plans).parameters if n != "task"]
+)
+def test_every_keyword_is_explained(name: str) -> None:
+    assert f"`{name}`" in (find_plans.__doc__ or "")
 
 
 def test_plans_at_risk_are_those_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
