@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from plan3d.search.space.space import Space
 from plan3d.search.systems.system_plans import complete_plan, constraints
 from plan3d.search.systems.systems import SYSTEMS, ValueSet, system
 from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
-from plan3d.search.whatif.compare_systems import SystemsRequest, compare_systems
+from plan3d.search.whatif.compare_systems import BySystem, SystemsRequest, compare_systems
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -119,7 +120,7 @@ def test_a_mesh_splits_dimensions_and_gathers_no_weights() -> None:
     assert grids[0] == "1d"
     assert "3d:4x2x1" in grids
     assert not any(grid.startswith("2") for grid in grids)
-    found = compare_systems(TASK, SystemsRequest(systems=[system("tensor"), system("mesh-tf")]))
+    found = compared_on(TASK, [system("tensor"), system("mesh-tf")])
     tensor, mesh = (entry.best.step_seconds for entry in found.entries)
     assert mesh <= tensor
 
@@ -135,12 +136,17 @@ def test_an_unknown_system_names_the_nearest() -> None:
         system("megatorn")
 
 
+def compared_on(task: Task, systems: list[Any], **options: Any) -> BySystem:
+    """Systems on one task."""
+    return compare_systems(task, SystemsRequest(systems=systems, **options))
+
+
 @pytest.fixture(scope="module")
-def compared() -> compare_systems.BySystem:
-    return compare_systems(TASK, SystemsRequest(systems=list(SYSTEMS.values())))
+def compared() -> BySystem:
+    return compared_on(TASK, list(SYSTEMS.values()))
 
 
-def test_systems_differ_as_their_papers_say(compared: compare_systems.BySystem) -> None:
+def test_systems_differ_as_their_papers_say(compared: BySystem) -> None:
     best = {entry.system.name: entry.best for entry in compared.entries}
     assert list(best) == NAMES
     assert all(best.values())
@@ -155,7 +161,7 @@ def test_systems_differ_as_their_papers_say(compared: compare_systems.BySystem) 
 
 
 def test_the_fastest_is_one_that_trains_as_one_device_would(
-    compared: compare_systems.BySystem,
+    compared: BySystem,
 ) -> None:
     assert compared.first.system.name == "megatron"
     inexact = compare_systems(
@@ -207,18 +213,18 @@ def test_the_limit_is_that_of_a_search() -> None:
 def test_where_nothing_is_sure_to_fit_one_device_is_at_the_edge_too() -> None:
     choose = {"micro_batch": ["1"], "recompute": ["full"]}
     names = [system("sequential")]
-    (entry,) = compare_systems(TASK, SystemsRequest(systems=names, choose=choose)).entries
+    (entry,) = compared_on(TASK, names, choose=choose).entries
     memory = entry.best.memory_bytes / 0.88
     small = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=32, memory=memory))
-    found = compare_systems(small, SystemsRequest(systems=names, choose=choose))
+    found = compared_on(small, names, choose=choose)
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
     assert found.limit < found.alone.memory_bytes <= found.entries[0].found.limit
-    free = compare_systems(small, SystemsRequest(systems=names, choose=choose, headroom=0.0))
+    free = compared_on(small, names, choose=choose, headroom=0.0)
     assert free.limit == small.cluster.accelerator.memory
 
 
 def test_experts_are_split_only_by_systems_that_split_them() -> None:
-    found = compare_systems(EXPERTS, SystemsRequest(systems=[system("zero3"), system("megatron")]))
+    found = compared_on(EXPERTS, [system("zero3"), system("megatron")])
     zero3, megatron = (entry.found.plans[0] for entry in found.entries)
     assert zero3.ep == 1 < megatron.ep * megatron.tp * megatron.pp
 
@@ -231,7 +237,7 @@ def test_a_constraint_narrows_every_system() -> None:
     for entry in found.entries:
         assert (entry.found.plans[0].recompute, entry.found.plans[0].micro_batch) == (2, 1)
     with pytest.raises(InputError, match="tp=2 contradicts the system ddp"):
-        compare_systems(TASK, SystemsRequest(systems=[system("ddp")], choose={"tp": ["2"]}))
+        compared_on(TASK, [system("ddp")], choose={"tp": ["2"]})
 
 
 def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:

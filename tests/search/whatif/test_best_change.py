@@ -84,7 +84,7 @@ def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
     ("gpus", "batch", "what", "rounder"),
     [
         # 25 divides 512 no more than 64, and layers only with stages that are uneven.
-        (100, 512, "a global batch of 500", {"batch": 500}),
+        (100, 512, "global batch 500", {"batch": 500}),
         (100, 64, "96 GPUs instead of 100", {"gpus": 96}),
     ],
 )
