@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 from plan3d.simulator.base.units import is_whole
 
+from .words import CONDITION
+
 Truth = bool | None
 """None where it is unknown."""
 
@@ -75,25 +77,38 @@ class Branches:
     """Whether an earlier branch of the same condition is taken."""
     outer_truths: list[Truth] = field(default_factory=list)
     """Whether each condition is reached."""
+    dependences: list[list[str]] = field(default_factory=list)
+    """What the truths of each condition up to here depend on."""
 
     @property
     def reached(self) -> Truth:
         """Whether the line is reached."""
         return _and(self.outer_truths[-1], self.branch_truths[-1]) if self.branch_truths else True
 
-    def enter(self, truth: Truth) -> None:
+    @property
+    def condition(self) -> str:
+        """What it depends on whether the line is reached; '' where that is known."""
+        if self.reached is not None:
+            return ""
+        names = dict.fromkeys(name for names in self.dependences for name in names)
+        names.pop(CONDITION, None)
+        return " and ".join(names) or CONDITION
+
+    def enter(self, truth: Truth, dependences: Sequence[str] = ()) -> None:
         """Enter a first branch: `if`, or the body of a loop."""
         self.outer_truths.append(self.reached)
+        self.dependences.append([] if truth is not None else [*dependences])
         self.branch_truths.append(truth)
         self.earlier_truths.append(truth)
 
-    def next_branch(self, truth: Truth) -> None:
+    def next_branch(self, truth: Truth, dependences: Sequence[str] = ()) -> None:
         """Go on to `elif` with its truth, or to `else` with True."""
         if self.branch_truths:
             earlier = self.earlier_truths[-1]
             remaining = None if earlier is None else not earlier
             self.branch_truths[-1] = _and(remaining, truth)
             self.earlier_truths[-1] = _or(earlier, truth)
+            self.dependences[-1] += [] if truth is not None else [*dependences]
 
     def leave(self) -> None:
         """Leave a condition or a loop: `fi` or `done`."""
@@ -101,3 +116,4 @@ class Branches:
             self.branch_truths.pop()
             self.earlier_truths.pop()
             self.outer_truths.pop()
+            self.dependences.pop()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from plan3d.simulator.base.errors import InputError
 
-from .words import Word
+from .words import CONDITION, Word
 
 LARGEST = 2**31
 
@@ -96,8 +96,10 @@ class Flags:
 
     def _resolved_text(self, name: str, value: Word) -> str:
         """The text of a value, which must be in the file."""
-        if value.conditional:
+        if value.condition == CONDITION:
             raise self.value_error(name, f"is {value.text} only under a condition; assign it once")
+        if value.condition:
+            raise self.value_error(name, f"depends on {without_value(value.condition)}")
         if value.unresolved:
             raise self.value_error(name, f"{value.text} has no value in this file; assign it there")
         return value.text
@@ -172,6 +174,13 @@ class Flags:
             for f in self.in_order
         ]
         return tuple(filter(None, unread))
+
+
+def without_value(parameters: str) -> str:
+    """'$1, which has no value in this file; assign it there', or the same of several parameters."""
+    several = " and " in parameters
+    have, them = ("have no values", "them") if several else ("has no value", "it")
+    return f"{parameters}, which {have} in this file; assign {them} there"
 
 
 def _key(name: str) -> str:

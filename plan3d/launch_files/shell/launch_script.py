@@ -15,9 +15,9 @@ from plan3d.simulator.base.units import is_whole
 
 from ..launch_file import UnreadSetting
 from ..tables import KeyClasses
-from .flags import Flags
+from .flags import Flag, Flags, without_value
 from .script import Script, read_script
-from .words import Word, quote
+from .words import CONDITION, Word, quote
 
 _COMMAND = re.compile(r"\.py\s.*--", re.S)
 """A command inside one word, such as that of `bash -c`."""
@@ -73,13 +73,15 @@ def unread_flags(
     `costs`: flags that change time or memory; `derived`: flags that follow from the plan
     (tables.read_implied). Raises InputError for a flag that was read and depends on a condition.
     """
-    conditional = Flags.of(script.conditional_words(), script.file).in_order
-    for flag in conditional:
-        if flag.name in flags.read_names:
-            raise InputError(
-                f"{script.file}: line {flag.line}: {flag} depends on a condition; write it where "
-                "it always holds"
-            )
+    conditional: list[Flag] = []
+    for value in script.conditional_values:
+        conditional += Flags.of(value.all_words, script.file).in_order
+        for flag in conditional:
+            if flag.name in flags.read_names:
+                reason = "a condition; write it where it always holds"
+                if value.condition != CONDITION:
+                    reason = without_value(value.condition)
+                raise InputError(f"{script.file}: line {flag.line}: {flag} depends on {reason}")
     settings = []
     for flag in (*flags.unread(), *conditional):
         suggestion = intended_name(flag.name, flags.read_names)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field, replace
 from plan3d.simulator.base.errors import InputError
 
 from . import lexer
-from .conditions import Branches, condition_truth
+from .conditions import Branches, Truth, condition_truth
 from .lexer import HereDocument, Operator, Token
 from .variables import LONGEST, Value, Variables, read_tokens
-from .words import Part, Word
+from .words import CONDITION, Part, Word
 
 UNRESOLVED = "$"
 """A word of a condition that has no value in the file."""
@@ -44,21 +44,23 @@ class Script:
     file: str
     variables: Variables
     conditional_values: list[Value] = field(default_factory=list)
-    """Values with flags that are assigned under an unknown condition."""
+    """Values with flags that are assigned or added under an unknown condition."""
     commands: list[list[Word]] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
 
     def assign(self, name: str, appends: bool, made: Value) -> None:
         """Record one assignment; under an unknown condition it makes the value conditional."""
         before = self.variables.values.get(name)
-        if made.conditional and "--" in made.text and (before is None or made.text != before.text):
-            self.conditional_values.append(replace(made, conditional=False))
+        same = before is not None and made.text == before.text
+        if made.condition and "--" in made.text and not same:
+            added = None if appends or before is None else _added_flags(before, made)
+            self.conditional_values.append(added or made)
             self.variables.values.setdefault(name, Value(()))
             return
         if appends and before is not None:
             made = _appended(before, made)
         same = before is not None and made.text == before.text
-        self.variables.values[name] = replace(made, conditional=made.conditional and not same)
+        self.variables.values[name] = replace(made, condition="" if same else made.condition)
 
     def assigned_words(self) -> list[Word]:
         """The words of every variable that holds flags, for a fragment without a command."""
@@ -73,11 +75,21 @@ class Script:
 def _appended(before: Value, made: Value) -> Value:
     """NAME+=...: more elements, or more text."""
     if before.array or made.array:
-        return Value((*before.words, *made.words), True, made.conditional or before.conditional)
+        return Value((*before.words, *made.words), True, made.condition or before.condition)
     parts = [part for word in (*before.words, *made.words) for part in word.parts]
-    return Value(
-        (Word(tuple(parts)),) if parts else (), False, made.conditional or before.conditional
-    )
+    return Value((Word(tuple(parts)),) if parts else (), False, made.condition or before.condition)
+
+
+def _added_flags(before: Value, made: Value) -> Value | None:
+    """NAME="$NAME --flag": what follows the words of the value before; None where that is no flag,
+    or the value another."""
+    words, count = made.all_words, len(before.all_words)
+    texts = [word.text for word in words]
+    if texts[:count] != [word.text for word in before.all_words]:
+        return None
+    if not "".join(texts[count:]).startswith("--"):
+        return None
+    return replace(made, words=tuple(words[count:]), array=True)
 
 
 def read_script(text: str, file: str, line: int = 1) -> Script:
@@ -137,9 +149,9 @@ class _Reader:
         if not self.starts_command or text not in _WORDS:
             return False
         if text == "if":
-            self.branches.enter(self._condition())
+            self.branches.enter(*self._condition())
         elif text in ("elif", "else"):
-            self.branches.next_branch(self._condition() if text == "elif" else True)
+            self.branches.next_branch(*(self._condition() if text == "elif" else (True, [])))
         elif text in _LOOPS:
             self.branches.enter(None)
             self.script.commands.append([])
@@ -148,21 +160,21 @@ class _Reader:
         self.starts_command = text not in _LOOPS
         return True
 
-    def _condition(self) -> bool | None:
-        """The truth of the words up to `then`."""
-        words = []
+    def _condition(self) -> tuple[Truth, list[str]]:
+        """The truth of the words up to `then`, and what it depends on."""
+        words, dependences = [], []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
             if isinstance(token, Word) and token.unquoted and token.text == "then":
                 break
             if isinstance(token, Word):
-                parts = self.script.variables.expanded_parts(token)
-                known = not any(part.unresolved or part.conditional for part in parts)
-                words.append("".join(part.text for part in parts) if known else UNRESOLVED)
+                unknown = self.script.variables.dependences(token)
+                dependences += unknown
+                words.append(UNRESOLVED if unknown else self.script.variables.text(token))
             elif isinstance(token, Operator) and token.text not in ("\n", ";"):
                 words.append(token.text)
             self.at += 1
-        return condition_truth(words, UNRESOLVED)
+        return condition_truth(words, UNRESOLVED), dependences
 
     def _assignment(self, token: Word) -> bool:
         first = token.parts[0]
@@ -178,8 +190,8 @@ class _Reader:
             if array
             else [Word(tuple(map(_stored, self.script.variables.expanded_parts(rest))))]
         )
-        conditional = self.branches.reached is None or self.follows_and_or
-        value = Value(tuple(words), array, conditional)
+        condition = self.branches.condition or CONDITION * self.follows_and_or
+        value = Value(tuple(words), array, condition)
         self.script.assign(match[1], bool(match[2]), value)
         return True
 

@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 
 from . import lexer
 from .lexer import Token, Unclosed
@@ -20,6 +21,8 @@ LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
 LONGEST_EXPRESSION = 500
 """Characters of the longest arithmetic expression that is evaluated."""
+LONGEST_NAME = 60
+"""Characters of an expansion that a message shows."""
 LONGEST_DEFAULT = 300
 """Characters of the longest default of a variable that is read."""
 _VARIABLE = re.compile(
@@ -34,8 +37,8 @@ class Value:
 
     words: tuple[Word, ...]
     array: bool = False
-    conditional: bool = False
-    """It was assigned under a condition that is unknown."""
+    condition: str = ""
+    """What it depends on, as of words.Part."""
 
     @property
     def text(self) -> str:
@@ -93,7 +96,7 @@ class Variables:
                 names.add(name)
                 queue += self.values[name].words
         values = [(name, value) for name, value in self.values.items() if name in names]
-        return tuple(value.source(name) for name, value in values if not value.conditional)
+        return tuple(value.source(name) for name, value in values if not value.condition)
 
     def expanded_parts(self, word: Word) -> list[Part]:
         """The expanded parts of a word that is not split."""
@@ -102,6 +105,19 @@ class Variables:
             for place, parts in enumerate(self._fields(part)):
                 out += [Part(" ", part.line)] if place else []
                 out += parts
+        return out
+
+    def dependences(self, word: Word) -> list[str]:
+        """What the text of a word depends on: its parameters without a value, '$1 (SIZE)' where
+        SIZE=$1, or the conditions of their assignments."""
+        out = []
+        for part in self.expanded_parts(word):
+            if part.condition:
+                out += part.condition.split(" and ")
+            elif part.unresolved:
+                equal = (name for name, value in self.values.items() if value.text == part.raw)
+                name, source = next(equal, ""), one_line(part.raw)[:LONGEST_NAME]
+                out.append(f"{source} ({name})" if name else source)
         return out
 
     def _fields(self, part: Part) -> list[list[Part]]:
@@ -118,8 +134,9 @@ class Variables:
             return [[self._default(part, found["default"])]]
         if found is None or value is None:
             return [[part]]
-        if value.conditional:
-            return [[replace(part, text=value.text, unresolved=False, conditional=True)]]
+        if value.condition:
+            known = replace(part, text=value.text, unresolved=False)
+            return [[replace(known, condition=value.condition)]]
         fields = [
             [_quoted_as(own, part) for own in word.parts] for word in value.elements(found["all"])
         ]
@@ -151,7 +168,7 @@ class Variables:
         text = "".join(own.text for own in expanded)
         if (
             not text
-            or any(own.unresolved or own.conditional for own in expanded)
+            or any(own.unresolved or own.condition for own in expanded)
             or (typed and single is None)
         ):
             return part
@@ -173,7 +190,7 @@ class Variables:
     def _number(self, name: str) -> str:
         """A variable of a sum, which has its name with or without `$`."""
         value = self.values.get(name)
-        return value.text if value and not value.conditional else name
+        return value.text if value and not value.condition else name
 
 
 def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:

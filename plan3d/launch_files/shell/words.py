@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 _GLOBS = re.compile(r"([*?[\]]+)")
 """Characters of file name patterns, where they are not quoted."""
 _SPACES = re.compile(r"([ \t\n]+)")
+CONDITION = "a condition"
+"""An unknown condition that depends on no parameter, such as a test of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +31,8 @@ class Part:
     """The source of an expansion (`$1`, `${N:-4}`) or of other text that a shell replaces."""
     unresolved: bool = False
     """Its value is not in the file."""
-    conditional: bool = False
-    """Its value was assigned under a condition that is unknown."""
+    condition: str = ""
+    """What its value depends on: parameters without a value, or CONDITION; '' where it is known."""
 
     @property
     def source(self) -> str:
@@ -77,9 +79,9 @@ class Word:
         return any(part.unresolved for part in self.parts)
 
     @property
-    def conditional(self) -> bool:
-        """Whether a part of it was assigned under a condition that is unknown."""
-        return any(part.conditional for part in self.parts)
+    def condition(self) -> str:
+        """What its value depends on; '' where it depends on nothing unknown."""
+        return next((part.condition for part in self.parts if part.condition), "")
 
     @property
     def unquoted(self) -> bool:

@@ -206,7 +206,8 @@ def test_contradictions_name_their_line(more, message):
             ("--seq-length", "--tokenizer-type HFTokenizer --seq-length"),
             "--vocab-size is not there: the tokenizer decides it: give --vocabulary N",
         ),
-        (('MORE="--fp16"', 'if [ "$A" = 1 ]; then MORE="--bf16"; fi'), "depends on a condition"),
+        (('MORE="--fp16"', 'if [ "$A" = 1 ]; then MORE="--bf16"; fi'), r"depends on \$A, which"),
+        (('MORE="--fp16"', 'if [ -f x ]; then MORE="--bf16"; fi'), "depends on a condition; write"),
     ],
 )
 def test_what_is_missing_is_asked_for_by_name(change, message):

@@ -155,12 +155,60 @@ fi
 python pretrain_gpt.py --pipeline-model-parallel-size $PP --seq-length $SEQ $MORE --lr 1
 """
     found = flags(text)
-    for name in ("--pipeline-model-parallel-size", "--seq-length"):
-        with pytest.raises(InputError, match=f"run.sh: line 7: {name} is .* under a condition"):
-            found.size(name)
+    with pytest.raises(
+        InputError, match=r"line 7: --pipeline-model-parallel-size depends on \$BIG, which has no"
+    ):
+        found.size("--pipeline-model-parallel-size")
+    with pytest.raises(InputError, match=r"run.sh: line 7: --seq-length is 4096 only under a cond"):
+        found.size("--seq-length")
     script = read_script(text, "run.sh")
     assert [word.text for word in script.conditional_words()] == ["--bf16"]
     assert "--bf16" not in found.by_name
+
+
+@pytest.mark.parametrize(
+    ("condition", "reason"),
+    [
+        ("[ $SIZE = 70B ]", r"\$1 \(SIZE\), which has no value"),
+        ("[ $1 = 70B ]", r"\$1 \(SIZE\), which has no value"),
+        ("[ $SIZE = 70B ] && [ $OTHER = b ]", r"\$1 \(SIZE\) and \$OTHER, which have no values"),
+        ("[ $DEEP = 1 ]", r"\$1 \(SIZE\), which has no value"),
+    ],
+)
+def test_a_value_under_a_condition_names_the_missing_parameter(condition, reason):
+    text = f"""SIZE=$1
+if [ $SIZE = x ]; then DEEP=1; fi
+LAYERS=1
+if [ 1 = 2 ]; then LAYERS=32
+elif {condition}; then LAYERS=80
+fi
+python pretrain_gpt.py --num-layers $LAYERS
+"""
+    with pytest.raises(InputError, match=f"line 7: --num-layers depends on {reason} in this file"):
+        flags(text).size("--num-layers")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ('CMD="pretrain_gpt.py --num-layers 2"', 'CMD="$CMD --wandb-project demo"'),
+        ('CMD="pretrain_gpt.py --num-layers 2"', "CMD+=' --wandb-project demo'"),
+        ("CMD=(pretrain_gpt.py --num-layers 2)", 'CMD=("${CMD[@]}" --wandb-project demo)'),
+        ("CMD=(pretrain_gpt.py --num-layers 2)", "CMD+=(--wandb-project demo)"),
+    ],
+)
+def test_flags_added_under_a_condition_leave_the_others_alone(first, second):
+    text = f'{first}\nif [ -n "$KEY" ]; then\n  {second}\nfi\ntorchrun ${{CMD[@]}}\n'
+    assert values(text) == {"--num-layers": ("2",)}
+    words = read_script(text, "run.sh").conditional_words()
+    assert [word.text for word in words] == ["--wandb-project", "demo"]
+
+
+@pytest.mark.parametrize("second", ['CMD="$CMD 4 --lr 1"', 'CMD="a.py --num-layers 4"'])
+def test_flags_changed_under_a_condition_depend_on_it(second):
+    text = f'CMD="a.py --num-layers 2"\nif [ -n "$KEY" ]; then\n  {second}\nfi\ntorchrun $CMD\n'
+    words = read_script(text, "run.sh").conditional_words()
+    assert "--num-layers" in [word.text for word in words]
 
 
 def test_variables_from_outside_stay_open_and_are_kept():
