@@ -140,7 +140,7 @@ def first_screens_answer(screens: dict[str, list[str]]) -> None:
         assert len(lines) <= LINES or verb in CATALOGUES, asked
         assert re.search(SENTENCES[verb], " ".join(lines[:2])), lines[0]
     assert {asked.partition(" ")[0] for asked in screens} == {*SENTENCES, "export"}
-    assert len(screens) >= 45
+    assert len(screens) >= 40
 
 
 def each_of_twelve_questions_has_one_command(screens: dict[str, list[str]]) -> None:
