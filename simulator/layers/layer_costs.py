@@ -22,18 +22,17 @@ from ..plan.codes import Recompute
 from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Model, Network
-from . import quantisation
 from .cost_columns import SECONDS, Cost, LayerCosts
-from .frozen_weights import frozen_weights
 from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
-from .layer_seconds import fill_seconds, seconds_by_kind
+from .layer_seconds import layer_seconds, seconds_by_kind
 from .memory_footprint import (
+    LayerWeights,
     gathered_inputs,
     inputs_of_modules,
     kept_activations,
+    layer_weights,
     loss_bytes,
-    pending_activations,
-    stored_parameters,
+    weight_gradient_inputs,
     workspace_bytes,
 )
 
@@ -46,66 +45,66 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     local = layer_context(task, recipe, s)
     works = [work_of(kind, local) for kind in kinds]
     seconds = seconds_by_kind(works, local)
-    n = s.tp.size
-    table = np.zeros((len(kinds), len(Cost), n))
-    working = np.zeros((len(kinds), n))
+    table = np.zeros((len(kinds), len(Cost), s.tp.size))
+    working_set = np.zeros((len(kinds), s.tp.size))
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
-        column = table[i]
-        if work is None:
-            # It differs from the end before it only in the weights that it does not hold.
-            column[:], working[i] = table[i - 1], working[i - 1]
-            _fill_weights(column, kind, local)
+        if work is not None:
+            table[i], working_set[i] = _layer_column(kind, work, seconds[i], local.for_kind(kind))
             continue
-        working[i] = _fill(column, kind, work, seconds[i], local.for_kind(kind))
+        # It differs from the end before it only in the weights that it does not hold.
+        table[i], working_set[i] = table[i - 1], working_set[i - 1]
+        for cost, column in _weight_columns(layer_weights(kind, local)).items():
+            table[i, cost] = column
     split = local.sequence_ranks if task.software.scatter_gather else local.norm_split
     parameters = table[:, Cost.DENSE_PARAMETERS] + table[:, Cost.EXPERT_PARAMETERS]
     by_strategy = np.ascontiguousarray(table.transpose(2, 0, 1))
-    return LayerCosts(by_strategy, working, parameters, (local.sent_bytes / split)[None])
+    return LayerCosts(by_strategy, working_set, parameters, (local.sent_bytes / split)[None])
 
 
-def _fill(
-    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: LayerContext
-) -> Value:
-    """Fill in all costs of a layer; bytes alive while it runs (LayerCosts.working)."""
-    s = local.s
-    unpacked = _fill_weights(column, kind, local)
-    fill_seconds(column, kind, work, gemm, local)
+def _layer_column(
+    kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: LayerContext
+) -> tuple[Value, Value]:
+    """All costs of a layer [Cost, strategy], and bytes alive while it runs
+    (LayerCosts.working_set); `gemm` are forward seconds of its GEMMs and of those that selective
+    recompute runs again."""
+    column = np.zeros((len(Cost), local.s.tp.size))
+    weights = layer_weights(kind, local)
+    seconds = layer_seconds(kind, work, gemm, weights, local)
+    for cost, values in _weight_columns(weights).items():
+        column[cost] = values
+    column[SECONDS], column[Cost.FORWARD] = seconds.parts, seconds.forward
+    column[Cost.TOTAL], column[Cost.OVERLAPPED_A2A] = seconds.total, seconds.overlapped_a2a
     column[Cost.UNITS] = 1.0
     if kind.block:
-        column[Cost.MATRIX_PARAMETERS] = (
-            column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
-        )
+        column[Cost.MATRIX_PARAMETERS] = weights.dense + weights.expert
         column[Cost.SCALED_PARAMETERS] = column[Cost.MATRIX_PARAMETERS] * local.recipe.scaled
         column[Cost.ORTHOGONALISATION] = orthogonalisation_work(work.gemms)
         if kind.block.experts:
-            routed = routed_gemms(kind.block.experts, local.task.model.hidden, s)
+            routed = routed_gemms(kind.block.experts, local.task.model.hidden, local.s)
             column[Cost.EXPERT_ORTHOGONALISATION] = orthogonalisation_work(routed)
-    column[Cost.ACTIVATIONS], gathered, alive = kept_activations(kind, local)
-    column[Cost.WEIGHT_GRADIENT_INPUTS] = pending_activations(
-        kind, work, local, column[Cost.ACTIVATIONS]
-    )
-    if any_nonzero(s.offload_activations):
-        gathered = gathered + move_activations(
-            column, s, local.task, inputs_of_modules(kind, local)
-        )
+    kept, gathered, alive = kept_activations(kind, local)
+    column[Cost.ACTIVATIONS] = kept
+    column[Cost.WEIGHT_GRADIENT_INPUTS] = weight_gradient_inputs(kind, work, local, kept)
+    if any_nonzero(local.s.offload_activations):
+        modules = inputs_of_modules(kind, local)
+        column, copies = offload_activations(column, local.s, local.task, modules)
+        gathered = gathered + copies
     column[Cost.GATHERED_INPUTS] = gathered_inputs(kind, local)
     if kind.makes_logits:
         column[Cost.LOGITS], loss = loss_bytes(local)
         alive = np.maximum(alive, loss)
-    return gathered + alive + unpacked + workspace_bytes(local.task)
+    unpacked = weights.frozen.unpacked_bytes if weights.frozen else 0.0
+    return column, gathered + alive + unpacked + workspace_bytes(local.task)
 
 
-def _fill_weights(column: Value, kind: LayerKind, local: LayerContext) -> Value | float:
-    """Fill in the weights of a layer; bytes of a matrix unpacked while it is multiplied."""
-    dense, expert = stored_parameters(kind, local)
-    column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = dense, expert
-    column[Cost.SCALED_COPIES] = quantisation.weight_copies(kind, local, dense + expert)
-    if local.task.adapters is None:
-        return 0.0
-    frozen = frozen_weights(kind, local, dense + expert)
-    column[Cost.DENSE_PARAMETERS], column[Cost.EXPERT_PARAMETERS] = frozen.adapter_parameters, 0.0
-    column[Cost.FROZEN_WEIGHTS] = frozen.held_bytes
-    return frozen.unpacked_bytes
+def _weight_columns(weights: LayerWeights) -> dict[Cost, Value | float]:
+    """The columns of a layer's cost that say what it stores."""
+    return {
+        Cost.DENSE_PARAMETERS: weights.dense,
+        Cost.EXPERT_PARAMETERS: weights.expert,
+        Cost.SCALED_COPIES: weights.scaled_copies,
+        Cost.FROZEN_WEIGHTS: weights.frozen.held_bytes if weights.frozen else 0.0,
+    }
 
 
 def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -121,9 +120,11 @@ def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     return LayerCosts(np.concatenate([part.table for part in parts])[back], **columns)
 
 
-def move_activations(column: Value, s: Strategy, task: Task, named: Value | None = None) -> Value:
-    """Move a share of what a layer keeps to the host, or of the bytes `named` where single modules
-    are; bytes of the two copies under way.
+def offload_activations(
+    column: Value, s: Strategy, task: Task, named: Value | None = None
+) -> tuple[Value, Value]:
+    """The costs of a layer [Cost, strategy] with a share of what it keeps on the host, or of the
+    bytes `named` where single modules are; and bytes of the two copies under way.
 
     It goes out beside the layer's forward pass and comes back beside its backward pass, layer by
     layer (Transformer Engine's CPU offloading) or module by module (Megatron-Core's); what
@@ -135,12 +136,13 @@ def move_activations(column: Value, s: Strategy, task: Task, named: Value | None
     forward = outlasting(moved, column[Cost.FORWARD], task.cluster)
     backward = column[Cost.TOTAL] - column[Cost.FORWARD]
     shown = forward + outlasting(moved, backward, task.cluster)
-    column[Cost.HOST_COMM] += shown
-    column[Cost.FORWARD] += forward
-    column[Cost.TOTAL] += shown
-    column[Cost.ACTIVATIONS] -= moved
-    column[Cost.HOST_ACTIVATIONS] = moved
-    return 2 * moved
+    out = column.copy()
+    out[Cost.HOST_COMM] += shown
+    out[Cost.FORWARD] += forward
+    out[Cost.TOTAL] += shown
+    out[Cost.ACTIVATIONS] -= moved
+    out[Cost.HOST_ACTIVATIONS] = moved
+    return out, 2 * moved
 
 
 def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -164,7 +166,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
             kept * wider * s.micro_batch
         )
         if offloads:
-            moving[i] = move_activations(column, s, task)
+            table[i], moving[i] = offload_activations(column, s, task)
     activations = np.array([[layer.activation_bytes] for layer in layers])
     boundaries = np.array([[layer.boundary_bytes] for layer in layers])
     return LayerCosts(

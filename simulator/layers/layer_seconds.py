@@ -5,19 +5,26 @@ A pass is the sum of its parts: kernels, what shows of communication, and what i
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..base.arrays import Index, Value, any_nonzero, distinct_rows
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
 from ..operators.layer_parts import routed_gemms, unpacked_bytes
-from ..operators.work import AttentionWork, Gemm, Strategy, Work
+from ..operators.work import Gemm, Strategy, Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
-from . import communication, quantisation
-from .communication import context_exposed, expert_exchange, exposed_exchange, tensor_exposed
+from . import quantisation
+from .communication import (
+    context_exposed,
+    expert_exchange,
+    exposed_exchange,
+    grid_exposed,
+    tensor_exposed,
+)
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
-from .frozen_weights import frozen_weights
 from .layer_kinds import (
     LayerContext,
     LayerKind,
@@ -27,7 +34,7 @@ from .layer_kinds import (
     layer_kinds,
     work_of,
 )
-from .memory_footprint import loss_pieces, stored_parameters
+from .memory_footprint import LayerWeights, loss_pieces
 
 LAUNCH_SHARPNESS = 8.0
 """Exponent of the smooth maximum of a layer's work and its launch floor."""
@@ -37,114 +44,126 @@ LAUNCHES_BEHIND_WAIT = 25
 in 16 bits launches behind the host's wait for it."""
 
 
-def fill_seconds(
-    column: Value, kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: LayerContext
-) -> None:
-    """Fill the columns of seconds: both passes by part, what runs again, and their sums."""
-    forward, backward = _passes(column, kind, work, gemm[0], local)
-    column[SECONDS] = forward + backward
-    column[Cost.FORWARD] = sum_in_order(forward)
+class LayerSeconds(NamedTuple):
+    """Seconds of a layer for one micro-batch."""
+
+    parts: Value
+    """[part, strategy]."""
+    forward: Value
+    """Of the forward pass alone [strategy]."""
+    total: Value
+    overlapped_a2a: Value | float
+    """Of exchanges of experts that hide beside another micro-batch, in none of the parts."""
+
+
+def layer_seconds(
+    kind: LayerKind,
+    work: Work,
+    gemm: tuple[Value, Value],
+    weights: LayerWeights,
+    local: LayerContext,
+) -> LayerSeconds:
+    """Both passes of a layer by part, and what runs again; `gemm` are forward seconds of its GEMMs
+    and of those that selective recompute runs again."""
+    (forward, backward), overlapped = _passes(kind, work, gemm[0], weights, local)
+    parts = forward + backward
     if kind.block and any_nonzero(local.s.recompute):
-        column[COMMUNICATION] += local.full_recompute * forward[COMMUNICATION]
-        _communicate_again(column, kind.block, work, forward, local)
-        again = _rerun(work, gemm[1], local)
+        parts[COMMUNICATION] += _repeated(kind.block, work, local) * forward[COMMUNICATION]
+        again = _selective_rerun_seconds(work, gemm[1], local)
         if local.layer_ratio is not None and is_tabled(kind):
             again = again * local.layer_ratio[0]
-        column[Cost.RECOMPUTE] = (
-            local.full_recompute * sum_in_order(forward[COMPUTE])
-            + local.selective_recompute * again
-        )
-    column[Cost.TOTAL] = sum_in_order(column[SECONDS])
+        whole = sum_in_order(forward[COMPUTE])
+        parts[Cost.RECOMPUTE] = local.full_recompute * whole + local.selective_recompute * again
+    return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), overlapped)
 
 
 def _passes(
-    column: Value, kind: LayerKind, work: Work, matmul: Value, local: LayerContext
-) -> tuple[Value, Value]:
-    """Seconds of the forward and the backward pass by part [part, strategy]."""
-    software = local.task.software
-    forward, backward = np.zeros((2, SECONDS.stop, matmul.size))
-    forward[Cost.MATMUL] = matmul
-    dgrad, wgrad = kernel_times.gradient_rates(software, local.task.cluster.accelerator)
-    backward[Cost.MATMUL] = matmul / dgrad + matmul / wgrad
-    forward[Cost.MEMORY_BOUND], backward[Cost.MEMORY_BOUND] = _moved_seconds(work, local)
-    if local.task.adapters:
-        backward[Cost.MATMUL] = matmul / dgrad
-        _add_adapters(forward, backward, kind, work, local)
-    if local.grid is None:
-        comm = tensor_exposed(kind, local, matmul)
-    else:
-        comm = communication.grid_exposed(kind, local, matmul, backward[Cost.MATMUL])
-    forward[Cost.TENSOR_COMM], backward[Cost.TENSOR_COMM] = comm
+    kind: LayerKind, work: Work, matmul: Value, weights: LayerWeights, local: LayerContext
+) -> tuple[Value, Value | float]:
+    """Seconds of the forward and the backward pass by part [pass, part, strategy], and those of
+    exchanges of experts that hide beside another micro-batch.
+
+    Exchanges hide behind kernels; the launch floor is of all parts together.
+    """
+    task, s = local.task, local.s
+    core = None
     if work.attention and kind.block:
-        _add_attention(forward, backward, kind.block, work.attention, local)
+        accelerator = task.cluster.accelerator
+        core = kernel_times.attention_seconds(
+            work.attention, accelerator, local.recipe, task.software
+        )
     ratio: Value | tuple[float, float] = (1.0, 1.0)
     if local.layer_ratio is not None and is_tabled(kind):
         ratio = local.layer_ratio
-        forward[COMPUTE] *= ratio[0]
-        backward[COMPUTE] *= ratio[1]
-    backward[Cost.MEMORY_BOUND] += _accumulation(column, local)
-    if kind.makes_logits and any_nonzero(local.s.loss):
-        backward[Cost.MEMORY_BOUND] += summing_seconds(local)
-    if kind.block:
-        if kind.block.experts:
-            column[Cost.OVERLAPPED_A2A] = _add_experts(forward, backward, kind.block.experts, local)
-        floor = max(software.layer_floor, local.task.cluster.accelerator.training.layer_floor)
-        forward[Cost.LAUNCH] = _floor_excess(sum_in_order(forward), floor * ratio[0])
-        floor *= software.backward_floor_ratio
-        backward[Cost.LAUNCH] = _floor_excess(sum_in_order(backward), floor * ratio[1])
-        if kind.block.experts:
-            forward[Cost.LAUNCH] += _waiting(kind.block.experts, local)
-    return forward, backward
-
-
-def _add_adapters(
-    forward: Value, backward: Value, kind: LayerKind, work: Work, local: LayerContext
-) -> None:
-    """Add the products of adapters, which are trained, and the unpacking of frozen matrices."""
-    adapters, accelerator = local.task.adapters, local.task.cluster.accelerator
-    if not kind.block or not adapters:
-        return
-    thin = adapter_seconds(work, local)
-    dgrad, wgrad = kernel_times.gradient_rates(local.task.software, accelerator)
-    forward[Cost.MATMUL] += thin
-    backward[Cost.MATMUL] += thin / dgrad + thin / wgrad
-    dense, expert = stored_parameters(kind, local)
-    packed = frozen_weights(kind, local, dense + expert).packed_parameters
-    unpacking = kernel_times.streaming_seconds(unpacked_bytes(adapters, packed), accelerator)
-    forward[Cost.MEMORY_BOUND] += unpacking
-    backward[Cost.MEMORY_BOUND] += unpacking
-
-
-def _add_attention(
-    forward: Value, backward: Value, block: Block, work: AttentionWork, local: LayerContext
-) -> None:
-    """Fill in the attention core and the ring of context parallelism."""
-    task = local.task
-    core = kernel_times.attention_seconds(
-        work, task.cluster.accelerator, local.recipe, task.software
-    )
-    forward[Cost.ATTENTION], backward[Cost.ATTENTION] = core
-    if local.s.cp.max() > 1:
-        ring = context_exposed(block, core, local)
-        forward[Cost.CONTEXT_COMM], backward[Cost.CONTEXT_COMM] = ring
-
-
-def _add_experts(forward: Value, backward: Value, experts: Experts, local: LayerContext) -> Value:
-    """Fill in what shows of the experts' all-to-alls beside the kernels of another micro-batch's
-    pass; seconds of what does not."""
-    exchange = expert_exchange(experts, local)
-    for one_pass in (forward, backward):
-        one_pass[Cost.EXPERT_COMM] = exposed_exchange(
-            exchange,
-            sum_in_order(one_pass[COMPUTE]),
-            local.task.software.kernel_contention,
-            local.s.overlap_ep,
+    out = np.zeros((2, SECONDS.stop, matmul.size))
+    out[:, COMPUTE] = _kernel_seconds(kind, work, matmul, core, weights, local)
+    for i in (0, 1):
+        out[i, COMPUTE] *= ratio[i]
+    # Tables of layers are measured without accumulation of gradients and without losses.
+    out[1, Cost.MEMORY_BOUND] += _accumulation_seconds(weights, local)
+    if kind.makes_logits and any_nonzero(s.loss):
+        out[1, Cost.MEMORY_BOUND] += summing_seconds(local)
+    if local.grid is None:
+        out[:, Cost.TENSOR_COMM] = tensor_exposed(kind, local, matmul)
+    else:
+        dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
+        out[:, Cost.TENSOR_COMM] = grid_exposed(
+            kind, local, matmul, matmul / dgrad + matmul / wgrad
         )
-    hidden: Value = 2 * exchange - forward[Cost.EXPERT_COMM] - backward[Cost.EXPERT_COMM]
-    return hidden
+    if core is not None and kind.block and s.cp.max() > 1:
+        out[:, Cost.CONTEXT_COMM] = context_exposed(kind.block, core, local)
+    if kind.block is None:
+        return out, 0.0
+    experts, overlapped = kind.block.experts, np.zeros(matmul.size)
+    if experts:
+        exchange, contention = expert_exchange(experts, local), task.software.kernel_contention
+        for one in out:
+            window = sum_in_order(one[COMPUTE])
+            one[Cost.EXPERT_COMM] = exposed_exchange(exchange, window, contention, s.overlap_ep)
+        overlapped = 2 * exchange - out[0, Cost.EXPERT_COMM] - out[1, Cost.EXPERT_COMM]
+    floor = max(task.software.layer_floor, task.cluster.accelerator.training.layer_floor)
+    floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
+    for one, least in zip(out, floors, strict=True):
+        seconds = sum_in_order(one)
+        raised = kernel_times.smooth_maximum(seconds, least, LAUNCH_SHARPNESS)
+        one[Cost.LAUNCH] = raised - seconds
+    if experts:
+        out[0, Cost.LAUNCH] += _expert_wait_seconds(experts, local)
+    return out, overlapped
 
 
-def _waiting(experts: Experts, local: LayerContext) -> Value | float:
+def _kernel_seconds(
+    kind: LayerKind,
+    work: Work,
+    matmul: Value,
+    core: tuple[Value, Value] | None,
+    weights: LayerWeights,
+    local: LayerContext,
+) -> Value:
+    """Seconds of products, of the attention core and of kernels that move bytes, forward and
+    backward [pass, kernel, strategy].
+
+    Frozen matrices have no gradient of their own; their adapters, which are trained, do.
+    """
+    adapters, accelerator = local.task.adapters, local.task.cluster.accelerator
+    dgrad, wgrad = kernel_times.gradient_rates(local.task.software, accelerator)
+    out = np.zeros((2, COMPUTE.stop, matmul.size))
+    out[:, Cost.MATMUL] = matmul, matmul / dgrad + matmul / wgrad
+    if core is not None:
+        out[:, Cost.ATTENTION] = core
+    out[:, Cost.MEMORY_BOUND] = _moved_seconds(work, local)
+    if adapters and weights.frozen:
+        out[1, Cost.MATMUL] = matmul / dgrad
+        if kind.block:
+            thin = adapter_seconds(work, local)
+            out[0, Cost.MATMUL] += thin
+            out[1, Cost.MATMUL] += thin / dgrad + thin / wgrad
+            moved = unpacked_bytes(adapters, weights.frozen.packed_parameters)
+            out[:, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(moved, accelerator)
+    return out
+
+
+def _expert_wait_seconds(experts: Experts, local: LayerContext) -> Value | float:
     """Seconds that a forward pass of experts shows of its host: kernels that scale what goes to
     experts are launched behind the wait for their counts, while the GPU has nothing queued."""
     routed = routed_gemms(experts, local.task.model.hidden, local.s)
@@ -162,7 +181,7 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
     ((matmul, _),) = seconds_by_kind([work], local)
     if work is None:
         raise ValueError(f"{kind.name} has no work of its own")
-    passes = _passes(np.zeros((len(Cost), s.tp.size)), kind, work, matmul, local)
+    passes, _ = _passes(kind, work, matmul, LayerWeights(none, none, none, None), local)
     return np.stack([sum_in_order(one) for one in passes])
 
 
@@ -188,48 +207,42 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     return forward, backward
 
 
-def _accumulation(column: Value, local: LayerContext) -> Value | float:
+def _accumulation_seconds(weights: LayerWeights, local: LayerContext) -> Value | float:
     """Seconds to add the gradients of a layer into their buffers."""
     software = local.task.software
     if not software.accumulation_bytes:
         return 0.0
-    parameters = column[Cost.DENSE_PARAMETERS] + column[Cost.EXPERT_PARAMETERS]
-    accumulated = software.accumulation_bytes * parameters
+    accumulated = software.accumulation_bytes * (weights.dense + weights.expert)
     return kernel_times.streaming_seconds(accumulated, local.task.cluster.accelerator)
 
 
-def _rerun(work: Work, gemms: Value, local: LayerContext) -> Value:
-    """Seconds of what selective recompute runs again."""
-    task = local.task
+def _selective_rerun_seconds(work: Work, gemms: Value, local: LayerContext) -> Value:
+    """Seconds of what selective recompute runs again, whose GEMMs take `gemms`."""
+    task, accelerator = local.task, local.task.cluster.accelerator
     moved = work.selective_bytes * (local.recipe.activation / 2) / task.software.memory_bound_rate
-    accelerator = task.cluster.accelerator
     out = gemms + kernel_times.memory_bound_seconds(moved, accelerator, 0)
     out = out + quantisation.rescaling_seconds(work.selective_gemms, local)
     if work.attention and work.rerun.attention:
-        core = kernel_times.attention_seconds(
+        core, _ = kernel_times.attention_seconds(
             work.attention, accelerator, local.recipe, task.software
         )
-        out = out + core[0]
+        out = out + core
     return out
 
 
-def _communicate_again(
-    column: Value, block: Block, work: Work, forward: Value, local: LayerContext
-) -> None:
-    """Add the collectives that selective recompute makes once more."""
-    regions = 1 if block.parallel else 2
-    if work.rerun.tensor_regions:
-        share = work.rerun.tensor_regions / regions
-        column[Cost.TENSOR_COMM] += local.selective_recompute * share * forward[Cost.TENSOR_COMM]
-    if work.rerun.attention:
-        column[Cost.CONTEXT_COMM] += local.selective_recompute * forward[Cost.CONTEXT_COMM]
-    if work.rerun.expert_exchange:
-        column[Cost.EXPERT_COMM] += local.selective_recompute * forward[Cost.EXPERT_COMM]
-
-
-def _floor_excess(seconds: Value, floor: Value | float) -> Value:
-    """What the launch floor adds: the smooth maximum of work and floor, minus the work."""
-    return kernel_times.smooth_maximum(seconds, floor, LAUNCH_SHARPNESS) - seconds
+def _repeated(block: Block, work: Work, local: LayerContext) -> Value:
+    """How often the backward pass makes the collectives, copies and launches of the forward pass
+    again [part of COMMUNICATION, strategy]."""
+    full, selective = 1.0 * local.full_recompute, local.selective_recompute
+    out = np.tile(full, (COMMUNICATION.stop - COMMUNICATION.start, 1))
+    shares = {
+        Cost.TENSOR_COMM: work.rerun.tensor_regions / (1 if block.parallel else 2),
+        Cost.CONTEXT_COMM: work.rerun.attention,
+        Cost.EXPERT_COMM: work.rerun.expert_exchange,
+    }
+    for part, share in shares.items():
+        out[part - COMMUNICATION.start] += selective * share
+    return out
 
 
 def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[tuple[Value, Value]]:

@@ -7,6 +7,7 @@ element; columns are strategies.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from ..plan.codes import Loss
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import quantisation
-from .frozen_weights import SpareInputs, spare_inputs
+from .frozen_weights import FrozenWeights, SpareInputs, frozen_weights, spare_inputs
 from .layer_kinds import LayerContext, LayerKind, matrices_of
 
 UNFUSED_NORM_BYTES = 16.0
@@ -55,6 +56,28 @@ def stored_parameters(kind: LayerKind, local: LayerContext) -> tuple[Value, Valu
         copy = _COPIES[kind.name] * table
         dense = dense + copy + 2 * model.hidden**2 / s.tp + 3 * model.norm_width
     return dense, expert
+
+
+class LayerWeights(NamedTuple):
+    """What a rank stores of a layer's weights [strategy]."""
+
+    dense: Value
+    expert: Value
+    """Trained parameters."""
+    scaled_copies: Value
+    """Bytes of copies in the format that products read."""
+    frozen: FrozenWeights | None
+    """Those that are not trained; None where all are."""
+
+
+def layer_weights(kind: LayerKind, local: LayerContext) -> LayerWeights:
+    """The weights of a layer on a rank; beside adapters only these are trained."""
+    dense, expert = stored_parameters(kind, local)
+    copies = quantisation.weight_copies(kind, local, dense + expert)
+    if local.task.adapters is None:
+        return LayerWeights(dense, expert, copies, None)
+    frozen = frozen_weights(kind, local, dense + expert)
+    return LayerWeights(frozen.adapter_parameters, np.zeros(dense.shape), copies, frozen)
 
 
 def _block_parameters(block: Block, local: LayerContext) -> tuple[Value, Value]:
@@ -165,7 +188,7 @@ def loss_bytes(local: LayerContext) -> tuple[Value, Value]:
     return kept * logits, (peak - kept) * logits
 
 
-def pending_activations(kind: LayerKind, work: Work, local: LayerContext, kept: Value) -> Value:
+def weight_gradient_inputs(kind: LayerKind, work: Work, local: LayerContext, kept: Value) -> Value:
     """Bytes that the weight gradients of a block need: input and output gradient of every GEMM,
     e m (k + n), scaled where operands are, hidden states split as norms are. Ends keep what they
     keep.

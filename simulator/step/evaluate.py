@@ -2,7 +2,7 @@
 
     step = m t_max + (sum_i t_i - t_max) / v + hops + exposed data communication + optimizer
 
-m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank; see groups.Group.step.
+m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank; see PlanGroup.step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..rules.validity import check
 from ..task import Task, check_task
 from .costs import Costs
 from .memory import at_least_measured, measured_peaks
-from .plan_groups import PlanGroup, SegmentGroup, trained_task
+from .plan_groups import plan_group
 from .ranks import LayoutFunction
 
 
@@ -39,12 +39,6 @@ def _groups(plans: Plan) -> list[Index]:
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 
-def _group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
-    if plans.segments:
-        return SegmentGroup(trained_task(task, plans), plans, rows)
-    return PlanGroup(trained_task(task, plans), plans, rows, layout_of)
-
-
 def simulate(
     task: Task,
     plans: Plan,
@@ -55,10 +49,10 @@ def simulate(
     table = plans.table()
     split = _groups(table)
     if len(split) == 1:
-        groups = [_group(task, table, split[0], layout_of)]
+        groups = [plan_group(task, table, split[0], layout_of)]
         step, total = groups[0].step(), at_least_measured(task, groups[0].memory_total())
         return Costs(task, table, tuple(groups), step, total, scalar)
-    groups = [_group(task, table.take(rows), rows, layout_of) for rows in split]
+    groups = [plan_group(task, table.take(rows), rows, layout_of) for rows in split]
     step, total = np.empty(table.rows), np.empty(table.rows)
     for group in groups:
         step[group.rows] = group.step()

@@ -1,13 +1,14 @@
 """Costs of plans of one precision, part by part: lookups in tables by skeleton.
 
-This room and data_parallel are the only ones that decide what overlaps what.
+Plans whose layers differ in their strategy (segments) have their parts from the runs of layers.
+This module and data_parallel are the only ones that decide what overlaps what.
 Arrays are [row] unless a docstring says otherwise.
 """
 
 from __future__ import annotations
 
-from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from . import (
     offload,
     stages,
 )
+from .layer_run_stages import SegmentedStages
 from .optimizer import optimizer_seconds
 from .ranks import LayoutFunction
 from .stages import Stages
@@ -55,6 +57,28 @@ PARTS = ("compute", *COMMUNICATION, *STEP_PARTS)
 """Parts of a step; they add up to step_seconds."""
 
 
+@dataclass(frozen=True, slots=True)
+class SkeletonTables:
+    """What each skeleton costs for every choice that its rows may make besides."""
+
+    sync: Value
+    """Exposed seconds of data-parallel communication [ZeRO stage, overlap_grad_reduce,
+    overlap_param_gather, skeleton]."""
+    sends: Value
+    """Exposed seconds of pipeline sends [overlap_p2p, skeleton]."""
+    update: Value
+    """Seconds of the optimizer [ZeRO or not, skeleton]."""
+    copies: Value | None
+    """Seconds in which only copies of an optimizer on the host run [ZeRO or not, skeleton]; None
+    where nothing is on the host."""
+    fetches: Value | None
+    """Seconds by which weights on the host delay the micro-batches of a step
+    [overlap_grad_reduce, overlap_param_gather, skeleton]; None where none are."""
+    memory: Value
+    """Bytes of the worst rank [ZeRO stage, skeleton]."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlanGroup:
     """Rows of one precision, optimizer and policy, and the tables by skeleton they look up.
 
@@ -66,67 +90,99 @@ class PlanGroup:
     plans: Plan
     rows: Index
     """Where these rows stand in the whole table."""
-    zero: Column
-    """The ZeRO stage that each row has."""
-    optimizer: int
     recipe: Recipe
     policy: SyncPolicy
     """How replicas are kept together."""
-    peak: float
-    """Dense FLOP/s of the GEMM format."""
     stages: Stages
     skeleton: Index
     """The skeleton of each row."""
-    sends: Value
+    tables: SkeletonTables
 
-    def __init__(self, task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> None:
-        self._describe(task, plans, rows)
-        first, self.skeleton = stages.first_of_runs(plans, SKELETON)
-        skeletons = plans if first.size == plans.rows else plans.take(first)
-        s, policy = stages.build_stages(task, self.recipe, skeletons, layout_of), self.policy
-        if policy.shard:
-            s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
-        self.stages, zeros = s, codes_in(self.zero)
-        sync = data_parallel.synchronisation(task, self.recipe, s.weights, policy, zeros)
-        self.sync = data_parallel.sync_seconds(task, sync, s, zeros, policy)
-        if policy.compression:
-            self.sync += self._compression()
-        update = optimizer_seconds(task, self.recipe, self.optimizer, s.weights)
-        if policy.offload_optimizer or policy.offload_parameters:
-            how = (self.recipe, self.optimizer, policy, update)
-            self.update, self.copies = offload.host_update(task, *how, s)
-        else:
-            self.update = update.max(axis=1) * (not through_servers(policy.sync))
-        if policy.offload_parameters:
-            self.fetches = offload.fetch_seconds(task, self.recipe, policy, sync, s)
-        self.worst = memory.worst_bytes(task, self.recipe, self.optimizer, s, zeros, policy)
-        self.sends = self._sends(skeletons)
+    @property
+    def zero(self) -> Column:
+        """The ZeRO stage that each row has."""
+        return data_parallel.zero_in_pipeline(self.plans.zero, self.plans.pp)
 
-    def _describe(self, task: Task, plans: Plan, rows: Index) -> None:
-        self.task, self.plans, self.rows = task, plans, rows
-        self.zero = data_parallel.zero_in_pipeline(plans.zero, plans.pp)
-        self.optimizer = int(plans.optimizer[0])
-        recipe = RECIPES[int(plans.precision[0])]
-        self.recipe = recipe.with_scaled_parameters() if plans.fp8_params[0] else recipe
-        self.policy = policy_of(plans)
-        self.peak = peak_flops(task.cluster.accelerator, self.recipe.linear.peak)
+    @property
+    def optimizer(self) -> int:
+        """Code of the optimizer of all rows."""
+        return int(self.plans.optimizer[0])
 
-    def _sends(self, skeletons: Plan) -> Value:
-        """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""
-        s, overlap = self.stages, np.array([[0.0], [1.0]])
-        sizes = stages.sizes_of(skeletons, s.micro_batches)
-        contention = self.task.software.contention
-        hops = schedules.sends(skeletons.schedule, sizes, overlap, contention, s.slack_sends())
-        out: Value = hops * s.hop_seconds
+    @property
+    def peak(self) -> float:
+        """Dense FLOP/s of the GEMM format."""
+        return peak_flops(self.task.cluster.accelerator, self.recipe.linear.peak)
+
+    def take(self, which: Index, rows: Index) -> Self:
+        """The chosen ones of its rows, which stand at `rows` in another table."""
+        chosen = self.skeleton[which]
+        first, skeleton = first_of_each(chosen)
+        return replace(
+            self,
+            plans=self.plans.take(which),
+            rows=rows,
+            stages=take_last(self.stages, chosen[first]),
+            skeleton=skeleton,
+            tables=take_last(self.tables, chosen[first]),
+        )
+
+    def at_offset(self, start: int) -> Self:
+        """The same rows, standing further down in a longer table."""
+        return replace(self, rows=self.rows + start)
+
+    def step(self) -> Value:
+        """Seconds of one optimizer step.
+
+        m t_max + idle + sends + exposed data communication + optimizer, and copies from the host
+        """
+        s = self.stages
+        run = s.micro_batches * s.slowest_seconds + s.idle_seconds + s.unpaired_a2a_seconds()
+        out: Value = run[self.skeleton]
+        out += self.pipeline_comm()
+        out += self.data_comm()
+        out += self.optimizer_step()
+        if self.tables.copies is not None:
+            out += self.optimizer_copies()
+        if self.tables.fetches is not None:
+            out += self.weight_copies()
         return out
 
-    def _compression(self) -> Value:
-        """Seconds to compress a step's gradients on the slowest rank [skeleton]."""
-        element = gradient_exchange.element_bytes(self.task, self.recipe, self.policy)
-        weights = self.stages.weights
-        parameters = weights.dense + weights.expert
-        work = gradient_exchange.compress_seconds(self.task, element, self.policy, parameters)
-        out: Value = np.asarray(work).max(axis=0)
+    def memory_total(self) -> Value:
+        """Bytes of the worst rank."""
+        out: Value = self.tables.memory[self.zero, self.skeleton]
+        return out
+
+    def data_comm(self) -> Value:
+        """Exposed seconds of data-parallel communication."""
+        p, sync = self.plans, self.tables.sync
+        out: Value = sync[self.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
+        return out
+
+    def pipeline_comm(self) -> Value:
+        """Exposed seconds of sends between stages."""
+        out: Value = self.tables.sends[self.plans.overlap_p2p, self.skeleton]
+        return out
+
+    def optimizer_step(self) -> Value:
+        """Seconds of the optimizer, and of what the host does once a step."""
+        out: Value = self.tables.update[np.minimum(self.zero, 1), self.skeleton]
+        return out + self.task.software.step_seconds
+
+    def optimizer_copies(self) -> Value:
+        """Seconds in which only copies of an optimizer on the host run, once a step."""
+        if self.tables.copies is None:
+            return np.zeros(self.rows.size)
+        out: Value = self.tables.copies[np.minimum(self.zero, 1), self.skeleton]
+        return out
+
+    def weight_copies(self) -> Value:
+        """Seconds by which weights on the host delay the micro-batches of a step."""
+        p = self.plans
+        if self.tables.fetches is None:
+            return np.zeros(self.rows.size)
+        out: Value = self.tables.fetches[
+            p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton
+        ]
         return out
 
     def iteration_terms(self) -> convergence.IterationTerms:
@@ -145,73 +201,6 @@ class PlanGroup:
             return convergence.parallel_sgd(dp, variance, accuracy)
         period, second = gradient_exchange.averaging_period(task, policy, self.plans)
         return convergence.cooperative_sgd(dp, variance, accuracy, period, second)
-
-    def take(self, which: Index, rows: Index) -> PlanGroup:
-        """The chosen ones of its rows, which stand at `rows` in another table."""
-        out = copy(self)
-        chosen = self.skeleton[which]
-        first, out.skeleton = first_of_each(chosen)
-        used = chosen[first]
-        out.plans, out.rows, out.zero = self.plans.take(which), rows, self.zero[which]
-        out.stages = take_last(self.stages, used)
-        for name in ("sync", "update", "copies", "fetches", "worst", "sends"):
-            if hasattr(self, name):
-                setattr(out, name, getattr(self, name)[..., used])
-        return out
-
-    def at_offset(self, start: int) -> PlanGroup:
-        """The same rows, standing further down in a longer table."""
-        out = copy(self)
-        out.rows = self.rows + start
-        return out
-
-    def step(self) -> Value:
-        s = self.stages
-        run = s.micro_batches * s.slowest_seconds + s.idle_seconds + s.unpaired_a2a_seconds()
-        out: Value = run[self.skeleton]
-        out += self.pipeline_comm()
-        out += self.data_comm()
-        out += self.optimizer_step()
-        if hasattr(self, "copies"):
-            out += self.optimizer_copies()
-        if hasattr(self, "fetches"):
-            out += self.weight_copies()
-        return out
-
-    def memory_total(self) -> Value:
-        out: Value = self.worst[self.zero, self.skeleton]
-        return out
-
-    def data_comm(self) -> Value:
-        p = self.plans
-        out: Value = self.sync[
-            self.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton
-        ]
-        return out
-
-    def pipeline_comm(self) -> Value:
-        out: Value = self.sends[self.plans.overlap_p2p, self.skeleton]
-        return out
-
-    def optimizer_step(self) -> Value:
-        """Seconds of the optimizer, and of what the host does once a step."""
-        out: Value = self.update[np.minimum(self.zero, 1), self.skeleton]
-        return out + self.task.software.step_seconds
-
-    def optimizer_copies(self) -> Value:
-        """Seconds in which only copies of an optimizer on the host run, once a step."""
-        if not hasattr(self, "copies"):
-            return np.zeros(self.rows.size)
-        out: Value = self.copies[np.minimum(self.zero, 1), self.skeleton]
-        return out
-
-    def weight_copies(self) -> Value:
-        """Seconds by which weights on the host delay the micro-batches of a step."""
-        p = self.plans
-        if not hasattr(self, "fetches"):
-            return np.zeros(self.rows.size)
-        out: Value = self.fetches[p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
-        return out
 
     @property
     def uses_host(self) -> bool:
@@ -286,77 +275,141 @@ class PlanGroup:
         return out
 
 
+@dataclass(frozen=True, kw_only=True)
+class SegmentGroup(PlanGroup):
+    """Rows with segments: every row is a skeleton of its own."""
+
+    segmented: SegmentedStages
+
+    def take(self, which: Index, rows: Index) -> Self:
+        """The chosen ones of its rows, which stand at `rows` in another table."""
+        used = self.skeleton[which][first_of_each(self.skeleton[which])[0]]
+        segmented = take_last(self.segmented, used)
+        taken = super().take(which, rows)
+        return replace(taken, stages=segmented.stages, segmented=segmented)
+
+    def rank_bytes(self, zero: int) -> dict[str, Value]:
+        """Bytes by memory part [stage, plan]; every shard has its own ZeRO stage, not `zero`."""
+        return segment_bytes(self.task, self.recipe, self.optimizer, self.segmented)
+
+
+def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
+    """The group of a table of plans of one precision, optimizer and policy, which stand at `rows`
+    in the whole table; `layout_of` places the layers of plans without segments."""
+    task, policy = trained_task(task, plans), policy_of(plans)
+    recipe = RECIPES[int(plans.precision[0])]
+    if plans.fp8_params[0]:
+        recipe = recipe.with_scaled_parameters()
+    if plans.segments:
+        return _segment_group(task, plans, rows, recipe, policy)
+    first, skeleton = stages.first_of_runs(plans, SKELETON)
+    skeletons = plans if first.size == plans.rows else plans.take(first)
+    s = stages.build_stages(task, recipe, skeletons, layout_of)
+    if policy.shard:
+        s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
+    optimizer = int(plans.optimizer[0])
+    zeros = codes_in(data_parallel.zero_in_pipeline(plans.zero, plans.pp))
+    collectives = data_parallel.synchronisation(task, recipe, s.weights, policy, zeros)
+    sync = data_parallel.sync_seconds(task, collectives, s, zeros, policy)
+    if policy.compression:
+        element = gradient_exchange.element_bytes(task, recipe, policy)
+        parameters = s.weights.dense + s.weights.expert
+        work = gradient_exchange.compress_seconds(task, element, policy, parameters)
+        sync = sync + np.asarray(work).max(axis=0)
+    update, copies, fetches = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
+    if policy.offload_optimizer or policy.offload_parameters:
+        update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)
+    else:
+        update = update.max(axis=1) * (not through_servers(policy.sync))
+    if policy.offload_parameters:
+        fetches = offload.fetch_seconds(task, recipe, policy, collectives, s)
+    return PlanGroup(
+        task=task,
+        plans=plans,
+        rows=rows,
+        recipe=recipe,
+        policy=policy,
+        stages=s,
+        skeleton=skeleton,
+        tables=SkeletonTables(
+            sync=sync,
+            sends=_send_seconds(task, skeletons, s),
+            update=update,
+            copies=copies,
+            fetches=fetches,
+            memory=memory.worst_bytes(task, recipe, optimizer, s, zeros, policy),
+        ),
+    )
+
+
+def _send_seconds(task: Task, plans: Plan, s: Stages) -> Value:
+    """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""
+    sizes = stages.sizes_of(plans, s.micro_batches)
+    overlapped, contention = np.array([[0.0], [1.0]]), task.software.contention
+    hops = schedules.sends(plans.schedule, sizes, overlapped, contention, s.slack_sends())
+    out: Value = hops * s.hop_seconds
+    return out
+
+
+def _segment_group(
+    task: Task, plans: Plan, rows: Index, recipe: Recipe, policy: SyncPolicy
+) -> SegmentGroup:
+    """The group of plans with segments; its tables are the same for every ZeRO stage of a row,
+    because each shard has its own."""
+    segmented = layer_run_stages.build(task, recipe, plans)
+    s, shards, optimizer = segmented.stages, segmented.shards, int(plans.optimizer[0])
+    collectives = data_parallel.synchronisation(task, recipe, shards)
+    total = segmented.stage_total
+    sync = data_parallel.mixed_seconds(task, collectives, segmented.zero, total, s)
+    whole, sharded = optimizer_seconds(task, recipe, optimizer, shards)
+    update = total(np.where(segmented.zero > 0, sharded, whole)).max(axis=0)
+    parts = segment_bytes(task, recipe, optimizer, segmented)
+    worst = sum(parts.values(), np.zeros(1)).max(axis=0)
+    return SegmentGroup(
+        task=task,
+        plans=plans,
+        rows=rows,
+        recipe=recipe,
+        policy=policy,
+        stages=s,
+        skeleton=np.arange(plans.rows),
+        tables=SkeletonTables(
+            sync=np.broadcast_to(sync, (4, *sync.shape)),
+            sends=_send_seconds(task, plans, s),
+            update=np.broadcast_to(update, (2, *update.shape)),
+            copies=None,
+            fetches=None,
+            memory=np.broadcast_to(worst, (4, *worst.shape)),
+        ),
+        segmented=segmented,
+    )
+
+
 def trained_task(task: Task, plans: Plan) -> Task:
     """The task whose model has the number formats of plans of one group."""
     ends = int(plans.bf16_first_layers[0]), int(plans.bf16_last_layers[0])
     return replace(task, model=task.model.with_wide_ends(*ends)) if any(ends) else task
 
 
-class SegmentGroup(PlanGroup):
-    """Rows with segments: every row is a skeleton of its own."""
-
-    def __init__(self, task: Task, plans: Plan, rows: Index) -> None:
-        self._describe(task, plans, rows)
-        self.skeleton = np.arange(plans.rows)
-        self.segmented = layer_run_stages.build(task, self.recipe, plans)
-        self.stages = self.segmented.stages
-        self.sends = self._sends(plans)
-
-    def take(self, which: Index, rows: Index) -> PlanGroup:
-        """The chosen ones of its rows, which stand at `rows` in another table."""
-        out = copy(self)
-        out.plans, out.rows, out.skeleton = self.plans.take(which), rows, np.arange(which.size)
-        out.zero = self.zero[which]
-        out.segmented = take_last(self.segmented, which)
-        out.stages, out.sends = out.segmented.stages, self.sends[..., which]
-        return out
-
-    def memory_total(self) -> Value:
-        total = sum(self.rank_bytes(0).values(), np.zeros(1))
-        out: Value = total.max(axis=0)
-        return out
-
-    def data_comm(self) -> Value:
-        p, parts = self.plans, self.segmented
-        sync = data_parallel.synchronisation(self.task, self.recipe, parts.shards)
-        seconds = data_parallel.mixed_seconds(
-            self.task, sync, parts.zero, parts.stage_total, self.stages
-        )
-        out: Value = seconds[p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
-        return out
-
-    def optimizer_step(self) -> Value:
-        parts = self.segmented
-        whole, sharded = optimizer_seconds(self.task, self.recipe, self.optimizer, parts.shards)
-        out: Value = parts.stage_total(np.where(parts.zero > 0, sharded, whole)).max(axis=0)
-        return out + self.task.software.step_seconds
-
-    def rank_bytes(self, zero: int) -> dict[str, Value]:
-        """Bytes by memory part [stage, plan]; every shard has its own ZeRO stage, not `zero`."""
-        parts, shards = self.segmented, self.segmented.shards
-        states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
-        bytes_held = dict.fromkeys(memory.PARTS[:3], np.zeros(self.stages.forward.shape))
-        buffers, update, again, whole = np.zeros((4, *self.stages.forward.shape))
-        for level in codes_in(np.maximum(parts.zero, 0).ravel()):
-            mine = parts.zero == level
-            for name, size in memory.state_bytes(states, level, shards).items():
-                bytes_held[name] = bytes_held[name] + parts.stage_total(size * mine)
-            extra = memory.sharding_buffers(self.task, self.recipe, shards, level)
-            buffers = np.maximum(buffers, parts.stage_maximum(extra * mine))
-            update += parts.stage_total(memory.update_bytes(self.task, level, shards) * mine)
-            again += parts.stage_total(memory.sharded_input_growth(self.task, level, shards) * mine)
-            flat = memory.flat_gradients(self.task, level, shards) * mine
-            bytes_held["gradients"] = bytes_held["gradients"] + parts.stage_total(flat)
-            unreduced = memory.unreduced_bytes(self.task, self.recipe, level, shards)
-            whole += parts.stage_total(unreduced * mine)
-        if not memory.separates_moments(self.task):
-            return memory.with_activations(self.task, self.stages, bytes_held, buffers)
-        return memory.peak_moment_bytes(
-            self.task, self.stages, bytes_held, buffers, update, again, whole
-        )
-
-    def worst_memory(self) -> dict[str, Value]:
-        parts = self.rank_bytes(0)
-        worst = sum(parts.values(), np.zeros(1)).argmax(axis=0)
-        every = {**parts, "rank": self.stages.fullest_rank}
-        return {name: part[worst, self.skeleton] for name, part in every.items()}
+def segment_bytes(
+    task: Task, recipe: Recipe, optimizer: int, segmented: SegmentedStages
+) -> dict[str, Value]:
+    """Bytes by memory part [stage, plan] of plans with segments."""
+    s, shards, total = segmented.stages, segmented.shards, segmented.stage_total
+    states = memory.bytes_of_states(task, recipe, optimizer)
+    held = dict.fromkeys(memory.PARTS[:3], np.zeros(s.forward.shape))
+    buffers, update, growth, unreduced = np.zeros((4, *s.forward.shape))
+    for zero in codes_in(np.maximum(segmented.zero, 0).ravel()):
+        mine = segmented.zero == zero
+        for name, size in memory.state_bytes(states, zero, shards).items():
+            held[name] = held[name] + total(size * mine)
+        sharding = memory.sharding_buffers(task, recipe, shards, zero)
+        buffers = np.maximum(buffers, segmented.stage_maximum(sharding * mine))
+        update += total(memory.update_bytes(task, zero, shards) * mine)
+        growth += total(memory.sharded_input_growth(task, zero, shards) * mine)
+        flat = memory.flat_gradients(task, zero, shards)
+        held["gradients"] = held["gradients"] + total(flat * mine)
+        unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
+    if not memory.separates_moments(task):
+        return memory.with_activations(task, s, held, buffers)
+    return memory.peak_moment_bytes(task, s, held, buffers, update, growth, unreduced)

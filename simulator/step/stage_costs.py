@@ -4,8 +4,8 @@
            + max O + tied
 
 m micro-batches; T seconds of a stage's micro-batch, b and f of its passes alone; R, G seconds of
-its reduction and its gather; O of what it does once a step: the step of groups.Group, stage by
-stage, for schedules whose idle time is what the other stages do (1F1B, GPipe).
+its reduction and its gather; O of what it does once a step: PlanGroup.step stage by stage, for
+schedules whose idle time is what the other stages do (1F1B, GPipe).
 Arrays are [stage]: a table of stages is a table of plans with the runs of one stage each.
 """
 
@@ -69,67 +69,51 @@ def stage_costs(
     optimizer and overlaps are those of the first row.
     """
     assert plans.segments
-    recipe = RECIPES[int(plans.precision[0])]
+    recipe, optimizer = RECIPES[int(plans.precision[0])], int(plans.optimizer[0])
     runs = layer_run_stages.Runs(task, recipe, plans, plans.segments, start)
     ranks = layer_run_stages.ranks_of(task, plans, runs, 1)
-    # The floor of a pipeline's launches, which combine adds, is not waited for.
-    forward, both = ranks.costs[Cost.FORWARD, 0].copy(), ranks.costs[Cost.TOTAL, 0].copy()
-    stages = combine_ranks(task, recipe, plans, ranks)
+    # The floor of a pipeline's launches, which combine_ranks adds, is not waited for.
+    forward, both = ranks.costs[Cost.FORWARD, 0], ranks.costs[Cost.TOTAL, 0]
+    s = combine_ranks(task, recipe, plans, ranks)
     received, sent = runs.boundary_bytes()
-    handed = (forward, both - forward, received[0], sent[-1])
-    alone = _Alone(task, recipe, plans, ranks, stages)
-    really = zero_in_pipeline(np.array(zeros), plans.pp[:1]).tolist()
-    return {z: alone.under(has, *handed) for z, has in zip(zeros, really, strict=True)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """A table of stages whose layers are costed."""
-
-    task: Task
-    recipe: Recipe
-    plans: Plan
-    ranks: Ranks
-    stages: Stages
-
-    def under(
-        self, zero: int, forward: Value, backward: Value, received: Value, sent: Value
-    ) -> StageCosts:
-        """Their costs under one ZeRO stage."""
-        task, s = self.task, self.stages
-        sync = data_parallel.synchronisation(task, self.recipe, s.weights)
+    sync = data_parallel.synchronisation(task, recipe, s.weights)
+    update = optimizer_seconds(task, recipe, optimizer, s.weights)
+    reduced, gathered = int(plans.overlap_grad_reduce[0]), int(plans.overlap_param_gather[0])
+    effective = zero_in_pipeline(np.array(zeros), plans.pp[:1]).tolist()
+    out = {}
+    for stated, zero in zip(zeros, effective, strict=True):
         level = np.full(s.forward.shape, zero)
-        shown = data_parallel.mixed_exposed(task, sync, level, lambda parts: parts, s)
-        reduced = int(self.plans.overlap_grad_reduce[0])
-        gathered = int(self.plans.overlap_param_gather[0])
-        optimizer = int(self.plans.optimizer[0])
-        update = optimizer_seconds(task, self.recipe, optimizer, s.weights)
-        held, one = self._bytes(zero, 0.0), self._bytes(zero, 1.0)
-        return StageCosts(
-            seconds=s.slowest_seconds + shown.delays.full_backward[reduced, gathered, 0],
-            forward=forward,
-            backward=backward,
-            reduce_seconds=shown.reduce[reduced, 0],
-            gather_seconds=shown.gather[gathered, 0],
-            optimizer_seconds=update[min(zero, 1), 0]
-            + task.software.step_seconds
-            + s.unpaired_a2a_seconds(),
-            received_bytes=received,
-            sent_bytes=sent,
-            tied_embedding_seconds=s.tied_embedding_seconds,
-            static_bytes=held,
-            micro_batch_bytes=one - held,
+        exposed = data_parallel.mixed_exposed(task, sync, level, lambda parts: parts, s)
+        once = update[min(zero, 1), 0] + task.software.step_seconds + s.unpaired_a2a_seconds()
+        static, with_one = (
+            _rank_bytes(task, recipe, plans, ranks, s, zero, in_flight) for in_flight in (0.0, 1.0)
         )
+        out[stated] = StageCosts(
+            seconds=s.slowest_seconds + exposed.delays.full_backward[reduced, gathered, 0],
+            forward=forward,
+            backward=both - forward,
+            reduce_seconds=exposed.reduce[reduced, 0],
+            gather_seconds=exposed.gather[gathered, 0],
+            optimizer_seconds=once,
+            received_bytes=received[0],
+            sent_bytes=sent[-1],
+            tied_embedding_seconds=s.tied_embedding_seconds,
+            static_bytes=static,
+            micro_batch_bytes=with_one - static,
+        )
+    return out
 
-    def _bytes(self, zero: int, flight: float) -> Value:
-        """Bytes on a rank with so many micro-batches in flight."""
-        task, weights = self.task, self.stages.weights
-        pp = self.plans.pp.astype(float)
-        activations, buffers = bytes_in_flight(task, self.ranks, pp, flight)
-        stages = replace(self.stages, activations=activations, buffers=buffers)
-        states = memory.bytes_of_states(task, self.recipe, int(self.plans.optimizer[0]))
-        held = memory.state_bytes(states, zero, weights)
-        extra = memory.sharding_buffers(task, self.recipe, weights, zero)
-        parts = memory.with_activations(task, stages, held, extra)
-        out: Value = sum(parts.values(), np.zeros(1))[0]
-        return out
+
+def _rank_bytes(
+    task: Task, recipe: Recipe, plans: Plan, ranks: Ranks, s: Stages, zero: int, in_flight: float
+) -> Value:
+    """Bytes on a rank with so many micro-batches in flight [stage]."""
+    pp, optimizer = plans.pp.astype(float), int(plans.optimizer[0])
+    activations, buffers = bytes_in_flight(task, ranks, pp, in_flight)
+    states = memory.bytes_of_states(task, recipe, optimizer)
+    held = memory.state_bytes(states, zero, s.weights)
+    sharding = memory.sharding_buffers(task, recipe, s.weights, zero)
+    alone = replace(s, activations=activations, buffers=buffers)
+    parts = memory.with_activations(task, alone, held, sharding)
+    out: Value = sum(parts.values(), np.zeros(1))[0]
+    return out

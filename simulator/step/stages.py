@@ -7,8 +7,7 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -186,16 +185,11 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
     return np.flatnonzero(new), np.cumsum(new) - 1
 
 
-def micro_batch_groups(plans: Plan) -> Value:
-    """Micro-batches a rank runs through a chunk before the next: pp unless a plan says more."""
-    groups: Value = np.maximum(plans.micro_batch_group, plans.pp).astype(float)
-    return groups
-
-
 def sizes_of(plans: Plan, micro_batches: Value) -> Sizes[Value]:
-    """The sizes of every row's pipeline."""
+    """The sizes of every row's pipeline; a group has pp micro-batches unless a plan says more."""
     pp, virtual = plans.pp.astype(float), plans.virtual_stages.astype(float)
-    return Sizes(pp, virtual, micro_batch_groups(plans), micro_batches)
+    groups = np.maximum(plans.micro_batch_group, plans.pp).astype(float)
+    return Sizes(pp, virtual, groups, micro_batches)
 
 
 def strategies(plans: Plan) -> Strategy:
@@ -221,38 +215,32 @@ def build_stages(
 
 def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
     """The stages of a table of skeletons: the schedule's idle time and what it keeps in flight."""
-    stage, alike = ranks.costs, ranks.ranks_alike
     m = task.global_batch / (plans.dp * plans.micro_batch).astype(float)
     sizes = sizes_of(plans, m)
-    pp = sizes.p
-    launches = _pipeline_launches(task, ranks, pp)
+    ranks = _with_pipeline_launches(task, ranks, sizes.p)
+    stage, schedule = ranks.costs, plans.schedule
     seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
-    rows = np.arange(m.size)
     slow = seconds.argmax(axis=0)
-    slowest = seconds[slow, rows]
-    total = ranks.total_seconds + launches
+    slowest = seconds[slow, np.arange(m.size)]
     forward_before, both_before = ranks.seconds_before
-    flight, fullest = _in_flight(plans, ranks, sizes)
-    activations, buffers = bytes_in_flight(task, ranks, pp, flight)
-    running = (
-        None
-        if ranks.working_set_without_loss is None
-        else buffers - ranks.working_set + ranks.working_set_without_loss
-    )
-    if any_nonzero(schedules.defers(plans.schedule)):
-        activations, fullest = _with_deferred(task, plans, ranks, sizes)
-    usual = _usual_idle(plans, m, slowest, total, ranks.path_seconds)
-    offloads = any_nonzero(plans.offload_activations)
+    flight, fullest = _largest_in_flight(ranks, schedule, sizes)
+    activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)
+    without_loss = None
+    if ranks.working_set_without_loss is not None:
+        without_loss = buffers - ranks.working_set + ranks.working_set_without_loss
+    if any_nonzero(schedules.defers(schedule)):
+        activations, fullest = _deferred_activations(task, ranks, schedule, sizes)
+    offloads, overlaps = any_nonzero(plans.offload_activations), any_nonzero(plans.overlap_ep)
     return Stages(
         micro_batches=m,
-        ranks=pp,
+        ranks=sizes.p,
         virtual_stages=sizes.v,
         weights=ranks.weights,
         part_seconds=stage[SECONDS],
         slowest_seconds=slowest,
-        idle_seconds=_idle(task, plans, sizes, ranks, slow, usual),
+        idle_seconds=_idle_seconds(task, plans, sizes, ranks, slow, slowest),
         hop_seconds=ranks.hop_seconds,
-        tied_embedding_seconds=_tied_seconds(task, recipe, plans, ranks.end_tp),
+        tied_embedding_seconds=_tied_embedding_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
@@ -260,25 +248,45 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         activations=activations,
         host_activations=flight * stage[Cost.HOST_ACTIVATIONS] if offloads else None,
         weight_gradient_inputs=stage[Cost.WEIGHT_GRADIENT_INPUTS],
-        logits=stage[Cost.LOGITS] * schedules.losses_in_flight(plans.schedule, m),
+        logits=stage[Cost.LOGITS] * schedules.losses_in_flight(schedule, m),
         buffers=buffers,
-        buffers_without_loss=running,
+        buffers_without_loss=without_loss,
         communicators=_communicators(plans, ranks),
-        ranks_alike=alike,
+        ranks_alike=ranks.ranks_alike,
         rank=ranks.rank,
         fullest_rank=fullest,
         weight_gradient=weight_gradient(task, stage),
-        schedule=plans.schedule,
-        overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0)
-        if any_nonzero(plans.overlap_ep)
-        else None,
-        a2a_free_share=_free_of_exchanges(stage),
-        reduction_passes=schedules.passes_of_chunks(plans.schedule, sizes),
+        schedule=schedule,
+        overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0) if overlaps else None,
+        a2a_free_share=_a2a_free_share(stage),
+        reduction_passes=schedules.passes_of_chunks(schedule, sizes),
     )
 
 
-def _free_of_exchanges(stage: Value) -> Value | None:
-    """Share of a micro-batch without exchanges of experts, those that hide included."""
+def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
+    """The ranks with what a stack's launch floor of pipelines over several nodes adds to them.
+
+    It is not waited for while the pipeline fills: `seconds_before` stays.
+    """
+    software, cluster = task.software, task.cluster
+    if not software.pipeline_floor or cluster.gpus <= cluster.fast.gpus:
+        return ranks
+    passes = 1 + software.backward_floor_ratio
+    per_layer = passes * software.layer_floor + software.pipeline_floor * (ranks.tp - 1)
+    floor = ranks.costs[Cost.UNITS] * per_layer * (pp > 1)
+    total = ranks.costs[Cost.TOTAL]
+    added: Value = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
+    costs = ranks.costs.copy()
+    costs[Cost.LAUNCH] += added
+    costs[Cost.TOTAL] += added
+    costs[Cost.FORWARD] += added / passes
+    on_all_ranks = (added * ranks.ranks_alike).sum(axis=0)
+    return replace(ranks, costs=costs, total_seconds=ranks.total_seconds + on_all_ranks)
+
+
+def _a2a_free_share(stage: Value) -> Value | None:
+    """Share of a micro-batch without exchanges of experts, those that hide included; None without
+    experts."""
     exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.OVERLAPPED_A2A]
     if not any_nonzero(exchanged):
         return None
@@ -310,86 +318,58 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
     return out
 
 
-def _usual_idle(plans: Plan, m: Value, slowest: Value, total: Value, paths: Value | None) -> Value:
-    """Seconds the slowest rank idles under 1F1B or with looped chunks.
+def _idle_seconds(
+    task: Task, plans: Plan, sizes: Sizes[Value], ranks: Ranks, slow: Index, slowest: Value
+) -> Value:
+    """Seconds that the slowest rank, of class `slow`, idles in a step.
 
-    A chunk of every other rank, their mean, or what the longest path of uneven chunks says.
+    Under 1F1B and with looped chunks a chunk of every other rank, their mean, or what the longest
+    path of uneven chunks takes; else what the closed form of its schedule says.
     """
-    mean: Value = (total - slowest) / plans.virtual_stages
-    if paths is None:
-        return mean
-    groups = m / np.where(
-        schedules.forward_first(plans.schedule), plans.pp, micro_batch_groups(plans)
-    )
-    longest = np.maximum(uneven_chunks.path_seconds(paths, groups) - m * slowest, mean)
-    return np.where(schedules.uneven_paths(plans.schedule), longest, mean)
+    schedule = plans.schedule
+    idle: Value = (ranks.total_seconds - slowest) / plans.virtual_stages
+    if ranks.path_seconds is not None:
+        group = np.where(schedules.forward_first(schedule), sizes.p, sizes.g)
+        longest = uneven_chunks.path_seconds(ranks.path_seconds, sizes.m / group)
+        longest = np.maximum(longest - sizes.m * slowest, idle)
+        idle = np.where(schedules.uneven_paths(schedule), longest, idle)
+    idle = np.where(sizes.p > 1, idle, 0.0)
+    if all_nonzero(schedules.idles_by_chunk(schedule)):
+        return idle
+    passes = rank_passes(task, ranks.costs)
+    return slowest_idle(schedule, sizes, passes, ranks.ranks_alike, slow, idle)
 
 
-def _in_flight(plans: Plan, ranks: Ranks, sizes: Sizes[Value]) -> tuple[Value, Value]:
+def _largest_in_flight(ranks: Ranks, schedule: Column, sizes: Sizes[Value]) -> tuple[Value, Value]:
     """Micro-batches in flight on the rank of each class that keeps most, and that rank
     [class, skeleton]."""
-    if not any_nonzero(schedules.fuller_inside(plans.schedule)):
-        return schedules.in_flight(plans.schedule, sizes, ranks.rank), ranks.rank
-    return _fuller(ranks, lambda rank: schedules.in_flight(plans.schedule, sizes, rank))
-
-
-def _fuller(ranks: Ranks, kept: Callable[[Value], Value]) -> tuple[Value, Value]:
-    """The larger of what the first rank of each class keeps and the one that defers most, and the
-    rank that keeps it [class, skeleton]."""
-    first, last = kept(ranks.rank), kept(ranks.last_rank)
+    first = schedules.in_flight(schedule, sizes, ranks.rank)
+    if not any_nonzero(schedules.fuller_inside(schedule)):
+        return first, ranks.rank
+    last = schedules.in_flight(schedule, sizes, ranks.last_rank)
     return np.maximum(first, last), np.where(last > first, ranks.last_rank, ranks.rank)
 
 
-def _with_deferred(
-    task: Task, plans: Plan, ranks: Ranks, sizes: Sizes[Value]
+def _deferred_activations(
+    task: Task, ranks: Ranks, schedule: Column, sizes: Sizes[Value]
 ) -> tuple[Value, Value]:
     """Bytes of activations at the peak of the worst rank of each class, and that rank
     [class, skeleton], where weight gradients may be deferred."""
-    stage, schedule = ranks.costs, plans.schedule
-    whole = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED_INPUTS] * (sizes.p == 1)
-    passes = rank_passes(task, stage)
+    stage, passes = ranks.costs, rank_passes(task, ranks.costs)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
-    late = schedules.deferred_weight_gradients(
-        schedule, longest, passes.weight_gradient.max(axis=0)
-    )
-
-    def kept(rank: Value) -> Value:
-        return schedules.peak_activations(
-            schedule, sizes, rank, late, whole, stage[Cost.WEIGHT_GRADIENT_INPUTS]
+    weight = passes.weight_gradient.max(axis=0)
+    deferred = schedules.deferred_weight_gradients(schedule, longest, weight)
+    kept = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED_INPUTS] * (sizes.p == 1)
+    first, last = (
+        schedules.peak_activations(
+            schedule, sizes, rank, deferred, kept, stage[Cost.WEIGHT_GRADIENT_INPUTS]
         )
-
-    return _fuller(ranks, kept)
-
-
-def _idle(
-    task: Task, plans: Plan, sizes: Sizes[Value], ranks: Ranks, slow: Index, usual: Value
-) -> Value:
-    """Seconds that the slowest rank idles in a step; `usual` is what 1F1B makes of it."""
-    usual = np.where(sizes.p > 1, usual, 0.0)
-    if all_nonzero(schedules.idles_by_chunk(plans.schedule)):
-        return usual
-    passes = rank_passes(task, ranks.costs)
-    return slowest_idle(plans.schedule, sizes, passes, ranks.ranks_alike, slow, usual)
+        for rank in (ranks.rank, ranks.last_rank)
+    )
+    return np.maximum(first, last), np.where(last > first, ranks.last_rank, ranks.rank)
 
 
-def _pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Value | float:
-    """Seconds that a stack's launch floor of pipelines over several nodes adds to a micro-batch
-    on all ranks [skeleton]; the costs of the ranks take them in."""
-    software, cluster, stage = task.software, task.cluster, ranks.costs
-    if not software.pipeline_floor or cluster.gpus <= cluster.fast.gpus:
-        return 0.0
-    passes = 1 + software.backward_floor_ratio
-    per_layer = passes * software.layer_floor + software.pipeline_floor * (ranks.tp - 1)
-    floor = stage[Cost.UNITS] * per_layer * (pp > 1)
-    total = stage[Cost.TOTAL]
-    added: Value = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
-    stage[Cost.LAUNCH] += added
-    stage[Cost.TOTAL] += added
-    stage[Cost.FORWARD] += added / passes
-    return np.asarray((added * ranks.ranks_alike).sum(axis=0))
-
-
-def _tied_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
+def _tied_embedding_seconds(task: Task, recipe: Recipe, plans: Plan, tp: Value) -> Value:
     """Seconds in which first and last rank add up the gradient of an embedding they share."""
     if task.adapters or not (task.model.tied or task.model.mtp_layers):
         return np.zeros(plans.rows)

@@ -228,7 +228,7 @@ def test_everything_on_the_host_is_18_bytes_a_parameter():
     assert costs.node_bytes == pytest.approx(18 * PARAMETERS)
     gradients = 4 * PARAMETERS / 8 / 8e9
     assert gradients < costs.seconds["optimizer"]
-    assert costs.groups[0].copies[1, 0] == 0
+    assert costs.groups[0].tables.copies[1, 0] == 0
 
 
 # Drives: read at 8 GB/s a node, written at 4

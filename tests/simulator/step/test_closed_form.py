@@ -125,7 +125,9 @@ def test_chunks_are_reduced_while_others_run(
     asked = replace(asked, software=stack)
     how = {"tp": 8, "pp": 8, "virtual_stages": chunks, "schedule": schedule, "overlap_p2p": 0}
     group = evaluate(asked, Plan(**how, zero=0)).groups[0]
-    alone, overlapped = (group.sync[0, :, 0, 0] - group.stages.tied_embedding_seconds).tolist()
+    alone, overlapped = (
+        group.tables.sync[0, :, 0, 0] - group.stages.tied_embedding_seconds
+    ).tolist()
     turn = micro_batches if schedule == "breadth-first" else 8
     backward = float(group.stages.backward[0, 0])
     shown = reduced_in_turn(alone, backward, chunks, turn)
