@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.calibration.fit.links import fast_subjects
 from plan3d.simulator.calibration.fit.robust import unseen_seconds
-from plan3d.simulator.calibration.fit.subjects_collective import fast_subjects
 from plan3d.simulator.calibration.readers.measurements import Measurements
 from plan3d.simulator.hardware import gemm_tables
 from plan3d.simulator.hardware.accelerator import Accelerator

@@ -215,7 +215,7 @@ def _timed_step(args: argparse.Namespace, measurements: Measurements) -> TimedSt
     if args.model is None or args.plan is None:
         raise InputError("a measured step needs both --model and --plan")
     from plan3d.simulator.calibration.fit.build import TimedStep
-    from plan3d.simulator.calibration.fit.step_scale import step_seconds
+    from plan3d.simulator.calibration.fit.whole_steps import step_seconds
 
     from ..arguments import plan_arguments, task_arguments
 
@@ -251,7 +251,7 @@ def _show(args: argparse.Namespace) -> int:
     for note in remarks(table):
         warn(note, args.quiet)
     if args.plot is not None:
-        from plan3d.simulator.calibration.fit.plots import image
+        from plan3d.simulator.calibration.fit.view import image
 
         write_whole(args.plot, "--plot", image(fits, kind))
     if args.csv is not None:

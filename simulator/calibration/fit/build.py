@@ -14,7 +14,6 @@ from ...hardware import layer_tables
 from ...hardware.cluster import Cluster
 from ...plan.plan import Plan
 from ...task import Task
-from . import step_scale
 from .fit import Calibration, table_error, table_serves
 from .layer_times import LayerTimes, check_generalises
 from .profile_text import (
@@ -28,6 +27,7 @@ from .profile_text import (
     table_paths,
     table_text,
 )
+from .whole_steps import scale_remark, sustained_scale
 
 Answer = TypeVar("Answer")
 
@@ -87,7 +87,7 @@ def build(
         scale = _on_draft(base, changes, tables, partial(_scale, step))
         changes, scaled = _with_scale(base, changes, scale, step, out.stem, date)
         tables = {**tables, **scaled}
-        notes += [said] if (said := step_scale.remark(scale)) else []
+        notes += [said] if (said := scale_remark(scale)) else []
     return Result(
         profile=profile_text(base, changes, out),
         tables={**copied_tables(base, changes, out), **tables},
@@ -191,7 +191,7 @@ def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[s
 
 def _scale(step: TimedStep, profile: Path) -> float:
     """The sustained share of the step on a profile without it."""
-    return step_scale.sustained_scale(step.task(profile), step.plan, step.seconds)
+    return sustained_scale(step.task(profile), step.plan, step.seconds)
 
 
 def _scaled_tables(

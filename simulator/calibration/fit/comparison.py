@@ -23,12 +23,17 @@ from ...hardware.profile_file import read_profile
 from ...hardware.software_stack import DEFAULT_SOFTWARE, Software, software_profile
 from ...operators.kernel_times import gradient_rates
 from ..readers.measurements import Measurements, usable
-from .fit import kernel_subjects, key_of, tabled_seconds
+from .fit import key_of, tabled_seconds
 from .layer_times import both_passes, modelled_layers, table_sizes, whole_rows
+from .links import fast_subjects, network_subjects
 from .robust import Constant, Fit, Subject, errors, folds_of, groups_of
-from .subjects_collective import fast_subjects, network_subjects
-from .subjects_host import host_subjects
-from .subjects_training import SECTION, launches, training_subjects
+from .subjects import (
+    TRAINING_SECTION,
+    host_subjects,
+    kernel_subjects,
+    launches,
+    training_subjects,
+)
 from .whole_steps import STACK, predicted_steps
 
 STEP_TITLES = {
@@ -136,7 +141,7 @@ def _given(
     shapes = groups_of(measured)
     return Subject(
         name=name,
-        section=SECTION,
+        section=TRAINING_SECTION,
         priors=(),
         predict=lambda constants: predicted,
         seconds=measured,
@@ -150,7 +155,7 @@ def _given(
 
 
 def _as_is(subject: Subject, numbers: Mapping[str, float], unstated: Mapping[str, float]) -> Fit:
-    known = dict(unstated) if subject.section == SECTION else {}
+    known = dict(unstated) if subject.section == TRAINING_SECTION else {}
     known |= {
         prior.name: numbers[key_of(subject, prior.name)]
         for prior in subject.priors

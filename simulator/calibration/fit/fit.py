@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,19 +15,23 @@ from ...hardware import gemm_tables
 from ...hardware.accelerator import Accelerator, GemmTime
 from ...hardware.cluster import Cluster, CollectiveTime
 from ...hardware.precision.number_formats import FORMATS
+from ...hardware.profile_file import profile_names
 from ...hardware.profile_schema import QUANTITIES
 from ...hardware.software_stack import DEFAULT_SOFTWARE
 from ...operators import kernel_times
 from ...runs.published_runs import PublishedRun
 from ..readers.measurements import Measurements, usable
-from . import layer_times, measured_gpu
+from . import layer_times
 from .layer_times import Compare
+from .links import fast_subjects, fit_links, followers, network_subjects
 from .robust import Constant, Fit, Subject, errors, fit_subject
-from .subjects import attention_subjects, gemm_subjects, memory_subjects
-from .subjects_collective import fast_subjects, network_subjects
-from .subjects_host import host_subjects
-from .subjects_link import fit_links, followers
-from .subjects_training import SECTION, layer_floor, training_subjects
+from .subjects import (
+    TRAINING_SECTION,
+    host_subjects,
+    kernel_subjects,
+    layer_floor,
+    training_subjects,
+)
 
 UNUSED = {
     "products beside collectives (what overlap costs is a stack's number)": ("contention", ""),
@@ -37,6 +42,18 @@ UNUSED = {
 }
 """Rows that nothing in the cost model could use: suite, and how their op ends."""
 _STEPS = "training steps are not fitted: calibrate show compares them"
+
+
+_CHIP = re.compile(r"\b(RTX(?: PRO)?(?: A)?|GB|GH|MI|[ABHLTV]) ?(\d+[A-Z]?)\b")
+
+RELATED_CHIPS = (
+    {"A100", "A800"},
+    {"H100", "H200", "H800", "H20", "GH200"},
+    {"B200", "GB200", "B300", "GB300"},
+    {"MI300X", "MI325X"},
+    {"MI350X", "MI355X"},
+)
+"""Chips of one die, with other memory or links: rows of one may be fitted onto another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +87,7 @@ def fit(
     """
     table, apart = _alone_and_warm(usable(table, gpu))
     machine = Cluster.profile(base, nodes=1)
-    measured_gpu.check(table.gpus(), base, machine)
+    _check_gpu(table.gpus(), base, machine)
     cluster, linked = fit_links(table, machine, links)
     fits, notes = _fits(table, cluster)
     fits = [*linked, *fits]
@@ -88,7 +105,7 @@ def fit(
         for key in [key_of(one.subject, name)]
         if key in QUANTITIES
     }
-    numbers |= {f"{SECTION}.{name}": constant for name, constant in floor.items()}
+    numbers |= {f"{TRAINING_SECTION}.{name}": constant for name, constant in floor.items()}
     return Calibration(
         fits=tuple(fits),
         numbers=numbers,
@@ -97,6 +114,33 @@ def fit(
         gpu=", ".join(table.gpus()),
         layers=layers,
     )
+
+
+def chip_of(name: str) -> str:
+    """'H100' of 'NVIDIA H100 80GB HBM3' and of 'H100-80GB-SXM5'; '' of a name that has none."""
+    found = _CHIP.search(re.sub(r"[\s_-]+", " ", name.upper()))
+    return "".join(found.groups()).replace(" ", "") if found else ""
+
+
+def _check_gpu(gpus: tuple[str, ...], base: str, machine: Cluster) -> None:
+    """CalibrationError where rows name a GPU that has a profile of its own, and the base is of an
+    unrelated one; a GPU that no profile is of may have any base."""
+    own = chip_of(machine.accelerator.name)
+    for gpu in gpus:
+        measured = chip_of(gpu)
+        alike = any({measured, own} <= chips for chips in RELATED_CHIPS)
+        if not measured or not own or measured == own or alike:
+            continue
+        of = [
+            name
+            for name in profile_names()
+            if chip_of(Cluster.profile(name, nodes=1).accelerator.name) == measured
+        ]
+        if of:
+            raise CalibrationError(
+                f"the rows were measured on {gpu}, and --base {base} is of {own}: give --base "
+                f"{' or '.join(of)}"
+            )
 
 
 def _alone_and_warm(table: Measurements) -> tuple[Measurements, list[str]]:
@@ -170,13 +214,6 @@ def table_serves(fit: Fit, accelerator: Accelerator) -> bool:
     """Whether the accelerator's table predicts the rows as well as the fitted constants do."""
     found = table_error(fit, accelerator)
     return found is not None and found <= (fit.held_out or fit.in_sample).median
-
-
-def kernel_subjects(table: Measurements, cluster: Cluster) -> Iterator[Subject]:
-    """Subjects of single kernels."""
-    yield from gemm_subjects(table, cluster.accelerator)
-    yield from attention_subjects(table, cluster.accelerator)
-    yield from memory_subjects(table, cluster.accelerator)
 
 
 def _try(subject: Subject, fits: list[Fit], notes: list[str]) -> None:

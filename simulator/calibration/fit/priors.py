@@ -125,6 +125,16 @@ TRAINING = {
 """Rates over forward GEMMs: 1.00 and 0.951 on A100 and B200 (SimuMax); long loops: two stacks'
 tables on H200 and published steps; streaming: STREAM triad; the others are the defaults of the
 cost model, with wide spreads."""
+
+
+def bandwidth(name: str, base: float) -> Prior:
+    """The bandwidth of a link around that of the base, which may be another machine's."""
+    return _prior(name, base, 1.0, base / 100.0, base * 100.0)
+
+
+COPY_LATENCY = _prior("latency", 10 * US, 1.0, 0.1 * US, 1e-2)
+"""Of one copy to or from the host (CUDA's bandwidthTest: a few microseconds); no number of a
+profile."""
 PASS_LATENCY = _prior("latency", 10 * US, 1.5, 0.1 * US, 1e-2)
 """Of one long pass; no field of a profile."""
 

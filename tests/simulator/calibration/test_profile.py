@@ -14,10 +14,10 @@ from plan3d.simulator.base.errors import CalibrationError
 from plan3d.simulator.calibration.fit.build import TimedStep, build
 from plan3d.simulator.calibration.fit.comparison import compare
 from plan3d.simulator.calibration.fit.fit import Calibration, fit
-from plan3d.simulator.calibration.fit.plots import figure, image
 from plan3d.simulator.calibration.fit.profile_text import Changes, base_tree, emit, profile_text
 from plan3d.simulator.calibration.fit.robust import Constant
-from plan3d.simulator.calibration.fit.step_scale import remark, step_seconds, sustained_scale
+from plan3d.simulator.calibration.fit.view import figure, image
+from plan3d.simulator.calibration.fit.whole_steps import scale_remark, step_seconds, sustained_scale
 from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows, read_csv
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.profile_file import profile_names, read_profile
@@ -136,7 +136,7 @@ def test_a_step_fits_one_scale(share, tmp_path):
         "mine-gemm-16bit.csv",
         "mine.toml",
     ]
-    assert bool(remark(share)) == (share > 1.05)
+    assert bool(scale_remark(share)) == (share > 1.05)
 
 
 def test_a_scaled_profile_is_a_base_elsewhere(tmp_path):
