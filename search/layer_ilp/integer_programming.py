@@ -93,7 +93,7 @@ class LayerSearch:
             if seen.options.deadline.passed:
                 self.closed = 0.0  # nothing is known of the others
                 break
-            bound = pipeline.least.step * (1 - ROUNDING)
+            bound = pipeline.least_seconds.step * (1 - ROUNDING)
             self.waiting.append(_Open(bound, len(self.waiting), pipeline))
         self.pipelines = len(self.waiting)
         heapq.heapify(self.waiting)
@@ -160,7 +160,7 @@ class LayerSearch:
         """The program of a pipeline, made when it is first visited."""
         if item.program is None or item.step is None:
             options, known = self.seen.options, np.isfinite(self.least)
-            longest = item.pipeline.least.longest_stage(self.least)
+            longest = item.pipeline.least_seconds.longest_stage(self.least)
             program = LayerProgram(item.pipeline, options.limit, options.deadline, longest)
             step = StepProgram(program, self.least if known else UNKNOWN * item.bound)
             self._hint(program)

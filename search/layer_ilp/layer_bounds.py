@@ -52,7 +52,7 @@ class CollectiveBounds:
     def by_layer(self) -> data_parallel.Synchronisation:
         """Seconds of the collectives of one layer at a time [cut, s, k]."""
         t = self.layers
-        return data_parallel.synchronisation(t.task, t.recipe, t.single)
+        return data_parallel.synchronisation(t.task, t.recipe, t.layer_weights)
 
     @property
     def gathers(self) -> Value:
@@ -70,7 +70,7 @@ class CollectiveBounds:
     def whole(self) -> Chords:
         """All weights of a stage at once: the time is concave in the size, so that it lies above
         its chord from the smallest layer to the whole model."""
-        dense, expert = self.layers.single.dense, self.layers.single.expert
+        dense, expert = self.layers.layer_weights.dense, self.layers.layer_weights.expert
         start, slope = self._chord(dense, 0)
         if not expert[:, self.counts > 0].any():
             return Chords(start, slope, np.zeros_like(slope))
@@ -80,7 +80,7 @@ class CollectiveBounds:
     def bucket(self) -> Value:
         """Parameters of a bucket of gradients [s, 1]."""
         t = self.layers
-        return gradient_exchange.bucket_size(t.task, t.single.data_group.ranks)
+        return gradient_exchange.bucket_size(t.task, t.layer_weights.data_group.ranks)
 
     @cached_property
     def in_buckets(self) -> Chords:
@@ -94,7 +94,7 @@ class CollectiveBounds:
         """Seconds, at least, of the last bucket of a stage: of equal buckets of at most b
         parameters each has x b / (x + b) or more where x are moved, a layer's or more."""
         bucket = self.bucket
-        least = self.layers.single.dense[:, self.counts > 0].min(axis=1, keepdims=True)
+        least = self.layers.layer_weights.dense[:, self.counts > 0].min(axis=1, keepdims=True)
         out: Value = self._timed(least * bucket / (least + bucket), 0)[..., 0]
         return out
 

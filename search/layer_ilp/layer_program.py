@@ -192,7 +192,7 @@ class LayerProgram:
 
     def _cut(self, found: Intervals, stage: Stage) -> Any:
         """Layers up to the end of a stage."""
-        ends = found.end[(found.first <= stage.number) & (stage.number <= found.last)]
+        ends = found.end[(found.first_stage <= stage.number) & (stage.number <= found.last_stage)]
         if not ends.size:
             self.model.add_bool_or([])
             ends = np.zeros(1, np.int64)
@@ -213,8 +213,8 @@ class LayerProgram:
         several, flight = p.pp > 1, float(p.in_flight[stage.number])
         held = Sum(KIB)
         stage.over_layers(held, flight * self.kept + self.table.costs[Cost.LOGITS])
-        stage.over_shards(held, self.table.held)
-        held.add_constant(several * software.boundary_buffers * self.table.boundary * flight)
+        stage.over_shards(held, self.table.state_bytes)
+        held.add_constant(several * software.boundary_buffers * self.table.boundary_bytes * flight)
         held.add(KIB, self._largest_working(stage))
         held.add(KIB, self._largest_sharding(stage))
         group = software.communicator_bytes / (1 + software.allocator_slack)
@@ -225,7 +225,7 @@ class LayerProgram:
 
     def _largest_working(self, stage: Stage) -> Any:
         """KiB that a stage keeps once for its largest layer."""
-        out, working = self.model.new_int_var(0, MOST, "working"), self.table.working
+        out, working = self.model.new_int_var(0, MOST, "working"), self.table.working_bytes
         own: dict[tuple[int, int, int], list[Any]] = {}
         for s, r, _, k, n in stage.layers:
             own.setdefault((s, r, k), []).append(n)
@@ -243,7 +243,7 @@ class LayerProgram:
         """KiB of buffers that ZeRO 2 and 3 keep once."""
         out = self.model.new_int_var(0, MOST, "buffers")
         for (s, z), used in stage.used.items():
-            least = self.table.sharding[z, s, self.kinds].min()
+            least = self.table.sharding_bytes[z, s, self.kinds].min()
             self.model.add(out >= floor(least / KIB) * used)
         return out
 
@@ -328,7 +328,7 @@ def _strategy(pipeline: Pipeline, s: int, r: int, z: int) -> Run:
 def counts_of(pipeline: Pipeline, plan: Plan) -> Counts:
     """The solution that stands for a plan of the pipeline."""
     assert plan.segments
-    has = {stated: zero for zero, stated in pipeline.stated.items()}
+    has = {stated: zero for zero, stated in pipeline.stated_zero.items()}
     layers, counts = iter(pipeline.task.model.order), Counter[tuple[int, int, int, int, int]]()
     for stage, runs in enumerate(plan.segments.stages()):
         for run in runs:

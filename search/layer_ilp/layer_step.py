@@ -45,7 +45,7 @@ class StepProgram:
         """Seconds of a pass (whether backward) of all stages before one."""
         total = [self._stage(stage) for stage in program.stages]
         again = (program.pipeline.micro_batches - 1) * self.slowest
-        fixed = self.units.down(program.pipeline.least.sends + self.software.step_seconds)
+        fixed = self.units.down(program.pipeline.least_seconds.sends + self.software.step_seconds)
         self.objective = again + sum(total) + sum(self.late.values()) + fixed
         program.model.minimize(self.objective)
 
@@ -65,7 +65,7 @@ class StepProgram:
         self.program.model.add(self.slowest >= seconds)
         self._no_faster(stage, seconds)
         update = self._sum()
-        stage.over_shards(update, self.table.update)
+        stage.over_shards(update, self.table.optimizer_seconds)
         self._at_least(self.late["update"], [update])
         reduce = {0: REDUCE, 1: SCATTER}
         self._exposed("reduce", stage, reduce, bool(shared["overlap_grad_reduce"]))
@@ -95,7 +95,9 @@ class StepProgram:
         rounded down."""
         p, (kind,) = self.pipeline, self.program.kinds
         s, r, z = np.nonzero(p.legal)
-        size = p.in_flight[stage] * self.program.kept[s, r, kind] + self.table.held[z, s, kind]
+        size = (
+            p.in_flight[stage] * self.program.kept[s, r, kind] + self.table.state_bytes[z, s, kind]
+        )
         time = np.floor(self.table.costs[Cost.TOTAL, s, r, kind] / self.units.size)
         most, room = p.task.model.layers - p.pp + 1, self.program.room * (1 + ROUNDING)
         return fastest(time, size, most, room, self.program.deadline)
@@ -147,8 +149,8 @@ class StepProgram:
         self, stage: Stage, operation: dict[int, int], chords: Chords, scale: float = 1.0
     ) -> Sum:
         """Seconds, at least, of moving the weights of a stage once, by ZeRO stage."""
-        single, out = self.table.single, self._sum()
-        costs = np.zeros_like(self.table.held)
+        single, out = self.table.layer_weights, self._sum()
+        costs = np.zeros_like(self.table.state_bytes)
         for zero, op in operation.items():
             costs[zero] = chords.dense[op, :, None] * single.dense
             costs[zero] += chords.expert[op, :, None] * single.expert
@@ -218,7 +220,7 @@ class StepProgram:
 
     def _by_layer(self, stage: Stage, gathers: float, scatters: float, scale: float = 1.0) -> Sum:
         """Seconds, at least, of moving the layers that ZeRO 3 shards one by one so many times."""
-        out, costs = self._sum(), np.zeros_like(self.table.held)
+        out, costs = self._sum(), np.zeros_like(self.table.state_bytes)
         costs[3] = gathers * self.moves.gathers + scatters * self.moves.scatters
         stage.over_shards(out, scale * costs)
         return out

@@ -42,9 +42,9 @@ from ..stages.stage_space import (
 from .stage_search import StageSearch
 
 NAME = "dynamic-programming"
-OF_STAGES = tuple(schedule.name for schedule in SCHEDULES.rows if schedule.of_stages)
+STAGE_SCHEDULES = tuple(schedule.name for schedule in SCHEDULES.rows if schedule.of_stages)
 """Those whose idle time is what the other stages do."""
-AGAIN = 1e-6
+UNIFORM_MARGIN = 1e-6
 """Relative margin to the best uniform plan, so that the search finds that plan if it is best."""
 
 
@@ -81,7 +81,7 @@ def solve(
 
     An interrupt or the deadline leaves the best so far.
     """
-    incumbent = uniform.least_step * (1 + AGAIN)
+    incumbent = uniform.least_step * (1 + UNIFORM_MARGIN)
     search = StageSearch(options.limit, incumbent, options.deadline, options.progress)
     answer = Answer(uniform, search, uniform.whole_stages.interrupted)
     try:
@@ -103,8 +103,8 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
     """
     if options.budget is not None:
         raise InputError(f"{NAME} does not count plans: give --time-limit, not --budget")
-    stages = stage_space(space, NAME, options.objective, OF_STAGES)
-    found = shapes(space.task, space.axes, NAME, OF_STAGES)
+    stages = stage_space(space, NAME, options.objective, STAGE_SCHEDULES)
+    found = shapes(space.task, space.axes, NAME, STAGE_SCHEDULES)
     for name in SINGLE_VALUE_FIELDS:
         if len(stages.axes[name]) > 1:
             raise InputError(f"{NAME} takes one value of {name}, not several")
@@ -118,7 +118,11 @@ def search(space: Space, options: SearchOptions, unequal: bool = False) -> Searc
         answer.uniform.whole_stages,
         backend=NAME,
         objective=options.objective,
-        counts=Counts(answer.search.stages, len(plans), len(costs) if costs is not None else 0),
+        counts=Counts(
+            candidates=answer.search.stages_costed,
+            evaluated=len(plans),
+            feasible=len(costs) if costs is not None else 0,
+        ),
         seconds_searching=time.perf_counter() - began,
         complete=answer.complete,
         interrupted=answer.interrupted,

@@ -105,11 +105,11 @@ def extend(
     t, b, f, reduce, gather, optimizer = entries.costs[:, entry]
     rho, gamma, omega = labels.tails[:, owner]
     is_last = labels.start[owner] == layers
-    hop = hops[entries.sent[entry], labels.boundary[owner]]
+    hop = hops[entries.output_boundary[entry], labels.boundary[owner]]
     return Labels(
         start=entries.start[entry],
         gpus=labels.gpus[owner] + entries.gpus[entry],
-        boundary=entries.received[entry],
+        boundary=entries.input_boundary[entry],
         last_tp=np.where(is_last, entries.tp[entry], labels.last_tp[owner]),
         total=labels.total[owner] + (t + hop),
         tails=np.stack(
@@ -152,7 +152,7 @@ Join = Callable[[Value, Value], Value]
 def slowest_stage(table: StageTable, deadline: Deadline) -> float:
     """Seconds that the slowest stage of every plan needs at least; infinity if there is none."""
     costs = [entries.costs[:1] for entries in table.entries]
-    least = _before(table, table.entries, costs, np.maximum, deadline)[-1]
+    least = _prefix_costs(table, table.entries, costs, np.maximum, deadline)[-1]
     return float(least[0, -1, table.gpus])
 
 
@@ -170,26 +170,26 @@ class StageBounds:
     where the sums run over the first stages.
     """
 
-    before: list[Value]
+    prefix_costs: list[Value]
     hop: float
     """Seconds of the sends between two stages, at least."""
 
     @classmethod
     def of(cls, table: StageTable, entries: list[Entries], deadline: Deadline) -> StageBounds:
         """The bounds of a pipeline whose stages are these entries. Raises TimeIsUp."""
-        costs = [_five(own, i == 0) for i, own in enumerate(entries)]
+        costs = [_bound_terms(own, i == 0) for i, own in enumerate(entries)]
         hop = float(table.hops[:-1, :-1].min())
-        return cls(_before(table, entries, costs, np.add, deadline), hop)
+        return cls(_prefix_costs(table, entries, costs, np.add, deadline), hop)
 
-    def whole(self, table: StageTable) -> float:
+    def least_rest(self, table: StageTable) -> float:
         """Seconds that sum T, the sends and what comes after them cost at least."""
-        own = self.before[-1][0, -1, table.gpus]
-        return float(own + (len(self.before) - 2) * self.hop)
+        own = self.prefix_costs[-1][0, -1, table.gpus]
+        return float(own + (len(self.prefix_costs) - 2) * self.hop)
 
-    def through(self, labels: Labels, stages: int, gpus: int) -> Value:
+    def least_totals(self, labels: Labels, stages: int, gpus: int) -> Value:
         """The same for plans that end with a label, with so many stages before it."""
         rest = gpus - labels.gpus
-        own = self.before[stages][:, labels.start, np.maximum(rest, 0)]
+        own = self.prefix_costs[stages][:, labels.start, np.maximum(rest, 0)]
         rho, gamma, omega = labels.tails
         ends = np.stack([own[0], own[1] + omega, own[2] + rho, own[3] + gamma])
         every = np.maximum(ends.max(axis=0), own[4] + rho + gamma)
@@ -197,7 +197,7 @@ class StageBounds:
         return out
 
 
-def _five(entries: Entries, first: bool) -> Value:
+def _bound_terms(entries: Entries, first: bool) -> Value:
     """What an entry adds to the five bounds [5, entry]."""
     t, b, f, reduce, gather, optimizer = entries.costs
     alone = [t, t, t - b, t - f, t - b - f]
@@ -208,7 +208,7 @@ def _five(entries: Entries, first: bool) -> Value:
     return np.stack([time + end for time, end in zip(alone, ends, strict=True)])
 
 
-def _before(
+def _prefix_costs(
     table: StageTable, entries: list[Entries], costs: list[Value], join: Join, deadline: Deadline
 ) -> list[Value]:
     """Least cost of the first i stages, joined stage by stage [i] of [bound, e, g]."""
@@ -218,11 +218,11 @@ def _before(
     out = [so_far]
     for own, cost in zip(entries, costs, strict=True):
         deadline.check()
-        out.append(_longer(out[-1], own, cost, join))
+        out.append(_with_one_more_stage(out[-1], own, cost, join))
     return out
 
 
-def _longer(so_far: Value, entries: Entries, costs: Value, join: Join) -> Value:
+def _with_one_more_stage(so_far: Value, entries: Entries, costs: Value, join: Join) -> Value:
     """One stage more."""
     out = np.full_like(so_far, np.inf)
     for gpus in np.unique(entries.gpus).tolist():
@@ -243,12 +243,12 @@ BLOCK = 2**18
 """Labels that are made at once, before bounds drop most of them."""
 
 
-class Found(NamedTuple):
+class StageChoice(NamedTuple):
     """The stages of a plan."""
 
-    rest: float
+    rest_seconds: float
     """Seconds of its step beside m - 1 micro-batches of the slowest stage."""
-    slowest: float
+    slowest_seconds: float
     start: list[int]
     """First layer of each stage."""
     candidate: list[int]
@@ -281,21 +281,21 @@ class LabelPass:
             self._run()
 
     @property
-    def kept(self) -> int:
+    def label_count(self) -> int:
         """Labels that were kept on the way."""
         return sum(labels.start.size for labels in self.trail)
 
     def _run(self) -> None:
         labels = empty_label(self.layers, self.table.hops.shape[0] - 1)
         for stage in reversed(range(len(self.entries))):
-            labels = Labels.concat([*self._before(labels, stage)])
+            labels = Labels.concat([*self._extensions(labels, stage)])
             if stage:
                 labels = prune_dominated(labels, self.tied, self.by_chain, self.deadline)
             self.trail.append(labels)
             if not labels.start.size:
                 break
 
-    def _before(self, labels: Labels, stage: int) -> Iterator[Labels]:
+    def _extensions(self, labels: Labels, stage: int) -> Iterator[Labels]:
         """Labels with one stage more that may still become a plan, in blocks."""
         m, own = self.table.pipeline.micro_batches, self.entries[stage]
         runs = m, min(len(self.entries) - 1 - stage, m - 1)
@@ -304,9 +304,9 @@ class LabelPass:
             self.deadline.check()
             block = labels.take(slice(start, stop))
             new = extend(block, own, self.table.hops, self.layers, runs, start)
-            yield new.take(self.bounds.through(new, stage, self.table.gpus) < self.budget)
+            yield new.take(self.bounds.least_totals(new, stage, self.table.gpus) < self.budget)
 
-    def found(self) -> Found | None:
+    def best_choice(self) -> StageChoice | None:
         """The plan of the best label of the first stage; None when every plan's rest is at least
         the budget."""
         if len(self.trail) < len(self.entries):
@@ -320,9 +320,9 @@ class LabelPass:
         if not np.isfinite(wanted.min(initial=np.inf)):
             return None
         at = int(wanted.argmin())
-        return self._traced(at, float(rest[at]))
+        return self._trace_back(at, float(rest[at]))
 
-    def _traced(self, at: int, rest: float) -> Found:
+    def _trace_back(self, at: int, rest: float) -> StageChoice:
         """The plan of one label of the first stage."""
         slowest = 0.0
         start, candidate = [], []
@@ -332,4 +332,4 @@ class LabelPass:
             candidate.append(int(own.candidate[entry]))
             slowest = max(slowest, float(own.costs[0, entry]))
             at = int(labels.parent[at])
-        return Found(rest, slowest, start, candidate)
+        return StageChoice(rest, slowest, start, candidate)

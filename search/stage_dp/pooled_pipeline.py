@@ -50,7 +50,7 @@ class PooledPipeline(Pipeline):
         return cls(**own, pools=pools, counts=counts, swapped=swapped)
 
     @cached_property
-    def least(self) -> LeastSeconds:
+    def least_seconds(self) -> LeastSeconds:
         """Layers each where they are fastest.
 
         With layers x_ik of kind k in pool i, of s_ik seconds, and any weight w > 0, no plan's
@@ -60,14 +60,14 @@ class PooledPipeline(Pipeline):
 
         as p_i of the slowest is at least sum_k x_ik s_ik; w is the ratio of the pools' seconds.
         """
-        each = [pool.layers.fastest.min(axis=0) for pool in self.pools]
+        each = [pool.layers.least_seconds.min(axis=0) for pool in self.pools]
         whole = model_counts(even_cut_of_model(self.task.model, self.pp))
         fastest, order = np.minimum(*each), list(self.task.model.order)
         weight = float(whole @ each[0] / (whole @ each[1]))
         busy = whole @ np.minimum(each[0], weight * each[1])
         busy /= self.counts[0] + weight * self.counts[1]
         slowest = float(max(busy, fastest[order].max()))
-        sends = min(pool.least.sends for pool in self.pools)
+        sends = min(pool.least_seconds.sends for pool in self.pools)
         return LeastSeconds(float(whole @ fastest), slowest, sends, self.micro_batches)
 
     def table(self, limits: Limits, longest: float, deadline: Deadline) -> StageTable | None:
@@ -82,12 +82,12 @@ class PooledPipeline(Pipeline):
         )
         if not can_hold_all(self, most):
             return None
-        seconds = np.minimum(*(pool.layers.fastest.min(axis=0) for pool in self.pools))
-        held = [pool.least_held.min(axis=0) for pool in self.pools]
+        seconds = np.minimum(*(pool.layers.least_seconds.min(axis=0) for pool in self.pools))
+        held = [pool.least_state_bytes.min(axis=0) for pool in self.pools]
         share = np.minimum(held[0] / limits[0], held[1] / limits[1])
         for pool, limit, stages in zip(self.pools, limits, own, strict=True):
             found = Intervals.of(pool, longest, limit, (seconds, share * limit))
-            found = found.within(most, self.task.model.layers, stages)
+            found = found.restrict(most, self.task.model.layers, stages)
             if not found.start.size:
                 return None
             table = candidates(pool, limit, longest, found, deadline)
@@ -142,7 +142,9 @@ def _hops(pipeline: PooledPipeline, sizes: Value) -> Value:
     return out
 
 
-def alike(pipelines: Iterable[PooledPipeline], framework: Framework) -> Iterator[PooledPipeline]:
+def launchable_pipelines(
+    pipelines: Iterable[PooledPipeline], framework: Framework
+) -> Iterator[PooledPipeline]:
     """Of each pipeline those whose stages all have one tp, dp, ZeRO stage and recompute, as far as
     the framework's rules allow them."""
     for pipeline in pipelines:
@@ -150,13 +152,13 @@ def alike(pipelines: Iterable[PooledPipeline], framework: Framework) -> Iterator
         tps = np.intersect1d(one.tp, other.tp).tolist()
         modes = sorted({*one.recompute} & {*other.recompute})
         for tp, mode, zero in product(tps, modes, range(ZERO_STAGES)):
-            own = _narrowed(one, tp, mode, zero), _narrowed(other, tp, mode, zero)
+            own = _with_one_strategy(one, tp, mode, zero), _with_one_strategy(other, tp, mode, zero)
             legal = own[0].legal.any() and own[1].legal.any() and own[0].dp == own[1].dp
-            if legal and _launched(own[0], mode, zero, framework):
+            if legal and _is_launchable(own[0], mode, zero, framework):
                 yield PooledPipeline.of(own, pipeline.counts, pipeline.swapped)
 
 
-def _narrowed(pipeline: Pipeline, tp: int, mode: int, zero: int) -> Pipeline:
+def _with_one_strategy(pipeline: Pipeline, tp: int, mode: int, zero: int) -> Pipeline:
     """The pipeline with one strategy, mode of recompute and ZeRO stage."""
     s, r = np.flatnonzero(pipeline.tp == tp)[:1], [pipeline.recompute.index(mode)]
     legal = pipeline.legal[s][:, r] & (np.arange(ZERO_STAGES) == zero)
@@ -171,11 +173,11 @@ def _narrowed(pipeline: Pipeline, tp: int, mode: int, zero: int) -> Pipeline:
     )
 
 
-def _launched(pipeline: Pipeline, mode: int, zero: int, framework: Framework) -> bool:
+def _is_launchable(pipeline: Pipeline, mode: int, zero: int, framework: Framework) -> bool:
     """Whether the framework's rules allow stages of one strategy."""
     tp, dp, micro = (int(c[0]) for c in (pipeline.tp, pipeline.dp, pipeline.micro_batch))
     own = {"tp": tp, "dp": dp, "pp": pipeline.pp, "micro_batch": micro, "recompute": mode}
-    own["zero"] = pipeline.stated.get(zero, zero)
+    own["zero"] = pipeline.stated_zero.get(zero, zero)
     fields: dict[str, Any] = {**pipeline.shared, **own}
     task = pipeline.task
     plan = resolve(Plan(**fields), task.gpus)

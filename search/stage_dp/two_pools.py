@@ -36,15 +36,15 @@ from ..stages.stage_space import (
     stage_space,
 )
 from ..stages.stage_table import StageTable
-from .labels import Found
-from .pooled_pipeline import Limits, PooledPipeline, alike
+from .labels import StageChoice
+from .pooled_pipeline import Limits, PooledPipeline, launchable_pipelines
 from .stage_search import StageSearch, runs_of
 
 NAME = "dynamic-programming"
 SCHEDULES = ("1f1b", "gpipe")
-NEAR = ("tp", "micro_batch", "zero", "recompute", "cp", "ep", "sequence_parallel")
+GUIDED_FIELDS = ("tp", "micro_batch", "zero", "recompute", "cp", "ep", "sequence_parallel")
 """Fields whose values in good plans of one pool are tried first."""
-ROUGHLY = (1.05, 1.25, np.inf)
+STEP_SHARES = (1.05, 1.25, np.inf)
 """Steps, over that of both pools' own best plans side by side, below which one is looked for: the
 shorter, the fewer stages are costed."""
 
@@ -55,16 +55,16 @@ class PooledSearch(StageSearch):
 
     limits: Limits = (np.inf, np.inf)
     """Of the pools in the order in which they were named."""
-    best: list[tuple[float, StageTable, Found]] = field(default_factory=list)
+    best: list[tuple[float, StageTable, StageChoice]] = field(default_factory=list)
     """What was found: seconds of the step first."""
 
-    def _table(self, pipeline: Pipeline, longest: float) -> StageTable | None:
+    def _stage_table(self, pipeline: Pipeline, longest: float) -> StageTable | None:
         assert isinstance(pipeline, PooledPipeline)
         limits = self.limits[::-1] if pipeline.swapped else self.limits
         return pipeline.table((limits[0], limits[1]), longest, self.deadline)
 
-    def _keep(self, table: StageTable, found: Found) -> float:
-        step = table.pipeline.again * found.slowest + found.rest
+    def _record_solution(self, table: StageTable, found: StageChoice) -> float:
+        step = table.pipeline.repeated_chunks * found.slowest_seconds + found.rest_seconds
         self.best.append((step, table, found))
         return step
 
@@ -128,21 +128,24 @@ def search(
 ) -> PooledResult:
     """The best plan whose stages are in both pools, if it is faster than `alone`, and a bound.
 
-    Tasks differ in their clusters, whose GPUs are those of the pools. Values of NEAR in the plans
-    `like` are searched first: a good plan rules out most of the others. With a `framework` stages
-    differ in their layers only, and all else is as its rules allow. Raises InputError for axes that
-    the dynamic program does not have.
+    Tasks differ in their clusters, whose GPUs are those of the pools. Values of GUIDED_FIELDS in
+    the plans `like` are searched first: a good plan rules out most of the others. With a
+    `framework` stages differ in their layers only, and all else is as its rules allow. Raises
+    InputError for axes that the dynamic program does not have.
     """
     began = time.perf_counter()
     chosen = dict(choose or {})
-    _check_whole(tasks[0], chosen)
+    _check_whole_stages(tasks[0], chosen)
+    # Both pools side by side, each with its share of the batch.
+    rate = sum(1 / seconds for seconds in alone)
+    together = 1 / rate if rate else np.inf
     first = PooledSearch(np.inf, min(alone), deadline, progress, limits=limits)
-    whole, interrupted = replace(first, closed=0.0), False
+    whole, interrupted = replace(first, closed_bound=0.0), False
     try:
-        near = list(pooled_pipelines(tasks, chosen | _near(like), framework)) if like else []
-        for share in ROUGHLY:
-            known = min(share * _together(alone), *alone)
-            first = replace(first, incumbent=known, open=[])
+        near = list(pooled_pipelines(tasks, chosen | _values_of(like), framework)) if like else []
+        for share in STEP_SHARES:
+            known = min(share * together, *alone)
+            first = replace(first, incumbent=known, queue=[])
             first.add_all(near)
             first.run()
             if first.incumbent < known or not first.ended:
@@ -161,20 +164,17 @@ def search(
         bound=whole.bound,
         complete=whole.proven and not interrupted,
         interrupted=interrupted,
-        stages_costed=first.stages + whole.stages,
+        stages_costed=first.stages_costed + whole.stages_costed,
         seconds_searching=time.perf_counter() - began,
     )
 
 
-def _together(alone: tuple[float, float]) -> float:
-    """Seconds of both pools side by side, each with its share of the batch."""
-    rate = sum(1 / seconds for seconds in alone)
-    return 1 / rate if rate else np.inf
-
-
-def _near(like: Sequence[Plan]) -> dict[str, list[int]]:
-    """Values of NEAR in some plans."""
-    each = {name: np.concatenate([np.atleast_1d(getattr(p, name)) for p in like]) for name in NEAR}
+def _values_of(like: Sequence[Plan]) -> dict[str, list[int]]:
+    """Values of GUIDED_FIELDS in some plans."""
+    each = {
+        name: np.concatenate([np.atleast_1d(getattr(p, name)) for p in like])
+        for name in GUIDED_FIELDS
+    }
     return {name: np.unique(column).tolist() for name, column in each.items()}
 
 
@@ -185,11 +185,11 @@ def pooled_pipelines(
 ) -> Iterator[PooledPipeline]:
     """Every number of stages in each pool, every number of micro-batches and both orders; with a
     framework those that it launches."""
-    found = _pooled(tasks, choose, framework is not None)
-    yield from alike(found, framework) if framework else found
+    found = _all_pooled(tasks, choose, framework is not None)
+    yield from launchable_pipelines(found, framework) if framework else found
 
 
-def _pooled(
+def _all_pooled(
     tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None, equal: bool
 ) -> Iterator[PooledPipeline]:
     """The same; with stages of equally many GPUs in both pools, or any."""
@@ -198,7 +198,11 @@ def _pooled(
         if sum(counts) > tasks[0].model.layers or (equal and each[0] != each[1]):
             continue
         first, second = (
-            _by_shared(_alike(task, sum(counts), gpus), sum(counts), choose)
+            _pipelines_by_shared(
+                replace(task, cluster=replace(task.cluster, gpus=sum(counts) * gpus)),
+                sum(counts),
+                choose,
+            )
             for task, gpus in zip(tasks, each, strict=True)
         )
         for key in first.keys() & second.keys():
@@ -207,7 +211,7 @@ def _pooled(
             yield PooledPipeline.of((own[1], own[0]), (counts[1], counts[0]), swapped=True)
 
 
-def _check_whole(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:
+def _check_whole_stages(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:
     """Raise InputError for what stages of two pools do not have."""
     for name in SHAPE_FIELDS:
         asked = [
@@ -221,12 +225,7 @@ def _check_whole(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:
         raise InputError(f"a search of two pools takes one value of {several}, not several")
 
 
-def _alike(task: Task, stages: int, gpus: int) -> Task:
-    """The task with so many stages of so many GPUs, all of the pool's kind."""
-    return replace(task, cluster=replace(task.cluster, gpus=stages * gpus))
-
-
-def _by_shared(
+def _pipelines_by_shared(
     task: Task, stages: int, choose: Mapping[str, Sequence[Any]] | None
 ) -> dict[tuple[int, ...], Pipeline]:
     """The pipelines of a task with so many stages, by what all of them share."""
@@ -237,7 +236,9 @@ def _by_shared(
     return {(p.micro_batches, *p.shared.values()): p for p in pipelines(task, axes)}
 
 
-def _plan(tasks: tuple[Task, Task], step: float, table: StageTable, found: Found) -> PooledPlan:
+def _plan(
+    tasks: tuple[Task, Task], step: float, table: StageTable, found: StageChoice
+) -> PooledPlan:
     pipeline = table.pipeline
     assert isinstance(pipeline, PooledPipeline)
     named = tasks[::-1] if pipeline.swapped else tasks

@@ -1,4 +1,4 @@
-"""Candidate stages: classes of intervals under every strategy that fits and pays.
+"""Candidate stages: classes of intervals under every strategy that fits and is not dominated.
 
 A stage has one tp, dp and ZeRO stage; its first layers may recompute more than the others.
 Legend: arrays are [class] or [candidate].
@@ -34,29 +34,29 @@ class Candidates:
     kind: Column
     strategy: Column
     zero: Column
-    more: Column
+    first_layers: Column
     """Layers of the first run, which recomputes more."""
     modes: Column
     """Recompute of the first and of the second run [candidate, 2]."""
-    flights: Value
+    most_in_flight: Value
     """Micro-batches in flight that fit."""
     costs: StageCosts
 
     def take(self, rows: Column | Mask) -> Candidates:
         """The chosen ones."""
-        own = {name: getattr(self, name)[rows] for name in _OWN}
-        return Candidates(**own, costs=self.costs.take(rows))
+        columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
+        return Candidates(**columns, costs=self.costs.take(rows))
 
     @staticmethod
     def concat(tables: list[Candidates]) -> Candidates:
         """One table of several."""
-        own = {name: np.concatenate([getattr(t, name) for t in tables]) for name in _OWN}
+        columns = {n: np.concatenate([getattr(t, n) for t in tables]) for n in _COLUMNS}
         parts = StageCosts.__slots__
         costs = (np.concatenate([getattr(t.costs, name) for t in tables]) for name in parts)
-        return Candidates(**own, costs=StageCosts(*costs))
+        return Candidates(**columns, costs=StageCosts(*costs))
 
 
-_OWN = tuple(f.name for f in fields(Candidates) if f.name != "costs")
+_COLUMNS = tuple(f.name for f in fields(Candidates) if f.name != "costs")
 
 
 def candidates(
@@ -101,7 +101,7 @@ def _cells(pipeline: Pipeline, layers: Column) -> _Cells:
         c.ravel()
         for c in np.meshgrid(np.arange(layers.size), np.arange(pipeline.tp.size), indexing="ij")
     )
-    for low, high, least, most in _mixtures(len(pipeline.recompute), layers):
+    for low, high, least, most in _recompute_mixtures(len(pipeline.recompute), layers):
         modes = np.full_like(kind, low), np.full_like(kind, high)
         count = most - least + 1
         parts.append((kind, strategy, *modes, least[kind], count[kind]))
@@ -109,7 +109,7 @@ def _cells(pipeline: Pipeline, layers: Column) -> _Cells:
     return cells.take(np.flatnonzero(cells.count > 0))
 
 
-def _mixtures(modes: int, layers: Column) -> list[tuple[int, int, Column, Column]]:
+def _recompute_mixtures(modes: int, layers: Column) -> list[tuple[int, int, Column, Column]]:
     """Recompute of a stage's runs, light and heavy, and how many `layers` [class] may be heavy, at
     least and at most, so that no mixture is found twice."""
     one, none = np.ones_like(layers), np.zeros_like(layers)
@@ -129,17 +129,17 @@ class _Costing:
     pipeline: Pipeline
     limit: float
     longest: float
-    found: Intervals
+    intervals: Intervals
 
     @cached_property
     def start(self) -> Column:
         """The layer before each class."""
-        return self.found.start[self.found.example]
+        return self.intervals.start[self.intervals.examples]
 
     @cached_property
     def layers(self) -> Column:
         """Layers of each class."""
-        return self.found.end[self.found.example] - self.start
+        return self.intervals.end[self.intervals.examples] - self.start
 
     @cached_property
     def zeros(self) -> list[int]:
@@ -159,15 +159,19 @@ class _Costing:
         runs = self._runs(strategy, np.stack([more, layers - more], 1), modes)
         plans = from_columns(pipeline.columns(strategy), (), runs)
         for zero, costs in stage_costs(pipeline.task, plans, self.start[kind], self.zeros).items():
-            room = self.limit * (1 - LAST_DIGITS) - costs.static_bytes
+            free = self.limit * (1 - LAST_DIGITS) - costs.static_bytes
             # In whole chunks.
-            fit = np.floor(room / costs.micro_batch_bytes * pipeline.chunks) / pipeline.chunks
+            fit = np.floor(free / costs.micro_batch_bytes * pipeline.chunks) / pipeline.chunks
             flights = np.minimum(fit, pipeline.in_flight[0])
             own = kind, strategy, np.full_like(more, zero), more, modes
-            table = Candidates(*own, flights, _of_chunk(costs, pipeline.chunks))
+            table = Candidates(*own, flights, _chunk_costs(costs, pipeline.chunks))
             legal = pipeline.legal[strategy, first, zero] & pipeline.legal[strategy, second, zero]
             follows = (position > 0) & np.concatenate([[False], legal[:-1]])
-            ok = (flights >= pipeline.in_flight[-1]) & legal & ~_superfluous(table, follows)
+            ok = (
+                (flights >= pipeline.in_flight[-1])
+                & legal
+                & ~_no_better_than_previous(table, follows)
+            )
             yield zero, table.take(ok & (costs.seconds <= self.longest * (1 + ROUNDING)))
 
     def _runs(self, strategy: Column, layers: Column, modes: Column) -> Segments:
@@ -177,19 +181,19 @@ class _Costing:
         return Segments(none, layers, tp, dp, none, modes)
 
 
-def _of_chunk(costs: StageCosts, chunks: int) -> StageCosts:
-    """Costs with the seconds of a chunk, of which a step is made where a stage has several: the
-    others wait for one of them while the pipeline fills and drains."""
+def _chunk_costs(costs: StageCosts, chunks: int) -> StageCosts:
+    """Costs with the seconds of one chunk of a stage: while the pipeline fills and drains, the
+    other stages wait for a chunk."""
     if chunks == 1:
         return costs
     passes = {name: getattr(costs, name) / chunks for name in ("seconds", "forward", "backward")}
     return replace(costs, **passes)
 
 
-def _superfluous(table: Candidates, follows: Mask) -> Mask:
+def _no_better_than_previous(table: Candidates, follows: Mask) -> Mask:
     """Candidates that recompute one layer more than the one before them, where they follow a
     legal one, and gain nothing."""
-    same = follows[1:] & (table.flights[1:] <= table.flights[:-1])
+    same = follows[1:] & (table.most_in_flight[1:] <= table.most_in_flight[:-1])
     here = np.arange(1, table.kind.size)
     out = np.zeros(table.kind.size, bool)
     better = excess(table.costs, here - 1, here) <= table.costs.seconds[1:] * (1 + LAST_DIGITS)

@@ -38,8 +38,8 @@ class Intervals:
     end: Column
     kind: Column
     """Class of each interval."""
-    first: Column
-    last: Column
+    first_stage: Column
+    last_stage: Column
     """Stages that may hold it."""
 
     @classmethod
@@ -59,25 +59,28 @@ class Intervals:
         first = np.maximum(0, p - 1 - (layers - end) // v)
         last = np.minimum(p - 1, start // v)
         short = np.ones(start.size, bool)
-        here = pipeline.layers.fastest.min(axis=0), pipeline.least_held.min(axis=0)
+        here = pipeline.layers.least_seconds.min(axis=0), pipeline.least_state_bytes.min(axis=0)
         least = zip(here, elsewhere or here, (longest, limit), strict=True)
         for own, others, most in least:
             so_far, there = (np.append(0.0, np.cumsum(c[list(order)])) for c in (own, others))
-            before, after = (_stages_for(part, most) for part in (there, there[-1] - there))
+            before, after = (_fewest_stages(part, most) for part in (there, there[-1] - there))
             first = np.maximum(before[start], first)
             last = np.minimum(p - 1 - after[end], last)
             short &= so_far[end] - so_far[start] <= most * (1 + ROUNDING)
         ok = (start + v <= end) & (first <= last) & short
         start, end, first, last = (column[ok] for column in (start, end, first, last))
-        return cls(start, end, _classes(order, start, end), first, last)
+        return cls(start, end, _interval_classes(order, start, end), first, last)
 
-    def within(self, most: Value, layers: int, stages: slice = slice(None)) -> Intervals:
+    def restrict(self, most: Value, layers: int, stages: slice = slice(None)) -> Intervals:
         """Those that some of these stages may hold, where stages have `most` layers at most [stage]
         and all `layers` have a place."""
         before = np.append(0.0, np.cumsum(most))
         left = layers - before[-1] + before
         of_stages = np.arange(most.size)[stages]
-        first, last = np.maximum(self.first, of_stages[0]), np.minimum(self.last, of_stages[-1])
+        first, last = (
+            np.maximum(self.first_stage, of_stages[0]),
+            np.minimum(self.last_stage, of_stages[-1]),
+        )
         # Stage i starts between left[i] and before[i], and ends between the next of both.
         for shift, place in ((0, self.start), (1, self.end)):
             first = np.maximum(first, np.searchsorted(before[shift:], place))
@@ -88,23 +91,23 @@ class Intervals:
         return Intervals(self.start[ok], self.end[ok], kind, first[ok], last[ok])
 
     @cached_property
-    def example(self) -> Column:
+    def examples(self) -> Column:
         """An interval of each class [class]."""
         return np.unique(self.kind, return_index=True)[1]
 
 
-def _stages_for(amount: Value, most: float) -> Column:
+def _fewest_stages(amount: Value, most: float) -> Column:
     """Fewest stages that can do or hold so much."""
     needed = np.ceil(amount / most * (1 - ROUNDING)) if np.isfinite(most) else 1.0
     out: Column = np.where(amount > 0, np.maximum(needed, 1), 0).astype(np.int64)
     return out
 
 
-def _classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
+def _interval_classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
     """Class of each interval, numbered as they come."""
     kinds = np.array(order)
     behind = np.where(start, kinds[np.maximum(start, 1) - 1], kinds.max() + 1)
-    content = _contents(order)[start, end - start]
+    content = _content_codes(order)[start, end - start]
     key = tuple_codes([content, end - start, behind, 1 * (end == kinds.size)])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     out: Column = np.argsort(np.argsort(first))[which]
@@ -112,7 +115,7 @@ def _classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
 
 
 @lru_cache(maxsize=4)
-def _contents(order: tuple[int, ...]) -> Column:
+def _content_codes(order: tuple[int, ...]) -> Column:
     """A number for each sequence of layer kinds [first layer, number of layers]: those of n layers
     are alike where those of n - 1, and their last layers, are."""
     kinds, layers = np.array(order), len(order)
@@ -125,7 +128,7 @@ def _contents(order: tuple[int, ...]) -> Column:
     return out
 
 
-FOREVER = 1e30
+UNLIMITED_SECONDS = 1e30
 """Seconds that stand for no limit."""
 
 
@@ -143,33 +146,29 @@ def most_layers(pipeline: Pipeline, longest: float, limit: float) -> Value:
     seconds, kept = (part[:, :, kinds].min(axis=2) for part in (p.layers.costs[Cost.TOTAL], kept))
     modes, zeros = np.any(p.legal, axis=2, keepdims=True), np.any(p.legal, axis=1)
     seconds = np.where(modes, seconds[:, :, None], np.inf)
-    each = p.layers.held[:, :, kinds].min(axis=2)
+    each = p.layers.state_bytes[:, :, kinds].min(axis=2)
     held = np.where(zeros, each.T, np.inf).min(axis=1)
     size = held[:, None, None] + p.in_flight * kept[:, :, None]
-    room = (limit - software.context_bytes) / (1 + software.allocator_slack)
-    own = np.where(np.arange(p.pp) == p.pp - 1, longest - _head(p), longest)
-    found = _relaxed(seconds, size, own * (1 + ROUNDING), room * (1 + ROUNDING))
+    usable = (limit - software.context_bytes) / (1 + software.allocator_slack)
+    names = [kind.name for kind in layer_kinds(p.task.model)]
+    head = p.layers.least_seconds[:, names.index("head")].min() if "head" in names else 0.0
+    own = np.where(np.arange(p.pp) == p.pp - 1, longest - head, longest)
+    found = _relaxed_layers(seconds, size, own * (1 + ROUNDING), usable * (1 + ROUNDING))
     out: Value = np.floor(np.minimum(found, p.task.model.layers) + ROUNDING)
     return out
 
 
-def _head(pipeline: Pipeline) -> float:
-    """Least seconds of the head."""
-    names = [kind.name for kind in layer_kinds(pipeline.task.model)]
-    return float(pipeline.layers.fastest[:, names.index("head")].min()) if "head" in names else 0.0
-
-
-def _relaxed(seconds: Value, size: Value, longest: Value, room: float) -> Value:
+def _relaxed_layers(seconds: Value, size: Value, longest: Value, usable: float) -> Value:
     """The optimum of the relaxation, of the strategy with the largest [stage]."""
-    if room <= 0:
+    if usable <= 0:
         return np.zeros(size.shape[2])
-    longest = np.minimum(longest, FOREVER)
-    out: Value = np.minimum(longest / seconds, room / size).max(axis=(0, 1))
+    longest = np.minimum(longest, UNLIMITED_SECONDS)
+    out: Value = np.minimum(longest / seconds, usable / size).max(axis=(0, 1))
     for a, b in combinations(range(seconds.shape[1]), 2):
         t, u, m, n = seconds[:, a], seconds[:, b], size[:, a], size[:, b]
         with np.errstate(divide="ignore", invalid="ignore"):
-            x = (longest * n - room * u) / (t * n - u * m)
-            y = (room * t - longest * m) / (t * n - u * m)
+            x = (longest * n - usable * u) / (t * n - u * m)
+            y = (usable * t - longest * m) / (t * n - u * m)
             both = np.where((x > 0) & (y > 0) & np.isfinite(x + y), x + y, 0.0)
         out = np.maximum(out, both.max(axis=0))
     return out

@@ -76,18 +76,18 @@ class LayerTable:
         return np.moveaxis(self.distinct_costs.table[self.rows], -1, 0)
 
     @cached_property
-    def fastest(self) -> Value:
+    def least_seconds(self) -> Value:
         """Least seconds of a layer in both passes [s, k]."""
         out: Value = self.distinct_costs.table[:, :, Cost.TOTAL][self.rows].min(axis=1)
         return out
 
     @cached_property
-    def working(self) -> Value:
+    def working_bytes(self) -> Value:
         """Bytes that a stage keeps once for its largest layer [s, r, k]."""
         return np.moveaxis(self.distinct_costs.working_set[:, self.rows], 0, -1)
 
     @cached_property
-    def boundary(self) -> float:
+    def boundary_bytes(self) -> float:
         """Bytes of the smallest boundary tensor of a micro-batch on a rank."""
         return float(self.distinct_costs.boundary_bytes[:, self.rows].min())
 
@@ -100,30 +100,30 @@ class LayerTable:
         return Weights.of_layers(self.task, parameters, tp, ranks, self.expert_ranks)
 
     @cached_property
-    def single(self) -> Weights:
+    def layer_weights(self) -> Weights:
         """The weights of one layer of each kind [s, k]."""
         table = self.distinct_costs.table[self.rows[:, 0]]
         return self.weights(**{name: table[..., cost] for name, cost in WEIGHT_COLUMNS.items()})
 
     @cached_property
-    def held(self) -> Value:
+    def state_bytes(self) -> Value:
         """Bytes of weights, gradients and optimizer state of a layer [z, s, k]."""
         states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
-        each = (memory.state_bytes(states, zero, self.single) for zero in range(ZERO_STAGES))
+        each = (memory.state_bytes(states, zero, self.layer_weights) for zero in range(ZERO_STAGES))
         return np.stack([sum(parts.values(), np.zeros(1)) for parts in each])
 
     @cached_property
-    def sharding(self) -> Value:
+    def sharding_bytes(self) -> Value:
         """Bytes of buffers that sharding needs once, at least [z, s, k]."""
-        none = np.zeros_like(self.single.dense)
+        none = np.zeros_like(self.layer_weights.dense)
         sizes = [
-            memory.sharding_buffers(self.task, self.recipe, self.single, zero)
+            memory.sharding_buffers(self.task, self.recipe, self.layer_weights, zero)
             for zero in range(ZERO_STAGES)
         ]
         return np.stack([size + none for size in sizes])
 
     @cached_property
-    def update(self) -> Value:
+    def optimizer_seconds(self) -> Value:
         """Seconds of the optimizer [z, s, k]."""
-        seconds = optimizer_seconds(self.task, self.recipe, self.optimizer, self.single)
+        seconds = optimizer_seconds(self.task, self.recipe, self.optimizer, self.layer_weights)
         return seconds[[min(zero, 1) for zero in range(ZERO_STAGES)]]

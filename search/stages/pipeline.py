@@ -38,7 +38,7 @@ from .stage_space import FIXED_FIELDS, VARIED_FIELDS, Axes, Shape, has_one_kind
 class LeastSeconds:
     """Seconds that no plan of a pipeline beats, its layers each under their best strategy."""
 
-    alone: float
+    traversal: float
     """Of one micro-batch through all stages, its sends aside."""
     slowest: float
     """Of a micro-batch on the slowest stage."""
@@ -52,12 +52,12 @@ class LeastSeconds:
     def step(self) -> float:
         """Seconds of a step: (m - 1 / v) slowest + alone / v + sends."""
         m, v = self.micro_batches, self.chunks
-        return (m - 1 / v) * self.slowest + max(self.alone, self.slowest) / v + self.sends
+        return (m - 1 / v) * self.slowest + max(self.traversal, self.slowest) / v + self.sends
 
     def longest_stage(self, step: float) -> float:
         """Seconds of a micro-batch that no stage exceeds in a plan whose step is that short."""
         m, v, left = self.micro_batches, self.chunks, step - self.sends
-        return min((left - self.alone / v) / (m - 1 / v), left / m) if m * v > 1 else left
+        return min((left - self.traversal / v) / (m - 1 / v), left / m) if m * v > 1 else left
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +75,7 @@ class Pipeline:
     """Modes that a layer may have, lightest first."""
     legal: Mask
     """Which combinations rules and axes allow [s, r, z]."""
-    stated: Mapping[int, int]
+    stated_zero: Mapping[int, int]
     """The ZeRO stage that plans state where it is not the one that they have."""
     layers: LayerTable
 
@@ -95,17 +95,17 @@ class Pipeline:
         return self.shared["virtual_stages"]
 
     @property
-    def again(self) -> int:
+    def repeated_chunks(self) -> int:
         """Chunks of the slowest stage that a step takes besides one of every stage: m v - 1."""
         return self.micro_batches * self.chunks - 1
 
     @property
-    def searched(self) -> bool:
+    def is_searchable(self) -> bool:
         """Whether stages of their own are known: in chunks only where all layers are alike."""
         return self.chunks == 1 or has_one_kind(self.task)
 
     @property
-    def equal(self) -> bool:
+    def has_equal_stages(self) -> bool:
         """Whether all stages have equally many GPUs."""
         return bool((self.gpus * self.pp == self.task.gpus).all())
 
@@ -149,23 +149,23 @@ class Pipeline:
         return float(schedules.sends(self.schedule, self.sizes, hidden, contention)[0])
 
     @cached_property
-    def least_held(self) -> Value:
+    def least_state_bytes(self) -> Value:
         """Least bytes of a layer's weights, gradients and optimizer state on a rank [s, k]."""
         allowed: Mask = np.any(self.legal, axis=1)
-        least = np.where(allowed.T[:, :, None], self.layers.held, np.inf).min(axis=0)
+        least = np.where(allowed.T[:, :, None], self.layers.state_bytes, np.inf).min(axis=0)
         out: Value = (1 + self.task.software.allocator_slack) * least
         return out
 
     @cached_property
-    def least(self) -> LeastSeconds:
+    def least_seconds(self) -> LeastSeconds:
         """The slowest stage does no less than the mean of all GPUs, than any layer, and than what
         some stage has (least_counts); the sends are those of the smallest tensor."""
-        task, seconds = self.task, self.layers.fastest
+        task, seconds = self.task, self.layers.least_seconds
         cut = even_cut_of_model(task.model, self.pp)
         whole, each = model_counts(cut), seconds.min(axis=0)
         busy = whole @ (seconds * self.gpus[:, None]).min(axis=0) / task.gpus
         longest, some = each[list(task.model.order)].max(), (least_counts(cut) @ each).max()
-        size = np.array(self.layers.boundary)
+        size = np.array(self.layers.boundary_bytes)
         sends = self.sends * float(hop_seconds(task, size, size))
         slowest = float(max(busy, longest, some))
         return LeastSeconds(float(whole @ each), slowest, sends, self.micro_batches, self.chunks)
@@ -198,7 +198,7 @@ def pipelines(
         rows = np.array(list(_strategies(task, degrees, shared["cp"], meshes)), np.int64)
         if rows.size:
             own = [shape for shape in shapes if shape.overlap_ep == beside]
-            yield from _Shared(task, axes, shared, rows).pipelines(meshes, own)
+            yield from _StrategyTable(task, axes, shared, rows).pipelines(meshes, own)
 
 
 Mesh = tuple[int, tuple[int, ...]]
@@ -232,7 +232,7 @@ def _strategies(
                     yield at, m, tp, dp, share
 
 
-def _as_it_is(legal: Mask, pp: int) -> Mask:
+def _by_effective_zero(legal: Mask, pp: int) -> Mask:
     """Legal combinations by the ZeRO stage that they have: in a pipeline 2 is 1
     (data_parallel.zero_in_pipeline)."""
     out = np.zeros_like(legal)
@@ -243,7 +243,7 @@ def _as_it_is(legal: Mask, pp: int) -> Mask:
 
 
 @dataclass(frozen=True)
-class _Shared:
+class _StrategyTable:
     """Strategies of pipelines that share their other fields."""
 
     task: Task
@@ -270,7 +270,7 @@ class _Shared:
             if not mine.any() or not fit:
                 continue
             tp, dp = self.rows[mine][:, 2:4].T
-            own = _as_it_is(legal[mine], pp)
+            own = _by_effective_zero(legal[mine], pp)
             stated = {1: 2} if pp > 1 and 1 not in self.axes["zero"] else {}
             layer_table = layers.take(mine)
             for shape in fit:

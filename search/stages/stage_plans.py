@@ -35,7 +35,7 @@ def plan_of(pipeline: Pipeline, stages: list[list[Run]]) -> Plan:
     """A plan of a pipeline; its own fields are those that most runs have, so that its text is
     short."""
     task, shared = pipeline.task, pipeline.shared
-    stated = pipeline.stated
+    stated = pipeline.stated_zero
     stages = [[{**r, "zero": stated.get(r["zero"], r["zero"])} for r in runs] for runs in stages]
     runs = [run for stage in stages for run in stage]
     tp, dp, zero = Counter((r["tp"], r["dp"], r["zero"]) for r in runs).most_common(1)[0][0]
@@ -83,27 +83,32 @@ def rank_plans_within(task: Task, tables: list[Plan], limit: float) -> Costs | N
     return costs.take(np.array([*seen.values()])) if seen else None
 
 
-NEAR = 1e-4
-"""Relative distance to what the layers of the ranks need at least at which a layout is kept."""
+Division = Callable[[int, int], Column]
+"""Layers of a rank and its chunks -> layers of each chunk."""
+LAYOUT_MARGIN = 1e-4
+"""Relative distance to the least step of the ranks' layers at which a layout is good enough."""
 
 
-def _spread(layers: int, chunks: int) -> Column:
-    """As even as possible, those with one layer more spread out."""
+def _divide_evenly(layers: int, chunks: int) -> Column:
+    """As even as possible, the larger chunks spread out."""
     return np.diff(np.arange(chunks + 1) * layers // chunks)
 
 
-def _early(layers: int, chunks: int) -> Column:
-    """The same with those first."""
-    return np.sort(_spread(layers, chunks))[::-1]
+def _larger_chunks_first(layers: int, chunks: int) -> Column:
+    """As even as possible, the larger chunks first."""
+    return np.sort(_divide_evenly(layers, chunks))[::-1]
 
 
-def _late(layers: int, chunks: int) -> Column:
-    """The same with those last."""
-    return np.sort(_spread(layers, chunks))
+def _larger_chunks_last(layers: int, chunks: int) -> Column:
+    """As even as possible, the larger chunks last."""
+    return np.sort(_divide_evenly(layers, chunks))
 
 
-WAYS: tuple[Callable[[int, int], Column], ...] = (_spread, _early, _late)
-"""Layers of a rank and its chunks -> layers of each chunk."""
+CHUNK_DIVISIONS: tuple[Division, ...] = (
+    _divide_evenly,
+    _larger_chunks_first,
+    _larger_chunks_last,
+)
 
 
 def best_layout(
@@ -111,46 +116,51 @@ def best_layout(
 ) -> tuple[float, Plan]:
     """Seconds and plan of the fastest layout found within `limit` bytes, from the one or two runs
     of every rank; `least` seconds are those that their layers need. Raises TimeIsUp."""
-    each = [[_divided(runs, way, pipeline.chunks) for way in WAYS] for runs in ranks]
-    best = _fastest(pipeline, each, [(i,) * len(ranks) for i in range(len(WAYS))], limit)
+    chunks = [
+        [_divide_runs(runs, divide, pipeline.chunks) for divide in CHUNK_DIVISIONS]
+        for runs in ranks
+    ]
+    divisions = range(len(CHUNK_DIVISIONS))
+    best = _fastest_layout(pipeline, chunks, [(i,) * len(ranks) for i in divisions], limit)
     improves = True
-    while improves and best[0] > least * (1 + NEAR):
+    while improves and best[0] > least * (1 + LAYOUT_MARGIN):
         deadline.check()
-        ways = best[2]
+        choice = best[2]
         others = [
-            (*ways[:r], i, *ways[r + 1 :])
-            for r in range(len(ranks))
-            for i in range(len(WAYS))
-            if each[r][i] != each[r][ways[r]]
+            (*choice[:rank], i, *choice[rank + 1 :])
+            for rank in range(len(ranks))
+            for i in divisions
+            if chunks[rank][i] != chunks[rank][choice[rank]]
         ]
-        found = _fastest(pipeline, each, others, limit) if others else best
-        improves = found[0] < best[0] * (1 - ROUNDING)
-        best = found if improves else best
+        better = _fastest_layout(pipeline, chunks, others, limit) if others else best
+        improves = better[0] < best[0] * (1 - ROUNDING)
+        best = better if improves else best
     return best[0], best[1]
 
 
-def _fastest(
+def _fastest_layout(
     pipeline: Pipeline,
-    each: list[list[list[list[Run]]]],
+    chunks: list[list[list[list[Run]]]],
     choices: list[tuple[int, ...]],
     limit: float,
 ) -> tuple[float, Plan, tuple[int, ...]]:
-    """Seconds, plan and ways of the fastest of some choices of a way for each rank."""
+    """Seconds, plan and choice of the fastest of some choices of a division for each rank;
+    `chunks` are the runs of a chunk [rank, division, chunk]."""
     plans = []
-    for ways in choices:
-        turns = [own[way] for own, way in zip(each, ways, strict=True)]
-        chunks = [turn[i] for i in range(pipeline.chunks) for turn in turns]
-        plans.append(plan_of(pipeline, chunks))
+    for choice in choices:
+        of_ranks = [divisions[i] for divisions, i in zip(chunks, choice, strict=True)]
+        in_order = [of_rank[turn] for turn in range(pipeline.chunks) for of_rank in of_ranks]
+        plans.append(plan_of(pipeline, in_order))
     costs = simulate(pipeline.task, concat(plans))
     steps = np.where(costs.memory_total <= limit, costs.step, np.inf)
     row = int(steps.argmin())
     return float(steps[row]), plans[row], choices[row]
 
 
-def _divided(runs: list[Run], way: Callable[[int, int], Column], chunks: int) -> list[list[Run]]:
+def _divide_runs(runs: list[Run], divide: Division, chunks: int) -> list[list[Run]]:
     """The runs of each chunk, the layers of the first of two in proportion to the chunk's."""
     first, layers = runs[0]["layers"], sum(run["layers"] for run in runs)
-    shares = way(layers, chunks)
+    shares = divide(layers, chunks)
     heavy = np.diff(np.concatenate([[0], np.cumsum(shares)]) * first // layers)
     counts = np.stack([heavy, shares - heavy], axis=1)
     return [

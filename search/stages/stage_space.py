@@ -42,9 +42,9 @@ WHOLE_STAGE_VALUES = {
 }
 """Fields that have one value where stages are whole and their layers the search's own choice."""
 SHAPE_FIELDS = ("virtual_stages", "overlap_p2p", "overlap_ep")
-"""Those of them that stages in chunks have other values of (Shape)."""
+"""Those of them that differ for stages in chunks (Shape)."""
 OVERLAP_FIELDS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
-"""Fields of which the most is taken."""
+"""Fields set to the most overlap that is allowed."""
 SINGLE_VALUE_FIELDS = tuple(
     n for n in FIXED_FIELDS if n not in (*WHOLE_STAGE_VALUES, *OVERLAP_FIELDS, *PLAIN, "schedule")
 )
@@ -110,7 +110,9 @@ class Shape(NamedTuple):
             return False
         if v > 1 and pp == 2 and not self.overlap_p2p:
             return False
-        if self.overlap_ep and not _overlaps_experts(task, pp, v, self.schedule):
+        if self.overlap_ep and not (
+            overlaps_experts(pp, v, self.schedule) and (pp > 1 or task.model.mtp_layers == 0)
+        ):
             return False
         return all(one.ok(Sizes(pp, v, pp, m)) for one in schedule.conditions)
 
@@ -129,25 +131,27 @@ def has_one_kind(task: Task) -> bool:
 def shapes(task: Task, axes: Axes, backend: str, known: tuple[str, ...]) -> tuple[Shape, ...]:
     """Every shape that the axes of a space allow, whole stages under one of the `known` schedules.
 
-    Raises InputError for a schedule that no stages of their own can have.
+    Raises InputError for a schedule that unequal stages cannot have.
     """
-    found = []
+    expert_overlaps = (0, 1) if axes["overlap_ep"] == (AUTO,) else axes["overlap_ep"]
+    out = []
     for v in axes["virtual_stages"]:
         codes = [int(schedules.default_code(v)) if c == AUTO else c for c in axes["schedule"]]
         # Only chunks have sends to hide.
         sends = [int(v > 1) if c == AUTO else c for c in axes["overlap_p2p"]]
         for code in dict.fromkeys(codes):
-            if _runs(code, v, backend, known) and (v > 1 or 0 in sends):
-                found += [Shape(code, v, max(sends) * (v > 1), ep) for ep in _beside(axes)]
-    return tuple(found)
+            if _can_run(code, v, backend, known) and (v > 1 or 0 in sends):
+                overlap_p2p = max(sends) * (v > 1)
+                out += [Shape(code, v, overlap_p2p, overlap_ep) for overlap_ep in expert_overlaps]
+    return tuple(out)
 
 
-def has_whole_stages(found: tuple[Shape, ...]) -> bool:
-    """Whether stages may be whole, without anything that hides behind another micro-batch."""
-    return any(shape[1:] == (1, 0, 0) for shape in found)
+def has_whole_stages(shapes: tuple[Shape, ...]) -> bool:
+    """Whether stages may be whole, without overlap with another micro-batch."""
+    return any(shape[1:] == (1, 0, 0) for shape in shapes)
 
 
-def _runs(code: int, v: int, backend: str, known: tuple[str, ...]) -> bool:
+def _can_run(code: int, v: int, backend: str, known: tuple[str, ...]) -> bool:
     """Whether a schedule runs so many chunks a rank."""
     schedule = schedules.SCHEDULES.rows[code]
     if schedule.name not in known and not has_looped_chunks(schedule):
@@ -159,20 +163,9 @@ def _runs(code: int, v: int, backend: str, known: tuple[str, ...]) -> bool:
     return has_looped_chunks(schedule) if v > 1 else schedule.name in known
 
 
-def _beside(axes: Axes) -> tuple[int, ...]:
-    """Values of overlap_ep, those that a search derives where it is AUTO."""
-    return (0, 1) if axes["overlap_ep"] == (AUTO,) else axes["overlap_ep"]
-
-
-def _overlaps_experts(task: Task, pp: int, v: int, schedule: int) -> bool:
-    """Whether experts' exchanges may hide behind another micro-batch (space.axes.DERIVED)."""
-    allowed = bool(overlaps_experts(pp, v, schedule))
-    return allowed and (pp > 1 or task.model.mtp_layers == 0)
-
-
-def uncovered_plans(task: Task, found: tuple[Shape, ...]) -> tuple[str, ...]:
-    """What a search over stages of their own in these shapes leaves to uniform plans, in words."""
+def uncovered_plans(task: Task, shapes: tuple[Shape, ...]) -> tuple[str, ...]:
+    """Plans that a search over unequal stages in these shapes leaves to uniform plans, in words."""
     out = []
-    if any(shape.virtual_stages > 1 for shape in found) and not has_one_kind(task):
+    if any(shape.virtual_stages > 1 for shape in shapes) and not has_one_kind(task):
         out.append("virtual stages whose ranks differ, for the model has several kinds of layers")
     return tuple(out)

@@ -30,9 +30,9 @@ class Entries:
     candidate: Column
     gpus: Column
     """In units that all meshes are multiples of; 0 where all stages have equally many."""
-    received: Column
+    input_boundary: Column
     """Code of the size of the boundary tensor that comes in."""
-    sent: Column
+    output_boundary: Column
     """The same of what goes out."""
     tp: Column
     costs: Value
@@ -45,8 +45,8 @@ class Entries:
             end=self.end[rows],
             candidate=self.candidate[rows],
             gpus=self.gpus[rows],
-            received=self.received[rows],
-            sent=self.sent[rows],
+            input_boundary=self.input_boundary[rows],
+            output_boundary=self.output_boundary[rows],
             tp=self.tp[rows],
             costs=self.costs[:, rows],
         )
@@ -78,7 +78,7 @@ class StageTable:
         if not can_hold_all(pipeline, most):
             return None
         layers = pipeline.task.model.layers
-        found = Intervals.of(pipeline, longest, limit).within(most, layers)
+        found = Intervals.of(pipeline, longest, limit).restrict(most, layers)
         if not found.start.size:
             return None
         table = candidates(pipeline, limit, longest, found, deadline)
@@ -89,7 +89,7 @@ class StageTable:
         tp = pipeline.tp[table.strategy]
         tied = np.zeros(int(tp.max()) + 1)
         tied[tp] = table.costs.tied_embedding_seconds
-        unit = _unit(pipeline)
+        unit = _gpu_unit(pipeline)
         gpus = pipeline.gpus[table.strategy] // unit if unit else np.zeros_like(tp)
         codes_of = boundary.reshape(handed.shape)
         place = Places(found, table, gpus, codes_of, tp, bool(tied.any()), deadline)
@@ -117,9 +117,9 @@ def _hops(pipeline: Pipeline, sizes: Value) -> Value:
     return out
 
 
-def _unit(pipeline: Pipeline) -> int:
+def _gpu_unit(pipeline: Pipeline) -> int:
     """GPUs of which all stages have a multiple; 0 where they all have equally many."""
-    if pipeline.equal:
+    if pipeline.has_equal_stages:
         return 0
     return int(np.gcd.reduce([*pipeline.gpus.tolist(), pipeline.task.gpus]))
 
@@ -128,7 +128,7 @@ def _unit(pipeline: Pipeline) -> int:
 class Places:
     """Candidates and the intervals that they may be placed on."""
 
-    found: Intervals
+    intervals: Intervals
     table: Candidates
     gpus: Column
     boundary: Column
@@ -136,21 +136,21 @@ class Places:
     tp: Column
     tied: bool
     deadline: Deadline
-    known: dict[bytes, Column] = field(default_factory=dict)
+    undominated: dict[bytes, Column] = field(default_factory=dict)
     """Undominated candidates by those that they are chosen from: many stages have the same."""
 
     def entries(self, stage: int, flights: float) -> Entries:
         """What one stage may be that keeps so many micro-batches in flight."""
-        found, table = self.found, self.table
-        here = np.flatnonzero((found.first <= stage) & (stage <= found.last))
-        wanted = np.isin(table.kind, found.kind[here]) & (table.flights >= flights)
+        intervals, table = self.intervals, self.table
+        here = np.flatnonzero((intervals.first_stage <= stage) & (stage <= intervals.last_stage))
+        wanted = np.isin(table.kind, intervals.kind[here]) & (table.most_in_flight >= flights)
         key = np.packbits(wanted).tobytes()
-        if key not in self.known:
-            self.known[key] = self._undominated(np.flatnonzero(wanted))
-        rows = self.known[key]
-        kinds = np.arange(found.example.size + 1)
+        if key not in self.undominated:
+            self.undominated[key] = self._undominated_rows(np.flatnonzero(wanted))
+        rows = self.undominated[key]
+        kinds = np.arange(intervals.examples.size + 1)
         begin = np.searchsorted(table.kind[rows], kinds)
-        own = found.kind[here]
+        own = intervals.kind[here]
         owner, position = group_elements(begin[own + 1] - begin[own])
         row, at = rows[begin[own][owner] + position], here[owner]
         c = table.costs
@@ -163,17 +163,17 @@ class Places:
             c.optimizer_seconds,
         )
         return Entries(
-            start=found.start[at],
-            end=found.end[at],
+            start=intervals.start[at],
+            end=intervals.end[at],
             candidate=row,
             gpus=self.gpus[row],
-            received=self.boundary[0, row],
-            sent=self.boundary[1, row],
+            input_boundary=self.boundary[0, row],
+            output_boundary=self.boundary[1, row],
             tp=self.tp[row],
             costs=np.stack([part[row] for part in parts]),
         )
 
-    def _undominated(self, rows: Column) -> Column:
+    def _undominated_rows(self, rows: Column) -> Column:
         """The candidates that no other of their class beats whatever the other stages are,
         ordered by class and GPUs."""
         columns = [self.table.kind, self.gpus, *self.boundary, self.tp * self.tied]

@@ -70,8 +70,8 @@ def proof(question: Task) -> None:
 def work(question: Task, limit: float, choose: dict[str, list[int]] | None = None) -> StageSearch:
     """What the search did, counted."""
     space, options = Space.of(question, choose), SearchOptions(limit=limit)
-    stages = stage_space(space, "benchmark", "step-time", dynamic_programming.OF_STAGES)
-    found = shapes(question, space.axes, "benchmark", dynamic_programming.OF_STAGES)
+    stages = stage_space(space, "benchmark", "step-time", dynamic_programming.STAGE_SCHEDULES)
+    found = shapes(question, space.axes, "benchmark", dynamic_programming.STAGE_SCHEDULES)
     uniform = UniformPlans.of(space, stages, options)
     return dynamic_programming.solve(stages, uniform, options, found).search
 

@@ -153,7 +153,7 @@ def least_of(gpus, layers):
     space = Space.of(task(gpus, 8, layers), {**SHARED, "dp": [gpus // 2], "sequence_parallel": [0]})
     axes = stage_space(space, "test", "step-time", ("1f1b",)).axes
     (found,) = pipelines(space.task, {**axes, **most_overlap(space.task, axes)})
-    return found.least
+    return found.least_seconds
 
 
 def test_a_pipeline_takes_at_least_its_work_spread_over_all_gpus():
@@ -161,7 +161,7 @@ def test_a_pipeline_takes_at_least_its_work_spread_over_all_gpus():
     micro-batch 15 in a row; the other 7 wait for it. A boundary passes down and up for each half
     a second: m 0.5 (Megatron's 1F1B). The best cut has 9 and 6."""
     least = least_of(2, (layer(1.0), layer(2.0), layer(2.0)))
-    assert (least.alone, least.slowest, least.sends) == (15, 7.5, 8 * 0.5)
+    assert (least.traversal, least.slowest, least.sends) == (15, 7.5, 8 * 0.5)
     assert least.step == 7 * 7.5 + 15 + 4
 
 
@@ -178,5 +178,5 @@ def test_a_pipeline_takes_at_least_what_some_rank_holds():
 def test_two_replicas_of_a_pipeline_share_its_micro_batches():
     """Four micro-batches of each of two replicas, in the same seconds."""
     least = least_of(4, (layer(1.0), layer(2.0), layer(2.0)))
-    assert (least.alone, least.slowest, least.micro_batches) == (15, 7.5, 4)
+    assert (least.traversal, least.slowest, least.micro_batches) == (15, 7.5, 4)
     assert least.step == 3 * 7.5 + 15 + 4 * 0.5

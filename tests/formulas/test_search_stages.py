@@ -54,8 +54,8 @@ def entries(*rows):
         end=whole(*end),
         candidate=np.arange(len(rows)),
         gpus=whole(*gpus),
-        received=none,
-        sent=none,
+        input_boundary=none,
+        output_boundary=none,
         tp=none + 1,
         costs=np.array(costs, float).T,
     )
@@ -87,7 +87,7 @@ def test_what_the_first_stages_cost_at_least():
     """Five ways: with R_0 + G_0 + O_0, R_0 + G_0, less b and G_0 + O_0, less f and R_0 + O_0, less
     both and O_0."""
     bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], NEVER)
-    none, one, both = (least[:, :, 0] for least in bounds.before)
+    none, one, both = (least[:, :, 0] for least in bounds.prefix_costs)
     assert none[:, 0].tolist() == [0, 0, 0, 0, 0]
     assert one[:, 1].tolist() == [3 + 8, 3 + 6, 3 - 2 + 3, 3 - 1 + 7, 3 - 2 - 1 + 2]
     assert one[:, 2].tolist() == [6 + 16, 6 + 12, 6 - 4 + 6, 6 - 2 + 14, 6 - 4 - 2 + 4]
@@ -98,13 +98,13 @@ def test_what_the_first_stages_cost_at_least():
 
 def test_the_bound_of_a_pipeline_is_below_its_best_cut():
     bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], NEVER)
-    assert bounds.whole(table([FIRST, LAST])) == 11 + 7 + 0.5
+    assert bounds.least_rest(table([FIRST, LAST])) == 11 + 7 + 0.5
     assert 0.9 * min(CUT_AFTER_ONE, CUT_AFTER_TWO) < 18.5 < min(CUT_AFTER_ONE, CUT_AFTER_TWO)
 
 
 def test_the_bound_of_a_label_is_what_its_only_completion_costs():
     bounds = StageBounds.of(table([FIRST, LAST]), [FIRST, LAST], NEVER)
-    assert bounds.through(last_labels(), 1, 0).tolist() == [CUT_AFTER_ONE, CUT_AFTER_TWO]
+    assert bounds.least_totals(last_labels(), 1, 0).tolist() == [CUT_AFTER_ONE, CUT_AFTER_TWO]
 
 
 def test_stages_of_unequal_gpus():
@@ -114,13 +114,13 @@ def test_stages_of_unequal_gpus():
     both = table([first, last], layers=2, gpus=3)
     assert slowest_stage(both, NEVER) == max(3, 3)
     bounds = StageBounds.of(both, [first, last], NEVER)
-    assert bounds.before[1][0, 1].tolist() == [np.inf, 3, 2, np.inf]
-    assert bounds.before[2][0, 2].tolist() == [np.inf, np.inf, 3 + 4, min(3 + 3, 2 + 4)]
+    assert bounds.prefix_costs[1][0, 1].tolist() == [np.inf, 3, 2, np.inf]
+    assert bounds.prefix_costs[2][0, 2].tolist() == [np.inf, np.inf, 3 + 4, min(3 + 3, 2 + 4)]
     labels = extend(empty_label(2, 1), last, HOPS, 2, (1, 1))
     assert labels.gpus.tolist() == [1, 2]
     # With one unit in all, the wider stage leaves the first less than none.
-    assert np.isinf(bounds.through(labels, 1, 1)).tolist() == [True, True]
-    assert bounds.through(labels, 1, 3).tolist() == [4 + 0.5 + 2, 3 + 0.5 + 3]
+    assert np.isinf(bounds.least_totals(labels, 1, 1)).tolist() == [True, True]
+    assert bounds.least_totals(labels, 1, 3).tolist() == [4 + 0.5 + 2, 3 + 0.5 + 3]
 
 
 def test_labels_grow_from_the_last_stage():
@@ -190,7 +190,7 @@ def test_a_choice_is_superfluous_when_another_is_never_worse():
 def found_intervals(longest=np.inf, limit=np.inf):
     """Intervals of four layers on two stages, with the stage that may hold each."""
     found = Intervals.of(pipeline(4), longest, limit)
-    each = zip(found.start, found.end, found.first, found.last, strict=True)
+    each = zip(found.start, found.end, found.first_stage, found.last_stage, strict=True)
     return sorted((int(a), int(b), int(c)) for a, b, c, d in each if c == d)
 
 

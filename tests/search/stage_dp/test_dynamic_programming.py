@@ -352,11 +352,11 @@ def test_what_none_can_hold_is_answered_with_no_plan():
 def test_the_sum_over_stages_is_the_step_of_the_simulator():
     options = SearchOptions(limit=LARGE.cluster.accelerator.memory)
     space = Space.of(LARGE, {"pp": [4, 8], "cp": [1]})
-    stages = stage_space(space, "test", "step-time", dynamic_programming.OF_STAGES)
+    stages = stage_space(space, "test", "step-time", dynamic_programming.STAGE_SCHEDULES)
     uniform = UniformPlans.of(space, stages, options)
     answer = dynamic_programming.solve(stages, uniform, options)
-    assert answer.search.found
-    for (step, *_), plan in zip(answer.search.found, answer.search.plans(), strict=True):
+    assert answer.search.solutions
+    for (step, *_), plan in zip(answer.search.solutions, answer.search.plans(), strict=True):
         assert evaluate(LARGE, plan.take(0)).step_seconds == pytest.approx(step, rel=1e-12)
         again = Plan.parse(str(plan))
         assert evaluate(LARGE, again).step_seconds == pytest.approx(step, rel=1e-12)

@@ -64,8 +64,8 @@ def one_choice(forward, backward, stage):
         end=np.array([stage + 1]),
         candidate=none,
         gpus=none,
-        received=none,
-        sent=none,
+        input_boundary=none,
+        output_boundary=none,
         tp=none,
         costs=np.array([[both], [backward[stage]], [forward[stage]], [0.0], [0.0], [0.0]]),
     )

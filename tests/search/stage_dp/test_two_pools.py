@@ -62,7 +62,7 @@ def step_of(pipeline, stages, limits):
     costs = [cost(pipeline.pools[pool], *stage) for pool, stage in zip(pools, stages, strict=True)]
     flights = pipeline.in_flight
     for pool, one, n in zip(pools, costs, flights, strict=True):
-        if one["held"] + n * one["per_flight"] > limits[pool]:
+        if one["static_bytes"] + n * one["micro_batch_bytes"] > limits[pool]:
             return np.inf
     hops, each = 0.0, pipeline.sends / (pipeline.pp - 1)
     for (a, one), (b, other) in zip(
@@ -70,7 +70,7 @@ def step_of(pipeline, stages, limits):
         zip(pools[1:], costs[1:], strict=True),
         strict=True,
     ):
-        sizes = np.array(one["sent"]), np.array(other["received"])
+        sizes = np.array(one["sent_bytes"]), np.array(other["received_bytes"])
         tasks = [pipeline.pools[pool].task for pool in (a, b)]
         if a == b:
             hops += each * float(hop_seconds(tasks[0], *sizes))
@@ -79,12 +79,19 @@ def step_of(pipeline, stages, limits):
             hops += each * max(float(send(max(sizes), away, t.cluster)) for t in tasks)
     t, b, f, reduce, gather, optimizer = (
         np.array([one[name] for one in costs])
-        for name in ("seconds", "backward", "forward", "reduce", "gather", "optimizer")
+        for name in (
+            "seconds",
+            "backward",
+            "forward",
+            "reduce_seconds",
+            "gather_seconds",
+            "optimizer_seconds",
+        )
     )
     ends = [np.maximum(x - (np.cumsum(p) - p), 0).max() for x, p in ((reduce, b), (gather, f))]
     ends.append(optimizer.max())
     widths = [int(pipeline.pools[pools[i]].tp[stages[i][0]]) for i in (0, -1)]
-    tied = costs[0 if widths[0] <= widths[1] else -1]["tied"]
+    tied = costs[0 if widths[0] <= widths[1] else -1]["tied_embedding_seconds"]
     return (pipeline.micro_batches - 1) * t.max() + t.sum() + hops + sum(ends) + tied
 
 

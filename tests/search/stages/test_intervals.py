@@ -37,18 +37,18 @@ def test_a_class_is_what_a_stage_holds_and_what_is_before_and_behind_it(order, p
     ]
     kinds = found.kind.tolist()
     assert len(set(alike)) == len(set(kinds)) == len({*zip(alike, kinds, strict=True)})
-    assert [alike[i] for i in found.example] == [alike[kinds.index(k)] for k in sorted({*kinds})]
+    assert [alike[i] for i in found.examples] == [alike[kinds.index(k)] for k in sorted({*kinds})]
 
 
 @given(order=orders, pp=st.sampled_from([1, 2, 4]), room=st.floats(0.2, 2), share=st.floats(0.2, 2))
 @settings(deadline=None, max_examples=40)
 def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room, share):
     pipeline = pipeline_of(order, pp)
-    least = pipeline.layers.fastest, pipeline.least_held
+    least = pipeline.layers.least_seconds, pipeline.least_state_bytes
     seconds, held = (of_kind.min(axis=0)[list(order)] for of_kind in least)
     longest, limit = share * seconds.sum(), room * held.sum()
     found = Intervals.of(pipeline, longest, limit)
-    rows = zip(found.start, found.end, found.first, found.last, strict=True)
+    rows = zip(found.start, found.end, found.first_stage, found.last_stage, strict=True)
     kept = {(i, a, b) for a, b, first, last in rows for i in range(first, last + 1)}
     for inner in combinations(range(1, len(order)), pp - 1):
         stages = [*pairwise((0, *inner, len(order)))]
@@ -60,12 +60,12 @@ def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room
 @settings(deadline=None, max_examples=15)
 def test_intervals_within_what_stages_hold_are_those_of_the_cuts_that_they_can_have(most, layers):
     most, p = np.array(most, float), len(most)
-    found = Intervals.of(pipeline_of((0,) * layers, p), np.inf, np.inf).within(most, layers)
-    rows = zip(found.start, found.end, found.first, found.last, strict=True)
+    found = Intervals.of(pipeline_of((0,) * layers, p), np.inf, np.inf).restrict(most, layers)
+    rows = zip(found.start, found.end, found.first_stage, found.last_stage, strict=True)
     kept = {(i, a, b) for a, b, first, last in rows for i in range(first, last + 1)}
     cuts = ([*pairwise((0, *c, layers))] for c in combinations(range(1, layers), p - 1))
     able = [cut for cut in cuts if all(b - a <= n for (a, b), n in zip(cut, most, strict=True))]
     needed = {(i, a, b) for cut in able for i, (a, b) in enumerate(cut)}
     assert needed <= kept
     assert bool(kept) == bool(needed)
-    assert set(found.kind.tolist()) == set(range(len(found.example)))
+    assert set(found.kind.tolist()) == set(range(len(found.examples)))

@@ -52,7 +52,7 @@ def test_no_uniform_plan_is_faster_than_the_least_seconds_of_its_pipeline(name, 
         slowest = costs.step / np.maximum(m, 1)
         for row, key in enumerate(zip(*(k.tolist() for k in keys), strict=True)):
             if key in least:
-                bound = least[key].least
+                bound = least[key].least_seconds
                 assert bound.step <= costs.step[row] * (1 + 1e-12)
                 assert bound.slowest <= slowest[row] * (1 + 1e-12)
                 met += 1
@@ -60,8 +60,8 @@ def test_no_uniform_plan_is_faster_than_the_least_seconds_of_its_pipeline(name, 
 
 
 def test_longest_stage_is_what_the_step_leaves():
-    """(m - 1) t + alone + sends = step where t is longer than the mean, m t + sends at most."""
-    least = LeastSeconds(alone=4.0, slowest=1.0, sends=0.5, micro_batches=9)
+    """(m - 1) t + traversal + sends = step where t is longer than the mean, m t + sends at most."""
+    least = LeastSeconds(traversal=4.0, slowest=1.0, sends=0.5, micro_batches=9)
     assert least.step == 8 * 1.0 + 4.0 + 0.5
     assert least.longest_stage(12.5) == pytest.approx(1.0)
     assert LeastSeconds(1.0, 1.0, 0.5, 9).longest_stage(10.0) == pytest.approx(9.5 / 9)
