@@ -27,14 +27,13 @@ if TYPE_CHECKING:
     from plan3d.simulator.hardware.cluster import Cluster
     from plan3d.simulator.hardware.profile_file import profile_names
     from plan3d.simulator.hardware.software_stack import Software, software_profile
-    from plan3d.simulator.plan.goal import Goal
     from plan3d.simulator.plan.gossip_graphs import Graph
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.reporting.why import why
     from plan3d.simulator.runs.nearest_run import nearest_run
     from plan3d.simulator.step.costs import Costs
     from plan3d.simulator.step.evaluate import by_stage, evaluate
-    from plan3d.simulator.task import Task
+    from plan3d.simulator.task import Goal, Task
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.memory import probability_fits

@@ -1,11 +1,12 @@
-"""A task: model, cluster, batch and stack, which every plan of one question shares."""
+"""Tasks: model, cluster, batch, stack and goal, which all plans of one question share."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .base.errors import InputError, check_type
 from .hardware.cluster import Cluster
@@ -15,63 +16,61 @@ from .hardware.software_stack import (
     Software,
     software_profile,
 )
-from .workload import documents
 from .workload.adapters import Adapters
 from .workload.model import Model
 
 if TYPE_CHECKING:
-    # Rooms that load numpy, which a command line without a plan need not.
-    from .plan.goal import Goal
+    # Loads numpy, which a command line without a plan does not need.
     from .plan.gossip_graphs import Graph
 
+MOST_DOCUMENTS = 100_000
+"""Documents whose lengths may be given."""
 _LARGEST = 2**31
-_UNSTATED: Any = None
+_DEFAULT_STACK: Any = None
 
 
-def _positive(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _LARGEST:
-        raise InputError(f"{name} must be a whole number from 1 to {_LARGEST - 1}, not {value!r}")
-
-
-def _model(value: object) -> Model:
-    if isinstance(value, str):
-        return Model.preset(value)
-    check_type("model", value, Model, "Model.preset('llama-3.1-8b') or Model.from_config(path)")
-    return value  # type: ignore[return-value]
-
-
-def usual_stack(adapters: Adapters | None) -> str:
+def default_stack(adapters: Adapters | None) -> str:
     """The name of the stack of a task that names none."""
     return FINE_TUNING_SOFTWARE if adapters else DEFAULT_SOFTWARE
 
 
-def _stack(value: object) -> Software:
-    if isinstance(value, Software):
-        return value
-    if isinstance(value, (str, Path)):
-        return software_profile(value)
-    raise InputError(f"software must be a Software, its name or a path, not {value!r}")
+def is_count(value: object, most: int) -> bool:
+    """Whether a value is a whole number from 1 to `most`."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+
+
+class Goal(NamedTuple):
+    """What a training run must reach, where the time to an accuracy is asked.
+
+    >>> Goal(accuracy=0.1, sequence_noise=1.0)
+    Goal(accuracy=0.1, sequence_noise=1.0)
+    """
+
+    accuracy: float
+    """Mean squared gradient norm e."""
+    sequence_noise: float
+    """Variance of the gradient of one sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """The training framework that is to launch the plans of a task; its rules decide with those of
-    rules.validity which plans there are."""
+    """The training framework that launches the plans of a task; plans obey its rules besides those
+    of rules.validity."""
 
     name: str
     title: str
     """Its name and version, for messages."""
     required: bool
-    """Plans that it refuses are illegal; otherwise a search leaves them out where it can."""
+    """Plans that it refuses are illegal; otherwise a search avoids them where it can."""
     rules: tuple[Any, ...] = field(compare=False, repr=False)
     """What it refuses (rules.rule.Rule)."""
-    tries: Mapping[str, Sequence[Any]] = field(compare=False, repr=False)
-    """Values by plan field that a search of its plans tries instead of the usual ones."""
-    again: Callable[[], Framework] = field(compare=False, repr=False)
-    """Makes it anew: rules are functions, which another process cannot be sent."""
+    search_values: Mapping[str, Sequence[Any]] = field(compare=False, repr=False)
+    """Values by plan field that a search of its plans tries instead of the defaults."""
+    rebuild: Callable[[], Framework] = field(compare=False, repr=False)
+    """Builds it again in another process: rules are functions, which cannot be pickled."""
 
     def __reduce__(self) -> tuple[Callable[[], Framework], tuple[()]]:
-        return self.again, ()
+        return self.rebuild, ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +79,10 @@ class _Question:
     """Tokens in one sequence."""
     global_batch: int
     """Sequences in one optimizer step."""
-    software: Software = _UNSTATED
-    """The training stack; its name, or the path of its TOML file, is read; usual_stack if none."""
+    software: Software = _DEFAULT_STACK
+    """The training stack, its name or the path of its TOML file; default_stack() if none."""
     adapters: Adapters | None = None
-    """Which few weights are trained, where all others are frozen."""
+    """Low-rank adapters, the only trained weights; None where all weights are trained."""
     documents: tuple[int, ...] = ()
     """Lengths of the documents that are packed into sequences, in any number: attention stays
     inside each. () where every sequence is one document."""
@@ -92,9 +91,9 @@ class _Question:
     goal: Goal | None = None
     """What training must reach, where time to accuracy is asked."""
     framework: Framework | None = None
-    """What launches the plans, where that matters."""
+    """The framework that launches the plans, if given."""
     calibration: Any = field(default=None, repr=False)
-    """What timed steps of the stack said of it, an uncertainty.calibration.Calibration."""
+    """Posterior of the constants of the stack (uncertainty.calibration.Calibration)."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +111,25 @@ class Task(_Question):
     cluster: Cluster
 
     def __post_init__(self) -> None:
-        stack = usual_stack(self.adapters) if self.software is None else self.software
-        object.__setattr__(self, "software", _stack(stack))
-        object.__setattr__(self, "model", _model(self.model))
+        software: object = self.software
+        if software is None:
+            software = default_stack(self.adapters)
+        if isinstance(software, (str, Path)):
+            software = software_profile(software)
+        if not isinstance(software, Software):
+            raise InputError(f"software must be a Software, its name or a path, not {software!r}")
+        object.__setattr__(self, "software", software)
+        if isinstance(self.model, str):
+            object.__setattr__(self, "model", Model.preset(self.model))
+        instead = "Model.preset('llama-3.1-8b') or Model.from_config(path)"
+        check_type("model", self.model, Model, instead)
         name = self.cluster if isinstance(self.cluster, str) else "h100-sxm"
         check_type("cluster", self.cluster, Cluster, f"Cluster.profile({name!r}, gpus=...)")
-        _positive("sequence", self.sequence)
-        _positive("global_batch", self.global_batch)
+        for key in ("sequence", "global_batch"):
+            value = getattr(self, key)
+            if not is_count(value, _LARGEST - 1):
+                limit = f"must be a whole number from 1 to {_LARGEST - 1}"
+                raise InputError(f"{key} {limit}, not {value!r}")
         if self.calibration:
             self.calibration.check(self)
         if self.model.mtp_layers > 1:
@@ -147,7 +158,14 @@ class Task(_Question):
             )
 
     def _check_documents(self) -> None:
-        documents.check(self.documents, self.sequence)
+        number = len(self.documents)
+        if number > MOST_DOCUMENTS:
+            limit = f"at most {MOST_DOCUMENTS:,}"
+            raise InputError(f"{number:,} lengths of documents are too many; {limit}")
+        for length in self.documents:
+            if not is_count(length, self.sequence):
+                limit = f"must be a whole number from 1 to the sequence {self.sequence}"
+                raise InputError(f"length of a document {str(length)[:60]} {limit}")
         if not self.model.kinds:
             raise InputError(f"documents need attention layers; {self.model.name} is a layer list")
         if not self.software.flash_attention:
@@ -157,10 +175,10 @@ class Task(_Question):
             )
 
     def __repr__(self) -> str:
-        said = [f"{name}={getattr(self, name)!r}" for name in ("sequence", "global_batch")]
-        said += [f"adapters={self.adapters!r}"] if self.adapters else []
-        said += [f"software={self.software.name!r}"]
-        return f"Task({self.model!r}, {self.cluster!r}, {', '.join(said)})"
+        fields = [f"{name}={getattr(self, name)!r}" for name in ("sequence", "global_batch")]
+        fields += [f"adapters={self.adapters!r}"] if self.adapters else []
+        fields += [f"software={self.software.name!r}"]
+        return f"Task({self.model!r}, {self.cluster!r}, {', '.join(fields)})"
 
     @property
     def gpus(self) -> int:
@@ -178,5 +196,17 @@ class Task(_Question):
 
 
 def check_task(value: object) -> None:
-    """Raise InputError for what is no task."""
+    """Raise InputError for anything but a Task."""
     check_type("task", value, Task, "Task(model, cluster, sequence=..., global_batch=...)")
+
+
+def mean_over_documents(
+    documents: tuple[int, ...], sequence: int, of_length: Callable[[int], float]
+) -> float:
+    """The mean over tokens of what depends on the length of a token's document; a sequence is one
+    document where no lengths are given."""
+    if not documents:
+        return of_length(sequence)
+    counts = Counter(documents)
+    tokens = sum(documents)
+    return sum(count * length * of_length(length) for length, count in counts.items()) / tokens

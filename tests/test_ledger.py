@@ -27,17 +27,15 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.pipeline.event_simulation import simulate
-from plan3d.simulator.plan.codes import Sync
-from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.reporting import report
 from plan3d.simulator.reporting.why import loss_shares
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
-from plan3d.simulator.task import Task
+from plan3d.simulator.task import Goal, Task
 from plan3d.simulator.workload.model import Model
 
 _SPEC = importlib.util.spec_from_file_location(

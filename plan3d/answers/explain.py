@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from plan3d.search.whatif.explanation import Explanation
 from plan3d.search.whatif.explanation import explain as explained
-from plan3d.simulator.plan.given import Given, as_plan
+from plan3d.simulator.plan.plan import PlanLike, as_plan
 from plan3d.simulator.task import Task, check_task
 
 from ..launch_files.frameworks import for_framework
@@ -23,8 +23,8 @@ class ExplainRequest:
     """A plan that is to be explained."""
 
     question: Question
-    plan: Given
-    against: Given | None = None
+    plan: PlanLike
+    against: PlanLike | None = None
     """Another plan, or changes of this one, to say why it is slower or faster."""
     measured_step: float | None = None
     """Seconds that the step took."""
@@ -56,7 +56,7 @@ def explain_plan(request: ExplainRequest) -> ExplainAnswer:
 
 
 def explain(
-    task: Task, plan: Given, against: Given | None = None, *, framework: str | None = None
+    task: Task, plan: PlanLike, against: PlanLike | None = None, *, framework: str | None = None
 ) -> Explanation:
     """Explain one plan; one that does not fit may be asked about as well.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from plan3d.simulator.plan.given import Given
+from plan3d.simulator.plan.plan import PlanLike
 from plan3d.simulator.runs.nearest_run import Nearest, nearest_run
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
@@ -74,7 +74,7 @@ class PlanAnswer:
         return [] if command is None else command.words(task, self.costs.plans.take(0))
 
 
-def estimate(question: Question, plan: Given) -> PlanAnswer:
+def estimate(question: Question, plan: PlanLike) -> PlanAnswer:
     """What one plan takes; one that does not fit is still a valid answer. InputError where it
     breaks a rule."""
     return PlanAnswer(question, evaluate(question.task, plan).row())

@@ -10,7 +10,7 @@ from plan3d.search.space.constraints import Choices, check_lists
 from plan3d.search.whatif.sweep import Point, PointOptions, Sweep, run_points, with_scaling
 from plan3d.search.whatif.variation import Values, points_over
 from plan3d.simulator.base.units import as_count
-from plan3d.simulator.plan.given import Given
+from plan3d.simulator.plan.plan import PlanLike
 from plan3d.simulator.task import Task, check_task
 
 from ..launch_files.frameworks import for_framework
@@ -60,7 +60,7 @@ def sweep(
     over: Mapping[str, Values],
     *,
     framework: str | None = None,
-    plan: Given | None = None,
+    plan: PlanLike | None = None,
     choose: Choices | None = None,
     headroom: float | None = None,
     objective: str | None = None,

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from math import gcd
 from typing import Any
 
-from plan3d.simulator.plan.fields import ON_HOST, PLAIN, POLICY
+from plan3d.simulator.plan.fields import ON_HOST, OPT_IN, POLICY, spell
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
@@ -28,7 +27,7 @@ FRAMEWORK_SPECIFIC = (
 """Fields that every framework has settings or rules of its own for."""
 SYNCHRONISATION_DEFAULTS = {
     name: default
-    for name, default in PLAIN.items()
+    for name, default in OPT_IN.items()
     if name in POLICY and name not in (*FRAMEWORK_SPECIFIC, *RARELY_SUPPORTED)
 }
 """Fields of the synchronisation of replicas, at the values that every framework has: gradients are
@@ -141,7 +140,7 @@ DEFAULT_VALUE_RULES = {
     name: one_of(
         f"written-{name.replace('_', '-')}", name, (default,), "launch files do not say it"
     )
-    for name, default in PLAIN.items()
+    for name, default in OPT_IN.items()
     if name in RARELY_SUPPORTED or name not in (*POLICY, *FRAMEWORK_SPECIFIC)
 }
 """By field, the rule of frameworks that have neither a setting nor a rule for it: it keeps its

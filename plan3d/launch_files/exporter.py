@@ -122,7 +122,7 @@ def mixed_strategies(plan: Plan) -> str:
         return ""
     runs = plan.segments
     for name in BY_RUN:
-        values = sorted({int(value) for value in getattr(runs, name)[runs.present]})
+        values = sorted({int(value) for value in getattr(runs, name)[runs.is_run]})
         if len(values) > 1:
             texts = " and ".join(value_text(name, value) for value in values)
             return f"layers with {texts} in one plan"

@@ -23,8 +23,8 @@ def framework(name: str, required: bool = True, version: str = "") -> Framework:
         title=form.title,
         required=required,
         rules=form.all_rules,
-        tries=found.search_values,
-        again=partial(framework, name, required, version),
+        search_values=found.search_values,
+        rebuild=partial(framework, name, required, version),
     )
 
 

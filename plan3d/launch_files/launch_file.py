@@ -13,7 +13,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task

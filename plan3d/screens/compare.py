@@ -306,7 +306,7 @@ def _rates(found: BySystem) -> list[str]:
     if not found.task.goal:
         return []
     from plan3d.simulator.analysis.traffic import rate_of
-    from plan3d.simulator.plan.sync_policy import policy_of
+    from plan3d.simulator.plan.synchronisation import policy_of
 
     names: dict[str, list[str]] = {}
     for entry in found.entries:

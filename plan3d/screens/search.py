@@ -15,8 +15,7 @@ from plan3d.search.result.search_result import TIE, SearchResult, UniformSteps
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
-from plan3d.simulator.plan import families
-from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.plan import Plan, families, family_name
 from plan3d.simulator.runs.nearest_run import nearest_run
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
@@ -399,8 +398,8 @@ def family_columns(result: SearchResult) -> dict[str, list[str]]:
 def family_records(result: SearchResult) -> list[dict[str, Any]]:
     """The family of each ranked plan, and what the plan stands for where families are listed."""
     assert result.costs is not None
-    of = families.families(result.costs.plans)
-    names = [{"plan_family": families.spelled(one)} for one in of]
+    of = families(result.costs.plans)
+    names = [{"plan_family": family_name(one)} for one in of]
     if result.families is None:
         return names
     standing = zip(result.families.plans.tolist(), result.families.fastest.tolist(), strict=True)

@@ -8,7 +8,7 @@ from typing import Any
 from plan3d.search.stage_dp.two_pools import PooledPlan, PooledResult
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
-from plan3d.simulator.plan.values import spell
+from plan3d.simulator.plan.fields import spell
 from plan3d.simulator.task import Task
 
 from ..answers.two_pools import PoolsAnswer

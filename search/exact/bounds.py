@@ -29,9 +29,9 @@ from plan3d.simulator.layers.layer_costs import layer_cost_function
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.pipeline import schedules, stage_placement
-from plan3d.simulator.plan.fields import SKELETON, STATED, STRATEGY
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
-from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
@@ -205,7 +205,7 @@ class Relaxation:
             for name in names
             if name in self.known_fields
         }
-        stated = STATED | {"schedule": schedules.default_code(1)}
+        stated = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
         for name in set(names) | set(PLACEMENT_FIELDS):
             full.setdefault(name, np.full(length, stated[name], np.int64))
         return from_columns(full, self.space.layers_per_stage)

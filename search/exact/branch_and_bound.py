@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plan3d.simulator.base.arrays import Mask, Value
-from plan3d.simulator.plan.fields import DISTINCT, EXPANSION
+from plan3d.simulator.plan.fields import EXPANSION, RANKING_AXES
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
@@ -145,7 +145,7 @@ class _Tree:
             self._push(len(self.levels), plans.span(left, plans.rows))
             plans = plans.span(0, left)
         table = plans.table()
-        alike = np.lexsort([getattr(table, name) for name in reversed(DISTINCT)])
+        alike = np.lexsort([getattr(table, name) for name in reversed(RANKING_AXES)])
         self.record.add(table.take(alike))
         self.threshold = self.record.best.threshold
 

@@ -12,8 +12,8 @@ from itertools import combinations, product
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Value
-from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import from_columns
+from plan3d.simulator.plan.stage_layout import segments_of_stages
 from plan3d.simulator.step import data_parallel, gradient_exchange, layer_run_stages
 from plan3d.simulator.step.data_parallel import AT_ONCE
 
@@ -148,7 +148,7 @@ def _two_layers(pipeline: Pipeline, first: int, second: int) -> float:
     p, same = pipeline, {"layers": 1, "zero": 0, "recompute": 0}
     runs = [{**same, "tp": int(p.tp[s]), "dp": int(p.dp[s])} for s in (first, second)]
     columns = p.columns(np.zeros(1, np.int64)) | {"pp": np.ones(1, np.int64)}
-    plans = from_columns(columns, segments=of_stages([runs]))
+    plans = from_columns(columns, segments=segments_of_stages([runs]))
     return float(layer_run_stages.build(p.task, p.recipe, plans).stages.slowest_seconds[0])
 
 

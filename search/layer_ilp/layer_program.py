@@ -25,9 +25,8 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
-from plan3d.simulator.plan import layer_runs
-from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan, from_columns
+from plan3d.simulator.plan.stage_layout import concat_segments, segments_of_stages
 
 from ..result.options import Deadline
 from ..stages.intervals import Intervals
@@ -289,7 +288,9 @@ def proposals(pipeline: Pipeline, counts: Counts) -> Plan:
     found = [_stages(pipeline, counts, order) for order in orders]
     fields = plan_of(pipeline, found[0]).columns()
     columns = {name: np.repeat(column, len(found)) for name, column in fields.items()}
-    return from_columns(columns, segments=layer_runs.concat([of_stages(one) for one in found]))
+    return from_columns(
+        columns, segments=concat_segments([segments_of_stages(one) for one in found])
+    )
 
 
 def _stages(

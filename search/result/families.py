@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Index, Mask, Value
-from plan3d.simulator.plan.families import splits
 from plan3d.simulator.plan.fields import EXPANSION
-from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.plan import Plan, split_count
 from plan3d.simulator.step.costs import Costs, concat_costs
 
 NEAR = 0.01
@@ -132,7 +131,7 @@ def simplest_family_first(costs: Costs, fastest: float) -> Index:
     """All rows, the fastest first, but for those within NEAR of the `fastest` seconds: of these the
     plans that split the model in fewest ways."""
     near = costs.step <= (1 + NEAR) * fastest
-    out: Index = np.lexsort((costs.step, np.where(near, splits(costs.plans), 0), ~near))
+    out: Index = np.lexsort((costs.step, np.where(near, split_count(costs.plans), 0), ~near))
     return out
 
 

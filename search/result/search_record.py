@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Index, Value
-from plan3d.simulator.plan.families import COUNT, families
-from plan3d.simulator.plan.fields import DISTINCT
-from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.fields import RANKING_AXES
+from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, families
 from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.step.stages import first_of_runs
@@ -35,7 +34,7 @@ class BestPlans:
 
     def add(self, costs: Costs, scores: Value) -> None:
         """Offer a table; rows scored infinity are left out."""
-        starts, run = first_of_runs(costs.plans, DISTINCT)
+        starts, run = first_of_runs(costs.plans, RANKING_AXES)
         lowest = np.minimum.reduceat(scores, starts)
         runs = np.flatnonzero(np.isfinite(lowest))
         if runs.size > self.limit:
@@ -76,7 +75,7 @@ class BestPlans:
 def _first_seen(plans: Plan) -> NDArray[np.intp]:
     """Rows at which a combination of DISTINCT fields appears first, in order."""
     seen: dict[tuple[int, ...], int] = {}
-    columns = [getattr(plans, name).tolist() for name in DISTINCT]
+    columns = [getattr(plans, name).tolist() for name in RANKING_AXES]
     for row, key in enumerate(zip(*columns, strict=True)):
         seen.setdefault(key, row)
     return np.array(list(seen.values()), np.intp)
@@ -84,7 +83,7 @@ def _first_seen(plans: Plan) -> NDArray[np.intp]:
 
 def _depths_of_families(plans: Plan) -> Index:
     """A number for the family and the stages of each plan [row]."""
-    out: Index = families(plans) + COUNT * np.asarray(plans.pp)
+    out: Index = families(plans) + FAMILY_COUNT * np.asarray(plans.pp)
     return out
 
 
@@ -118,8 +117,8 @@ class SearchRecord:
     def __init__(self, task: Task, options: SearchOptions) -> None:
         self.task, self.options = task, options
         self.counts, self.best = Counts(), BestPlans(options.top)
-        self.families, self.frontier = SimplestPlans(families, COUNT), Frontier()
-        self.uneven = SimplestPlans(_depths_of_families, COUNT * (task.model.layers + 1))
+        self.families, self.frontier = SimplestPlans(families, FAMILY_COUNT), Frontier()
+        self.uneven = SimplestPlans(_depths_of_families, FAMILY_COUNT * (task.model.layers + 1))
         self.of_families: dict[int, Frontier] = {}
         self.smallest: Costs | None = None
         self.edge_seconds = np.inf

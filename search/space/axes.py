@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from plan3d.simulator.pipeline import schedules
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.field_values import AUTO, ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
-from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.expert_rules import (
     has_expert_kernels,
     overlaps_experts,

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.fields import CHOICES
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import CHOICES, check_field
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.values import AUTO, check_field
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.task import Task

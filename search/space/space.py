@@ -25,13 +25,13 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Index, Mask
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.codes import gossips
-from plan3d.simulator.plan.fields import AXES, EXPANSION, PLAIN
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import AXES, EXPANSION, OPT_IN, check_field, code
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
+from plan3d.simulator.plan.synchronisation import gossips
 from plan3d.simulator.plan.tensor_grid import every_grid
-from plan3d.simulator.plan.values import AUTO, check_field, code
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.tensor_rules import GRID_RULES
 from plan3d.simulator.rules.training_rules import default_precision
@@ -136,7 +136,7 @@ class Space:
         """The default space with some axes replaced; InputError for an unknown field or value."""
         axes = default_axes(task) | {"precision": (default_precision(task),)}
         if task.framework:
-            tried = task.framework.tries.items()
+            tried = task.framework.search_values.items()
             axes |= {name: tuple(code(name, v) for v in values) for name, values in tried}
         layout: tuple[int, ...] = ()
         for name, values in (choose or {}).items():
@@ -174,7 +174,7 @@ class Space:
 
     def check_bounds_apply(self, backend: str, objective: str) -> None:
         """Raise InputError where the search is over more than the bounds of a backend cover."""
-        others = [name for name, value in PLAIN.items() if self.axes[name] != (value,)]
+        others = [name for name, value in OPT_IN.items() if self.axes[name] != (value,)]
         if others or objective == "time-to-accuracy":
             raise InputError(
                 f"{backend} bounds plain all-reduce training on GPUs only: it cannot search "
@@ -225,7 +225,7 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     names = [name for name in order if len(space.axes[name]) > 1 or _is_derived(space, name)]
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
-    all_reduce_only = all(space.axes[name] == (value,) for name, value in PLAIN.items())
+    all_reduce_only = all(space.axes[name] == (value,) for name, value in OPT_IN.items())
     satisfied = (
         *(POLICY_RULES if all_reduce_only else ()),
         *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()),

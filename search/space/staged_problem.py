@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from plan3d.simulator.base.arrays import Index, Mask
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline import schedules
-from plan3d.simulator.plan.codes import Recompute
-from plan3d.simulator.plan.layer_runs import ABSENT, Segments
+from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.plan.fields import code
 from plan3d.simulator.plan.plan import Plan, from_columns
-from plan3d.simulator.plan.values import code
+from plan3d.simulator.plan.stage_layout import PADDING, Segments
 from plan3d.simulator.rules.rule import nearest_divisors
 from plan3d.simulator.rules.training_rules import default_precision, recomputed_modules
 from plan3d.simulator.rules.validity import legal_rows
@@ -117,11 +117,11 @@ def _with_missing_stages(points: Points, last: Index) -> Points:
 
 def pack_runs(runs: Table) -> Segments:
     """Segments of columns [field, row, run] with the runs that are there first."""
-    order = np.argsort(runs[0] == ABSENT, axis=1, kind="stable")
-    width = int((runs[0] != ABSENT).sum(axis=1).max())
+    order = np.argsort(runs[0] == PADDING, axis=1, kind="stable")
+    width = int((runs[0] != PADDING).sum(axis=1).max())
     columns = [np.take_along_axis(column, order, axis=1)[:, :width] for column in runs]
-    absent = columns[0] == ABSENT
-    return Segments(*(np.where(absent, ABSENT, column) for column in columns))
+    absent = columns[0] == PADDING
+    return Segments(*(np.where(absent, PADDING, column) for column in columns))
 
 
 def count_layouts(even: list[int], shares: list[int]) -> int:
@@ -357,7 +357,7 @@ class StagedProblem:
             dp = self.task.gpus // (pp * tp)
             more, light = heavier_layers(share, layers), np.maximum(share - 1, 0) // EIGHTHS
             for part, recompute in ((more, modes[light + 1]), (layers - more, modes[light])):
-                at = np.where((stage < pp) & (part > 0), stage, ABSENT)
+                at = np.where((stage < pp) & (part > 0), stage, PADDING)
                 runs.append((at, part, tp, dp, zero, recompute))
         segments = pack_runs(np.array(runs).transpose(1, 2, 0))
         dp, zero = segments.dp.max(axis=1), segments.zero.max(axis=1)

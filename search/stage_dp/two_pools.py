@@ -19,8 +19,8 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.fields import code
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.values import code
 from plan3d.simulator.task import Framework, Task
 
 from ..result.options import NEVER, Deadline, Progress

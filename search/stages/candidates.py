@@ -13,8 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Mask, Value
-from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import from_columns
+from plan3d.simulator.plan.stage_layout import Segments
 from plan3d.simulator.step.stage_costs import StageCosts, stage_costs
 
 from ..result.options import Deadline

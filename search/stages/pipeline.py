@@ -18,9 +18,8 @@ from plan3d.simulator.base.arrays import Column, Mask, Value
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.pipeline.schedule import Sizes
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import AUTO, Recompute
 from plan3d.simulator.plan.plan import Plan, from_columns
-from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.expert_rules import has_many_queues
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column
-from plan3d.simulator.plan.layer_runs import of_stages
 from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.plan.stage_layout import segments_of_stages
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.step.ranks import chunk_sizes
@@ -56,7 +56,7 @@ def plan_of(pipeline: Pipeline, stages: list[list[Run]]) -> Plan:
         pp=pipeline.pp,
         micro_batch=task.global_batch // (pipeline.micro_batches * dp),
         recompute=recompute,
-        segments=of_stages(stages),
+        segments=segments_of_stages(stages),
     )
     return resolve(plan, task.gpus).table()
 
@@ -67,7 +67,7 @@ def with_explicit_stages(costs: Costs | None, top: int) -> Iterator[Plan]:
         return
     task = costs.task
     for plan in costs.plans.take(slice(0, top)):
-        runs = of_stages([[{"layers": layers}] for layers in chunk_sizes(task, plan)])
+        runs = segments_of_stages([[{"layers": layers}] for layers in chunk_sizes(task, plan)])
         yield resolve(replace(plan, layers_per_stage=(), segments=runs), task.gpus).table()
 
 

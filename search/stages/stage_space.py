@@ -15,8 +15,8 @@ from typing import NamedTuple
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.pipeline.schedule import SEVERAL_CHUNKS, Placement, Schedule, Sizes
-from plan3d.simulator.plan.fields import AXES, PLAIN
-from plan3d.simulator.plan.values import AUTO, spell
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import AXES, OPT_IN, spell
 from plan3d.simulator.rules.expert_rules import overlaps_experts
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Network
@@ -46,7 +46,7 @@ SHAPE_FIELDS = ("virtual_stages", "overlap_p2p", "overlap_ep")
 OVERLAP_FIELDS = ("overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
 """Fields set to the most overlap that is allowed."""
 SINGLE_VALUE_FIELDS = tuple(
-    n for n in FIXED_FIELDS if n not in (*WHOLE_STAGE_VALUES, *OVERLAP_FIELDS, *PLAIN, "schedule")
+    n for n in FIXED_FIELDS if n not in (*WHOLE_STAGE_VALUES, *OVERLAP_FIELDS, *OPT_IN, "schedule")
 )
 """The other fields with one value in a search: precision, optimizer."""
 

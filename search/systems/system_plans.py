@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import code, spell
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.tensor_grid import every_grid
-from plan3d.simulator.plan.values import AUTO, code, spell
 from plan3d.simulator.task import Task
 
 from ..space.axes import default_axes, divisors

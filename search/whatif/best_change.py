@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.analysis.sensitivity import KNOBS
 from plan3d.simulator.hardware.precision import CODES
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate

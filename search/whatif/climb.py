@@ -15,10 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plan3d.simulator.plan.families import COUNT
-from plan3d.simulator.plan.families import families as families_of
-from plan3d.simulator.plan.fields import ON_HOST
-from plan3d.simulator.plan.values import spell
+from plan3d.simulator.plan.fields import ON_HOST, spell
+from plan3d.simulator.plan.plan import FAMILY_COUNT
+from plan3d.simulator.plan.plan import families as families_of
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.step.plan_timeline import rescore
@@ -164,7 +163,7 @@ def _with_climbed(result: SearchResult, task: Task, ranking: Ranking) -> SearchR
     """The best plans of a ranking at risk, the climbed ones of the default search among them."""
     if result.costs is None or result.risk is None or result.interrupted:
         return result
-    default = _default_search(task, ranking, COUNT, None)
+    default = _default_search(task, ranking, FAMILY_COUNT, None)
     if default.interrupted or default.costs is None:
         return result.ended_by_interrupt() if default.interrupted else result
     every = concat_costs([default.costs, result.costs])

@@ -23,8 +23,7 @@ from plan3d.simulator.analysis.time_breakdown import Loss, waterfall
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import shorten
 from plan3d.simulator.base.text_tables import html_text
-from plan3d.simulator.plan.given import Given, changes_of
-from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.plan import Plan, PlanLike, field_changes, resolve
 from plan3d.simulator.reporting.why import why
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
@@ -202,8 +201,8 @@ class Explanation:
 
 def explain(
     task: Task,
-    plan: Given,
-    against: Given | None = None,
+    plan: PlanLike,
+    against: PlanLike | None = None,
 ) -> Explanation:
     """Explain one plan; one that does not fit may be asked about as well.
 
@@ -222,11 +221,11 @@ def explain(
     return Explanation(costs, None if against is None else _contrast(costs, against))
 
 
-def _contrast(costs: Costs, against: Given) -> Contrast:
+def _contrast(costs: Costs, against: PlanLike) -> Contrast:
     if isinstance(against, Plan):
         other = resolve(against, costs.task.gpus)
     else:
-        other = edited(costs.plans.take(0), costs.task, changes_of(against))
+        other = edited(costs.plans.take(0), costs.task, field_changes(against))
     changed, broken = (
         plan_difference.changed_fields(costs.plans, other),
         violations(other, costs.task),

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.arrays import Mask
-from plan3d.simulator.plan.fields import AXES, those
+from plan3d.simulator.plan.field_values import AUTO, Flag
+from plan3d.simulator.plan.fields import AXES, columns_where
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.plan.value_kinds import Flag
-from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.pipeline_rules import shortest_groups
 from plan3d.simulator.rules.validity import launchable_rows, legal_rows
 from plan3d.simulator.task import Task
 
-SWITCHES = those(
-    lambda field: isinstance(field.values, Flag) and field.default == AUTO and not field.plain
+SWITCHES = columns_where(
+    lambda field: isinstance(field.values, Flag) and field.default == AUTO and not field.opt_in
 )
 """Switches that resolve() chooses where a plan leaves them open."""
 

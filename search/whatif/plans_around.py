@@ -15,10 +15,8 @@ import numpy as np
 from plan3d.simulator.analysis.sensitivity import KNOBS
 from plan3d.simulator.base.arrays import Index
 from plan3d.simulator.base.errors import Plan3dError
-from plan3d.simulator.plan.families import families
-from plan3d.simulator.plan.fields import AXES
-from plan3d.simulator.plan.plan import Plan, concat, from_columns
-from plan3d.simulator.plan.values import code
+from plan3d.simulator.plan.fields import AXES, code
+from plan3d.simulator.plan.plan import Plan, concat, families, from_columns
 from plan3d.simulator.reporting.explorer import networks
 from plan3d.simulator.rules.validity import launchable_rows, legal_rows
 from plan3d.simulator.step.costs import Costs

@@ -16,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.units import format_bytes
+from plan3d.simulator.plan.field_values import AUTO, Flag
 from plan3d.simulator.plan.fields import (
     AXES,
     CATEGORICAL,
     CHOICES,
     ON_HOST,
-    TRAINED,
-    those,
+    RECIPE_FIELDS,
+    check_field,
+    columns_where,
+    spell,
 )
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.tensor_grid import every_grid
-from plan3d.simulator.plan.value_kinds import Flag
-from plan3d.simulator.plan.values import AUTO, check_field, spell
 from plan3d.simulator.reporting.why import layers_per_rank
 from plan3d.simulator.rules.expert_rules import queues_for_experts
 from plan3d.simulator.rules.validity import legal_rows
@@ -46,17 +47,21 @@ from ..rank_plans import Ranking, rank_plans
 from ..space.axes import default_axes, divisors
 from .launchable_changes import changed, keeps_launched, resolved
 
-FOLLOWING = those(lambda field: field.default == AUTO and not field.plain and field.name != "dp")
+FOLLOWING = columns_where(
+    lambda field: field.default == AUTO and not field.opt_in and field.name != "dp"
+)
 """Fields that resolve() chooses where a plan leaves them open, besides dp."""
-FIXED = ("dp", *TRAINED)
+FIXED = ("dp", *RECIPE_FIELDS)
 """Fields that are no edit: dp follows from the GPUs, the others change what is trained."""
 WORTH = 0.01
 """Share of a step below which a change is not worth making, or naming."""
 EFFECTLESS = 1e-9
 """Relative change of step and memory below which an edit is none."""
-SPELLED = tuple(name for name in CATEGORICAL if name not in TRAINED)
+SPELLED = tuple(name for name in CATEGORICAL if name not in RECIPE_FIELDS)
 """Fields that are tried with all their names."""
-SWITCHED = those(lambda field: isinstance(field.values, Flag) and field.name not in TRAINED)
+SWITCHED = columns_where(
+    lambda field: isinstance(field.values, Flag) and field.name not in RECIPE_FIELDS
+)
 """Fields that are tried both ways, also where a search lets them follow from others."""
 ON_HOST_VALUES = (0, 50, 100)
 """Percent that is tried of them."""
@@ -215,7 +220,7 @@ def by_capacity(costs: Costs) -> list[tuple[float, Costs | None]]:
     It keeps the precision and optimizer of the given plan.
     """
     task, row = costs.task, costs.plans.take(0)
-    choose = {name: [getattr(row, name)] for name in TRAINED}
+    choose = {name: [getattr(row, name)] for name in RECIPE_FIELDS}
     out = []
     for factor in CAPACITIES:
         a = task.cluster.accelerator

@@ -9,10 +9,8 @@ from typing import Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.fields import FIELDS, SYNONYMS
-from plan3d.simulator.plan.given import Given, as_plan
-from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.values import check_field, code, spell
+from plan3d.simulator.plan.fields import FIELDS, SYNONYMS, check_field, code, spell
+from plan3d.simulator.plan.plan import Plan, PlanLike, as_plan
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -54,7 +52,7 @@ OF_STACK = {"cluster", "software"}
 
 
 def points_over(
-    task: Task, over: Mapping[str, Values], plan: Given | None, asked: PointOptions
+    task: Task, over: Mapping[str, Values], plan: PlanLike | None, asked: PointOptions
 ) -> list[Point]:
     """A point for every combination of values: `over` maps fields of OF_TASK or of a plan to their
     values, {"gpus": [64, 128], "tp": [1, 2]}.

@@ -14,11 +14,9 @@ from ..base.units import format_count, format_seconds
 from ..hardware.precision import RECIPES
 from ..layers import communication
 from ..layers.layer_kinds import layer_context, layer_kinds
-from ..plan import tensor_mesh
+from ..plan.fields import spell
 from ..plan.plan import Plan
-from ..plan.tensor_grid import GridKind, grid_of
-from ..plan.tensor_mesh import MeshCollective
-from ..plan.values import spell
+from ..plan.tensor_grid import GridKind, MeshCollective, elements_sent, grid_of
 from ..step import stages
 from ..step.costs import Costs
 
@@ -54,7 +52,7 @@ def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
             group = communication.axis_group(grid, axis, costs.task.cluster)
             seconds = float(communication.mesh_seconds(along, local)[0])
             sent = {
-                what: recipe.sent * float(np.ravel(tensor_mesh.elements_sent(some, grid.mesh))[0])
+                what: recipe.sent * float(np.ravel(elements_sent(some, grid.mesh))[0])
                 for what, some in _by_operation(along).items()
             }
             domains = int(np.ravel(group.domains)[0])

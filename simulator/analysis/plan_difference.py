@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..base.units import GIB, format_bytes, format_seconds
-from ..plan.fields import AXES, OF_TABLE
+from ..plan.fields import AXES, TABLE_FIELDS, spell
 from ..plan.plan import Plan
-from ..plan.values import spell
 from ..step.costs import Costs
 from ..uncertainty.memory import fit_sentence
 from .time_breakdown import LABELS, losses
@@ -54,7 +53,7 @@ def changed_fields(first: Plan, second: Plan) -> dict[str, tuple[object, object]
         for name in AXES
         if getattr(ours, name) != getattr(theirs, name)
     }
-    for name in OF_TABLE:
+    for name in TABLE_FIELDS:
         before, after = (_written_value(plan, name) for plan in (ours, theirs))
         if before != after:
             out[name] = (before, after)

@@ -12,12 +12,11 @@ import numpy as np
 
 from ..base.units import format_bytes
 from ..operators.collectives import ProcessGroup as Ranks
-from ..plan.codes import Sync, gossips, through_servers
 from ..plan.compressors import METHODS, Compression, delta, omega
+from ..plan.fields import spell
 from ..plan.gossip_graphs import Mixing
 from ..plan.plan import Plan
-from ..plan.sync_policy import SyncPolicy, policy_of
-from ..plan.values import spell
+from ..plan.synchronisation import Sync, SyncPolicy, gossips, policy_of, through_servers
 from ..step import gradient_exchange
 from ..step.convergence import (
     ASYNCHRONOUS_SGD,
@@ -52,7 +51,7 @@ class Traffic:
     def staleness(self) -> float:
         """Updates by others, and one of its own, that a gradient's weights lack; 0 where replicas
         wait for each other."""
-        return float(gradient_delay(self.replicas)) if self.policy.stale else 0.0
+        return float(gradient_delay(self.replicas)) if self.policy.is_asynchronous else 0.0
 
     def record(self) -> dict[str, float]:
         """As JSON holds it."""
@@ -62,7 +61,7 @@ class Traffic:
             "messages": self.messages,
             "server_bytes": self.server_bytes,
         }
-        if self.policy.stale:
+        if self.policy.is_asynchronous:
             out["staleness"] = self.staleness
         if self.mixing:
             out["spectral_gap"] = self.mixing.spectral_gap
@@ -86,7 +85,7 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
     if through_servers(policy.sync):
         server = sent * task.gpus / gradient_exchange.server_count(policy, task.cluster)
     neighbours = mixing.messages if mixing else 0.0
-    messages = gradient_exchange.message_count(policy, replicas, neighbours) / policy.period
+    messages = gradient_exchange.message_count(policy, replicas, neighbours) / policy.sync_period
     return Traffic(policy, replicas, sent, messages, server, mixing)
 
 
@@ -112,7 +111,7 @@ def _bytes_sent(
         gathers = 2 * group.task.global_batch // (plan.dp * plan.micro_batch)
         n = weights.data_group.ranks
         out = out + weights.frozen_bytes * gathers * (n - 1) / n
-    return out / policy.period
+    return out / policy.sync_period
 
 
 def _gossip_copies(policy: SyncPolicy, ranks: Ranks, mixing: Mixing) -> np.float64:
@@ -140,7 +139,7 @@ def traffic_sentences(costs: Costs, row: int = 0) -> list[str]:
     """What is assumed about a plan's way to synchronise; none for the usual one without a goal."""
     task, plan = costs.task, costs.plans.take(row)
     policy = policy_of(plan.table())
-    if policy.all_reduces and not policy.shard and not task.goal:
+    if policy.is_default and not policy.shard and not task.goal:
         return []
     found = traffic(costs, row)
     out = [_volume_sentence(found), *_policy_sentences(task, found)]
@@ -148,8 +147,8 @@ def traffic_sentences(costs: Costs, row: int = 0) -> list[str]:
 
 
 def _volume_sentence(found: Traffic) -> str:
-    what = "weights" if found.policy.apart else "gradients"
-    often = f" every {found.policy.period} steps" if found.policy.period > 1 else ""
+    what = "weights" if found.policy.averages_weights else "gradients"
+    often = f" every {found.policy.sync_period} steps" if found.policy.sync_period > 1 else ""
     return (
         f"{spell('sync', found.policy.sync)} of {what} among {found.replicas} replicas{often}: a "
         f"rank sends {format_bytes(found.bytes_sent)} in {found.messages:.4g} messages a step"
@@ -161,7 +160,7 @@ def _policy_sentences(task: Task, found: Traffic) -> list[str]:
     if found.mixing:
         out.append(
             f"graph {spell('topology', policy.topology)}: {found.mixing.messages:.4g} messages a "
-            f"rank, {found.mixing.leaving:.4g} leaving a fast domain, spectral gap "
+            f"rank, {found.mixing.inter_domain:.4g} leaving a fast domain, spectral gap "
             f"{found.mixing.spectral_gap:.4g} over {found.mixing.period} steps; replicas numbered "
             "domain by domain; received weights are kept beside the own"
         )
@@ -172,12 +171,12 @@ def _policy_sentences(task: Task, found: Traffic) -> list[str]:
             f"{format_bytes(found.server_bytes)} each a step and keeping the optimizer state; the "
             "update there is taken to be free"
         )
-    if policy.stale:
+    if policy.is_asynchronous:
         out.append(
             f"nobody waits: gradients are of weights {found.staleness:.4g} updates old, one of "
             "every worker"
         )
-    if policy.period > 1:
+    if policy.sync_period > 1:
         out.append("optimizer states are not averaged")
     if policy.compression:
         out.append(_compression_sentence(policy))
@@ -201,9 +200,9 @@ def rate_of(policy: SyncPolicy) -> Rate:
     """The published rate behind the iterations of a policy."""
     if policy.compression:
         return COMPRESSED_SGD[policy.compression]
-    if policy.stale:
+    if policy.is_asynchronous:
         return ASYNCHRONOUS_SGD
-    return COOPERATIVE_SGD if policy.apart else PARALLEL_SGD
+    return COOPERATIVE_SGD if policy.averages_weights else PARALLEL_SGD
 
 
 def _rate_sentences(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:

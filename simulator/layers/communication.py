@@ -15,9 +15,8 @@ from ..base.arrays import Value, any_nonzero
 from ..hardware.cluster import Cluster
 from ..operators import collectives, grid_gemms, layer_parts
 from ..operators.grid_gemms import Messages
-from ..plan.codes import ContextComm, Dispatch, Recompute
-from ..plan.tensor_grid import Grid
-from ..plan.tensor_mesh import MeshCollective
+from ..plan.field_values import ContextComm, Dispatch, Recompute
+from ..plan.tensor_grid import Grid, MeshCollective
 from ..workload.blocks import Block, Experts
 from .layer_kinds import LayerContext, LayerKind, matrices_of
 

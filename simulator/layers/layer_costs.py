@@ -18,7 +18,7 @@ from ..operators import kernel_times
 from ..operators.layer_parts import routed_gemms
 from ..operators.work import Strategy, Work, orthogonalisation_work
 from ..plan import tensor_grid
-from ..plan.codes import Recompute
+from ..plan.field_values import Recompute
 from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Model, Network

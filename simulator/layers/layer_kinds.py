@@ -23,7 +23,7 @@ from ..operators import collectives, grid_gemms, layer_work
 from ..operators.layer_parts import with_adapters
 from ..operators.model_flops import multiply_adds
 from ..operators.work import GridStrategy, Strategy, Work, add_work
-from ..plan.codes import Recompute
+from ..plan.field_values import Recompute
 from ..plan.tensor_grid import Grid, grid_of
 from ..task import Task
 from ..workload.blocks import Block, ListedLayer

@@ -18,7 +18,7 @@ from ..hardware.software import OP_LIST
 from ..operators import grid_gemms, layer_parts
 from ..operators.layer_work import rerun_norms
 from ..operators.work import Work
-from ..plan.codes import Loss
+from ..plan.field_values import Loss
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import quantisation

@@ -15,9 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..plan import tensor_mesh
-from ..plan.tensor_grid import Grid
-from ..plan.tensor_mesh import MeshCollective, Sizes
+from ..plan.tensor_grid import (
+    Grid,
+    MeshCollective,
+    Product,
+    Sizes,
+    forward_collectives,
+    group_ranks,
+    input_gradient_collectives,
+    local_elements,
+    stored_elements,
+    weight_gradient_collectives,
+)
 from ..workload.blocks import Block
 from . import layer_parts
 from .work import Gemm
@@ -80,7 +89,7 @@ def local_gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
     """A rank's part of a product of `tokens` tokens."""
     split, sizes = grid.layout(matrix.down).split, _sizes(matrix, tokens)
     m, n, k = (
-        sizes[name] / tensor_mesh.ranks(split.get(name, ()), grid.mesh)
+        sizes[name] / group_ranks(split.get(name, ()), grid.mesh)
         for name in ("tokens", "out", "in")
     )
     return Gemm(m, n, k)
@@ -89,19 +98,19 @@ def local_gemm(matrix: Matrix, tokens: Value, grid: Grid) -> Gemm:
 def forward_messages(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
     """What the forward pass sends."""
     p = grid.layout(matrix.down)
-    return _sort_messages(matrix, p, tensor_mesh.forward(p, _sizes(matrix, tokens), grid.mesh))
+    return _sort_messages(matrix, p, forward_collectives(p, _sizes(matrix, tokens), grid.mesh))
 
 
 def backward_messages(matrix: Matrix, tokens: Value, grid: Grid) -> Messages:
     """What the backward pass sends."""
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
-    found = tensor_mesh.weight_gradient(p, sizes, grid.mesh)
+    found = weight_gradient_collectives(p, sizes, grid.mesh)
     if not matrix.lookup:
-        found = found + tensor_mesh.input_gradient(p, sizes, grid.mesh)
+        found = found + input_gradient_collectives(p, sizes, grid.mesh)
     return _sort_messages(matrix, p, found)
 
 
-def _sort_messages(matrix: Matrix, p: tensor_mesh.Product, found: list[MeshCollective]) -> Messages:
+def _sort_messages(matrix: Matrix, p: Product, found: list[MeshCollective]) -> Messages:
     """Collectives by what waits for them; tokens that are looked up are on every rank."""
     out = Messages([], [], [])
     for c in found:
@@ -117,7 +126,7 @@ def _sort_messages(matrix: Matrix, p: tensor_mesh.Product, found: list[MeshColle
 def kept_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
     """Elements of input and output that a rank holds between the passes."""
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
-    return sum(tensor_mesh.held(tensor, p.split, sizes, grid.mesh) for tensor in (p.x, p.y))
+    return sum(stored_elements(tensor, p.split, sizes, grid.mesh) for tensor in (p.x, p.y))
 
 
 def gathered_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
@@ -126,4 +135,4 @@ def gathered_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
     times = ((p.x, 1 - matrix.lookup), (p.w, 2))
     how = (p.split, sizes, grid.mesh)
-    return sum(n * (tensor_mesh.local(t, *how) - tensor_mesh.held(t, *how)) for t, n in times if n)
+    return sum(n * (local_elements(t, *how) - stored_elements(t, *how)) for t, n in times if n)

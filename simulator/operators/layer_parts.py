@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
-from ..plan.codes import Dispatch
+from ..plan.field_values import Dispatch
 from ..task import Task
 from ..workload.adapters import Adapters
 from ..workload.blocks import Attention, Block, Experts, Mlp

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import OP_LIST
-from ..plan.codes import ContextComm
+from ..plan.field_values import ContextComm
+from ..task import mean_over_documents
 from ..workload.blocks import Block
-from ..workload.documents import mean_over_tokens
 from ..workload.model import Model
 from .layer_parts import (
     activation_bytes,
@@ -77,7 +77,7 @@ def block_work(
         attention=AttentionWork(
             rows=tokens * attn.heads / s.tp,
             width=attn.head_dim + attn.value_dim,
-            span=mean_over_tokens(documents, sequence, partial(causal_span, attn)),
+            span=mean_over_documents(documents, sequence, partial(causal_span, attn)),
             sequence=sequence,
             aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
             kernels=np.where(s.cp_comm == ContextComm.P2P, s.cp, 1.0),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..task import Task
+from ..task import Task, mean_over_documents
 from ..workload.adapters import Adapters
 from ..workload.blocks import Block
-from ..workload.documents import mean_over_tokens
 from ..workload.model import Model, Network
 from .layer_parts import causal_span
 
@@ -36,7 +35,7 @@ def model_flops_per_token(model: Model, sequence: int, causal: bool = False) -> 
 def task_flops_per_token(task: Task, causal: bool = False) -> float:
     """The same of what a task trains, each token among those of its document."""
     of_length = partial(adapted_flops_per_token, task.model, causal=causal, adapters=task.adapters)
-    return mean_over_tokens(task.documents, task.sequence, of_length)
+    return mean_over_documents(task.documents, task.sequence, of_length)
 
 
 def adapted_flops_per_token(

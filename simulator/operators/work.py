@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Value
 from ..hardware.precision.optimizers import orthogonalisation_flops
-from ..plan.fields import STATED, STRATEGY
+from ..plan.fields import RESOLVED_DEFAULTS, STRATEGY
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Strategy:
     @classmethod
     def of(cls, **stated: Any) -> Strategy:
         """The strategies of these columns or numbers; the other fields have their defaults."""
-        fields = {**{name: STATED[name] for name in STRATEGY}, **stated}
+        fields = {**{name: RESOLVED_DEFAULTS[name] for name in STRATEGY}, **stated}
         columns = np.broadcast_arrays(*(np.array(v, float, ndmin=1) for v in fields.values()))
         return cls(**dict(zip(fields, columns, strict=True)))
 

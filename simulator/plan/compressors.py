@@ -1,4 +1,4 @@
-"""Compressors of gradients as functions, their error and their bytes.
+"""Gradient compressors: functions, error bounds, bytes on the wire.
 
 An unbiased compressor has E Q(x) = x and E |Q(x) - x|^2 <= omega |x|^2; a contractive one has
 |C(x) - x|^2 <= (1 - delta) |x|^2. No compression is omega = 0 and delta = 1.
@@ -25,7 +25,7 @@ BUCKET = 512
 SCALE_BYTES = 4.0
 """Bytes of a norm or scale, fp32."""
 INDEX_BYTES = 4.0
-"""Bytes of the index of an entry that is kept."""
+"""Bytes of the index of a kept entry."""
 GAUSSIAN_SIGN = 2 / pi
 """delta of one-bit compression of Gaussian entries, (E|x|)^2 / E x^2; 1/d at worst."""
 
@@ -54,9 +54,9 @@ class Method(NamedTuple):
     scheme: str
     """'quantise', 'sign' or 'top-k'."""
     both_ways: bool = False
-    """What is sent back is compressed too; else it goes in full."""
+    """The answer is compressed too; otherwise it is sent in full."""
     rounds: int = 1
-    """Times a step compresses, each time what is left."""
+    """Compressions of a step, each of the error of those before."""
     memories: int = 1
     """Vectors a worker keeps from step to step."""
 
@@ -80,10 +80,10 @@ def quantise(x: Vector, levels: int, rng: np.random.Generator) -> Vector:
     if levels < 2:
         raise InputError(f"levels={levels} must be at least 2: nothing and the norm")
     parts = np.split(x, range(BUCKET, x.size, BUCKET))
-    return np.concatenate([_quantised(part, levels - 1, rng) for part in parts])
+    return np.concatenate([_quantise_bucket(part, levels - 1, rng) for part in parts])
 
 
-def _quantised(x: Vector, steps: int, rng: np.random.Generator) -> Vector:
+def _quantise_bucket(x: Vector, steps: int, rng: np.random.Generator) -> Vector:
     norm = float(np.linalg.norm(x))
     if norm == 0:
         return np.zeros_like(x)
@@ -111,13 +111,13 @@ def top_k(x: Vector, k: int) -> Vector:
 
 
 def with_memory(gradient: Vector, memory: Vector, compress: Compressor) -> tuple[Vector, Vector]:
-    """Error feedback: the message, and what it left out, which the next one adds.
+    """Error feedback: the message, and its error, which the next step adds.
 
     Source: Stich et al. 2018, algorithm 1.
     """
-    wanted = gradient + memory
-    message = compress(wanted)
-    return message, wanted - message
+    corrected = gradient + memory
+    message = compress(corrected)
+    return message, corrected - message
 
 
 def ef21(gradient: Vector, state: Vector, compress: Compressor) -> tuple[Vector, Vector]:
@@ -147,8 +147,8 @@ def omega(levels: int, entries: int = BUCKET) -> float:
 def delta(method: Method, kept_per_thousand: int) -> float:
     """The contraction of a whole step: k / d of top-k, over the rounds of the method."""
     once = GAUSSIAN_SIGN if method.scheme == "sign" else kept_per_thousand / 1000
-    left: float = (1.0 - once) ** method.rounds
-    return 1.0 - left
+    error: float = (1.0 - once) ** method.rounds
+    return 1.0 - error
 
 
 def bytes_of_entry(method: Method, levels: int, kept_per_thousand: int, element: float) -> float:

@@ -1,4 +1,4 @@
-"""The record of one field of a plan: its values, and who has to know of it."""
+"""Field records: the values of one field of a plan, and which parts of the code depend on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from typing import Any, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from .value_kinds import AUTO, LARGEST, Count, Grid, Kind, Text, check_range, whole
+from .field_values import (
+    AUTO,
+    LARGEST,
+    Count,
+    GridValue,
+    TableText,
+    ValueKind,
+    check_range,
+    whole_number,
+)
 
 P = ParamSpec("P")
 
@@ -24,15 +33,15 @@ class SeenBy(Enum):
     STAGES = "stages"
     """The skeleton of a pipeline, together with what a layer sees (step.stages)."""
     STEP = "the step"
-    """What is looked up row by row: sharding and overlaps (step.plan_groups)."""
+    """Sharding and overlaps, gathered row by row (step.plan_groups)."""
     RECIPE = "the numbers that are trained"
     """Number formats and optimizer, which all rows of a group share (step.plan_groups)."""
     SYNCHRONISATION = "synchronisation"
-    """How replicas are kept together, which all rows of a group share (sync_policy)."""
+    """How replicas are synchronised, which all rows of a group share (synchronisation)."""
 
 
-class Shown(Enum):
-    """When a ranking of plans says a field."""
+class Display(Enum):
+    """When a ranking of plans prints a field."""
 
     ALWAYS = 0
     """In a column, even if all plans agree."""
@@ -50,26 +59,26 @@ class Field:
     """Taken from the attribute of PlanFields that the record is."""
     help: str
     """What it means, in one line."""
-    values: Kind
+    values: ValueKind
     seen_by: SeenBy
     turn: int = 0
     """Place in the expansion of a search space, outermost first; 0 for what is no axis."""
     default: Any = None
-    """Of a plan that does not state it: the least value unless said otherwise, or AUTO."""
+    """Value where a plan does not state the field: the least value unless given, or AUTO."""
     searched: tuple[int, ...] = ()
-    """Values that a search tries unless told otherwise: the default where none are given. What
-    depends on the task, or follows from other fields, is in search/space/axes.py."""
+    """Values that a search tries by default: the default value where none are given. Values that
+    depend on the task, or follow from other fields, are in search/space/axes.py."""
     ranked: bool = False
     """Whether the plans of a ranking may differ in this field alone; of the others only the best
     values are shown."""
-    shown: Shown = Shown.OFTEN
+    display: Display = Display.OFTEN
     header: str = ""
     """Of its column in a ranking, where the name is long."""
-    plain: bool = False
-    """Whether a plan with the default has nothing of what the field is about. What knows nothing of
-    it (bounds, exact searches, launch files) holds there, and refuses other values by name."""
+    opt_in: bool = False
+    """Whether the default leaves the feature off. Code that does not model the feature (bounds,
+    exact searches, launch files) is exact at the default and refuses other values by name."""
     by_run: bool = False
-    """Whether runs of layers may have values of their own (layer_runs)."""
+    """Whether runs of layers may have values of their own (stage_layout.Segments)."""
     aliases: tuple[str, ...] = ()
     """Other names, where a plan is written out."""
     synonyms: tuple[str, ...] = ()
@@ -77,14 +86,14 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.default is None and self.is_column:
-            object.__setattr__(self, "default", self.values.least)
+            object.__setattr__(self, "default", self.values.minimum)
         if not self.searched and self.is_column:
             object.__setattr__(self, "searched", (self.default,))
 
     @property
     def is_column(self) -> bool:
         """Whether it is a number of each plan rather than of a whole table."""
-        return not isinstance(self.values, Text)
+        return not isinstance(self.values, TableText)
 
     @property
     def unit(self) -> str:
@@ -94,10 +103,10 @@ class Field:
     @property
     def may_be_auto(self) -> bool:
         """Whether AUTO may stand for its value: in a plan, or of a grid in a search."""
-        return self.default == AUTO or isinstance(self.values, Grid)
+        return self.default == AUTO or isinstance(self.values, GridValue)
 
     @property
-    def stated(self) -> int:
+    def resolved_default(self) -> int:
         """The default of a plan in which nothing is left to resolve."""
         return max(int(self.default), 0)
 
@@ -107,23 +116,22 @@ class Field:
 
     def code(self, value: Any) -> int:
         """The integer of one value: 'full' -> 2, True -> 1, '8' -> 8. Raises InputError."""
-        if type(value) is int and (self.values.has(value) or self._is_auto(value)):
+        if type(value) is int and (
+            self.values.accepts(value) or (value == AUTO and self.may_be_auto)
+        ):
             return int(value)
         if isinstance(value, str):
             if value.strip().lower() == "auto" and self.may_be_auto:
                 return AUTO
-            number = self.values.read(self.name, value)
+            number = self.values.parse(self.name, value)
         else:
             if isinstance(value, (bool, np.bool_, IntEnum)):
                 value = int(value)
-            number = whole(self.name, value, max(LARGEST, self.values.most))
+            number = whole_number(self.name, value, max(LARGEST, self.values.maximum))
         self.check(np.asarray(number))
         return number
 
-    def _is_auto(self, value: int) -> bool:
-        return value == AUTO and self.may_be_auto
-
-    def coded(self, value: Any) -> Any:
+    def encode(self, value: Any) -> Any:
         """The integer of one value, or the column of several. Raises InputError."""
         if isinstance(value, (np.ndarray, list, tuple)):
             if isinstance(value, np.ndarray) and value.dtype.kind in "iu":
@@ -135,18 +143,18 @@ class Field:
 
     def check(self, values: NDArray[Any]) -> None:
         """Raise InputError for the first integer that the field cannot be."""
-        stated = values[values != AUTO] if self.may_be_auto else values
-        check_range(self.name, stated, self.values.least, self.values.most)
-        if isinstance(self.values, Grid):
-            self.values.check(self.name, stated)
+        codes = values[values != AUTO] if self.may_be_auto else values
+        check_range(self.name, codes, self.values.minimum, self.values.maximum)
+        if isinstance(self.values, GridValue):
+            self.values.check(self.name, codes)
 
 
 def _as_attribute(record: Callable[P, Field]) -> Callable[P, Any]:
-    """What makes the default of a dataclass's attribute from the arguments of a record."""
+    """The function from the arguments of a record to the default of a dataclass attribute."""
 
     def attribute(*args: P.args, **kwargs: P.kwargs) -> Any:
-        stated = record(*args, **kwargs)
-        return field(default=stated.default, metadata={"record": stated})
+        made = record(*args, **kwargs)
+        return field(default=made.default, metadata={"record": made})
 
     return attribute
 
@@ -157,10 +165,10 @@ layer = partial(_axis, seen_by=SeenBy.LAYER)
 stages = partial(_axis, seen_by=SeenBy.STAGES)
 step = partial(_axis, seen_by=SeenBy.STEP)
 recipe = partial(_axis, seen_by=SeenBy.RECIPE)
-synchronisation = partial(_axis, seen_by=SeenBy.SYNCHRONISATION, plain=True)
-"""One of the policy: gradients are all-reduced every step in full unless a plan says otherwise."""
+synchronisation = partial(_axis, seen_by=SeenBy.SYNCHRONISATION, opt_in=True)
+"""An attribute of the synchronisation policy; the default all-reduces gradients in full."""
 
 
 def records(plan: type) -> dict[str, Field]:
-    """The record of every attribute of a dataclass that was made so, by name."""
+    """The record of every attribute of such a dataclass, by name."""
     return {f.name: replace(f.metadata["record"], name=f.name) for f in fields(plan)}

@@ -1,22 +1,23 @@
-"""The fields of a plan: one record each, and what follows from the records.
+"""Fields of a plan: one record each, and what follows from the records.
 
-`Plan` has these attributes and adds what can be done with them. The order of the attributes is that
-of every table and JSON object of plans. docs/extending.md says what else a new field needs.
+`Plan` inherits these attributes. Their order is that of every table and JSON object of plans.
+docs/extending.md says what else a new field needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ..base.errors import InputError, did_you_mean
 from ..hardware.precision import CODES, Optimizer
 from ..pipeline.schedules import SCHEDULE_NAMES
-from .codes import COMPRESSION_NAMES, ContextComm, Dispatch, Loss, Nvme, Recompute, Sync, names_of
+from .compressors import Compression
 from .field_record import (
+    Display,
     Field,
     SeenBy,
-    Shown,
     layer,
     recipe,
     records,
@@ -24,13 +25,35 @@ from .field_record import (
     step,
     synchronisation,
 )
+from .field_values import (
+    AUTO,
+    PERCENT,
+    Cell,
+    Choice,
+    ContextComm,
+    Count,
+    Dispatch,
+    Flag,
+    GridValue,
+    Loss,
+    Nvme,
+    Recompute,
+    TableText,
+    names_of,
+)
 from .gossip_graphs import Topology
-from .value_kinds import AUTO, PERCENT, Cell, Choice, Count, Flag, Grid, Text
+from .synchronisation import Sync
 
 if TYPE_CHECKING:
-    from .layer_runs import Segments
+    from .stage_layout import Segments
 
-ALWAYS, SELDOM = Shown.ALWAYS, Shown.SELDOM
+COMPRESSION_NAMES = {
+    **names_of(Compression),
+    "1-bit": Compression.ONE_BIT,
+    "top-k": Compression.MEM_SGD,
+}
+"""Methods of compression by name, two of them by two names."""
+ALWAYS, SELDOM = Display.ALWAYS, Display.SELDOM
 SIZE, FLAG = Count(1), Flag()
 
 
@@ -43,19 +66,19 @@ class PlanFields:
         values=SIZE,
         turn=10,
         ranked=True,
-        shown=ALWAYS,
+        display=ALWAYS,
         by_run=True,
         synonyms=("tensor_parallel", "tensor_model_parallel_size"),
     )
     tp_grid: Cell = layer(
-        help="grid of the tensor ranks", values=Grid(), turn=20, ranked=True, shown=SELDOM
+        help="grid of the tensor ranks", values=GridValue(), turn=20, ranked=True, display=SELDOM
     )
     pp: Cell = stages(
         help="pipeline-parallel size (stages)",
         values=SIZE,
         turn=40,
         ranked=True,
-        shown=ALWAYS,
+        display=ALWAYS,
         synonyms=("pipeline_parallel", "pipeline_model_parallel_size"),
     )
     dp: Cell = stages(
@@ -64,7 +87,7 @@ class PlanFields:
         default=AUTO,
         turn=50,
         ranked=True,
-        shown=ALWAYS,
+        display=ALWAYS,
         by_run=True,
         synonyms=("data_parallel",),
     )
@@ -102,7 +125,7 @@ class PlanFields:
         values=SIZE,
         turn=80,
         ranked=True,
-        shown=ALWAYS,
+        display=ALWAYS,
         header="micro",
         synonyms=("micro_batch_size", "microbatch", "local_batch_size"),
     )
@@ -118,7 +141,7 @@ class PlanFields:
         values=Count(),
         turn=110,
         ranked=True,
-        shown=SELDOM,
+        display=SELDOM,
     )
     sequence_parallel: Cell = layer(
         help="shard norms and residuals along the sequence (SP)",
@@ -134,7 +157,7 @@ class PlanFields:
         default=AUTO,
         turn=240,
         searched=(0, 1, 2, 3),
-        shown=ALWAYS,
+        display=ALWAYS,
         by_run=True,
         synonyms=("zero_stage", "zero_optimization"),
     )
@@ -143,7 +166,7 @@ class PlanFields:
         values=Choice(names_of(Recompute), ordered=True),
         turn=200,
         searched=(0, 1, 2),
-        shown=ALWAYS,
+        display=ALWAYS,
         by_run=True,
         synonyms=("recompute_granularity", "activation_checkpoint", "gradient_checkpoint"),
     )
@@ -206,7 +229,7 @@ class PlanFields:
         values=FLAG,
         turn=145,
         ranked=True,
-        plain=True,
+        opt_in=True,
         header="fp8-w",
     )
     bf16_first_layers: Cell = recipe(
@@ -214,8 +237,8 @@ class PlanFields:
         values=Count(),
         turn=146,
         ranked=True,
-        plain=True,
-        shown=SELDOM,
+        opt_in=True,
+        display=SELDOM,
         header="bf16-first",
     )
     bf16_last_layers: Cell = recipe(
@@ -223,8 +246,8 @@ class PlanFields:
         values=Count(),
         turn=147,
         ranked=True,
-        plain=True,
-        shown=SELDOM,
+        opt_in=True,
+        display=SELDOM,
         header="bf16-last",
     )
     optimizer: Cell = recipe(
@@ -234,21 +257,21 @@ class PlanFields:
         help="layers of the first pipeline rank; 0 = balanced",
         values=Count(),
         turn=160,
-        shown=SELDOM,
+        display=SELDOM,
         header="first",
     )
     last_stage_layers: Cell = stages(
         help="layers of the last pipeline rank; 0 = balanced",
         values=Count(),
         turn=170,
-        shown=SELDOM,
+        display=SELDOM,
         header="last",
     )
     mtp_stage: Cell = stages(
         help="stage, from 1, of the multi-token prediction layer; 0 = the last, with the head",
         values=Count(),
         turn=180,
-        shown=SELDOM,
+        display=SELDOM,
     )
     sync: Cell = synchronisation(
         help="how replicas of the model are kept together",
@@ -307,23 +330,24 @@ class PlanFields:
         help="share of the kept activations that wait in host memory",
         values=Count(0, 100, PERCENT),
         turn=230,
-        plain=True,
+        opt_in=True,
         header="off-act %",
     )
     loss: Cell = layer(
         help="how cross-entropy is computed; usual: as the stack does",
         values=Choice(names_of(Loss)),
         turn=235,
-        plain=True,
+        opt_in=True,
     )
     layers_per_stage: tuple[int, ...] = stages(
         help="layers of every stage",
-        values=Text("11,12,12,11 or Et*3|(tt|)*29|L"),
+        values=TableText("11,12,12,11 or Et*3|(tt|)*29|L"),
         default=(),
         aliases=("pipeline_model_parallel_layout",),
     )
     segments: Segments | None = stages(
-        help="runs of layers with a strategy of their own", values=Text("11:recompute=full+1|12*3")
+        help="runs of layers with a strategy of their own",
+        values=TableText("11:recompute=full+1|12*3"),
     )
 
 
@@ -335,40 +359,56 @@ SYNONYMS = {other: name for name, record in FIELDS.items() for other in record.s
 """Fields by what other tools call them."""
 
 
-def those(keep: Callable[[Field], bool]) -> tuple[str, ...]:
-    """The columns of a plan whose records are such, in the order of its attributes."""
-    return tuple(n for n, record in FIELDS.items() if record.is_column and keep(record))
+def columns_where(condition: Callable[[Field], bool]) -> tuple[str, ...]:
+    """The columns of a plan whose records satisfy a condition, in the order of its attributes."""
+    return tuple(n for n, record in FIELDS.items() if record.is_column and condition(record))
 
 
-AXES = those(lambda record: True)
+AXES = columns_where(lambda record: True)
 """The columns of a plan."""
-OF_TABLE = tuple(name for name in FIELDS if name not in AXES)
-"""Fields that all plans of a table share, which are no numbers."""
-STATED = {name: FIELDS[name].stated for name in AXES}
+TABLE_FIELDS = tuple(name for name in FIELDS if name not in AXES)
+"""Fields that all plans of a table share; they are no numbers."""
+RESOLVED_DEFAULTS = {name: FIELDS[name].resolved_default for name in AXES}
 """Defaults of the columns, 0 where they are AUTO."""
 EXPANSION = tuple(sorted(AXES, key=lambda name: FIELDS[name].turn))
 """Axes of a search space from the outermost in: what decides the stages comes before what
 synchronises them, and DISTINCT before the rest, so that plans which a ranking does not tell apart
 are neighbours."""
-DISTINCT = tuple(name for name in EXPANSION if FIELDS[name].ranked)
+RANKING_AXES = tuple(name for name in EXPANSION if FIELDS[name].ranked)
 """Plans of a ranking differ in one of these; of the others only the best values are shown."""
-STRATEGY = those(lambda record: record.seen_by is SeenBy.LAYER)
+STRATEGY = columns_where(lambda record: record.seen_by is SeenBy.LAYER)
 """Fields that one layer can see."""
-SKELETON = (*STRATEGY, *those(lambda record: record.seen_by is SeenBy.STAGES))
+SKELETON = (*STRATEGY, *columns_where(lambda record: record.seen_by is SeenBy.STAGES))
 """Fields that decide the stages."""
-TRAINED = those(lambda record: record.seen_by is SeenBy.RECIPE)
+RECIPE_FIELDS = columns_where(lambda record: record.seen_by is SeenBy.RECIPE)
 """Fields that change the numbers that are trained."""
-POLICY = those(lambda record: record.seen_by is SeenBy.SYNCHRONISATION)
-"""Fields that make the policy by which replicas are kept together."""
-BY_RUN = those(lambda record: record.by_run)
+POLICY = columns_where(lambda record: record.seen_by is SeenBy.SYNCHRONISATION)
+"""Fields of the policy that synchronises replicas (synchronisation.SyncPolicy)."""
+BY_RUN = columns_where(lambda record: record.by_run)
 """Fields that may differ from run to run of layers."""
-PLAIN = {name: STATED[name] for name in those(lambda record: record.plain)}
-"""Fields that few know of, and the values at which nobody needs to: gradients all-reduced every
-step in full, since other ways change the training, and nothing on the host."""
+OPT_IN = {name: RESOLVED_DEFAULTS[name] for name in columns_where(lambda record: record.opt_in)}
+"""Fields of features that are off by default, and the values that leave them off: gradients are
+all-reduced every step in full, since other methods change the training, nothing is on the host."""
 CHOICES = {n: record.values for n, record in FIELDS.items() if isinstance(record.values, Choice)}
 """The names of the fields whose values have names."""
-CATEGORICAL = tuple(n for n, names in CHOICES.items() if not names.ordered and n not in PLAIN)
-"""Fields whose values a search takes for unrelated. Those of a policy, which it tries only when
-they are chosen by name, keep the order of their codes."""
-ON_HOST = those(lambda record: record.unit == PERCENT)
-"""Fields that make room on a GPU at the expense of its host, and of time."""
+CATEGORICAL = tuple(n for n, names in CHOICES.items() if not names.ordered and n not in OPT_IN)
+"""Fields whose values have no order for a search. Those of OPT_IN, which it tries only when they
+are chosen by name, keep the order of their codes."""
+ON_HOST = columns_where(lambda record: record.unit == PERCENT)
+"""Fields that free GPU memory at the expense of host memory and time."""
+
+
+def spell(name: str, code: int) -> Any:
+    """A field's value as people write it."""
+    return FIELDS[name].spell(code)
+
+
+def code(name: str, value: Any) -> int:
+    """The integer of one value of a field: 'full' -> 2, True -> 1, '8' -> 8."""
+    return FIELDS[name].code(value)
+
+
+def check_field(name: str) -> None:
+    """Raise InputError, with the nearest names, when no plan has this field."""
+    if name not in FIELDS:
+        raise InputError(f"unknown plan field {name!r}{did_you_mean(name, FIELDS, SYNONYMS)}")

@@ -1,4 +1,4 @@
-"""Graphs of decentralised training as numbers: messages of a step, and how fast they mix.
+"""Gossip graphs of decentralised training: messages of a step, spectral gap.
 
 One step of partial averaging replaces every rank's weights x by W x, where W = I - L / (1 + D),
 L the Laplacian of the graph and D its largest degree: doubly stochastic, 1 / (1 + degree) for
@@ -46,26 +46,26 @@ class Topology(IntEnum):
 
 
 class Mixing(NamedTuple):
-    """What one step of averaging over a graph sends, and how well it averages."""
+    """Messages of one step of averaging over a graph, and how well it averages."""
 
     messages: float
     """Messages that the busiest rank sends, mean over the steps of a period."""
-    leaving: float
+    inter_domain: float
     """Messages that leave the busiest fast domain, mean over the steps of a period."""
-    rank_leaving: float
+    rank_inter_domain: float
     """The same of the rank that sends most of them."""
     period: int
     """Steps after which the graph repeats."""
-    second: float
+    second_singular: float
     """Second largest singular value of the product of a period's mixing matrices."""
 
     @property
     def spectral_gap(self) -> float:
-        return 1.0 - self.second
+        return 1.0 - self.second_singular
 
 
 MOST_NODES = 4096
-"""Nodes of a given graph: its mixing matrix is decomposed as a whole."""
+"""Nodes of a given graph, whose dense mixing matrix is decomposed."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Graph:
     edges: tuple[tuple[int, int], ...]
 
     @classmethod
-    def of(cls, graph: Any) -> Graph:
+    def from_networkx(cls, graph: Any) -> Graph:
         """A networkx graph whose nodes are 0 to n - 1; InputError where it cannot average."""
         import networkx
 
@@ -113,11 +113,11 @@ class Graph:
             if len(words) != 2 or not all(map(is_whole, words)):
                 raise InputError(f"graph: line {number}: {line.strip()!r} must be two node numbers")
             graph.add_edge(*map(int, words))
-        return cls.of(graph)
+        return cls.from_networkx(graph)
 
 
 def mixing(topology: Topology, n: int, domain: int, graph: Graph | None = None) -> Mixing:
-    """What averaging of n ranks over a graph sends and does; `domain` ranks share fast links."""
+    """Messages and mixing of n ranks that average over a graph; `domain` ranks share fast links."""
     if n == 1:
         return Mixing(0.0, 0.0, 0.0, 1, 0.0)
     if topology is Topology.COMPLETE:
@@ -125,12 +125,14 @@ def mixing(topology: Topology, n: int, domain: int, graph: Graph | None = None) 
         return Mixing(n - 1.0, others * min(domain, n), others, 1, 0.0)
     if topology is Topology.GIVEN:
         assert graph
-        return _of_edges(np.array(graph.edges, np.int64), n, domain, _second(graph))
+        spectrum = np.linalg.eigvalsh(mixing_matrix(graph.edges, graph.nodes))[:-1]
+        second = float(np.abs(spectrum).max())
+        return _fixed_graph(np.array(graph.edges, np.int64), n, domain, second)
     if topology in (Topology.GRID, Topology.TORUS):
-        return _of_lattice(n, domain, wraps=topology is Topology.TORUS)
+        return _lattice_mixing(n, domain, wraps=topology is Topology.TORUS)
     if topology is Topology.INNER_OUTER_EXPONENTIAL and 2 < domain < n and n % domain == 0:
-        return _inner_outer(n // domain, domain)
-    return _circulant(n, domain, offsets(topology, n))
+        return _inner_outer_mixing(n // domain, domain)
+    return _circulant_mixing(n, domain, offsets(topology, n))
 
 
 def offsets(topology: Topology, n: int) -> list[tuple[int, ...]]:
@@ -153,7 +155,7 @@ def mixing_matrix(edges: Iterable[tuple[int, int]], n: int) -> Value:
 
 def lattice(n: int, wraps: bool) -> Edges:
     """Edges [edge, 2] of the squarest a x b grid of n ranks, row by row; a torus where it wraps."""
-    rows, columns = _shape(n)
+    rows, columns = _lattice_shape(n)
     at = np.arange(n).reshape(rows, columns)
     pairs = [(at[:, :-1], at[:, 1:]), (at[:-1], at[1:])]
     if wraps and columns > 2:
@@ -163,17 +165,12 @@ def lattice(n: int, wraps: bool) -> Edges:
     return np.concatenate([np.stack([a.ravel(), b.ravel()], axis=1) for a, b in pairs])
 
 
-def _shape(n: int) -> tuple[int, int]:
+def _lattice_shape(n: int) -> tuple[int, int]:
     rows = next(d for d in range(isqrt(n), 0, -1) if n % d == 0)
     return rows, n // rows
 
 
-def _second(graph: Graph) -> float:
-    values = np.linalg.eigvalsh(mixing_matrix(graph.edges, graph.nodes))
-    return float(np.abs(values[:-1]).max())
-
-
-def _of_edges(edges: Edges, n: int, domain: int, second: float) -> Mixing:
+def _fixed_graph(edges: Edges, n: int, domain: int, second: float) -> Mixing:
     """A fixed undirected graph: both ends of an edge send."""
     sender = np.concatenate([edges[:, 0], edges[:, 1]])
     receiver = np.concatenate([edges[:, 1], edges[:, 0]])
@@ -184,19 +181,19 @@ def _of_edges(edges: Edges, n: int, domain: int, second: float) -> Mixing:
     return Mixing(float(np.bincount(sender).max()), leaving, of_rank, 1, second)
 
 
-def _of_lattice(n: int, domain: int, wraps: bool) -> Mixing:
+def _lattice_mixing(n: int, domain: int, wraps: bool) -> Mixing:
     """Eigenvalues of a product of cycles (paths) are the sums of theirs."""
     values, degree = np.zeros((1, 1)), 0
-    for size in _shape(n):
+    for size in _lattice_shape(n):
         cyclic = wraps and size > 2
         angle = np.pi * np.arange(size) * (2 if cyclic else 1) / size
         values = values[..., None] + (2 - 2 * np.cos(angle))
         degree += min(size - 1, 2)
     spectrum = 1 - values.ravel()[1:] / (1 + degree)
-    return _of_edges(lattice(n, wraps), n, domain, float(np.abs(spectrum).max()))
+    return _fixed_graph(lattice(n, wraps), n, domain, float(np.abs(spectrum).max()))
 
 
-def _circulant(n: int, domain: int, steps: list[tuple[int, ...]]) -> Mixing:
+def _circulant_mixing(n: int, domain: int, steps: list[tuple[int, ...]]) -> Mixing:
     """Eigenvalues of a circulant matrix are the Fourier transform of its first row."""
     product = np.ones(n, complex)
     leaving = of_rank = 0
@@ -216,7 +213,7 @@ def _circulant(n: int, domain: int, steps: list[tuple[int, ...]]) -> Mixing:
     return Mixing(messages, leaving / period, of_rank / period, period, second)
 
 
-def _inner_outer(domains: int, size: int) -> Mixing:
+def _inner_outer_mixing(domains: int, size: int) -> Mixing:
     """In step t rank t mod r of every domain averages with the one 2^(t mod k) domains away, the
     others with one of their own domain.
 

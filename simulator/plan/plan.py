@@ -1,8 +1,9 @@
-"""Plans: a row of small integers, or a table of the same with columns.
+"""Plans: a row of small integers, or a table of such rows, and the families of plans.
 
-`fields` states what the fields are. Each is an int or a one-dimensional int64 array; names such as
-'full' or '1f1b' are codes of an enumeration. AUTO (-1) in a field means "what a current training
-stack does"; `resolve` replaces it, once the number of GPUs is known.
+fields.py defines the fields. Each is an int or a one-dimensional int64 array; names such as 'full'
+or '1f1b' are codes of an enumeration. AUTO (-1) in a field means "what a current training stack
+does"; `resolve` replaces it, once the number of GPUs is known. Plans that split the model over
+GPUs in the same ways, to any degree, are a family.
 """
 
 from __future__ import annotations
@@ -14,18 +15,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Column, is_broadcast
+from ..base.arrays import Column, Index, is_broadcast
 from ..base.errors import InputError
 from ..base.printable import shorten
 from ..pipeline import schedules
-from .codes import Sync, gossips
-from .fields import ALIASES, AXES, BY_RUN, FIELDS, STATED, PlanFields
+from .field_values import AUTO, Cell
+from .fields import (
+    ALIASES,
+    AXES,
+    BY_RUN,
+    FIELDS,
+    RESOLVED_DEFAULTS,
+    PlanFields,
+    check_field,
+    code,
+    spell,
+)
 from .gossip_graphs import Topology
-from .layer_runs import Segments, read_segments, text_of
-from .layer_runs import concat as concat_segments
-from .stage_layout import mtp_stage, read_layout
-from .value_kinds import AUTO, Cell
-from .values import check_field, code, spell
+from .stage_layout import (
+    Segments,
+    concat_segments,
+    format_segments,
+    mtp_stage,
+    read_layout,
+    read_segments,
+)
+from .synchronisation import Sync, gossips
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -43,7 +58,7 @@ class Plan(PlanFields):
     def __post_init__(self) -> None:
         lengths = set()
         for name in AXES:
-            value = FIELDS[name].coded(getattr(self, name))
+            value = FIELDS[name].encode(getattr(self, name))
             object.__setattr__(self, name, value)
             if isinstance(value, np.ndarray):
                 lengths.add(value.size)
@@ -90,7 +105,7 @@ class Plan(PlanFields):
         return max((c.size for c in columns if isinstance(c, np.ndarray)), default=1)
 
     @property
-    def scalar(self) -> bool:
+    def is_scalar(self) -> bool:
         """Whether this is one plan of plain numbers rather than a table."""
         return np.ndarray not in map(type, vars(self).values())
 
@@ -120,11 +135,13 @@ class Plan(PlanFields):
         segments = self.segments
         if isinstance(rows, (int, np.integer)):
             chosen = {name: int(c[rows]) for name, c in self.table().columns().items()}
-            own = segments.take([rows]) if segments else None
-            return _unchecked(chosen, self.layers_per_stage, own)
-        columns = {name: _chosen(column, rows) for name, column in self.table().columns().items()}
-        kept = segments.take(rows) if segments else None
-        return _unchecked(columns, self.layers_per_stage, kept)
+            runs = segments.take([rows]) if segments else None
+            return _unchecked(chosen, self.layers_per_stage, runs)
+        columns = {
+            name: _take_rows(column, rows) for name, column in self.table().columns().items()
+        }
+        runs = segments.take(rows) if segments else None
+        return _unchecked(columns, self.layers_per_stage, runs)
 
     def __iter__(self) -> Iterator[Plan]:
         return (self.take(i) for i in range(self.rows))
@@ -146,53 +163,49 @@ class Plan(PlanFields):
     @property
     def segments_text(self) -> str:
         """The runs of one plan as `parse` reads them, without what its own fields say; or ''."""
-        return text_of(_differing(self), spell) if self.segments else ""
+        if not self.segments:
+            return ""
+        columns = {}
+        for name in BY_RUN:
+            column = getattr(self.segments, name)
+            columns[name] = np.where(column == np.int64(getattr(self, name)), AUTO, column)
+        return format_segments(self.segments.with_fields(**columns), spell)
 
     def __str__(self) -> str:
-        """The row as `parse` reads it; what `resolve` would choose anyway is left out."""
+        """The row as `parse` reads it, without what `resolve` would choose."""
         row = self.take(0)
-        usual = _usual(row)
-        shown = [
+        defaults = _row_defaults(row)
+        words = [
             f"{name}={int(value) if isinstance(value, bool) else value}"
             for name, value in row.to_dict().items()
-            if name in AXES and getattr(row, name) not in (AUTO, getattr(usual, name))
+            if name in AXES and getattr(row, name) not in (AUTO, getattr(defaults, name))
         ]
         if self.layers_per_stage:
-            shown.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
+            words.append(f"layers_per_stage={','.join(map(str, self.layers_per_stage))}")
         if row.segments:
-            shown.append(f"segments={row.segments_text}")
-        return " ".join(shown) or "tp=1"
+            words.append(f"segments={row.segments_text}")
+        return " ".join(words) or "tp=1"
 
     def __repr__(self) -> str:
         first = "" if self.rows == 0 else shorten(str(self))
         return f"Plan({first!r})" if self.rows == 1 else f"Plan({self.rows} rows, first {first!r})"
 
 
-def _usual(row: Plan) -> Plan:
-    """The defaults that go with a row's sizes and segments, dp aside."""
+def _row_defaults(row: Plan) -> Plan:
+    """The defaults for a row's sizes, synchronisation and segments, dp aside."""
     sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
-    ways = {name: getattr(row, name) for name in ("tp_grid", "sync", "sync_period", "compression")}
-    usual = resolve(Plan(**sizes, **ways, segments=row.segments), 1)
-    own = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
-    gather = resolve(Plan(**sizes, **ways, **own, segments=row.segments), 1).overlap_param_gather
-    shown = {**dict.fromkeys(sizes, 1), **dict.fromkeys(ways, 0), "sync_period": 1}
-    return _unchecked({**usual.columns(), **shown, "overlap_param_gather": gather}, ())
+    sync = {name: getattr(row, name) for name in ("tp_grid", "sync", "sync_period", "compression")}
+    defaults = resolve(Plan(**sizes, **sync, segments=row.segments), 1)
+    stated = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
+    gather = resolve(Plan(**sizes, **sync, **stated, segments=row.segments), 1).overlap_param_gather
+    fixed = {**dict.fromkeys(sizes, 1), **dict.fromkeys(sync, 0), "sync_period": 1}
+    return _unchecked({**defaults.columns(), **fixed, "overlap_param_gather": gather}, ())
 
 
-def _differing(row: Plan) -> Segments:
-    """A row's segments with only what differs from the row's own fields."""
-    assert row.segments
-    own = {name: np.int64(getattr(row, name)) for name in BY_RUN}
-    columns = {name: getattr(row.segments, name) for name in own}
-    return row.segments.filled(
-        **{name: np.where(column == own[name], AUTO, column) for name, column in columns.items()}
-    )
-
-
-def _chosen(column: Column, rows: Any) -> Column:
+def _take_rows(column: Column, rows: Any) -> Column:
     if is_broadcast(column) and isinstance(rows, np.ndarray):
         size = int(np.count_nonzero(rows)) if rows.dtype == bool else rows.size
-        # A part of such a view is one too; only more rows than it has need a new one.
+        # A slice of a broadcast view is one too; only more rows than it has need a new array.
         return column[:size] if size <= column.size else np.repeat(column[:1], size)
     out: Column = column[rows]
     return out
@@ -201,7 +214,7 @@ def _chosen(column: Column, rows: Any) -> Column:
 def _unchecked(
     columns: Mapping[str, Any], layers_per_stage: tuple[int, ...], segments: Segments | None = None
 ) -> Plan:
-    """A Plan from columns that are known to be right: no checks in the hot path."""
+    """A Plan from valid columns, without checks, which the hot path cannot afford."""
     plan = object.__new__(Plan)
     vars(plan).update(columns, layers_per_stage=layers_per_stage, segments=segments)
     return plan
@@ -212,10 +225,10 @@ def from_columns(
     layers_per_stage: tuple[int, ...] = (),
     segments: Segments | None = None,
 ) -> Plan:
-    """A table from columns that a search space made; missing fields take their defaults, or
-    0 for AUTO, 1f1b of schedules: nothing is left to resolve."""
+    """A table from the columns of a search space. Missing fields take their resolved defaults,
+    which is 1f1b of schedules."""
     n = max(np.size(c) for c in columns.values())
-    stated = STATED | {"schedule": schedules.default_code(1)}
+    stated = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
     full = {
         name: columns[name] if name in columns else np.full(n, default, np.int64)
         for name, default in stated.items()
@@ -230,8 +243,8 @@ def concat(tables: list[Plan]) -> Plan:
     runs = [t.segments for t in tables if t.segments]
     if 0 < len(runs) < len(tables):
         raise InputError("plans with and without segments cannot share a table")
-    whole = [t.table() for t in tables]
-    joined = {name: np.concatenate([getattr(t, name) for t in whole]) for name in AXES}
+    full = [t.table() for t in tables]
+    joined = {name: np.concatenate([getattr(t, name) for t in full]) for name in AXES}
     segments = concat_segments(runs) if runs else None
     return _unchecked(joined, tables[0].layers_per_stage, segments)
 
@@ -246,50 +259,52 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     interleaved; the static exponential graph for gossip.
     """
     columns = plan.columns()
-    dp = _unless_given(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
+    dp = _resolve_auto(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
     segments = _resolved_segments(plan, dp) if plan.segments else None
-    tp, widest = (_most(plan, segments.tp), _most(plan, segments.dp)) if segments else (plan.tp, dp)
+    tp, widest = (
+        (_largest(plan, segments.tp), _largest(plan, segments.dp)) if segments else (plan.tp, dp)
+    )
     sharded = 1 * (widest * plan.cp * schedules.model_copies(plan.schedule) > 1)
-    plain = (plan.sync == Sync.ALL_REDUCE) & (plan.sync_period == 1) & (plan.compression == 0)
+    exact = (plan.sync == Sync.ALL_REDUCE) & (plan.sync_period == 1) & (plan.compression == 0)
     fetched = 1 * (plan.offload_parameters > 0)
-    away = fetched | 1 * (plan.nvme > 0)
-    zero = _unless_given(plan.zero, 3 * away + (1 - away) * sharded * plain)
-    several = 1 * (plan.virtual_stages > 1)
-    reduce = _unless_given(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
+    offloaded = fetched | 1 * (plan.nvme > 0)
+    zero = _resolve_auto(plan.zero, 3 * offloaded + (1 - offloaded) * sharded * exact)
+    interleaved = 1 * (plan.virtual_stages > 1)
+    reduce = _resolve_auto(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
-    usual = {
+    defaults = {
         "schedule": schedules.default_code(plan.virtual_stages),
         "sequence_parallel": 1 * (tp > 1) * (plan.tp_grid == 0),
         "overlap_param_gather": reduce * (zero > 0) * sharded + fetched * (1 - sharded),
-        "overlap_p2p": several,
+        "overlap_p2p": interleaved,
         "topology": Topology.EXPONENTIAL * gossips(plan.sync),
     }
-    for name, default in usual.items():
-        columns[name] = _unless_given(columns[name], default)
+    for name, default in defaults.items():
+        columns[name] = _resolve_auto(columns[name], default)
     return _unchecked(columns, plan.layers_per_stage, segments)
 
 
 def _resolved_segments(plan: Plan, dp: Cell) -> Segments:
-    """Runs with every field stated: the plan's own, as many GPUs a stage as the plan's own have,
-    and ZeRO only where there are ranks to shard over."""
+    """Runs with every field stated: the plan's fields, as many GPUs a stage as the plan has, and
+    ZeRO only where there are ranks to shard over."""
     assert plan.segments
-    runs, own = plan.segments, {**plan.columns(), "dp": dp}
-    row = {name: np.reshape(own[name], (-1, 1)) for name in (*BY_RUN, "cp")}
+    runs, fields = plan.segments, {**plan.columns(), "dp": dp}
+    row = {name: np.reshape(fields[name], (-1, 1)) for name in (*BY_RUN, "cp")}
     tp = np.where(runs.tp == AUTO, row["tp"], runs.tp)
     dp = np.where(runs.dp == AUTO, np.maximum(row["tp"] * row["dp"] // tp, 1), runs.dp)
-    usual = np.where(row["zero"] == AUTO, 1, row["zero"]) * (dp * row["cp"] > 1)
-    zero = np.where(runs.zero == AUTO, usual, runs.zero)
+    default = np.where(row["zero"] == AUTO, 1, row["zero"]) * (dp * row["cp"] > 1)
+    zero = np.where(runs.zero == AUTO, default, runs.zero)
     recompute = np.where(runs.recompute == AUTO, row["recompute"], runs.recompute)
-    return runs.filled(tp=tp, dp=dp, zero=zero, recompute=recompute)
+    return runs.with_fields(tp=tp, dp=dp, zero=zero, recompute=recompute)
 
 
-def _most(plan: Plan, values: NDArray[np.int64]) -> Cell:
+def _largest(plan: Plan, values: NDArray[np.int64]) -> Cell:
     """The largest value among the runs of each plan."""
     most = values.max(axis=1)
-    return int(most[0]) if plan.scalar else most
+    return int(most[0]) if plan.is_scalar else most
 
 
-def _unless_given(value: Cell, default: Cell) -> Cell:
+def _resolve_auto(value: Cell, default: Cell) -> Cell:
     """The default where the value is AUTO."""
     if isinstance(value, int):
         return default if value == AUTO else value
@@ -298,3 +313,73 @@ def _unless_given(value: Cell, default: Cell) -> Cell:
 
 def _at_least_one(value: Cell) -> Cell:
     return max(value, 1) if isinstance(value, int) else np.maximum(value, 1)
+
+
+PlanLike = Plan | str | Mapping[str, Any]
+"""A plan, 'tp=2 pp=4', or {"tp": 2, "pp": 4}."""
+DERIVED_KEYS = ("micro_batches",)
+"""Keys of the record of a plan that are no fields."""
+
+
+def as_plan(plan: PlanLike) -> Plan:
+    """The plan itself, of a text as `Plan.parse` reads it, or of fields by name."""
+    if isinstance(plan, str):
+        return Plan.parse(plan)
+    if isinstance(plan, Mapping):
+        return Plan(**_fields(plan))
+    if not isinstance(plan, Plan):
+        raise InputError(
+            f"a plan must be a Plan, its text or a dict of its fields, not {repr(plan)[:60]}; pass "
+            "Plan(tp=2), 'tp=2' or {'tp': 2}"
+        )
+    return plan
+
+
+def field_changes(given: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Values by field of 'tp=4' or {"tp": 4}; InputError as `Plan` raises it."""
+    stated = as_plan(given)
+    if isinstance(given, str):
+        names = [word.partition("=")[0].replace("-", "_") for word in given.split()]
+    else:
+        names = list(_fields(given))
+    return {name: getattr(stated, name) for name in (ALIASES.get(n, n) for n in names)}
+
+
+def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Values by field; a layout may be a list."""
+    out: dict[str, Any] = {}
+    for key, value in given.items():
+        name = ALIASES.get(key, key)
+        if name not in DERIVED_KEYS:
+            check_field(name)
+            out[name] = tuple(value) if name == "layers_per_stage" else value
+    return out
+
+
+SPLIT_DEGREES = {"TP": "tp", "PP": "pp", "EP": "ep"}
+"""Splits of a model, and the degree of each."""
+ZERO_3 = "ZeRO-3"
+"""Parameters sharded over data-parallel ranks."""
+UNSPLIT = "DP"
+"""Every GPU has the whole model."""
+FAMILY_COUNT = 2 ** (len(SPLIT_DEGREES) + 1)
+
+
+def families(plans: Plan) -> Index:
+    """The family of each plan [row], a number below FAMILY_COUNT: a bit a split."""
+    out: Index = (np.asarray(plans.zero) == 3).astype(np.intp) << len(SPLIT_DEGREES)
+    for bit, degree in enumerate(SPLIT_DEGREES.values()):
+        out |= (np.asarray(getattr(plans, degree)) > 1).astype(np.intp) << bit
+    return out
+
+
+def split_count(plans: Plan) -> Column:
+    """In how many ways each plan splits the model [row]."""
+    bits = families(plans)[:, None] >> np.arange(len(SPLIT_DEGREES) + 1) & 1
+    return np.asarray(bits.sum(axis=1), np.int64)
+
+
+def family_name(family: int) -> str:
+    """The name of a family: 'TP+PP'."""
+    names = [name for bit, name in enumerate((*SPLIT_DEGREES, ZERO_3)) if family >> bit & 1]
+    return "+".join(names) or UNSPLIT

@@ -23,8 +23,7 @@ from ..base.arrays import Index, Value
 from ..base.files import read_text
 from ..base.printable import escape_unprintable
 from ..hardware.cluster import FastDomain, InterNodeNetwork
-from ..plan.families import families, spelled
-from ..plan.plan import Plan
+from ..plan.plan import Plan, families, family_name
 from ..step import memory
 from ..step.costs import Costs
 from ..step.evaluate import simulate
@@ -148,7 +147,7 @@ def _batch(
         "plans": [
             {
                 "plan": escape_unprintable(str(plan)),
-                "family": spelled(int(of[row])),
+                "family": family_name(int(of[row])),
                 "simple": int(simple[row]),
                 "listed": row < listed,
                 "launch": launch[row],

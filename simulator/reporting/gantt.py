@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..base.printable import escape_math
 from ..base.units import format_seconds
 from ..pipeline.operation_orders import Pass
-from ..plan.values import spell
+from ..plan.fields import spell
 from ..step.plan_timeline import PlanTimeline
 from .palette import BLUE, GREEN, ORANGE, PALE, figure, time_axis, written
 from .plots import job_title

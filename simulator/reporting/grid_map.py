@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..plan.plan import Plan
-from ..plan.tensor_grid import Grid, grid_of, written
-from ..plan.tensor_mesh import Product, Tensor, ranks
+from ..plan.tensor_grid import Grid, Product, Tensor, format_grid, grid_of, group_ranks
 from ..task import Task
 from .palette import BLUE, GREY, ORANGE, PALE
 
@@ -23,7 +22,7 @@ SIDE = 2.0
 def grid_panels(ranks_axes: Any, product_axes: Any, task: Task, plan: Plan) -> None:
     """The grid of a plan that has one, and the product up a layer."""
     grid = grid_of(plan.tp_grid, plan.tp)
-    _ranks(ranks_axes, task, grid, written(int(plan.tp_grid)))
+    _ranks(ranks_axes, task, grid, format_grid(int(plan.tp_grid)))
     _product(product_axes, grid, grid.layout())
 
 
@@ -65,7 +64,7 @@ def _product(axes: Any, grid: Grid, product: Product) -> None:
         _matrix(axes, grid, product, tensor, name, left + 1.4)
         left += SIDE + 2.9
     summed = product.split.get("in", ())
-    partial = ranks(summed, grid.mesh) > 1
+    partial = group_ranks(summed, grid.mesh) > 1
     after = f"y: partial sums, reduced over {' and '.join(summed)}" if partial else ""
     axes.set(xlim=(-0.2, left), ylim=(SIDE + 1.1, -0.7), aspect="equal")
     axes.set_title("A product that widens a layer, and the part of rank 0", loc="left", fontsize=10)
@@ -79,7 +78,7 @@ def _matrix(
     """One matrix, cut as it is computed with; what is kept divided further is said below."""
     from matplotlib.patches import Rectangle
 
-    cuts = [ranks(product.split.get(d, ()), grid.mesh) for d in tensor.dimensions]
+    cuts = [group_ranks(product.split.get(d, ()), grid.mesh) for d in tensor.dimensions]
     down, across = (int(n) for n in cuts)
     axes.add_patch(Rectangle((left, 0), SIDE / across, SIDE / down, facecolor=ORANGE, alpha=0.8))
     for i in range(1, down if down <= CELLS else 1):
@@ -90,7 +89,7 @@ def _matrix(
     labels = [_cut(product, d, n) for d, n in zip(tensor.dimensions, cuts, strict=True)]
     axes.text(left - 0.08, SIDE / 2, labels[0], rotation=90, ha="right", va="center", fontsize=8)
     axes.text(left + SIDE / 2, -0.08, labels[1], ha="center", va="bottom", fontsize=8)
-    kept = [axis for axis in tensor.kept if grid.mesh[axis] > 1]
+    kept = [axis for axis in tensor.stored_over if grid.mesh[axis] > 1]
     told = f"{name}: kept divided over\n{' and '.join(kept)}, gathered before" if kept else name
     axes.text(left + SIDE / 2, SIDE + 0.12, told, ha="center", va="top", fontsize=9, color=BLUE)
 

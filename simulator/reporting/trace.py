@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..pipeline.operation_orders import LETTERS, Pass
-from ..plan.values import spell
+from ..plan.fields import spell
 from ..step.plan_timeline import PlanTimeline
 
 Event = dict[str, Any]

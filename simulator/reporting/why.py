@@ -23,8 +23,8 @@ from ..hardware.profile_file import TableFile
 from ..pipeline.schedule import Placement
 from ..pipeline.schedules import model_copies, placement
 from ..pipeline.stage_placement import chunk_ranks
+from ..plan.fields import spell
 from ..plan.plan import Plan
-from ..plan.values import spell
 from ..step.costs import Costs
 from ..step.costs_tables import number_format
 from ..step.ranks import chunk_sizes

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Index, Mask
 from ..pipeline.schedules import looped
-from ..plan.fields import BY_RUN, PLAIN, POLICY
-from ..plan.layer_runs import Segments
+from ..plan.fields import BY_RUN, OPT_IN, POLICY
 from ..plan.plan import Plan, from_columns
+from ..plan.stage_layout import Segments
 from ..task import Task
 
 
@@ -39,10 +39,10 @@ def run_rows(plans: Plan, task: Task) -> tuple[Plan, Index]:
     a micro-batch."""
     table, runs = plans.table(), plans.segments
     assert runs
-    owner, _ = np.nonzero(runs.present)
+    owner, _ = np.nonzero(runs.is_run)
     columns = {name: column[owner] for name, column in table.columns().items()}
     for name in BY_RUN:
-        columns[name] = getattr(runs, name)[runs.present]
+        columns[name] = getattr(runs, name)[runs.is_run]
     m = micro_batches(table, task)[owner]
     columns["micro_batch"] = np.maximum(task.global_batch // (m * columns["dp"]), 1)
     return from_columns(as_run(columns)), owner
@@ -79,12 +79,12 @@ def _alike(values: NDArray[np.int64], plans: Plan, runs: Segments) -> Mask:
     """Plans all of whose ranks have one value [plan, run] in all their runs."""
     rank = runs.ranks(plans.pp)
     most = np.take_along_axis(_most(values, rank), np.maximum(rank, 0), axis=1)
-    out: Mask = ((values == most) | ~runs.present).all(axis=1)
+    out: Mask = ((values == most) | ~runs.is_run).all(axis=1)
     return out
 
 
 def _in_order(plans: Plan, runs: Segments, task: Task) -> Mask:
-    present, stage = runs.present, runs.stage
+    present, stage = runs.is_run, runs.stage
     stages = np.where(present, stage, 0).max(axis=1) + 1
     steps = np.diff(stage, axis=1)
     follows = (steps == 0) | (steps == 1) | ~present[:, 1:]
@@ -112,7 +112,7 @@ def _one_of_chunks(plans: Plan, runs: Segments, task: Task) -> Mask:
 
 def _divides(plans: Plan, runs: Segments, task: Task) -> Mask:
     m = np.reshape(micro_batches(plans, task), (-1, 1))
-    out: Mask = ((task.global_batch % (m * runs.dp) == 0) | ~runs.present).all(axis=1)
+    out: Mask = ((task.global_batch % (m * runs.dp) == 0) | ~runs.is_run).all(axis=1)
     return out
 
 
@@ -124,7 +124,7 @@ def _alone(plans: Plan, runs: Segments, task: Task) -> Mask:
 
 
 def _in_order_message(plan: Plan, runs: Segments, task: Task) -> str:
-    layers, v = int(runs.layers[runs.present].sum()), plan.virtual_stages
+    layers, v = int(runs.layers[runs.is_run].sum()), plan.virtual_stages
     stages = f"pp = {plan.pp}" + (f", virtual_stages = {v}" if v > 1 else "")
     return (
         f"segments give {int(runs.stage.max()) + 1} stages with {layers} layers; {stages} and the "
@@ -148,7 +148,7 @@ def _share_message(plan: Plan, runs: Segments, task: Task) -> str:
 
 def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
     m = int(micro_batches(plan, task))
-    bad = next(int(dp) for dp in runs.dp[runs.present] if task.global_batch % (m * int(dp)))
+    bad = next(int(dp) for dp in runs.dp[runs.is_run] if task.global_batch % (m * int(dp)))
     return (
         f"a run with dp={bad} cannot split {m} micro-batches of "
         f"{task.global_batch // m} sequences evenly"
@@ -156,7 +156,7 @@ def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
 
 
 def _all_reduced(plans: Plan) -> Mask:
-    out: Mask = np.all([getattr(plans, name) == PLAIN[name] for name in POLICY], axis=0)
+    out: Mask = np.all([getattr(plans, name) == OPT_IN[name] for name in POLICY], axis=0)
     return out
 
 

@@ -10,9 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from ..pipeline.schedules import defers, model_copies
-from ..plan.codes import Nvme, Recompute, all_reduces, swaps_optimizer, swaps_parameters
+from ..plan.field_values import (
+    Nvme,
+    Recompute,
+    swaps_optimizer,
+    swaps_parameters,
+)
+from ..plan.fields import spell
 from ..plan.plan import Plan
-from ..plan.values import spell
+from ..plan.synchronisation import all_reduces
 from ..task import Task
 from .rule import Rule
 

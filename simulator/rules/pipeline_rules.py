@@ -16,8 +16,8 @@ from ..pipeline import schedules
 from ..pipeline.interleaved import shortest_group
 from ..pipeline.schedule import Condition, Sizes
 from ..pipeline.schedules import SCHEDULES, conditions
+from ..plan.fields import spell
 from ..plan.plan import Plan
-from ..plan.values import spell
 from ..task import Task
 from .rule import Rule
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..pipeline.schedules import model_copies
-from ..plan.codes import Sync, all_reduces, gossips
 from ..plan.compressors import METHODS, Compression
+from ..plan.fields import spell
 from ..plan.gossip_graphs import Topology
 from ..plan.plan import Plan
-from ..plan.values import spell
+from ..plan.synchronisation import Sync, all_reduces, gossips
 from ..task import Task
 from .rule import Rule
 

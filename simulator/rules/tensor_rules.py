@@ -13,8 +13,8 @@ import numpy as np
 from ..hardware.precision import RECIPES
 from ..operators.collectives import inside_domain
 from ..plan import tensor_grid
+from ..plan.fields import spell
 from ..plan.plan import Plan
-from ..plan.values import spell
 from ..task import Task
 from ..workload.model import Network
 from .rule import Rule
@@ -25,7 +25,7 @@ def feature_ranks(p: Any) -> Any:
     grid = p.tp_grid
     if grid == 0 if isinstance(grid, int) else not grid.any():
         return p.tp
-    return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.features)
+    return tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.features)
 
 
 def _scaled(p: Any) -> Any:
@@ -38,14 +38,16 @@ def _flat(p: Any) -> Any:
 
 
 def _fills(p: Any, task: Task) -> Any:
-    return (p.tp_grid >= 0) & (tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.size) == p.tp)
+    return (p.tp_grid >= 0) & (
+        tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.size) == p.tp
+    )
 
 
 def _fill_message(p: Plan, task: Task) -> str:
     if p.tp_grid < 0:
         return "tp_grid=auto is for a search: name a grid of one plan, such as tp_grid=4x2x2"
-    rows, columns, depth = tensor_grid.sides(p.tp_grid)
-    near = [tensor_grid.written(code) for code in tensor_grid.grids(p.tp)]
+    rows, columns, depth = tensor_grid.grid_sides(p.tp_grid)
+    near = [tensor_grid.format_grid(code) for code in tensor_grid.grids(p.tp)]
     return (
         f"tp_grid={spell('tp_grid', p.tp_grid)}: {rows} x {columns} x {depth} = "
         f"{rows * columns * depth} != tp = {p.tp}; grids of {p.tp}: "
@@ -58,11 +60,11 @@ GRIDS_SHOWN = 8
 
 
 def _hidden(p: Any) -> Any:
-    return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.hidden)
+    return tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.hidden)
 
 
 def _tokens(p: Any) -> Any:
-    return tensor_grid.each(p.tp_grid, p.tp, lambda grid: grid.tokens)
+    return tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.tokens)
 
 
 def _dense(task: Task) -> bool:

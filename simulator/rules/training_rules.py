@@ -14,9 +14,10 @@ from ..hardware.software import OP_LIST, Software
 from ..operators.layer_parts import UNPACKED_BYTES
 from ..operators.layer_work import rerun_modules
 from ..pipeline.schedules import defers
-from ..plan.codes import Loss, Recompute, all_reduces, names_of
+from ..plan.field_values import Loss, Recompute, names_of
+from ..plan.fields import spell
 from ..plan.plan import Plan
-from ..plan.values import spell
+from ..plan.synchronisation import all_reduces
 from ..task import Task
 from ..workload.model import Network
 from .rule import Rule

@@ -16,10 +16,9 @@ import numpy as np
 from ..base.arrays import Mask
 from ..base.errors import InputError
 from ..pipeline.schedules import model_copies
-from ..plan.codes import ContextComm
-from ..plan.fields import PLAIN
+from ..plan.field_values import ContextComm
+from ..plan.fields import OPT_IN, spell
 from ..plan.plan import Plan
-from ..plan.values import spell
 from ..task import Task
 from .expert_rules import EXPERT_RULES
 from .layer_run_rules import SEGMENT_RULES, run_rows
@@ -256,7 +255,7 @@ _WHOLE_RULES = tuple(rule for rule in RULES if rule.name in OF_PIPELINE or rule 
 _RUN_RULES = tuple(rule for rule in RULES if rule not in _WHOLE_RULES)
 _SEGMENTED_RULES = tuple(rule for rule in _WHOLE_RULES if rule.name != "world-size")
 
-_PLAIN = (*PLAIN.items(), ("tp_grid", 0))
+_PLAIN = (*OPT_IN.items(), ("tp_grid", 0))
 """What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
 host: the rules of others hold."""
 POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES)
@@ -269,7 +268,7 @@ def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
     framework = required_rules(task)
     if not plans.segments:
-        plain = plans.scalar and all(getattr(plans, name) == value for name, value in _PLAIN)
+        plain = plans.is_scalar and all(getattr(plans, name) == value for name, value in _PLAIN)
         return (*(_PLAIN_RULES if plain else RULES), *framework)
     return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
 
@@ -319,7 +318,7 @@ def legal_runs(rows: Plan, task: Task) -> Mask:
 def check(plans: Plan, task: Task) -> None:
     """Raise InputError for the first row that breaks a rule, saying which and why."""
     if (
-        plans.scalar
+        plans.is_scalar
         and not plans.segments
         and all(rule.ok(plans, task) for rule in _own_rules(plans, task))
     ):

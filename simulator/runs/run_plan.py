@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.errors import InputError
-from ..plan.codes import Sync
+from ..plan.field_values import AUTO
 from ..plan.fields import POLICY
 from ..plan.gossip_graphs import Topology
 from ..plan.plan import Plan
-from ..plan.sync_policy import SyncPolicy
-from ..plan.values import AUTO
+from ..plan.synchronisation import Sync, SyncPolicy
 from .published_runs import PublishedRun
 from .run_stack import STACKS
 

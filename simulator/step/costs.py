@@ -12,7 +12,7 @@ from ..base.arrays import Value
 from ..base.printable import shorten
 from ..hardware.host import host_of
 from ..operators.model_flops import block_flops_per_token, task_flops_per_token
-from ..plan.codes import Recompute
+from ..plan.field_values import Recompute
 from ..plan.plan import Plan, concat
 from ..task import Task
 from . import costs_tables

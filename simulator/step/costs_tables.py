@@ -13,10 +13,9 @@ from ..base import text_tables
 from ..base.text_tables import Table, format_table
 from ..base.units import GIB, format_bytes
 from ..hardware.precision import RECIPES
-from ..plan.field_record import Shown
-from ..plan.fields import FIELDS, STATED, those
+from ..plan.field_record import Display
+from ..plan.fields import FIELDS, RESOLVED_DEFAULTS, columns_where, spell
 from ..plan.plan import Plan
-from ..plan.values import spell
 from .plan_groups import COMPUTE
 
 if TYPE_CHECKING:
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 SHORT_HEADERS = {name: record.header for name, record in FIELDS.items() if record.header}
 SHORT_HEADERS |= {"micro_batches": "batches"}
 """Column headers of a ranking where the field's name is long."""
-ALWAYS_SHOWN = (*those(lambda record: record.shown is Shown.ALWAYS), "micro_batches")
+ALWAYS_SHOWN = (*columns_where(lambda record: record.display is Display.ALWAYS), "micro_batches")
 """Fields that a ranking shows even if all its rows agree."""
-RARE_FIELDS = those(lambda record: record.shown is Shown.SELDOM or record.plain)
+RARE_FIELDS = columns_where(lambda record: record.display is Display.SELDOM or record.opt_in)
 """Fields that few plans use: a ranking does not say that all plans leave them at their defaults."""
 MOST_ROWS, WIDEST_SEGMENTS = 10, 60
 """Rows of a ranking, and characters of segments in it."""
@@ -128,7 +127,7 @@ def shared_fields(costs: Costs) -> dict[str, str]:
 
 def shared_settings(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
-    usual = {name: _cell(spell(name, STATED[name])) for name in RARE_FIELDS}
+    usual = {name: _cell(spell(name, RESOLVED_DEFAULTS[name])) for name in RARE_FIELDS}
     return {n: v for n, v in shared_fields(costs).items() if usual.get(n) != v}
 
 

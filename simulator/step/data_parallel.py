@@ -24,7 +24,7 @@ from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import ProcessGroup as Ranks
 from ..pipeline.schedule import Passes
-from ..plan.sync_policy import PLAIN, SyncPolicy
+from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy
 from ..task import Task
 from . import gradient_exchange, slot_delays
 from .ranks import Weights
@@ -66,7 +66,7 @@ def synchronisation(
     task: Task,
     recipe: Recipe,
     weights: Weights,
-    policy: SyncPolicy = PLAIN,
+    policy: SyncPolicy = DEFAULT_POLICY,
     zeros: Sequence[int] = (0, 1, 2, 3),
 ) -> Synchronisation:
     """Times of the three collectives for the three ways to cut them; 0 for those that no ZeRO
@@ -86,12 +86,12 @@ def synchronisation(
     reduce = scatter = gather = np.zeros(pieces.shape)
     for share, group in shares:
         piece = share / pieces
-        if min(zeros) == 0 or policy.apart:
+        if min(zeros) == 0 or policy.averages_weights:
             once = gradient_exchange.exchange_seconds(
                 element, policy, piece, group, task.cluster, task.graph
             )
             reduce = reduce + pieces * once
-        if policy.all_reduces and max(zeros) > 0:
+        if policy.is_default and max(zeros) > 0:
             scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
             size = piece * _gathered_bytes(recipe, weights)
             gathered = pieces * collectives.all_gather(size, group, task.cluster)
@@ -155,7 +155,11 @@ def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> V
 
 
 def sync_seconds(
-    task: Task, sync: Synchronisation, stages: Stages, zeros: list[int], policy: SyncPolicy = PLAIN
+    task: Task,
+    sync: Synchronisation,
+    stages: Stages,
+    zeros: list[int],
+    policy: SyncPolicy = DEFAULT_POLICY,
 ) -> Value:
     """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
 
@@ -163,10 +167,10 @@ def sync_seconds(
     whether the gather is.
     """
     out = np.zeros((4, 2, 2, stages.slowest_seconds.size))
-    if policy.apart:
+    if policy.averages_weights:
         out[:] = _apart(sync.all_reduce[AT_ONCE], stages, policy, task.software.contention)
         return out + stages.tied_embedding_seconds
-    if policy.stale:
+    if policy.is_asynchronous:
         out[:] = _beside_compute(sync.all_reduce[AT_ONCE], stages, task.software.contention)
         return out + stages.tied_embedding_seconds
     for zero in zeros:
@@ -221,7 +225,7 @@ def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Va
     window = s.micro_batches * (s.forward_window + s.backward_window)
     hidden = exposed_seconds(times, window, np.zeros(times.shape), contention)
     shown = np.array([times - s.backward_before, hidden]).max(axis=1)
-    out: Value = np.maximum(shown, 0.0)[:, None] / policy.period
+    out: Value = np.maximum(shown, 0.0)[:, None] / policy.sync_period
     return out
 
 

@@ -17,9 +17,8 @@ from ..base.arrays import (
     is_broadcast,
 )
 from ..pipeline import stage_placement
-from ..plan.fields import POLICY, TRAINED
-from ..plan.given import Given, as_plan
-from ..plan.plan import Plan, resolve
+from ..plan.fields import POLICY, RECIPE_FIELDS
+from ..plan.plan import Plan, PlanLike, as_plan, resolve
 from ..rules.validity import check
 from ..task import Task, check_task
 from .costs import Costs
@@ -33,7 +32,7 @@ def _groups(plans: Plan) -> list[Index]:
     key = plans.precision
     if key.size < 2:
         return [np.arange(1)] * key.size
-    for column in (getattr(plans, name) for name in (*TRAINED, *POLICY)):
+    for column in (getattr(plans, name) for name in (*RECIPE_FIELDS, *POLICY)):
         if not is_broadcast(column) and (column != column[0]).any():
             _, key = distinct_rows([key, column])
     return [np.flatnonzero(key == code) for code in codes_in(key)]
@@ -60,7 +59,7 @@ def simulate(
     return Costs(task, table, tuple(groups), step, at_least_measured(task, total), scalar)
 
 
-def evaluate(task: Task, plan: Given) -> Costs:
+def evaluate(task: Task, plan: PlanLike) -> Costs:
     """Costs of one plan, which may be its text or a dict of its fields, or of a table of them:
     seconds, bytes and their parts.
 
@@ -76,7 +75,7 @@ def evaluate(task: Task, plan: Given) -> Costs:
     asked = as_plan(plan)
     resolved = resolve(asked, task.gpus)
     check(resolved, task)
-    return simulate(task, resolved, scalar=asked.scalar)
+    return simulate(task, resolved, scalar=asked.is_scalar)
 
 
 def by_stage(costs: Costs) -> dict[str, Value]:

@@ -18,12 +18,11 @@ from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import ProcessGroup
 from ..operators.kernel_times import streaming_seconds
-from ..plan.codes import Sync, gossips, through_servers
 from ..plan.compressors import METHODS, bytes_of_entry
 from ..plan.gossip_graphs import Graph as GivenGraph
 from ..plan.gossip_graphs import Mixing, mixing
 from ..plan.plan import Plan
-from ..plan.sync_policy import SyncPolicy
+from ..plan.synchronisation import Sync, SyncPolicy, gossips, through_servers
 from ..task import Task
 
 MASTER_BYTES = 4
@@ -35,7 +34,7 @@ def element_bytes(task: Task, recipe: Recipe, policy: SyncPolicy) -> float:
     the optimizer updates, which is the fp32 master where there is one."""
     gradient = task.software.reduce_bytes or recipe.gradient
     updated = MASTER_BYTES if recipe.master else recipe.weight
-    return float(updated if policy.apart else gradient)
+    return float(updated if policy.averages_weights else gradient)
 
 
 def wire_bytes(element: float, policy: SyncPolicy) -> tuple[float, float]:
@@ -125,13 +124,13 @@ def _mixed(
 def averaging_period(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value, Value]:
     """Steps until the way to average repeats, and the second singular value of what those steps
     do to the weights, of each row [row]."""
-    period = np.full(plans.rows, float(policy.period))
+    period = np.full(plans.rows, float(policy.sync_period))
     if not gossips(policy.sync):
         return period, np.zeros(plans.rows)
     pairs = list(zip(plans.dp.tolist(), plans.tp.tolist(), strict=True))
     facts = {pair: replica_mixing(task, policy, *pair) for pair in set(pairs)}
     rows = [facts[pair] for pair in pairs]
-    return period * [f.period for f in rows], np.array([f.second for f in rows])
+    return period * [f.period for f in rows], np.array([f.second_singular for f in rows])
 
 
 def replica_mixing(task: Task, policy: SyncPolicy, dp: int, tp: int) -> Mixing:

@@ -28,8 +28,8 @@ from ..operators import collectives
 from ..operators.work import Strategy
 from ..pipeline.uneven_chunks import PATH_GROUPS, paths_of_seconds
 from ..plan.fields import STRATEGY
-from ..plan.layer_runs import ABSENT, Segments
 from ..plan.plan import Plan
+from ..plan.stage_layout import PADDING, Segments
 from ..rules.layer_run_rules import micro_batches
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
@@ -56,7 +56,7 @@ class SegmentedStages:
     shards: Weights
     """[shard, plan]."""
     stage: Column
-    """The stage of each shard; ABSENT where it pads [shard, plan]."""
+    """The stage of each shard; PADDING where it pads [shard, plan]."""
     zero: Column
     """ZeRO stage of each shard [shard, plan]."""
 
@@ -100,7 +100,7 @@ def build(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     return SegmentedStages(
         stages=combine_ranks(task, recipe, plans, ranks),
         shards=_weights(task, plans, runs, shard, size),
-        stage=np.where(there, np.take_along_axis(runs.stage, first, 0), ABSENT),
+        stage=np.where(there, np.take_along_axis(runs.stage, first, 0), PADDING),
         zero=np.take_along_axis(runs.zero, first, 0),
     )
 
@@ -113,9 +113,9 @@ class Runs:
     ) -> None:
         """`start` is the layer before each plan's first run [plan]."""
         self.task, self.plans, self.start = task, plans, start
-        self.end = start + np.cumsum(np.where(segments.present, segments.layers, 0), axis=1).T
+        self.end = start + np.cumsum(np.where(segments.is_run, segments.layers, 0), axis=1).T
         self.counts = run_counts(task.model, segments, start, plans.pp == 1)
-        present = segments.present.T
+        present = segments.is_run.T
         self.chunk = segments.stage.T
         self.stage = segments.ranks(plans.pp).T
         self.zero = zero_in_pipeline(segments.zero.T, plans.pp)
@@ -179,14 +179,14 @@ class Runs:
         return bytes_of[before, self.which], bytes_of[behind, self.which]
 
     def shards(self) -> Column:
-        """Number of the shard of each run; ABSENT where it pads. The chunks of a rank, which have
+        """Number of the shard of each run; PADDING where it pads. The chunks of a rank, which have
         one strategy, synchronise together."""
         new = np.ones(self.stage.shape, bool)
         for column in (self.stage, self.tp, self.dp, self.zero):
             new[1:] &= column[1:] == column[:-1]
         new[1:] = ~new[1:]
         numbers = np.where(self.plans.virtual_stages > 1, self.stage, np.cumsum(new, axis=0) - 1)
-        return np.where(self.stage == ABSENT, ABSENT, numbers)
+        return np.where(self.stage == PADDING, PADDING, numbers)
 
     def largest_of_kinds(self, of_kind: Value) -> Value:
         """The largest value [kind, strategy] among the kinds that a run holds [run, plan]."""
@@ -212,7 +212,7 @@ def run_counts(model: Model, segments: Segments, start: Column, together: Flags)
     so_far = np.zeros((model.layers + 1, len(kinds)))
     so_far[np.arange(1, model.layers + 1), list(model.order)] = 1
     so_far = so_far.cumsum(axis=0)
-    present = segments.present
+    present = segments.is_run
     layers = np.where(present, segments.layers, 0)
     end = start[:, None] + np.cumsum(layers, axis=1)
     counts = so_far[end] - so_far[end - layers]
@@ -238,7 +238,7 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
     received, sent = runs.boundary_bytes()
     running = working_set_without_loss(task, runs.layers)
-    last = (runs.stage != ABSENT).sum(axis=0) - 1
+    last = (runs.stage != PADDING).sum(axis=0) - 1
     return Ranks(
         costs=stage,
         total_seconds=passes[1].sum(axis=0),
@@ -271,7 +271,7 @@ def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
 
 def _mean_hop(task: Task, plans: Plan, chunk: Column, received: Value, sent: Value) -> Value:
     """Seconds to send a boundary tensor, mean over the boundaries of a plan."""
-    between = (chunk[1:] != chunk[:-1]) & (chunk[1:] != ABSENT)
+    between = (chunk[1:] != chunk[:-1]) & (chunk[1:] != PADDING)
     seconds = hop_seconds(task, sent[:-1], received[1:])
     boundaries = plans.pp * plans.virtual_stages - 1
     out: Value = (seconds * between).sum(axis=0) / np.maximum(boundaries, 1)
@@ -321,7 +321,7 @@ def _chunk_seconds(runs: Runs, plans: Index, shape: tuple[int, int]) -> tuple[Va
     (turns, ranks)."""
     forward, both = runs.costs[Cost.FORWARD][:, plans], runs.costs[Cost.TOTAL][:, plans]
     chunk, at = runs.chunk[:, plans], np.broadcast_to(np.arange(plans.size), forward.shape)
-    there, out = chunk != ABSENT, np.zeros((2, shape[0] * shape[1], plans.size))
+    there, out = chunk != PADDING, np.zeros((2, shape[0] * shape[1], plans.size))
     for direction, passes in enumerate((forward, both - forward)):
         np.add.at(out[direction], (chunk[there], at[there]), passes[there])
     on, back = out.reshape(2, *shape, plans.size)

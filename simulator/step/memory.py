@@ -22,9 +22,8 @@ import numpy as np
 
 from ..base.arrays import Value, any_nonzero
 from ..hardware.precision import Recipe
-from ..plan.codes import gossips, through_servers
 from ..plan.compressors import METHODS
-from ..plan.sync_policy import PLAIN, SyncPolicy
+from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy, gossips, through_servers
 from ..task import Task
 from .ranks import Weights
 from .stages import Stages
@@ -47,7 +46,7 @@ def rank_bytes(
     optimizer: int,
     stages: Stages,
     zero: int,
-    policy: SyncPolicy = PLAIN,
+    policy: SyncPolicy = DEFAULT_POLICY,
 ) -> dict[str, Value]:
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
     weights = stages.weights
@@ -171,7 +170,7 @@ def worst_bytes(
     optimizer: int,
     stages: Stages,
     zeros: list[int],
-    policy: SyncPolicy = PLAIN,
+    policy: SyncPolicy = DEFAULT_POLICY,
 ) -> Value:
     """Bytes of the worst rank [4, skeleton]; only the ZeRO stages in `zeros` are filled.
 
@@ -205,7 +204,7 @@ def worst_bytes(
 
 
 def bytes_of_states(
-    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy = PLAIN
+    task: Task, recipe: Recipe, optimizer: int, policy: SyncPolicy = DEFAULT_POLICY
 ) -> dict[str, float]:
     """Bytes a parameter of weight, gradient and optimizer state: the recipe's, unless the stack
     keeps more or less (buffers of its own, no fp32 copy).

@@ -33,8 +33,8 @@ from ..hardware.host import (
 )
 from ..hardware.precision import Recipe
 from ..pipeline.schedule import Passes
-from ..plan.codes import swaps_optimizer, swaps_parameters
-from ..plan.sync_policy import SyncPolicy
+from ..plan.field_values import swaps_optimizer, swaps_parameters
+from ..plan.synchronisation import SyncPolicy
 from ..task import Task
 from . import slot_delays
 from .data_parallel import LAYERS, Synchronisation

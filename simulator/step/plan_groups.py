@@ -17,10 +17,9 @@ from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Recipe
 from ..layers.cost_columns import Cost
 from ..pipeline import schedules
-from ..plan.codes import through_servers
 from ..plan.fields import SKELETON
 from ..plan.plan import Plan
-from ..plan.sync_policy import SyncPolicy, policy_of
+from ..plan.synchronisation import SyncPolicy, policy_of, through_servers
 from ..task import Task
 from . import (
     convergence,
@@ -195,9 +194,9 @@ class PlanGroup:
         if policy.compression:
             how = (policy.compression, dp, variance, accuracy)
             return convergence.compressed_sgd(*how, policy.levels, policy.kept_per_thousand)
-        if policy.stale:
+        if policy.is_asynchronous:
             return convergence.asynchronous_sgd(dp, variance, accuracy)
-        if not policy.apart:
+        if not policy.averages_weights:
             return convergence.parallel_sgd(dp, variance, accuracy)
         period, second = gradient_exchange.averaging_period(task, policy, self.plans)
         return convergence.cooperative_sgd(dp, variance, accuracy, period, second)

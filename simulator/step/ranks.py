@@ -305,7 +305,7 @@ def weight_split(plans: Plan, tp: Value) -> Value:
     """Tensor ranks that share a matrix: all but the copies of a 2.5d grid."""
     if not any_nonzero(plans.tp_grid):
         return tp
-    return tensor_grid.each(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
+    return tensor_grid.grid_numbers(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
 
 
 def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:

@@ -313,7 +313,7 @@ def _communicators(plans: Plan, ranks: Ranks) -> Value:
     shared = ranks.weights.data_group.ranks > 1
     tensor = 1.0 * (ranks.tp > 1)
     if any_nonzero(plans.tp_grid):
-        tensor = 1.0 * tensor_grid.each(plans.tp_grid, plans.tp, lambda grid: grid.groups)
+        tensor = 1.0 * tensor_grid.grid_numbers(plans.tp_grid, plans.tp, lambda grid: grid.groups)
     out: Value = tensor + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
     return out
 

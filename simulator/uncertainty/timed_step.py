@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 from ..base.errors import InputError, check_type
-from ..plan.given import as_plan
-from ..plan.plan import Plan, resolve
+from ..plan.plan import Plan, as_plan, resolve
 from ..rules.validity import check
 from ..step.evaluate import evaluate
 from ..task import Task, check_task
@@ -67,9 +66,9 @@ _NONE_MEANS = {"seconds": "it ran out of memory", "peak": "nobody looked"}
 def _resolved_plan(plan: object, task: Task) -> Plan:
     """The plan that ran, resolved."""
     given = as_plan(plan)  # type: ignore[arg-type]
-    if not given.scalar and given.rows != 1:
+    if not given.is_scalar and given.rows != 1:
         raise InputError(f"a measured step ran one plan, not a table of {given.rows}")
-    found = resolve(given if given.scalar else given.take(0), task.gpus)
+    found = resolve(given if given.is_scalar else given.take(0), task.gpus)
     check(found, task)
     return found
 

@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from plan3d.simulator.plan.values import spell
+from plan3d.simulator.plan.fields import spell
 from plan3d.simulator.runs.nearest_run import FILE, MeasuredRun, features
 from plan3d.simulator.runs.published_runs import SHIPPED, PublishedRun, read_runs, titles
 from plan3d.simulator.runs.run_tasks import Question, questions

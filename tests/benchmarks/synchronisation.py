@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators import collectives
-from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.gossip_graphs import Topology
-from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_plan import ONE_PEER, RING, SYNC_POLICIES
 from plan3d.simulator.step import gradient_exchange
@@ -160,7 +159,7 @@ def bluefog(network: FittedNetwork) -> list[tuple[PublishedRun, Compared]]:
         assert compute
         policy = SYNC_POLICIES[run["framework"]]
         spent = sync_seconds(policy, RESNET_50, network.cluster(run["gpus"]))
-        averages = policy.apart
+        averages = policy.averages_weights
         window = compute if averages else BACKWARD * compute
         tail = 0.0 if averages else spent / ceil(RESNET_50 / policy.bucket_parameters)
         shown = exposed_seconds(np.array([spent]), np.array([window]), np.array([tail]), CONTENTION)

@@ -32,7 +32,7 @@ from plan3d.search.space.problem import Variable, encode, nearest_points, random
 from plan3d.search.space.space import Space
 from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.fields import DISTINCT
+from plan3d.simulator.plan.fields import RANKING_AXES
 from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
@@ -279,7 +279,7 @@ def clusters(spread: float) -> Iterator[Hidden]:
         task = Task(Model.preset(model), where, sequence=sequence, global_batch=batch)
         known = posterior_of(task)
         random = np.random.default_rng(seed)
-        variables = [v for v in UniformProblem(Space.of(task)).variables if v.name in DISTINCT]
+        variables = [v for v in UniformProblem(Space.of(task)).variables if v.name in RANKING_AXES]
         for _ in range(CLUSTERS):
             d = random.multivariate_normal(known.mean, known.covariance)
             each = spread * known.sigma / np.sqrt(len(variables))

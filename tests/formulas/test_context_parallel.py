@@ -24,7 +24,7 @@ from round_numbers import (
 )
 
 from plan3d.simulator.layers.communication import context_exposed
-from plan3d.simulator.plan.codes import ContextComm
+from plan3d.simulator.plan.field_values import ContextComm
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
 

@@ -10,8 +10,8 @@ from round_numbers import MODEL, SCORES, costs_of, stack, task
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.operators.layer_parts import causal_span
 from plan3d.simulator.operators.model_flops import task_flops_per_token
+from plan3d.simulator.task import mean_over_documents
 from plan3d.simulator.workload.blocks import Attention
-from plan3d.simulator.workload.documents import mean_over_tokens
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_windows_end_inside_documents():
     attention = Attention(heads=8, kv_heads=8, head_dim=128, value_dim=128, window=256)
     # 256 tokens see 128 on average; of 768 all but the first 256 see 256: 256 - 256^2 / 1536.
     expected = (256 * 128 + 768 * (256 - 256**2 / 1536)) / 1024
-    found = mean_over_tokens((256, 768), 1024, lambda length: causal_span(attention, length))
+    found = mean_over_documents((256, 768), 1024, lambda length: causal_span(attention, length))
     assert found == pytest.approx(expected)
 
 

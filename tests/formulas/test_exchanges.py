@@ -24,10 +24,9 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.operators.collectives import place_group
-from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.gossip_graphs import Topology
-from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.step.gradient_exchange import (
     bucket_size,
     compress_seconds,
@@ -58,10 +57,10 @@ def seconds_of(policy, size=1e6, element=4.0, gpus=4):
         (SyncPolicy(), BF16, 4),
         (SyncPolicy(), FP16, 2),
         (SyncPolicy(sync=Sync.GOSSIP), BF16, 4),
-        (SyncPolicy(period=4), BF16, 4),
+        (SyncPolicy(sync_period=4), BF16, 4),
         (SyncPolicy(sync=Sync.GOSSIP), FP16, 4),
-        (SyncPolicy(period=4), RECIPES[Precision.PURE_BF16], 2),
-        (SyncPolicy(period=4), RECIPES[Precision.MIXED], 4),
+        (SyncPolicy(sync_period=4), RECIPES[Precision.PURE_BF16], 2),
+        (SyncPolicy(sync_period=4), RECIPES[Precision.MIXED], 4),
     ],
 )
 def test_gradients_are_reduced_and_weights_averaged(policy, recipe, expected):

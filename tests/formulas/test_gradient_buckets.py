@@ -23,11 +23,11 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
+from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, SyncPolicy
 from plan3d.simulator.step.data_parallel import synchronisation
 
 
-def parts_of(text="dp=4 zero=1", question=None, policy=PLAIN, dense=2.5e6, expert=0.0):
+def parts_of(text="dp=4 zero=1", question=None, policy=DEFAULT_POLICY, dense=2.5e6, expert=0.0):
     """[collective][cut], for a rank of five layers."""
     question = question or task(4)
     weights = group_of(question, text).stages.weights

@@ -33,7 +33,7 @@ from plan3d.simulator.layers.memory_footprint import (
     stored_parameters,
 )
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.tensor_grid import Grid, GridKind, read
+from plan3d.simulator.plan.tensor_grid import Grid, GridKind, parse_grid
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.workload.blocks import Mlp
 
@@ -181,7 +181,7 @@ def test_a_plan_on_a_grid_sends_in_every_layer():
 def test_a_table_may_mix_grids():
     """A line of eight all-reduces two whole outputs a layer and pass, and one at either end."""
     line = 2 * (4 * 2 * 2 + 2) * reduce(2 * 4096 * 1024, 8)
-    codes = np.array([read("2x2x2"), read("1d"), read("2x2x2")])
+    codes = np.array([parse_grid("2x2x2"), parse_grid("1d"), parse_grid("2x2x2")])
     plans = Plan(tp=8, micro_batch=4, sequence_parallel=0, tp_grid=codes)
     found = evaluate(task(8, 8), plans).seconds["tensor_comm"]
     assert found == pytest.approx([plan_on_a_cube(), line, plan_on_a_cube()])

@@ -16,8 +16,7 @@ from plan3d.simulator.operators.grid_gemms import (
     kept_elements,
     local_gemm,
 )
-from plan3d.simulator.plan.tensor_grid import Grid, GridKind
-from plan3d.simulator.plan.tensor_mesh import elements_sent
+from plan3d.simulator.plan.tensor_grid import Grid, GridKind, elements_sent
 
 T, K, N = 4096, 1024, 2048
 """Tokens of a micro-batch; inputs and outputs of a weight matrix."""

@@ -16,7 +16,7 @@ from plan3d.simulator.layers.layer_kinds import layer_context
 from plan3d.simulator.layers.layer_seconds import summing_seconds
 from plan3d.simulator.layers.memory_footprint import logit_bytes
 from plan3d.simulator.operators.work import Strategy
-from plan3d.simulator.plan.codes import Loss
+from plan3d.simulator.plan.field_values import Loss
 
 LOGITS = 1024**2
 STACK = stack(unfused_logit_bytes=12.0, fused_logit_bytes=4.0, loss_pieces=8)

@@ -28,8 +28,8 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.host import copy_rate, outlasting, update_rate
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
-from plan3d.simulator.plan.codes import Nvme
-from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.plan.field_values import Nvme
+from plan3d.simulator.plan.synchronisation import SyncPolicy
 from plan3d.simulator.step.data_parallel import synchronisation
 from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
 from plan3d.simulator.step.offload import fetch_seconds, host_update, node_bytes

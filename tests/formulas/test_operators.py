@@ -12,7 +12,7 @@ import pytest
 
 from plan3d.simulator.operators import layer_parts, layer_work
 from plan3d.simulator.operators.work import Strategy
-from plan3d.simulator.plan.codes import ContextComm, Dispatch
+from plan3d.simulator.plan.field_values import ContextComm, Dispatch
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from unit_pipelines import cluster, costs, layer, parts, task
 
-from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import Plan, from_columns
+from plan3d.simulator.plan.stage_layout import Segments
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.stage_costs import stage_costs
 

@@ -16,11 +16,10 @@ from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators.collectives import ProcessGroup
-from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.step import gradient_exchange
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -186,21 +185,21 @@ def test_element_bytes():
     assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy()) == 4
     assert gradient_exchange.element_bytes(task(), FP16, SyncPolicy()) == 2
     assert gradient_exchange.element_bytes(task(reduce_bytes=2.0), BF16, SyncPolicy()) == 2
-    assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy(period=4)) == 4
+    assert gradient_exchange.element_bytes(task(), BF16, SyncPolicy(sync_period=4)) == 4
     assert gradient_exchange.element_bytes(task(reduce_bytes=8.0), FP32, gossip(Topology.RING)) == 4
 
 
 def test_when_replicas_differ():
     """Under gossip and between synchronisations weights are averaged, else gradients."""
-    assert not SyncPolicy().apart
-    assert SyncPolicy().all_reduces
+    assert not SyncPolicy().averages_weights
+    assert SyncPolicy().is_default
     for policy in (gossip(Topology.RING), gossip(Topology.RING, Sync.HIERARCHICAL_GOSSIP)):
-        assert policy.apart
-        assert not policy.all_reduces
-    assert SyncPolicy(period=2).apart
-    assert not SyncPolicy(period=2).all_reduces
-    assert not SyncPolicy(sync=Sync.RING).apart
-    assert not SyncPolicy(compression=Compression.QSGD).all_reduces
+        assert policy.averages_weights
+        assert not policy.is_default
+    assert SyncPolicy(sync_period=2).averages_weights
+    assert not SyncPolicy(sync_period=2).is_default
+    assert not SyncPolicy(sync=Sync.RING).averages_weights
+    assert not SyncPolicy(compression=Compression.QSGD).is_default
 
 
 @pytest.mark.parametrize(
@@ -279,11 +278,11 @@ def test_averaging_of_plans():
     themselves: of 8 replicas with tp = 2, four a node, two nodes remain, a ring of two.
     """
     plans = Plan(tp=np.array([8, 2]), dp=np.array([4, 8])).table()
-    ring = gossip(Topology.RING)._replace(period=3)
+    ring = gossip(Topology.RING)._replace(sync_period=3)
     period, second = gradient_exchange.averaging_period(task(), ring, plans)
     assert period.tolist() == [3, 3]
     assert second.tolist() == near([1 / 3, (1 + 2**0.5) / 3])
-    one_peer = gossip(Topology.ONE_PEER_EXPONENTIAL)._replace(period=3)
+    one_peer = gossip(Topology.ONE_PEER_EXPONENTIAL)._replace(sync_period=3)
     period, second = gradient_exchange.averaging_period(task(), one_peer, plans)
     assert period.tolist() == [6, 9]
     assert second.tolist() == [0, 0]
@@ -291,7 +290,7 @@ def test_averaging_of_plans():
     period, second = gradient_exchange.averaging_period(task(), nodes, plans)
     assert period.tolist() == [1, 1]
     assert second.tolist() == near([1 / 3, 0.0])
-    period, second = gradient_exchange.averaging_period(task(), SyncPolicy(period=5), plans)
+    period, second = gradient_exchange.averaging_period(task(), SyncPolicy(sync_period=5), plans)
     assert (period.tolist(), second.tolist()) == ([5, 5], [0, 0])
 
 

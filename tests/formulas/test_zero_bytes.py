@@ -22,10 +22,9 @@ from round_numbers import (
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.operators.collectives import ProcessGroup
 from plan3d.simulator.pipeline.schedules import schedule_code
-from plan3d.simulator.plan.codes import Sync
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.memory import bytes_of_states, sharding_buffers, state_bytes
 from plan3d.simulator.step.ranks import Weights

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from round_numbers import group_of, stack, task
 
-from plan3d.simulator.plan.codes import Sync
-from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
+from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy
 from plan3d.simulator.step.data_parallel import Synchronisation, mixed_seconds, sync_seconds
 from plan3d.simulator.step.slot_delays import exposed_seconds, full_backward_delay
 
@@ -55,7 +54,7 @@ ONE = stages([2.5], [8], 10.5)
 """One rank, with 2.5 ms of a forward pass and 8 ms of a backward pass to hide behind."""
 
 
-def milliseconds(zero, one=ONE, policy=PLAIN, sync=SYNC, **software):
+def milliseconds(zero, one=ONE, policy=DEFAULT_POLICY, sync=SYNC, **software):
     """Exposed milliseconds: [reduction overlapped][gather overlapped]."""
     question = task(2, software=stack(**software))
     found = sync_seconds(question, sync, one, [zero], policy)
@@ -179,12 +178,12 @@ def test_another_rank_may_become_the_slowest():
 
 def test_local_sgd_averages_once_a_period():
     """Stich 2019: 8 ms every fourth step, after it; a rank that waits 3 ms shows 5 of them."""
-    assert milliseconds(0, policy=SyncPolicy(period=4))[0] == [8 / 4, 8 / 4]
+    assert milliseconds(0, policy=SyncPolicy(sync_period=4))[0] == [8 / 4, 8 / 4]
     late = stages([2.5], [8], 10.5, backward_before=[3], end_sync=1)
-    assert milliseconds(0, late, SyncPolicy(period=4))[0] == [5 / 4 + 1] * 2
+    assert milliseconds(0, late, SyncPolicy(sync_period=4))[0] == [5 / 4 + 1] * 2
     two = stages([2, 2], [8, 8], 10, alike=[1, 1], backward_before=[0, 3])
     sync = SYNC._replace(all_reduce=np.tile([[6.0], [10.0]], (3, 1, 1)) * MS)
-    assert milliseconds(0, two, SyncPolicy(period=2), sync)[0] == [7 / 2] * 2
+    assert milliseconds(0, two, SyncPolicy(sync_period=2), sync)[0] == [7 / 2] * 2
 
 
 @pytest.mark.parametrize(

@@ -24,11 +24,10 @@ from typing import Any
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators import kernel_times
-from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.task import Task
+from plan3d.simulator.task import Goal, Task
 from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 

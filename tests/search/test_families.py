@@ -16,8 +16,15 @@ from plan3d.search.whatif.climb import climbed
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.families import COUNT, families, spelled, splits
-from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.plan.plan import (
+    FAMILY_COUNT,
+    Plan,
+    concat,
+    families,
+    family_name,
+    resolve,
+    split_count,
+)
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -44,14 +51,14 @@ def test_families_by_hand():
         Plan(cp=2, pp=2),
     ]
     table = concat([resolve(plan, 16).table() for plan in plans])
-    named = [spelled(of) for of in families(table)]
+    named = [family_name(of) for of in families(table)]
     assert named == ["DP", "TP", "TP+PP", "ZeRO-3", "TP+ZeRO-3", "PP"]
-    assert splits(table).tolist() == [0, 1, 2, 1, 2, 1]
-    assert spelled(COUNT - 1) == "TP+PP+EP+ZeRO-3"
+    assert split_count(table).tolist() == [0, 1, 2, 1, 2, 1]
+    assert family_name(FAMILY_COUNT - 1) == "TP+PP+EP+ZeRO-3"
 
 
 def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():
-    listed = rank_plans(task(), Ranking(choose=FEW, families=True, top=COUNT))
+    listed = rank_plans(task(), Ranking(choose=FEW, families=True, top=FAMILY_COUNT))
     whole = simulate(task(), concat(list(Space.of(task(), FEW).chunks(1000))))
     whole = whole.take(whole.memory_total <= listed.limit)
     of = families(whole.plans)
@@ -64,7 +71,7 @@ def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():
         least = min(simplicity(whole.plans.take(i), whole.memory_total[i]) for i in near)
         assert simplicity(plan, listed.costs.memory_total[row]) == pytest.approx(least)
         assert listed.families.plans[row] == near.size
-    of, near = splits(listed.costs.plans), listed.costs.step <= whole.step.min() * (1 + NEAR)
+    of, near = split_count(listed.costs.plans), listed.costs.step <= whole.step.min() * (1 + NEAR)
     assert near[0]
     assert (np.diff(of[near]) >= 0).all()
     assert (np.diff(listed.costs.step[~near]) >= 0).all()
@@ -122,7 +129,7 @@ def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least
     question = Task(
         Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=512, software=stack
     )
-    listed = climbed(rank_plans(question, Ranking(families=True)), (), COUNT)
+    listed = climbed(rank_plans(question, Ranking(families=True)), (), FAMILY_COUNT)
     first, steps = listed.plans[0], listed.costs.step
     assert (first.pp, first.tp, first.ep > 1) == (1, 1, True)
     assert steps[0] <= steps.min() * (1 + NEAR)

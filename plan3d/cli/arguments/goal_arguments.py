@@ -16,8 +16,8 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
 
 if TYPE_CHECKING:
-    from plan3d.simulator.plan.goal import Goal
     from plan3d.simulator.plan.gossip_graphs import Graph
+    from plan3d.simulator.task import Goal
 
 FAILURES = ("failures_per_gpu_day", "checkpoint_time", "restart_time")
 """Options that say how often jobs fail, and what a failure costs."""
@@ -39,7 +39,7 @@ def goal_of(args: argparse.Namespace) -> Goal | None:
         raise InputError("--accuracy and --gradient-noise need each other: iterations follow both")
     if accuracy is None or noise is None:
         return None
-    from plan3d.simulator.plan.goal import Goal
+    from plan3d.simulator.task import Goal
 
     return Goal(accuracy, noise)
 

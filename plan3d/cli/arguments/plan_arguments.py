@@ -64,7 +64,7 @@ def plan_of(args: argparse.Namespace) -> Plan:
 
 def completed(saved: Saved, args: argparse.Namespace) -> Plan:
     """A plan with the options that name one of its fields, or give a layout."""
-    from plan3d.simulator.plan.values import code, spell
+    from plan3d.simulator.plan.fields import code, spell
 
     plan = saved.plan
     for option, text in layout_of(args):
@@ -156,8 +156,8 @@ def _of_text(text: str) -> Saved:
 
 
 def _of_result(content: Any, source: str, path: str, number: str, option: str) -> Saved:
+    from plan3d.simulator.plan.fields import check_field
     from plan3d.simulator.plan.plan import Plan
-    from plan3d.simulator.plan.values import check_field
 
     fields = _record(content, source, number, option)
     fields = fields.get("plan", fields)

@@ -76,12 +76,12 @@ def axes_of(args: argparse.Namespace) -> list[Axis]:
 
 
 def _axis(text: str) -> Axis:
-    from plan3d.simulator.plan.fields import AXES, OF_TABLE
+    from plan3d.simulator.plan.fields import AXES, TABLE_FIELDS
 
     name, equals, values = text.partition("=")
     name, texts = name.strip().replace("-", "_"), [v.strip() for v in values.split(",")]
     known = [*OF_TASK, *AXES]
-    if name in OF_TABLE:
+    if name in TABLE_FIELDS:
         raise InputError(f"--over {name}: cannot be varied; compare such plans with 'explain'")
     if name not in known:
         raise InputError(f"--over {name}: unknown field{did_you_mean(name, known)}")
@@ -134,7 +134,7 @@ def _settings(
     own: argparse.Namespace, varied: dict[str, str]
 ) -> tuple[dict[str, Any], dict[str, int]]:
     """Values as rows hold them, and those of plan fields as codes; options go into `own`."""
-    from plan3d.simulator.plan.values import code, spell
+    from plan3d.simulator.plan.fields import code, spell
 
     settings: dict[str, Any] = {}
     fields: dict[str, int] = {}

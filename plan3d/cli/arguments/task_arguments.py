@@ -12,7 +12,7 @@ from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.task import Task, usual_stack
+from plan3d.simulator.task import Task, default_stack
 from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.hub_models import is_hub_id
 from plan3d.simulator.workload.layer_list import lists_layers
@@ -167,7 +167,7 @@ def question(
         cluster,
         sequence=sequence,
         global_batch=batch,
-        software=software_profile(software or usual_stack(adapters)),
+        software=software_profile(software or default_stack(adapters)),
         adapters=adapters,
     )
 

@@ -79,7 +79,10 @@ def fields_table() -> Table:
         default = int(default) if isinstance(default, bool) else default
         stated = f"; default {default}" if record.is_column else ""
         flags = [f"{framework} {flag}" for framework, flag in flags_by_framework(name).items()]
-        texts = [record.help, f"  {record.values.said}{stated}; seen by {record.seen_by.value}"]
+        texts = [
+            record.help,
+            f"  {record.values.description}{stated}; seen by {record.seen_by.value}",
+        ]
         texts += [f"  {', '.join(flags)}"] if flags else []
         lines = [
             line

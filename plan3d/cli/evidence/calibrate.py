@@ -223,7 +223,7 @@ def _timed_step(args: argparse.Namespace, measurements: Measurements) -> TimedSt
         return task_arguments.task_of(with_every_option(args, cluster=str(profile)))
 
     plan = plan_arguments.plan_of(args)
-    if not plan.scalar:
+    if not plan.is_scalar:
         raise InputError("--plan: a measured step ran one plan, not a table")
     seconds, count = step_seconds(measurements)
     source = ", ".join(dict.fromkeys(rows.text("source").tolist()))

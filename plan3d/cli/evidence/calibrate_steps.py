@@ -246,7 +246,7 @@ def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Pl
     try:
         saved = plan_arguments.read_plan(plan, "plan")
         completed = plan_arguments.completed(saved, with_every_option(args))
-        if not completed.scalar:
+        if not completed.is_scalar:
             raise InputError("a measured step ran one plan, not a table")
         resolved = resolve(completed, task.gpus)
         check(resolved, task)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 
 from plan3d.simulator.base.documents import parse_json
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 

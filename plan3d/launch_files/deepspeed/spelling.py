@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import schedule_code
-from plan3d.simulator.plan.codes import (
+from plan3d.simulator.plan.field_values import (
     ContextComm,
     Nvme,
     Recompute,

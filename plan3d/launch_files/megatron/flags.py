@@ -7,7 +7,7 @@ from) and megatron/core 0.16, transformer/transformer_config.py.
 from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.plan.codes import Dispatch, Loss, Recompute
+from plan3d.simulator.plan.field_values import Dispatch, Loss, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..tables import (

@@ -13,7 +13,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOADABLE
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
 from ..launch_file import Launch, explicit_layers

@@ -13,7 +13,7 @@ import numpy as np
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import launched_by
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.expert_rules import has_expert_kernels
 from plan3d.simulator.rules.rule import Rule

@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Dispatch, Recompute
 from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import MOST_LAYERS

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
-from plan3d.simulator.plan.codes import ContextComm, Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..documents import Document

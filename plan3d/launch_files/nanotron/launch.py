@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from plan3d.simulator.base.documents import parse_yaml
 from plan3d.simulator.hardware.precision import Optimizer
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task

@@ -10,7 +10,7 @@ from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Dispatch, Recompute
 
 from ..tables import (
     SWITCH,

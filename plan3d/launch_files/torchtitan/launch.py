@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from plan3d.simulator.base.documents import format_toml, parse_toml
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 

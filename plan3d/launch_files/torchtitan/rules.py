@@ -14,7 +14,7 @@ import numpy as np
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import schedule_code
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import most_chunks, schedule_code
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 from plan3d.simulator.workload.model import Model

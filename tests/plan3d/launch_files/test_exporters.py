@@ -32,7 +32,7 @@ from plan3d.launch_files.torchtitan.model_flavors import (
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.plan.stage_layout import read_layout
 from plan3d.simulator.task import Task

@@ -28,7 +28,7 @@ from plan3d.search.whatif.single_field_changes import edited
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
-from plan3d.simulator.plan.codes import ContextComm
+from plan3d.simulator.plan.field_values import ContextComm
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.rules.validity import legal_rows, violations
 from plan3d.simulator.step.evaluate import evaluate

@@ -25,7 +25,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.codes import Loss, Recompute
+from plan3d.simulator.plan.field_values import Loss, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model

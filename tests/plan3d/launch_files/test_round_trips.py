@@ -25,9 +25,15 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.pipeline.schedules import schedule_code
-from plan3d.simulator.plan.codes import ContextComm, Dispatch, Loss, Nvme, Recompute
+from plan3d.simulator.plan.field_values import (
+    AUTO,
+    ContextComm,
+    Dispatch,
+    Loss,
+    Nvme,
+    Recompute,
+)
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task

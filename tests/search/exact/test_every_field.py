@@ -8,8 +8,14 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.stages.stage_space import SINGLE_VALUE_FIELDS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.fields import AXES, BY_RUN, FIELDS, PLAIN, STATED
-from plan3d.simulator.plan.tensor_grid import read
+from plan3d.simulator.plan.fields import (
+    AXES,
+    BY_RUN,
+    FIELDS,
+    OPT_IN,
+    RESOLVED_DEFAULTS,
+)
+from plan3d.simulator.plan.tensor_grid import parse_grid
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -18,8 +24,8 @@ TASK = Task(MODEL, Cluster.profile("a100-80gb-sxm", gpus=4), sequence=2048, glob
 BACKENDS = ("exhaustive", "branch-and-bound", "dynamic-programming", "integer-programming")
 OFF = ("sequence_parallel", "overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
 """What a stage that has no use for it leaves off, whatever was asked for."""
-VALUES = {name: STATED[name] + 1 for name in AXES} | dict.fromkeys(OFF, 0)
-VALUES |= {"tp_grid": read("2x2"), "levels": 2}
+VALUES = {name: RESOLVED_DEFAULTS[name] + 1 for name in AXES} | dict.fromkeys(OFF, 0)
+VALUES |= {"tp_grid": parse_grid("2x2"), "levels": 2}
 """A value of every field that is not its default, or of OFF not what is usual."""
 WITH = {
     "tp_grid": {"micro_batch": [2]},
@@ -49,11 +55,11 @@ def test_a_value_is_kept_or_refused(backend, name):
         assert backend != "exhaustive"
         assert any(asked in refused for asked in own)
     else:
-        assert name not in PLAIN or backend == "exhaustive"
+        assert name not in OPT_IN or backend == "exhaustive"
     if best is not None:
         runs = best.plans.segments
         ours = {int(best.plans.table().columns()[name][0])}
-        ours |= set(getattr(runs, name)[runs.present]) if runs and name in BY_RUN else set()
+        ours |= set(getattr(runs, name)[runs.is_run]) if runs and name in BY_RUN else set()
         assert VALUES[name] in ours
 
 
@@ -65,4 +71,4 @@ def test_the_dynamic_program_takes_one_value_of_what_it_does_not_vary():
     ):
         with pytest.raises(InputError, match=f"takes one value of {name}.*, not several"):
             rank_plans(TASK, Ranking(choose={name: values}, backend="dynamic-programming"))
-        assert FIELDS[name].values.has(1)
+        assert FIELDS[name].values.accepts(1)

@@ -22,8 +22,8 @@ from plan3d.search.stages.stage_plans import with_explicit_stages
 from plan3d.search.stages.stage_space import SHARED_FIELDS
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.layer_runs import concat, of_stages
 from plan3d.simulator.plan.plan import Plan, from_columns, resolve
+from plan3d.simulator.plan.stage_layout import concat_segments, segments_of_stages
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
@@ -104,12 +104,12 @@ def every_plan(question, choose):
             for s, r, z in own
         ]
         rows = [
-            of_stages([[{"layers": 1, **s} for s in stage] for stage in stages])
+            segments_of_stages([[{"layers": 1, **s} for s in stage] for stage in stages])
             for stages in _cut(strategies, layers, pipeline.pp)
             if _in_turn(question.model.order, stages)
         ]
         columns = pipeline.columns(np.full(len(rows), own[0][0]))
-        yield from_columns(columns, segments=concat(rows))
+        yield from_columns(columns, segments=concat_segments(rows))
 
 
 TWO = {"micro_batch": [2]}

@@ -17,9 +17,9 @@ from plan3d.search.space.axes import divisors
 from plan3d.search.space.space import Space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.fields import AXES, DISTINCT
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import AXES, RANKING_AXES
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.plan.values import AUTO
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -160,7 +160,7 @@ def ranking(name, limit):
     _, plans = brute_force(name)
     costs = simulate(space(name).task, plans)
     best = {}
-    keys = zip(*(getattr(plans, axis).tolist() for axis in DISTINCT), strict=True)
+    keys = zip(*(getattr(plans, axis).tolist() for axis in RANKING_AXES), strict=True)
     for i, key in enumerate(keys):
         if costs.memory_total[i] <= limit:
             best[key] = min(best.get(key, np.inf), costs.step[i])
@@ -193,7 +193,7 @@ def test_find_plans_is_brute_force(name, top, headroom):
     assert (result.costs.memory_bytes <= result.limit).all()
     assert result.best.step_seconds == pytest.approx(costs.step[fits].min(), rel=1e-12)
     assert row_set(result.costs.plans) <= row_set(legal_plans)
-    keys = {tuple(getattr(plan, axis) for axis in DISTINCT) for plan in result.plans}
+    keys = {tuple(getattr(plan, axis) for axis in RANKING_AXES) for plan in result.plans}
     assert len(keys) == len(result.plans)
 
 

@@ -13,8 +13,8 @@ from plan3d.search.result.tolerances import TOLERANCE
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.layer_runs import concat, of_stages
 from plan3d.simulator.plan.plan import Plan, from_columns, resolve
+from plan3d.simulator.plan.stage_layout import concat_segments, segments_of_stages
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
@@ -90,7 +90,9 @@ def every_plan(question, choose):
             if question.global_batch % (share * row.dp):
                 continue
             more = {"micro_batch": np.full(len(rows), share)}
-            plans = from_columns({**columns, **more}, (), concat([of_stages(r) for r in rows]))
+            plans = from_columns(
+                {**columns, **more}, (), concat_segments([segments_of_stages(r) for r in rows])
+            )
             costs = simulate(question, plans)
             ok = legal_rows(plans, question)
             steps.append(costs.step[ok])

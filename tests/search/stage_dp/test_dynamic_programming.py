@@ -17,9 +17,9 @@ from plan3d.search.stage_dp import dynamic_programming
 from plan3d.search.stages.stage_space import stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import Plan, from_columns
-from plan3d.simulator.plan.sync_policy import PLAIN
+from plan3d.simulator.plan.stage_layout import Segments
+from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
@@ -131,7 +131,7 @@ def table(question, choose, cut, m, sp, rows):
     wide = wide and bool(question.model.kinds)
     same = {"pp": pp, "schedule": choose["schedule"][0], "sequence_parallel": sp}
     same |= {"overlap_tp": wide, "overlap_grad_reduce": 1, "overlap_param_gather": 1}
-    same |= {"overlap_p2p": 0, **PLAIN._asdict()}
+    same |= {"overlap_p2p": 0, **DEFAULT_POLICY._asdict()}
     columns = {name: np.full(n, int(value)) for name, value in same.items()}
     plans = from_columns({**columns, **own}, (), segments)
     return plans.take(legal_rows(plans, question))

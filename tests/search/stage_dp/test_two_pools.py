@@ -13,8 +13,8 @@ from plan3d.search.stage_dp.two_pools import pooled_pipelines, search
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators.collectives import send
-from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import from_columns
+from plan3d.simulator.plan.stage_layout import Segments
 from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.step.stage_costs import stage_costs
 from plan3d.simulator.task import Task

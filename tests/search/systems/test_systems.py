@@ -17,11 +17,11 @@ from plan3d.search.whatif.compare_systems import BySystem, SystemsRequest, compa
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.goal import Goal
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import code, spell
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.values import AUTO, code, spell
 from plan3d.simulator.rules.validity import violations
-from plan3d.simulator.task import Task
+from plan3d.simulator.task import Goal, Task
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 from plan3d.simulator.workload.model import Model
 

@@ -8,7 +8,7 @@ import pytest
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.plans_around import MEMORY, plans_around
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.plan.families import families
+from plan3d.simulator.plan.plan import families
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model

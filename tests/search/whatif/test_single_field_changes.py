@@ -20,8 +20,7 @@ from plan3d.search.whatif.single_field_changes import (
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import AXES
-from plan3d.simulator.plan.given import changes_of
-from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.plan import Plan, field_changes, resolve
 from plan3d.simulator.rules.validity import legal_rows, violations
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -82,11 +81,11 @@ def test_every_legal_value_of_a_field_is_an_edit():
 
 
 def test_an_edit_derives_the_rest():
-    plan = edited(Plan(tp=2, pp=2, dp=8), DENSE, changes_of("tp=4"))
+    plan = edited(Plan(tp=2, pp=2, dp=8), DENSE, field_changes("tp=4"))
     assert (plan.tp, plan.dp, plan.sequence_parallel) == (4, 4, 1)
     alone = edited(plan, DENSE, {"tp": 1})
     assert (alone.dp, alone.sequence_parallel) == (16, 0)
-    looped = edited(plan, DENSE, changes_of("virtual-stages=2"))
+    looped = edited(plan, DENSE, field_changes("virtual-stages=2"))
     assert (looped.schedule, looped.overlap_p2p) == (1, 1)
     kept = edited(Plan(tp=2, zero=3), DENSE, {"pp": 2})
     assert kept.zero == 3
@@ -98,7 +97,7 @@ def test_an_illegal_change_says_which_rule_refuses_it():
     with pytest.raises(InputError, match="did you mean tp"):
         edited(Plan(), DENSE, {"ttp": 3})
     with pytest.raises(InputError, match="FIELD=VALUE"):
-        changes_of("tp")
+        field_changes("tp")
 
 
 def test_memory_binds_where_a_faster_edit_is_too_large():

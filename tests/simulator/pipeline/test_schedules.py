@@ -24,9 +24,8 @@ from plan3d.simulator.pipeline.schedules import (
     register_schedule,
     schedule_code,
 )
-from plan3d.simulator.plan.fields import CHOICES
+from plan3d.simulator.plan.fields import CHOICES, spell
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.plan.values import spell
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
@@ -134,7 +133,7 @@ def test_facts_of_one_code_are_plain_numbers():
 
 
 def test_help_lists_the_names():
-    assert CHOICES["schedule"].said == ", ".join((*SCHEDULES, "zb-1p", "zb-2p"))
+    assert CHOICES["schedule"].description == ", ".join((*SCHEDULES, "zb-1p", "zb-2p"))
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

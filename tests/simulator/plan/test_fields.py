@@ -14,29 +14,29 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_record import SeenBy
+from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import (
     ALIASES,
     AXES,
     BY_RUN,
     CHOICES,
-    DISTINCT,
     EXPANSION,
     FIELDS,
-    OF_TABLE,
-    PLAIN,
+    OPT_IN,
     POLICY,
+    RANKING_AXES,
+    RECIPE_FIELDS,
+    RESOLVED_DEFAULTS,
     SKELETON,
-    STATED,
     STRATEGY,
     SYNONYMS,
-    TRAINED,
-    those,
+    TABLE_FIELDS,
+    columns_where,
 )
-from plan3d.simulator.plan.layer_runs import Segments
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.sync_policy import SyncPolicy
+from plan3d.simulator.plan.stage_layout import Segments
+from plan3d.simulator.plan.synchronisation import SyncPolicy
 from plan3d.simulator.plan.tensor_grid import every_grid
-from plan3d.simulator.plan.value_kinds import AUTO
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -102,7 +102,7 @@ MODELS = {
     **dict.fromkeys(("expert_dispatch", "mtp_stage"), "deepseek-v3"),
 }
 """Models of CHANGES that are not GPT-3 6.7B."""
-SAMPLES = {name: (FIELDS[name].values.least, FIELDS[name].values.most) for name in AXES}
+SAMPLES = {name: (FIELDS[name].values.minimum, FIELDS[name].values.maximum) for name in AXES}
 SAMPLES |= {name: tuple(choice.names.values()) for name, choice in CHOICES.items()}
 SAMPLES |= {"tp_grid": every_grid([1, 4, 8, 12])}
 """Codes of every column."""
@@ -114,7 +114,7 @@ def changed(base, change):
 
 
 def test_the_attributes_of_a_plan_are_its_records():
-    assert [f.name for f in fields(Plan)] == list(FIELDS) == [*AXES, *OF_TABLE]
+    assert [f.name for f in fields(Plan)] == list(FIELDS) == [*AXES, *TABLE_FIELDS]
     assert all(record.name == name for name, record in FIELDS.items())
     plan = Plan()
     assert all(getattr(plan, name) == record.default for name, record in FIELDS.items())
@@ -127,10 +127,10 @@ def test_a_record_says_what_the_field_is(name):
     assert "\n" not in record.help
     assert len(record.help) < 90
     assert len(record.header or name) <= 17 or not record.ranked
-    assert record.values.said
+    assert record.values.description
     assert set(record.aliases).isdisjoint(FIELDS)
     if record.is_column:
-        assert record.default == AUTO or record.values.has(record.default)
+        assert record.default == AUTO or record.values.accepts(record.default)
 
 
 def test_what_sees_a_field():
@@ -147,8 +147,8 @@ def test_what_sees_a_field():
         *("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand"),
         *("bucket_parameters", "shard", "offload_optimizer", "offload_parameters", "nvme"),
     }
-    step = those(lambda record: record.seen_by is SeenBy.STEP)
-    assert sorted((*SKELETON, *POLICY, *step, *TRAINED)) == sorted(AXES)
+    step = columns_where(lambda record: record.seen_by is SeenBy.STEP)
+    assert sorted((*SKELETON, *POLICY, *step, *RECIPE_FIELDS)) == sorted(AXES)
 
 
 def test_typed_views_have_the_fields_they_are_made_of():
@@ -156,7 +156,7 @@ def test_typed_views_have_the_fields_they_are_made_of():
     assert {f.name for f in fields(Strategy)} == set(STRATEGY)
     names = ("sync_period" if name == "period" else name for name in SyncPolicy._fields)
     assert tuple(names) == POLICY
-    assert SyncPolicy() == tuple(PLAIN[name] for name in POLICY)
+    assert SyncPolicy() == tuple(OPT_IN[name] for name in POLICY)
     assert tuple(f.name for f in fields(Segments)) == ("stage", "layers", *BY_RUN)
 
 
@@ -168,8 +168,8 @@ def test_the_order_of_expansion():
     assert sorted({*turns, 1}) == [1, *turns]
     of_stages = [EXPANSION.index(name) for name in SKELETON]
     assert max(of_stages) < min(EXPANSION.index(name) for name in AXES if name not in
-                                (*SKELETON, *TRAINED))  # fmt: skip
-    told = [name in DISTINCT for name in EXPANSION if name not in POLICY]
+                                (*SKELETON, *RECIPE_FIELDS))  # fmt: skip
+    told = [name in RANKING_AXES for name in EXPANSION if name not in POLICY]
     assert told == sorted(told, reverse=True)
 
 
@@ -181,11 +181,13 @@ def test_values_are_read_as_they_are_written(name):
         assert record.code(written) == record.code(str(written)) == code
     for text, code in CHOICES[name].names.items() if name in CHOICES else ():
         assert record.code(text.upper()) == code
-    low = AUTO - 1 if record.may_be_auto else record.values.least - 1
-    with pytest.raises(InputError, match=rf"{name}={low} must be at least {record.values.least}\b"):
+    low = AUTO - 1 if record.may_be_auto else record.values.minimum - 1
+    with pytest.raises(
+        InputError, match=rf"{name}={low} must be at least {record.values.minimum}\b"
+    ):
         record.code(low)
     with pytest.raises(InputError, match=name):
-        record.coded(np.array([1.5, 2.5]))
+        record.encode(np.array([1.5, 2.5]))
 
 
 def test_no_field_counts_from_a_truth_value():
@@ -217,14 +219,14 @@ def test_every_axis_has_values(model):
         record = FIELDS[name]
         assert values
         assert len(set(values)) == len(values)
-        assert all(value == AUTO or record.values.has(value) for value in values)
+        assert all(value == AUTO or record.values.accepts(value) for value in values)
         assert (AUTO in values) == (values == (AUTO,))
         assert AUTO not in values or name in DERIVED
         if name not in TASK_AXES:
             assert values == record.searched
         else:
             assert record.searched == (record.default,)
-        assert name not in PLAIN or values == (PLAIN[name],)
+        assert name not in OPT_IN or values == (OPT_IN[name],)
 
 
 def test_no_axis_is_of_a_field_that_is_not_there():
@@ -300,5 +302,5 @@ def test_no_synonym_is_a_field():
 
 
 def test_stated_defaults():
-    assert STATED["virtual_stages"] == STATED["sync_period"] == 1
-    assert all(STATED[name] == max(int(getattr(Plan, name)), 0) for name in AXES)
+    assert RESOLVED_DEFAULTS["virtual_stages"] == RESOLVED_DEFAULTS["sync_period"] == 1
+    assert all(RESOLVED_DEFAULTS[name] == max(int(getattr(Plan, name)), 0) for name in AXES)

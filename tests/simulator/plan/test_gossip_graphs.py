@@ -38,7 +38,7 @@ def test_a_ring_is_the_cycle_of_networkx(n):
     graph = networkx.cycle_graph(n)
     facts = mixing(Topology.RING, n, 1)
     matrix = mixing_matrix(networkx.Graph(graph).edges, n)
-    assert facts.second == pytest.approx(second_singular(matrix), abs=1e-9)
+    assert facts.second_singular == pytest.approx(second_singular(matrix), abs=1e-9)
     assert facts.messages == max(dict(networkx.Graph(graph).degree).values())
 
 
@@ -53,7 +53,9 @@ def test_a_lattice_is_the_grid_graph_of_networkx(n, wraps):
     theirs = networkx.relabel_nodes(graph, number)
     assert {frozenset(e) for e in ours.edges} == {frozenset(e) for e in theirs.edges}
     facts = mixing(Topology.TORUS if wraps else Topology.GRID, n, 1)
-    assert facts.second == pytest.approx(second_singular(mixing_matrix(edges, n)), abs=1e-9)
+    assert facts.second_singular == pytest.approx(
+        second_singular(mixing_matrix(edges, n)), abs=1e-9
+    )
     assert facts.messages == max(dict(theirs.degree).values())
 
 
@@ -62,7 +64,7 @@ def test_exponential_graphs_mix_as_their_matrices(n, topology):
     steps = offsets(topology, n)
     product = np.linalg.multi_dot([circulant(n, s) for s in steps] + [np.eye(n), np.eye(n)])
     facts = mixing(topology, n, 1)
-    assert facts.second == pytest.approx(second_singular(product), abs=1e-9)
+    assert facts.second_singular == pytest.approx(second_singular(product), abs=1e-9)
     assert facts.period == len(steps)
 
 
@@ -85,7 +87,7 @@ every = st.sampled_from([t for t in Topology if t not in (Topology.NONE, Topolog
 @given(sizes, st.integers(1, 8), every)
 def test_every_graph_agrees_in_the_end(n, domain, topology):
     facts = mixing(topology, n, domain)
-    assert 0 <= facts.second < 1 - 1e-6
+    assert 0 <= facts.second_singular < 1 - 1e-6
     assert 0 < facts.messages <= n - 1
 
 
@@ -108,7 +110,7 @@ def test_inner_outer_graphs_mix_as_their_matrices(domains, size):
                 peer = others[(i - 2 ** (t % inner)) % len(others)]
                 y[d * size + r] = (x[d * size + r] + x[d * size + peer]) / 2
         x = y
-    assert np.linalg.norm(x - x.mean()) <= facts.second * start * (1 + 1e-9)
+    assert np.linalg.norm(x - x.mean()) <= facts.second_singular * start * (1 + 1e-9)
 
 
 @given(st.integers(2, 8), st.integers(2, 8), st.sampled_from([Topology.RING, Topology.EXPONENTIAL]))
@@ -119,11 +121,11 @@ def test_messages_that_leave_a_domain_are_counted(domains, size, topology):
         sum((i + o) % n // size != d for i in range(d * size, (d + 1) * size) for o in step)
         for d in range(domains)
     )
-    assert mixing(topology, n, size).leaving == leaving
+    assert mixing(topology, n, size).inter_domain == leaving
     of_rank = max(sum(i + o >= size and (i + o) % n >= size for o in step) for i in range(size))
-    assert mixing(topology, n, size).rank_leaving == of_rank
-    assert mixing(topology, n, n).leaving == 0
-    assert mixing(Topology.COMPLETE, n, size).leaving == size * (n - size)
+    assert mixing(topology, n, size).rank_inter_domain == of_rank
+    assert mixing(topology, n, n).inter_domain == 0
+    assert mixing(Topology.COMPLETE, n, size).inter_domain == size * (n - size)
 
 
 @given(st.integers(3, 30))
@@ -131,8 +133,8 @@ def test_a_given_cycle_is_the_ring(n):
     text = "# a cycle\n" + "\n".join(f"{i}, {(i + 1) % n}" for i in range(n))
     graph = Graph.parse(text)
     given_, ring = mixing(Topology.GIVEN, n, 2, graph), mixing(Topology.RING, n, 2)
-    assert given_.second == pytest.approx(ring.second, abs=1e-9)
-    assert (given_.messages, given_.leaving) == (ring.messages, ring.leaving)
+    assert given_.second_singular == pytest.approx(ring.second_singular, abs=1e-9)
+    assert (given_.messages, given_.inter_domain) == (ring.messages, ring.inter_domain)
 
 
 @pytest.mark.parametrize(

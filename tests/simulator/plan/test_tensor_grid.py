@@ -22,7 +22,15 @@ from plan3d.simulator.layers.layer_kinds import layer_context, layer_kinds, work
 from plan3d.simulator.layers.memory_footprint import stored_parameters
 from plan3d.simulator.plan import tensor_grid
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.plan.tensor_grid import Grid, GridKind, code_of, grid_of, grids, read, written
+from plan3d.simulator.plan.tensor_grid import (
+    Grid,
+    GridKind,
+    code_of,
+    format_grid,
+    grid_of,
+    grids,
+    parse_grid,
+)
 from plan3d.simulator.step import stages
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.step.plan_groups import PARTS
@@ -68,7 +76,7 @@ def test_a_grid_is_read_as_it_is_written(kind, rows, columns, depth):
     depth = 1 if kind == GridKind.TWO_D else depth
     grid = Grid(kind, rows, columns, depth)
     code = code_of(grid)
-    assert read(written(code)) == code
+    assert parse_grid(format_grid(code)) == code
     assert grid_of(code, 0) == grid
     assert tensor_grid.is_code(code)
     assert int(float(code)) == code
@@ -79,7 +87,7 @@ def test_a_grid_is_read_as_it_is_written(kind, rows, columns, depth):
     [("4x4", "2d:4x4"), ("4x2x1", "3d:4x2x1"), ("3d:8x2", "3d:8x2x1"), ("1d", "1d")],
 )
 def test_short_forms_have_a_kind(text, shown):
-    assert written(read(text)) == shown
+    assert format_grid(parse_grid(text)) == shown
     assert str(Plan.parse(f"tp=16 tp_grid={text}")).endswith("1d") is False
 
 
@@ -95,7 +103,7 @@ def test_short_forms_have_a_kind(text, shown):
 )
 def test_what_is_no_grid_is_refused(text, message):
     with pytest.raises(InputError, match=message):
-        read(text)
+        parse_grid(text)
 
 
 def test_a_number_that_is_no_grid_is_refused():
@@ -126,7 +134,7 @@ def whole_parts(kind):
 @pytest.mark.parametrize("text", TEXTS)
 def test_ranks_share_the_weights(text):
     one, shared = local("1d", tp=1, pp=1), local(text)
-    grid = grid_of(np.array([read(text)]), np.array([16]))
+    grid = grid_of(np.array([parse_grid(text)]), np.array([16]))
     for kind in layer_kinds(task().model):
         whole, part = (
             stored_parameters(kind, side)[0] - whole_parts(kind) for side in (one, shared)
@@ -179,7 +187,7 @@ def test_kinds_may_be_mixed_in_a_table():
 def test_layer_costs_of_a_mixture_are_those_of_its_rows(seed):
     random = np.random.default_rng(seed)
     texts = random.choice(TEXTS, 6)
-    s = stages.strategies(resolve(plan([read(t) for t in texts]), task().gpus).table())
+    s = stages.strategies(resolve(plan([parse_grid(t) for t in texts]), task().gpus).table())
     table = layer_costs(task(), BF16, s)
     for i in range(6):
         own = layer_costs(task(), BF16, s.take(np.array([i])))
@@ -273,14 +281,14 @@ def test_beyond_a_fast_domain_3d_beats_1d():
     assert 1 <= inside[0].step[0] / inside[1].step[0] < 1.1
     beyond = [best(64, grid) for grid in ("1d", "auto")]
     assert beyond[0].step[0] > 2 * beyond[1].step[0]
-    assert written(beyond[1].plans.tp_grid[0]) == "3d:1x1x64"
+    assert format_grid(beyond[1].plans.tp_grid[0]) == "3d:1x1x64"
 
 
 def test_the_search_finds_the_best_grid_of_all():
     choose = {"tp": [16], "pp": [2], "cp": [1], "micro_batch": [16], "recompute": ["full"]}
     choose |= {"zero": [1], "overlap_tp": [0, 1], "virtual_stages": [1]}
     found = rank_plans(task(), Ranking(choose={**choose, "tp_grid": ["auto"]}, top=30))
-    texts = ["1d", *map(written, grids(16))]
+    texts = ["1d", *map(format_grid, grids(16))]
     steps = {}
     for text in texts:
         ways = (0, 1) if text == "1d" else (0,)
@@ -289,7 +297,7 @@ def test_the_search_finds_the_best_grid_of_all():
             for sp in ways
         )
     best = min(steps, key=steps.__getitem__)
-    assert written(found.best.plans.tp_grid[0]) == best
+    assert format_grid(found.best.plans.tp_grid[0]) == best
     assert found.best.step[0] == pytest.approx(steps[best])
 
 

@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from plan3d.simulator.plan import tensor_mesh
-from plan3d.simulator.plan.tensor_grid import Grid, GridKind
-from plan3d.simulator.plan.tensor_mesh import Product, Tensor
+from plan3d.simulator.plan.tensor_grid import (
+    Grid,
+    GridKind,
+    Product,
+    Tensor,
+    elements_sent,
+    forward_collectives,
+    group_ranks,
+    input_gradient_collectives,
+    weight_gradient_collectives,
+)
 
 SIDES = st.integers(1, 4)
 GRIDS = {
@@ -57,7 +65,7 @@ class Ranks:
     def kept(self, tensor, array, rank):
         """What it has between products, as a flat piece."""
         flat = self.block(tensor, array, rank).ravel()
-        for axis in tensor.kept:
+        for axis in tensor.stored_over:
             flat = np.split(flat, self.axes[axis])[self.at(rank, axis)]
         return flat
 
@@ -104,15 +112,15 @@ def computed(p, axes, sizes, result, operands, arrays, collectives):
 
 def check_all_passes(p, axes):
     sizes = {"tokens": 144, "in": 72, "out": 144}
-    if any(sizes[name] % tensor_mesh.ranks(over, axes) for name, over in p.split.items()):
+    if any(sizes[name] % group_ranks(over, axes) for name, over in p.split.items()):
         return
     random = np.random.default_rng(0)
     shape = {t: [sizes[name] for name in t.dimensions] for t in (p.x, p.w, p.y)}
     x, w, dy = (random.standard_normal(shape[t]) for t in (p.x, p.w, p.y))
     passes = [
-        (p.y, (p.x, p.w), {p.x: x, p.w: w, p.y: x @ w}, tensor_mesh.forward),
-        (p.x, (p.y, p.w), {p.y: dy, p.w: w, p.x: dy @ w.T}, tensor_mesh.input_gradient),
-        (p.w, (p.x, p.y), {p.x: x, p.y: dy, p.w: x.T @ dy}, tensor_mesh.weight_gradient),
+        (p.y, (p.x, p.w), {p.x: x, p.w: w, p.y: x @ w}, forward_collectives),
+        (p.x, (p.y, p.w), {p.y: dy, p.w: w, p.x: dy @ w.T}, input_gradient_collectives),
+        (p.w, (p.x, p.y), {p.x: x, p.y: dy, p.w: x.T @ dy}, weight_gradient_collectives),
     ]
     for result, operands, arrays, of in passes:
         computed(p, axes, sizes, result, operands, arrays, of(p, sizes, axes))
@@ -140,8 +148,8 @@ def test_data_parallelism_is_a_split_of_the_tokens(dp):
     )
     check_all_passes(p, {"data": dp})
     sizes = {"tokens": 48, "in": 16, "out": 8}
-    assert tensor_mesh.forward(p, sizes, {"data": dp}) == []
-    (reduction,) = tensor_mesh.weight_gradient(p, sizes, {"data": dp})
+    assert forward_collectives(p, sizes, {"data": dp}) == []
+    (reduction,) = weight_gradient_collectives(p, sizes, {"data": dp})
     assert (reduction.operation, reduction.size) == ("all_reduce", 16 * 8)
 
 
@@ -149,12 +157,12 @@ def test_data_parallelism_is_a_split_of_the_tokens(dp):
 
 
 def sent(p, sizes, axes, of):
-    return tensor_mesh.elements_sent(of(p, sizes, axes), axes)
+    return elements_sent(of(p, sizes, axes), axes)
 
 
 def both(p, sizes, axes):
     """Elements that a rank sends, forward and backward."""
-    passes = (tensor_mesh.forward, tensor_mesh.input_gradient, tensor_mesh.weight_gradient)
+    passes = (forward_collectives, input_gradient_collectives, weight_gradient_collectives)
     return sum(sent(p, sizes, axes, of) for of in passes)
 
 
@@ -211,7 +219,7 @@ def test_optimus_moves_7_bsh_and_12_h2_a_forward_pass(q, tokens, h):
     grid = Grid(GridKind.TWO_D, q, q, 1)
     widths = ((h, 3 * h), (h, h), (h, 4 * h), (4 * h, h))
     forward = sum(
-        sent(grid.layout(), {"tokens": tokens, "in": k, "out": n}, grid.mesh, tensor_mesh.forward)
+        sent(grid.layout(), {"tokens": tokens, "in": k, "out": n}, grid.mesh, forward_collectives)
         for k, n in widths
     )
     expected = (q - 1) / q * (7 * tokens * h + 12 * h * h) / q
@@ -224,4 +232,4 @@ def test_a_cube_moves_each_face_once(q):
     of size 1 (backward as much, where gathered operands are kept)."""
     unit = {"tokens": 1.0, "in": 1.0, "out": 1.0}
     axes = {"rows": q, "columns": q, "depth": q}
-    assert sent(CUBE, unit, axes, tensor_mesh.forward) == pytest.approx(3 * (q - 1) / q**3)
+    assert sent(CUBE, unit, axes, forward_collectives) == pytest.approx(3 * (q - 1) / q**3)

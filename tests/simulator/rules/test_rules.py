@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.fields import AXES, CHOICES, PLAIN
+from plan3d.simulator.plan.fields import AXES, CHOICES, OPT_IN, code
 from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.plan.values import code
 from plan3d.simulator.rules.rule import nearest_divisors
 from plan3d.simulator.rules.validity import RULES, check, legal_rows, violations
 from plan3d.simulator.step.evaluate import evaluate
@@ -513,7 +512,7 @@ RANGES = {
 }
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}
-fields |= {name: st.integers(0, choice.most) for name, choice in CHOICES.items()}
+fields |= {name: st.integers(0, choice.maximum) for name, choice in CHOICES.items()}
 fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel", "fp8"))}
 anything = st.fixed_dictionaries(fields)
 layouts = st.one_of(st.just(()), st.lists(st.integers(0, 90), max_size=6).map(tuple))
@@ -524,7 +523,7 @@ sensible = st.fixed_dictionaries(
      "first_stage_layers": st.just(0), "last_stage_layers": st.just(0)}
 )  # fmt: skip
 # Of these, rules that hold for plain plans are not evaluated.
-plain = sensible.map(lambda values: {**values, **PLAIN, "tp_grid": 0})
+plain = sensible.map(lambda values: {**values, **OPT_IN, "tp_grid": 0})
 plans = st.one_of(anything, sensible, plain)
 tasks = st.sampled_from(
     [("llama-3.1-70b", 64), ("mixtral-8x7b", 16), ("deepseek-v3", 64), ("gpt3-1.3b", 8)]

@@ -14,7 +14,7 @@ import pytest
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software_stack import SOFTWARE
 from plan3d.simulator.pipeline.schedules import schedule_code
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.runs.published_runs import NEEDED, SHIPPED, PublishedRun, columns, read_runs
 from plan3d.simulator.runs.run_model import FAMILIES
 from plan3d.simulator.runs.run_stack import STACKS

@@ -24,7 +24,7 @@ from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.pipeline import stage_placement
 from plan3d.simulator.pipeline.schedule import Sizes
 from plan3d.simulator.pipeline.schedules import in_flight, schedule_code
-from plan3d.simulator.plan.codes import Recompute
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step import memory, stages

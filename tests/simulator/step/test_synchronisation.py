@@ -13,19 +13,17 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators import collectives
-from plan3d.simulator.plan.codes import Sync, gossips
 from plan3d.simulator.plan.fields import POLICY
-from plan3d.simulator.plan.goal import Goal
 from plan3d.simulator.plan.gossip_graphs import Graph, Topology
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.plan.sync_policy import PLAIN, SyncPolicy
+from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy, gossips
 from plan3d.simulator.reporting import why
 from plan3d.simulator.rules.offload_rules import OFFLOAD_RULES
 from plan3d.simulator.rules.sync_rules import SYNC_RULES
 from plan3d.simulator.rules.validity import check
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.gradient_exchange import exchange_seconds
-from plan3d.simulator.task import Task
+from plan3d.simulator.task import Goal, Task
 from plan3d.simulator.workload.model import Model
 
 TASK = Task(
@@ -113,7 +111,7 @@ def test_overlap_is_never_slower(way):
 def test_rules_of_policies_hold_for_plain_plans(plan):
     """A search of plain plans leaves these rules out."""
     row = resolve(plan, TASK.gpus)
-    usual = dict(zip(POLICY, PLAIN, strict=True))
+    usual = dict(zip(POLICY, DEFAULT_POLICY, strict=True))
     plain = Plan(**{**row.columns(), **usual, "offload_activations": 0})
     assert all(np.all(rule.ok(plain, TASK)) for rule in (*SYNC_RULES, *OFFLOAD_RULES))
 

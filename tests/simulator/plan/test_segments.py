@@ -156,7 +156,7 @@ def test_parts_add_up_and_all_parameters_are_somewhere(plan):
 def test_more_recompute_needs_no_more_memory_and_no_less_time(plan):
     runs = plan.segments
     costs = [
-        evaluate(DENSE, Plan(**{**plan.columns(), "segments": runs.filled(recompute=column)}))
+        evaluate(DENSE, Plan(**{**plan.columns(), "segments": runs.with_fields(recompute=column)}))
         for column in (np.zeros_like(runs.recompute), np.full_like(runs.recompute, 2))
     ]
     assert costs[0].memory["activations"] >= costs[1].memory["activations"]
