@@ -17,10 +17,12 @@ from typing import Any
 
 from plan3d.simulator.base.csv_files import escape_formula, parse_csv, unescape_formula
 from plan3d.simulator.base.errors import InputError, check_name
-from plan3d.simulator.base.files import read_text
+from plan3d.simulator.base.files import read_bytes, read_text
 from plan3d.simulator.base.printable import one_line
 
 Row = dict[str, Any]
+Stamp = tuple[int, int]
+"""Inode and bytes of a file."""
 KEY = "point"
 LONGEST_TEXT = 100_000
 """Characters of a plan that is written out."""
@@ -37,6 +39,7 @@ class SweepFile:
 
     `settings` are those of every point by its key. A file that holds anything else than rows of
     these points is an InputError, and stays as it is. `anew` replaces the rows that it holds.
+    A file that another program writes to meanwhile is an InputError too.
     """
 
     def __init__(
@@ -48,6 +51,8 @@ class SweepFile:
         self.settings = settings
         self.columns: list[str] = []
         self.rows: dict[str, Row] = {}
+        self.stamps: dict[Path, Stamp | None] = {}
+        """Of both files, as the last write left them."""
         if self.path is None:
             return
         part = self.path.with_name(f"{self.path.name}.part")
@@ -61,6 +66,17 @@ class SweepFile:
             self.place = part
         if self.rows and self.place is not None:
             self._write(self.place)
+        self._remember()
+
+    def _remember(self) -> None:
+        files = {file for file in (self.path, self.place) if file is not None}
+        self.stamps = {file: _stamp(file) for file in files}
+
+    def _check_unchanged(self) -> None:
+        """InputError where another program has written to the files since the last write."""
+        for file, stamp in self.stamps.items():
+            if _stamp(file) != stamp:
+                raise InputError(f"{file}: another program writes to it; give another file")
 
     def _read(self, path: Path) -> tuple[list[str], dict[str, Row]]:
         text = read_text(path)
@@ -87,17 +103,20 @@ class SweepFile:
         if self.path is None:
             return
         assert self.place
+        self._check_unchanged()
         if set(row) - set(self.columns):
             self.columns += [name for name in row if name not in self.columns]
             self._write(self.place)
-            return
-        with self.place.open("a", encoding="utf-8", newline="") as file:
-            file.write(_line(self.columns, key, row))
-            file.flush()
-            os.fsync(file.fileno())
+        else:
+            with self.place.open("a", encoding="utf-8", newline="") as file:
+                file.write(_line(self.columns, key, row))
+                file.flush()
+                os.fsync(file.fileno())
+        self._remember()
 
     def finish(self, keys: Iterable[str]) -> None:
         """Put the rows into the order of the points, and where they belong."""
+        self._check_unchanged()
         self.rows = {key: self.rows[key] for key in keys}
         if self.path is not None and self.place is not None:
             self._write(self.path)
@@ -105,16 +124,28 @@ class SweepFile:
                 self.place.unlink(missing_ok=True)
 
     def _write(self, path: Path) -> None:
-        """All rows into a file, all or nothing."""
+        """All rows into a file, all or nothing; one that has them stays as it is."""
         draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         header = dict(zip(self.columns, self.columns, strict=True))
         lines = [_line(self.columns, KEY, header)]
         lines += [_line(self.columns, key, row) for key, row in self.rows.items()]
+        content = "".join(lines).encode()
+        if path.exists() and read_bytes(path) == content:
+            return
         try:
-            draft.write_text("".join(lines), encoding="utf-8", newline="")
+            draft.write_bytes(content)
             os.replace(draft, path)
         finally:
             draft.unlink(missing_ok=True)
+
+
+def _stamp(path: Path) -> Stamp | None:
+    """What changes when a file is replaced or added to; None where there is none."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_ino, status.st_size
 
 
 def own_file(name: str) -> Path:

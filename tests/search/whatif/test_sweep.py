@@ -13,6 +13,7 @@ import pytest
 
 from plan3d.search.whatif import sweep
 from plan3d.search.whatif.sweep import Point, PointOptions, run_point, run_points, with_scaling
+from plan3d.search.whatif.sweep_file import SweepFile
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
@@ -322,3 +323,22 @@ def test_a_scheduler_without_workers_is_one_line(tmp_path):
         [sys.executable, str(script)], capture_output=True, text=True, timeout=60, check=False
     )
     assert "no worker came within 1 s" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("anew", [False, True])
+@pytest.mark.parametrize("before", [0, 1])
+def test_of_two_sweeps_on_one_file_the_second_is_refused(tmp_path, anew, before):
+    file = tmp_path / "rows.csv"
+    if before:
+        run_points(POINTS[:before], workers=1, resume=str(file))
+    settings = {p.key: p.settings for p in POINTS}
+    first, second = (SweepFile(str(file), settings, anew) for _ in range(2))
+    first.append(POINTS[before].key, ROWS[before])
+    with pytest.raises(InputError, match=r"rows\.csv.* another program writes to it"):
+        second.append(POINTS[before + 1].key, ROWS[before + 1])
+    with pytest.raises(InputError, match="another program writes to it"):
+        second.finish([])
+    first.append(POINTS[before + 1].key, ROWS[before + 1])
+    rows = list(first.rows)
+    first.finish(rows)
+    assert list(SweepFile(str(file), settings).rows) == rows
