@@ -43,11 +43,16 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_anchors_are_found(page: Path) -> None:
+    wrong = []
     for name, anchor in LINK.findall(prose(page)):
         target = (page.parent / name).resolve() if name else page
-        assert target.is_file(), f"{name} is no file"
-        assert page.parent == ROOT or target.is_relative_to(DOCS), f"{name} is not in the site"
-        assert not anchor or anchor in anchors(target), f"{name}#{anchor}"
+        if not target.is_file():
+            wrong.append(f"{name} is no file")
+        elif page.parent != ROOT and not target.is_relative_to(DOCS):
+            wrong.append(f"{name} is not in the site")
+        elif anchor and anchor not in anchors(target):
+            wrong.append(f"{name}#{anchor}")
+    assert not wrong
 
 
 def listed(entries: list[object]) -> Iterator[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from not_empty import not_empty
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -86,8 +87,10 @@ def test_what_is_asked_for_in_smaller_is_there() -> None:
 def test_short_and_stripped(notebook: Any) -> None:
     assert len(notebook["cells"]) <= MOST_CELLS
     code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
-    assert all(cell["metadata"] == {} for cell in notebook["cells"])
+    assert all(
+        cell["outputs"] == [] and cell["execution_count"] is None for cell in not_empty(code)
+    )
+    assert all(cell["metadata"] == {} for cell in not_empty(notebook["cells"]))
     assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     assert notebook["metadata"]["language_info"] == {"name": "python"}

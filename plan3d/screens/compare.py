@@ -30,7 +30,7 @@ def backends_record(race: BackendBenchmark) -> dict[str, Any]:
     best = race.optimum.best
     optimum: dict[str, Any] = {"backend": race.optimum.backend}
     if best is not None:
-        optimum |= {"step_seconds": best.step_seconds, "plan": best.plans.take(0).to_dict()}
+        optimum |= {"step_seconds": best.step_seconds, "plan": best.plans.take(0).to_record()}
     optimum |= {
         "evaluations": race.optimum.counts.evaluated,
         "seconds": race.optimum.seconds_searching,

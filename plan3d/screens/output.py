@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from plan3d.simulator.base.documents import SCHEMA
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import escape_unprintable, one_line
 from plan3d.simulator.base.text_tables import Line, Table, layout
@@ -199,9 +200,9 @@ class ProgressBar:
         self.bar.start()
 
 
-def print_json(record: Any) -> None:
-    """One JSON object on stdout; NaN and infinity are bugs."""
-    print(json.dumps(record, allow_nan=False, indent=1))
+def print_json(record: dict[str, Any]) -> None:
+    """One JSON object on stdout, with the version of its schema; NaN and infinity are bugs."""
+    print(json.dumps({"schema": SCHEMA, **record}, allow_nan=False, indent=1))
 
 
 def warn(text: str, quiet: bool = False) -> None:

@@ -19,14 +19,14 @@ from plan3d.simulator.base.units import (
     format_seconds,
     whole_percent,
 )
-from plan3d.simulator.plan.fields import BY_RUN
-from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.plan import plan_of_record
 from plan3d.simulator.reporting import report
 from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.reporting.why import loss_shares, provenance_counts, provenance_line
 from plan3d.simulator.runs.nearest_run import Nearest
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.costs_tables import with_micro_batches
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.forecast import Forecast, step_interval
 from plan3d.simulator.uncertainty.memory import (
@@ -309,12 +309,13 @@ def csv_text(records: list[dict[str, Any]]) -> str:
 
 
 def _as_text(record: dict[str, Any]) -> dict[str, Any]:
-    """A record whose plan's segments are their text."""
-    fields = record["plan"]
-    if "segments" not in fields:
-        return record
-    own = {name: fields[name] for name in (*BY_RUN, "segments")}
-    return {**record, "plan": {**fields, "segments": Plan(**own).segments_text}}
+    """A record whose plan has every field, and its segments as text."""
+    written = record["plan"]
+    plan = plan_of_record(written)
+    batch = written["micro_batches"] * written["micro_batch"] * written["dp"]
+    fields = with_micro_batches(plan.to_dict(), batch)
+    runs = {"segments": plan.segments_text} if plan.segments else {}
+    return {**record, "plan": {**fields, **runs}}
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Loop:
         plans = [run.plan for run in self.session.runs_in(OPEN)]
         missing = 0 if self.stop_reason(advice) else count - len(plans)
         candidates = map(advice.plans.take, advice.rows_to_time(count + len(plans)))
-        new = [plan for plan in candidates if plan.to_dict() not in plans]
+        new = [plan for plan in candidates if plan.to_record() not in plans]
         for plan in new[: max(missing, 0)]:
             self._new_run(plan)
         self.save(advice)
@@ -93,7 +93,7 @@ class Loop:
             if self.stop_reason(advice) or not rows:
                 break
             plan = advice.plans.take(rows[0])
-            same = (run for run in self.session.runs_in(OPEN) if run.plan == plan.to_dict())
+            same = (run for run in self.session.runs_in(OPEN) if run.plan == plan.to_record())
             run = next(same, None) or self._new_run(plan)
             self.save(advice)
             _, text = launch_file(self.task, run.as_plan(), self.framework, self.form)
@@ -112,7 +112,7 @@ class Loop:
         """A new run, its launch file written."""
         number = len(self.session.runs) + 1
         ending, text = launch_file(self.task, plan, self.framework, self.form)
-        run = Run(number, plan.to_dict(), f"{run_name(number)}.{ending}")
+        run = Run(number, plan.to_record(), f"{run_name(number)}.{ending}")
         self.write(self.folder / run.script, text)
         self.session.runs.append(run)
         return run

@@ -16,7 +16,7 @@ from typing import Any
 from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
-from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.plan import Plan, plan_of_record
 
 from .advice import Outcome, Outcomes
 
@@ -35,7 +35,7 @@ class Run:
 
     number: int
     plan: dict[str, Any]
-    """Names and plain values of a resolved plan."""
+    """A resolved plan as `Plan.to_record` writes it."""
     script: str
     """Name of its launch file in the folder."""
     state: str = OPEN
@@ -52,7 +52,7 @@ class Run:
         return f"{run_name(self.number)}.log"
 
     def as_plan(self) -> Plan:
-        return Plan(**self.plan)
+        return plan_of_record(self.plan)
 
 
 @dataclass
@@ -102,6 +102,8 @@ def resume_session(folder: Path, question: Mapping[str, Any]) -> Session:
         runs = [Run(**fields) for fields in record["runs"]]
         for number, run in enumerate(runs, 1):
             _check_run(run, number)
+            # Earlier versions wrote every field.
+            run.plan = run.as_plan().to_record()
         before = dict(record["question"])
     except (*MALFORMED, InputError) as error:
         raise InputError(f"{path}: is not a session of this version ({error})") from None
@@ -143,4 +145,3 @@ def _check_run(run: Run, number: int) -> None:
     peak = run.peak is None or (isinstance(run.peak, float) and 0 < run.peak < math.inf)
     if not (names and peak and run.state in STATES and timed == (run.state == TIMED)):
         raise ValueError(f"run {number} is not whole")
-    run.as_plan()

@@ -17,6 +17,8 @@ from typing import Any
 from .errors import InputError
 from .printable import one_line
 
+SCHEMA = "plan3d/1"
+"""Version of the JSON objects that answers are (docs/json.md); another is not read."""
 DEEPEST = 64
 """Levels of lists and objects."""
 LARGEST_INTEGER = 10**40

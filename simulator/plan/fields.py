@@ -366,6 +366,11 @@ def columns_where(condition: Callable[[Field], bool]) -> tuple[str, ...]:
 
 AXES = columns_where(lambda record: True)
 """The columns of a plan."""
+WRITTEN = (
+    *("tp", "pp", "dp", "cp", "ep", "virtual_stages", "micro_batch", "schedule", "zero"),
+    *("sequence_parallel", "recompute", "overlap_tp"),
+)
+"""Fields that JSON always writes; others where they are not at their defaults."""
 TABLE_FIELDS = tuple(name for name in FIELDS if name not in AXES)
 """Fields that all plans of a table share; they are no numbers."""
 RESOLVED_DEFAULTS = {name: FIELDS[name].resolved_default for name in AXES}

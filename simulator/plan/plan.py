@@ -26,6 +26,7 @@ from .fields import (
     BY_RUN,
     FIELDS,
     RESOLVED_DEFAULTS,
+    WRITTEN,
     PlanFields,
     check_field,
     code,
@@ -147,7 +148,7 @@ class Plan(PlanFields):
         return (self.take(i) for i in range(self.rows))
 
     def to_dict(self) -> dict[str, Any]:
-        """One plan as names and plain values, the form of the JSON contract."""
+        """One plan as names and plain values."""
         out: dict[str, Any] = {
             name: spell(name, int(np.ravel(getattr(self, name))[0])) for name in AXES
         }
@@ -159,6 +160,19 @@ class Plan(PlanFields):
                 for stage in self.segments.stages()
             ]
         return out
+
+    def to_record(self) -> dict[str, Any]:
+        """One resolved plan as JSON holds it: the fields of WRITTEN, and the others where they are
+        not at their defaults. `plan_of_record` reads it."""
+        row, fields = self.take(0), self.to_dict()
+        runs: dict[str, Any] = {"layers_per_stage": row.layers_per_stage, "segments": row.segments}
+        own = {name: getattr(row, name) for name in AXES}
+        written = {n for n in AXES if n in WRITTEN or FIELDS[n].default not in (AUTO, own[n])}
+        for name in AXES:
+            if name not in written and FIELDS[name].default == AUTO:
+                read = resolve(Plan(**{n: own[n] for n in written}, **runs), 1)
+                written |= {name} if getattr(read, name) != own[name] else set()
+        return {name: v for name, v in fields.items() if name in written or name not in AXES}
 
     @property
     def segments_text(self) -> str:
@@ -345,6 +359,16 @@ def field_changes(given: str | Mapping[str, Any]) -> dict[str, Any]:
     return {name: getattr(stated, name) for name in (ALIASES.get(n, n) for n in names)}
 
 
+def is_record(fields: Mapping[str, Any]) -> bool:
+    """Whether fields are those of a record, which leaves out what is at its default."""
+    return all(name in fields for name in WRITTEN)
+
+
+def plan_of_record(fields: Mapping[str, Any]) -> Plan:
+    """The resolved plan of a record that `Plan.to_record` wrote."""
+    return resolve(as_plan(fields), 1)
+
+
 def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Values by field; a layout may be a list."""
     out: dict[str, Any] = {}
@@ -352,7 +376,8 @@ def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
         name = ALIASES.get(key, key)
         if name not in DERIVED_KEYS:
             check_field(name)
-            out[name] = tuple(value) if name == "layers_per_stage" else value
+            layout = name == "layers_per_stage" and isinstance(value, list)
+            out[name] = tuple(value) if layout else value
     return out
 
 

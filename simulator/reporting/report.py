@@ -13,7 +13,7 @@ from ..base.text_tables import Table
 from ..base.units import GIB
 from ..step import costs_tables
 from ..step.costs import Costs
-from ..step.costs_tables import number_format, plan_fields
+from ..step.costs_tables import number_format, with_micro_batches
 from ..step.evaluate import by_stage
 from ..uncertainty.forecast import step_interval
 from ..uncertainty.memory import fit_sentence, probability_fits, verdict
@@ -31,7 +31,8 @@ def plan_record(
     `limit` is the bytes it may use, the capacity when absent; `between` the bounds of its step
     where they are known already.
     """
-    costs, fields = costs.row(row), plan_fields(costs, row)
+    costs = costs.row(row)
+    fields = with_micro_batches(costs.plans.to_record(), costs.task.global_batch)
     memory = {name: float(size) for name, size in costs.memory.items()}
     return {
         "plan": fields,

@@ -42,8 +42,12 @@ def number_format(plan: Plan, row: int = 0) -> str:
 def plan_fields(costs: Costs, row: int) -> dict[str, Any]:
     """One plan as names and plain values, with its number of micro-batches."""
     plan = costs.plans.take(row)
-    fields = plan.to_dict()
-    batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
+    return with_micro_batches(plan.to_dict(), costs.task.global_batch)
+
+
+def with_micro_batches(fields: dict[str, Any], global_batch: int) -> dict[str, Any]:
+    """Fields of a plan with its number of micro-batches behind their size."""
+    batches = global_batch // (fields["dp"] * fields["micro_batch"])
     at = list(fields).index("micro_batch") + 1
     items = list(fields.items())
     return dict([*items[:at], ("micro_batches", batches), *items[at:]])

@@ -1,8 +1,11 @@
 """Questions of questions.toml, put to the command line of plan3d, and the answers that are kept.
 
 An answer holds, for every command, its exit code, standard output and standard error, and the files
-that the commands wrote. Text that is a JSON object is kept as that object, other text as its lines;
-what varies from day to day and from machine to machine is masked.
+that the commands wrote. Text that is a JSON object is kept as that object, other text as its lines.
+
+Catalogues, launch files and messages about mistakes are held exactly. Of predictions words and
+layout are held: numbers in text are masked, those in JSON have four digits (differences.py says how
+they are compared), and what depends on how a search went is masked.
 """
 
 from __future__ import annotations
@@ -25,27 +28,39 @@ FOLDER = Path(__file__).parent
 ANSWERS = FOLDER / "answers"
 REPOSITORY = FOLDER.parents[1]
 TABLES = tomllib.loads((FOLDER / "questions.toml").read_text(encoding="utf-8"))
-TOLERANCES: dict[str, float] = TABLES["tolerances"]
 ENVIRONMENT = {"COLUMNS": "100", "LINES": "40", "NO_COLOR": "1", "TERM": "xterm"}
 """Variables that decide how output is laid out; UNSET are the others."""
 UNSET = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
-MASK = "varies"
-VARYING_LEAVES = re.compile(r"plan3d|seconds_searching|optimum\.seconds|backends\[\d+\]\.seconds")
-"""Places in a JSON object that hold the version, or how long something took."""
-BACKENDS = (
-    *("exhaustive", "dynamic-programming", "random", "annealing", "spsa", "cma-es"),
-    *("reinforcement-learning", "pretrained-policy"),
+MASK = "#"
+EXACT = re.compile(
+    r"(terminal )?(clusters|export|help|models|software|systems)\b"
+    r"|(?!.*--estimate\b)import |search --help-fields"
 )
+"""Commands whose answers follow from no prediction; so do messages about mistakes."""
+MISTAKE = 2
+"""Exit code of a mistake of the user's."""
+VARYING_LEAVES = re.compile(
+    r"plan3d|seconds_searching|optimum\.seconds|backends\[\d+\]\.(seconds|seeds_.*|evaluations.*)"
+    r"|(.*\.)?(evaluated|feasible|changes|ties|family_plans|removed\.memory.*|worst_rank)"
+    r"|profile\.(numbers|measured|given)|nearest_run\..*"
+)
+"""Places in a JSON object that hold the version, how long something took or how a search went,
+and what the published runs say."""
+DIGITS, EXACT_DIGITS = 4, 9
+"""Significant digits of a number in JSON, and of one that is held exactly: as text."""
+UNIT = r"(?:[kKMGTP]i?[Bb]?(?:/s)?|[nuµm]?s|B|x|h)?"
+NUMBER = re.compile(
+    rf"(?<![\w.])(?:(?<!\w)[-+])?(?:\d{{1,3}}(?:,\d{{3}})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?{UNIT}(?!\w|\.\d)"
+)
+"""A number in text, and the unit that is glued to it; no part of a name."""
+RULE = re.compile(r"([^\w\s#])\1{2,}")
+GAP = re.compile(r"(?<=\S) {2,}")
 VARYING_TEXT = (
-    (re.compile(r"((?:step-time|memory|cost|time-to-accuracy),\s+)\d\.\d\d s"), r"\1_.__ s"),
-    (re.compile(rf"(?m)^((?:{'|'.join(BACKENDS)})(?: +\S+){{3}} +)\d\.\d\d "), r"\1_.__ "),
     (re.compile(r"\d{4}-\d\d-\d\d( by plan3d)"), r"DATE\1"),
-    (re.compile(r"(?m)^[0-9a-f]{16},"), "KEY,"),
     (re.compile(r"(plan3d calibrate fit, )\d{4}-\d\d-\d\d"), r"\1DATE"),
 )
-"""The same in text: seconds of a search, those of a table of backends, keys of a sweep's points
-(hashes that change with the name of a class), the day of a fit."""
+"""The day in what is held exactly."""
 
 
 def main(words: list[str]) -> int:
@@ -103,8 +118,17 @@ def answer(commands: list[str]) -> Any:
         results = [run(command) for command in commands]
         found = {str(path.relative_to(folder)): path for path in folder.rglob("*")}
         written = {name: path for name, path in sorted(found.items()) if is_new(path, name, given)}
-        files = {name: content(path.read_text(encoding="utf-8")) for name, path in written.items()}
-    return {"commands": results, "files": files}
+        texts = {name: path.read_text(encoding="utf-8") for name, path in written.items()}
+    exact = all(map(is_exact, commands))
+    return {
+        "commands": results,
+        "files": {name: content(text, exact, name) for name, text in texts.items()},
+    }
+
+
+def is_exact(command: str) -> bool:
+    """Whether the answer to a command follows from no prediction."""
+    return EXACT.match(command) is not None
 
 
 def is_new(path: Path, name: str, given: set[str]) -> bool:
@@ -147,31 +171,50 @@ def run(command: str) -> dict[str, Any]:
         code = main(shlex.split(words.removeprefix("terminal ")))
     if file:
         Path(file).write_text(out.getvalue(), encoding="utf-8")
+    exact = code == MISTAKE or is_exact(command)
     return {
         "command": command,
         "exit_code": code,
-        "stdout": [] if file else content(out.getvalue()),
-        "stderr": content(err.getvalue()),
+        "stdout": [] if file else content(out.getvalue(), exact),
+        "stderr": content(err.getvalue(), exact),
     }
 
 
-def content(text: str) -> Any:
-    """The JSON object that a text is, else its lines; masked."""
+def content(text: str, exact: bool, file: str = "") -> Any:
+    """What is held of a text: the JSON object that it is, else its lines."""
     with contextlib.suppress(ValueError):
         found = json.loads(text)
         if isinstance(found, dict):
-            return masked(found)
+            return of_json(found, exact)
     for pattern, instead in VARYING_TEXT:
         text = pattern.sub(instead, text)
-    return text.splitlines()
+    if exact:
+        return text.splitlines()
+    return [masked_row(row) if file.endswith(".csv") else masked(row) for row in text.splitlines()]
 
 
-def masked(node: Any, path: str = "") -> Any:
-    """A JSON object with what varies replaced by MASK."""
-    if VARYING_LEAVES.fullmatch(path):
+def masked(line: str) -> str:
+    """A line of text without its numbers, and without the widths that follow from them."""
+    line = GAP.sub("  ", RULE.sub(r"\1\1\1", NUMBER.sub(MASK, line))).rstrip()
+    return line.lstrip() if line.lstrip().startswith(MASK) else line
+
+
+def masked_row(row: str) -> str:
+    """A row of a CSV without its numbers and keys (hashes)."""
+    row = re.sub(r"^[0-9a-f]{16},", f"{MASK},", row)
+    return ",".join(masked(cell) for cell in row.split(","))
+
+
+def of_json(node: Any, exact: bool, path: str = "") -> Any:
+    """What is held of a JSON object."""
+    if VARYING_LEAVES.fullmatch(path) and not isinstance(node, (dict, list)):
         return MASK
     if isinstance(node, dict):
-        return {key: masked(value, f"{path}.{key}".lstrip(".")) for key, value in node.items()}
+        return {k: of_json(value, exact, f"{path}.{k}".lstrip(".")) for k, value in node.items()}
     if isinstance(node, list):
-        return [masked(value, f"{path}[{i}]") for i, value in enumerate(node)]
-    return node
+        return [of_json(value, exact, f"{path}[{i}]") for i, value in enumerate(node)]
+    if isinstance(node, float):
+        return f"{node:.{EXACT_DIGITS}g}" if exact else float(f"{node:.{DIGITS}g}")
+    if exact:
+        return node
+    return masked(node) if isinstance(node, str) and " " in node else node

@@ -14,7 +14,7 @@ from typing import Any
 
 import asking
 import term_records
-from differences import TOLERANCE, differences, largest_change
+from differences import differences, largest_change
 
 MOST_SHOWN = 3
 """Places of a changed answer that are shown."""
@@ -59,20 +59,19 @@ def write(name: str, commands: list[str]) -> float | None:
     """Write one answer; how much its step seconds changed, None where the answer is the same."""
     place, found = asking.place(name), asking.answer(commands)
     kept = asking.kept(name) if place.exists() else None
-    tolerance = asking.TOLERANCES.get(name, TOLERANCE)
-    if kept is not None and not differences(kept, found, tolerance):
+    if kept is not None and not differences(kept, found):
         return None
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(asking.file_text(found), encoding="utf-8")
-    return report(name, kept, found, tolerance)
+    return report(name, kept, found)
 
 
-def report(name: str, kept: Any, found: Any, tolerance: float) -> float:
+def report(name: str, kept: Any, found: Any) -> float:
     """Print how an answer changed; the largest relative change of its step seconds."""
     if kept is None:
         print(f"{name}: new")
         return 0.0
-    places, change = differences(kept, found, tolerance), largest_change(kept, found)
+    places, change = differences(kept, found), largest_change(kept, found)
     said = "" if change is None else f", step_seconds by up to {change:.3g}"
     print(f"{name}: {len(places)} places differ{said}")
     for leaf in places[:MOST_SHOWN]:

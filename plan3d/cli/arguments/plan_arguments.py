@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plan3d.simulator.base.documents import parse_json
+from plan3d.simulator.base.documents import SCHEMA, parse_json
 from plan3d.simulator.base.errors import InputError, check_path
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.task import Task
@@ -156,11 +156,14 @@ def _of_text(text: str) -> Saved:
 
 
 def _of_result(content: Any, source: str, path: str, number: str, option: str) -> Saved:
-    from plan3d.simulator.plan.fields import check_field
-    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.plan.fields import AXES, check_field
+    from plan3d.simulator.plan.plan import Plan, is_record, plan_of_record
 
-    fields = _record(content, source, number, option)
-    fields = fields.get("plan", fields)
+    if isinstance(content, dict) and content.get("schema", SCHEMA) != SCHEMA:
+        schema = json.dumps(content["schema"])[:60]
+        raise InputError(f"{option} {path}: has schema {schema}; only {SCHEMA} is read")
+    record = _record(content, source, number, option)
+    fields = record.get("plan", record)
     if not isinstance(fields, dict):
         raise InputError(f"{option} {path}: 'plan' must be an object of fields")
     values = {name: value for name, value in fields.items() if name != "micro_batches"}
@@ -173,7 +176,10 @@ def _of_result(content: Any, source: str, path: str, number: str, option: str) -
         if not all(isinstance(part, wanted) for part in (value if layout else [value])):
             raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
         values[name] = tuple(value) if layout else value
-    return Saved(Plan(**values), frozenset(values), _task(content, path, option))
+    plan, task = Plan(**values), _task(content, path, option)
+    if fields is not record and is_record(values):
+        return Saved(plan_of_record(values), frozenset({*AXES, *values}), task)
+    return Saved(plan, frozenset(values), task)
 
 
 def _record(content: Any, source: str, number: str, option: str) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         from ...screens import views
 
         record = {**views.question_record(task), "tokens": tokens}
-        print_json({**record, "plan": plan.to_dict(), "rows": [*map(asdict, formulas)]})
+        print_json({**record, "plan": plan.to_record(), "rows": [*map(asdict, formulas)]})
         return 0
     screen.lines(
         [

@@ -43,7 +43,7 @@ def record(learned: StepCalibration, peaks: Sequence[PeakRecord]) -> dict[str, A
         "steps": [
             {
                 "where": step.source,
-                "plan": step.plan.to_dict(),
+                "plan": step.plan.to_record(),
                 "gpus": step.task.gpus,
                 "global_batch": step.task.global_batch,
                 "sequence": step.task.sequence,
@@ -81,7 +81,7 @@ def peak_records(learned: StepCalibration) -> list[PeakRecord]:
         records.append(
             {
                 "where": run.source,
-                "plan": run.plan.to_dict(),
+                "plan": run.plan.to_record(),
                 "measured_bytes": run.peak,
                 "before_bytes": costs.memory_bytes,
                 "after_bytes": after.memory_bytes,
@@ -149,13 +149,13 @@ def _constants_table(learned: StepCalibration) -> Table:
 
 
 def _peaks_table(peaks: Sequence[PeakRecord]) -> Table:
-    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.plan.plan import plan_of_record
 
     rows = []
     for record in peaks:
         sizes = (record[f"{name}_bytes"] for name in ("measured", "before", "after", "capacity"))
         cells = (">" if size is None else f"{size / GIB:.1f}" for size in sizes)
-        rows.append((record["where"], *cells, str(Plan(**record["plan"]))))
+        rows.append((record["where"], *cells, str(plan_of_record(record["plan"]))))
     headers = ("run", "peak GiB", "before", "after", "capacity", "plan")
     words = frozenset({0, 5})
     title = "peak of the fullest GPU; > it ran out of memory"
@@ -216,7 +216,7 @@ def suggestions_record(steps: StepsToTime) -> dict[str, Any]:
     """Steps to time, as JSON holds them."""
     return {
         "plans": [
-            {"plan": steps.plans.take([row]).to_dict(), "step_seconds": float(seconds)}
+            {"plan": steps.plans.take([row]).to_record(), "step_seconds": float(seconds)}
             for row, seconds in enumerate(steps.seconds)
         ],
         "listed": steps.listed,

@@ -90,7 +90,7 @@ def record(task: Task, plan: Plan, name: str, form: Form, text: str) -> dict[str
         **views.question_record(task),
         "framework": name,
         "version": form.version,
-        "plans": [{"rank": 1, "plan": resolve(plan, task.gpus).to_dict()}],
+        "plans": [{"rank": 1, "plan": resolve(plan, task.gpus).to_record()}],
         "text": text,
     }
 

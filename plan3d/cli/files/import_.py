@@ -176,7 +176,7 @@ def record(found: Imported) -> dict[str, Any]:
         **views.question_record(found.task),
         "file": launch.file,
         "framework": launch.framework,
-        "plans": [{"rank": 1, "plan": resolve(found.plan, found.task.gpus).to_dict()}],
+        "plans": [{"rank": 1, "plan": resolve(found.plan, found.task.gpus).to_record()}],
         "kept": kept_records(launch),
     }
 

@@ -187,7 +187,7 @@ def _best_record(advice: Advice) -> dict[str, Any] | None:
     if advice.best_row is None:
         return None
     return {
-        "plan": advice.plans.take(advice.best_row).to_dict(),
+        "plan": advice.plans.take(advice.best_row).to_record(),
         "step_seconds": float(advice.seconds[advice.best_row]),
         "probability_fastest": float(advice.choice.probability_fastest[advice.best_row]),
         "expected_regret": float(advice.choice.regret[advice.best_row]),

@@ -47,7 +47,8 @@ def test_text(capsys):
 def test_json(capsys):
     record = record_of(capsys, "--plan", PLAN)
     assert list(record) == [
-        *("plan3d", "task", "profile", "nearest_run", "plans", "stages", "waterfall", "binding"),
+        *("schema", "plan3d", "task", "profile", "nearest_run", "plans", "stages", "waterfall"),
+        "binding",
         *("edits", "too_large", "sensitivity", "held_by_tables", "capacity"),
     ]
     (plan,) = record["plans"]

@@ -38,7 +38,7 @@ def test_estimate_takes_a_share(
     capsys: pytest.CaptureFixture[str], words: list[str], percent: int
 ) -> None:
     (plan,) = answer(capsys, "estimate", *TASK, *words, "--plan", "micro_batch=2")["plans"]
-    assert plan["plan"]["offload_optimizer"] == percent
+    assert plan["plan"].get("offload_optimizer", 0) == percent
     assert ("host_memory_bytes" in plan) == bool(percent)
     assert sum(plan["seconds"].values()) == pytest.approx(plan["step_seconds"])
     (same,) = answer(
@@ -74,7 +74,8 @@ def test_a_timeline_counts_copies_of_the_optimizer(capsys: pytest.CaptureFixture
 
 def test_a_search_keeps_all_on_gpus_unless_told(capsys: pytest.CaptureFixture[str]) -> None:
     plain = answer(capsys, "search", *TASK, *FEW)
-    assert all(p["plan"]["offload_optimizer"] == 0 for p in plain["plans"])
+    assert plain["plans"]
+    assert not any("offload_optimizer" in plan["plan"] for plan in plain["plans"])
     several = answer(capsys, "search", *TASK, *FEW, "--offload-optimizer", "0,100")
     assert several["counts"]["candidates"] == 2 * plain["counts"]["candidates"]
     assert several["plans"][0]["step_seconds"] == plain["plans"][0]["step_seconds"]

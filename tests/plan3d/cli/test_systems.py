@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from not_empty import not_empty
 
 from plan3d.cli.main import main
 from plan3d.screens.compare import open_fields
@@ -71,7 +72,9 @@ def test_a_sweep_asks_every_point_of_the_system(capsys: pytest.CaptureFixture[st
     asked = ["sweep", *TASK[:4], "--global-batch", "64", "--system", "pipedream"]
     found = answer(capsys, *asked, "--over", "gpus=8,16")
     plans = [Plan.parse(point["plan"]) for point in found["points"]]
-    assert all(plan.pp > 1 and plan.virtual_stages == 1 and plan.tp == 1 for plan in plans)
+    assert all(
+        plan.pp > 1 and plan.virtual_stages == 1 and plan.tp == 1 for plan in not_empty(plans)
+    )
 
 
 def test_what_is_in_the_way_of_a_fit(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,7 +248,8 @@ def test_the_fields_of_a_table_give_the_plan_again(name: str) -> None:
     named = system(name)
     cluster = Cluster.profile("a100-80gb-sxm", gpus=named.gpus or 16)
     task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=64)
-    for plan in rank_plans(task, Ranking(choose=constraints(named, task, {}), top=5)).plans:
+    found = rank_plans(task, Ranking(choose=constraints(named, task, {}), top=5))
+    for plan in not_empty(found.plans):
         text = open_fields(named, plan)
         stated = frozenset(word.partition("=")[0] for word in text.split())
         again = resolve(complete_plan(named, Plan.parse(text), stated), task.gpus)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from not_empty import not_empty
 
 from plan3d.search.layer_ilp import integer_programming, layer_bounds
 from plan3d.search.layer_ilp.cp_sat import solve
@@ -166,7 +167,7 @@ def test_a_program_is_below_what_the_simulator_says(name):
     model, layers, choose = CASES[name]
     question = task(model, layers)
     draw = np.random.default_rng(7)
-    for pipeline in pipelines(question, axes_of(question, choices(choose))):
+    for pipeline in not_empty(pipelines(question, axes_of(question, choices(choose)))):
         strategies = np.argwhere(pipeline.legal)
         inner = draw.choice(np.arange(1, layers), pipeline.pp - 1, replace=False)
         cuts = np.array([0, *sorted(inner), layers])
@@ -176,7 +177,7 @@ def test_a_program_is_below_what_the_simulator_says(name):
             key = (stage, *draw.choice(strategies).tolist(), kind)
             counts[key] = counts.get(key, 0) + 1
         plans = proposals(pipeline, counts)
-        assert all(counts_of(pipeline, plan) == counts for plan in plans)
+        assert all(counts_of(pipeline, plan) == counts for plan in not_empty(plans))
         costs = simulate(question, plans)
         program = LayerProgram(pipeline, float(costs.memory_total.max()), Deadline())
         step = StepProgram(program, float(costs.step.min()))
@@ -203,7 +204,7 @@ def test_a_hint_is_a_whole_solution_or_none():
     """Values of all variables, of which the solver is told those of the layers."""
     model, layers, choose = CASES["deep"]
     question = task(model, layers)
-    for pipeline in pipelines(question, axes_of(question, choices(choose))):
+    for pipeline in not_empty(pipelines(question, axes_of(question, choices(choose)))):
         key = (*np.argwhere(pipeline.legal)[-1].tolist(), 0)
         counts = {(stage, *key): n for stage, n in enumerate([1, 3, 2, 2])}
         costs = simulate(question, proposals(pipeline, counts))

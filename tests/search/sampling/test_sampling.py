@@ -4,6 +4,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from not_empty import not_empty
 
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.objective import BARRIER
@@ -150,7 +151,7 @@ def test_every_backend_beats_random_search(name):
 def test_points_asked_for_are_legal_and_scores_are_told(name):
     problem = uniform()
     backend, known = SAMPLERS[name](problem, np.random.default_rng(1)), KnownScores()
-    for spent in np.linspace(0, 1, 30):
+    for spent in not_empty(np.linspace(0, 1, 30)):
         points = backend.ask(float(spent))
         assert legal_rows(problem.plans(points), problem.task).all()
         known.add(points, simulate(problem.task, problem.plans(points)).step)
@@ -193,7 +194,7 @@ def test_annealing_finds_stages_that_beat_all_uniform_ones():
     question = task("llama-3.1-8b", 32, 64)
     options = {"backend": "annealing", "space": "staged", "budget": 800}
     result = rank_plans(question, Ranking(choose={"pp": [4]}, **options))
-    assert all(plan.pp == 4 for plan in result.plans)
+    assert all(plan.pp == 4 for plan in not_empty(result.plans))
     alike = {"cp": [1], "virtual_stages": [1], "pp": [4]}
     assert (
         result.best.step_seconds
@@ -306,7 +307,7 @@ def test_bad_options(options, message):
 def test_a_policy_without_experience_is_uniform_over_legal_values():
     problem = uniform()
     _, decisions = ChoicePolicy(problem).sample(64, np.random.default_rng(0))
-    for decision in decisions:
+    for decision in not_empty(decisions):
         legal_values = decision.chances > 0
         expected = legal_values / legal_values.sum(axis=1, keepdims=True)
         assert decision.chances == pytest.approx(expected)

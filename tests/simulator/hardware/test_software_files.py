@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from not_empty import not_empty
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -116,7 +117,7 @@ def test_every_field_has_a_source(name: str) -> None:
 def test_every_source_is_used(name: str) -> None:
     text = files(PACKAGE).joinpath(f"software/{name}.toml").read_text(encoding="utf-8")
     sources = text.partition("[sources]")[2]
-    for line in filter(None, sources.splitlines()):
+    for line in not_empty(filter(None, sources.splitlines())):
         assert f'source = "{line.partition(" = ")[0]}"' in text, line
 
 

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
+from not_empty import not_empty
 
 from plan3d.cli.arguments.task_arguments import LAYOUTS, PLAN_FIELDS
 from plan3d.cli.catalogue.help import fields_table
@@ -31,9 +32,10 @@ from plan3d.simulator.plan.fields import (
     STRATEGY,
     SYNONYMS,
     TABLE_FIELDS,
+    WRITTEN,
     columns_where,
 )
-from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.plan import Plan, as_plan, plan_of_record, resolve
 from plan3d.simulator.plan.stage_layout import Segments
 from plan3d.simulator.plan.synchronisation import SyncPolicy
 from plan3d.simulator.plan.tensor_grid import every_grid
@@ -197,7 +199,7 @@ def test_no_field_counts_from_a_truth_value():
 
 @pytest.mark.parametrize("name", AXES)
 def test_plans_are_read_from_their_json_and_their_text(name):
-    for code in SAMPLES[name]:
+    for code in not_empty(SAMPLES[name]):
         plan = Plan(**{name: code})
         again = Plan(**json.loads(json.dumps(plan.to_dict())))
         assert again.columns() == plan.columns()
@@ -249,6 +251,17 @@ def test_a_field_changes_the_answer(name):
     assert (before.step_seconds, before.memory_bytes) != (after.step_seconds, after.memory_bytes)
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_record_of_json_holds_what_is_not_at_its_default(name):
+    for words in (CHANGES[name][0], changed(*CHANGES[name])):
+        plan = resolve(as_plan(words), 16)
+        record = json.loads(json.dumps(plan.to_record()))
+        assert record.keys() >= set(WRITTEN)
+        assert plan_of_record({**record, "micro_batches": 8}).to_dict() == plan.to_dict()
+        assert set(record) <= {*WRITTEN, *(words if isinstance(words, dict) else FIELDS)}
+    assert set(resolve(Plan(tp=2, pp=2), 16).to_record()) == set(WRITTEN)
+
+
 def test_every_field_is_tried():
     assert set(CHANGES) == set(FIELDS)
 
@@ -261,7 +274,7 @@ def test_options_of_fields():
     assert {name for name in FIELDS if name in options} == {*PLAN_FIELDS, "layers_per_stage"}
     assert set(LAYOUTS) == {"layers_per_stage", *FIELDS["layers_per_stage"].aliases}
     for name in set(PLAN_FIELDS) & set(CHOICES):
-        assert all(text in options[name].help for text in CHOICES[name].names)
+        assert all(text in options[name].help for text in not_empty(CHOICES[name].names))
 
 
 def test_help_names_every_field_and_value():
@@ -272,7 +285,8 @@ def test_help_names_every_field_and_value():
     for record in FIELDS.values():
         assert record.help in said
         assert f"seen by {record.seen_by.value}" in said
-    assert all(text in said for choice in CHOICES.values() for text in choice.names)
+    values = [text for choice in CHOICES.values() for text in choice.names]
+    assert all(text in said for text in not_empty(values))
     assert "default auto" in said
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from not_empty import not_empty
 
 from plan3d.cli.main import main
 from plan3d.search.rank_plans import Ranking, rank_plans
@@ -354,7 +355,7 @@ def test_a_peak_far_above_its_prediction_is_never_predicted_lower(tmp_path):
 def test_searches_obey_what_runs_held(tmp_path):
     """Plans that are predicted to need as much as the run do not fit in less than it held."""
     peak = FAR * needs(TASK, LEAN)
-    for task in learned_and_read(tmp_path, [held(LEAN, peak)]):
+    for task in not_empty(learned_and_read(tmp_path, [held(LEAN, peak)])):
         small = with_memory(task, 0.9 * peak)
         for more in ({}, {"headroom": 0.0}, {"headroom": 0.0, "backend": "branch-and-bound"}):
             found = rank_plans(small, Ranking(top=3, **more))
@@ -565,7 +566,7 @@ def test_what_is_left_out_is_predicted_from_the_others():
     """Straight lines through the mode of all steps against the simulator with the others."""
     steps = timed(1.15, texts=(*TEXTS, NEW))
     learned = learn(steps)
-    for row, step in enumerate(steps):
+    for row, step in not_empty(enumerate(steps)):
         others = learn([one for one in steps if one is not step])
         alone = evaluate(calibrated(TASK, others.calibration), step.plan).step_seconds
         assert learned.held_out_seconds[row] == pytest.approx(alone, rel=0.01)
