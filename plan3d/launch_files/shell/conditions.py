@@ -1,12 +1,15 @@
-"""Conditions of a shell script: true, false or unknown.
+"""Conditions and arithmetic of a shell script: true, false or unknown; a number or unknown.
 
-Evaluated are comparisons of words and numbers, in `[ ]` and `[[ ]]`, joined by && and ||. Tests of
-files, and of variables that the script does not assign, are unknown.
+Evaluated are comparisons of words and numbers, in `[ ]`, `[[ ]]` and `(( ))`, joined by && and ||.
+Tests of files, and of variables that the script does not assign, are unknown.
+Source: Bash Reference Manual, 6.4 (conditional expressions) and 6.5 (shell arithmetic).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from plan3d.simulator.base.units import is_whole
@@ -15,39 +18,90 @@ from .words import CONDITION
 
 Truth = bool | None
 """None where it is unknown."""
+Lookup = Callable[[str], int | None]
+"""The number in a variable; None where it is unknown or no number."""
+LONGEST_EXPRESSION = 500
+"""Characters of the longest arithmetic expression that is evaluated."""
+LARGEST_NUMBER = 2**63
+"""Beyond it the numbers of a shell wrap around."""
+_BRACKETS = {"[": "]", "[[": "]]"}
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    **{"-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt},
+    **{"-lt": operator.lt, "-ge": operator.ge, "-le": operator.le},
+}
+_TOKEN = re.compile(
+    r"\s*(?:(?P<number>0|[1-9]\d*)(?!\w)|\$?(?P<name>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)\}"
+    r"|(?P<operator>&&|\|\||[=!<>]=|(?:\$(?=\(\())?\(|[-+*/%<>!?:)]))"
+)
+_PRECEDENCE = {
+    **{"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4},
+    **{"+": 5, "-": 5, "*": 6, "/": 6, "%": 6},
+}
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt},
+    **{"<=": operator.le, ">=": operator.ge, "+": operator.add, "-": operator.sub},
+    "*": operator.mul,
+    "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
+    "%": lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1),
+}
 
 
-def condition_truth(words: Sequence[str], unknown: str) -> Truth:
-    """The truth of a condition; words that contain `unknown` have no value in the file."""
+def condition_truth(
+    words: Sequence[str], unknown: str, lookup: Lookup = lambda name: None
+) -> Truth:
+    """The truth of a condition; words that contain `unknown` have no value in the file, and
+    `lookup` has the numbers of variables for arithmetic."""
     terms: list[list[str]] = [[]]
     joints: list[str] = []
+    bracket, first_inside = "", 0
     for word in words:
-        if word in ("&&", "||"):
-            joints.append(word)
-            terms.append([])
-        else:
-            terms[-1].append(word)
-    out = _comparison(terms[0], unknown)
+        term = terms[-1]
+        if word in _BRACKETS and set(term) <= {"!"}:
+            bracket, first_inside = word, len(joints)
+        elif bracket and word == _BRACKETS[bracket]:
+            bracket = ""
+        inside = bracket == "[" and len(term) >= 3
+        joint = {"-a": "&&", "-o": "||"}.get(word, "") if inside else word
+        if joint not in ("&&", "||"):
+            term.append(word)
+            continue
+        if bracket and {*joints[first_inside:]} - {joint}:
+            return None
+        joints.append(joint)
+        term += [_BRACKETS[bracket]] if bracket else []
+        terms.append([bracket] if bracket else [])
+    out = _comparison(terms[0], unknown, lookup)
     for joint, term in zip(joints, terms[1:], strict=True):
-        other = _comparison(term, unknown)
-        out = _and(out, other) if joint == "&&" else _or(out, other)
+        other = _comparison(term, unknown, lookup)
+        out = both(out, other) if joint == "&&" else either(out, other)
     return out
 
 
-def _comparison(words: Sequence[str], unknown: str) -> Truth:
-    """One comparison between its brackets."""
-    inner = list(words[1:-1])
-    if not words or (words[0], words[-1]) not in (("[", "]"), ("[[", "]]")):
+def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
+    """One comparison between its brackets, or one arithmetic expression."""
+    if words[:1] == ["!"]:
+        return negation(_comparison(words[1:], unknown, lookup))
+    if len(words) == 1 and words[0].startswith("(("):
+        value = arithmetic(words[0][2:-2], lookup)
+        return None if value is None else value != 0
+    if words[:1] == ["test"]:
+        words = ["[", *words[1:], "]"]
+    if len(words) < 2 or _BRACKETS.get(words[0]) != words[-1]:
         return None
+    inner, is_double = list(words[1:-1]), words[0] == "[["
     if any(unknown in word for word in inner):
         return None
     match inner:
+        case ["!", *rest]:
+            return negation(_comparison([words[0], *rest, words[-1]], unknown, lookup))
+        case [_, "=" | "==" | "!=", right] if is_double and any(char in right for char in "*?["):
+            return None
         case [left, "=" | "==", right]:
             return left == right
         case [left, "!=", right]:
             return left != right
-        case [left, "-eq" | "-ne" as operator, right] if is_whole(left) and is_whole(right):
-            return (int(left) == int(right)) == (operator == "-eq")
+        case [left, comparison, right] if comparison in _COMPARISONS:
+            return _compared(comparison, left, right, lookup if is_double else None)
         case ["-z", word]:
             return word == ""
         case ["-n", word]:
@@ -55,16 +109,138 @@ def _comparison(words: Sequence[str], unknown: str) -> Truth:
     return None
 
 
-def _and(one: Truth, other: Truth) -> Truth:
+def _compared(comparison: str, left: str, right: str, lookup: Lookup | None) -> Truth:
+    """A comparison of numbers; of arithmetic expressions where there are variables to look up."""
+    numbers = []
+    for text in (left, right):
+        if is_whole(text.removeprefix("-")):
+            numbers.append(int(text))
+            continue
+        value = arithmetic(text, lookup) if lookup else None
+        if value is None:
+            return None
+        numbers.append(value)
+    return _COMPARISONS[comparison](*numbers)
+
+
+def both(one: Truth, other: Truth) -> Truth:
+    """The truth of A && B."""
     if one is False or other is False:
         return False
     return None if one is None or other is None else True
 
 
-def _or(one: Truth, other: Truth) -> Truth:
+def either(one: Truth, other: Truth) -> Truth:
+    """The truth of A || B."""
     if one is True or other is True:
         return True
     return None if one is None or other is None else False
+
+
+def negation(truth: Truth) -> Truth:
+    """The truth of ! A."""
+    return None if truth is None else not truth
+
+
+def arithmetic(text: str, lookup: Lookup) -> int | None:
+    """The value of an arithmetic expression; None where it is unknown or no expression.
+
+    >>> arithmetic("TP > 1 ? 2 * TP : 0", {"TP": 4}.get)
+    8
+    """
+    try:
+        expression = _Expression(_expression_tokens(text), lookup)
+        value = expression.conditional()
+        expression.expect("")
+    except (ValueError, ZeroDivisionError, RecursionError):
+        return None
+    return value if value is not None and abs(value) < LARGEST_NUMBER else None
+
+
+def _expression_tokens(text: str) -> list[str]:
+    """Numbers, names and operators. Raises ValueError where there is anything else."""
+    text = text.strip()
+    if len(text) > LONGEST_EXPRESSION:
+        raise ValueError(text)
+    tokens, at = [], 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if not match:
+            raise ValueError(text)
+        operand = match["number"] or match["name"] or match["braced"]
+        tokens.append(operand or match["operator"].lstrip("$"))
+        at = match.end()
+    return tokens
+
+
+@dataclass
+class _Expression:
+    """A recursive descent over the tokens of an expression; values are None where unknown."""
+
+    tokens: list[str]
+    lookup: Lookup
+    position: int = 0
+
+    def next_token(self) -> str:
+        """The token to be taken; '' at the end."""
+        return self.tokens[self.position] if self.position < len(self.tokens) else ""
+
+    def expect(self, token: str) -> None:
+        """Take this token. Raises ValueError where another comes."""
+        if self.next_token() != token:
+            raise ValueError(token)
+        self.position += 1
+
+    def conditional(self) -> int | None:
+        """A ? B : C, or an expression of binary operators."""
+        test = self.binary(1)
+        if self.next_token() != "?":
+            return test
+        self.position += 1
+        if_true = self.conditional()
+        self.expect(":")
+        if_false = self.conditional()
+        return None if test is None else if_true if test else if_false
+
+    def binary(self, lowest: int) -> int | None:
+        """Operators of a precedence, or of higher ones."""
+        left = self.unary()
+        while _PRECEDENCE.get(self.next_token(), 0) >= lowest:
+            symbol = self.next_token()
+            self.position += 1
+            right = self.binary(_PRECEDENCE[symbol] + 1)
+            left = _combined(symbol, left, right)
+        return left
+
+    def unary(self) -> int | None:
+        """A number, a variable, an expression in brackets, or a sign before one of these."""
+        token = self.next_token()
+        self.position += 1
+        if token == "(":
+            value = self.conditional()
+            self.expect(")")
+            return value
+        if token in ("-", "+", "!"):
+            value = self.unary()
+            if value is None or token == "+":
+                return value
+            return -value if token == "-" else int(not value)
+        if token.isdecimal():
+            return int(token)
+        if token.isidentifier():
+            return self.lookup(token)
+        raise ValueError(token)
+
+
+def _combined(symbol: str, left: int | None, right: int | None) -> int | None:
+    """The value of one binary operator."""
+    if symbol in ("&&", "||"):
+        one, other = (None if value is None else value != 0 for value in (left, right))
+        truth = both(one, other) if symbol == "&&" else either(one, other)
+        return None if truth is None else int(truth)
+    if left is None or right is None:
+        return None
+    return int(_OPERATIONS[symbol](left, right))
 
 
 @dataclass
@@ -83,7 +259,7 @@ class Branches:
     @property
     def reached(self) -> Truth:
         """Whether the line is reached."""
-        return _and(self.outer_truths[-1], self.branch_truths[-1]) if self.branch_truths else True
+        return both(self.outer_truths[-1], self.branch_truths[-1]) if self.branch_truths else True
 
     @property
     def condition(self) -> str:
@@ -105,9 +281,8 @@ class Branches:
         """Go on to `elif` with its truth, or to `else` with True."""
         if self.branch_truths:
             earlier = self.earlier_truths[-1]
-            remaining = None if earlier is None else not earlier
-            self.branch_truths[-1] = _and(remaining, truth)
-            self.earlier_truths[-1] = _or(earlier, truth)
+            self.branch_truths[-1] = both(negation(earlier), truth)
+            self.earlier_truths[-1] = either(earlier, truth)
             self.dependences[-1] += [] if truth is not None else [*dependences]
 
     def leave(self) -> None:

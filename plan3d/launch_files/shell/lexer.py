@@ -98,12 +98,25 @@ class _Lexer:
             end = self._word()
             quoted = not end.unquoted
             return HereDocument(self.line + 1, end.text, quoted, bool(here[1]))
+        arithmetic = self._arithmetic_length()
+        if arithmetic:
+            return Word((self._expansion_part(arithmetic, False),))
         found = REDIRECTION.match(self.text, self.at) or _OPERATOR.match(self.text, self.at)
         if found:
             token = Operator(found[0], self.line)
             self._advance(len(found[0]))
             return token
         return self._word()
+
+    def _arithmetic_length(self) -> int:
+        """Characters of a command `((...))` that begins here; 0 where there is none."""
+        if not self.text.startswith("((", self.at):
+            return 0
+        try:
+            end = self._balanced(self.at)
+        except Unclosed:
+            return 0
+        return end - self.at if self.text[end - 2 : end] == "))" else 0
 
     def _word(self) -> Word:
         """The parts up to white space or an operator."""

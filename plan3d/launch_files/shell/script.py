@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from plan3d.simulator.base.errors import InputError
 
 from . import lexer
-from .conditions import Branches, Truth, condition_truth
+from .conditions import Branches, Truth, arithmetic, both, condition_truth, negation
 from .lexer import HereDocument, Operator, Token
 from .variables import LONGEST, Value, Variables, read_tokens
 from .words import CONDITION, Part, Word
@@ -23,7 +23,7 @@ UNRESOLVED = "$"
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
 _LOOPS = ("for", "while", "until", "case", "select")
 _ENDS = ("fi", "done", "esac")
-_BODIES = ("then", "do", "{", "}")
+_BODIES = ("then", "do")
 _PREFIXES = ("export", "declare", "local", "readonly", "-a", "-x")
 _WORDS = ("if", "elif", "else", *_LOOPS, *_ENDS, *_PREFIXES)
 
@@ -111,8 +111,14 @@ class _Reader:
     script: Script
     at: int = 0
     branches: Branches = field(default_factory=Branches)
-    follows_and_or: bool = False
-    """After && or ||."""
+    guard: Truth = True
+    """Whether the command after && or || is reached."""
+    status: Truth = None
+    """Whether the last command succeeded."""
+    dependences: list[str] = field(default_factory=list)
+    """What the truths of tests in this list of commands depend on."""
+    outer_lists: list[tuple[Truth, Truth, list[str]]] = field(default_factory=list)
+    """Guard, status and dependences of the lists around this one, at each `{`."""
     starts_command: bool = True
     """A command begins here."""
 
@@ -126,9 +132,9 @@ class _Reader:
                 self.script.documents.append(Document(text, token.line))
             elif isinstance(token, Operator):
                 self._operator(token)
-            elif self._structure(token):
+            elif self._structure(token) or self._test(token):
                 continue
-            elif self.branches.reached is False:
+            elif both(self.branches.reached, self.guard) is False:
                 self.starts_command = False
             elif not self._assignment(token):
                 self._word(token)
@@ -137,14 +143,54 @@ class _Reader:
         """End a command, or skip a redirection and its target."""
         if lexer.REDIRECTION.fullmatch(token.text):
             self.at += self.at < len(self.tokens) and isinstance(self.tokens[self.at], Word)
-        else:
-            self.starts_command, self.follows_and_or = True, token.text in ("&&", "||")
+            return
+        self.starts_command = True
+        if token.text in ("&&", "||"):
+            self.guard = self.status if token.text == "&&" else negation(self.status)
+        elif token.text != "(":
+            self._end_list()
+
+    def _end_list(self) -> None:
+        """End a list of commands that are joined by && and ||."""
+        self.guard, self.dependences = True, []
+
+    def _test(self, token: Word) -> bool:
+        """Whether a word begins a test that is a command of its own, which decides whether the
+        command after && or || is reached."""
+        first = self.at - 1
+        negated = token.unquoted and token.text == "!" and self.at < len(self.tokens)
+        begin = self.tokens[self.at] if negated else token
+        text = begin.text if isinstance(begin, Word) and not begin.parts[0].quoted else ""
+        closing = {"[": "]", "[[": "]]"}.get(text, "")
+        if not self.starts_command or not (closing or text.startswith("((")):
+            return False
+        self.at = first + negated
+        truth, dependences = self._condition(closing)
+        self.dependences += [] if truth is not None else dependences
+        self._succeed(negation(truth) if negated else truth)
+        self.starts_command = False
+        return True
+
+    def _succeed(self, truth: Truth) -> None:
+        """Set the status of the list after a command with this truth, where it is reached."""
+        if self.guard is None:
+            self.status = truth if truth is self.status else None
+        elif self.guard:
+            self.status = truth
 
     def _structure(self, token: Word) -> bool:
         """Whether a word is a keyword or a prefix of assignments; branches are entered and left."""
         text = token.text if token.unquoted else ""
+        if self.starts_command and text == "{":
+            self.branches.enter(self.guard, self.dependences)
+            self.outer_lists.append((self.guard, self.status, self.dependences))
+            self._end_list()
+            return True
+        if self.starts_command and text == "}":
+            self._leave_group()
+            return True
         if self.starts_command and text in _BODIES:
-            self.follows_and_or = False
+            self._end_list()
             return True
         if not self.starts_command or text not in _WORDS:
             return False
@@ -160,21 +206,41 @@ class _Reader:
         self.starts_command = text not in _LOOPS
         return True
 
-    def _condition(self) -> tuple[Truth, list[str]]:
-        """The truth of the words up to `then`, and what it depends on."""
-        words, dependences = [], []
+    def _leave_group(self) -> None:
+        """End the commands between braces, whose status is that of the last one."""
+        if self.outer_lists:
+            truth = self.status
+            self.guard, self.status, self.dependences = self.outer_lists.pop()
+            self._succeed(truth)
+            self.branches.leave()
+
+    def _condition(self, closing: str = "then") -> tuple[Truth, list[str]]:
+        """The truth of the words up to `then`, or up to and with a closing bracket; of one word for
+        ''. Also what it depends on."""
+        variables = self.script.variables
+        words: list[str] = []
+        dependences: list[str] = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
-            if isinstance(token, Word) and token.unquoted and token.text == "then":
+            ends = isinstance(token, Word) and token.unquoted and token.text == closing
+            if ends and closing == "then":
                 break
-            if isinstance(token, Word):
-                unknown = self.script.variables.dependences(token)
+            if isinstance(token, Word) and token.text.startswith("((") and token.parts[0].raw:
+                words.append(token.text)
+                value = arithmetic(token.text[2:-2], variables.number)
+                dependences += variables.dependences(token) if value is None else []
+            elif isinstance(token, Word):
+                unknown = variables.dependences(token)
                 dependences += unknown
-                words.append(UNRESOLVED if unknown else self.script.variables.text(token))
+                words.append(UNRESOLVED if unknown else variables.text(token))
             elif isinstance(token, Operator) and token.text not in ("\n", ";"):
                 words.append(token.text)
+            elif isinstance(token, Operator) and closing == "]":
+                break
             self.at += 1
-        return condition_truth(words, UNRESOLVED), dependences
+            if ends or not closing:
+                break
+        return condition_truth(words, UNRESOLVED, variables.number), dependences
 
     def _assignment(self, token: Word) -> bool:
         first = token.parts[0]
@@ -190,8 +256,11 @@ class _Reader:
             if array
             else [Word(tuple(map(_stored, self.script.variables.expanded_parts(rest))))]
         )
-        condition = self.branches.condition or CONDITION * self.follows_and_or
+        condition = self.branches.condition
+        if not condition and self.guard is None:
+            condition = " and ".join(dict.fromkeys(self.dependences)) or CONDITION
         value = Value(tuple(words), array, condition)
+        self._succeed(True)
         self.script.assign(match[1], bool(match[2]), value)
         return True
 
@@ -210,6 +279,7 @@ class _Reader:
     def _word(self, token: Word) -> None:
         if self.starts_command or not self.script.commands:
             self.script.commands.append([])
+            self._succeed(None)
         self.starts_command = False
         self.script.commands[-1].extend(self.script.variables.words(token))
 

@@ -6,21 +6,20 @@ expansion is unresolved and keeps its source.
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass, field, replace
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.base.units import is_whole
 
 from . import lexer
+from .conditions import arithmetic
 from .lexer import Token, Unclosed
 from .words import Part, Word, split_words
 
 LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
-LONGEST_EXPRESSION = 500
-"""Characters of the longest arithmetic expression that is evaluated."""
 LONGEST_NAME = 60
 """Characters of an expansion that a message shows."""
 LONGEST_DEFAULT = 300
@@ -29,6 +28,8 @@ _VARIABLE = re.compile(
     r"\$(?P<bare>\w+)|\$\{(?P<name>\w+)(?:\[(?P<all>[@*])\])?(?::?[-=](?P<default>.*))?\}", re.S
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_PARAMETER = re.compile(r"(?<![\w$])[A-Za-z_]\w*|(?<=\$)\w+")
+"""Parameters of an arithmetic expression, without `$`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,10 @@ class Variables:
         for part in self.expanded_parts(word):
             if part.condition:
                 out += part.condition.split(" and ")
+            elif part.unresolved and part.raw.lstrip("$").startswith("(("):
+                for name in dict.fromkeys(_PARAMETER.findall(part.raw)):
+                    named = Part(f"${name}", part.line, raw=f"${name}", unresolved=True)
+                    out += self.dependences(Word((named,)))
             elif part.unresolved:
                 equal = (name for name, value in self.values.items() if value.text == part.raw)
                 name, source = next(equal, ""), one_line(part.raw)[:LONGEST_NAME]
@@ -125,9 +130,9 @@ class Variables:
         if not part.unresolved:
             return [[part]]
         if part.raw.startswith("$((") and part.raw.endswith("))"):
-            number = self._arithmetic(part.raw[3:-2])
-            known = replace(part, text=number, raw="", unresolved=False)
-            return [[known if number else part]]
+            number = arithmetic(part.raw[3:-2], self.number)
+            known = replace(part, text=str(number), raw="", unresolved=False)
+            return [[part if number is None else known]]
         found = _VARIABLE.fullmatch(part.raw)
         value = self.values.get(found["name"] or found["bare"]) if found else None
         if found and value is None and found["default"] is not None:
@@ -176,21 +181,11 @@ class Variables:
         raw, quoted = "" if literal else part.raw, part.quoted or typed
         return replace(part, text=text, unresolved=False, raw=raw, quoted=quoted)
 
-    def _arithmetic(self, text: str) -> str:
-        """The value of an arithmetic expression; '' where it is none of known numbers."""
-        plain = re.sub(r"[\s${}]", "", text)
-        known = _NAME.sub(lambda m: self._number(m[0]), plain[:LONGEST_EXPRESSION])
-        if len(plain) > LONGEST_EXPRESSION or len(known) > LONGEST_EXPRESSION:
-            return ""
-        try:
-            return str(_number(ast.parse(known, mode="eval").body))
-        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
-            return ""
-
-    def _number(self, name: str) -> str:
-        """A variable of a sum, which has its name with or without `$`."""
+    def number(self, name: str) -> int | None:
+        """The whole number in a variable; None where it has none or depends on a condition."""
         value = self.values.get(name)
-        return value.text if value and not value.condition else name
+        text = value.text.removeprefix("-") if value and not value.condition else ""
+        return int(value.text) if value and is_whole(text) else None
 
 
 def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
@@ -204,20 +199,3 @@ def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
 def _quoted_as(own: Part, expansion: Part) -> Part:
     """A part of a variable's value, quoted as the expansion is."""
     return replace(own, quoted=expansion.quoted and own.raw != "~")
-
-
-def _number(node: ast.expr) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if not isinstance(node, ast.BinOp):
-        raise ValueError(node)
-    left, right = _number(node.left), _number(node.right)
-    if isinstance(node.op, ast.Add):
-        return left + right
-    if isinstance(node.op, ast.Sub):
-        return left - right
-    if isinstance(node.op, ast.Mult):
-        return left * right
-    if isinstance(node.op, ast.Div):
-        return left // right
-    raise ValueError(node)

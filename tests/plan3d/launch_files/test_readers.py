@@ -19,7 +19,7 @@ from plan3d.launch_files.launch_file import (
 )
 from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.launch_files.shape import blocks, same_shape
-from plan3d.launch_files.shell.conditions import Branches, condition_truth
+from plan3d.launch_files.shell.conditions import Branches, arithmetic, condition_truth
 from plan3d.launch_files.torchtitan.spelling import layers_of_chunks
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -692,12 +692,70 @@ def test_other_files_are_refused_in_one_line(name, text):
         ("[ a = b ] && [ $X = a ]", False),
         ("[ a = a ] && [ $X = a ]", None),
         ("[ $X = a ] || [ a = a ]", True),
+        ("[ 2 -gt 1 ]", True),
+        ("[ 2 -gt 2 ]", False),
+        ("[ 2 -ge 2 ]", True),
+        ("[ 10 -lt 9 ]", False),
+        ("[ 9 -le 10 ]", True),
+        ("[ -1 -lt 1 ]", True),
+        ("[ x -gt 1 ]", None),
+        ("[ $X -gt 1 ]", None),
+        ("! [ 2 -gt 1 ]", False),
+        ("[ ! 2 -gt 1 ]", False),
+        ("[ 2 -gt 1 -a a = b ]", False),
+        ("[ 2 -gt 1 -o $X = b ]", True),
+        ("[ -z a -a $X = b -o a = a ]", None),
+        ("[[ 2 -gt 1 && a = b ]]", False),
+        ("[[ 2 -gt 1 || $X = b ]]", True),
+        ("[[ 2 -gt 1 || a = b && a = b ]]", None),
+        ("[[ 2+2 -eq 4 ]]", True),
+        ("[[ llama-8b == llama* ]]", None),
+        ("test 2 -gt 1", True),
+        ("((2>1))", True),
+        ("((2-2))", False),
+        ("(($1>1))", None),
+        ("((2>1)) && [ a = b ]", False),
         ("grep x file", None),
         ("", None),
     ],
 )
 def test_conditions(words, truth):
     assert condition_truth(words.split(), "$") is truth
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1 + 2 * 3", 7),
+        ("(1 + 2) * 3", 9),
+        ("-7 / 2", -3),
+        ("-7 % 2", -1),
+        ("N * ${N} - $N", 12),
+        ("N > 3 ? 8 : 2", 8),
+        ("N > 4 ? 8 : N == 4 ? 6 : 2", 6),
+        ("(N>=4) && !(N!=4)", 1),
+        ("0 && UNSET", 0),
+        ("1 || UNSET", 1),
+        ("1 ? 5 : UNSET", 5),
+        ("1 && UNSET", None),
+        ("UNSET", None),
+        ("$1 * 2", None),
+        ("010", None),
+        ("1 / 0", None),
+        ("2 ** 3", None),
+        ("N = 5", None),
+        ("N++", None),
+        ("1 2", None),
+        ("$(nproc) * 2", None),
+        ("$((N + 1)) * 2", 10),
+        ("9999999999 * 9999999999", None),
+        ("(" * 300 + "1" + ")" * 300, None),
+        ("", None),
+    ],
+)
+def test_arithmetic(text, value):
+    """Division truncates, and what is unknown or no expression has no value."""
+    assert arithmetic(text, {"N": 4}.get) == value
 
 
 def test_branches():

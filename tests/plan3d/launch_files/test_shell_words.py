@@ -151,16 +151,18 @@ if [ "$BIG" = 1 ]; then
     PP=8
     MORE="--bf16"
 fi
-[ -z "$X" ] && SEQ=4096
-python pretrain_gpt.py --pipeline-model-parallel-size $PP --seq-length $SEQ $MORE --lr 1
+[ -f "$X" ] && SEQ=4096
+grep -q x y && LAYERS=2
+python a.py --num-layers $LAYERS --pipeline-model-parallel-size $PP --seq-length $SEQ $MORE --lr 1
 """
     found = flags(text)
-    with pytest.raises(
-        InputError, match=r"line 7: --pipeline-model-parallel-size depends on \$BIG, which has no"
-    ):
-        found.size("--pipeline-model-parallel-size")
-    with pytest.raises(InputError, match=r"run.sh: line 7: --seq-length is 4096 only under a cond"):
-        found.size("--seq-length")
+    for name, reason in [
+        ("--pipeline-model-parallel-size", r"depends on \$BIG, which has no value"),
+        ("--seq-length", r"depends on \$X, which has no value"),
+        ("--num-layers", "is 2 only under a condition"),
+    ]:
+        with pytest.raises(InputError, match=f"run.sh: line 8: {name} {reason}"):
+            found.size(name)
     script = read_script(text, "run.sh")
     assert [word.text for word in script.conditional_words()] == ["--bf16"]
     assert "--bf16" not in found.by_name
@@ -209,6 +211,50 @@ def test_flags_changed_under_a_condition_depend_on_it(second):
     text = f'CMD="a.py --num-layers 2"\nif [ -n "$KEY" ]; then\n  {second}\nfi\ntorchrun $CMD\n'
     words = read_script(text, "run.sh").conditional_words()
     assert "--num-layers" in [word.text for word in words]
+
+
+@pytest.mark.parametrize(
+    ("condition", "taken"),
+    [
+        ("[ $TP -gt 1 ]", True),
+        ("[ $TP -lt 2 ]", False),
+        ("(( TP > 1 ))", True),
+        ("((TP*PP>=8))", False),
+        ("[[ $TP -ge 2 && $PP -le 2 ]]", True),
+        ("[ $((TP * PP)) -eq 4 ]", True),
+        ("[[ TP -gt 1 ]]", True),
+        ("[ $(( ($TP > 1) ? 1 : 0 )) -eq 1 ]", True),
+        ("! (( TP > 1 ))", False),
+    ],
+)
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if {}; then\n  X=--bf16\nfi",
+        "if false; then X=--fp16; elif {}\nthen X=--bf16; fi",
+        "{} && X=--bf16",
+        "{} && {{ X=--bf16; }}",
+        "true; {} || X= && {} && X=--bf16",
+    ],
+)
+def test_comparisons_of_known_numbers_are_known(script, condition, taken):
+    script = script.replace("if false", "if [ 1 = 2 ]").format(condition, condition)
+    text = f"TP=2\nPP=2\nX=\n{script}\npython a.py --num-layers 2 $X\n"
+    assert values(text) == {"--num-layers": ("2",), **({"--bf16": ()} if taken else {})}
+    assert not read_script(text, "run.sh").conditional_words()
+
+
+def test_a_test_before_a_command_decides_whether_it_runs():
+    text = """N=1
+[ $N -gt 1 ] && { FLAGS="--bf16"; L=4; } || FLAGS="--fp16"
+[ $N -gt 1 ] && python a.py --num-layers 4 $FLAGS
+(( N == 1 )) || exit
+[ $M = 1 ] && S=2
+python a.py --num-layers 2 $FLAGS --seq-length $S
+"""
+    assert values(text) == {"--num-layers": ("2",), "--fp16": (), "--seq-length": ("2",)}
+    with pytest.raises(InputError, match=r"--seq-length depends on \$M, which has no value"):
+        flags(text).size("--seq-length")
 
 
 def test_variables_from_outside_stay_open_and_are_kept():
