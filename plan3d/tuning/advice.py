@@ -33,8 +33,8 @@ class Outcome(NamedTuple):
     plan: Plan
     seconds: float | None
     """Of its step; None where it ran out of memory."""
-    where: str
-    """Where they were read."""
+    source: str
+    """The log that it was read from."""
     peak: float | None
     """Bytes that its allocator reserved, where known."""
 
@@ -123,9 +123,9 @@ def check_outcome(task: Task, outcome: Outcome) -> None:
 
 def _timed_step(task: Task, outcome: Outcome) -> TimedStep:
     """The outcome with the peak of a whole GPU."""
-    plan, seconds, where, reserved = outcome
+    plan, seconds, source, reserved = outcome
     peak = None if reserved is None else device_peak(task, plan, reserved)
-    return TimedStep(task, plan, seconds, where, peak)
+    return TimedStep(task, plan, seconds, source, peak)
 
 
 def _key(plan: Plan) -> str:
@@ -140,7 +140,7 @@ class StepsToTime:
     """In the order in which they tell."""
     seconds: Value
     """Expected step [plan]."""
-    listed: int
+    families: int
     """Families that the search lists."""
     half_width: float
     """Half of the 80 % interval of log seconds as it is now, the mean over listed plans."""
@@ -157,6 +157,6 @@ def steps_to_time(result: SearchResult, count: int) -> StepsToTime | None:
     return StepsToTime(
         plans=forecast.plans.take(np.array(rows)),
         seconds=np.exp(forecast.log_seconds[rows]),
-        listed=forecast.plans.rows,
+        families=forecast.plans.rows,
         half_width=float(forecast.half_width().mean()),
     )

@@ -18,13 +18,13 @@ from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcom
 from plan3d.simulator.task import Task
 
 from .advice import Advice, Outcome, advise, check_outcome
-from .session import FAILED, OPEN, RAN_OUT, STATE, TIMED, Run, Session, run_name
+from .session import FAILED, OPEN, RAN_OUT, STATE_FILE, TIMED, Run, Session, run_name
 
 if TYPE_CHECKING:
     from plan3d.launch_files.exporter import Form
     from plan3d.simulator.plan.plan import Plan
 
-FITS_PROBABILITY = 0.9
+STOP_PROBABILITY = 0.9
 """Probability of being the fastest at which no more runs are suggested."""
 LEAST_GAIN = 0.02
 """Share of a step that one more run must be expected to gain. On published layouts about half of
@@ -69,7 +69,7 @@ class Loop:
         if advice.best_row is None:
             return ""
         chance = advice.choice.probability_fastest[advice.best_row]
-        if chance >= FITS_PROBABILITY:
+        if chance >= STOP_PROBABILITY:
             return f"the best timed plan is the fastest with probability {chance:.2f}"
         if advice.expected_gain < self.least_gain:
             gain = f"{100 * advice.expected_gain:.3g} %, less than {100 * self.least_gain:g} %"
@@ -119,7 +119,7 @@ class Loop:
 
     def save(self, advice: Advice | None) -> None:
         """The state of the session, and the calibration."""
-        self.write(self.folder / STATE, self.session.text)
+        self.write(self.folder / STATE_FILE, self.session.text)
         if advice is not None and advice.learned is not None:
             self.write(self.folder / CALIBRATION, advice.learned.calibration.text)
 

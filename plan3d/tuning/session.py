@@ -20,11 +20,11 @@ from plan3d.simulator.plan.plan import Plan, plan_of_record
 
 from .advice import Outcome, Outcomes
 
-STATE = "tune.json"
+STATE_FILE = "tune.json"
 FORMAT = 1
 """Of the file of state; another is refused."""
 OPEN, TIMED, FAILED, RAN_OUT = "open", "timed", "failed", "out-of-memory"
-MALFORMED = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
+MALFORMED_ERRORS = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 """What reading a file that something else wrote ends in."""
 STATES = (OPEN, TIMED, FAILED, RAN_OUT)
 
@@ -92,7 +92,7 @@ def run_name(number: int) -> str:
 def resume_session(folder: Path, question: Mapping[str, Any]) -> Session:
     """The session in a folder, a new one where there is none; InputError where it is of another
     question, or its file is not what plan3d wrote."""
-    path = folder / STATE
+    path = folder / STATE_FILE
     if not path.exists():
         return Session(question)
     try:
@@ -105,16 +105,16 @@ def resume_session(folder: Path, question: Mapping[str, Any]) -> Session:
             # Earlier versions wrote every field.
             run.plan = run.as_plan().to_record()
         before = dict(record["question"])
-    except (*MALFORMED, InputError) as error:
+    except (*MALFORMED_ERRORS, InputError) as error:
         raise InputError(f"{path}: is not a session of this version ({error})") from None
-    was, now = _flat(before, question), _flat(question, before)
+    was, now = _flatten(before, question), _flatten(question, before)
     for name in {**now, **was}:
         if was.get(name) != now.get(name):
             raise InputError(f"{path}: {_difference(name, was.get(name), now.get(name))}")
     return Session(question, runs)
 
 
-def _flat(question: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(question: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """What a question states, part by part where it groups them; nothing that `other`, of an older
     version, does not know of."""
     out: dict[str, Any] = {}

@@ -40,7 +40,7 @@ MOST_WIDTHS = 6
 """Products whose choices are all listed: 2^6."""
 LISTED_CHOICES = 8
 """Choices that a screen shows."""
-LIMIT = 60.0
+TIME_LIMIT = 60.0
 """Seconds after which the best partition so far is shown."""
 Choices: TypeAlias = "dict[tuple[int, ...], tuple[float, list[Change]]]"
 """Ring units and the changes of layout of every partition: 0 rows, 1 columns, by product."""
@@ -113,7 +113,7 @@ def _partition_block(task: Task, ranks: int, screen: Screen | None) -> None:
     """Print the cheapest partition of one layer; as JSON without a screen."""
     from plan3d.search.layer_ilp.block_partition import partition_block
 
-    block = partition_block(task, ranks, LIMIT)
+    block = partition_block(task, ranks, TIME_LIMIT)
     best = block.best
     if screen is None:
         record = {
@@ -194,7 +194,7 @@ def _partition_widths(widths: Sequence[float], ranks: int, screen: Screen | None
         index = {"x": 0, "y": 0, **dict(zip(names, choice, strict=True))}
         moves = [*operator_graph.changes(graph, prices, index, False)]
         choices[choice] = (sum(move.cost for move in moves), moves)
-    best = partition(graph, prices, time_limit=LIMIT)
+    best = partition(graph, prices, time_limit=TIME_LIMIT)
     if screen is None:
         every = [
             {"partition": [SPLITS[i] for i in choice], "units": units}

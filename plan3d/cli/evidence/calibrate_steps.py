@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
     from ...tuning.advice import StepsToTime
 
-NEEDED = ("plan", "seconds")
-SIZES = ("gpus", "global_batch", "sequence")
+REQUIRED_COLUMNS = ("plan", "seconds")
+SIZE_COLUMNS = ("gpus", "global_batch", "sequence")
 """Columns that replace an option."""
-COLUMNS = (*NEEDED, "peak", *SIZES)
+COLUMNS = (*REQUIRED_COLUMNS, "peak", *SIZE_COLUMNS)
 
 ABOUT = """Learn from timed steps of your stack: a calibration for --calibration FILE.
 
@@ -57,8 +57,8 @@ class Outcome(NamedTuple):
 
     args: argparse.Namespace
     """The options that describe it."""
-    where: str
-    """What error lines and tables call it."""
+    source: str
+    """Where it was timed, as error lines and tables call it."""
     seconds: float | str
     """Of its step, or OUT_OF_MEMORY."""
     peak: float | None
@@ -148,7 +148,11 @@ def _timed_steps(args: argparse.Namespace) -> Iterator[TimedStep]:
     for name, content in files:
         for number, row in enumerate(() if is_outcome(content) else _rows(name, content), 1):
             where = f"{name}: row {number}"
-            sizes = {size: _whole(row[size], f"{where}: {size}") for size in SIZES if row.get(size)}
+            sizes = {
+                size: _positive_integer(row[size], f"{where}: {size}")
+                for size in SIZE_COLUMNS
+                if row.get(size)
+            }
             seconds = seconds_or_oom(row["seconds"], f"{where}: seconds")
             peak = memory(row["peak"], f"{where}: peak") if row.get("peak") else None
             yield _timed_step(row["plan"], Outcome(_with_sizes(args, sizes), where, seconds, peak))
@@ -202,7 +206,7 @@ def _rows(name: str, content: str) -> list[dict[str, str]]:
     """The rows of a CSV of steps; InputError for a column that is missing or unknown."""
     table = parse_csv(content, name)
     header = table.header
-    missing = [column for column in NEEDED if column not in header]
+    missing = [column for column in REQUIRED_COLUMNS if column not in header]
     if missing:
         raise InputError(f"{name}: no column {', '.join(missing)}")
     for column in header:
@@ -213,7 +217,7 @@ def _rows(name: str, content: str) -> list[dict[str, str]]:
     return [{key: cell.strip() for key, cell in row.items()} for row in rows]
 
 
-def _whole(cell: str, where: str) -> int:
+def _positive_integer(cell: str, where: str) -> int:
     """The whole number of a cell."""
     if not is_whole(cell) or not int(cell):
         raise InputError(f"{where} {cell[:60]!r} must be a whole number of at least 1")
@@ -228,7 +232,7 @@ def _timed_step(plan: str, outcome: Outcome, of_allocator: bool = False) -> Time
     if not _has_batch(args):
         raise InputError(f"{where}: a step is of a batch: give --global-batch, or such a column")
     task = _task(args)
-    resolved = _resolved(args, task, plan, where)
+    resolved = _resolved_plan(args, task, plan, where)
     if isinstance(seconds, str) and peak is not None:
         raise InputError(f"{where}: a run that ran out of memory has no peak")
     if peak is not None and of_allocator:
@@ -236,7 +240,7 @@ def _timed_step(plan: str, outcome: Outcome, of_allocator: bool = False) -> Time
     return TimedStep(task, resolved, None if isinstance(seconds, str) else seconds, where, peak)
 
 
-def _resolved(args: argparse.Namespace, task: Task, plan: str, where: str) -> Plan:
+def _resolved_plan(args: argparse.Namespace, task: Task, plan: str, where: str) -> Plan:
     """The plan that ran, with what it and the options leave open."""
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check

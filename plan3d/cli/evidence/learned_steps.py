@@ -219,7 +219,7 @@ def suggestions_record(steps: StepsToTime) -> dict[str, Any]:
             {"plan": steps.plans.take([row]).to_record(), "step_seconds": float(seconds)}
             for row, seconds in enumerate(steps.seconds)
         ],
-        "listed": steps.listed,
+        "listed": steps.families,
         "half_width80": steps.half_width,
     }
 
@@ -235,5 +235,5 @@ def print_suggestions(screen: Screen, steps: StepsToTime) -> None:
     screen.table(Table(title=title, headers=headers, rows=rows, words=frozenset({2})))
     width = 100 * math.expm1(steps.half_width)
     screen.lines(
-        [f"80 % of runs of the {steps.listed} families that a search lists: within {width:.0f} %"]
+        [f"80 % of runs of the {steps.families} families that a search lists: within {width:.0f} %"]
     )

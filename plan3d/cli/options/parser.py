@@ -17,13 +17,13 @@ from plan3d.simulator.base.errors import InputError, check_name, check_path, did
 
 GLOBAL_FLAGS = ("--help", "--version", "--traceback")
 """Options before the verb."""
-LARGEST = 1e30
+LARGEST_VALUE = 1e30
 """Of any number that is no count, in SI units; its inverse is the least."""
 LONGEST_PLAN = 100_000
 """Characters of a plan that is written out."""
 OUT_OF_MEMORY = "oom"
 """Seconds of a run that ran out of memory."""
-COMPLETES = {
+COMPLETION_BY_METAVAR = {
     **dict.fromkeys(("FILE", "DIR", "PLAN"), "file"),
     **{"M": "model", "C": "cluster", "PROFILE": "software", "SYSTEM": "system"},
 }
@@ -75,13 +75,13 @@ def number(text: str, what: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise InputError(f"{what} {text!r} must be a number above 0")
-    return in_range(value, text, what)
+    return check_range(value, text, what)
 
 
-def in_range(value: float, text: str, what: str) -> float:
+def check_range(value: float, text: str, what: str) -> float:
     """A number whose products are finite; InputError for another."""
-    if not 1 / LARGEST <= value <= LARGEST:
-        raise InputError(f"{what} {text!r} must be from {1 / LARGEST:g} to {LARGEST:g}")
+    if not 1 / LARGEST_VALUE <= value <= LARGEST_VALUE:
+        raise InputError(f"{what} {text!r} must be from {1 / LARGEST_VALUE:g} to {LARGEST_VALUE:g}")
     return value
 
 
@@ -101,7 +101,7 @@ def seconds(text: str, what: str) -> float:
         value = units.parse_seconds(text, what)
     if not 0 < value < math.inf:
         raise InputError(f"{what} {text!r} must be above 0 seconds, for example 30")
-    return in_range(value, text, what)
+    return check_range(value, text, what)
 
 
 def seconds_or_oom(text: str, what: str) -> float | str:
@@ -132,7 +132,7 @@ def _count(text: str, what: str, example: str) -> float:
     value = units.parse_count(text, what, example)
     if value <= 0:
         raise InputError(f"{what} {text!r} must be above 0")
-    return in_range(value, text, what)
+    return check_range(value, text, what)
 
 
 def text(value: str, what: str) -> str:
@@ -165,7 +165,7 @@ class Option:
     repeatable: bool = False
     required: bool = False
     completes: str = ""
-    """What a shell completes where COMPLETES does not say it."""
+    """What a shell completes where COMPLETION_BY_METAVAR does not say it."""
     short: str = ""
     """Its name of one letter, '-o'."""
 
@@ -189,7 +189,7 @@ class Option:
             help=self.help,
             **({"nargs": "?", "const": self.value_if_bare} if self.value_if_bare else {}),
         )
-        completed = self.completes or COMPLETES.get(self.metavar, "")
+        completed = self.completes or COMPLETION_BY_METAVAR.get(self.metavar, "")
         setattr(action, "completes", completed)  # noqa: B010
 
     def _parse(self, text: str) -> str | float:

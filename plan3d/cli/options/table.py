@@ -37,7 +37,7 @@ from .parser import (
 
 PRECISIONS = ", ".join(CODES)
 OPTIMIZERS = ", ".join(one.name.lower().replace("_", "-") for one in Optimizer)
-EVERYTHING = "everything: all tables, reasons and assumptions"
+VERBOSE_HELP = "everything: all tables, reasons and assumptions"
 IMAGES = ("png", "pdf", "svg")
 """Endings of pictures."""
 
@@ -46,7 +46,7 @@ SEARCH, COMPARE, SWEEP, TUNE = ("search",), ("compare",), ("sweep",), ("tune",)
 TIMELINE, EXPLAIN, IMPORT = ("timeline",), ("explain",), ("import",)
 VALIDATE, FITS, TEXTBOOK = ("validate",), ("fits",), ("textbook",)
 ONE_PLAN = ("estimate", "timeline", "explain")
-UNTUNED = ("search", *ONE_PLAN, "compare", "sweep")
+TASKS_BUT_TUNE = ("search", *ONE_PLAN, "compare", "sweep")
 """Tasks that are asked once, not session by session."""
 QUESTIONS = ("search", *ONE_PLAN, "compare", "tune")
 """They need a model and a cluster."""
@@ -59,7 +59,7 @@ PREDICTIONS = (*TASKS, *IMPORT)
 """Numbers of the machine matter to them."""
 WITHOUT_PLAN = (*FITS, *TEXTBOOK)
 """They are about a model on a machine."""
-SIZED = (*TASK_FILES, *WITHOUT_PLAN)
+SIZED_TASKS = (*TASK_FILES, *WITHOUT_PLAN)
 """They take GPUs, sequence and batch."""
 SPACES = ("search", "compare", *SWEEP, *TUNE)
 """They are about a space of plans."""
@@ -68,8 +68,8 @@ TRAINING = ("search", "estimate", *SWEEP)
 DURATIONS = ("search", "estimate")
 """They say how long a run takes."""
 ACCURACY = ("search", "estimate", "compare")
-BUDGETED = ("search", "compare")
-EVERY = (*SIZED, *VALIDATE, "models", "clusters", "software", "systems")
+BACKEND_VERBS = ("search", "compare")
+ALL_VERBS = (*SIZED_TASKS, *VALIDATE, "models", "clusters", "software", "systems")
 
 # fmt: off
 TASK_OPTIONS = (
@@ -78,16 +78,17 @@ TASK_OPTIONS = (
         "preset (see 'plan3d models') or path of a Hugging Face config.json"),
     Option("--cluster", "C", text, (*QUESTIONS, *WITHOUT_PLAN),
         "hardware profile (see 'plan3d clusters') or path of a TOML file"),
-    Option("--gpus", "N", integer, SIZED, "GPUs of the cluster"),
+    Option("--gpus", "N", integer, SIZED_TASKS, "GPUs of the cluster"),
     Option("--nodes", "N", integer, TASK_FILES, "nodes of the cluster"),
     Option("--gpus-per-node", "N", integer, TASK_FILES, "GPUs a node (default: the profile's)"),
     Option("--gpus-per-domain", "N", integer, TASK_FILES,
         "GPUs that the job uses of a rack (default: all, groups aligned), such as 64 of 72"),
-    Option("--sequence", "S", integer, SIZED, "tokens of one sequence (default: the model's)"),
-    Option("--documents", "L1,L2", text, UNTUNED,
+    Option("--sequence", "S", integer, SIZED_TASKS,
+        "tokens of one sequence (default: the model's)"),
+    Option("--documents", "L1,L2", text, TASKS_BUT_TUNE,
         "lengths of the documents that are packed into sequences, or a file of them: attention "
         "stays inside each"),
-    Option("--global-batch", "B", integer, SIZED,
+    Option("--global-batch", "B", integer, SIZED_TASKS,
         "sequences of one step (default: the published ones, at most 65,536 tokens a GPU)"),
     Option("--global-batch-tokens", "T", parse_count, TASK_FILES,
         "the same in tokens; a multiple of the sequence"),
@@ -111,10 +112,10 @@ TASK_OPTIONS = (
         "layers of every stage: 11,12,12,11"),
     Option("--pipeline-model-parallel-layout", "LAYOUT", plan_text, PLAN_FIELDS,
         "the same as Megatron-LM writes it: 'Et*3|(tt|)*29|m|L'"),
-    Option("--software", "PROFILE", text, SIZED,
+    Option("--software", "PROFILE", text, SIZED_TASKS,
         "training stack (see 'plan3d software') or path of a TOML file, default "
         f"{DEFAULT_SOFTWARE}, of adapters {FINE_TUNING_SOFTWARE}"),
-    Option("--calibration", "FILE", text, (*UNTUNED, *VALIDATE),
+    Option("--calibration", "FILE", text, (*TASKS_BUT_TUNE, *VALIDATE),
         "timed steps of the stack on this machine, from 'plan3d calibrate steps'"),
     # Numbers of the machine in place of the profile's.
     Option("--inter-node-bandwidth", "RATE", parse_bandwidth, PREDICTIONS,
@@ -168,7 +169,7 @@ OPTIONS = (
     Option("--second-pool", "C:N", text, (*SEARCH, "export"),
         "N GPUs of another cluster, such as a100-80gb-sxm:64: stages in either, by a dynamic "
         "program; of an export those of the last stages"),
-    Option("--space", "SPACE", text, BUDGETED,
+    Option("--space", "SPACE", text, BACKEND_VERBS,
         "uniform (default): stages all alike; staged: each with its own layers, tp, dp, zero and "
         "recompute, for backends that draw at random"),
     Option("--backends", "B1,B2", text, COMPARE,
@@ -178,7 +179,7 @@ OPTIONS = (
         "rank every plan of the space on its own, not the simplest of each family that is as "
         "fast; none is changed in the fields that the search keeps fixed"),
     switch("--pareto", SEARCH, "also show the frontier of time against memory"),
-    Option("--budget", "N", integer, BUDGETED,
+    Option("--budget", "N", integer, BACKEND_VERBS,
         "stop after N plans were costed (default 2000 where plans are drawn at random)"),
     Option("--time-limit", "S", seconds, SEARCH, "stop after S seconds"),
     Option("--seed", "K", integer, SEARCH,
@@ -245,13 +246,13 @@ OPTIONS = (
     Option("--plot", "FILE", text, VALIDATE,
         "also draw predicted against measured: .png, .pdf or .svg"),
     # Adapters, frameworks and systems.
-    Option("--adapter", "KIND", text, UNTUNED,
+    Option("--adapter", "KIND", text, TASKS_BUT_TUNE,
         "fine-tune adapters on frozen weights: lora (in 16 bits) or qlora (nf4-dq); default "
         "sequence, batch and software are then those of fine-tuning"),
-    Option("--lora-rank", "R", integer, (*UNTUNED, *FITS), "rank of the adapters (16)"),
-    Option("--lora-targets", "T1,T2", text, (*UNTUNED, *FITS),
+    Option("--lora-rank", "R", integer, (*TASKS_BUT_TUNE, *FITS), "rank of the adapters (16)"),
+    Option("--lora-targets", "T1,T2", text, (*TASKS_BUT_TUNE, *FITS),
         "matrices with an adapter: attention (default), all-linear, or q_proj,v_proj ..."),
-    Option("--lora-base", "FORMAT", text, (*UNTUNED, *FITS),
+    Option("--lora-base", "FORMAT", text, (*TASKS_BUT_TUNE, *FITS),
         "format of the frozen matrices: bf16, fp8, int8, nf4, nf4-dq, gptq4 or gptq8"),
     Option("--framework", "F", text, ("search", "estimate", "explain", "compare", *SWEEP, *TUNE),
         "only plans that it launches, on its stack: megatron, megatron-bridge, torchtitan, "
@@ -304,14 +305,14 @@ OPTIONS = (
         "tokens of the vocabulary, where the file does not say"),
     switch("--estimate", IMPORT, "predict the plan's time and memory"),
     # Every answer.
-    switch("--verbose", (*EVERY, "help"), EVERYTHING, short="-v"),
-    switch("--json", EVERY, "one JSON object on stdout, SI units"),
-    switch("--quiet", EVERY, "no progress and no warnings"),
+    switch("--verbose", (*ALL_VERBS, "help"), VERBOSE_HELP, short="-v"),
+    switch("--json", ALL_VERBS, "one JSON object on stdout, SI units"),
+    switch("--quiet", ALL_VERBS, "no progress and no warnings"),
 )
 """Every option of every verb but those of `calibrate`, in the order of help."""
 
 FIT, SHOW, STEPS = ("fit",), ("show",), ("steps",)
-READING = (*IMPORT, *FIT, *SHOW)
+MEASUREMENTS = (*IMPORT, *FIT, *SHOW)
 """Sub-verbs that read measurements."""
 CALIBRATE_OPTIONS = (
     Option("--out", "FILE", text, IMPORT, "CSV to write (default: stdout)"),
@@ -324,8 +325,9 @@ CALIBRATE_OPTIONS = (
         "profile whose other numbers are kept", required=True, completes="cluster"),
     Option("--profile", "PROFILE", text, SHOW,
         "profile to compare with", required=True, completes="cluster"),
-    Option("--op", "OP", text, READING, "collective of nccl-tests output that does not name it"),
-    Option("--gpu", "NAME", text, READING,
+    Option("--op", "OP", text, MEASUREMENTS,
+        "collective of nccl-tests output that does not name it"),
+    Option("--gpu", "NAME", text, MEASUREMENTS,
         "GPU: written into imported rows, or the one whose rows are used"),
     Option("--plot", "FILE", text, SHOW,
         f"also draw it: {', '.join('.' + kind for kind in IMAGES)}"),
@@ -342,14 +344,14 @@ CALIBRATE_OPTIONS = (
         "calibration to write, a .toml; without it only the errors are printed"),
     Option("--next", "N", integer, STEPS,
         "also name N plans of the search whose steps would tell most of the others"),
-    switch("--verbose", (*FIT, *SHOW, *STEPS), EVERYTHING, short="-v"),
-    switch("--json", (*READING, *STEPS), "one JSON object, SI units"),
-    switch("--quiet", READING, "no warnings"),
+    switch("--verbose", (*FIT, *SHOW, *STEPS), VERBOSE_HELP, short="-v"),
+    switch("--json", (*MEASUREMENTS, *STEPS), "one JSON object, SI units"),
+    switch("--quiet", MEASUREMENTS, "no warnings"),
 )
 """Options of the sub-verbs of `plan3d calibrate` alone."""
 # fmt: on
 
-BORROWED = {
+BORROWED_FLAGS = {
     "import": ("--gpus", "--nodes", "--sequence", "--global-batch"),
     "fit": (
         *("--model", "--plan", "--sequence", "--global-batch"),
@@ -369,7 +371,7 @@ def calibrate_options(subverb: str) -> list[Option]:
         needed = ("--model", "--cluster")
         return [*(replace(option, required=option.flag in needed) for option in task), *own]
     flags = {option.flag for option in own}
-    borrowed = set(BORROWED.get(subverb, ())) - flags
+    borrowed = set(BORROWED_FLAGS.get(subverb, ())) - flags
     estimate = (option for option in OPTIONS if "estimate" in option.verbs)
     return [*own, *(option for option in estimate if option.flag in borrowed)]
 

@@ -148,13 +148,13 @@ def _spelled(name: str, value: float | str) -> str:
 
 def _make(folder: Path) -> None:
     """The folder, which must be one that can be written to."""
-    from ...tuning.session import STATE
+    from ...tuning.session import STATE_FILE
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--logs {folder}: cannot be made ({error.strerror})") from None
-    check_writable(str(folder / STATE), "--logs")
+    check_writable(str(folder / STATE_FILE), "--logs")
 
 
 def _record(loop: Loop, advice: Advice) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def run(capsys, *arguments):
 def test_they_are_plans_that_the_search_lists_each_once():
     listed = find_plans(TASK, families=True).plans
     found = steps_to_time(find_plans(TASK, families=True), 3)
-    assert found.listed == len(listed)
+    assert found.families == len(listed)
     texts = [str(found.plans.take([row])) for row in range(found.plans.rows)]
     assert len(set(texts)) == min(3, len(listed))
     assert set(texts) <= {str(one) for one in listed}
