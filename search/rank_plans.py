@@ -86,7 +86,7 @@ class Ranking:
     frontier: bool = False
     """Whether to keep the plans that no other beats in both time and memory."""
     budget: int | None = None
-    """Plans after which the search ends, incomplete; SAMPLERS end after ask_tell.BUDGET."""
+    """Plans after which the search ends, incomplete; SAMPLERS end after samplers.BUDGET."""
     time_limit: float | None = None
     """Seconds after which it does."""
     seed: int | None = None
@@ -223,10 +223,10 @@ def check_space(space: str, backend: str) -> None:
         raise InputError(f"unknown space {space!r}{did_you_mean(space, SPACES)}")
     if space == "uniform":
         return
-    from .sampling.samplers import ALIKE_ONLY, of_space
+    from .sampling.samplers import EQUAL_STAGES_ONLY, samplers_of_space
 
-    if backend in (*BACKENDS, *ALIKE_ONLY):
-        can = ", ".join(of_space(space))
+    if backend in (*BACKENDS, *EQUAL_STAGES_ONLY):
+        can = ", ".join(samplers_of_space(space))
         raise InputError(f"the {backend} backend cannot search staged plans; {can} can")
 
 

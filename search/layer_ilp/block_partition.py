@@ -44,13 +44,13 @@ class BlockPartition:
     best: TensorPartition
     shapes: Mapping[str, tuple[int, int, int]]
     """(m, n, k) of each product, whole."""
-    handed_on: str
-    """Layout in which blocks hand hidden states on."""
+    residual_layout: str
+    """Layout of the hidden states between blocks."""
     megatron: float
     """Seconds of a block as Megatron-LM splits it, the better with or without sequence
     parallelism."""
-    whole: float
-    """Seconds of a block that no rank shares."""
+    one_rank: float
+    """Seconds of a block on one rank."""
 
 
 def partition_block(task: Task, ranks: int, time_limit: float | None = None) -> BlockPartition:
@@ -58,18 +58,19 @@ def partition_block(task: Task, ranks: int, time_limit: float | None = None) -> 
     backward, for one sequence. Raises InputError for a model without such a block, and for ranks
     that do not divide its heads."""
     block = _dense_block(task)
-    _check(task, block.attention, ranks)
-    prices = operator_graph.on_cluster(task.cluster, ranks)
+    _check_ranks(task, block.attention, ranks)
+    prices = operator_graph.cluster_prices(task.cluster, ranks)
     graphs = {layout: block_graph(task, block, ranks, layout) for layout in RESIDUAL}
-    solve = partial(_solved, prices=prices, time_limit=time_limit)
+    solve = partial(_solve, prices=prices, time_limit=time_limit)
     found = {layout: solve(graph, {}) for layout, graph in graphs.items()}
-    handed_on = min(found, key=lambda layout: found[layout].cost)
+    residual_layout = min(found, key=lambda layout: found[layout].cost)
+    alone = block_graph(task, block, 1, WHOLE)
     return BlockPartition(
-        best=found[handed_on],
+        best=found[residual_layout],
         shapes={name: _whole_shape(task, block, name) for name in MEGATRON},
-        handed_on=handed_on.value,
+        residual_layout=residual_layout.value,
         megatron=min(solve(graph, MEGATRON).cost for graph in graphs.values()),
-        whole=solve(block_graph(task, block, 1, WHOLE), dict.fromkeys(MEGATRON, "replicated")).cost,
+        one_rank=solve(alone, dict.fromkeys(MEGATRON, "replicated")).cost,
     )
 
 
@@ -84,7 +85,7 @@ def _dense_block(task: Task) -> Block:
     )
 
 
-def _check(task: Task, attention: Attention, ranks: int) -> None:
+def _check_ranks(task: Task, attention: Attention, ranks: int) -> None:
     if not 2 <= ranks <= task.gpus:
         raise InputError(f"--partition {ranks} must be from 2 to the {task.gpus} GPUs")
     if attention.heads % ranks:
@@ -95,7 +96,7 @@ def _check(task: Task, attention: Attention, ranks: int) -> None:
         )
 
 
-def _solved(
+def _solve(
     graph: Graph, names: Mapping[str, str], prices: Prices, time_limit: float | None
 ) -> TensorPartition:
     """The cheapest choice in which the operators of `names` are split so."""
@@ -106,34 +107,34 @@ def _solved(
     return partition(held, prices, training=True, limit=inf, time_limit=time_limit)
 
 
-def block_graph(task: Task, block: Block, ranks: int, handed_on: OperatorLayout) -> Graph:
+def block_graph(task: Task, block: Block, ranks: int, residual_layout: OperatorLayout) -> Graph:
     """The operators of a block between two residual streams; sizes are bytes."""
     build = _Builder(task, ranks)
     attention, hidden = block.attention, task.model.hidden
     assert block.mlp
     heads, ffn = attention.heads * attention.value_dim, block.mlp.ffn
     norm = 5.5 * hidden
-    build.tensor("x", handed_on)
+    build.tensor("x", residual_layout)
     build.pointwise("norm", ["x"], hidden, norm, RESIDUAL)
-    build.product("qkv", "norm", *_sides(block, hidden, "qkv", ranks))
+    build.product("qkv", "norm", *_product_sides(block, hidden, "qkv", ranks))
     build.core("attention", "qkv", attention)
-    build.product("projection", "attention", *_sides(block, hidden, "projection", ranks))
+    build.product("projection", "attention", *_product_sides(block, hidden, "projection", ranks))
     read = "norm"
     if not block.parallel:
         build.pointwise("add", ["x", "projection"], hidden, 0.0, RESIDUAL)
         build.pointwise("norm2", ["add"], hidden, norm, RESIDUAL)
         read = "norm2"
-    build.product("up", read, *_sides(block, hidden, "up", ranks))
+    build.product("up", read, *_product_sides(block, hidden, "up", ranks))
     moved = (4 if block.mlp.gated else 3) * ffn + 8 * heads
     build.pointwise("activation", ["up"], ffn, moved, (WHOLE, FEATURES, TOKENS))
-    build.product("down", "activation", *_sides(block, hidden, "down", ranks))
+    build.product("down", "activation", *_product_sides(block, hidden, "down", ranks))
     ends = ["x", "projection"] if block.parallel else ["add"]
     build.pointwise("add2", [*ends, "down"], hidden, 0.0, RESIDUAL)
-    operator_graph.wanted(build.graph, "out", ["add2"], handed_on)
+    operator_graph.add_output(build.graph, "out", ["add2"], residual_layout)
     return build.graph
 
 
-def _sides(block: Block, hidden: int, name: str, ranks: int) -> tuple[float, float, float]:
+def _product_sides(block: Block, hidden: int, name: str, ranks: int) -> tuple[float, float, float]:
     """(n, k, n of a rank that holds rows) of a product; key heads are repeated where ranks have
     fewer than one."""
     attention, mlp = block.attention, block.mlp
@@ -157,7 +158,7 @@ def _sides(block: Block, hidden: int, name: str, ranks: int) -> tuple[float, flo
 
 
 def _whole_shape(task: Task, block: Block, name: str) -> tuple[int, int, int]:
-    n, k, _ = _sides(block, task.model.hidden, name, 1)
+    n, k, _ = _product_sides(block, task.model.hidden, name, 1)
     return task.sequence, int(n), int(k)
 
 
@@ -177,7 +178,7 @@ class _Builder:
         """Bytes of one feature of all tokens."""
 
     def tensor(self, name: str, layout: OperatorLayout) -> None:
-        operator_graph.given(self.graph, name, self.sent * self.task.model.hidden, layout)
+        operator_graph.add_input(self.graph, name, self.sent * self.task.model.hidden, layout)
 
     def product(self, name: str, before: str, n: float, k: float, n_of_rows: float) -> None:
         """The three partitions of a product, each in its shape on a rank."""
@@ -208,7 +209,7 @@ class _Builder:
         """An operator that moves `moved` elements a token, forward."""
         rate = self.machine.memory_bound.efficiency * self.machine.memory_bandwidth
         seconds = (1 + BACKWARD_BYTES) * self.sent * moved / rate
-        every = operator_graph.keeps_layout(self.ranks, layouts, seconds)
+        every = operator_graph.layout_preserving(self.ranks, layouts, seconds)
         operator_graph.add_operator(self.graph, name, before, self.sent * width, every)
 
     def core(self, name: str, before: str, attention: Attention) -> None:
@@ -221,7 +222,7 @@ class _Builder:
             sequence=task.sequence,
         )
         both = kernel_times.attention_seconds(work, self.machine, self.recipe, task.software)
-        every = operator_graph.keeps_layout(
+        every = operator_graph.layout_preserving(
             self.ranks, (WHOLE, FEATURES), float(both[0][0] + both[1][0])
         )
         width = attention.heads * attention.value_dim
@@ -231,11 +232,11 @@ class _Builder:
 def chain_of_products(widths: Sequence[float], ranks: int) -> Graph:
     """y = W_k .. W_1 x with outputs of these widths, no weight small enough for one rank."""
     graph = operator_graph.empty_graph()
-    operator_graph.given(graph, "x", 1.0)
+    operator_graph.add_input(graph, "x", 1.0)
     before = "x"
     for i, width in enumerate(widths, start=1):
         weight = operator_graph.matmul(ranks, weight=float(ranks))[:2]
         operator_graph.add_operator(graph, f"W{i}", [before], width, weight)
         before = f"W{i}"
-    operator_graph.wanted(graph, "y", [before])
+    operator_graph.add_output(graph, "y", [before])
     return graph

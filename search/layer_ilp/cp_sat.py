@@ -25,7 +25,7 @@ HINT_EFFORT = 1.0
 class Answer(NamedTuple):
     """What the solver found."""
 
-    found: bool
+    has_solution: bool
     """Whether there are values."""
     infeasible: bool
     """Whether it is proven that there is no solution."""
@@ -48,7 +48,7 @@ class Units(NamedTuple):
         """Units for objectives up to `largest`."""
         return cls(max(largest, 1e-300) / RESOLUTION)
 
-    def down(self, cost: float) -> int:
+    def round_down(self, cost: float) -> int:
         """A cost, rounded down."""
         return floor(cost / self.size)
 
@@ -75,9 +75,9 @@ def solve(
     solver.parameters.fix_variables_to_their_hinted_value = hinted
     status = _solved(solver, model)
     assert status != cp_model.MODEL_INVALID, model.validate()
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    has_solution = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Answer(
-        found=found,
+        has_solution=has_solution,
         infeasible=status == cp_model.INFEASIBLE,
         optimal=status == cp_model.OPTIMAL,
         bound=solver.best_objective_bound,
@@ -106,7 +106,7 @@ def hint(model: Any, values: Mapping[Any, int], deadline: Deadline) -> None:
         model.add_hint(variable, value)
     answer = solve(model, deadline=deadline, effort=HINT_EFFORT, hinted=True)
     model.clear_hints()
-    if answer.found:
+    if answer.has_solution:
         for i, value in enumerate(answer.values):
             model.add_hint(model.get_int_var_from_proto_index(i), value)
 

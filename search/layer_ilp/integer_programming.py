@@ -52,14 +52,14 @@ FIRST_EFFORT = 0.1
 """Deterministic seconds of the solver's first visit to a pipeline; each further one has twice as
 many."""
 PATIENCE = 20
-"""Proposals of a pipeline, each the program's optimum, that the simulator may find dearer; then
-the pipeline is left with its bound."""
-UNKNOWN = 8.0
-"""Times the bound of a pipeline that its step may be, where no plan is known yet."""
+"""Proposals of a pipeline, each the program's optimum, that the simulator may find slower; then
+the pipeline is closed at its bound."""
+UNKNOWN_STEP = 8.0
+"""Largest step, over the bound of a pipeline, where no plan is known yet."""
 
 
 @dataclass(order=True)
-class _Open:
+class _OpenPipeline:
     """A pipeline that may hold a better plan."""
 
     bound: float
@@ -74,101 +74,101 @@ class _Open:
 
 
 class LayerSearch:
-    """Pipelines that wait, the least bound of those that are closed, and the plans costed."""
+    """Open pipelines, the least bound of those that are closed, and the plans costed."""
 
     def __init__(
         self,
         found: Iterable[Pipeline],
-        seen: SearchRecord,
+        record: SearchRecord,
         start: Costs,
         tolerance: float,
         patience: int,
     ) -> None:
-        self.seen, self.tolerance, self.patience = seen, tolerance, patience
+        self.record, self.tolerance, self.patience = record, tolerance, patience
         self.task, self.start = start.task, start.plans
-        self.scale = bound_of(seen.options.objective, self.task, 1.0) or 1.0
-        self.waiting: list[_Open] = []
-        self.closed = np.inf
+        self.scale = bound_of(record.options.objective, self.task, 1.0) or 1.0
+        self.queue: list[_OpenPipeline] = []
+        self.closed_bound = np.inf
         for pipeline in found:
-            if seen.options.deadline.passed:
-                self.closed = 0.0  # nothing is known of the others
+            if record.options.deadline.passed:
+                self.closed_bound = 0.0  # the others have no bound
                 break
             bound = pipeline.least_seconds.step * (1 - ROUNDING)
-            self.waiting.append(_Open(bound, len(self.waiting), pipeline))
-        self.pipelines = len(self.waiting)
-        heapq.heapify(self.waiting)
+            self.queue.append(_OpenPipeline(bound, len(self.queue), pipeline))
+        self.pipelines = len(self.queue)
+        heapq.heapify(self.queue)
 
     @property
-    def least(self) -> float:
+    def incumbent(self) -> float:
         """Seconds of the incumbent."""
-        return self.seen.best.least / self.scale
+        return self.record.best.least / self.scale
 
     @property
-    def worth(self) -> float:
-        """Seconds below which another plan is worth finding."""
-        return self.least * (1 - self.tolerance)
+    def target(self) -> float:
+        """Seconds below which another plan improves the incumbent by the tolerance."""
+        return self.incumbent * (1 - self.tolerance)
 
     @property
     def bound(self) -> float:
         """Seconds that no plan of the pipelines beats."""
-        left = self.waiting[0].bound if self.waiting else np.inf
-        return min(self.least, self.closed, left)
+        left = self.queue[0].bound if self.queue else np.inf
+        return min(self.incumbent, self.closed_bound, left)
 
     @property
     def proven(self) -> bool:
         """Whether no plan can be better by the tolerance."""
-        return self.bound >= self.worth
+        return self.bound >= self.target
 
     def run(self) -> None:
-        """Visit pipelines until none that waits can be better or a limit is met."""
+        """Visit pipelines until no open one can be better or a limit is met."""
         try:
-            while self.waiting and self.waiting[0].bound < self.worth and not self.seen.ended:
+            while self.queue and self.queue[0].bound < self.target and not self.record.ended:
                 self._visit()
-                self.seen.options.tell(self.seen.counts.evaluated)
+                self.record.options.tell(self.record.counts.evaluated)
         except TimeIsUp:
             return
 
     def _visit(self) -> None:
         """Solve the most promising pipeline further; cost what it proposes."""
-        item = self.waiting[0]
+        item = self.queue[0]
         program, step = self._program(item)
-        if np.isfinite(self.worth):
-            program.model.add(step.objective <= ceil(self.worth / step.units.size) - 1)
-        deadline = self.seen.options.deadline
+        if np.isfinite(self.target):
+            program.model.add(step.objective <= ceil(self.target / step.units.size) - 1)
+        deadline = self.record.options.deadline
         answer = cp_sat.solve(program.model, deadline=deadline, effort=item.effort)
         if answer.infeasible:
-            return self._close(max(item.bound, self.worth))
+            return self._close(max(item.bound, self.target))
         item.bound = max(item.bound, answer.bound * step.units.size)
-        if answer.found:
+        if answer.has_solution:
             counts = program.solution(answer.value)
-            self.seen.add(proposals(item.pipeline, counts))
+            self.record.add(proposals(item.pipeline, counts))
         if answer.optimal:
             program.forbid(counts)
             item.proposed += 1
         if item.proposed >= self.patience:
             return self._close(item.bound)
         item.effort *= 1 if answer.optimal else 2
-        heapq.heapreplace(self.waiting, item)
+        heapq.heapreplace(self.queue, item)
         return None
 
     def _close(self, bound: float) -> None:
-        """Leave the most promising pipeline."""
-        self.closed = min(self.closed, bound)
-        heapq.heappop(self.waiting)
+        """Close the most promising pipeline at a bound."""
+        self.closed_bound = min(self.closed_bound, bound)
+        heapq.heappop(self.queue)
 
-    def _program(self, item: _Open) -> tuple[LayerProgram, StepProgram]:
+    def _program(self, item: _OpenPipeline) -> tuple[LayerProgram, StepProgram]:
         """The program of a pipeline, made when it is first visited."""
         if item.program is None or item.step is None:
-            options, known = self.seen.options, np.isfinite(self.least)
-            longest = item.pipeline.least_seconds.longest_stage(self.least)
+            options, known = self.record.options, np.isfinite(self.incumbent)
+            longest = item.pipeline.least_seconds.longest_stage(self.incumbent)
             program = LayerProgram(item.pipeline, options.limit, options.deadline, longest)
-            step = StepProgram(program, self.least if known else UNKNOWN * item.bound)
+            step = StepProgram(program, self.incumbent if known else UNKNOWN_STEP * item.bound)
             self._hint(program)
             item.program, item.step = program, step
         return item.program, item.step
 
     def _hint(self, program: LayerProgram) -> None:
-        """Let the solver begin with the best plan that is known of a pipeline."""
+        """Give the solver the best known plan of a pipeline to start from."""
         pipeline = program.pipeline
         for plan in self.start:
             batches = self.task.global_batch // (plan.dp * plan.micro_batch)
@@ -178,7 +178,7 @@ class LayerSearch:
                 return
 
 
-def _whole(stages: Space, found: tuple[Shape, ...]) -> Iterator[Pipeline]:
+def _whole_stage_pipelines(stages: Space, found: tuple[Shape, ...]) -> Iterator[Pipeline]:
     """The pipelines whose stages are whole and have equally many GPUs."""
     whole = [shape for shape in found if shape.virtual_stages == 1]
     axes = {**stages.axes, **most_overlap(stages.task, stages.axes)}
@@ -201,25 +201,27 @@ def search(
     """
     stages = stage_space(space, NAME, options.objective, (DEFAULT_SCHEDULE,))
     chosen = shapes(space.task, space.axes, NAME, (DEFAULT_SCHEDULE,))
-    seen = SearchRecord(space.task, options)
+    record = SearchRecord(space.task, options)
     uniform = UniformPlans.of(space, stages if has_whole_stages(chosen) else None, options)
-    quiet, stages = replace(options, progress=None), _single(stages, uniform.whole_stages)
+    quiet = replace(options, progress=None)
+    stages = _with_single_values(stages, uniform.whole_stages)
     answer = dynamic_programming.solve(stages, uniform, quiet, chosen)
-    seen.interrupted, start = answer.interrupted, _start(space.task, answer, options.limit)
+    record.interrupted = answer.interrupted
+    start = _start_plans(space.task, answer, options.limit)
     if start is None:
-        seen.complete = answer.complete
-        return seen.result(NAME, 0, {})
-    seen.add(start.plans.take(slice(0, options.budget)))
-    layers = LayerSearch(_whole(stages, chosen), seen, start, tolerance, patience)
-    others = answer.search.bound_of_chunks if layers.waiting else answer.search.bound
-    layers.closed = min(layers.closed, others)
+        record.complete = answer.complete
+        return record.result(NAME, 0, {})
+    record.add(start.plans.take(slice(0, options.budget)))
+    layers = LayerSearch(_whole_stage_pipelines(stages, chosen), record, start, tolerance, patience)
+    others = answer.search.bound_of_chunks if layers.queue else answer.search.bound
+    layers.closed_bound = min(layers.closed_bound, others)
     try:
-        if not seen.interrupted:
+        if not record.interrupted:
             layers.run()
     except KeyboardInterrupt:
-        seen.interrupted = True
-    seen.complete = layers.proven
-    found = seen.result(NAME, layers.pipelines, {})
+        record.interrupted = True
+    record.complete = layers.proven
+    found = record.result(NAME, layers.pipelines, {})
     bound = bound_of(options.objective, space.task, layers.bound)
     return replace(
         found,
@@ -231,14 +233,14 @@ def search(
 
 
 def _uncovered(task: Task, chosen: tuple[Shape, ...]) -> tuple[str, ...]:
-    """What neither this program nor the dynamic one covers, in words."""
+    """Plans that neither this program nor the dynamic one covers, in words."""
     if all(shape.virtual_stages == 1 for shape in chosen):
         return ()
     mixed = "virtual stages whose layers differ in tp or ZeRO stage on a rank"
     return (mixed, *uncovered_plans(task, chosen))
 
 
-def _single(stages: Space, uniform: SearchResult) -> Space:
+def _with_single_values(stages: Space, uniform: SearchResult) -> Space:
     """The space with one precision and optimizer: those of the best uniform plan."""
     first = uniform.costs or uniform.smallest
     axes = dict(stages.axes)
@@ -248,7 +250,7 @@ def _single(stages: Space, uniform: SearchResult) -> Space:
     return replace(stages, axes=axes)
 
 
-def _start(task: Task, answer: dynamic_programming.Answer, limit: float) -> Costs | None:
+def _start_plans(task: Task, answer: dynamic_programming.Answer, limit: float) -> Costs | None:
     """The plans of the dynamic program, best first; the smallest uniform plan where none fits;
     None where none is legal."""
     smallest = [*with_explicit_stages(answer.uniform.whole_stages.smallest, 1)]

@@ -35,7 +35,7 @@ class Chords:
     dense: Value
     expert: Value
 
-    def least(self, other: Chords, share: float) -> Chords:
+    def lesser(self, other: Chords, share: float) -> Chords:
         """A bound on the lesser of these times and `share` of the others."""
         pairs = ((getattr(self, n), getattr(other, n)) for n in ("start", "dense", "expert"))
         return Chords(*(np.minimum(a, share * b) for a, b in pairs))
@@ -67,7 +67,7 @@ class CollectiveBounds:
         return out
 
     @cached_property
-    def whole(self) -> Chords:
+    def unbucketed(self) -> Chords:
         """All weights of a stage at once: the time is concave in the size, so that it lies above
         its chord from the smallest layer to the whole model."""
         dense, expert = self.layers.layer_weights.dense, self.layers.layer_weights.expert
@@ -83,11 +83,12 @@ class CollectiveBounds:
         return gradient_exchange.bucket_size(t.task, t.layer_weights.data_group.ranks)
 
     @cached_property
-    def in_buckets(self) -> Chords:
+    def bucketed(self) -> Chords:
         """Bucket by bucket: no piece is larger than a bucket, and smaller ones take longer for
         each parameter."""
-        dense, expert = ((self._timed(self.bucket, i) / self.bucket)[..., 0] for i in (0, 1))
-        return Chords(np.zeros_like(dense), dense, expert)
+        bucket = self.bucket
+        dense, expert = (self._collective_seconds(bucket, i) / bucket for i in (0, 1))
+        return Chords(np.zeros_like(dense[..., 0]), dense[..., 0], expert[..., 0])
 
     @cached_property
     def last_bucket(self) -> Value:
@@ -95,22 +96,22 @@ class CollectiveBounds:
         parameters each has x b / (x + b) or more where x are moved, a layer's or more."""
         bucket = self.bucket
         least = self.layers.layer_weights.dense[:, self.counts > 0].min(axis=1, keepdims=True)
-        out: Value = self._timed(least * bucket / (least + bucket), 0)[..., 0]
+        out: Value = self._collective_seconds(least * bucket / (least + bucket), 0)[..., 0]
         return out
 
     @cached_property
     def last_layer(self) -> Value:
         """Seconds, at least, of the last layer that is moved on its own."""
-        out: Value = _whole(self.by_layer).min(axis=-1)
+        out: Value = _all_at_once(self.by_layer).min(axis=-1)
         return out
 
-    def _timed(self, sizes: Value, part: int) -> Value:
+    def _collective_seconds(self, sizes: Value, part: int) -> Value:
         """Seconds of each operation [operation, s, n] on dense (part 0) or expert weights (1)."""
         both = [np.zeros_like(sizes), np.zeros_like(sizes)]
         both[part] = sizes
         t = self.layers
         weights = t.weights(both[0], both[1], np.ones_like(sizes))
-        return _whole(data_parallel.synchronisation(t.task, t.recipe, weights))
+        return _all_at_once(data_parallel.synchronisation(t.task, t.recipe, weights))
 
     def _chord(self, parameters: Value, part: int) -> tuple[Value, Value]:
         """Start and slope for dense (part 0) or expert weights (1)."""
@@ -119,12 +120,12 @@ class CollectiveBounds:
         ends = parameters[:, ~present].sum(axis=1, keepdims=True)
         high = 2 * low + parameters @ self.counts[:, None] + ends
         sizes = low + np.linspace(0.0, 1.0, GRID) * (high - low)
-        times = self._timed(sizes, part)
+        times = self._collective_seconds(sizes, part)
         slope = (times[..., -1] - times[..., 0]) / (sizes[:, -1] - sizes[:, 0])
         return (times - slope[..., None] * sizes).min(axis=-1), slope
 
 
-def _whole(sync: data_parallel.Synchronisation) -> Value:
+def _all_at_once(sync: data_parallel.Synchronisation) -> Value:
     """Seconds of each operation, all weights at once [operation, s, n]."""
     return np.stack([t[AT_ONCE] for t in (sync.all_reduce, sync.reduce_scatter, sync.all_gather)])
 
@@ -138,12 +139,16 @@ def change_of_tp(pipeline: Pipeline) -> tuple[float, float]:
     pairs = list(combinations(range(pipeline.tp.size), 2))
     if not pairs or pipeline.task.model.layers < 2:
         return 0.0, 0.0
-    time = {key: _two_layers(pipeline, *key) for a, b in pairs for key in product((a, b), repeat=2)}
-    found = [(time[a, b] + time[b, a] - time[a, a] - time[b, b]) / 2 for a, b in pairs]
-    return max(min(found), 0.0) * (1 - ROUNDING), max(found) * (1 + ROUNDING)
+    time = {
+        key: _seconds_of_two_layers(pipeline, *key)
+        for pair in pairs
+        for key in product(pair, repeat=2)
+    }
+    seconds = [(time[a, b] + time[b, a] - time[a, a] - time[b, b]) / 2 for a, b in pairs]
+    return max(min(seconds), 0.0) * (1 - ROUNDING), max(seconds) * (1 + ROUNDING)
 
 
-def _two_layers(pipeline: Pipeline, first: int, second: int) -> float:
+def _seconds_of_two_layers(pipeline: Pipeline, first: int, second: int) -> float:
     """Seconds of the first two layers of a model on one stage, each with its own strategy."""
     p, same = pipeline, {"layers": 1, "zero": 0, "recompute": 0}
     runs = [{**same, "tp": int(p.tp[s]), "dp": int(p.dp[s])} for s in (first, second)]
@@ -152,14 +157,18 @@ def _two_layers(pipeline: Pipeline, first: int, second: int) -> float:
     return float(layer_run_stages.build(p.task, p.recipe, plans).stages.slowest_seconds[0])
 
 
-LONGEST = 2048
+MOST_SUMS = 2048
 """Sums kept of each number of layers; of more, neighbours are merged into one that beats both."""
 
 
-def fastest(seconds: Value, size: Value, most: int, room: float, deadline: Deadline) -> Value:
-    """Least seconds of 0 to `most` layers within `room` bytes; infinity where none fit.
+def fastest_stages(
+    seconds: Value, size: Value, most: int, limit: float, deadline: Deadline
+) -> Value:
+    """Least seconds of 0 to `most` layers within `limit` bytes; infinity where none fit.
 
-    `seconds` and `size` are those of a layer under each strategy. Raises TimeIsUp.
+    `seconds` and `size` are those of a layer under each strategy. All sums of n layers that no
+    other sum beats in both, layer by layer: the Pareto lists of TensorOpt (Cai et al. 2021); a
+    lower bound on a stage of n layers. Raises TimeIsUp.
     """
     keep = frontier(size, seconds)
     own_size, own_seconds = size[keep], seconds[keep]
@@ -167,22 +176,22 @@ def fastest(seconds: Value, size: Value, most: int, room: float, deadline: Deadl
     sums = np.zeros(1), np.zeros(1)
     for n in range(most + 1):
         deadline.check()
-        fits = sums[0] <= room
+        fits = sums[0] <= limit
         if not fits.any():
             break
         sums = sums[0][fits], sums[1][fits]
         out[n] = sums[1].min()
-        sums = _undominated(
+        sums = _undominated_sums(
             np.add.outer(sums[0], own_size).ravel(), np.add.outer(sums[1], own_seconds).ravel()
         )
     return out
 
 
-def _undominated(size: Value, seconds: Value) -> tuple[Value, Value]:
+def _undominated_sums(size: Value, seconds: Value) -> tuple[Value, Value]:
     """Sums that no other beats in both, ordered by size; merged where there are too many."""
     keep = frontier(size, seconds)
     size, seconds = size[keep], seconds[keep]
-    if size.size <= LONGEST:
+    if size.size <= MOST_SUMS:
         return size, seconds
-    starts = np.linspace(0, size.size, LONGEST, endpoint=False).astype(int)
+    starts = np.linspace(0, size.size, MOST_SUMS, endpoint=False).astype(int)
     return size[starts], np.minimum.reduceat(seconds, starts)

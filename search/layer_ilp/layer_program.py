@@ -36,7 +36,7 @@ from . import cp_sat
 
 KIB = 1024.0
 """Bytes of memory are counted in these units."""
-MOST = 2**40
+LARGEST_QUANTITY = 2**40
 """Units that no quantity of a program reaches."""
 
 Key = tuple[int, int, int, int, int]
@@ -72,7 +72,7 @@ class End:
     """Embedding or head: its kinds, and which shard of its stage it belongs to."""
 
     kinds: list[int]
-    follows: dict[Shard, Any]
+    shard_variables: dict[Shard, Any]
 
 
 @dataclass
@@ -82,7 +82,7 @@ class Stage:
     number: int
     layers: list[tuple[int, int, int, int, Any]]
     """Strategy, recompute, ZeRO stage and kind of layers, and how many there are."""
-    used: dict[Shard, Any]
+    shards_used: dict[Shard, Any]
     """Whether there are layers of a shard."""
     ends: list[End] = field(default_factory=list)
 
@@ -91,7 +91,7 @@ class Stage:
         for s, r, _, k, n in self.layers:
             into.add(costs[s, r, k], n)
         for end in self.ends:
-            for (s, _), x in end.follows.items():
+            for (s, _), x in end.shard_variables.items():
                 into.add(costs[s][:, end.kinds].sum(axis=1).min(), x)
 
     def over_shards(self, into: Sum, costs: Value) -> None:
@@ -99,7 +99,7 @@ class Stage:
         for s, _, z, k, n in self.layers:
             into.add(costs[z, s, k], n)
         for end in self.ends:
-            for (s, z), x in end.follows.items():
+            for (s, z), x in end.shard_variables.items():
                 into.add(costs[z, s, end.kinds].sum(), x)
 
 
@@ -115,23 +115,23 @@ class LayerProgram:
         self.deadline, self.longest = deadline, longest
         """Seconds that no stage takes in a plan that is wanted."""
         software = pipeline.task.software
-        self.room = (limit - software.context_bytes) / (1 + software.allocator_slack)
-        """Bytes for what a stage holds, the allocator's slack and the context aside."""
+        self.usable_bytes = (limit - software.context_bytes) / (1 + software.allocator_slack)
+        """Bytes of a stage within the limit, without the allocator's slack and the context."""
         self.names = [kind.name for kind in layer_kinds(pipeline.task.model)]
         self.counts = np.bincount(pipeline.task.model.order, minlength=len(self.names))
         """Layers of each kind in the model, ends left out [k]."""
         self.kinds = [int(k) for k in np.flatnonzero(self.counts)]
-        self.kept = self.table.costs[Cost.ACTIVATIONS]
+        self.activation_bytes = self.table.costs[Cost.ACTIVATIONS]
         """Bytes of activations of a layer for each micro-batch in flight [s, r, k]."""
         if pipeline.pp == 1:
-            self.kept = self.kept + self.table.costs[Cost.GATHERED_INPUTS]
+            self.activation_bytes = self.activation_bytes + self.table.costs[Cost.GATHERED_INPUTS]
         self.shards = [(s, z) for s, z in np.argwhere(pipeline.legal.any(axis=1)).tolist()]
         self.stages = [self._stage(i) for i in range(pipeline.pp)]
-        self._hold_ends()
+        self._assign_ends()
         self._place(Intervals.of(pipeline, longest, limit))
         for stage in self.stages:
             deadline.check()
-            self._fit(stage)
+            self._limit_memory(stage)
 
     def _stage(self, number: int) -> Stage:
         self.deadline.check()
@@ -140,9 +140,10 @@ class LayerProgram:
             for s, r, z in np.argwhere(self.pipeline.legal).tolist()
             for k in self.kinds
         ]
-        return Stage(number, layers, {shard: self._used(layers, shard) for shard in self.shards})
+        shards_used = {shard: self._has_shard(layers, shard) for shard in self.shards}
+        return Stage(number, layers, shards_used)
 
-    def _used(self, layers: list[tuple[int, int, int, int, Any]], shard: Shard) -> Any:
+    def _has_shard(self, layers: list[tuple[int, int, int, int, Any]], shard: Shard) -> Any:
         """Whether a stage has layers of a shard."""
         used = self.model.new_bool_var("used")
         own = sum(n for s, _, z, _, n in layers if (s, z) == shard)
@@ -150,29 +151,29 @@ class LayerProgram:
         self.model.add(own >= used)
         return used
 
-    def any_of(self, stage: Stage, strategies: Iterable[int]) -> Any:
+    def has_any_strategy(self, stage: Stage, strategies: Iterable[int]) -> Any:
         """Whether a stage has layers of one of these strategies."""
         out = self.model.new_bool_var("any")
-        for (s, _), used in stage.used.items():
+        for (s, _), used in stage.shards_used.items():
             if s in strategies:
                 self.model.add(out >= used)
         return out
 
-    def _hold_ends(self) -> None:
+    def _assign_ends(self) -> None:
         names, alone = self.names, self.pipeline.pp == 1
         tail = [f"shared {n}" if alone and f"shared {n}" in names else n for n in ("head", "mtp")]
         for stage, own in ((self.stages[0], ["embedding"]), (self.stages[-1], tail)):
-            follows = self._one_shard(stage)
+            follows = self._choose_shard(stage)
             kinds = [names.index(name) for name in own if name in names]
             if kinds:
                 stage.ends.append(End(kinds, follows))
 
-    def _one_shard(self, stage: Stage) -> dict[Shard, Any]:
+    def _choose_shard(self, stage: Stage) -> dict[Shard, Any]:
         """One of the shards that a stage has."""
         chosen = {shard: self.model.new_bool_var("end") for shard in self.shards}
         self.model.add_exactly_one(chosen.values())
         for shard, x in chosen.items():
-            self.model.add(x <= stage.used[shard])
+            self.model.add(x <= stage.shards_used[shard])
         return chosen
 
     def _place(self, found: Intervals) -> None:
@@ -206,12 +207,12 @@ class LayerProgram:
         self.model.add_element(index, values, out)
         return out
 
-    def _fit(self, stage: Stage) -> None:
-        """A stage holds no more than it has room for."""
+    def _limit_memory(self, stage: Stage) -> None:
+        """The bytes of a stage are within the limit."""
         p, software = self.pipeline, self.pipeline.task.software
         several, flight = p.pp > 1, float(p.in_flight[stage.number])
         held = Sum(KIB)
-        stage.over_layers(held, flight * self.kept + self.table.costs[Cost.LOGITS])
+        stage.over_layers(held, flight * self.activation_bytes + self.table.costs[Cost.LOGITS])
         stage.over_shards(held, self.table.state_bytes)
         held.add_constant(several * software.boundary_buffers * self.table.boundary_bytes * flight)
         held.add(KIB, self._largest_working(stage))
@@ -219,12 +220,13 @@ class LayerProgram:
         group = software.communicator_bytes / (1 + software.allocator_slack)
         held.add_constant(group * (several + (p.shared["cp"] > 1) + (p.shared["ep"] > 1)))
         for sizes in (p.tp, p.dp * p.shared["cp"]):
-            held.add(group, self.any_of(stage, np.flatnonzero(sizes > 1).tolist()))
-        self.model.add(held.build() <= floor(self.room / KIB))
+            held.add(group, self.has_any_strategy(stage, np.flatnonzero(sizes > 1).tolist()))
+        self.model.add(held.build() <= floor(self.usable_bytes / KIB))
 
     def _largest_working(self, stage: Stage) -> Any:
         """KiB that a stage keeps once for its largest layer."""
-        out, working = self.model.new_int_var(0, MOST, "working"), self.table.working_bytes
+        out = self.model.new_int_var(0, LARGEST_QUANTITY, "working")
+        working = self.table.working_bytes
         own: dict[tuple[int, int, int], list[Any]] = {}
         for s, r, _, k, n in stage.layers:
             own.setdefault((s, r, k), []).append(n)
@@ -233,15 +235,15 @@ class LayerProgram:
             self.model.add(sum(layers) <= int(self.counts[k]) * there)
             self.model.add(out >= floor(working[s, r, k] / KIB) * there)
         for end in stage.ends:
-            for (s, _), x in end.follows.items():
+            for (s, _), x in end.shard_variables.items():
                 least = working[s][:, end.kinds].max(axis=1).min()
                 self.model.add(out >= floor(least / KIB) * x)
         return out
 
     def _largest_sharding(self, stage: Stage) -> Any:
         """KiB of buffers that ZeRO 2 and 3 keep once."""
-        out = self.model.new_int_var(0, MOST, "buffers")
-        for (s, z), used in stage.used.items():
+        out = self.model.new_int_var(0, LARGEST_QUANTITY, "buffers")
+        for (s, z), used in stage.shards_used.items():
             least = self.table.sharding_bytes[z, s, self.kinds].min()
             self.model.add(out >= floor(least / KIB) * used)
         return out
@@ -259,18 +261,18 @@ class LayerProgram:
         return {key: n for key, n in found.items() if n}
 
     def forbid(self, counts: Counts) -> None:
-        """Leave one solution out."""
+        """Exclude one solution."""
         differs = []
         for key, n in self.layers.items():
             value = counts.get(key, 0)
-            for low, high in ((0, value - 1), (value + 1, MOST)):
+            for low, high in ((0, value - 1), (value + 1, LARGEST_QUANTITY)):
                 side = self.model.new_bool_var("side")
                 self.model.add_linear_constraint(n, low, high).only_enforce_if(side)
                 differs.append(side)
         self.model.add_bool_or(differs)
 
     def hint(self, counts: Counts) -> None:
-        """Let the solver begin there."""
+        """Give the solver a solution to start from."""
         values = {n: counts.get(key, 0) for key, n in self.layers.items()}
         cp_sat.hint(self.model, values, self.deadline)
 
@@ -285,7 +287,7 @@ def proposals(pipeline: Pipeline, counts: Counts) -> Plan:
     for i, s, _, z, _ in counts:
         used[i].add((s, z))
     orders = islice(product(*(permutations(sorted(shards)) for shards in used)), MOST_ORDERS)
-    found = [_stages(pipeline, counts, order) for order in orders]
+    found = [_stage_runs(pipeline, counts, order) for order in orders]
     fields = plan_of(pipeline, found[0]).columns()
     columns = {name: np.repeat(column, len(found)) for name, column in fields.items()}
     return from_columns(
@@ -293,21 +295,21 @@ def proposals(pipeline: Pipeline, counts: Counts) -> Plan:
     )
 
 
-def _stages(
+def _stage_runs(
     pipeline: Pipeline, counts: Counts, orders: Sequence[Sequence[Shard]]
 ) -> list[list[Run]]:
     """Runs of every stage, its shards in the order given."""
     layers = iter(pipeline.task.model.order)
     return [
         [
-            {**_strategy(pipeline, *key), "layers": len(list(run))}
-            for key, run in groupby(_layers(layers, counts, stage, order))
+            {**_run_of(pipeline, *key), "layers": len(list(run))}
+            for key, run in groupby(_layer_strategies(layers, counts, stage, order))
         ]
         for stage, order in enumerate(orders)
     ]
 
 
-def _layers(
+def _layer_strategies(
     layers: Iterator[int], counts: Counts, stage: int, order: Sequence[Shard]
 ) -> Iterator[tuple[int, int, int]]:
     """Strategy, recompute and ZeRO stage of each layer of a stage, from the layers left."""
@@ -321,7 +323,7 @@ def _layers(
         yield left[next(layers)].pop(0)
 
 
-def _strategy(pipeline: Pipeline, s: int, r: int, z: int) -> Run:
+def _run_of(pipeline: Pipeline, s: int, r: int, z: int) -> Run:
     own = {"tp": int(pipeline.tp[s]), "dp": int(pipeline.dp[s])}
     return {**own, "zero": z, "recompute": pipeline.recompute[r]}
 

@@ -1,4 +1,4 @@
-"""A graph of operators split over ranks, each in its own way, and what that costs.
+"""Operator graph: partitions of operators over ranks, layouts of tensors, and their costs.
 
 Operators are nodes of a networkx DAG, edges say whose output they read. A partition of an
 operator reads its inputs in one layout and leaves its output in another; between two operators
@@ -47,25 +47,28 @@ class Partition(NamedTuple):
     """One way to split an operator."""
 
     name: str
-    reads: OperatorLayout
+    input_layout: OperatorLayout
     """Of every input: any but PARTIAL."""
-    leaves: OperatorLayout
+    output_layout: OperatorLayout
     seconds: float = 0.0
     """Of its own work on a rank."""
     bytes: float = 0.0
     """What a rank keeps for it: weights and their states."""
 
     @property
-    def gradient(self) -> OperatorLayout:
-        """Layout of the gradient it leaves of its inputs: a rank that reads all of an input and
-        makes a share of the output knows a summand of the gradient."""
-        shares = self.reads is OperatorLayout.WHOLE and self.leaves is not OperatorLayout.WHOLE
-        return OperatorLayout.PARTIAL if shares else self.reads
+    def input_gradient(self) -> OperatorLayout:
+        """Layout of the gradient of its inputs: a rank that reads all of an input and computes a
+        share of the output has a summand of the gradient."""
+        if self.input_layout is not OperatorLayout.WHOLE:
+            return self.input_layout
+        whole = self.output_layout is OperatorLayout.WHOLE
+        return OperatorLayout.WHOLE if whole else OperatorLayout.PARTIAL
 
     @property
-    def wants(self) -> OperatorLayout:
-        """Layout in which it needs the gradient of its output."""
-        return OperatorLayout.WHOLE if self.leaves is OperatorLayout.PARTIAL else self.leaves
+    def output_gradient(self) -> OperatorLayout:
+        """Layout in which it reads the gradient of its output."""
+        partial = self.output_layout is OperatorLayout.PARTIAL
+        return OperatorLayout.WHOLE if partial else self.output_layout
 
 
 class Prices(NamedTuple):
@@ -87,7 +90,7 @@ def naive_units(ranks: int) -> Prices:
     return ring_units(ranks)._replace(reduce_scatter=lambda x: 2 * x)
 
 
-def on_cluster(cluster: Cluster, ranks: int, stride: int = 1) -> Prices:
+def cluster_prices(cluster: Cluster, ranks: int, stride: int = 1) -> Prices:
     """Seconds on a cluster between `ranks` ranks, `stride` apart; sizes are bytes."""
     group = collectives.place_group(ranks, stride, cluster)
     return Prices(
@@ -108,7 +111,7 @@ def matmul(ranks: int, seconds: float = 0.0, weight: float = 0.0) -> tuple[Parti
     )
 
 
-def keeps_layout(
+def layout_preserving(
     ranks: int, layouts: Sequence[OperatorLayout], seconds: float = 0.0
 ) -> tuple[Partition, ...]:
     """Partitions of an operator that leaves what it reads: activations, norms, attention cores.
@@ -144,7 +147,7 @@ def add_operator(
         raise InputError(f"operator {name!r} reads {missing[0]!r}, which is not in the graph")
     if not partitions:
         raise InputError(f"operator {name!r} needs at least one partition")
-    summed = [p.name for p in partitions if p.reads is OperatorLayout.PARTIAL]
+    summed = [p.name for p in partitions if p.input_layout is OperatorLayout.PARTIAL]
     if summed:
         raise InputError(f"operator {name!r}: {summed[0]} cannot read a partial sum")
     if not size >= 0 or any(not (p.seconds >= 0 and p.bytes >= 0) for p in partitions):
@@ -153,14 +156,14 @@ def add_operator(
     graph.add_edges_from((other, name) for other in dict.fromkeys(inputs))
 
 
-def given(
+def add_input(
     graph: Graph, name: str, size: float, layout: OperatorLayout = OperatorLayout.WHOLE
 ) -> None:
     """Add a tensor that comes from outside in one layout."""
     add_operator(graph, name, (), size, [Partition("given", OperatorLayout.WHOLE, layout)])
 
 
-def wanted(
+def add_output(
     graph: Graph, name: str, inputs: Sequence[str], layout: OperatorLayout = OperatorLayout.WHOLE
 ) -> None:
     """Ask for tensors in one layout."""
@@ -196,11 +199,12 @@ def changes(graph: Graph, prices: Prices, choice: Choice, training: bool) -> Ite
     for name, node in graph.nodes(data=True):
         own = node["partitions"][choice[name]]
         readers = [graph.nodes[r]["partitions"][choice[r]] for r in graph.successors(name)]
-        ways = [(False, own.leaves, want) for want in dict.fromkeys(r.reads for r in readers)]
+        inputs = dict.fromkeys(reader.input_layout for reader in readers)
+        pairs = [(False, own.output_layout, want) for want in inputs]
         if training:
-            back = dict.fromkeys(r.gradient for r in readers)
-            ways += [(True, have, own.wants) for have in back]
-        for backward, have, want in ways:
+            gradients = dict.fromkeys(reader.input_gradient for reader in readers)
+            pairs += [(True, have, own.output_gradient) for have in gradients]
+        for backward, have, want in pairs:
             collective, cost = reshard(prices, have, want, node["size"])
             if collective:
                 yield Change(name, backward, collective, cost)
@@ -212,6 +216,6 @@ def cost(graph: Graph, prices: Prices, choice: Choice, training: bool = False) -
     return float(work + sum(c.cost for c in changes(graph, prices, choice, training)))
 
 
-def held(graph: Graph, choice: Choice) -> float:
+def rank_bytes(graph: Graph, choice: Choice) -> float:
     """Bytes that a rank keeps."""
     return float(sum(n["partitions"][choice[name]].bytes for name, n in graph.nodes(data=True)))

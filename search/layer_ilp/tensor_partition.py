@@ -19,7 +19,16 @@ from plan3d.simulator.base.errors import NoFeasiblePlanError
 
 from ..result.options import Deadline
 from . import cp_sat
-from .operator_graph import Change, Graph, OperatorLayout, Prices, changes, cost, held, reshard
+from .operator_graph import (
+    Change,
+    Graph,
+    OperatorLayout,
+    Prices,
+    changes,
+    cost,
+    rank_bytes,
+    reshard,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,27 +63,27 @@ class _Program:
         self.graph, self.prices, self.training = graph, prices, training
         self.model = cp_model.CpModel()
         self.costs: list[tuple[float, Any]] = []
-        self.chosen = {name: self._one_of(name) for name in graph.nodes}
+        self.chosen = {name: self._choose_partition(name) for name in graph.nodes}
         for name in graph.nodes:
-            self._changes_of(name)
-        self._fit(limit)
+            self._pay_changes(name)
+        self._limit_memory(limit)
         self.units = cp_sat.Units.of(sum(cost for cost, _ in self.costs))
-        self.model.minimize(sum(self.units.down(cost) * term for cost, term in self.costs))
+        self.model.minimize(sum(self.units.round_down(cost) * term for cost, term in self.costs))
 
-    def _one_of(self, name: str) -> list[Any]:
+    def _choose_partition(self, name: str) -> list[Any]:
         partitions = self.graph.nodes[name]["partitions"]
         chosen = [self.model.new_bool_var(f"{name}: {p.name}") for p in partitions]
         self.model.add_exactly_one(chosen)
         self.costs += [(p.seconds, x) for p, x in zip(partitions, chosen, strict=True)]
         return chosen
 
-    def _changes_of(self, name: str) -> None:
+    def _pay_changes(self, name: str) -> None:
         """Costs of the layouts in which an output is left and read, and of its gradients."""
-        left, want = self._by_layout(name, "leaves"), self._by_layout(name, "wants")
-        reads, gradients = self._of_readers(name, "reads"), self._of_readers(name, "gradient")
-        self._pay(name, left, reads)
+        outputs = self._by_layout(name, "output_layout")
+        self._pay(name, outputs, self._readers_by_layout(name, "input_layout"))
         if self.training:
-            self._pay(name, gradients, want)
+            gradients = self._readers_by_layout(name, "input_gradient")
+            self._pay(name, gradients, self._by_layout(name, "output_gradient"))
 
     def _by_layout(self, name: str, side: str) -> dict[OperatorLayout, Any]:
         """For each layout of an operator's output, the sum of its partitions that have it."""
@@ -84,7 +93,7 @@ class _Program:
             out[getattr(partition, side)] += x
         return out
 
-    def _of_readers(self, name: str, side: str) -> dict[OperatorLayout, Any]:
+    def _readers_by_layout(self, name: str, side: str) -> dict[OperatorLayout, Any]:
         """For each layout, whether any reader has its input, or the gradient of it, there."""
         out: dict[OperatorLayout, Any] = {}
         for reader in self.graph.successors(name):
@@ -115,7 +124,7 @@ class _Program:
             for name, chosen in self.chosen.items()
         }
 
-    def _fit(self, limit: float) -> None:
+    def _limit_memory(self, limit: float) -> None:
         if limit == inf:
             return
         sizes = [
@@ -144,14 +153,14 @@ def partition(
     deadline = Deadline.after(time_limit)
     program = _Program(graph, prices, training, limit)
     answer = cp_sat.solve(program.model, deadline=deadline, workers=workers, seed=seed)
-    if not answer.found:
+    if not answer.has_solution:
         raise NoFeasiblePlanError(_nothing(graph, limit, answer.infeasible))
     index = program.choice(answer)
     return TensorPartition(
         choice={name: graph.nodes[name]["partitions"][i].name for name, i in index.items()},
         cost=cost(graph, prices, index, training),
         bound=answer.bound * program.units.size,
-        bytes=held(graph, index),
+        bytes=rank_bytes(graph, index),
         changes=tuple(changes(graph, prices, index, training)),
         complete=answer.optimal,
     )

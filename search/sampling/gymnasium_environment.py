@@ -17,7 +17,7 @@ from plan3d.simulator.step.evaluate import simulate
 from ..result.objective import BARRIER, guided
 from ..space.problem import Problem
 
-ILLEGAL = 2 * BARRIER
+ILLEGAL_COST = 2 * BARRIER
 """What an illegal action costs: more than any legal plan."""
 
 
@@ -48,7 +48,7 @@ class Episodes:
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take the value with that index for the next variable."""
         if not self.action_masks()[int(action)]:
-            return self._observation(), -ILLEGAL, True, False, {"illegal": True}
+            return self._observation(), -ILLEGAL_COST, True, False, {"illegal": True}
         self.chosen.append(int(action))
         if len(self.chosen) < len(self.problem.variables):
             return self._observation(), 0.0, False, False, {}

@@ -45,7 +45,7 @@ TRAINING_BYTES = 16
 weights and moments (ZeRO, Rajbhandari et al., SC 2020, section 3.1)."""
 ACTIVATION_BYTES = 34
 """Bytes of a layer's activations over s b h (Korthikanti et al., 2022, equation 1)."""
-FARTHEST = 6.0
+LARGEST_IDLE = 6.0
 """Doublings of stages over micro-batches beyond which a pipeline's idle share says no more."""
 
 
@@ -104,13 +104,13 @@ def _consequences(logs: Mapping[str, float], log: Mapping[str, Value]) -> list[V
     dense, routed = logs["dense_parameters"] - tp, logs["routed_parameters"] - ep
     tokens = logs["sequence"] + micro_batch - tp - cp
     activations = tokens + logs["hidden"] + logs["layers"] + np.log2(ACTIVATION_BYTES)
-    idle = np.clip(pp - virtual_stages - micro_batches, -FARTHEST, FARTHEST)
+    idle = np.clip(pp - virtual_stages - micro_batches, -LARGEST_IDLE, LARGEST_IDLE)
     spans = [group - logs["domain"] for group in (tp, tp + cp, tp + ep)]
     weights = np.logaddexp2(dense, routed) + whole
     return [replicas, micro_batches, uneven, weights, activations - logs["memory"], idle, *spans]
 
 
-FILE = "pretrained_policy.npz"
+WEIGHTS_FILE = "pretrained_policy.npz"
 Network = tuple[NDArray[np.float32], ...]
 """Weights and biases of two layers, weights of the last one."""
 
@@ -134,9 +134,9 @@ class Weights:
 
 
 @cache
-def shipped() -> Weights:
+def shipped_weights() -> Weights:
     """The weights that come with the package."""
-    with files(__package__).joinpath(FILE).open("rb") as file, np.load(file) as arrays:
+    with files(__package__).joinpath(WEIGHTS_FILE).open("rb") as file, np.load(file) as arrays:
         found = {name: arrays[name].astype(np.float32) for name in arrays.files}
     networks = {role: tuple(found[f"{role}.{i}"] for i in range(5)) for role in ROLES}
     return Weights(found["mean"], found["scale"], networks)
@@ -149,7 +149,7 @@ class Proposals:
         self.problem, self.weights, self.logs = problem, weights, logs_of(problem.task)
         roles = {variable.role for variable in problem.variables}
         plan = problem.plans(draw(problem, 1, np.random.default_rng(0)))
-        self.fixed = {role: int(getattr(plan, role)[0]) for role in ROLES if role not in roles}
+        self.constants = {role: int(getattr(plan, role)[0]) for role in ROLES if role not in roles}
 
     def __call__(self, variable: int, prefix: Points) -> Value:
         """[row, value]; 0 for a field that the policy does not choose."""
@@ -168,8 +168,8 @@ class Proposals:
         rows, width = len(prefix), len(asked.values)
         before = ROLES[: ROLES.index(asked.role)]
         chosen: dict[str, Column] = {asked.role: np.tile(np.array(asked.values), rows)}
-        for role in self.fixed.keys() & set(before):
-            chosen[role] = np.full(rows * width, self.fixed[role])
+        for role in self.constants.keys() & set(before):
+            chosen[role] = np.full(rows * width, self.constants[role])
         for other, index in zip(self.problem.variables, prefix.T, strict=False):
             if other.role in before:
                 chosen[other.role] = np.repeat(np.array(other.values)[index], width)
@@ -193,12 +193,12 @@ class PretrainedPolicy(PolicyGradient):
                 f"{problem.task.model.name} is a list of layers, which the pretrained policy was "
                 "not trained on; nearest: --backend reinforcement-learning"
             )
-        self.proposals, self.sure = Proposals(problem, shipped()), 2.0
+        self.proposals, self.confidence = Proposals(problem, shipped_weights()), 2.0
         super().__init__(problem, random, first)
 
-    def _fresh(self) -> ChoicePolicy:
-        self.sure /= 2
-        return ChoicePolicy(self.problem, partial(self._prior, self.sure))
+    def _new_policy(self) -> ChoicePolicy:
+        self.confidence /= 2
+        return ChoicePolicy(self.problem, partial(self._prior, self.confidence))
 
     def _prior(self, sure: float, variable: int, prefix: Points) -> Value:
         return sure * self.proposals(variable, prefix)

@@ -19,7 +19,7 @@ from plan3d.simulator.base.arrays import Index, Mask, Value
 
 from ..result.objective import BARRIER
 from ..space.problem import NO_VARIABLE, Points, Problem, Random, construct
-from .samplers import Repeats, Start
+from .samplers import Repeats, StartPoints
 
 Prior = Callable[[int, Points], Value]
 """Variable and prefixes [row, variables before it] -> logits [row, value] before any experience."""
@@ -32,12 +32,12 @@ class Decision:
     variable: int
     chances: Value
     """[row, value]; 0 where it would be illegal."""
-    taken: Index
+    chosen: Index
 
     @property
     def score_function(self) -> Value:
         """[row, value]: gradient of the logarithm of the chance of what was taken."""
-        out: Value = (self.taken[:, None] == np.arange(self.chances.shape[1])) - self.chances
+        out: Value = (self.chosen[:, None] == np.arange(self.chances.shape[1])) - self.chances
         return out
 
     @property
@@ -52,9 +52,9 @@ class Decision:
 class ChoicePolicy:
     """Masked categorical distributions whose logits are sums of tables.
 
-    A variable has a logit for each value, and for each earlier variable that it is `given` a table
-    [earlier value, value]. Variables of one `role` (tp of stage 1, tp of stage 2) share tables.
-    A `prior` is added to them.
+    A variable has a logit for each value, and for each of its parents (earlier variables that it
+    is conditioned on) a table [earlier value, value]. Variables of one `role` (tp of stage 1, tp of
+    stage 2) share tables. A `prior` is added to them.
     """
 
     def __init__(self, problem: Problem, prior: Prior | None = None) -> None:
@@ -81,9 +81,9 @@ class ChoicePolicy:
             logits = np.where(legal, self._logits(variable, prefix), -np.inf)
             chances = np.exp(logits - logits.max(axis=1, keepdims=True))
             chances /= chances.sum(axis=1, keepdims=True)
-            taken: Index = np.argmax(logits + random.gumbel(size=logits.shape), axis=1)
-            decisions.append(Decision(variable, chances, taken))
-            return taken
+            chosen: Index = np.argmax(logits + random.gumbel(size=logits.shape), axis=1)
+            decisions.append(Decision(variable, chances, chosen))
+            return chosen
 
         return construct(self.problem, rows, choose), decisions
 
@@ -128,7 +128,7 @@ class PolicyGradient:
     """Step size: logits per standardised reward."""
     ENTROPY = 0.3, 0.03
     """Weight of the entropy at the start and at the end of the budget."""
-    LOWEST = -0.5
+    LEAST_ADVANTAGE = -0.5
     """Advantages are cut here: how bad the bad ones are teaches little."""
     PATIENCE = 8
     """Batches without a new point after which the policy starts afresh."""
@@ -137,17 +137,17 @@ class PolicyGradient:
 
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
-        self.start = Start(problem, random, first)
-        self.policy = self._fresh()
+        self.start = StartPoints(problem, random, first)
+        self.policy = self._new_policy()
         self.decisions: list[Decision] = []
         self.repeats = Repeats()
-        self.bonus, self.worst = self.ENTROPY[0], -np.inf
+        self.bonus, self.worst_score = self.ENTROPY[0], -np.inf
 
-    def _fresh(self) -> ChoicePolicy:
+    def _new_policy(self) -> ChoicePolicy:
         """A policy without experience, around a point to begin with if there is one."""
         policy = ChoicePolicy(self.problem)
-        if self.start.first is not None:
-            policy.centre(self.start.again(1)[0], self.SLOPE)
+        if self.start.initial is not None:
+            policy.centre(self.start.restart(1)[0], self.SLOPE)
         return policy
 
     def ask(self, spent: float) -> Points:
@@ -161,21 +161,21 @@ class PolicyGradient:
         advantage = self.advantage(self.rewards(scores))
         self.policy.ascend(points, self.decisions, advantage, self.RATE, self.bonus)
         if self.repeats.add(points) >= self.PATIENCE:
-            self.policy, self.repeats.tables = self._fresh(), 0
+            self.policy, self.repeats.tables = self._new_policy(), 0
 
     def rewards(self, scores: Value) -> Value:
         """Minus the scores; what does not fit comes right below the worst that did so far."""
         fits = scores < BARRIER
-        self.worst = max(self.worst, scores[fits].max(initial=-np.inf))
-        floor = self.worst if np.isfinite(self.worst) else 0.0
+        self.worst_score = max(self.worst_score, scores[fits].max(initial=-np.inf))
+        floor = self.worst_score if np.isfinite(self.worst_score) else 0.0
         return np.where(fits, -scores, BARRIER - scores - floor)
 
     def advantage(self, rewards: Value) -> Value:
-        """Reward above the mean of the others, in standard deviations, from LOWEST up."""
+        """Reward above the mean of the others, in standard deviations, from LEAST_ADVANTAGE up."""
         spread = rewards.std()
         if spread == 0:
             return np.zeros_like(rewards)
         rest = len(rewards) - 1
         others = (rewards.sum() - rewards) / rest
-        out: Value = np.maximum((rewards - others) / spread, self.LOWEST)
+        out: Value = np.maximum((rewards - others) / spread, self.LEAST_ADVANTAGE)
         return out

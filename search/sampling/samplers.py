@@ -28,9 +28,9 @@ from ..space.uniform_problem import UniformProblem
 
 BUDGET = 2000
 """Plans costed unless asked for more or fewer."""
-STALE = 200
-"""Tables in a row without a new plan after which a search has nothing more to say; more than the
-backends need to start afresh."""
+STALE_TABLES = 200
+"""Tables in a row without a new plan after which a search ends; more than the backends need to
+restart."""
 
 
 class Sampler(Protocol):
@@ -49,33 +49,33 @@ MakeSampler = Callable[..., Sampler]
 """Of a problem, a random generator and, if any are known, points to begin with, best first."""
 
 
-class Start:
-    """Where a search begins, and begins again: at random, or at points that are known."""
+class StartPoints:
+    """Points where a search starts and restarts: random ones, or initial ones that are given."""
 
-    RETURN = 0.8
-    """Chance that it begins again at the best point of all, where some are known to begin with."""
+    RETURN_CHANCE = 0.8
+    """Chance to restart at the best point of all, where there are initial points."""
 
-    def __init__(self, problem: Problem, random: Random, first: Points | None) -> None:
-        self.problem, self.random, self.first = problem, random, first
-        self.best, self.least = np.zeros((1, len(problem.variables)), np.intp), np.inf
+    def __init__(self, problem: Problem, random: Random, initial: Points | None) -> None:
+        self.problem, self.random, self.initial = problem, random, initial
+        self.best, self.best_score = np.zeros((1, len(problem.variables)), np.intp), np.inf
 
     def add(self, points: Points, scores: Value) -> None:
         """Keep the best of all."""
         i = int(np.argmin(scores))
-        if scores[i] < self.least:
-            self.least, self.best = float(scores[i]), points[[i]]
+        if scores[i] < self.best_score:
+            self.best_score, self.best = float(scores[i]), points[[i]]
 
     def table(self, rows: int) -> Points:
-        """Points to begin with: as many at random, or those that are known."""
-        return draw(self.problem, rows, self.random) if self.first is None else self.first
+        """Points to start from: the initial ones, or so many random ones."""
+        return draw(self.problem, rows, self.random) if self.initial is None else self.initial
 
-    def again(self, rows: int, share: float = 0.0) -> Points:
-        """Points to begin with again; where none are known a `share` is the best of all."""
-        if self.first is None:
+    def restart(self, rows: int, share: float = 0.0) -> Points:
+        """Points to restart from; without initial points a `share` is the best point of all."""
+        if self.initial is None:
             points = draw(self.problem, rows, self.random)
         else:
-            points, share = self.first[np.arange(rows) % len(self.first)], self.RETURN
-        if not share or np.isinf(self.least):
+            points, share = self.initial[np.arange(rows) % len(self.initial)], self.RETURN_CHANCE
+        if not share or np.isinf(self.best_score):
             return points
         back = self.random.random((rows, 1)) < share
         out: Points = np.where(back, self.best, points)
@@ -83,17 +83,17 @@ class Start:
 
 
 class Repeats:
-    """Tables in a row that held nothing but known points."""
+    """Count of tables in a row without a new point."""
 
     def __init__(self) -> None:
-        self.known: set[bytes] = set()
+        self.points: set[bytes] = set()
         self.tables = 0
 
     def add(self, points: Points) -> int:
         """The number, this table included; 0 where one of its points is new."""
         rows = {row.tobytes() for row in points}
-        self.tables = self.tables + 1 if rows <= self.known else 0
-        self.known |= rows
+        self.tables = self.tables + 1 if rows <= self.points else 0
+        self.points |= rows
         return self.tables
 
 
@@ -103,7 +103,7 @@ class KnownScores:
 
     scores: dict[bytes, float] = field(default_factory=dict)
 
-    def new(self, points: Points) -> Points:
+    def unscored(self, points: Points) -> Points:
         """The distinct points that are not known yet, in lexicographic order."""
         distinct: Points = np.unique(points, axis=0)
         fresh = [row.tobytes() not in self.scores for row in distinct]
@@ -139,36 +139,36 @@ class _Improvements:
 class AskTell:
     """One backend on one problem, from the first table to the result."""
 
-    def __init__(self, problem: Problem, seen: SearchRecord) -> None:
-        self.problem, self.seen, self.known = problem, seen, KnownScores()
-        self.budget = min(seen.options.budget or BUDGET, problem.size)
+    def __init__(self, problem: Problem, record: SearchRecord) -> None:
+        self.problem, self.record, self.scores = problem, record, KnownScores()
+        self.budget = min(record.options.budget or BUDGET, problem.size)
         self.improvements = _Improvements()
-        self.stale = 0
+        self.stale_tables = 0
 
     @property
-    def left(self) -> int:
+    def plans_left(self) -> int:
         """Plans that may still be costed."""
-        return self.budget - self.seen.counts.evaluated
+        return self.budget - self.record.counts.evaluated
 
     def cost(self, points: Points) -> Value | None:
         """Scores of the points; None when the budget does not cover all that are new."""
-        new = self.known.new(points)
-        within, done = new[: self.left], self.seen.counts.evaluated
-        self.stale = 0 if len(new) else self.stale + 1
+        new = self.scores.unscored(points)
+        within, done = new[: self.plans_left], self.record.counts.evaluated
+        self.stale_tables = 0 if len(new) else self.stale_tables + 1
         if len(within):
-            costs = self.seen.add(self.problem.plans(within))
-            scores = guided(costs, self.seen.options.objective, self.seen.options.limit)
-            self.known.add(within, scores)
+            costs = self.record.add(self.problem.plans(within))
+            scores = guided(costs, self.record.options.objective, self.record.options.limit)
+            self.scores.add(within, scores)
             self.improvements.add(done, scores)
-        return self.known.look_up(points) if len(within) == len(new) else None
+        return self.scores.look_up(points) if len(within) == len(new) else None
 
-    def go(self, sampler: Sampler) -> None:
+    def run(self, sampler: Sampler) -> None:
         """Ask, cost and tell until plans, seconds or news run out."""
-        options = self.seen.options
-        while self.left and self.stale < STALE and not options.deadline.passed:
-            points = sampler.ask(1 - self.left / self.budget)
+        options = self.record.options
+        while self.plans_left and self.stale_tables < STALE_TABLES and not options.deadline.passed:
+            points = sampler.ask(1 - self.plans_left / self.budget)
             scores = self.cost(points)
-            options.tell(self.seen.counts.evaluated)
+            options.tell(self.record.counts.evaluated)
             if scores is not None:
                 sampler.tell(points, scores)
 
@@ -186,19 +186,19 @@ def sample(
     The same seed (0 when None) gives the same plans. Complete when every legal plan was costed;
     an interrupt or the end of the time returns the best so far.
     """
-    seen = SearchRecord(problem.task, options)
-    run = AskTell(problem, seen)
+    record = SearchRecord(problem.task, options)
+    ask_tell = AskTell(problem, record)
     random = np.random.default_rng(seed or 0)
     try:
         if problem.size == 1:
-            run.cost(draw(problem, 1, random))
+            ask_tell.cost(draw(problem, 1, random))
         elif problem.size:
-            run.go(make(problem, random))
+            ask_tell.run(make(problem, random))
     except KeyboardInterrupt:
-        seen.interrupted = True
-    seen.complete = seen.counts.evaluated == problem.size
+        record.interrupted = True
+    record.complete = record.counts.evaluated == problem.size
     removed = {"rules": problem.candidates - problem.size}
-    return seen.result(backend, problem.candidates, removed, run.improvements.trace())
+    return record.result(backend, problem.candidates, removed, ask_tell.improvements.trace())
 
 
 _HERE = __package__
@@ -215,16 +215,16 @@ SAMPLERS: Registry[MakeSampler] = Registry(
     },
 )
 """They take a seed."""
-ALIKE_ONLY = ("pretrained-policy",)
-"""Those whose plans have stages that are alike, as all they learned from."""
+EQUAL_STAGES_ONLY = ("pretrained-policy",)
+"""Samplers of equal stages only, as those they were trained on."""
 
 
-def of_space(space: str) -> tuple[str, ...]:
+def samplers_of_space(space: str) -> tuple[str, ...]:
     """The names of those that search a space."""
-    return tuple(name for name in SAMPLERS if space == "uniform" or name not in ALIKE_ONLY)
+    return tuple(name for name in SAMPLERS if space == "uniform" or name not in EQUAL_STAGES_ONLY)
 
 
-def of_stages(name: str) -> MakeSampler:
+def staged_sampler(name: str) -> MakeSampler:
     """A backend of SAMPLERS as it searches staged plans: those with equal stages first, unless it
     draws without learning."""
     from .two_phase import TwoPhase
@@ -244,5 +244,5 @@ def search(
     uniform = UniformPlans.of_default_space(whole, options)
     if uniform.whole_stages.interrupted:
         return replace(uniform.whole_stages, backend=name, frontier=None)
-    result = sample(subject, of_stages(name), options, backend=name, seed=seed)
+    result = sample(subject, staged_sampler(name), options, backend=name, seed=seed)
     return replace(result, compared=uniform.compared_steps(result.costs))

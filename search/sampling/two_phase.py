@@ -1,4 +1,4 @@
-"""Two phases: the best plans whose stages are alike, then changes stage by stage.
+"""Two phases of a staged search: the best plans with equal stages, then changes stage by stage.
 
 A staged problem has too many variables to begin with all of them. A share of the budget goes to
 its plans whose stages are alike; from the best of those the same backend goes on stage by stage.
@@ -30,7 +30,7 @@ from ..space.staged_problem import (
 )
 from .samplers import MakeSampler, Repeats, Sampler
 
-OF_STAGES = (TP, ZERO, RECOMPUTE)
+STAGE_VARIABLES = (TP, ZERO, RECOMPUTE)
 """Variables of a stage that all stages share; cuts are even."""
 
 
@@ -47,7 +47,7 @@ class EqualStagesProblem:
     @cached_property
     def variables(self) -> tuple[Variable, ...]:
         whole = [Variable(v.name, v.values, role=v.role) for v in self.staged.variables]
-        return (*whole[:FIRST_STAGE], *(whole[place_of(0, field)] for field in OF_STAGES))
+        return (*whole[:FIRST_STAGE], *(whole[place_of(0, field)] for field in STAGE_VARIABLES))
 
     @cached_property
     def candidates(self) -> int:
@@ -64,7 +64,7 @@ class EqualStagesProblem:
         variable = prefix.shape[1]
         if variable < FIRST_STAGE:
             return self.staged.legal(prefix)
-        if variable == FIRST_STAGE + OF_STAGES.index(RECOMPUTE):
+        if variable == FIRST_STAGE + STAGE_VARIABLES.index(RECOMPUTE):
             longest = self.staged.even_ends[0, prefix[:, PP]]
             shares: Mask = self.staged.shares[longest]
             return shares
@@ -76,7 +76,7 @@ class EqualStagesProblem:
         """The same plans as points of the staged problem."""
         wanted = np.full((len(points), len(self.staged.variables)), WINDOW)
         wanted[:, :FIRST_STAGE] = points[:, :FIRST_STAGE]
-        for i, field in enumerate(OF_STAGES, FIRST_STAGE):
+        for i, field in enumerate(STAGE_VARIABLES, FIRST_STAGE):
             wanted[:, FIRST_STAGE + field :: PER_STAGE] = points[:, [i]]
         return nearest_points(self.staged, encode(self.staged, wanted))
 
@@ -89,7 +89,7 @@ class EqualStagesProblem:
         variable, index = random_step(self, points, random)
         wanted = points.copy()
         wanted[np.arange(len(points)), variable] = index
-        tp = FIRST_STAGE + OF_STAGES.index(TP)
+        tp = FIRST_STAGE + STAGE_VARIABLES.index(TP)
         wanted[:, MICRO_BATCHES] = self.staged.rescaled_micro_batches(
             self.lift(points), wanted, wanted[:, tp]
         )
@@ -97,46 +97,46 @@ class EqualStagesProblem:
 
 
 class TwoPhase:
-    """A backend that begins with plans whose stages are alike."""
+    """A sampler that starts with plans of equal stages."""
 
-    SHARE = 0.25
+    FIRST_SHARE = 0.25
     """Of the budget, at most, for those plans."""
     PATIENCE = 20
-    """Tables of known points after which it goes on earlier."""
-    KEPT = 8
-    """Plans with which it goes on, each the best one with its pp and tp."""
+    """Tables of known points after which the second phase starts earlier."""
+    SEEDS = 8
+    """Plans that the second phase starts from, each the best one with its pp and tp."""
 
     def __init__(self, make: MakeSampler, problem: StagedProblem, random: Random) -> None:
         self.make, self.problem, self.random = make, problem, random
-        self.alike, self.repeats = EqualStagesProblem(problem), Repeats()
-        self.first = make(self.alike, random)
-        self.second: Sampler | None = None
-        self.began = 0.0
-        self.asked = self.best = np.zeros((0, len(self.alike.variables)), np.intp)
+        self.equal_stages, self.repeats = EqualStagesProblem(problem), Repeats()
+        self.first_phase = make(self.equal_stages, random)
+        self.second_phase: Sampler | None = None
+        self.spent_before = 0.0
+        self.points = self.best = np.zeros((0, len(self.equal_stages.variables)), np.intp)
         self.scores: Value = np.zeros(0)
 
     def ask(self, spent: float) -> Points:
-        enough = spent >= self.SHARE or self.repeats.tables >= self.PATIENCE
-        if self.second is None and enough:
-            self.second, self.began = self._second(), spent
-        if self.second is not None:
-            return self.second.ask((spent - self.began) / (1 - self.began))
-        self.asked = self.first.ask(spent / self.SHARE)
-        return self.alike.lift(self.asked)
-
-    def _second(self) -> Sampler:
-        return self.make(self.problem, self.random, self.alike.lift(self.best))
+        enough = spent >= self.FIRST_SHARE or self.repeats.tables >= self.PATIENCE
+        if self.second_phase is None and enough:
+            best = self.equal_stages.lift(self.best)
+            self.second_phase = self.make(self.problem, self.random, best)
+            self.spent_before = spent
+        if self.second_phase is not None:
+            return self.second_phase.ask((spent - self.spent_before) / (1 - self.spent_before))
+        self.points = self.first_phase.ask(spent / self.FIRST_SHARE)
+        return self.equal_stages.lift(self.points)
 
     def tell(self, points: Points, scores: Value) -> None:
-        if self.second is not None:
-            self.second.tell(points, scores)
+        if self.second_phase is not None:
+            self.second_phase.tell(points, scores)
             return
-        self.first.tell(self.asked, scores)
+        self.first_phase.tell(self.points, scores)
         self.repeats.add(points)
-        seen, rows = np.unique(np.concatenate([self.best, self.asked]), axis=0, return_index=True)
-        known = np.concatenate([self.scores, scores])[rows]
-        order = np.argsort(known, kind="stable")
-        kinds = seen[order][:, [PP, FIRST_STAGE + OF_STAGES.index(TP)]]
+        candidates = np.concatenate([self.best, self.points])
+        candidates, rows = np.unique(candidates, axis=0, return_index=True)
+        candidate_scores = np.concatenate([self.scores, scores])[rows]
+        order = np.argsort(candidate_scores, kind="stable")
+        kinds = candidates[order][:, [PP, FIRST_STAGE + STAGE_VARIABLES.index(TP)]]
         _, best = np.unique(kinds, axis=0, return_index=True)
-        order = order[np.sort(best)][: self.KEPT]
-        self.best, self.scores = seen[order], known[order]
+        order = order[np.sort(best)][: self.SEEDS]
+        self.best, self.scores = candidates[order], candidate_scores[order]

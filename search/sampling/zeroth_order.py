@@ -23,7 +23,7 @@ from ..space.problem import (
     nearest_points,
     place_roles,
 )
-from .samplers import Repeats, Start
+from .samplers import Repeats, StartPoints
 
 TABLE = 64
 """Points in a table of a search without a population: costing it takes as long as a few rows."""
@@ -42,20 +42,20 @@ class RandomSearch:
         """Learns nothing."""
 
 
-class Tired:
-    """Those of several walkers that found nothing better for a while, and should start again."""
+class Stagnation:
+    """Walkers that have not improved for a while, and should restart."""
 
     def __init__(self, walkers: int, patience: int) -> None:
-        self.best, self.since = np.full(walkers, np.inf), np.zeros(walkers, int)
+        self.best, self.calls_since_best = np.full(walkers, np.inf), np.zeros(walkers, int)
         self.patience = patience
 
-    def rows(self, scores: Value) -> Index:
+    def stagnant_rows(self, scores: Value) -> Index:
         """Walkers whose scores have not improved for `patience` calls; they count from 0 again."""
-        self.since = np.where(scores < self.best, 0, self.since + 1)
+        self.calls_since_best = np.where(scores < self.best, 0, self.calls_since_best + 1)
         self.best = np.minimum(scores, self.best)
-        tired = np.flatnonzero(self.since >= self.patience)
-        self.best[tired], self.since[tired] = np.inf, 0
-        return tired
+        stagnant = np.flatnonzero(self.calls_since_best >= self.patience)
+        self.best[stagnant], self.calls_since_best[stagnant] = np.inf, 0
+        return stagnant
 
 
 class Annealing:
@@ -70,41 +70,42 @@ class Annealing:
     CHAINS = 8
     HOT, COLD = 0.05, 0.005
     """Temperatures: relative worsening that is accepted with probability 1/e."""
-    COOLER = 0.2
+    KNOWN_START_FACTOR = 0.2
     """Their factor where there are points to begin with."""
-    PATIENCE, SOONER = 150, 40
+    PATIENCE, KNOWN_START_PATIENCE = 150, 40
     """Moves without anything better after which a chain starts again; the second where there are
     points to begin with."""
 
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
-        self.start = Start(problem, random, first)
-        self.at: Points | None = None
+        self.start = StartPoints(problem, random, first)
+        self.points: Points | None = None
         self.scores: Value = np.zeros(0)
-        self.warmth = self.HOT * (1.0 if first is None else self.COOLER)
-        self.temperature = self.warmth
-        self.tired = Tired(self.CHAINS, self.PATIENCE if first is None else self.SOONER)
+        self.start_temperature = self.HOT * (1.0 if first is None else self.KNOWN_START_FACTOR)
+        self.temperature = self.start_temperature
+        patience = self.PATIENCE if first is None else self.KNOWN_START_PATIENCE
+        self.stagnation = Stagnation(self.CHAINS, patience)
 
     def ask(self, spent: float) -> Points:
-        self.temperature = self.warmth * (self.COLD / self.HOT) ** spent
-        if self.at is None:
+        self.temperature = self.start_temperature * (self.COLD / self.HOT) ** spent
+        if self.points is None:
             return self.start.table(TABLE)
-        points = self.problem.neighbours(self.at, self.random)
+        points = self.problem.neighbours(self.points, self.random)
         again = np.flatnonzero(np.isinf(self.scores))
-        points[again] = self.start.again(again.size)
+        points[again] = self.start.restart(again.size)
         return points
 
     def tell(self, points: Points, scores: Value) -> None:
         self.start.add(points, scores)
-        if self.at is None:
+        if self.points is None:
             best = np.resize(np.argsort(scores, kind="stable"), self.CHAINS)
-            self.at, self.scores = points[best], scores[best]
+            self.points, self.scores = points[best], scores[best]
             return
         worse = np.maximum(scores - self.scores, 0.0)
         moved = self.random.random(len(points)) < np.exp(-worse / self.temperature)
-        self.at = np.where(moved[:, None], points, self.at)
+        self.points = np.where(moved[:, None], points, self.points)
         self.scores = np.where(moved, scores, self.scores)
-        self.scores[self.tired.rows(self.scores)] = np.inf
+        self.scores[self.stagnation.stagnant_rows(self.scores)] = np.inf
 
 
 class Spsa:
@@ -118,92 +119,95 @@ class Spsa:
     """
 
     WALKERS = 4
-    HALF = 0.5
-    SHARE = 0.3
+    HALF_STEP = 0.5
+    PERTURBED_SHARE = 0.3
     """Chance that a place is perturbed."""
-    PLACES = 10.0
+    MOST_PERTURBED = 10.0
     """Places perturbed at most, in the mean."""
-    TOGETHER = 0.5
+    ROLE_SHARE = 0.5
     """Share of the steps in which all places of a role are perturbed alike."""
     GAIN = 32.0
     """Lattice units of the first step for a relative difference of one."""
     DELAY = 10.0
     """A: steps before the gain falls."""
-    LARGEST = 1.0
+    LARGEST_STEP = 1.0
     """Lattice units of the largest step; also what ends the pull of points that do not fit."""
-    BEYOND = 0.75
+    MARGIN = 0.75
     """Lattice units that x may leave the range by: a settled place is then not perturbed."""
     PATIENCE = 20
     """Steps without anything better after which a walker starts again."""
-    RETURN = 0.8
+    RETURN_CHANCE = 0.8
     """Chance that it does so at the best point of all; else at a random one."""
 
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
-        self.start = Start(problem, random, first)
+        self.start = StartPoints(problem, random, first)
         self.top, roles = highest_coordinates(problem), place_roles(problem)
         self.leaders = np.argmax(roles[:, None] == roles, axis=1)
-        self.at: Value | None = None
+        self.centres: Value | None = None
         self.signs: Value = np.zeros((0, 0))
         self.age = np.zeros(self.WALKERS)
-        self.tired = Tired(self.WALKERS, self.PATIENCE)
+        self.stagnation = Stagnation(self.WALKERS, self.PATIENCE)
 
     def ask(self, spent: float) -> Points:
-        if self.at is None:
+        if self.centres is None:
             return self.start.table(TABLE)
-        self.signs = self.random.choice([-1.0, 1.0], self.at.shape)
-        share = min(self.SHARE, self.PLACES / self.at.shape[1])
-        self.signs *= self.random.random(self.at.shape) < share
-        if self.start.first is not None:
-            rows = np.flatnonzero(self.random.random(self.WALKERS) < self.TOGETHER)
+        self.signs = self.random.choice([-1.0, 1.0], self.centres.shape)
+        share = min(self.PERTURBED_SHARE, self.MOST_PERTURBED / self.centres.shape[1])
+        self.signs *= self.random.random(self.centres.shape) < share
+        if self.start.initial is not None:
+            rows = np.flatnonzero(self.random.random(self.WALKERS) < self.ROLE_SHARE)
             self.signs[rows] = self.signs[rows][:, self.leaders]
-        sides = [self.at + self.HALF * self.signs, self.at - self.HALF * self.signs]
+        step = self.HALF_STEP * self.signs
+        sides = [self.centres + step, self.centres - step]
         return nearest_points(self.problem, np.concatenate(sides))
 
     def tell(self, points: Points, scores: Value) -> None:
         self.start.add(points, scores)
         order = np.argsort(scores, kind="stable")
-        if self.at is None:
-            self.at = encode(self.problem, points[np.resize(order, self.WALKERS)])
+        if self.centres is None:
+            self.centres = encode(self.problem, points[np.resize(order, self.WALKERS)])
             return
         up, down = np.split(scores, 2)
         gain = self.GAIN * (self.DELAY / (self.DELAY + self.age)) ** 0.602
-        step = np.clip(gain * (up - down), -self.LARGEST, self.LARGEST)
-        moved = self.at - step[:, None] * self.signs
-        self.at = np.clip(moved, -self.BEYOND, self.top + self.BEYOND)
+        step = np.clip(gain * (up - down), -self.LARGEST_STEP, self.LARGEST_STEP)
+        moved = self.centres - step[:, None] * self.signs
+        self.centres = np.clip(moved, -self.MARGIN, self.top + self.MARGIN)
         self.age += 1
-        self._start(self.tired.rows(np.minimum(up, down)))
+        self._start(self.stagnation.stagnant_rows(np.minimum(up, down)))
 
     def _start(self, walkers: Index) -> None:
         """Put walkers at the best point of all or at a random one."""
-        assert self.at is not None
-        self.at[walkers] = encode(self.problem, self.start.again(walkers.size, self.RETURN))
+        assert self.centres is not None
+        self.centres[walkers] = encode(
+            self.problem, self.start.restart(walkers.size, self.RETURN_CHANCE)
+        )
         self.age[walkers] = 0
 
 
 class CmaEs:
-    """CMA-ES with margin: a Gaussian that learns its shape and never gets stuck on a plateau.
+    """CMA-ES with margin: a Gaussian that learns its shape and cannot stall on a plateau.
 
     The package `cmaes` keeps a lower bound on the chance that each integer changes. Starts again
     at a random point with twice the population when it has converged.
     Source: Hamano et al., CMA-ES with margin, GECCO 2022; Auger and Hansen, restarts, CEC 2005.
     """
 
-    POPULATION, LARGEST = 16, 128
+    POPULATION, LARGEST_POPULATION = 16, 128
     """Points of a generation: at first, and at most."""
     WIDTH = 0.2
     """First standard deviation, as a share of each variable's range."""
-    WIDE = 64
+    FULL_WIDTH_POPULATION = 64
     """Points of a generation from which it has that width where there are points to begin with;
     smaller ones are that much narrower."""
-    ALIKE = 0.5
+    ROLE_CORRELATION = 0.5
     """First correlation of variables of one role."""
     PATIENCE = 3
     """Generations of points that are all known after which it starts again."""
 
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
-        self.start = Start(problem, random, first)
+        self.start = StartPoints(problem, random, first)
         self.population = self.POPULATION
         self.repeats = Repeats()
         self.vectors: list[Value] = []
@@ -212,19 +216,21 @@ class CmaEs:
     def _start(self) -> None:
         from cmaes import CMAwM
 
-        point = self.start.again(1)
-        narrow = 1.0 if self.start.first is None else min(self.population / self.WIDE, 1.0)
-        width = narrow * self.WIDTH
+        point = self.start.restart(1)
+        width = self.WIDTH
+        if self.start.initial is not None:
+            width *= min(self.population / self.FULL_WIDTH_POPULATION, 1.0)
         top = np.maximum(highest_coordinates(self.problem), 1.0)
         roles = place_roles(self.problem)
-        together = np.where(np.eye(top.size), 1.0, self.ALIKE * (roles[:, None] == roles))
+        alike = self.ROLE_CORRELATION * (roles[:, None] == roles)
+        correlation = np.where(np.eye(top.size), 1.0, alike)
         self.repeats.tables = 0
         self.optimizer: Any = CMAwM(
             mean=encode(self.problem, point)[0],
             sigma=1.0,
             bounds=np.stack([np.zeros_like(top), top], axis=1),
             steps=np.ones_like(top),
-            cov=together * np.outer(width * top, width * top),
+            cov=correlation * np.outer(width * top, width * top),
             population_size=self.population,
             seed=int(self.random.integers(2**31)),
         )
@@ -238,5 +244,5 @@ class CmaEs:
         self.start.add(points, scores)
         self.optimizer.tell(list(zip(self.vectors, scores.tolist(), strict=True)))
         if self.repeats.add(points) >= self.PATIENCE or self.optimizer.should_stop():
-            self.population = min(2 * self.population, self.LARGEST)
+            self.population = min(2 * self.population, self.LARGEST_POPULATION)
             self._start()

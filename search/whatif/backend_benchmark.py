@@ -16,7 +16,7 @@ from plan3d.simulator.task import Task
 from ..rank_plans import Ranking, check_backend, check_space, rank_plans
 from ..result.options import Progress
 from ..result.search_result import SearchResult, Trace
-from ..sampling.samplers import BUDGET, SAMPLERS, of_space
+from ..sampling.samplers import BUDGET, SAMPLERS, samplers_of_space
 from ..space.constraints import Choices
 from ..space.staged_problem import StagedProblem
 
@@ -140,7 +140,7 @@ def compare_backends(task: Task, request: BackendsRequest) -> BackendBenchmark:
     """
     space, choose, headroom = request.space, request.choose, request.headroom
     budget, seeds = request.budget, request.seeds
-    names = of_space(space) if request.backends is None else request.backends
+    names = samplers_of_space(space) if request.backends is None else request.backends
     _check(names, space, budget, seeds)
     optimum = _certified(task, space, choose, headroom)
     race = BackendBenchmark(

@@ -32,7 +32,7 @@ from plan3d.search.sampling.pretrained_policy import (
     Proposals,
     Weights,
     logs_of,
-    shipped,
+    shipped_weights,
 )
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.sampling.zeroth_order import Annealing
@@ -348,7 +348,7 @@ class Sampled(PretrainedPolicy):
 
 def table(kept: Path | None) -> None:
     """Print the regret on tasks that were not trained on."""
-    shipped()
+    shipped_weights()
     entrants = {name: SAMPLERS[name] for name in ("random", "annealing")}
     entrants["annealing from 8 plans"] = annealing_from_8
     entrants["reinforcement-learning"] = SAMPLERS["reinforcement-learning"]
@@ -390,6 +390,6 @@ def row(name: str, found: np.ndarray) -> str:
 if __name__ == "__main__":
     file = Path(sys.argv[2]) if len(sys.argv) > 2 else None
     if sys.argv[1] == "train":
-        train(Path(pretrained_policy.__file__).with_name(pretrained_policy.FILE), file)
+        train(Path(pretrained_policy.__file__).with_name(pretrained_policy.WEIGHTS_FILE), file)
     else:
         table(file)

@@ -22,7 +22,7 @@ from plan3d.search.rank_plans import Ranking, memory_limit, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.sampling import samplers
-from plan3d.search.sampling.samplers import SAMPLERS, MakeSampler, of_stages
+from plan3d.search.sampling.samplers import SAMPLERS, MakeSampler, staged_sampler
 from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.problem import Problem
 from plan3d.search.space.space import Space
@@ -130,7 +130,7 @@ def staged(task: Task) -> tuple[float, Entrants]:
     )
     assert proof.complete
     assert proof.best
-    entrants: Entrants = {name: (problem, of_stages(name)) for name in SAMPLERS}
+    entrants: Entrants = {name: (problem, staged_sampler(name)) for name in SAMPLERS}
     entrants[ALIKE] = EqualStagesProblem(problem), SAMPLERS["random"]
     return float(proof.best.step_seconds), entrants
 

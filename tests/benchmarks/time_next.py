@@ -54,7 +54,7 @@ SEEDS, MOST = 5, 60
 """Runs of what draws at random, and plans timed at most."""
 START, SHORT = 4, 300
 """Plans to begin with, and those that a posterior chooses among."""
-STALE = 300
+STALE_TABLES = 300
 """Tables without a new plan after which a sampler has nothing more to say."""
 DRAWN = ("annealing", "spsa", "cma-es", "random")
 TASKS = (
@@ -133,7 +133,7 @@ def drawn(name: str, problem, first: np.ndarray, score: Score, good: float, seed
     random = np.random.default_rng(seed)
     start = () if name == "random" else (first,)
     sampler = SAMPLERS[name](problem, random, *start)
-    while not timed.over and stale < STALE:
+    while not timed.over and stale < STALE_TABLES:
         before = len(timed.known)
         points = sampler.ask(min(before / MOST, 1.0))
         scores = score(points)

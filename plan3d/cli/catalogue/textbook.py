@@ -120,16 +120,16 @@ def _partition_block(task: Task, ranks: int, screen: Screen | None) -> None:
             "seconds": best.cost,
             "bound_seconds": best.bound,
             "megatron_seconds": block.megatron,
-            "whole_seconds": block.whole,
+            "whole_seconds": block.one_rank,
             "bytes": best.bytes,
             "complete": best.complete,
-            "handed_on": block.handed_on,
+            "handed_on": block.residual_layout,
         }
         print_json({"model": task.model.name, "ranks": ranks, **record, **_choice_record(best)})
         return
     as_megatron = best.cost >= block.megatron * (1 - 1e-9)
     verdict = "as Megatron-LM has it" if as_megatron else "cheaper"
-    cost, megatron, one_gpu = map(format_seconds, (best.cost, block.megatron, block.whole))
+    cost, megatron, one_gpu = map(format_seconds, (best.cost, block.megatron, block.one_rank))
     screen.lines(
         [
             f"One layer of {task.model.name} over {ranks} "
@@ -143,8 +143,9 @@ def _partition_block(task: Task, ranks: int, screen: Screen | None) -> None:
     proof = "proven to be the cheapest" if best.complete else f"gap {100 * best.gap:.1f} %"
     screen.lines(
         [
-            f"Hidden states are handed on by {block.handed_on}; {format_bytes(best.bytes)} of "
-            f"weights and their states a rank; {proof} (integer program)."
+            f"Hidden states are handed on by {block.residual_layout}; "
+            f"{format_bytes(best.bytes)} of weights and their states a rank; {proof} "
+            "(integer program)."
         ]
     )
 

@@ -12,7 +12,7 @@ from not_empty import not_empty
 
 from plan3d.search.layer_ilp import integer_programming, layer_bounds
 from plan3d.search.layer_ilp.cp_sat import solve
-from plan3d.search.layer_ilp.layer_bounds import fastest
+from plan3d.search.layer_ilp.layer_bounds import fastest_stages
 from plan3d.search.layer_ilp.layer_program import LayerProgram, counts_of, proposals
 from plan3d.search.layer_ilp.layer_step import StepProgram
 from plan3d.search.rank_plans import Ranking, rank_plans
@@ -227,7 +227,7 @@ def test_a_hint_is_a_whole_solution_or_none():
 @settings(deadline=None, max_examples=30)
 def test_fastest_stages_are_brute_force(strategies, room):
     seconds, size = (np.array(column, float) for column in zip(*strategies, strict=True))
-    found = fastest(seconds, size, 4, room, Deadline())
+    found = fastest_stages(seconds, size, 4, room, Deadline())
     for n in range(5):
         every = [np.sum([(0, 0), *chosen], axis=0) for chosen in product(strategies, repeat=n)]
         fits = [t for t, held in every if held <= room]
@@ -236,9 +236,9 @@ def test_fastest_stages_are_brute_force(strategies, room):
 
 def test_many_sums_are_merged_into_a_bound(monkeypatch):
     seconds, size = np.random.default_rng(1).random((2, 400))
-    exact = fastest(seconds, size, 20, 4.0, Deadline())
-    monkeypatch.setattr(layer_bounds, "LONGEST", 4)
-    found = fastest(seconds, size, 20, 4.0, Deadline())
+    exact = fastest_stages(seconds, size, 20, 4.0, Deadline())
+    monkeypatch.setattr(layer_bounds, "MOST_SUMS", 4)
+    found = fastest_stages(seconds, size, 20, 4.0, Deadline())
     assert (found <= exact).all()
     assert (found < exact).any()
     assert (np.diff(found) > 0).all()

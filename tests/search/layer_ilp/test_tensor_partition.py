@@ -10,17 +10,17 @@ from plan3d.search.layer_ilp.operator_graph import (
     OperatorLayout,
     Partition,
     add_operator,
+    add_output,
+    cluster_prices,
     cost,
     empty_graph,
-    held,
-    keeps_layout,
+    layout_preserving,
     matmul,
     naive_units,
-    on_cluster,
+    rank_bytes,
     ring_units,
-    wanted,
 )
-from plan3d.search.layer_ilp.operator_graph import given as tensor
+from plan3d.search.layer_ilp.operator_graph import add_input as tensor
 from plan3d.search.layer_ilp.tensor_partition import partition
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.units import GIB
@@ -38,7 +38,7 @@ def chain(*widths, seconds=1.0):
     for i, width in enumerate(widths, start=1):
         add_operator(graph, f"W{i}", [before], width, matmul(RANKS, seconds, weight=RANKS))
         before = f"W{i}"
-    wanted(graph, "y", [before])
+    add_output(graph, "y", [before])
     return graph
 
 
@@ -51,7 +51,7 @@ def every_choice(graph):
 
 def brute_force(graph, prices, training=False, limit=float("inf")):
     """The least cost of any choice that fits; None where none does."""
-    fits = (choice for choice in every_choice(graph) if held(graph, choice) <= limit)
+    fits = (choice for choice in every_choice(graph) if rank_bytes(graph, choice) <= limit)
     return min((cost(graph, prices, choice, training) for choice in fits), default=None)
 
 
@@ -67,10 +67,10 @@ def graphs(draw):
         layouts = draw(st.lists(st.sampled_from(SPLITS), min_size=1, max_size=3, unique=True))
         weighted = matmul(4, seconds, 4 * draw(st.integers(0, 2)))
         split = draw(st.booleans())
-        partitions = weighted if split else keeps_layout(4, layouts, seconds)
+        partitions = weighted if split else layout_preserving(4, layouts, seconds)
         add_operator(graph, f"op{i}", inputs, size, partitions)
         names.append(f"op{i}")
-    wanted(graph, "y", names[-2:], draw(st.sampled_from(SPLITS)))
+    add_output(graph, "y", names[-2:], draw(st.sampled_from(SPLITS)))
     return graph
 
 
@@ -148,9 +148,8 @@ def layer(cluster, tokens=4096, hidden=8192, norms=(OperatorLayout.WHOLE, Operat
 
     def pointwise(name, before, width, layouts):
         seconds = 3 * tokens * width * element / stream
-        add_operator(
-            graph, name, before, tokens * width * element, keeps_layout(RANKS, layouts, seconds)
-        )
+        every = layout_preserving(RANKS, layouts, seconds)
+        add_operator(graph, name, before, tokens * width * element, every)
 
     heads = (OperatorLayout.WHOLE, OperatorLayout.FEATURES)
     tensor(graph, "x", size, norms[-1])
@@ -164,7 +163,7 @@ def layer(cluster, tokens=4096, hidden=8192, norms=(OperatorLayout.WHOLE, Operat
     pointwise("activation", ["up"], 4 * hidden, (*heads, OperatorLayout.TOKENS))
     product("down", "activation", 4 * hidden, hidden)
     pointwise("add2", ["add", "down"], hidden, norms)
-    wanted(graph, "out", ["add2"], norms[-1])
+    add_output(graph, "out", ["add2"], norms[-1])
     return graph, size
 
 
@@ -174,7 +173,7 @@ def cluster():
 
 def test_a_transformer_layer_is_split_as_megatron_splits_it():
     graph, size = layer(cluster(), norms=(OperatorLayout.WHOLE,))
-    prices = on_cluster(cluster(), RANKS)
+    prices = cluster_prices(cluster(), RANKS)
     found = partition(graph, prices, training=True)
     assert [found.choice[name] for name in GEMMS] == ["rows", "columns", "rows", "columns"]
     assert found.choice["attention"] == found.choice["activation"] == "features"
@@ -187,7 +186,7 @@ def test_a_transformer_layer_is_split_as_megatron_splits_it():
 
 def test_with_norms_split_by_token_it_is_sequence_parallelism():
     graph, _ = layer(cluster())
-    found = partition(graph, on_cluster(cluster(), RANKS), training=True, limit=12 * GIB)
+    found = partition(graph, cluster_prices(cluster(), RANKS), training=True, limit=12 * GIB)
     assert [found.choice[name] for name in GEMMS] == ["rows", "columns", "rows", "columns"]
     assert {found.choice[name] for name in ("norm", "norm2", "add", "add2")} == {"tokens"}
     # Korthikanti et al. 2022, figure 6: a gather and a scatter for each all-reduce.
@@ -198,7 +197,7 @@ def test_with_norms_split_by_token_it_is_sequence_parallelism():
 def test_a_time_limit_too_short_is_said():
     graph, _ = layer(cluster())
     with pytest.raises(NoFeasiblePlanError, match="within the time limit"):
-        partition(graph, on_cluster(cluster(), RANKS), time_limit=1e-9)
+        partition(graph, cluster_prices(cluster(), RANKS), time_limit=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_a_time_limit_too_short_is_said():
         (lambda g: add_operator(g, "x", [], 1, matmul(2)), "in the graph already"),
         (lambda g: add_operator(g, "b", ["a"], 1, matmul(2)), "reads 'a', which is not"),
         (lambda g: add_operator(g, "b", ["x"], 1, []), "at least one partition"),
-        (lambda g: wanted(g, "y", ["x"], OperatorLayout.PARTIAL), "cannot read a partial sum"),
+        (lambda g: add_output(g, "y", ["x"], OperatorLayout.PARTIAL), "cannot read a partial sum"),
         (lambda g: add_operator(g, "b", ["x"], -1, matmul(2)), "must not be negative"),
         (lambda g: add_operator(g, "b", ["x"], 1, matmul(2, -1)), "must not be negative"),
     ],

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plan3d.search.result.objective import BARRIER
-from plan3d.search.sampling.gymnasium_environment import ILLEGAL, environment
+from plan3d.search.sampling.gymnasium_environment import ILLEGAL_COST, environment
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.space.uniform_problem import UniformProblem
@@ -78,7 +78,7 @@ def test_an_episode_pays_minus_the_logarithm_of_the_step(env):
         if costs.memory_bytes <= LIMIT:
             assert reward == pytest.approx(-np.log(costs.step_seconds), rel=1e-9)
         else:
-            assert -ILLEGAL < reward <= -BARRIER
+            assert -ILLEGAL_COST < reward <= -BARRIER
 
 
 def test_an_illegal_action_ends_the_episode_below_every_plan(env):
@@ -87,7 +87,7 @@ def test_an_illegal_action_ends_the_episode_below_every_plan(env):
         env.step(int(np.flatnonzero(env.action_masks())[0]))
     action = int(np.flatnonzero(~env.action_masks())[0])
     _, reward, over, _, info = env.step(action)
-    assert (reward, over, info) == (-ILLEGAL, True, {"illegal": True})
+    assert (reward, over, info) == (-ILLEGAL_COST, True, {"illegal": True})
 
 
 def test_nothing_legal_is_refused():

@@ -8,13 +8,13 @@ import pytest
 
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.pretrained_policy import (
-    FILE,
     ROLES,
+    WEIGHTS_FILE,
     Proposals,
     Weights,
     features,
     logs_of,
-    shipped,
+    shipped_weights,
 )
 from plan3d.search.space.space import Space
 from plan3d.search.space.uniform_problem import UniformProblem
@@ -72,8 +72,8 @@ def test_a_field_that_is_given_counts_like_one_that_was_chosen():
     names = [variable.name for variable in free.variables]
     assert names[:3] == ["tp", "cp", "pp"]
     four = free.variables[0].values.index(4)
-    seen = Proposals(free, shipped())(2, np.array([[four, 0]]))
-    assert Proposals(given, shipped())(1, np.array([[0]])) == pytest.approx(seen)
+    seen = Proposals(free, shipped_weights())(2, np.array([[four, 0]]))
+    assert Proposals(given, shipped_weights())(1, np.array([[0]])) == pytest.approx(seen)
 
 
 def test_fields_come_in_the_order_of_a_search():
@@ -116,4 +116,4 @@ def test_what_it_was_not_trained_on_is_refused():
 
 
 def test_the_weights_are_small():
-    assert len(files("plan3d.search.sampling").joinpath(FILE).read_bytes()) < 100_000
+    assert len(files("plan3d.search.sampling").joinpath(WEIGHTS_FILE).read_bytes()) < 100_000

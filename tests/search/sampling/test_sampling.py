@@ -16,13 +16,13 @@ from plan3d.search.sampling.reinforcement_learning import ChoicePolicy, PolicyGr
 from plan3d.search.sampling.samplers import (
     BUDGET,
     SAMPLERS,
-    STALE,
+    STALE_TABLES,
     AskTell,
     KnownScores,
     Repeats,
-    of_space,
+    samplers_of_space,
 )
-from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Tired
+from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Stagnation
 from plan3d.search.space.problem import draw, encode, nearest_points
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged_problem import StagedProblem
@@ -178,7 +178,7 @@ def test_points_that_never_fit_are_survived(name):
     assert result.smallest is not None
 
 
-@pytest.mark.parametrize("name", of_space("staged"))
+@pytest.mark.parametrize("name", samplers_of_space("staged"))
 def test_stages_that_differ_are_searched_too(name):
     problem = StagedProblem.of(task("llama-7b", 16, 64), {"pp": [1, 2, 4]})
     result = run(problem, name, budget=150)
@@ -230,7 +230,7 @@ def driven(tables, budget=100, time_limit=None):
         progress=counted.append,
     )
     seen = SearchRecord(problem.task, options)
-    AskTell(problem, seen).go(script)
+    AskTell(problem, seen).run(script)
     return script, counted, seen
 
 
@@ -243,7 +243,7 @@ def test_repeats_are_answered_and_not_counted():
     distinct = len(np.unique(table, axis=0))
     script, counted, _ = driven([np.concatenate([table, table]), table])
     assert counted == [distinct] * len(counted)
-    assert len(script.told) == 1 + STALE
+    assert len(script.told) == 1 + STALE_TABLES
     first, second = script.told[0][1], script.told[1][1]
     assert first[:6].tolist() == first[6:].tolist() == second.tolist()
 
@@ -322,7 +322,7 @@ def test_the_gradient_of_the_policy_is_that_of_its_log_chance():
 
     def sample(seed):
         taken, decisions = policy.sample(1, np.random.default_rng(seed))
-        chances = [d.chances[0, d.taken[0]] for d in decisions]
+        chances = [d.chances[0, d.chosen[0]] for d in decisions]
         return taken, decisions, np.log(chances).sum()
 
     taken, decisions, before = sample(5)
@@ -363,7 +363,7 @@ def test_rewards_keep_the_order_of_scores():
     assert (np.diff(rewards) < 0).all()
     assert rewards[:2].tolist() == [-0.5, -2.0]
     advantage = agent.advantage(rewards)
-    assert (advantage >= agent.LOWEST).all()
+    assert (advantage >= agent.LEAST_ADVANTAGE).all()
     assert advantage[0] > 0
     assert agent.advantage(np.ones(8)).tolist() == [0.0] * 8
 
@@ -374,9 +374,9 @@ def test_repeats_count_tables_without_news():
 
 
 def test_walkers_tire_when_nothing_gets_better():
-    tired = Tired(2, 3)
+    stagnation = Stagnation(2, 3)
     scores = [(5, 5), (4, 5), (3, 5), (2, 5), (1, 5)]
-    rows = [tired.rows(np.array(pair, float)).tolist() for pair in scores]
+    rows = [stagnation.stagnant_rows(np.array(pair, float)).tolist() for pair in scores]
     assert rows == [[], [], [], [1], []]
 
 
@@ -385,13 +385,13 @@ def test_annealing_only_accepts_what_is_little_worse():
     chains = Annealing(problem, np.random.default_rng(0))
     start = chains.ask(0.0)
     chains.tell(start, np.arange(len(start), dtype=float))
-    held = chains.at.copy()
+    held = chains.points.copy()
     asked = chains.ask(0.0)
     chains.tell(asked, chains.scores + 10)
-    assert (chains.at == held).all()
+    assert (chains.points == held).all()
     asked = chains.ask(0.0)
     chains.tell(asked, chains.scores - 1)
-    assert (chains.at == asked).all()
+    assert (chains.points == asked).all()
 
 
 def test_the_gaussian_starts_again_wider_when_all_is_known():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.sampling.samplers import of_space, of_stages
+from plan3d.search.sampling.samplers import samplers_of_space, staged_sampler
 from plan3d.search.sampling.two_phase import EqualStagesProblem, TwoPhase
 from plan3d.search.sampling.zeroth_order import RandomSearch
 from plan3d.search.space.problem import draw
@@ -17,7 +17,7 @@ from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
-LEARNING = [name for name in of_space("staged") if name != "random"]
+LEARNING = [name for name in samplers_of_space("staged") if name != "random"]
 
 
 @cache
@@ -74,25 +74,25 @@ def test_the_second_search_begins_with_the_best_of_each_pp_and_tp():
     for point, value in zip(told.tolist(), values.tolist(), strict=True):
         kind = point[0], point[2]
         best[kind] = min(best.get(kind, (np.inf, None)), (value, point))
-    kept = [point for _, point in sorted(best.values())][: TwoPhase.KEPT]
-    assert second.first.tolist() == search.alike.lift(np.array(kept)).tolist()
+    kept = [point for _, point in sorted(best.values())][: TwoPhase.SEEDS]
+    assert second.first.tolist() == search.equal_stages.lift(np.array(kept)).tolist()
 
 
 def test_it_goes_on_early_when_nothing_is_new():
     Script.made = []
     search = TwoPhase(Script, problem(), np.random.default_rng(0))
-    point = draw(search.alike, 1, np.random.default_rng(0))
+    point = draw(search.equal_stages, 1, np.random.default_rng(0))
     for _ in range(TwoPhase.PATIENCE + 1):
         search.ask(0.0)
-        search.asked = point
-        search.tell(search.alike.lift(point), np.zeros(1))
+        search.points = point
+        search.tell(search.equal_stages.lift(point), np.zeros(1))
     assert len(Script.made) == 1
     search.ask(0.0)
     assert len(Script.made) == 2
 
 
 def test_random_search_stays_the_baseline():
-    assert of_stages("random") is RandomSearch
+    assert staged_sampler("random") is RandomSearch
 
 
 @pytest.mark.parametrize("name", LEARNING)
