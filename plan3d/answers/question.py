@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.analysis.goodput import Training
+from plan3d.simulator.base.units import GIB
 from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 from plan3d.simulator.task import Task
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
+
+MACHINE_UNITS = {
+    "inter_node_bandwidth": ("GB/s", 1e9),
+    "intra_node_bandwidth": ("GB/s", 1e9),
+    "network_latency": ("us", 1e-6),
+    "latency_per_node": ("us", 1e-6),
+    "memory": ("GiB", GIB),
+    "power_limit": ("W", 1.0),
+}
+"""Units in which varied numbers are shown, in SI, unless all are written in another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,3 +94,50 @@ def with_usual_framework(task: Task, system: str | None = None) -> Task:
     usual = with_usual(task)
     other = system is not None and usual.framework and system != usual.framework.name
     return task if other else usual
+
+
+def task_record(task: Task) -> dict[str, Any]:
+    """The question as JSON holds it."""
+    return {
+        "model": task.model.name,
+        "parameters": task.model.parameters,
+        "active_parameters": task.model.active_parameters,
+        "cluster": task.cluster.name,
+        "accelerator": task.cluster.accelerator.name,
+        "gpus": task.gpus,
+        "gpus_per_node": task.cluster.gpus_per_node,
+        "nodes": task.cluster.nodes,
+        "sequence": task.sequence,
+        "global_batch": task.global_batch,
+        "tokens_per_step": task.tokens,
+        **adapters_record(task),
+        **documents_record(task),
+    }
+
+
+def adapters_record(task: Task) -> dict[str, Any]:
+    """What a task says of its adapters, by option."""
+    if task.adapters is None:
+        return {}
+    adapters = task.adapters
+    return {
+        "adapter": adapters.name,
+        "lora_rank": adapters.rank,
+        "lora_targets": ",".join(adapters.targets),
+        "lora_base": adapters.base,
+        "trained_parameters": task.trained_parameters,
+    }
+
+
+def documents_record(task: Task) -> dict[str, Any]:
+    """What a task says of the documents packed into its sequences."""
+    if not task.documents:
+        return {}
+    tokens = sum(task.documents)
+    attended = sum(length * length for length in task.documents) / tokens
+    return {"document_lengths": [*task.documents], "attended_tokens": attended}
+
+
+def launcher(task: Task) -> str:
+    """The framework that plans must be launched by, with its version; '' where there is none."""
+    return task.framework.title if task.framework and task.framework.required else ""

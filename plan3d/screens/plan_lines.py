@@ -27,6 +27,7 @@ from plan3d.simulator.uncertainty.memory import (
 )
 
 from ..answers.plan import PlanAnswer
+from ..answers.question import launcher
 from . import views
 
 Items = list[tuple[str, str]]
@@ -112,11 +113,11 @@ def facts(answer: PlanAnswer) -> Items:
 
 def question(task: Task, precision: str) -> Items:
     """What the question was taken to be."""
-    model, launcher = task.model, views.launcher(task)
+    model, framework = task.model, launcher(task)
     active = model.active_parameters
     size = f"{format_count(model.parameters)} parameters"
     size += f" ({format_count(active)} active)" if active != model.parameters else ""
-    stack = f", launched by {launcher}" if launcher else ""
+    stack = f", launched by {framework}" if framework else ""
     return [
         (
             "asked",

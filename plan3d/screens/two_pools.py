@@ -11,6 +11,7 @@ from plan3d.simulator.base.units import GIB
 from plan3d.simulator.plan.fields import spell
 from plan3d.simulator.task import Task
 
+from ..answers.question import task_record
 from ..answers.two_pools import PoolsAnswer
 from . import views
 from .output import Screen
@@ -84,7 +85,7 @@ def pools_record(answer: PoolsAnswer) -> dict[str, Any]:
     launch, refused = answer.launch
     return {
         "plan3d": views.version(),
-        "pools": [views.task_record(task) for task in found.tasks],
+        "pools": [task_record(task) for task in found.tasks],
         "alone_step_seconds": [None if s == float("inf") else s for s in found.alone],
         "seconds_searching": found.seconds_searching,
         "stages_costed": found.stages_costed,

@@ -37,6 +37,7 @@ from plan3d.simulator.uncertainty.memory import (
 )
 
 from ..answers.plan import PlanAnswer
+from ..answers.question import launcher, task_record
 
 DAY, HOUR = 86400.0, 3600.0
 JOULES_PER_MWH = 3.6e9
@@ -47,48 +48,6 @@ def version() -> str:
     from .. import __version__
 
     return __version__
-
-
-def task_record(task: Task) -> dict[str, Any]:
-    """The question as JSON holds it."""
-    return {
-        "model": task.model.name,
-        "parameters": task.model.parameters,
-        "active_parameters": task.model.active_parameters,
-        "cluster": task.cluster.name,
-        "accelerator": task.cluster.accelerator.name,
-        "gpus": task.gpus,
-        "gpus_per_node": task.cluster.gpus_per_node,
-        "nodes": task.cluster.nodes,
-        "sequence": task.sequence,
-        "global_batch": task.global_batch,
-        "tokens_per_step": task.tokens,
-        **adapters_record(task),
-        **documents_record(task),
-    }
-
-
-def adapters_record(task: Task) -> dict[str, Any]:
-    """What a task says of its adapters, by option."""
-    if task.adapters is None:
-        return {}
-    adapters = task.adapters
-    return {
-        "adapter": adapters.name,
-        "lora_rank": adapters.rank,
-        "lora_targets": ",".join(adapters.targets),
-        "lora_base": adapters.base,
-        "trained_parameters": task.trained_parameters,
-    }
-
-
-def documents_record(task: Task) -> dict[str, Any]:
-    """What a task says of the documents packed into its sequences."""
-    if not task.documents:
-        return {}
-    tokens = sum(task.documents)
-    attended = sum(length * length for length in task.documents) / tokens
-    return {"document_lengths": [*task.documents], "attended_tokens": attended}
 
 
 def profile_record(task: Task) -> dict[str, Any]:
@@ -119,11 +78,6 @@ def adapters_line(task: Task) -> str:
     name = {"lora": "LoRA", "qlora": f"QLoRA ({adapters.base})"}[adapters.name]
     trained = format_count(task.trained_parameters)
     return f"{name} of rank {adapters.rank} on {' '.join(adapters.targets)}: {trained} trained"
-
-
-def launcher(task: Task) -> str:
-    """The framework that plans must be launched by, with its version; '' where there is none."""
-    return task.framework.title if task.framework and task.framework.required else ""
 
 
 def header(task: Task, limit: float | None = None) -> list[str]:

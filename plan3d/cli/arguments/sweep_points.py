@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base import units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
+from ...answers.question import MACHINE_UNITS
 from ...screens.sweep import Axis
 from ..options.table import OPTIONS, SWEEP
 
@@ -29,17 +30,6 @@ OF_TASK = (
 """Options of the task that can be varied."""
 SIZES = ("gpus", "nodes")
 OF_SEARCH = ("fix", "choose", "memory_headroom", "objective", "system")
-
-
-UNITS = {
-    "inter_node_bandwidth": ("GB/s", 1e9),
-    "intra_node_bandwidth": ("GB/s", 1e9),
-    "network_latency": ("us", 1e-6),
-    "latency_per_node": ("us", 1e-6),
-    "memory": ("GiB", units.GIB),
-    "power_limit": ("W", 1.0),
-}
-"""Units in which varied numbers are shown, in SI, unless all are written in another."""
 
 
 def check(args: argparse.Namespace) -> None:
@@ -92,7 +82,7 @@ def _axis(text: str) -> Axis:
 
 def _unit(name: str, texts: list[str]) -> tuple[str, float]:
     """The unit in which all values are written, else the usual one of their field."""
-    usual = UNITS.get(name, ("", 1.0))
+    usual = MACHINE_UNITS.get(name, ("", 1.0))
     written = {units.written_unit(text) for text in texts}
     if not usual[0] or len(written) > 1 or "" in written:
         return usual

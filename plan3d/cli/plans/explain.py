@@ -78,7 +78,7 @@ def _of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
         plan_arguments,
         task_arguments,
     )
-    from ..files.import_ import imported
+    from .import_ import imported
 
     for name in ("plan", "system"):
         if getattr(args, name, None) is not None:

@@ -1,1 +1,0 @@
-"""Launch files: export, import."""

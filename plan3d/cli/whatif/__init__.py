@@ -1,1 +1,0 @@
-"""What-if questions: sweep, compare."""
