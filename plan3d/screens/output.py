@@ -115,14 +115,14 @@ def _pairs(words: list[str]) -> list[str]:
 
 def _filled(words: list[str], width: int) -> list[str]:
     """Words of a command on lines; white space inside a word, of a plan, may end one too."""
-    lines, room = words[:1], width - CONTINUED - len(" \\")
+    lines, width_left = words[:1], width - CONTINUED - len(" \\")
     for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) <= room:
+        if len(lines[-1]) + 1 + len(word) <= width_left:
             lines[-1] += f" {word}"
-        elif len(word) <= room:
+        elif len(word) <= width_left:
             lines.append(word)
         else:
-            lines.append("\n".join(textwrap.wrap(word, room, break_long_words=False)))
+            lines.append("\n".join(textwrap.wrap(word, width_left, break_long_words=False)))
     return lines
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
 from plan3d.simulator.reporting import report, why
 from plan3d.simulator.reporting.report import host_needs
@@ -15,8 +14,6 @@ from .output import Screen
 
 PARTS = 4
 """Parts of a step and of the memory that are named."""
-STATES = ("weights", "gradients", "optimizer")
-"""Parts of the memory that stay from step to step."""
 
 
 def print_plan(screen: Screen, answer: PlanAnswer, system: list[str]) -> None:
@@ -64,11 +61,10 @@ def _print_first(screen: Screen, answer: PlanAnswer, system: list[str]) -> None:
     more = [*(("system", line) for line in system), *plan_lines.failures(answer)]
     screen.items([*plan_lines.facts(answer), *more, *_parts(costs)])
     print()
-    if costs.plans.take(0).pp > 1:
-        screen.table(_ranks(answer))
     if costs.uses_host:
         screen.items([("host", f"a node needs {host_needs(costs)}")])
-    screen.items([*plan_lines.reasons(costs), ("more", plan_lines.MORE)])
+    change = [] if answer.fits_in_limit else plan_lines.next_step(answer)
+    screen.items([*plan_lines.reasons(costs), *change, ("more", plan_lines.MORE)])
 
 
 def _parts(costs: Costs) -> plan_lines.Items:
@@ -78,21 +74,3 @@ def _parts(costs: Costs) -> plan_lines.Items:
     step = ", ".join(f"{name} {100 * s / costs.step_seconds:.1f} %" for name, s in seconds if s)
     memory = ", ".join(f"{name} {size / GIB:.1f}" for name, size in sizes if size)
     return [("step", step), ("", f"rank {costs.worst_rank} holds GiB: {memory}")]
-
-
-def _ranks(answer: PlanAnswer) -> Table:
-    """The first, the fullest and the last of the pipeline ranks."""
-    ranks, rows = answer.ranks, []
-    fullest = max(range(len(ranks)), key=lambda r: ranks[r]["memory_bytes"]["total"])
-    chosen = sorted({0, fullest, len(ranks) - 1})
-    for rank in (ranks[r] for r in chosen):
-        sizes = rank["memory_bytes"]
-        states, activations = sum(sizes[name] for name in STATES), sizes["activations"]
-        parts = (states, activations, sizes["total"] - states - activations, sizes["total"])
-        gib = (f"{size / GIB:.1f}" for size in parts)
-        milliseconds = f"{1e3 * rank['micro_batch_seconds']:.4g}"
-        rows.append((str(rank["rank"]), str(rank["layers"]), *gib, milliseconds))
-    headers = ("rank", "layers", "states GiB", "activations GiB", "other GiB", "total GiB")
-    return Table(
-        headers=(*headers, "ms a micro-batch"), rows=tuple(rows), highlighted=chosen.index(fullest)
-    )

@@ -47,6 +47,7 @@ WIDEST = 26
 RULES_SHOWN = 4
 TO_TIME = 3
 """Plans that are suggested to be timed."""
+MORE = "-v adds all numbers, assumptions and the next step; plan3d help words"
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
 
@@ -80,10 +81,10 @@ def _print_best(
     table = _alternatives(answer.result, listed)
     if table.rows:
         screen.table(table)
-    screen.items([*plan_lines.reasons(best.costs), *plan_lines.next_step(best)])
+    screen.items(plan_lines.reasons(best.costs))
     if best.launch_words:
         screen.command(best.launch_words, "launch")
-    screen.items([("more", plan_lines.MORE)])
+    screen.items([("more", MORE)])
 
 
 def _edge_line(answer: SearchAnswer, best: Costs) -> plan_lines.Items:
@@ -181,6 +182,7 @@ def _print_details(
     print()
     _print_frontier(screen, answer, top, pareto)
     print_breakdown(screen, answer.best, "Best plan")
+    screen.items(plan_lines.next_step(answer.best))
     if answer.best.launch_words:
         screen.command(answer.best.launch_words, "Launch it")
 

@@ -129,7 +129,7 @@ SYSTEMS = {
         ),
         System(
             "downpour",
-            "parameter servers that nobody waits for",
+            "parameter servers without waiting (asynchronous)",
             "Dean et al. 2012 (DistBelief, Downpour SGD), section 4.1",
             {"sync": ("asynchronous-parameter-server",), **_REDUCED_AT_THE_END},
             exact=False,

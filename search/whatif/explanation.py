@@ -268,9 +268,5 @@ def _capacity_record(costs: Costs, factor: float, best: Costs | None) -> dict[st
 
 
 def _first_sentence(s: Sensitivity, tables: bool) -> str:
-    effect = "shortens" if s.elasticity < 0 else "lengthens"
-    among = "of the numbers that the tables leave free, " if tables else ""
-    return (
-        f"1 % more {s.label} {effect} the step by {abs(s.elasticity):.2f} %: {among}no other "
-        "matters as much."
-    )
+    among = " (of the numbers that measured tables leave free)" if tables else ""
+    return f"most sensitive to {s.label}{among}: +1 % gives {s.elasticity:+.2f} % step time"

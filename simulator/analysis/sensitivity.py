@@ -122,7 +122,7 @@ def _scaled_fields(constants: Any, names: tuple[str, ...], factor: float) -> Any
 
 
 KNOBS: dict[str, Knob] = {
-    "flop_rate": Knob("FLOP rate", True, _scaled_accelerator(_peaks)),
+    "flop_rate": Knob("peak FLOP/s", True, _scaled_accelerator(_peaks)),
     "memory_bandwidth": Knob(
         "memory bandwidth",
         True,

@@ -173,7 +173,7 @@ def _policy_sentences(task: Task, found: Traffic) -> list[str]:
         )
     if policy.is_asynchronous:
         out.append(
-            f"nobody waits: gradients are of weights {found.staleness:.4g} updates old, one of "
+            f"asynchronous: gradients are of weights {found.staleness:.4g} updates old, one of "
             "every worker"
         )
     if policy.sync_period > 1:

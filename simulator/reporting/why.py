@@ -352,8 +352,10 @@ def _interval_basis(task: Task) -> str:
     if task.calibration:
         steps = task.calibration.steps
         return f"calibrated with {steps} timed step{'s' * (steps > 1)} of this stack and machine"
-    known = "its profile was fitted to" if has_fitted_rates(task.software) else "nobody has timed"
-    return f"uncalibrated: the interval is that of four of five runs of a stack that {known}"
+    prior = "its profile was fitted to published runs"
+    if not has_fitted_rates(task.software):
+        prior = "prior from published runs of other stacks"
+    return f"stack not calibrated ({prior}): the interval holds four of five such runs"
 
 
 def _layer_table_assumptions(task: Task) -> list[str]:

@@ -198,12 +198,12 @@ def system_entry(name: str) -> Entry:
         for f, values in named.held_values.items()
     ]
     default = [
-        (*describe_values(f, values).split("=", 1), "usual; any other is taken")
+        (*describe_values(f, values).split("=", 1), "default; any allowed")
         for f, values in named.usual_settings.items()
     ]
     rows = (*fixed, *default)
     table = Table(headers=("field", "value", ""), rows=rows, words=frozenset(range(3)))
-    open_fields = "every other field of a plan is searched, or as the user says (--fix, --choose)"
+    open_fields = "every other field of a plan is searched, or as given (--fix, --choose)"
     title = f"{name}: {named.meaning} ({named.source})"
     return Entry([title, open_fields], [table], system_record(named))
 

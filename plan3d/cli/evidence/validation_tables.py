@@ -251,7 +251,7 @@ def _scalar_table(parts: ScoresByName) -> Table:
         for name, r in parts.items()
         for field, s in r["scalars"].items()
     ]
-    headers = ("source", "scalar", "shipped", "fitted", "folds from", "to", "beware")
+    headers = ("source", "scalar", "shipped", "fitted", "folds from", "to", "warning")
     words = frozenset({0, 1, 6})
     return Table(title="what was fitted", headers=headers, rows=tuple(rows), words=words)
 
@@ -311,7 +311,9 @@ def _few_shot_table(scores: ScoresByName) -> Table:
         for n, r in scores.items()
     ]
     headers = ("known steps", "units", *UNIT_HEADERS, "regret %")
-    return Table(title="a stack nobody has timed", headers=headers, rows=tuple(rows))
+    return Table(
+        title="stack not calibrated (prior from published runs)", headers=headers, rows=tuple(rows)
+    )
 
 
 def _suggested_table(scores: Mapping[str, ScoresByName]) -> Table:

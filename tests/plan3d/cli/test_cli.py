@@ -225,7 +225,9 @@ def test_estimate_says_clearly_that_a_plan_does_not_fit(
     assert "DOES NOT FIT" in out
     assert main(["estimate", *TASK, *plan, "--memory", "12 GiB"]) == 0
     printed = capsys.readouterr().out
-    assert re.search(r"^\S+ on \d+ H100, where it does not fit: \d", printed)
+    assert re.search(
+        r"^\S+ on \d+ H100: OUT OF MEMORY by \d+\.\d GiB; a step would take \d", printed
+    )
     assert re.search(r"memory +does not fit: \d+\.\d GiB too much", printed)
     assert "accelerator.memory given by the user" in " ".join(out.split())
     assert "memory by pipeline rank" in out

@@ -59,7 +59,7 @@ def test_search_runs_every_backend(backend: str, capsys: pytest.CaptureFixture[s
     assert times == sorted(times)
     assert least_step() <= times[0]
     assert main(asked) == 0
-    assert "beware a sample of the plans was costed" in " ".join(capsys.readouterr().out.split())
+    assert "warning a sample of the plans was costed" in " ".join(capsys.readouterr().out.split())
     assert main([*asked, "-v"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"{backend} search by step-time" in out

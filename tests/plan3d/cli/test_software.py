@@ -208,7 +208,7 @@ def test_a_stack_that_is_newer_than_the_gpus_is_told(
     asked = ["search", "gpt2-xl", cluster, "8", "--global-batch", "64", "--sequence", "1024"]
     out = " ".join(printed(capsys, *asked, "--software", software).split())
     assert (
-        "beware megatron-core counts on FlashAttention 2 and Transformer Engine" in out
+        "warning megatron-core counts on FlashAttention 2 and Transformer Engine" in out
     ) is warned
 
 
