@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
     from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.memory import probability_fits
-    from plan3d.simulator.uncertainty.timed_step import TimedStep
-    from plan3d.simulator.uncertainty.timed_steps import learn
+    from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
     from plan3d.simulator.workload.adapters import Adapters
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
@@ -67,7 +66,7 @@ _HOME = {
     "Software": "simulator.hardware.software_stack",
     "Sweep": "search.whatif.sweep",
     "Task": "simulator.task",
-    "TimedStep": "simulator.uncertainty.timed_step",
+    "TimedStep": "simulator.uncertainty.timed_steps",
     "by_stage": "simulator.step.evaluate",
     "calibrated": "simulator.uncertainty.calibration",
     "compare_backends": "answers.compare",

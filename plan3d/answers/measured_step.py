@@ -21,8 +21,7 @@ from plan3d.simulator.uncertainty.constants import CONSTANTS
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.posterior import Posterior
 from plan3d.simulator.uncertainty.response import SimulatedResponse
-from plan3d.simulator.uncertainty.timed_step import TimedStep
-from plan3d.simulator.uncertainty.timed_steps import learn
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 
 WORTH_SAYING = 0.01
 """Share of the step that a constant's move must be to be named."""

@@ -79,7 +79,7 @@ def page(answer: SearchAnswer) -> str:
     title = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
     out = [
         _HEAD.format(
-            title=html_text(title), allowed=explorer.allowed(script), style=explorer.style()
+            title=html_text(title), allowed=explorer.script_policy(script), style=explorer.style()
         )
     ]
     if result.costs is None or answer.best is None:
@@ -89,7 +89,9 @@ def page(answer: SearchAnswer) -> str:
         out += _explorer_section(result, answer.around)
         out += _details(answer, result.costs, answer.best)
         record = _explorer_record(answer, result.costs)
-        out += [f'<script type="application/json" id="data">{explorer.embedded(record)}</script>']
+        out += [
+            f'<script type="application/json" id="data">{explorer.script_json(record)}</script>'
+        ]
         out += [f"<script>{script}</script>"]
     return "\n".join([*out, f"<p>plan3d {html_text(views.version())}</p></body></html>\n"])
 
@@ -133,10 +135,10 @@ def _timeline(best: Costs) -> list[str]:
     """The pipeline of the best plan, event by event; nothing where it has one rank."""
     if best.plans.take(0).pp == 1:
         return []
-    from plan3d.simulator.reporting.gantt import picture
+    from plan3d.simulator.reporting.gantt import gantt_picture
     from plan3d.simulator.step.plan_timeline import timeline_of
 
-    drawn = picture(timeline_of(best.task, best.plans.take(0)), "png")
+    drawn = gantt_picture(timeline_of(best.task, best.plans.take(0)), "png")
     return ["<h2>Timeline of the best plan</h2>", _picture(drawn, "timeline", "png")]
 
 

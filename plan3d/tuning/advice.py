@@ -20,8 +20,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.choice import Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
-from plan3d.simulator.uncertainty.timed_step import TimedStep, device_peak
-from plan3d.simulator.uncertainty.timed_steps import StepCalibration, learn
+from plan3d.simulator.uncertainty.timed_steps import StepCalibration, TimedStep, device_peak, learn
 
 SHORT_LIST = 60
 """Plans among which the next runs are chosen: the best by their expected step."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_bytes, read_text
 from plan3d.simulator.base.printable import one_line
-from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
+from plan3d.simulator.calibration.readers.training_logs import RunSizes, outcome
 from plan3d.simulator.task import Task
 
 from .advice import Advice, Outcome, advise, check_outcome
@@ -135,7 +135,7 @@ def launch_file(task: Task, plan: Plan, framework: str, form: Form) -> tuple[str
 def read_run(run: Run, folder: Path, task: Task) -> None:
     """The run once its log is there: timed, out of memory, or not and why; one that failed keeps
     its reason."""
-    path, known = folder / run.log, KnownLine(task.gpus, task.sequence, task.global_batch)
+    path, known = folder / run.log, RunSizes(task.gpus, task.sequence, task.global_batch)
     if not path.exists():
         return
     try:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.reporting.palette import figure, written
+from plan3d.simulator.reporting.palette import figure, image_bytes
 
 from .backend_benchmark import NEAR, BackendBenchmark, BackendEntry
 
@@ -25,7 +25,7 @@ POINTS = 200
 
 def picture(race: BackendBenchmark, form: str = "png") -> bytes:
     """The page in a format of matplotlib."""
-    return written(page(race), form)
+    return image_bytes(page(race), form)
 
 
 def page(race: BackendBenchmark) -> Any:

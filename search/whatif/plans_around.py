@@ -17,7 +17,7 @@ from plan3d.simulator.base.arrays import Index
 from plan3d.simulator.base.errors import Plan3dError
 from plan3d.simulator.plan.fields import AXES, code
 from plan3d.simulator.plan.plan import Plan, concat, families, from_columns
-from plan3d.simulator.reporting.explorer import networks
+from plan3d.simulator.reporting.explorer import network_factors
 from plan3d.simulator.rules.validity import launchable_rows, legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
@@ -92,7 +92,7 @@ def _searches(result: SearchResult, own: Plan, ranking: Ranking) -> list[BatchPl
             continue
         task = replace(result.task, global_batch=batch)
         tables: list[Plan] = []
-        for network in networks(task):
+        for network in network_factors(task):
             asked = KNOBS["inter_node_bandwidth"].scaled(_with_memory(task), network)
             answer = result if factor == network == 1 else None
             tables += _searched(asked, ranking, result.limit, answer)
@@ -187,7 +187,7 @@ def _worth_keeping(task: Task, plans: Plan, listed: int) -> Index:
     time and memory, at one bandwidth of the network at least."""
     keep = np.arange(plans.rows) < listed
     of = families(plans)
-    for factor in networks(task):
+    for factor in network_factors(task):
         costs = simulate(KNOBS["inter_node_bandwidth"].scaled(task, factor), plans)
         for family in np.unique(of):
             rows = np.flatnonzero(of == family)

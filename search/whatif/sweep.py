@@ -26,7 +26,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import full_text
 from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.reporting.report import bounds, training_record
+from plan3d.simulator.reporting.report import step_bounds, training_record
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
@@ -162,7 +162,7 @@ def _search(point: Point) -> SearchResult:
 
 
 def _numbers(point: Point, costs: Costs) -> Row:
-    low, high = bounds(costs)
+    low, high = step_bounds(costs)
     out = {
         "step_seconds": costs.step_seconds,
         "step_seconds_low": low,

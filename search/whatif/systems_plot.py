@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.reporting.palette import CYCLE, PALE, figure, plain_frame
+from plan3d.simulator.reporting.palette import CYCLE, PALE, figure, open_frame
 
 if TYPE_CHECKING:
     from .compare_systems import BySystem
@@ -43,7 +43,7 @@ def page(found: BySystem) -> Any:
     axes.set(xlabel="seconds of a step", xlim=(0, 1.12 * longest))
     axes.grid(axis="x", color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
-    plain_frame(axes)
+    open_frame(axes)
     task = found.task
     drawn.suptitle(f"{task.model.name} on {task.gpus} x {task.cluster.name}: best plan of each")
     drawn.legend(loc="outside lower center", ncols=min(5, len(shown)), frameon=False)

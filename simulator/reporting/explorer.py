@@ -42,7 +42,7 @@ LABELS = {
     **{name: LOSSES[name] for name in ("recompute", *PARTS[1:])},
 }
 """Parts of a step on the page; they add up to it."""
-GROUPS = {
+COLOUR_GROUPS = {
     "ideal": "ideal",
     "kernels": "kernel",
     "recompute": "kernel",
@@ -71,10 +71,10 @@ def explorer_record(
     task = batches[0][0]
     return {
         "gpus": task.gpus,
-        "parts": [{"name": n, "label": LABELS[n], "group": GROUPS[n]} for n in LABELS],
+        "parts": [{"name": n, "label": LABELS[n], "group": COLOUR_GROUPS[n]} for n in LABELS],
         "memory_parts": list(memory.PARTS),
-        "networks": _positions(task.cluster.network, networks(task)),
-        "links": _positions(task.cluster.fast, links(task)),
+        "networks": _positions(task.cluster.network, network_factors(task)),
+        "links": _positions(task.cluster.fast, link_factors(task)),
         "limit": limit,
         "capacity": task.cluster.accelerator.memory,
         "alike": alike,
@@ -96,12 +96,12 @@ def _shipped(name: str) -> str:
     return read_text(resources.files(__package__) / name, name)
 
 
-def allowed(code: str) -> str:
+def script_policy(code: str) -> str:
     """The source of a content security policy that lets this script run, and no other."""
     return f"'sha256-{b64encode(sha256(code.encode()).digest()).decode()}'"
 
 
-def embedded(record: Any) -> str:
+def script_json(record: Any) -> str:
     """JSON that can stand inside a script element: no '<' that could end it, no NaN."""
     text = json.dumps(record, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
@@ -109,12 +109,12 @@ def embedded(record: Any) -> str:
     return text
 
 
-def networks(task: Task) -> tuple[float, ...]:
+def network_factors(task: Task) -> tuple[float, ...]:
     """Positions of the bandwidth between fast domains; one where nothing is sent there."""
     return NETWORKS if task.gpus > task.cluster.fast.gpus else (1.0,)
 
 
-def links(task: Task) -> tuple[float, ...]:
+def link_factors(task: Task) -> tuple[float, ...]:
     """Positions of the bandwidth inside a fast domain; one where it has a single GPU."""
     return LINKS if min(task.gpus, task.cluster.fast.gpus) > 1 else (1.0,)
 
@@ -137,8 +137,11 @@ def _batch(
     costs = simulate(task, plans)
     ideal = costs.mfu * costs.step
     seconds = [
-        [_parts(simulate(scaled_task(task, network, link), plans), ideal) for link in links(task)]
-        for network in networks(task)
+        [
+            _parts(simulate(scaled_task(task, network, link), plans), ideal)
+            for link in link_factors(task)
+        ]
+        for network in network_factors(task)
     ]
     of, held = families(plans), np.stack(list(costs.memory.values()), axis=-1)
     return {
@@ -151,11 +154,11 @@ def _batch(
                 "simple": int(simple[row]),
                 "listed": row < listed,
                 "launch": launch[row],
-                "memory": _rounded(held[row]),
+                "memory": _significant(held[row]),
             }
             for row, plan in enumerate(plans)
         ],
-        "seconds": [[_rounded(table) for table in row] for row in seconds],
+        "seconds": [[_significant(table) for table in row] for row in seconds],
     }
 
 
@@ -167,9 +170,9 @@ def _parts(costs: Costs, ideal: Value) -> NDArray[np.float64]:
     return np.stack(columns, axis=-1)
 
 
-def _rounded(table: NDArray[np.float64]) -> list[Any]:
+def _significant(table: NDArray[np.float64]) -> list[Any]:
     """Nested lists of numbers with DIGITS; 0 and whole numbers without a point."""
     if table.ndim > 1:
-        return [_rounded(row) for row in table]
+        return [_significant(row) for row in table]
     short = [float(f"{x:.{DIGITS}g}") for x in table.tolist()]
     return [int(x) if x == int(x) else x for x in short]

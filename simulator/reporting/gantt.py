@@ -16,7 +16,7 @@ from ..base.units import format_seconds
 from ..pipeline.operation_orders import Pass
 from ..plan.fields import spell
 from ..step.plan_timeline import PlanTimeline
-from .palette import BLUE, GREEN, ORANGE, PALE, figure, time_axis, written
+from .palette import BLUE, GREEN, ORANGE, PALE, figure, image_bytes, time_axis
 from .plots import job_title
 
 COLOURS = {"F": BLUE, "B": ORANGE, "W": GREEN}
@@ -36,7 +36,7 @@ DIGIT = 0.075
 """Inches that one digit of a micro-batch's number takes."""
 
 
-def picture(x: PlanTimeline, form: str = "png") -> bytes:
+def gantt_picture(x: PlanTimeline, form: str = "png") -> bytes:
     """The Gantt chart of a plan, in a format that matplotlib writes."""
     ranks = x.timeline.graph.ranks
     height = 1.6 + min(max(0.28 * ranks, 1.2), 9.0)
@@ -44,7 +44,7 @@ def picture(x: PlanTimeline, form: str = "png") -> bytes:
     axes = drawn.add_subplot()
     scale, unit = time_axis(float(x.timeline.makespan))
     _background(axes, x, scale)
-    shared = _inches(x) < NARROWEST
+    shared = _narrowest_inches(x) < NARROWEST
     if shared:
         _shares(axes, x, scale)
     else:
@@ -52,17 +52,17 @@ def picture(x: PlanTimeline, form: str = "png") -> bytes:
             _boxes(axes, x, letter, scale)
         _numbers(axes, x, scale)
     _frame(axes, x, scale, unit, shared)
-    return written(drawn, form)
+    return image_bytes(drawn, form)
 
 
 def _background(axes: Any, x: PlanTimeline, scale: float) -> None:
     end = scale * float(x.timeline.makespan)
     ranks = x.timeline.graph.ranks
     axes.set(xlim=(0, end), ylim=(ranks - 0.5, -0.5))
-    axes.barh(np.arange(ranks), end, height=_thick(ranks), color=PALE, label="idle", zorder=1)
+    axes.barh(np.arange(ranks), end, height=_bar_height(ranks), color=PALE, label="idle", zorder=1)
 
 
-def _thick(ranks: int) -> float:
+def _bar_height(ranks: int) -> float:
     return 0.86 if ranks <= ROW_NAMES else 0.94
 
 
@@ -92,7 +92,7 @@ def _boxes(axes: Any, x: PlanTimeline, letter: str, scale: float) -> None:
     if not rows.size:
         return
     start, end = (scale * t[rows] for t in _spans(x))
-    half = _thick(g.ranks) / 2
+    half = _bar_height(g.ranks) / 2
     low, high = g.rank[rows] - half, g.rank[rows] + half
     corners = [(start, low), (end, low), (end, high), (start, high)]
     shapes = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
@@ -101,7 +101,7 @@ def _boxes(axes: Any, x: PlanTimeline, letter: str, scale: float) -> None:
         list(shapes),
         facecolors=_shades(letter, max(g.stages // g.ranks, 1))[chunk],
         edgecolors="white",
-        linewidths=_edge(x),
+        linewidths=_edge_points(x),
         zorder=2,
         label=NAMES[letter] if letter != "B" else _backward_name(x),
     )
@@ -115,11 +115,11 @@ def _shares(axes: Any, x: PlanTimeline, scale: float) -> None:
     ranks = x.timeline.graph.ranks
     edges = _intervals(x)
     left, right = scale * edges[:-1], scale * edges[1:]
-    bottom = np.arange(ranks)[:, None] + np.full(left.size, _thick(ranks) / 2)
+    bottom = np.arange(ranks)[:, None] + np.full(left.size, _bar_height(ranks) / 2)
     for letter, colour in COLOURS.items():
         if not _rows(x, letter).any():
             continue
-        top = bottom - _thick(ranks) * _busy_share(x, letter, edges)
+        top = bottom - _bar_height(ranks) * _busy_share(x, letter, edges)
         low, high = np.broadcast_to(left, top.shape), np.broadcast_to(right, top.shape)
         corners = [(low, bottom), (high, bottom), (high, top), (low, top)]
         shapes = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=2)
@@ -166,21 +166,25 @@ def _shades(letter: str, chunks: int) -> NDArray[np.float64]:
     return out
 
 
-def _inches(x: PlanTimeline) -> float:
+def _narrowest_inches(x: PlanTimeline) -> float:
     """Inches that the narrowest box takes."""
     start, end = _spans(x)
     return float(INCHES * 0.92 * (end - start).min() / x.timeline.makespan)
 
 
-def _edge(x: PlanTimeline) -> float:
+def _edge_points(x: PlanTimeline) -> float:
     """Points of the line between boxes; none where it would hide them."""
-    return float(np.clip(_inches(x) * 72 * 0.06, 0.0, 0.6)) if _inches(x) > 0.04 else 0.0
+    return (
+        float(np.clip(_narrowest_inches(x) * 72 * 0.06, 0.0, 0.6))
+        if _narrowest_inches(x) > 0.04
+        else 0.0
+    )
 
 
 def _numbers(axes: Any, x: PlanTimeline, scale: float) -> None:
     """Micro-batch numbers, where every box has room for its own."""
     g = x.timeline.graph
-    if _inches(x) < DIGIT * len(str(g.micro_batches - 1)) + 0.03 or g.ranks > ROW_NAMES:
+    if _narrowest_inches(x) < DIGIT * len(str(g.micro_batches - 1)) + 0.03 or g.ranks > ROW_NAMES:
         return
     start, end = _spans(x)
     for rank, micro, at in zip(g.rank, g.micro_batch, scale * (start + end) / 2, strict=True):

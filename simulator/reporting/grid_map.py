@@ -86,7 +86,7 @@ def _matrix(
     for i in range(1, across if across <= CELLS else 1):
         axes.plot([left + SIDE * i / across] * 2, [0, SIDE], color=GREY, linewidth=0.8)
     axes.add_patch(Rectangle((left, 0), SIDE, SIDE, fill=False, linewidth=1.3))
-    labels = [_cut(product, d, n) for d, n in zip(tensor.dimensions, cuts, strict=True)]
+    labels = [_cut_label(product, d, n) for d, n in zip(tensor.dimensions, cuts, strict=True)]
     axes.text(left - 0.08, SIDE / 2, labels[0], rotation=90, ha="right", va="center", fontsize=8)
     axes.text(left + SIDE / 2, -0.08, labels[1], ha="center", va="bottom", fontsize=8)
     kept = [axis for axis in tensor.stored_over if grid.mesh[axis] > 1]
@@ -94,7 +94,7 @@ def _matrix(
     axes.text(left + SIDE / 2, SIDE + 0.12, told, ha="center", va="top", fontsize=9, color=BLUE)
 
 
-def _cut(product: Product, dimension: str, count: Any) -> str:
+def _cut_label(product: Product, dimension: str, count: Any) -> str:
     """'tokens / 4 rows'."""
     over = " x ".join(product.split.get(dimension, ()))
     return f"{dimension} / {int(count)} {over}" if count > 1 else dimension

@@ -29,7 +29,7 @@ def figure(width: float, height: float) -> Any:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def written(drawn: Any, form: str = "png") -> bytes:
+def image_bytes(drawn: Any, form: str = "png") -> bytes:
     """A figure in a format that matplotlib writes: 'png', 'svg' or 'pdf'."""
     out = io.BytesIO()
     drawn.savefig(out, format=form, dpi=DOTS)
@@ -48,20 +48,20 @@ class Picture:
         self.figure.savefig(name, dpi=DOTS)
 
     def _repr_png_(self) -> bytes:
-        return written(self.figure)
+        return image_bytes(self.figure)
 
     def __repr__(self) -> str:
         width, height = self.figure.get_size_inches()
         return f"Picture({width:g} x {height:g} inches)"
 
 
-def plain_frame(axes: Any) -> None:
+def open_frame(axes: Any) -> None:
     """Leave out the lines above and to the right of the axes."""
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def plain_logarithms(*axis: Any) -> None:
+def decade_ticks(*axis: Any) -> None:
     """Label 1, 2 and 5 of each decade of a logarithmic axis as plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 

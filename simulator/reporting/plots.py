@@ -20,6 +20,7 @@ from ..step.costs import Costs
 from ..step.costs_tables import number_format
 from ..task import Task
 from ..uncertainty.memory import FITS_PROBABILITY, fitting_share
+from .grid_map import grid_panels
 from .palette import (
     BLACK,
     BLUE,
@@ -31,11 +32,11 @@ from .palette import (
     RED,
     SKY,
     YELLOW,
+    decade_ticks,
     figure,
-    plain_frame,
-    plain_logarithms,
+    image_bytes,
+    open_frame,
     time_axis,
-    written,
 )
 from .report import stage_records, summary
 
@@ -77,7 +78,7 @@ def waterfall(axes: Any, bars: Sequence[Loss], mfu: float) -> Any:
         xlabel=f"time of a step / {unit}", xlim=(0, step * 1.45), ylim=(len(drawn) + 0.6, -0.6)
     )
     axes.set_title("From arithmetic at peak to the predicted step", loc="left")
-    plain_frame(axes)
+    open_frame(axes)
     return axes
 
 
@@ -109,12 +110,12 @@ def memory_bars(axes: Any, stages: Sequence[dict[str, Any]], capacity: float, su
     axes.set_xticks(ranks[:: max(ranks.size // 16, 1)])
     axes.set_xlim(ranks[0] - 0.6, ranks[-1] + 0.6)
     axes.set_title("Memory by pipeline rank", loc="left")
-    beside(axes)
-    plain_frame(axes)
+    legend_beside(axes)
+    open_frame(axes)
     return axes
 
 
-def beside(axes: Any) -> None:
+def legend_beside(axes: Any) -> None:
     """The legend to the right of the axes, the top bar's name first."""
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(
@@ -144,7 +145,7 @@ def tornado(axes: Any, found: Sequence[Sensitivity], step: float) -> Any:
     )
     axes.set_title(f"Which hardware number matters (elasticity){tables}", loc="left")
     axes.legend(loc="lower right", frameon=False, fontsize=8)
-    plain_frame(axes)
+    open_frame(axes)
     return axes
 
 
@@ -168,7 +169,7 @@ def roofline(axes: Any, costs: Costs) -> Any:
         axes.plot(p.intensity, p.rate / 1e12, linestyle="", label=label, markersize=6,
                   markeredgecolor=BLACK, markeredgewidth=0.3, **style)  # fmt: skip
     axes.set(xscale="log", yscale="log")
-    plain_logarithms(axes.xaxis, axes.yaxis)
+    decade_ticks(axes.xaxis, axes.yaxis)
     axes.set(xlabel="intensity / (FLOP/byte)", ylabel="rate of one GPU / (TFLOP/s)")
     axes.set_title(f"Matrix products, m x n x k ({number_format(costs.plans)})", loc="left")
     axes.grid(which="major", color=PALE, linewidth=0.8)
@@ -176,7 +177,7 @@ def roofline(axes: Any, costs: Costs) -> Any:
     axes.legend(
         handles, labels, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=7
     )
-    plain_frame(axes)
+    open_frame(axes)
     return axes
 
 
@@ -187,20 +188,18 @@ def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     waterfall(left, bars, costs.mfu)
     memory_bars(right, stage_records(costs), costs.capacity, fitting_share(costs))
     drawn.suptitle(f"{job_title(costs)}: {escape_math(str(costs.plans))}", fontsize=11)
-    return written(drawn, form)
+    return image_bytes(drawn, form)
 
 
 def explanation(
     costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity], form: str
 ) -> bytes:
     """One page about one plan: waterfall, memory, roofline and what matters."""
-    return written(explanation_page(costs, bars, found), form)
+    return image_bytes(explanation_page(costs, bars, found), form)
 
 
 def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensitivity]) -> Any:
     """The figure of `explanation`; a grid of tensor ranks has a row of its own."""
-    from .grid_map import grid_panels
-
     costs, plan = costs.row(), costs.plans.take(0)
     page = figure(16, 14 if plan.tp_grid else 9.5)
     first, *rest = page.subfigures(2, 1, height_ratios=(2.1, 1)) if plan.tp_grid else [page]

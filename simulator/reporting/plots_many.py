@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.arrays import Value
 from ..base.printable import escape_math
 from ..base.units import GIB
 from ..step.costs import Costs
-from . import point_numbers
 from .palette import (
     BLACK,
     BLUE,
@@ -18,24 +18,24 @@ from .palette import (
     GREY,
     ORANGE,
     PALE,
+    decade_ticks,
     figure,
-    plain_frame,
-    plain_logarithms,
-    written,
+    image_bytes,
+    open_frame,
 )
 from .plots import job_title
 
 MARKERS = "osD^vP*Xh<>d"
 WIDE_RANGE = 8.0
 """Largest over smallest value from which an axis is logarithmic."""
-NAMED = 10
+MOST_NAMED = 10
 """Ranked plans that are numbered and spelled out."""
-BESIDE = 0.12
+POINT_SHIFT = 0.12
 """How far points of two series are apart over one word, where words are 1 apart."""
 MOST_TICKS = 16
 """Ticks of swept values along an axis."""
 
-ALIKE = 0.01
+SAME_POINT = 0.01
 """Relative difference of two points that a picture does not tell apart."""
 
 Row = Mapping[str, Any]
@@ -47,8 +47,8 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     time, size = frontier.step, frontier.memory_total / GIB
     axes.step(size, time, where="post", color=BLUE, linewidth=1)
     axes.plot(size, time, "o", color=BLUE, label="no plan is both faster and smaller")
-    named = ranked.take(slice(0, NAMED))
-    first = f", the first {NAMED}" if len(ranked) > NAMED else ""
+    named = ranked.take(slice(0, MOST_NAMED))
+    first = f", the first {MOST_NAMED}" if len(ranked) > MOST_NAMED else ""
     ranked_label = f"the {len(ranked)} listed plans{first} by rank"
     axes.plot(ranked.memory_total / GIB, ranked.step, "D", color=ORANGE, markersize=4,
               markeredgecolor=BLACK, markeredgewidth=0.3, label=ranked_label)  # fmt: skip
@@ -59,26 +59,26 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     for rank, plan in enumerate(named.plans, 1):
         axes.plot([], [], linestyle="", label=f"{rank}: {escape_math(str(plan))}")
     axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
-    plain_logarithms(axes.yaxis)
+    decade_ticks(axes.yaxis)
     axes.set_title(f"{job_title(frontier)}: time against memory", loc="left")
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=8)
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
-    plain_frame(axes)
-    point_numbers.number(axes, named.memory_total / GIB, named.step, [line, said])
+    open_frame(axes)
+    number_points(axes, named.memory_total / GIB, named.step, [line, said])
     return axes
 
 
 def frontier_page(frontier: Costs, ranked: Costs, limit: float) -> Any:
     """The frontier of a search as a figure."""
-    drawn = figure(8, 5.9 + 0.22 * min(len(ranked), NAMED))
+    drawn = figure(8, 5.9 + 0.22 * min(len(ranked), MOST_NAMED))
     pareto(drawn.add_subplot(), frontier, ranked, limit)
     return drawn
 
 
 def frontier_picture(frontier: Costs, ranked: Costs, limit: float, form: str = "png") -> bytes:
     """The frontier of a search as a file."""
-    return written(frontier_page(frontier, ranked, limit), form)
+    return image_bytes(frontier_page(frontier, ranked, limit), form)
 
 
 def curve(
@@ -93,27 +93,29 @@ def curve(
     numbers = all(isinstance(x, (int, float)) for xs, _ in series.values() for x in xs)
     names = list(dict.fromkeys(str(x) for xs, _ in series.values() for x in xs))
     for i, (name, (xs, ys)) in enumerate(series.items()):
-        aside = min(BESIDE, 0.6 / len(series)) * (i - (len(series) - 1) / 2)
+        aside = min(POINT_SHIFT, 0.6 / len(series)) * (i - (len(series) - 1) / 2)
         at = list(xs) if numbers else [names.index(str(x)) + aside for x in xs]
         if ideal and len(at) > 1:
             label = "in proportion" if i == 0 else None
             axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)
-        style = _line(i, list(series.values())) if numbers else {"linestyle": ""}
+        style = _line_style(i, list(series.values())) if numbers else {"linestyle": ""}
         axes.plot(at, ys, color=CYCLE[i % len(CYCLE)], marker=MARKERS[i % len(MARKERS)],
                   label=escape_math(name) or None, **style)  # fmt: skip
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
-    plain_frame(axes)
+    open_frame(axes)
     if not numbers:
         shown = list(map(escape_math, names))
         axes.set_xticks(range(len(names)), shown, rotation=20, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.5, len(names) - 0.5)
-    _stretch(axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal)
+    _set_scales(
+        axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal
+    )
     return axes
 
 
-def _line(i: int, lines: Sequence[Line]) -> dict[str, Any]:
+def _line_style(i: int, lines: Sequence[Line]) -> dict[str, Any]:
     """The style of a line: wide where another is drawn over it."""
     if any(_covers(other, lines[i]) for other in lines[i + 1 :]):
         return {"linestyle": "-", "linewidth": 6, "markersize": 11, "alpha": 0.6}
@@ -124,28 +126,28 @@ def _covers(line: Line, below: Line) -> bool:
     """Whether a line hides most of one below it: they agree to ALIKE at most of its points."""
     known = dict(zip(map(str, line[0]), line[1], strict=True))
     pairs = [(known.get(str(x)), y) for x, y in zip(*below, strict=True)]
-    same = sum(other is not None and abs(other - y) <= ALIKE * abs(y) for other, y in pairs)
+    same = sum(other is not None and abs(other - y) <= SAME_POINT * abs(y) for other, y in pairs)
     return same > len(pairs) / 2
 
 
-def _stretch(axes: Any, numbers: Mapping[str, Any], ys: Sequence[float], ideal: bool) -> None:
+def _set_scales(axes: Any, numbers: Mapping[str, Any], ys: Sequence[float], ideal: bool) -> None:
     """Logarithmic where x ranges widely (and y too, in proportion to it), else from zero."""
     xs = [x for values, _ in numbers.values() for x in values]
     wide = bool(xs) and min(xs) > 0 and max(xs) >= WIDE_RANGE * min(xs)
     if wide:
         axes.set_xscale("log")
     if xs:
-        ticks = _apart(sorted(set(xs)), np.log if wide else np.asarray)
+        ticks = _spaced_ticks(sorted(set(xs)), np.log if wide else np.asarray)
         axes.set_xticks(ticks, [f"{x:.10g}" for x in ticks], rotation=0 if len(ticks) < 9 else 60)
         axes.set_xticks([], minor=True)
     if wide and ideal and min(ys) > 0:
         axes.set_yscale("log")
-        plain_logarithms(axes.yaxis)
+        decade_ticks(axes.yaxis)
     elif ys:
         axes.set_ylim(0, 1.08 * max(ys))
 
 
-def _apart(values: Sequence[float], along: Callable[[Any], Any]) -> list[float]:
+def _spaced_ticks(values: Sequence[float], along: Callable[[Any], Any]) -> list[float]:
     """The values that are far enough from those kept before them, along an axis."""
     places = np.asarray(along(values), float)
     least = (places[-1] - places[0]) / MOST_TICKS
@@ -176,7 +178,7 @@ def scaling(
     if handles:
         drawn.legend(handles, labels, loc="outside right upper", frameon=False)
     drawn.suptitle(escape_math(title))
-    return written(drawn, form)
+    return image_bytes(drawn, form)
 
 
 def _capacity(axes: Any, rows: Sequence[Row]) -> None:
@@ -202,3 +204,88 @@ def _series(
         xs.append(row[over])
         ys.append(factor * row[column])
     return out
+
+
+DIGIT_WIDTH, DIGIT_HEIGHT = 6.6, 8.0
+"""Width and height of a digit of the usual size, in typographic points (72 an inch), as all places
+of numbers are: from the lower left corner of the figure."""
+MARKER_POINTS = 4.0
+"""Half the size of a marker, and of what is left free around it."""
+NUMBER_GAP = 1.5
+"""From a marker to its number."""
+DIRECTIONS = ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
+"""Where a number may stand, the usual place first."""
+RINGS = (1.0, 2.0, 3.0)
+"""Distances that are tried, as multiples of the nearest."""
+
+
+LEADER = {"arrowstyle": "-", "color": GREY, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+"""What ties a number to a point that it is not beside."""
+
+
+class Box(NamedTuple):
+    """A rectangle."""
+
+    left: float
+    low: float
+    right: float
+    high: float
+
+    def overlaps(self, other: Box) -> bool:
+        aside = self.right <= other.left or other.right <= self.left
+        return not (aside or self.high <= other.low or other.high <= self.low)
+
+
+class Place(NamedTuple):
+    """Where a number stands."""
+
+    offset: tuple[float, float]
+    """Of its middle from its point."""
+    box: Box
+    detached: bool
+    """Not beside its point."""
+
+
+def number_points(axes: Any, xs: Value, ys: Value, obstacles: Sequence[Any] = ()) -> None:
+    """Write 1, 2, ... beside points of data; `obstacles` are artists, and so is every line's point.
+
+    The limits of the axes and the layout of the figure are those of a drawn figure from here on.
+    """
+    figure = axes.figure
+    figure.draw_without_rendering()
+    scale = 72 / figure.dpi
+    taken = [_box_in_points(artist.get_window_extent(), scale) for artist in obstacles]
+    points = [axes.transData.transform(line.get_xydata()) * scale for line in axes.lines]
+    taken += [_marker_box(x, y) for x, y in np.concatenate(points) if np.isfinite([x, y]).all()]
+    inside = _box_in_points(axes.get_window_extent(), scale)
+    spots = axes.transData.transform(np.column_stack([xs, ys])) * scale
+    for rank, (x, y) in enumerate(spots, 1):
+        place = _best_place(str(rank), float(x), float(y), taken, inside)
+        taken.append(place.box)
+        said = axes.annotate(str(rank), (xs[rank - 1], ys[rank - 1]), xytext=place.offset,
+                             ha="center", va="center", textcoords="offset points",
+                             arrowprops=LEADER if place.detached else None)  # fmt: skip
+        said.set_in_layout(False)
+
+
+def _best_place(text: str, x: float, y: float, taken: Sequence[Box], inside: Box) -> Place:
+    """The place of the text of a point: the first that meets least."""
+    wide, high = DIGIT_WIDTH * len(text) / 2, DIGIT_HEIGHT / 2
+    places = []
+    for ring in RINGS:
+        for right, up in DIRECTIONS:
+            dx = ring * right * (MARKER_POINTS + NUMBER_GAP + wide)
+            dy = ring * up * (MARKER_POINTS + NUMBER_GAP + high)
+            box = Box(x + dx - wide, y + dy - high, x + dx + wide, y + dy + high)
+            out = box.left < inside.left or box.right > inside.right or box.low < inside.low
+            met = sum(box.overlaps(other) for other in taken) + out
+            places.append((met, Place((dx, dy), box, ring > RINGS[0])))
+    return min(places, key=lambda place: place[0])[1]
+
+
+def _marker_box(x: float, y: float) -> Box:
+    return Box(x - MARKER_POINTS, y - MARKER_POINTS, x + MARKER_POINTS, y + MARKER_POINTS)
+
+
+def _box_in_points(extent: Any, scale: float) -> Box:
+    return Box(*(scale * edge for edge in extent.extents))

@@ -37,7 +37,7 @@ def plan_record(
     return {
         "plan": fields,
         "step_seconds": costs.step_seconds,
-        "step_seconds_interval": list(bounds(costs)) if between is None else between,
+        "step_seconds_interval": list(step_bounds(costs)) if between is None else between,
         "seconds": costs.seconds,
         "compute_seconds": costs.compute_seconds,
         "memory_bytes": {
@@ -116,7 +116,7 @@ def stage_records(costs: Costs) -> list[dict[str, Any]]:
     ]
 
 
-def bounds(costs: Costs) -> tuple[float, float]:
+def step_bounds(costs: Costs) -> tuple[float, float]:
     """Seconds between which the step of one plan lies in about four of five such runs."""
     low, high = step_interval(costs.row())
     return float(low[0]), float(high[0])
@@ -146,8 +146,8 @@ def stage_table(costs: Costs) -> Table:
         else:
             runs.append([rank])
     fullest = max(range(len(stages)), key=lambda r: stages[r]["memory_bytes"]["total"])
-    shown = _few(runs, fullest)
-    rows = [(_span(run), *cells[run[0]]) for run in shown]
+    shown = _shown_runs(runs, fullest)
+    rows = [(_rank_range(run), *cells[run[0]]) for run in shown]
     return Table(
         title="memory by pipeline rank, GiB",
         headers=("rank", "layers", *names, "ms per micro-batch"),
@@ -156,7 +156,7 @@ def stage_table(costs: Costs) -> Table:
     )
 
 
-def _few(runs: list[list[int]], fullest: int) -> list[list[int]]:
+def _shown_runs(runs: list[list[int]], fullest: int) -> list[list[int]]:
     """At most STAGES_SHOWN runs: the first, the last, and the one with the fullest rank."""
     if len(runs) <= STAGES_SHOWN:
         return runs
@@ -165,5 +165,5 @@ def _few(runs: list[list[int]], fullest: int) -> list[list[int]]:
     return [*runs[:half], *middle, *runs[1 - half :]]
 
 
-def _span(run: list[int]) -> str:
+def _rank_range(run: list[int]) -> str:
     return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"

@@ -26,7 +26,14 @@ CATEGORIES = ("forward", "backward", "input gradient", "weight gradient")
 
 def trace(x: PlanTimeline) -> dict[str, Any]:
     """The JSON object of one plan's timeline."""
-    events = [*_names(x), *_compute(x), *_within(x), *_sends(x), *_after(x), *_memory(x)]
+    events = [
+        *_metadata(x),
+        *_compute(x),
+        *_within_passes(x),
+        *_sends(x),
+        *_after_pipeline(x),
+        *_memory(x),
+    ]
     return {
         "displayTimeUnit": "ms",
         "otherData": {
@@ -38,18 +45,18 @@ def trace(x: PlanTimeline) -> dict[str, Any]:
     }
 
 
-def _names(x: PlanTimeline) -> list[Event]:
+def _metadata(x: PlanTimeline) -> list[Event]:
     out = []
     for rank in range(x.timeline.graph.ranks):
-        out.append(_meta("process_name", rank, {"name": f"stage {rank}"}))
-        out.append(_meta("process_sort_index", rank, {"sort_index": rank}))
+        out.append(_metadata_event("process_name", rank, {"name": f"stage {rank}"}))
+        out.append(_metadata_event("process_sort_index", rank, {"sort_index": rank}))
         for thread, name in enumerate(THREADS):
-            out.append(_meta("thread_name", rank, {"name": name}, thread))
-            out.append(_meta("thread_sort_index", rank, {"sort_index": thread}, thread))
+            out.append(_metadata_event("thread_name", rank, {"name": name}, thread))
+            out.append(_metadata_event("thread_sort_index", rank, {"sort_index": thread}, thread))
     return out
 
 
-def _meta(name: str, rank: int, args: dict[str, Any], thread: int = 0) -> Event:
+def _metadata_event(name: str, rank: int, args: dict[str, Any], thread: int = 0) -> Event:
     return {"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args}
 
 
@@ -96,7 +103,7 @@ def _compute(x: PlanTimeline) -> list[Event]:
     return out
 
 
-def _within(x: PlanTimeline) -> list[Event]:
+def _within_passes(x: PlanTimeline) -> list[Event]:
     """Exposed tensor-parallel communication and copies to and from the host, drawn at the end of
     each pass."""
     shares = (
@@ -129,7 +136,7 @@ def _sends(x: PlanTimeline) -> list[Event]:
     return out
 
 
-def _after(x: PlanTimeline) -> list[Event]:
+def _after_pipeline(x: PlanTimeline) -> list[Event]:
     """What follows the pipeline on every rank: exposed synchronisation, then the optimizer."""
     end, out = float(x.timeline.makespan), []
     for rank in range(x.timeline.graph.ranks):

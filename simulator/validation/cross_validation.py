@@ -27,7 +27,7 @@ from ..hardware.software_stack import DEFAULT_SOFTWARE, software_profile
 from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
 from ..task import Task
-from . import layer_fit, metrics
+from . import metrics, timed_runs
 from .predict_runs import SUBSETS, TASK_COLUMNS, Prediction, predict, ranking_groups
 from .timed_runs import TimedRuns
 
@@ -63,7 +63,7 @@ class Part:
     selects: Callable[[PublishedRun], bool] = lambda run: True
     least_mfu: float = 0.0
     layers: bool = False
-    """A table of layers is made as well (layer_fit)."""
+    """A table of layers is made as well (timed_runs)."""
 
 
 def _on(accelerator: str) -> Callable[[PublishedRun], bool]:
@@ -117,7 +117,7 @@ def without_fits(task: Task) -> Task:
     mine, neutral = software_profile(task.software.name), software_profile(DEFAULT_SOFTWARE)
     known = {field: getattr(mine, field) for field in NEUTRAL_FIELDS}
     ratios = {f: getattr(neutral, f) / value for f, value in known.items() if value}
-    return with_factors(layer_fit.without_layer_table(task), ratios)
+    return with_factors(timed_runs.without_layer_table(task), ratios)
 
 
 def bounds(rows: TimedRuns, fields: Sequence[str]) -> tuple[Value, Value]:
@@ -163,7 +163,7 @@ def fit(rows: TimedRuns, fields: Sequence[str]) -> Value:
 
 def _with_log_factors(fields: Sequence[str], x: Value) -> Callable[[Task], Task]:
     factors = dict(zip(fields, np.exp(x).tolist(), strict=True))
-    return lambda task: with_factors(layer_fit.without_layer_table(task), factors)
+    return lambda task: with_factors(timed_runs.without_layer_table(task), factors)
 
 
 def predict_held_out(
@@ -177,7 +177,7 @@ def predict_held_out(
         x = fit(others, fields)
         change = _with_log_factors(fields, x)
         if layers:
-            change = layer_fit.then_table(change, layer_fit.fit(others, change).table)
+            change = timed_runs.then_table(change, timed_runs.fit(others, change).table)
         out[mine] = rows.take(mine).seconds(change)
         fits.append(x)
     return out, fits
@@ -236,7 +236,7 @@ def _score_part(part: Part, p: Prediction) -> tuple[dict[str, Any], Value]:
     models = np.array([q.run.get("model", "") for q in p.questions], object)
     one = len(set(models)) < 2
     by_model = np.zeros(0) if one else predict_held_out(rows, fields, models, part.layers)[0]
-    as_shipped = p.step if part.layers else rows.seconds(layer_fit.without_layer_table)
+    as_shipped = p.step if part.layers else rows.seconds(timed_runs.without_layer_table)
     record = {
         **_scores(replace(p, step=seconds)),
         "scalars": _scalars(rows, fields, fits),
@@ -273,7 +273,10 @@ def _intervals(best: Prediction, first: Prediction, fitted: Mask) -> dict[str, A
     rows = TimedRuns(first.questions)
     states = {
         "calibrated": (best.step, fitted),
-        "shipped profile": (rows.seconds(layer_fit.without_layer_table), np.ones(len(first), bool)),
+        "shipped profile": (
+            rows.seconds(timed_runs.without_layer_table),
+            np.ones(len(first), bool),
+        ),
         "profile never fitted": (rows.seconds(without_fits), np.ones(len(first), bool)),
     }
     many = np.array([q.task.cluster.nodes > 1 for q in first.questions], bool)

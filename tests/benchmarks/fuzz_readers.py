@@ -22,9 +22,9 @@ from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
-from plan3d.simulator.calibration.measure.rowfile import RowFile
+from plan3d.simulator.calibration.measure.recording import RowFile
 from plan3d.simulator.calibration.readers.files import Hints, read
-from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome
+from plan3d.simulator.calibration.readers.training_logs import RunSizes, outcome
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
@@ -342,11 +342,11 @@ def _logs() -> list[bytes]:
 
 
 def _log(path: Path) -> None:
-    outcome(read_text(path, errors="replace"), KnownLine(8, 2048, 64), path.name)
+    outcome(read_text(path, errors="replace"), RunSizes(8, 2048, 64), path.name)
 
 
 def _measured(path: Path) -> object:
-    return read(str(path), Hints(known=KnownLine(8, 2048, 64), nodes=1))
+    return read(str(path), Hints(sizes=RunSizes(8, 2048, 64), nodes=1))
 
 
 def _rows_to_fit() -> list[bytes]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from plan3d import find_plans
 from plan3d.simulator.analysis.plan_difference import changed_fields, time_differences
-from plan3d.simulator.reporting.report import bounds
+from plan3d.simulator.reporting.report import step_bounds
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs, titles
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.costs import Costs
@@ -188,7 +188,7 @@ def first_line(k: Known) -> str:
     """A row of the table of published layouts."""
     run, costs, task = k.run, k.costs, k.costs.task
     predicted, memory = "", ""
-    low, high = bounds(costs)
+    low, high = step_bounds(costs)
     if k.laid_out:
         predicted = f"{costs.step_seconds:.4g} ({low:.3g}-{high:.3g})"
         memory = f"{100 * costs.memory_bytes / costs.capacity:.0f} %, {verdict(costs)}{k.left_open}"
@@ -220,7 +220,7 @@ def summary(rows: Sequence[Known]) -> str:
     """The sentence above the tables."""
     laid = [k for k in rows if k.laid_out]
     errors = np.abs([k.error for k in laid])
-    inside = sum(low <= k.measured <= high for k in laid for low, high in [bounds(k.costs)])
+    inside = sum(low <= k.measured <= high for k in laid for low, high in [step_bounds(k.costs)])
     fit = sum(bool(k.costs.fits) for k in laid)
     large = sum(k.gain(k.best) > WORTH_A_REASON for k in laid)
     sizes = sum(k.gain(k.rearranged) > WORTH_A_REASON for k in laid)

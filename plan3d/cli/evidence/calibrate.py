@@ -20,7 +20,7 @@ from ..options.table import IMAGES, calibrate_options, with_every_option
 from . import calibrate_steps
 
 if TYPE_CHECKING:
-    from plan3d.simulator.calibration.fit.build import TimedStep
+    from plan3d.simulator.calibration.fit.build import MeasuredStep
     from plan3d.simulator.calibration.readers.measurements import Measurements
     from plan3d.simulator.task import Task
 
@@ -65,7 +65,7 @@ def declare(parser: argparse.ArgumentParser, only: str | None = None) -> None:
         if only not in (None, name):
             continue
         if name == "measure":
-            measuring.declare(sub)
+            measuring.add_options(sub)
             continue
         if name == "steps":
             calibrate_steps.declare(sub)
@@ -131,13 +131,13 @@ def _measure(args: argparse.Namespace) -> int:
 def _read(args: argparse.Namespace, files: Sequence[str]) -> Measurements:
     """The measurements of files, with what the options say of their run."""
     from plan3d.simulator.calibration.readers.files import Hints, read_all
-    from plan3d.simulator.calibration.readers.training_logs import KnownLine
+    from plan3d.simulator.calibration.readers.training_logs import RunSizes
 
     sizes = {name: getattr(args, name, None) for name in ("gpus", "sequence", "global_batch")}
     hints = Hints(
         op=args.op,
         gpu=args.gpu if args.subverb == "import" else None,
-        known=KnownLine(**sizes),
+        sizes=RunSizes(**sizes),
         nodes=getattr(args, "nodes", None),
     )
     return read_all(files, hints)
@@ -205,7 +205,7 @@ def _fit(args: argparse.Namespace) -> int:
     return 0
 
 
-def _timed_step(args: argparse.Namespace, measurements: Measurements) -> TimedStep | None:
+def _timed_step(args: argparse.Namespace, measurements: Measurements) -> MeasuredStep | None:
     """The measured step of the files and the task that it ran, if --model and --plan name it."""
     rows = measurements.where(suite="step")
     if args.model is None and args.plan is None:
@@ -214,7 +214,7 @@ def _timed_step(args: argparse.Namespace, measurements: Measurements) -> TimedSt
         raise InputError("--model and --plan describe a measured step: no file holds one")
     if args.model is None or args.plan is None:
         raise InputError("a measured step needs both --model and --plan")
-    from plan3d.simulator.calibration.fit.build import TimedStep
+    from plan3d.simulator.calibration.fit.build import MeasuredStep
     from plan3d.simulator.calibration.fit.whole_steps import step_seconds
 
     from ..arguments import plan_arguments, task_arguments
@@ -228,13 +228,13 @@ def _timed_step(args: argparse.Namespace, measurements: Measurements) -> TimedSt
     seconds, count = step_seconds(measurements)
     source = ", ".join(dict.fromkeys(rows.text("source").tolist()))
     several = f" (median of {count})" if count > 1 else ""
-    return TimedStep(task=task, plan=plan, seconds=seconds, source=source + several)
+    return MeasuredStep(task=task, plan=plan, seconds=seconds, source=source + several)
 
 
 def _show(args: argparse.Namespace) -> int:
     from plan3d.simulator.calibration.fit.comparison import compare
     from plan3d.simulator.calibration.fit.fit import remarks
-    from plan3d.simulator.calibration.fit.view import beside_csv, show_record, show_table
+    from plan3d.simulator.calibration.fit.view import comparison_csv, show_record, show_table
     from plan3d.simulator.calibration.readers.measurements import usable
 
     kind = Path(args.plot).suffix.removeprefix(".") if args.plot is not None else ""
@@ -255,7 +255,7 @@ def _show(args: argparse.Namespace) -> int:
 
         write_whole(args.plot, "--plot", image(fits, kind))
     if args.csv is not None:
-        write_whole(args.csv, "--csv", beside_csv(args.profile, table, fits))
+        write_whole(args.csv, "--csv", comparison_csv(args.profile, table, fits))
     if args.json:
         calibrate_steps.print_versioned(show_record(args.profile, fits))
     else:

@@ -28,8 +28,7 @@ from . import learned_steps
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.task import Task
-    from plan3d.simulator.uncertainty.timed_step import TimedStep
-    from plan3d.simulator.uncertainty.timed_steps import StepCalibration
+    from plan3d.simulator.uncertainty.timed_steps import StepCalibration, TimedStep
 
     from ...tuning.advice import StepsToTime
 
@@ -186,13 +185,13 @@ def _outcomes(args: argparse.Namespace, logs: list[tuple[str, str]]) -> list[Out
 
 def _logged_outcome(args: argparse.Namespace, name: str, text: str) -> Outcome:
     """That of a log, which says the batch where the options do not."""
-    from plan3d.simulator.calibration.readers.training_logs import KnownLine, outcome, stated_batch
+    from plan3d.simulator.calibration.readers.training_logs import RunSizes, outcome, stated_batch
 
     run = args if _has_batch(args) else _with_sizes(args, {"global_batch": stated_batch(text)})
     if not _has_batch(run):
         raise InputError(f"{name}: does not say the batch of its steps: give --global-batch")
     task = _task(run)
-    logged = outcome(text, KnownLine(task.gpus, task.sequence, task.global_batch), name)
+    logged = outcome(text, RunSizes(task.gpus, task.sequence, task.global_batch), name)
     seconds = OUT_OF_MEMORY if logged.seconds is None else logged.seconds
     return Outcome(run, name, seconds, logged.peak)
 
@@ -226,7 +225,7 @@ def _positive_integer(cell: str, where: str) -> int:
 
 def _timed_step(plan: str, outcome: Outcome, of_allocator: bool = False) -> TimedStep:
     """One run; the peak is that of a whole GPU, or what its allocator reserved."""
-    from plan3d.simulator.uncertainty.timed_step import TimedStep, device_peak
+    from plan3d.simulator.uncertainty.timed_steps import TimedStep, device_peak
 
     args, where, seconds, peak = outcome
     if not _has_batch(args):

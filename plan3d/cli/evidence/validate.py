@@ -95,9 +95,9 @@ def _record(args: argparse.Namespace) -> dict[str, Any]:
     if args.csv is not None:
         write_whole(args.csv, "--csv", rows_csv(validation))
     if args.plot is not None:
-        from plan3d.simulator.reporting.validation_plot import picture
+        from plan3d.simulator.reporting.validation_plot import validation_picture
 
-        write_whole(args.plot, "--plot", picture(validation.prediction, form))
+        write_whole(args.plot, "--plot", validation_picture(validation.prediction, form))
     return validation.record
 
 

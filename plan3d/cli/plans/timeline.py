@@ -40,9 +40,9 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         text = json.dumps(trace(x), allow_nan=False, separators=(",", ":"))
         write_whole(args.trace, "--trace", text)
     if args.gantt is not None:
-        from plan3d.simulator.reporting.gantt import picture
+        from plan3d.simulator.reporting.gantt import gantt_picture
 
-        write_whole(args.gantt, "--gantt", picture(x, form))
+        write_whole(args.gantt, "--gantt", gantt_picture(x, form))
     if args.json:
         print_json(screens.timeline_record(x))
     else:

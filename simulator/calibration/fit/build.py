@@ -31,13 +31,13 @@ from .whole_steps import scale_remark, sustained_scale
 
 Answer = TypeVar("Answer")
 
-LAYER_SHAPES = (
+LAYER_FILE_REMARK = (
     "times: of a rank's share without communication and recompute; plan3d uses measured / modelled"
 )
 
 
 @dataclass(frozen=True, kw_only=True)
-class TimedStep:
+class MeasuredStep:
     """A training step that was measured."""
 
     task: Callable[[Path], Task]
@@ -61,11 +61,11 @@ class Result:
 
 
 def build(
-    base: str, calibration: Calibration, out: Path, step: TimedStep | None = None, date: str = ""
+    base: str, calibration: Calibration, out: Path, step: MeasuredStep | None = None, date: str = ""
 ) -> Result:
     """The profile to be written at `out`: fitted constants, a table of layers over them, then the
     scale of a measured step over both."""
-    dropped, notes = _tables(base, calibration)
+    dropped, notes = _worse_tables(base, calibration)
     date = date or datetime.date.today().isoformat()
     changes = Changes(
         numbers=calibration.numbers,
@@ -84,7 +84,7 @@ def build(
         notes.append(f"the base's table of layers ({stacks}) held for its constants: left out")
     scale = None
     if step is not None:
-        scale = _on_draft(base, changes, tables, partial(_scale, step))
+        scale = _on_draft(base, changes, tables, partial(_sustained_scale, step))
         changes, scaled = _with_scale(base, changes, scale, step, out.stem, date)
         tables = {**tables, **scaled}
         notes += [said] if (said := scale_remark(scale)) else []
@@ -119,16 +119,20 @@ def _with_layers(
     citation = (
         f"{layers.seconds.shape[1]} layers of {layers.stack}, {how} ({layers.held_out.rows} "
         f"{layers.split}); off by {layers.held_out.median:.1%} (median) on {layers.split} that it "
-        f"did not see, {layers.without.median:.1%} without it; plan3d calibrate fit, {date}"
+        f"did not see, {layers.without_table.median:.1%} without it; plan3d calibrate fit, {date}"
     )
-    remarks = (citation, f"modelled: with profile {Path(base).name}, as calibrated", LAYER_SHAPES)
+    remarks = (
+        citation,
+        f"modelled: with profile {Path(base).name}, as calibrated",
+        LAYER_FILE_REMARK,
+    )
     file = LayerFile(stack=layers.stack, file=name, citation=citation, origins=layers.origins)
     text = layer_tables.write(layers.sizes, layers.seconds, remarks)
     return replace(changes, layer_file=file), {name: text}
 
 
 def _with_scale(
-    base: str, changes: Changes, scale: float, step: TimedStep, stem: str, date: str
+    base: str, changes: Changes, scale: float, step: MeasuredStep, stem: str, date: str
 ) -> tuple[Changes, dict[str, str]]:
     """The changes with the scale of a step, and tables of GEMMs at that scale by file name."""
     scaled = _scaled_tables(base, changes.dropped_tables, scale, stem)
@@ -147,7 +151,7 @@ def _citation(calibration: Calibration, date: str) -> str:
     return f"fitted to {files}{gpu} on {date} by plan3d calibrate"
 
 
-def _scale_citation(scale: float, step: TimedStep, date: str) -> str:
+def _scale_citation(scale: float, step: MeasuredStep, date: str) -> str:
     return (
         f"the number before, times {scale:.4g}: the share of the kernels' rate that the step of "
         f"{step.seconds:.4g} s in {step.source} keeps; plan3d calibrate fit, {date}"
@@ -165,7 +169,7 @@ def _remarks(base: str, calibration: Calibration) -> list[str]:
     return out
 
 
-def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[str]]:
+def _worse_tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[str]]:
     """Widths whose table of the base predicts the rows worse than the fitted constants do."""
     accelerator = Cluster.profile(base, nodes=1).accelerator
     dropped, notes = set(), []
@@ -189,7 +193,7 @@ def _tables(base: str, calibration: Calibration) -> tuple[frozenset[str], list[s
     return frozenset(dropped), notes
 
 
-def _scale(step: TimedStep, profile: Path) -> float:
+def _sustained_scale(step: MeasuredStep, profile: Path) -> float:
     """The sustained share of the step on a profile without it."""
     return sustained_scale(step.task(profile), step.plan, step.seconds)
 

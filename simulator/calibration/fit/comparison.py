@@ -24,7 +24,7 @@ from ...hardware.software_stack import DEFAULT_SOFTWARE, Software, software_prof
 from ...operators.kernel_times import gradient_rates
 from ..readers.measurements import Measurements, usable
 from .fit import key_of, tabled_seconds
-from .layer_times import both_passes, modelled_layers, table_sizes, whole_rows
+from .layer_times import both_passes, modelled_layers, rows_of_both_passes, table_sizes
 from .links import fast_subjects, network_subjects
 from .robust import Constant, Fit, Subject, errors, folds_of, groups_of
 from .subjects import (
@@ -34,7 +34,7 @@ from .subjects import (
     launches,
     training_subjects,
 )
-from .whole_steps import STACK, predicted_steps
+from .whole_steps import DEFAULT_STACK, predicted_steps
 
 STEP_TITLES = {
     "seconds": "training steps",
@@ -52,23 +52,28 @@ def compare(
     cluster = Cluster.profile(profile, nodes=1)
     software = software_profile(stack or DEFAULT_SOFTWARE)
     subjects = [
-        *(_tabled(subject, cluster.accelerator) for subject in kernel_subjects(table, cluster)),
+        *(
+            _with_gemm_table(subject, cluster.accelerator)
+            for subject in kernel_subjects(table, cluster)
+        ),
         *training_subjects(table, cluster.accelerator),
         *fast_subjects(table, cluster),
         *network_subjects(table, cluster),
         *host_subjects(table, cluster),
-        *_launches(table, cluster.accelerator, software),
-        *_layers(table, cluster, software),
-        *_steps(table, Cluster.profile(profile, gpus=1), software_profile(stack or STACK)),
+        *_launch_subjects(table, cluster.accelerator, software),
+        *_layer_subjects(table, cluster, software),
+        *_step_subjects(
+            table, Cluster.profile(profile, gpus=1), software_profile(stack or DEFAULT_STACK)
+        ),
     ]
     if not subjects:
         raise CalibrationError("no row that a profile's constants predict")
     numbers = read_profile(profile).numbers
-    unstated = _unstated(cluster.accelerator, software)
-    return tuple(_as_is(subject, numbers, unstated) for subject in subjects)
+    unstated = _default_constants(cluster.accelerator, software)
+    return tuple(_unfitted(subject, numbers, unstated) for subject in subjects)
 
 
-def _unstated(accelerator: Accelerator, software: Software) -> dict[str, float]:
+def _default_constants(accelerator: Accelerator, software: Software) -> dict[str, float]:
     """Constants of training kernels as a step uses them, whether or not the profile states them."""
     training = accelerator.training
     return {
@@ -84,13 +89,13 @@ def _unstated(accelerator: Accelerator, software: Software) -> dict[str, float]:
     }
 
 
-def _tabled(subject: Subject, accelerator: Accelerator) -> Subject:
+def _with_gemm_table(subject: Subject, accelerator: Accelerator) -> Subject:
     """GEMMs as the profile predicts them: from its table where it has one."""
     seconds = tabled_seconds(subject, accelerator)
     return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
 
 
-def _launches(
+def _launch_subjects(
     table: Measurements, accelerator: Accelerator, software: Software
 ) -> Iterator[Subject]:
     """The host's time to launch a plain layer, against the floor of the profile and the stack."""
@@ -98,10 +103,10 @@ def _launches(
     if len(rows):
         floor = max(accelerator.training.layer_floor, software.layer_floor)
         name = f"launches of a layer, {software.name}"
-        yield _given(name, np.full(len(rows), floor), rows.number("seconds"), rows.rows)
+        yield _fixed_subject(name, np.full(len(rows), floor), rows.number("seconds"), rows.rows)
 
 
-def _layers(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
+def _layer_subjects(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
     """Whole layers, forward and backward together; with the profile's table of them, if it has."""
     rows = table.where(suite="layer")
     shapes, measured = both_passes(rows)
@@ -112,11 +117,11 @@ def _layers(table: Measurements, cluster: Cluster, software: Software) -> Iterat
     if entry is not None:
         modelled *= layer_tables.ratios(layer_tables.table_of(entry), table_sizes(shapes))
     name = f"whole layers, {software.name}"
-    whole = whole_rows(rows, shapes)
-    yield _given(name, modelled.sum(axis=0), measured.sum(axis=0), whole)
+    whole = rows_of_both_passes(rows, shapes)
+    yield _fixed_subject(name, modelled.sum(axis=0), measured.sum(axis=0), whole)
 
 
-def _steps(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
+def _step_subjects(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
     """Whole training steps: their time, and the memory of those whose peaks were measured."""
     rows = table.where(suite="training")
     if not len(rows):
@@ -127,10 +132,10 @@ def _steps(table: Measurements, cluster: Cluster, software: Software) -> Iterato
             measured = rows.take(known)
             name = f"{STEP_TITLES[quantity]}, {software.name}"
             values = measured.number(quantity)
-            yield _given(name, predicted[known], values, measured.rows, quantity)
+            yield _fixed_subject(name, predicted[known], values, measured.rows, quantity)
 
 
-def _given(
+def _fixed_subject(
     name: str,
     predicted: Value,
     measured: Value,
@@ -154,7 +159,7 @@ def _given(
     )
 
 
-def _as_is(subject: Subject, numbers: Mapping[str, float], unstated: Mapping[str, float]) -> Fit:
+def _unfitted(subject: Subject, numbers: Mapping[str, float], unstated: Mapping[str, float]) -> Fit:
     known = dict(unstated) if subject.section == TRAINING_SECTION else {}
     known |= {
         prior.name: numbers[key_of(subject, prior.name)]

@@ -22,7 +22,7 @@ from ...operators import kernel_times
 from ...runs.published_runs import PublishedRun
 from ..readers.measurements import Measurements, usable
 from . import layer_times
-from .layer_times import Compare
+from .layer_times import LayerComparison
 from .links import fast_subjects, fit_links, followers, network_subjects
 from .robust import Constant, Fit, Subject, errors, fit_subject
 from .subjects import (
@@ -33,7 +33,7 @@ from .subjects import (
     training_subjects,
 )
 
-UNUSED = {
+UNUSED_ROWS = {
     "products beside collectives (what overlap costs is a stack's number)": ("contention", ""),
     "kernel sums of traces (they do not say of which shapes)": ("trace", ""),
     "launches from CUDA graphs (no stack is modelled with them)": ("launch", "_graph"),
@@ -65,7 +65,7 @@ class Calibration:
     notes: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     gpu: str = ""
-    layers: Compare | None = None
+    layers: LayerComparison | None = None
     """Timed layers, to be compared with what the fitted profile predicts of them."""
 
 
@@ -85,7 +85,7 @@ def fit(
     CalibrationError where nothing can be fitted, or a link cannot; another part that cannot is
     noted.
     """
-    table, apart = _alone_and_warm(usable(table, gpu))
+    table, apart = _fittable_rows(usable(table, gpu))
     machine = Cluster.profile(base, nodes=1)
     _check_gpu(table.gpus(), base, machine)
     cluster, linked = fit_links(table, machine, links)
@@ -143,7 +143,7 @@ def _check_gpu(gpus: tuple[str, ...], base: str, machine: Cluster) -> None:
             )
 
 
-def _alone_and_warm(table: Measurements) -> tuple[Measurements, list[str]]:
+def _fittable_rows(table: Measurements) -> tuple[Measurements, list[str]]:
     """Rows of one group and of caches as they are, and notes on the others: no constant is of
     several groups at once, and a step's kernels find some of their operands in the caches."""
     several, cold = table.number("groups") > 1, table.number("cold_cache") > 0
@@ -156,11 +156,11 @@ def _alone_and_warm(table: Measurements) -> tuple[Measurements, list[str]]:
 
 def _layers(
     table: Measurements, runs: Sequence[PublishedRun], stack: str | None, notes: list[str]
-) -> Compare | None:
+) -> LayerComparison | None:
     """Layers timed alone, else those of runs."""
     try:
         alone = layer_times.timed_layers(table, stack or DEFAULT_SOFTWARE)
-        return alone or layer_times.timed_runs(runs, stack)
+        return alone or layer_times.run_layers(runs, stack)
     except CalibrationError as error:
         notes.append(str(error))
         return None
@@ -177,17 +177,17 @@ def _fits(table: Measurements, cluster: Cluster) -> tuple[list[Fit], list[str]]:
     fits: list[Fit] = []
     notes: list[str] = []
     for subject in kernel_subjects(table, cluster):
-        _try(subject, fits, notes)
+        _fit_or_note(subject, fits, notes)
     for subject in training_subjects(table, with_gemms(cluster.accelerator, fits)):
-        _try(subject, fits, notes)
+        _fit_or_note(subject, fits, notes)
     for subject in host_subjects(table, cluster):
-        _try(subject, fits, notes)
+        _fit_or_note(subject, fits, notes)
     if cluster.host is None and len(table.where(suite="copy")):
         notes.append("host copies: the base has no [host]")
     for subject in fast_subjects(table, cluster):
-        _try(subject, fits, notes)
+        _fit_or_note(subject, fits, notes)
     for subject in network_subjects(table, _with_fast(cluster, fits)):
-        _try(subject, fits, notes)
+        _fit_or_note(subject, fits, notes)
     return fits, notes
 
 
@@ -216,7 +216,7 @@ def table_serves(fit: Fit, accelerator: Accelerator) -> bool:
     return found is not None and found <= (fit.held_out or fit.in_sample).median
 
 
-def _try(subject: Subject, fits: list[Fit], notes: list[str]) -> None:
+def _fit_or_note(subject: Subject, fits: list[Fit], notes: list[str]) -> None:
     try:
         fits.append(fit_subject(subject))
     except CalibrationError as error:
@@ -238,14 +238,14 @@ def remarks(table: Measurements) -> tuple[str, ...]:
     """On rows of a processor, and on rows that no constant is fitted to and nothing predicts."""
     processors = [name for name in table.gpus() if name.startswith("cpu ")]
     found = [f"measured on {name}: a test of the code, of no GPU" for name in processors]
-    return (*found, *_unused(table))
+    return (*found, *_unused_remarks(table))
 
 
-def _unused(table: Measurements) -> tuple[str, ...]:
+def _unused_remarks(table: Measurements) -> tuple[str, ...]:
     suites, ops = table.text("suite"), table.text("op")
     found = [
         what
-        for what, (suite, end) in UNUSED.items()
+        for what, (suite, end) in UNUSED_ROWS.items()
         if ((suites == suite) & np.char.endswith(ops, end)).any()
     ]
     return (f"rows not used: {', '.join(found)}",) if found else ()

@@ -26,7 +26,7 @@ from ...runs.published_runs import PublishedRun
 from ...runs.run_tasks import Question, questions
 from ...step.stages import strategies
 from ...task import Task
-from ...validation import layer_fit
+from ...validation import timed_runs
 from ...validation.cross_validation import folds
 from ...validation.timed_runs import TimedRuns
 from ...workload.blocks import Attention, Block, Mlp
@@ -35,8 +35,8 @@ from ..readers.measurements import Measurements
 from .robust import FOLDS, Errors, errors
 
 FEWEST_TIMED = 4
-"""Layers timed alone that make a table; steps need layer_fit.FEWEST_SHAPES."""
-_SHAPE = ("hidden", "ffn", "heads", "kv_heads", "head_dim", "sequence", "tp", "batch")
+"""Layers timed alone that make a table; steps need timed_runs.FEWEST_SHAPES."""
+_SHAPE_COLUMNS = ("hidden", "ffn", "heads", "kv_heads", "head_dim", "sequence", "tp", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,13 @@ class LayerTimes:
     origins: tuple[str, ...]
     """Sources of the whole steps that they make come out as measured; none where they were timed
     alone."""
-    without: Errors
+    without_table: Errors
     """Of the profile without a table, on the layers or on the steps."""
     held_out: Errors
     """Of tables that did not see the row."""
     split: str
     """How rows are held out, in words."""
-    elsewhere: Errors | None = None
+    other_layers: Errors | None = None
     """On steps whose shape of layer the table did not see."""
 
     @property
@@ -67,11 +67,11 @@ class LayerTimes:
         return not self.origins
 
 
-Compare = Callable[[Path], LayerTimes]
+LayerComparison = Callable[[Path], LayerTimes]
 """What the profile in a file predicts of the layers."""
 
 
-def timed_layers(table: Measurements, stack: str) -> Compare | None:
+def timed_layers(table: Measurements, stack: str) -> LayerComparison | None:
     """Layers of `plan3d calibrate measure`; None without such rows, CalibrationError if too few."""
     rows = table.where(suite="layer")
     if not len(rows):
@@ -85,14 +85,14 @@ def timed_layers(table: Measurements, stack: str) -> Compare | None:
     software = software_profile(stack)
 
     def compare(profile: Path) -> LayerTimes:
-        return _compared(profile, software, shapes, measured)
+        return _held_out_layers(profile, software, shapes, measured)
 
     return compare
 
 
 def both_passes(rows: Measurements) -> tuple[Value, Value]:
     """Shapes [_SHAPE, layer] with both times, and seconds of forward and backward [2, layer]."""
-    columns = [rows.number(name) for name in _SHAPE]
+    columns = [rows.number(name) for name in _SHAPE_COLUMNS]
     found: dict[tuple[float, ...], dict[str, float]] = {}
     cells = zip(*columns, rows.text("op").tolist(), rows.number("seconds"), strict=True)
     for *shape, op, seconds in cells:
@@ -102,14 +102,14 @@ def both_passes(rows: Measurements) -> tuple[Value, Value]:
         for shape, times in found.items()
         if times.get("forward_backward", 0.0) > times.get("forward", np.inf)
     }
-    shapes = np.array(list(whole)).reshape(-1, len(_SHAPE)).T
+    shapes = np.array(list(whole)).reshape(-1, len(_SHAPE_COLUMNS)).T
     return shapes, np.array(list(whole.values())).reshape(-1, 2).T
 
 
-def whole_rows(rows: Measurements, shapes: Value) -> tuple[Mapping[str, str], ...]:
+def rows_of_both_passes(rows: Measurements, shapes: Value) -> tuple[Mapping[str, str], ...]:
     """The row of both passes together of each of those shapes."""
     whole = rows.where(op="forward_backward")
-    sizes = zip(*(whole.number(name) for name in _SHAPE), strict=True)
+    sizes = zip(*(whole.number(name) for name in _SHAPE_COLUMNS), strict=True)
     found = dict(zip(sizes, whole.rows, strict=True))
     return tuple(found[tuple(shape)] for shape in shapes.T)
 
@@ -119,11 +119,13 @@ def modelled_layers(profile: Path, software: Software, shapes: Value) -> Value:
     modelled = np.empty((2, shapes.shape[1]))
     _, alike = np.unique(shapes[:6], axis=1, return_inverse=True)
     for same in (np.flatnonzero(alike.reshape(-1) == i) for i in range(int(alike.max()) + 1)):
-        modelled[:, same] = _modelled(profile, software, shapes[:, same])
+        modelled[:, same] = _modelled_alike(profile, software, shapes[:, same])
     return modelled
 
 
-def _compared(profile: Path, software: Software, shapes: Value, measured: Value) -> LayerTimes:
+def _held_out_layers(
+    profile: Path, software: Software, shapes: Value, measured: Value
+) -> LayerTimes:
     modelled = modelled_layers(profile, software, shapes)
     sizes = table_sizes(shapes)
     ratio, predicted = measured / modelled, np.empty_like(measured)
@@ -136,7 +138,7 @@ def _compared(profile: Path, software: Software, shapes: Value, measured: Value)
         sizes=sizes,
         seconds=np.concatenate([measured, modelled]),
         origins=(),
-        without=errors(modelled.sum(axis=0), measured.sum(axis=0)),
+        without_table=errors(modelled.sum(axis=0), measured.sum(axis=0)),
         held_out=errors(predicted.sum(axis=0), measured.sum(axis=0)),
         split="layers, one by one",
     )
@@ -148,7 +150,7 @@ def table_sizes(shapes: Value) -> Value:
     return np.stack([hidden, tp, batch, sequence])
 
 
-def _modelled(profile: Path, software: Software, shapes: Value) -> Value:
+def _modelled_alike(profile: Path, software: Software, shapes: Value) -> Value:
     """Seconds [pass, layer] of gated-MLP layers that differ in tensor size and micro-batch."""
     hidden, ffn, heads, kv_heads, width, sequence = (int(x) for x in shapes[:6, 0])
     tp, batch = shapes[6:]
@@ -170,7 +172,7 @@ def gated_block(ffn: int, heads: int, kv_heads: int, width: int) -> Block:
     return Block(attention=attention, mlp=Mlp(ffn=ffn, gated=True))
 
 
-def timed_runs(runs: Sequence[PublishedRun], stack: str | None) -> Compare | None:
+def run_layers(runs: Sequence[PublishedRun], stack: str | None) -> LayerComparison | None:
     """Layers of runs in the columns of published ones; CalibrationError if they are too few."""
     if not runs:
         return None
@@ -181,19 +183,19 @@ def timed_runs(runs: Sequence[PublishedRun], stack: str | None) -> Compare | Non
         raise CalibrationError(f"runs of {', '.join(stacks)}: a table of layers is for one stack")
     if stack and stacks and stack != stacks[0]:
         raise CalibrationError(f"the runs are of {stacks[0]}, not of {stack}: leave out --software")
-    shapes = len(np.unique(layer_fit.sizes_of(TimedRuns(dense)), axis=1).T) if dense else 0
-    if shapes < layer_fit.FEWEST_SHAPES:
+    shapes = len(np.unique(timed_runs.sizes_of(TimedRuns(dense)), axis=1).T) if dense else 0
+    if shapes < timed_runs.FEWEST_SHAPES:
         raise CalibrationError(
             f"the runs have {shapes} shapes of layers (hidden, tp, micro-batch, sequence) of dense "
-            f"16-bit models; a table needs at least {layer_fit.FEWEST_SHAPES}"
+            f"16-bit models; a table needs at least {timed_runs.FEWEST_SHAPES}"
         )
     kept = [q.run for q in dense]
-    return lambda profile: _explained(_on_profile(kept, profile))
+    return lambda profile: _layers_of_runs(_on_profile(kept, profile))
 
 
 def check_generalises(layers: LayerTimes) -> None:
     """Raise CalibrationError where a table of runs does not predict runs that it did not see."""
-    held_out, without = layers.held_out.median, layers.without.median
+    held_out, without = layers.held_out.median, layers.without_table.median
     if not layers.timed_alone and held_out >= without:
         raise CalibrationError(
             f"a table of layers is {held_out:.1%} off on runs that it did not see, the profile "
@@ -214,38 +216,38 @@ def _on_profile(runs: Sequence[PublishedRun], profile: Path) -> list[Question]:
     moved = [PublishedRun({**run.cells, "accelerator": str(profile)}) for run in runs]
     answers = zip(runs, questions(moved), strict=True)
     found = [replace(q, run=run) for run, q in answers if isinstance(q, Question)]
-    bare = {id(q.task): layer_fit.without_layer_table(q.task) for q in found}
+    bare = {id(q.task): timed_runs.without_layer_table(q.task) for q in found}
     return [replace(q, task=bare[id(q.task)]) for q in found]
 
 
-def _explained(asked: Sequence[Question]) -> LayerTimes:
+def _layers_of_runs(asked: Sequence[Question]) -> LayerTimes:
     rows = TimedRuns(asked)
-    ratios = layer_fit.fit(rows)
-    shapes, first = np.unique(layer_fit.sizes_of(rows), axis=1, return_index=True)
-    modelled = np.stack([_of_run(asked[row]) for row in first], axis=1)
+    ratios = timed_runs.fit(rows)
+    shapes, first = np.unique(timed_runs.sizes_of(rows), axis=1, return_index=True)
+    modelled = np.stack([_modelled_run(asked[row]) for row in first], axis=1)
     groups = folds([q.run for q in asked])
     if len(set(groups)) < 2:
         groups = np.arange(len(asked)).astype(object) % FOLDS
-    _, shape = np.unique(layer_fit.sizes_of(rows), axis=1, return_inverse=True)
+    _, shape = np.unique(timed_runs.sizes_of(rows), axis=1, return_inverse=True)
     elsewhere = _held_out(rows, shape.reshape(-1).astype(object) % FOLDS)
     return LayerTimes(
         stack=asked[0].task.software.label,
         sizes=shapes,
         seconds=np.concatenate([modelled * ratios.ratio, modelled]),
-        origins=tuple(sorted({_name(str(q.run["source"])) for q in asked})),
-        without=errors(rows.seconds(lambda task: task), rows.measured_seconds),
+        origins=tuple(sorted({_origin_name(str(q.run["source"])) for q in asked})),
+        without_table=errors(rows.seconds(lambda task: task), rows.measured_seconds),
         held_out=_held_out(rows, groups),
         split="runs",
-        elsewhere=elsewhere,
+        other_layers=elsewhere,
     )
 
 
-def _name(source: str) -> str:
+def _origin_name(source: str) -> str:
     """A source as the name of an origin."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", source)[:79].strip("-._") or "runs"
 
 
-def _of_run(q: Question) -> Value:
+def _modelled_run(q: Question) -> Value:
     """Modelled seconds [pass] of the layer of a run."""
     recipe = RECIPES[int(q.plan.precision)]
     return block_seconds(q.task, recipe, strategies(q.plan.table()))[:, 0]
@@ -256,6 +258,6 @@ def _held_out(rows: TimedRuns, labels: NDArray[np.object_]) -> Errors:
     predicted = np.empty_like(rows.measured_seconds)
     for label in sorted(set(labels)):
         mine = np.array(labels == label, bool)
-        table = layer_fit.fit(rows.take(~mine)).table
-        predicted[mine] = rows.take(mine).seconds(layer_fit.then_table(lambda task: task, table))
+        table = timed_runs.fit(rows.take(~mine)).table
+        predicted[mine] = rows.take(mine).seconds(timed_runs.then_table(lambda task: task, table))
     return errors(predicted, rows.measured_seconds)

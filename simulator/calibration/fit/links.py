@@ -24,7 +24,16 @@ from ...operators import collectives
 from ...operators.collectives import ProcessGroup
 from ..readers.measurements import Measurements
 from . import priors
-from .robust import FOLLOWS, Constant, Constants, Fit, Subject, fit_subject, folds_of, groups_of
+from .robust import (
+    FOLLOWS_LINK,
+    Constant,
+    Constants,
+    Fit,
+    Subject,
+    fit_subject,
+    folds_of,
+    groups_of,
+)
 from .subjects import make_subject
 
 Operation = Callable[[Value, ProcessGroup, Cluster], Value]
@@ -242,7 +251,7 @@ def _with_bandwidth(cluster: Cluster, link: str, bandwidth: float) -> Cluster:
 def followers(base: Cluster, cluster: Cluster) -> Mapping[str, Constant]:
     """Bandwidths of collectives that a fitted link changed, by dotted key of the profile."""
     return {
-        f"links.fast.{op}.{name}": Constant(value=value, flags=(FOLLOWS,), measured=False)
+        f"links.fast.{op}.{name}": Constant(value=value, flags=(FOLLOWS_LINK,), measured=False)
         for op, time in _collectives(cluster).items()
         for name in ("bandwidth", "own_bandwidth")
         if np.isfinite(value := getattr(time, name))

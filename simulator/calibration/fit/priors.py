@@ -75,7 +75,7 @@ _SHARES = {
     "send": (6.3, 1.0, 0.20, 0.80),
 }
 """Latency (us), latency a step (us), root (us/sqrt(kB)) and share of the link's bandwidth."""
-_OWN = {"all_reduce": 2.5, "all_gather": 1.9, "reduce_scatter": 1.4, "all_to_all": 1.9}
+_OWN_BANDWIDTHS = {"all_reduce": 2.5, "all_gather": 1.9, "reduce_scatter": 1.4, "all_to_all": 1.9}
 """Rate over the link's at which a rank copies or adds the share that it keeps."""
 
 
@@ -84,8 +84,8 @@ def collective(op: str, link: float) -> tuple[Prior, ...]:
     rank keeps moves no slower than that."""
     latency, step, root, share = _SHARES[op]
     own: tuple[Prior, ...] = ()
-    if op in _OWN:
-        own = (_prior("own_bandwidth", _OWN[op] * link, 0.5, link, 20 * link),)
+    if op in _OWN_BANDWIDTHS:
+        own = (_prior("own_bandwidth", _OWN_BANDWIDTHS[op] * link, 0.5, link, 20 * link),)
     if op == "all_to_all":
         own += (_prior("root_bytes", 40e3, 1.5, 1e3, 1e9),)
     return (

@@ -28,7 +28,7 @@ from ...hardware.profile_file import (
 )
 from ...hardware.profile_schema import LAYERS, QUANTITIES
 from ...hardware.provenance import Provenance
-from .robust import FOLLOWS, Constant
+from .robust import FOLLOWS_LINK, Constant
 
 FITTED = "fitted"
 PRIOR = "pooled-prior"
@@ -77,24 +77,24 @@ def base_tree(base: str) -> dict[str, Any]:
     """The TOML of a base profile, which is checked first, with all that it inherits."""
     profile = read_profile(base)
     tree = read_tree(profile.name, profile_names())
-    return whole_tree(profile) if "base" in tree else tree
+    return expanded_tree(profile) if "base" in tree else tree
 
 
-def whole_tree(profile: Profile) -> dict[str, Any]:
+def expanded_tree(profile: Profile) -> dict[str, Any]:
     """The TOML of a profile that says everything itself, in SI units."""
     tree: dict[str, Any] = {}
     for key, value in profile.numbers.items():
         unit = si_unit(QUANTITIES[key].dimension)
-        _put(tree, key, {"value": value, "unit": unit, **_said(profile.provenance[key])})
+        _put(tree, key, {"value": value, "unit": unit, **_citation(profile.provenance[key])})
     for key, name in profile.texts.items():
         _put(tree, key, name)
     for key, table in profile.tables.items():
-        _put(tree, key, {"file": table.path, **_said(table.provenance)})
+        _put(tree, key, {"file": table.path, **_citation(table.provenance)})
     origins = (*profile.provenance.values(), *(t.provenance for t in profile.tables.values()))
     return {**tree, "sources": {origin.id: origin.citation for origin in origins}}
 
 
-def _said(origin: Provenance) -> dict[str, Any]:
+def _citation(origin: Provenance) -> dict[str, Any]:
     """Where a leaf comes from, as its file says it."""
     said = {"source": origin.id, "measured": origin.measured, "kind": origin.kind}
     said |= {"origins": list(origin.origins)} if origin.origins else {}
@@ -131,7 +131,7 @@ def profile_text(base: str, changes: Changes, out: Path) -> str:
     sources = tree.setdefault("sources", {})
     _place_gemm_tables(tree, table_paths(base), changes, out)
     _place_layer_tables(tree, base, changes, out)
-    _replace(tree, changes, sources)
+    _replace_numbers(tree, changes, sources)
     if changes.scale != 1.0:
         _rescale(tree, changes.scale)
         sources[SCALED] = changes.scale_citation
@@ -149,10 +149,10 @@ def _place_gemm_tables(
         elif width in changes.table_files:
             section["table"] |= {"file": changes.table_files[width], "source": SCALED}
         else:
-            section["table"]["file"] = _name(out, path)
+            section["table"]["file"] = _table_name(out, path)
 
 
-def _name(out: Path, path: str) -> str:
+def _table_name(out: Path, path: str) -> str:
     """What a profile calls a table: one beside it or shipped keeps its name, another is copied."""
     here = Path(path).name == path or Path(path).resolve().parent == out.parent.resolve()
     return Path(path).name if here else f"{out.stem}-{Path(path).name}"
@@ -167,7 +167,7 @@ def copied_tables(base: str, changes: Changes, out: Path) -> dict[str, str]:
         if width not in changes.dropped_tables and width not in changes.table_files
     ]
     paths += layer_paths(base).values() if keeps_layers(changes) else ()
-    names = {path: _name(out, path) for path in paths}
+    names = {path: _table_name(out, path) for path in paths}
     return {name: table_text(path) for path, name in names.items() if name != Path(path).name}
 
 
@@ -181,7 +181,7 @@ def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, out: 
     if not keeps_layers(changes):
         tree["kernels"].pop("layer", None)
     for stack, section in tree["kernels"].get("layer", {}).items():
-        section["table"]["file"] = _name(out, layer_paths(base)[stack])
+        section["table"]["file"] = _table_name(out, layer_paths(base)[stack])
     if changes.layer_file is not None:
         new = changes.layer_file
         entry: dict[str, Any] = {"file": new.file, "source": CITED_LAYERS, "kind": "measured"}
@@ -191,17 +191,17 @@ def _place_layer_tables(tree: dict[str, Any], base: str, changes: Changes, out: 
         tree["sources"][CITED_LAYERS] = new.citation
 
 
-def _replace(tree: dict[str, Any], changes: Changes, sources: dict[str, str]) -> None:
+def _replace_numbers(tree: dict[str, Any], changes: Changes, sources: dict[str, str]) -> None:
     """Put the fitted numbers in, in the unit that the schema suggests."""
     held = "constants of other GPUs, which the rows do not contradict; "
     for key, constant in changes.numbers.items():
-        source = FITTED if constant.measured else LINK if FOLLOWS in constant.flags else PRIOR
+        source = FITTED if constant.measured else LINK if FOLLOWS_LINK in constant.flags else PRIOR
         text = changes.citation
         sources[source] = {PRIOR: f"pooled prior: {held}", LINK: PROPORTION}.get(source, "") + text
-        _put(tree, key, number(key, constant.value, source, constant.measured))
+        _put(tree, key, profile_number(key, constant.value, source, constant.measured))
 
 
-def number(key: str, value: float, source: str, measured: bool) -> dict[str, Any]:
+def profile_number(key: str, value: float, source: str, measured: bool) -> dict[str, Any]:
     """A number of a profile with six digits."""
     unit = QUANTITIES[key].example
     shown = value / convert(1.0, unit, QUANTITIES[key].dimension)

@@ -30,11 +30,11 @@ LEAST_SPREAD = 4.0
 WORST_MEDIAN = 0.5
 """In-sample median error beyond which the rows do not follow the form at all."""
 FOLDS = 4
-FAR = 2.0
+FAR_SPREADS = 2.0
 """Spreads from its prior at which a constant is flagged."""
-HELD = 0.7
+PRIOR_SHARE = 0.7
 """Posterior over prior spread above which the prior, not the rows, decides."""
-FOLLOWS = "in proportion to its link"
+FOLLOWS_LINK = "in proportion to its link"
 """Flag of a constant that was not fitted itself."""
 NEAR_BOUND = 1e-3
 """Distance of the logarithm from a bound that counts as reaching it."""
@@ -209,9 +209,9 @@ def _judge(prior: Prior, value: float, spread: float) -> Constant:
     if min(logged - np.log(prior.least), np.log(prior.most) - logged) < NEAR_BOUND:
         flags.append("at a bound")
     away = (logged - np.log(prior.centre)) / prior.spread
-    if abs(away) > FAR:
+    if abs(away) > FAR_SPREADS:
         flags.append(f"{away:+.1f} sigma from its prior")
-    held = spread > HELD * prior.spread
+    held = spread > PRIOR_SHARE * prior.spread
     if held:
         flags.append("decided by its prior, not by the rows")
     return Constant(value=value, flags=tuple(flags), measured=not held)

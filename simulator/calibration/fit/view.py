@@ -54,9 +54,9 @@ def _error_table(fits: Sequence[Fit]) -> Table:
 
 def _layer_table(layers: LayerTimes) -> Table:
     told = {
-        "without the table": layers.without,
+        "without the table": layers.without_table,
         f"held out: {layers.split}": layers.held_out,
-        "steps of layers not in it": layers.elsewhere,
+        "steps of layers not in it": layers.other_layers,
     }
     rows = [(name, str(e.rows), *_percent(e)) for name, e in told.items() if e is not None]
     headers = ("whole layers", "rows", "median %", "p90 %", "bias %")
@@ -108,10 +108,10 @@ def _layers(layers: LayerTimes) -> dict[str, Any]:
         "software": layers.stack,
         "layers": int(layers.seconds.shape[1]),
         "timed_alone": layers.timed_alone,
-        "without": asdict(layers.without),
+        "without": asdict(layers.without_table),
         "held_out": asdict(layers.held_out),
         "held_out_by": layers.split,
-        "elsewhere": asdict(layers.elsewhere) if layers.elsewhere else None,
+        "elsewhere": asdict(layers.other_layers) if layers.other_layers else None,
     }
 
 
@@ -126,7 +126,7 @@ def show_record(profile: str, fits: Sequence[Fit]) -> dict[str, Any]:
     }
 
 
-def beside_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> str:
+def comparison_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> str:
     """Rows as CSV text in the columns that some row fills, and behind each quantity what the
     profile predicts of it and predicted / measured."""
     cells = [{name: row.get(name, "") for name in COLUMNS} for row in table.rows]
@@ -138,7 +138,7 @@ def beside_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> str:
             told = {"predicted": predicted, "ratio": predicted / measured}
             cells[place[id(row)]] |= {f"{quantity}_{k}": f"{v:.6g}" for k, v in told.items()}
     filled = {name for row in cells for name, text in row.items() if text}
-    columns = [name for column in COLUMNS for name in _beside(column) if name in filled]
+    columns = [name for column in COLUMNS for name in _columns_of(column) if name in filled]
     out = io.StringIO()
     writer = csv.DictWriter(out, ["profile", *columns], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -147,7 +147,7 @@ def beside_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> str:
     return out.getvalue()
 
 
-def _beside(column: str) -> tuple[str, ...]:
+def _columns_of(column: str) -> tuple[str, ...]:
     """A column and those behind it."""
     return (column, f"{column}_predicted", f"{column}_ratio")
 

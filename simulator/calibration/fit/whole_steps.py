@@ -22,7 +22,7 @@ from ..readers.measurements import Measurements
 from .layer_times import gated_block
 from .priors import SUSTAINED
 
-STACK = "torch"
+DEFAULT_STACK = "torch"
 """Software profile of what `measure` runs."""
 SIZES = ("hidden", "ffn", "heads", "kv_heads", "head_dim", "vocabulary", "layers")
 BATCH = ("batch", "sequence", "micro_batches")
@@ -86,7 +86,7 @@ def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -
     return evaluate(task, Plan(micro_batch=sizes["batch"], recompute=RECOMPUTE[sizes["recompute"]]))
 
 
-LOWEST, HIGHEST = 0.3, 2.0
+LOWEST_SCALE, HIGHEST_SCALE = 0.3, 2.0
 """Scales beyond which something else than the clock explains the step."""
 HALVINGS = 40
 
@@ -114,13 +114,14 @@ def sustained_scale(task: Task, plan: Plan, measured: float) -> float:
         software = replace(task.software, sustained=task.software.sustained * scale)
         return float(evaluate(replace(task, software=software), plan).step_seconds)
 
-    slow, fast = predicted(LOWEST), predicted(HIGHEST)
+    slow, fast = predicted(LOWEST_SCALE), predicted(HIGHEST_SCALE)
     if not fast <= measured <= slow:
         raise CalibrationError(
-            f"the step took {measured:.4g} s; with {LOWEST:g} to {HIGHEST:g} times the kernels' "
-            f"rate it is predicted to take {slow:.4g} to {fast:.4g} s: did another plan run?"
+            f"the step took {measured:.4g} s; with {LOWEST_SCALE:g} to {HIGHEST_SCALE:g} times the "
+            f"kernels' rate it is predicted to take {slow:.4g} to {fast:.4g} s: did another plan "
+            "run?"
         )
-    low, high = LOWEST, HIGHEST
+    low, high = LOWEST_SCALE, HIGHEST_SCALE
     for _ in range(HALVINGS):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if predicted(middle) > measured else (low, middle)

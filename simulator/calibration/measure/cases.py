@@ -33,7 +33,7 @@ Suite = Callable[[bool], Iterator[Case]]
 """Cases of a suite; True for the quick ones."""
 
 
-def by_value(series: Sequence[Sequence[Item]]) -> list[Item]:
+def coarse_to_fine(series: Sequence[Sequence[Item]]) -> list[Item]:
     """The items of several ordered series, coarse before fine: the first and every fourth part of
     each, then those half-way between, and so on; series in their order.
 
@@ -58,7 +58,7 @@ def _level(at: int, length: int) -> int:
     return level
 
 
-def timed(
+def time_prepared(
     prepare: Callable[..., Call], *sizes: int | str, graph: bool = False
 ) -> Callable[[Bench], Mapping[str, float]]:
     """The usual way to run a case: allocate on the device with these sizes, then time the call."""
@@ -69,7 +69,7 @@ def timed(
     return run
 
 
-def timed_with_peaks(prepare: Callable[[], Call], bench: Bench) -> dict[str, float]:
+def time_with_peaks(prepare: Callable[[], Call], bench: Bench) -> dict[str, float]:
     """Time the call that `prepare` allocates; on a GPU also the peaks of the memory that it takes,
     by tensors and by the allocator's segments, over what was there before."""
     if bench.device != "cuda":

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from .cases import by_value
+from .cases import coarse_to_fine
 from .timing import Bench, Call, Timing, batch_seconds, graph_of, summary
 
 OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-SMALL = 2**20
+SMALL_BYTES = 2**20
 """Bytes up to which a call is shorter than what it takes to launch it."""
-REPLAYED = 20
+GRAPH_CALLS = 20
 """Calls in a CUDA graph."""
 
 
@@ -91,7 +91,7 @@ def cases(world: int, per_node: int, quick: bool) -> list[CollectiveCase]:
         for op in OPERATIONS
         if op != "send" or layout.ranks in (2, world)
     ]
-    return by_value(series)
+    return coarse_to_fine(series)
 
 
 def _by_use(every: list[Layout], world: int, per_node: int) -> Iterator[Layout]:
@@ -123,22 +123,24 @@ def time_collective(
 ) -> tuple[Timing, bool] | None:
     """Timing of the slowest rank of all groups, and whether calls were replayed from a graph; None
     where a rank could not begin. Ranks outside all groups only wait."""
-    call = _begun(case, mine, bench.device)
-    if not agreed(call is not None, bench.device):
+    call = _started_call(case, mine, bench.device)
+    if not all_ranks_agree(call is not None, bench.device):
         return None
     assert call
     graph = None
-    if case.bytes <= SMALL and bench.device == "cuda" and not bench.quick:
+    if case.bytes <= SMALL_BYTES and bench.device == "cuda" and not bench.quick:
         call()
-        graph = graph_of(call, REPLAYED) if mine else call
-        if not agreed(graph is not None, bench.device):
+        graph = graph_of(call, GRAPH_CALLS) if mine else call
+        if not all_ranks_agree(graph is not None, bench.device):
             graph = None
-    timing = _same_count(graph or call, REPLAYED if graph else 1, bench)
-    median, least, most = slowest(timing[:3], bench.device)
+    timing = _same_count(graph or call, GRAPH_CALLS if graph else 1, bench)
+    median, least, most = slowest_rank(timing[:3], bench.device)
     return Timing(median, least, most, timing.repeats), graph is not None
 
 
-def _begun(case: CollectiveCase, mine: tuple[Any, list[int]] | None, device: str) -> Call | None:
+def _started_call(
+    case: CollectiveCase, mine: tuple[Any, list[int]] | None, device: str
+) -> Call | None:
     """The call with its buffers; None where they do not fit."""
     if mine is None:
         return lambda: None
@@ -148,7 +150,7 @@ def _begun(case: CollectiveCase, mine: tuple[Any, list[int]] | None, device: str
         return None
 
 
-def agreed(yes: bool, device: str) -> bool:
+def all_ranks_agree(yes: bool, device: str) -> bool:
     """Whether every rank says yes."""
     import torch
     import torch.distributed as dist
@@ -158,7 +160,7 @@ def agreed(yes: bool, device: str) -> bool:
     return bool(int(flag))
 
 
-def slowest(seconds: tuple[float, ...], device: str) -> tuple[float, ...]:
+def slowest_rank(seconds: tuple[float, ...], device: str) -> tuple[float, ...]:
     """The largest of each number over all ranks."""
     import torch
     import torch.distributed as dist
@@ -194,17 +196,17 @@ def prepare(op: str, size: int, group: Any, ranks: list[int], device: str) -> Ca
     if op == "all_reduce":
         return lambda: dist.all_reduce(whole, group=group)
     if op == "all_gather":
-        gather = _named(dist, "all_gather_single", "all_gather_into_tensor")
+        gather = _attribute_of(dist, "all_gather_single", "all_gather_into_tensor")
         return lambda: gather(whole, part, group=group)
     if op == "reduce_scatter":
-        scatter = _named(dist, "reduce_scatter_single", "reduce_scatter_tensor")
+        scatter = _attribute_of(dist, "reduce_scatter_single", "reduce_scatter_tensor")
         return lambda: scatter(part, whole, group=group)
     if op == "all_to_all":
         return lambda: dist.all_to_all_single(other, whole, group=group)
     return lambda: _ring_send(whole, other, ranks, group)
 
 
-def _named(module: Any, new: str, old: str) -> Any:
+def _attribute_of(module: Any, new: str, old: str) -> Any:
     """A function under its new name, or the one it has in older versions of torch."""
     return getattr(module, new, None) or getattr(module, old)
 

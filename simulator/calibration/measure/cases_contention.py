@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .cases_collective import Layout, slowest
+from .cases_collective import Layout, slowest_rank
 from .timing import Bench, Timing, batch_seconds, summary
 
 OPERATIONS = ("", "all_reduce", "all_gather", "reduce_scatter")
 """Collectives beside the product; '' for none."""
 
 
-LONGER = 2
+PRODUCT_REPEATS = 2
 """Collectives a product: of 256 MiB each, one takes longer than a product of 8,192^3 on links of up
 to 1 TB/s."""
 
@@ -24,7 +24,7 @@ to 1 TB/s."""
 class ContentionCase(NamedTuple):
     """One case."""
 
-    beside: str
+    collective: str
     layout: Layout
     side: int
     """m = n = k of the product."""
@@ -40,7 +40,7 @@ class ContentionCase(NamedTuple):
 
     @property
     def op(self) -> str:
-        return f"gemm_beside_{self.beside}" if self.beside else "gemm"
+        return f"gemm_beside_{self.collective}" if self.collective else "gemm"
 
     def shape(self, per_node: int) -> dict[str, int]:
         sides = dict.fromkeys(("m", "n", "k"), self.side)
@@ -70,23 +70,23 @@ def time_contention(case: ContentionCase, mine: tuple[Any, list[int]], bench: Be
     seconds = []
     for _ in range(1 + batches):
         dist.barrier()
-        waiting = _started(case, mine, calls, bench)
+        waiting = _start_collective(case, mine, calls, bench)
         seconds.append(batch_seconds(lambda: torch.mm(x, w, out=y), calls, bench.device))
         for work in waiting:
             work.wait()
     timing = summary(seconds[1:], calls)
-    median, least, most = slowest(timing[:3], bench.device)
+    median, least, most = slowest_rank(timing[:3], bench.device)
     return Timing(median, least, most, timing.repeats)
 
 
-def _started(
+def _start_collective(
     case: ContentionCase, mine: tuple[Any, list[int]], calls: int, bench: Bench
 ) -> list[Any]:
     """Collectives under way that last at least as long as the products."""
     import torch
     import torch.distributed as dist
 
-    if not case.beside:
+    if not case.collective:
         return []
     group, ranks = mine
     count = max(case.bytes // 4 // len(ranks), 1)
@@ -98,5 +98,5 @@ def _started(
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(
             part, whole, group=group, async_op=True
         ),
-    }[case.beside]
-    return [begin() for _ in range(LONGER * calls)]
+    }[case.collective]
+    return [begin() for _ in range(PRODUCT_REPEATS * calls)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from .cases import Case, timed, timed_with_peaks
+from .cases import Case, time_prepared, time_with_peaks
 from .timing import Bench, Call
 
 
@@ -47,7 +47,7 @@ def attention(quick: bool) -> Iterator[Case]:
         sizes = {"batch": batch, "heads": heads, "kv_heads": keys, "head_dim": width}
         sizes |= {"sequence": s, "causal": causal}
         for op in ("forward", "backward"):
-            run = timed(_attention, op, *sizes.values())
+            run = time_prepared(_attention, op, *sizes.values())
             yield Case(suite="attention", op=op, shape=sizes, run=run)
 
 
@@ -94,7 +94,7 @@ def _timed_layer(
 ) -> Mapping[str, float]:
     """Seconds, and the peak memory that the layer and its activations take."""
     prepare = partial(layer_call, bench.device, op, sizes, batch, sequence)
-    return {**timed_with_peaks(prepare, bench), "tokens": batch * sequence}
+    return {**time_with_peaks(prepare, bench), "tokens": batch * sequence}
 
 
 def layer_call(device: str, op: str, sizes: Layer, batch: int, sequence: int) -> Call:
@@ -157,14 +157,14 @@ def launch(quick: bool) -> Iterator[Case]:
             suite="launch",
             op=f"layer_{op}_{'graph' if graph else 'eager'}",
             shape=shape,
-            run=timed(_tiny_layer, op, graph=graph),
+            run=time_prepared(_tiny_layer, op, graph=graph),
         )
     for graph in (False, True):
         yield Case(
             suite="launch",
             op=f"kernel_{'graph' if graph else 'eager'}",
             shape={"elements": 1},
-            run=timed(_one_kernel, graph=graph),
+            run=time_prepared(_one_kernel, graph=graph),
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from .cases import Case, timed
+from .cases import Case, time_prepared
 from .timing import Bench, Call, summary
 
 MODELS = (
@@ -24,7 +24,7 @@ MODELS = (
 """(hidden, width of keys, ffn, gated MLP): 1B, Llama-3 8B, GPT 13B, Llama-3 70B, GPT-3 175B."""
 TENSOR_SIZES = (1, 2, 4, 8)
 TOKENS = (4096, 1024, 16384)
-LOOPED = (
+LOOP_SHAPES = (
     (4096, 4096, 4096),
     (4096, 28672, 4096),
     (16384, 6144, 4096),
@@ -57,7 +57,7 @@ def gemm(quick: bool) -> Iterator[Case]:
                     suite="gemm",
                     op=op,
                     shape={"m": m, "n": n, "k": k},
-                    run=timed(_gemm, op, m, n, k, graph=True),
+                    run=time_prepared(_gemm, op, m, n, k, graph=True),
                 )
 
 
@@ -78,7 +78,7 @@ def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
 
 def sustained(quick: bool) -> Iterator[Case]:
     """The same in a loop of 10 s, when clocks have settled."""
-    for m, n, k in [(64, 96, 64)] if quick else LOOPED:
+    for m, n, k in [(64, 96, 64)] if quick else LOOP_SHAPES:
         yield Case(
             suite="sustained",
             op="forward",
@@ -123,7 +123,7 @@ def fp8(quick: bool) -> Iterator[Case]:
                     op=op,
                     dtype="fp8",
                     shape={"m": m, "n": n, "k": k},
-                    run=timed(_fp8, op == "forward_quantised", m, n, k, graph=True),
+                    run=time_prepared(_fp8, op == "forward_quantised", m, n, k, graph=True),
                 )
 
 
@@ -160,7 +160,7 @@ def grouped(quick: bool) -> Iterator[Case]:
                 suite="grouped",
                 op=op,
                 shape={"m": m, "n": n, "k": k, "experts": experts},
-                run=timed(_grouped, op, experts, m, n, k),
+                run=time_prepared(_grouped, op, experts, m, n, k),
             )
 
 

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from .cases import Case, timed
+from .cases import Case, time_prepared
 from .timing import Call
 
 TRAFFIC = {
@@ -40,7 +40,7 @@ def memory(quick: bool) -> Iterator[Case]:
                 suite="memory",
                 op=f"{name}_{op}",
                 shape={"m": m, "hidden": hidden, "bytes": traffic * m * hidden},
-                run=timed(_elementwise, name, op, m, hidden, graph=True),
+                run=time_prepared(_elementwise, name, op, m, hidden, graph=True),
             )
 
 
@@ -80,7 +80,7 @@ def loss(quick: bool) -> Iterator[Case]:
             suite="loss",
             op="cross_entropy_forward_backward",
             shape=shape,
-            run=timed(_loss, m, vocabulary),
+            run=time_prepared(_loss, m, vocabulary),
         )
 
 
@@ -105,7 +105,7 @@ def optimizer(quick: bool) -> Iterator[Case]:
             op="adamw_fused",
             dtype="fp32",
             shape={"elements": elements, "bytes": ADAM_BYTES * elements},
-            run=timed(_adam, elements),
+            run=time_prepared(_adam, elements),
         )
 
 
@@ -129,7 +129,7 @@ def copy(quick: bool) -> Iterator[Case]:
             op=op,
             dtype="uint8",
             shape={"bytes": size},
-            run=timed(_copy, op, size),
+            run=time_prepared(_copy, op, size),
         )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from .cases import Case, timed_with_peaks
+from .cases import Case, time_with_peaks
 from .cases_layer import BATCHES, MODELS, Layer, layer_forward, layer_weights, weight
 from .timing import Bench
 
@@ -71,7 +71,7 @@ def _timed_step(bench: Bench, sizes: TrainingStep) -> Mapping[str, float]:
     """Seconds of a step, and the peak memory of weights, states, activations and temporaries."""
     tokens = sizes.micro_batches * sizes.batch * sizes.sequence
     step = partial(training_step, bench.device, sizes)
-    return {**timed_with_peaks(step, bench), "tokens": tokens}
+    return {**time_with_peaks(step, bench), "tokens": tokens}
 
 
 def training_step(device: str, sizes: TrainingStep) -> Callable[[], Any]:
@@ -138,7 +138,7 @@ def _loss(weights: TrainingWeights, ids: Any, sizes: TrainingStep) -> Any:
 
     functional = torch.nn.functional
     x = functional.embedding(ids[:, :-1], weights.embedding)
-    run, whole = _recomputed() if sizes.recompute else (layer_forward, contextlib.nullcontext())
+    run, whole = _checkpoint() if sizes.recompute else (layer_forward, contextlib.nullcontext())
     with whole:
         for layer in weights.layers:
             x = run(x, layer, sizes.layer)
@@ -149,7 +149,7 @@ def _loss(weights: TrainingWeights, ids: Any, sizes: TrainingStep) -> Any:
     )
 
 
-def _recomputed() -> tuple[Callable[..., Any], Any]:
+def _checkpoint() -> tuple[Callable[..., Any], Any]:
     """A layer that keeps its input only, and the context that makes all of it run again: torch
     would otherwise leave out its last product, which other stacks do not."""
     from torch.utils import checkpoint

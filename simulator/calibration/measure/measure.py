@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cases import Case
-    from .rowfile import RowFile
+    from .recording import RowFile
     from .timing import Bench
 
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError, MemoryError)
 """What torch raises where memory, hardware or an operator is missing."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def measure(
@@ -39,14 +39,14 @@ def measure(
     quick: bool = False,
     cold: bool = False,
     limit_seconds: float | None = None,
-    say: Say = lambda text: None,
+    say: Progress = lambda text: None,
 ) -> dict[str, int]:
     """Measure what is not in `out` yet; returns how many cases were measured, skipped, left.
 
     ValueError for a suite or device there is not. Under torchrun only rank 0 has counts.
     """
     from .measure_ranks import measure_ranks, under_torchrun
-    from .suites import SEVERAL, SUITES
+    from .suites import RANK_SUITES, SUITES
     from .timing import Bench
 
     unknown = [name for name in suites if name not in SUITES]
@@ -55,30 +55,30 @@ def measure(
     bench = Bench(_device(device), quick, cold)
     end = time.monotonic() + (limit_seconds or math.inf)
     if under_torchrun():
-        alone = set(suites) - set(SEVERAL)
+        alone = set(suites) - set(RANK_SUITES)
         if alone:
             raise ValueError(
-                f"under torchrun --suite {' and '.join(SEVERAL)} are measured, not {min(alone)}"
+                f"under torchrun --suite {' and '.join(RANK_SUITES)} are measured, not {min(alone)}"
             )
-        return measure_ranks(out, suites or SEVERAL, bench, end, say)
-    shared = set(suites) & set(SEVERAL)
+        return measure_ranks(out, suites or RANK_SUITES, bench, end, say)
+    shared = set(suites) & set(RANK_SUITES)
     if shared:
         raise ValueError(f"--suite {min(shared)} needs several processes: start it with torchrun")
-    return _measure_one(out, _cases(suites, quick), bench, end, say)
+    return _measure_gpu(out, _cases(suites, quick), bench, end, say)
 
 
 def _cases(suites: Sequence[str], quick: bool) -> list[Case]:
     """Cases of the suites asked for, the most valuable first: a few of every suite, then those
     between them, so that a limit of time cuts detail and no suite."""
-    from .cases import by_value
+    from .cases import coarse_to_fine
     from .suites import suites as known
 
     chosen = [suite for name, suite in known().items() if not suites or name in suites]
-    return by_value([list(suite(quick)) for suite in chosen])
+    return coarse_to_fine([list(suite(quick)) for suite in chosen])
 
 
-def _measure_one(
-    out: Path, cases: list[Case], bench: Bench, end: float, say: Say
+def _measure_gpu(
+    out: Path, cases: list[Case], bench: Bench, end: float, say: Progress
 ) -> dict[str, int]:
     """All cases on one GPU, one after the other."""
     from .recording import open_files, origin_of
@@ -94,17 +94,17 @@ def _measure_one(
         elif time.monotonic() > end:
             counts["left"] += 1
         else:
-            done = _one(case, what, bench, rows, skipped)
+            done = _measure_case(case, what, bench, rows, skipped)
             counts["measured" if done else "skipped"] += 1
             say(f"[{number}/{len(cases)}] {case.title}: {done or 'skipped'}")
     return counts
 
 
-def _one(
+def _measure_case(
     case: Case, what: Mapping[str, object], bench: Bench, rows: RowFile, skipped: RowFile
 ) -> str:
     """Run one case and store it; what it took, '' where it did not run."""
-    from .recording import rounded
+    from .recording import six_digits
     from .timing import PowerLog
 
     try:
@@ -118,7 +118,7 @@ def _one(
             import torch
 
             torch.cuda.empty_cache()
-    rows.append({**what, **rounded({**result, **log.columns()})})
+    rows.append({**what, **six_digits({**result, **log.columns()})})
     return f"{result['seconds'] * 1e6:.4g} us"
 
 
@@ -134,7 +134,7 @@ def _device(wanted: str) -> str:
     return "cuda" if there and wanted != "cpu" else "cpu"
 
 
-def declare(parser: Any) -> None:
+def add_options(parser: Any) -> None:
     """The options, shared with `plan3d calibrate measure`."""
     parser.add_argument("--out", required=True, metavar="DIR", help="folder of the CSV files")
     parser.add_argument(
@@ -165,7 +165,7 @@ def progress_line(text: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command of its own."""
     parser = argparse.ArgumentParser(prog="measure.py", description="Measure this GPU.")
-    declare(parser)
+    add_options(parser)
     args = parser.parse_args(arguments)
     try:
         counts = measure(

@@ -19,19 +19,18 @@ from typing import Any
 from . import cases_collective, cases_contention
 from .cases_collective import CollectiveCase
 from .cases_contention import ContentionCase
-from .recording import communication_of, open_files, origin_of, rounded
-from .rowfile import RowFile
+from .recording import RowFile, communication_of, open_files, origin_of, six_digits
 from .timing import Bench, PowerLog
 
-MEASURE, KNOWN, LEFT = range(3)
+MEASURE, MEASURED_BEFORE, TIME_UP = range(3)
 """What rank 0 decides about a case."""
 FAILURE = "plan3d/failure"
 """Key of the store under which a rank says why it ends."""
-LOOKS = 1.0
+LOOK_SECONDS = 1.0
 """Seconds between two looks at it."""
 LONGEST_WAIT = datetime.timedelta(minutes=5)
 """Of one collective, where no rank said anything."""
-Say = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 def under_torchrun() -> bool:
@@ -40,24 +39,24 @@ def under_torchrun() -> bool:
 
 
 def measure_ranks(
-    out: Path, suites: Sequence[str], bench: Bench, end: float, say: Say
+    out: Path, suites: Sequence[str], bench: Bench, end: float, say: Progress
 ) -> dict[str, int]:
     """All cases of this group of processes; the counts of measure.measure."""
     import torch.distributed as dist
 
-    store, rank, per_node = _start(bench.device)
+    store, rank, per_node = _join(bench.device)
     threading.Thread(target=_watch, args=(store, rank), daemon=True).start()
     try:
-        counts = _walk(out, suites, bench, end, say, per_node)
+        counts = _measure_cases(out, suites, bench, end, say, per_node)
     except Exception as error:
         told = f"rank {rank} on {platform.node()}: {' '.join(str(error).split())[:500]}"
         store.set(FAILURE, told)
-        _end(told)
+        _exit(told)
     dist.destroy_process_group()
     return counts if rank == 0 else {}
 
 
-def _start(device: str) -> tuple[Any, int, int]:
+def _join(device: str) -> tuple[Any, int, int]:
     """Join the other processes: the store, this rank, and how many ranks share a node."""
     import torch
     import torch.distributed as dist
@@ -76,24 +75,24 @@ def _start(device: str) -> tuple[Any, int, int]:
 def _watch(store: Any, rank: int) -> None:
     """End this process as soon as another says that it failed."""
     while True:
-        time.sleep(LOOKS)
+        time.sleep(LOOK_SECONDS)
         try:
             failed = store.check([FAILURE])
         except Exception:
             # The store went with the rank that kept it, or this process is at its end.
             return
         if failed:
-            _end(f"rank {rank} stops: {store.get(FAILURE).decode()}")
+            _exit(f"rank {rank} stops: {store.get(FAILURE).decode()}")
 
 
-def _end(told: str) -> None:
+def _exit(told: str) -> None:
     """Say it and end at once: other threads may wait in a collective for ever."""
     print(f"measure: {told}", file=sys.stderr, flush=True)
     os._exit(1)
 
 
-def _walk(
-    out: Path, suites: Sequence[str], bench: Bench, end: float, say: Say, per_node: int
+def _measure_cases(
+    out: Path, suites: Sequence[str], bench: Bench, end: float, say: Progress, per_node: int
 ) -> dict[str, int]:
     import torch.distributed as dist
 
@@ -106,7 +105,7 @@ def _walk(
     for number, case in enumerate(cases, 1):
         what: dict[str, object] = {"suite": case.suite, "op": case.op, "dtype": case.dtype}
         what |= {**case.shape(per_node), **origin}
-        result = _one(case, what, groups.get(case.layout), bench, end, files)
+        result = _measure_case(case, what, groups.get(case.layout), bench, end, files)
         counts[result] += 1
         if rank == 0:
             sizes = f"{case.layout.groups} x {case.layout.ranks} ranks, {case.bytes} bytes"
@@ -145,7 +144,7 @@ def _gathered(own: Any) -> list[Any]:
     return every
 
 
-def _one(
+def _measure_case(
     case: CollectiveCase | ContentionCase,
     what: dict[str, object],
     mine: tuple[Any, list[int]] | None,
@@ -156,15 +155,17 @@ def _one(
     """One case on every rank; what became of it."""
     decision = MEASURE
     if files:
-        decision = KNOWN if what in files[0] else LEFT if time.monotonic() > end else MEASURE
-    decision = _told(decision, bench.device)
+        decision = (
+            MEASURED_BEFORE if what in files[0] else TIME_UP if time.monotonic() > end else MEASURE
+        )
+    decision = _broadcast(decision, bench.device)
     if decision != MEASURE:
-        return "known" if decision == KNOWN else "left"
+        return "known" if decision == MEASURED_BEFORE else "left"
     with PowerLog(bench.device) as log:
         result = _result(case, mine, bench)
     logs = _gathered(log.columns())
     if files and result:
-        files[0].append({**what, **rounded({**result, **_worst(logs)})})
+        files[0].append({**what, **six_digits({**result, **_worst_log(logs)})})
     elif files:
         files[1].append({**what, "note": "did not run on every rank"})
     return "measured" if result else "skipped"
@@ -181,7 +182,7 @@ def _result(
     return {**found[0].columns(), "from_graph": int(found[1])} if found else {}
 
 
-def _worst(logs: Sequence[dict[str, Any]]) -> dict[str, float | str]:
+def _worst_log(logs: Sequence[dict[str, Any]]) -> dict[str, float | str]:
     """The slowest clock, the largest power and every throttle bit of all ranks."""
     out: dict[str, float | str] = {}
     for name, choose in (("clock_hz", min), ("power_watts", max)):
@@ -197,7 +198,7 @@ def _worst(logs: Sequence[dict[str, Any]]) -> dict[str, float | str]:
     return out
 
 
-def _told(decision: int, device: str) -> int:
+def _broadcast(decision: int, device: str) -> int:
     """The decision of rank 0, on every rank."""
     import torch
     import torch.distributed as dist

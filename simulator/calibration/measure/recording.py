@@ -1,16 +1,64 @@
-"""Files of results, and what they say about their origin."""
+"""Files of results that survive an interruption, and the origin of their rows."""
 
 from __future__ import annotations
 
+import csv
 import datetime
+import io
 import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
 
 from .columns import COLUMNS, IDENTITY
-from .rowfile import RowFile
 from .timing import smi
+
+Row = Mapping[str, object]
+
+
+class RowFile:
+    """A CSV that grows by whole rows and knows which cases it holds; ValueError where the file
+    there has other columns."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...] = COLUMNS) -> None:
+        self.path, self.columns = path, columns
+        self.done: set[tuple[str, ...]] = set()
+        text = path.read_bytes() if path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]  # an interruption may have cut the last line short
+        if whole:
+            self.done.update(map(identity, _rows(path, whole, columns)))
+        else:
+            whole = ",".join(columns).encode() + b"\n"
+        if whole != text:
+            path.write_bytes(whole)
+
+    def __contains__(self, row: Row) -> bool:
+        return identity(row) in self.done
+
+    def append(self, row: Row) -> None:
+        """Write one row in one piece and remember it."""
+        line = io.StringIO()
+        values = [row.get(name, "") for name in self.columns]
+        csv.writer(line, lineterminator="\n").writerow(values)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(line.getvalue())
+        self.done.add(identity(row))
+
+
+def identity(row: Row) -> tuple[str, ...]:
+    """What makes two rows the same measurement."""
+    return tuple(str(row.get(name, "")) for name in IDENTITY)
+
+
+def _rows(path: Path, text: bytes, columns: tuple[str, ...]) -> list[dict[str, str]]:
+    """The rows of a text with such columns."""
+    try:
+        table = csv.DictReader(text.decode("utf-8").split("\n"), restval="")
+        if tuple(table.fieldnames or ()) == columns:
+            return list(table)
+    except (csv.Error, UnicodeDecodeError):
+        raise ValueError(f"{path} is not a CSV file: choose another folder") from None
+    raise ValueError(f"{path} has other columns: choose another folder")
 
 
 def open_files(out: Path) -> tuple[RowFile, RowFile]:
@@ -20,14 +68,14 @@ def open_files(out: Path) -> tuple[RowFile, RowFile]:
     return RowFile(out / "measurements.csv", COLUMNS), RowFile(notes, (*IDENTITY, "note"))
 
 
-def rounded(result: Mapping[str, float | str]) -> dict[str, str]:
+def six_digits(result: Mapping[str, float | str]) -> dict[str, str]:
     """Results with six digits."""
     return {
         name: value if isinstance(value, str) else f"{value:.6g}" for name, value in result.items()
     }
 
 
-SETTINGS = ("NCCL_", "RCCL_", "FI_", "UCX_", "CUDA_DEVICE_MAX_CONNECTIONS")
+COMMUNICATION_VARIABLES = ("NCCL_", "RCCL_", "FI_", "UCX_", "CUDA_DEVICE_MAX_CONNECTIONS")
 """How variables begin that change what a collective does."""
 
 
@@ -36,7 +84,9 @@ def communication_of(device: str) -> dict[str, str]:
     import torch
 
     version = torch.cuda.nccl.version() if device == "cuda" else ()
-    given = [f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(SETTINGS)]
+    given = [
+        f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(COMMUNICATION_VARIABLES)
+    ]
     return {"nccl": ".".join(map(str, version)), "environment": " ".join(given)}
 
 

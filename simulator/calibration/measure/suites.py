@@ -22,7 +22,7 @@ SUITES = (
     "contention",
 )
 """Names of the suites."""
-SEVERAL = ("collective", "contention")
+RANK_SUITES = ("collective", "contention")
 """Those that need several processes (torchrun)."""
 
 

@@ -172,7 +172,7 @@ class PowerLog:
 
     def _read(self) -> None:
         while True:
-            for reasons in REASONS:
+            for reasons in THROTTLE_FIELDS:
                 with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
                     self.add(smi("clocks.sm", "power.draw", reasons))
                     break
@@ -184,7 +184,7 @@ class PowerLog:
         clock, power, bits = said
         self.clocks_hz.append(float(clock) * 1e6)
         self.watts.append(float(power))
-        self.bits |= int(bits, 16) & ~IDLE
+        self.bits |= int(bits, 16) & ~IDLE_BIT
 
     def columns(self) -> dict[str, float | str]:
         """Medians of what was read, and every bit that was set."""
@@ -197,9 +197,9 @@ class PowerLog:
         return out
 
 
-REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+THROTTLE_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """What nvidia-smi calls the bits, new drivers first."""
-IDLE = 0x1
+IDLE_BIT = 0x1
 """The bit of a GPU that does nothing (NVML, nvmlClocksThrottleReasonGpuIdle)."""
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from ...base.documents import parse_json
 from ...base.errors import InputError
 from ...base.files import read_text
-from . import nccl_tests, prefixes, traces, training_logs
-from .measurements import Measurements, as_rows, joined, read_csv
-from .training_logs import KnownLine
+from . import nccl_tests, traces, training_logs
+from .measurements import Measurements, as_rows, join, read_csv
+from .training_logs import RunSizes
 
 FORMATS = (
     "CSV of plan3d calibrate measure; nccl-tests text or JSON (-J); torch profiler (Chrome) "
@@ -27,12 +27,12 @@ class Hints:
     op: str | None = None
     """Collective of nccl-tests output."""
     gpu: str | None = None
-    known: KnownLine = field(default_factory=KnownLine)
+    sizes: RunSizes = field(default_factory=RunSizes)
     nodes: int | None = None
 
     @property
-    def said(self) -> nccl_tests.Said:
-        return nccl_tests.Said(self.op, self.known.gpus, self.nodes)
+    def of_nccl(self) -> nccl_tests.NcclHints:
+        return nccl_tests.NcclHints(self.op, self.sizes.gpus, self.nodes)
 
 
 def split_runs(paths: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -48,7 +48,7 @@ def _header(name: str) -> list[str]:
 
 def read_all(paths: Sequence[str], hints: Hints | None = None) -> Measurements:
     """Measurements of several files."""
-    return joined([read(path, hints or Hints()) for path in paths])
+    return join([read(path, hints or Hints()) for path in paths])
 
 
 def read(name: str, hints: Hints) -> Measurements:
@@ -70,11 +70,11 @@ def read(name: str, hints: Hints) -> Measurements:
 def _rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
     if text.lstrip().startswith("{"):
         return _json_rows(path, _json(path, text), hints)
-    plain = prefixes.without(text)
+    plain = training_logs.without_prefixes(text)
     if nccl_tests.is_text(plain):
-        return nccl_tests.read_text(plain, hints.said, path.name)
+        return nccl_tests.read_text(plain, hints.of_nccl, path.name)
     if training_logs.is_log(text):
-        return training_logs.read_log(text, hints.known, path.name)
+        return training_logs.read_log(text, hints.sizes, path.name)
     raise InputError(f"{path}: unknown format; read are: {FORMATS}")
 
 
@@ -83,7 +83,7 @@ def _json_rows(path: Path, content: dict[str, object], hints: Hints) -> list[dic
         if traces.is_trace(content):
             return traces.read_trace(content, path.name)
         if nccl_tests.is_json(content):
-            return nccl_tests.read_json(content, hints.said, path.name)
+            return nccl_tests.read_json(content, hints.of_nccl, path.name)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: malformed ({type(error).__name__}: {error})") from None
     raise InputError(f"{path}: unknown format; read are: {FORMATS}")

@@ -125,7 +125,7 @@ def as_rows(rows: Sequence[Mapping[str, object]], source: str) -> Measurements:
     return Measurements(rows=texts, sources=(source,))
 
 
-def joined(tables: Sequence[Measurements]) -> Measurements:
+def join(tables: Sequence[Measurements]) -> Measurements:
     """Several files as one."""
     rows = tuple(row for table in tables for row in table.rows)
     return Measurements(rows=rows, sources=tuple(s for table in tables for s in table.sources))

@@ -41,7 +41,7 @@ class NcclRun:
 
 
 @dataclass(frozen=True)
-class Said:
+class NcclHints:
     """What the user says where the output does not."""
 
     op: str | None = None
@@ -54,9 +54,9 @@ def is_text(text: str) -> bool:
     return "busbw" in text and "algbw" in text and bool(re.search(r"^#.*\bredop\b", text, re.M))
 
 
-def read_text(text: str, said: Said, name: str) -> list[Row]:
+def read_text(text: str, said: NcclHints, name: str) -> list[Row]:
     """Rows of one or several runs in one text."""
-    run, columns = NcclRun(said.op or _in_name(name)), [""]
+    run, columns = NcclRun(said.op or _operation_in_name(name)), [""]
     rows: list[Row] = []
     devices: list[tuple[str, str, str]] = []
     for line in text.splitlines():
@@ -69,18 +69,18 @@ def read_text(text: str, said: Said, name: str) -> list[Row]:
             run.op = OPERATIONS.get(program[1], "not fitted")
         elif re.match(r"#\s+size\s+count", line):
             columns = line.lstrip("# ").split()
-            _place(run, devices, said)
+            _set_ranks(run, devices, said)
         elif columns != [""] and re.match(r"\s*\d+\s+\d+\s", line):
             rows += _row(line.split(), columns, run, name)
     return rows
 
 
-def _in_name(name: str) -> str:
+def _operation_in_name(name: str) -> str:
     """The collective that a file's name holds; ''."""
     return next((known for program, known in OPERATIONS.items() if program in name), "")
 
 
-def _place(run: NcclRun, devices: list[tuple[str, str, str]], said: Said) -> None:
+def _set_ranks(run: NcclRun, devices: list[tuple[str, str, str]], said: NcclHints) -> None:
     """Ranks of the first group of a run, its nodes and its GPU."""
     group = [device for device in devices if device[0] == devices[0][0]]
     run.ranks = len(group) or said.ranks or 0
@@ -94,7 +94,7 @@ def _row(cells: list[str], columns: list[str], run: NcclRun, name: str) -> Itera
     if not time or len(cells) <= time or run.op == "not fitted":
         return
     if "#wrong" in columns[: len(cells)]:
-        _check_right(cells[columns.index("#wrong")], cells[0], name)
+        _check_results(cells[columns.index("#wrong")], cells[0], name)
     try:
         size, seconds = int(cells[0]), float(cells[time]) * 1e-6
     except ValueError:
@@ -103,7 +103,7 @@ def _row(cells: list[str], columns: list[str], run: NcclRun, name: str) -> Itera
         yield _record(run, size, cells[2], seconds, name)
 
 
-def _check_right(wrong: str, size: str, name: str) -> None:
+def _check_results(wrong: str, size: str, name: str) -> None:
     """InputError where a result was wrong: what is measured is then no collective. 'N/A' is what
     a run without checks (-c 0) prints."""
     if wrong not in ("0", "N/A", "0e+00", "0.0"):
@@ -136,12 +136,12 @@ def is_json(content: object) -> bool:
     return isinstance(content, dict) and "results" in content and "nccl_version" in content
 
 
-def read_json(content: Mapping[str, Any], said: Said, name: str) -> list[Row]:
+def read_json(content: Mapping[str, Any], said: NcclHints, name: str) -> list[Row]:
     """Rows of the JSON report of one run; it lists one device for each process."""
     config = content.get("config") or {}
     devices = config.get("devices") or content.get("devices") or []
     program = _PROGRAM.search(" ".join(str(word) for word in content.get("args") or []))
-    op = OPERATIONS.get(program[1], "") if program else _in_name(name)
+    op = OPERATIONS.get(program[1], "") if program else _operation_in_name(name)
     each = int(config.get("nthreads", 1)) * int(config.get("ngpus", 1))
     run = NcclRun(
         op=said.op or op,
@@ -153,7 +153,7 @@ def read_json(content: Mapping[str, Any], said: Said, name: str) -> list[Row]:
     for entry in content["results"]:
         body = entry.get("out_of_place") or {}
         seconds = float(body.get("time", body.get("cpu_time")) or 0.0) * 1e-6
-        _check_right(f"{float(body.get('nwrong') or 0.0):g}", str(entry["size"]), name)
+        _check_results(f"{float(body.get('nwrong') or 0.0):g}", str(entry["size"]), name)
         if int(entry["size"]) > 0 and seconds > 0:
             rows.append(_record(run, int(entry["size"]), str(entry.get("type")), seconds, name))
     return rows

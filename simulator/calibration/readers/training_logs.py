@@ -10,21 +10,32 @@ from __future__ import annotations
 
 import re
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...base.errors import InputError
-from .prefixes import of_one_rank
 
+_PREFIX_FORMS = (
+    r"\s*\d+:\s",
+    r"\[\d+,\d+\](?:<std(?:out|err)>)?:\s?",
+    r"\[[A-Za-z_]+\d+\]:\s?",
+    r"\[(?:pod/)?[\w.-]+/[\w.-]+\]\s",
+    r"[\w.-]+\s+\|\s",
+)
+"""Names of ranks that mpirun, srun, torchrun, kubectl and Compose put before lines: `0: ...`,
+`[1,0]<stdout>: ...`, `[default0]:...`, `[pod/worker-0/train] ...`, `worker-0 | ...`."""
+LEAST_PREFIXED = 0.5
+"""Share of the lines of a text that must have a prefix of one form."""
 WARM_UP = 10
 """Iterations dropped: compilation, allocator growth, first collectives."""
 MIB, GIB = 2.0**20, 2.0**30
-DIGITS = 18
+MOST_DIGITS = 18
 """Of the number of an iteration."""
 LARGEST = 1e18
 """A larger number in a log is none of a run."""
-ROUNDED = 0.01
+SIZE_TOLERANCE = 0.01
 """Share by which a log's size may differ from the run's: nanotron prints 1,024 as 1.02K."""
 _SUFFIX = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
@@ -32,7 +43,7 @@ Row = dict[str, object]
 
 
 @dataclass(frozen=True)
-class KnownLine:
+class RunSizes:
     """What the user says about the run that the log does not."""
 
     gpus: int | None = None
@@ -127,7 +138,7 @@ def is_outcome(text: str) -> bool:
     return ran_out(text) or is_log(text)
 
 
-def outcome(text: str, known: KnownLine, name: str) -> Outcome:
+def outcome(text: str, known: RunSizes, name: str) -> Outcome:
     """What a log says of a run; InputError for one that says too little."""
     if ran_out(text):
         return Outcome(None, None)
@@ -147,7 +158,7 @@ def stated_batch(text: str) -> int | None:
     found = re.findall(form.batch, every) if form and form.batch else []
     number, suffix = found[-1] if found else ("", "")
     digits = number.replace(",", "")
-    return int(digits) if digits.isdecimal() and not suffix and len(digits) <= DIGITS else None
+    return int(digits) if digits.isdecimal() and not suffix and len(digits) <= MOST_DIGITS else None
 
 
 def is_log(text: str) -> bool:
@@ -155,18 +166,20 @@ def is_log(text: str) -> bool:
     return any(sign in _COLOUR.sub("", text) for sign in SIGNS.values())
 
 
-def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
+def read_log(text: str, known: RunSizes, name: str) -> list[Row]:
     """One row: median step seconds, tokens and peak memory of a run; where a launcher mixed the
     lines of several ranks, the times of one."""
     every = _COLOUR.sub("", text)
     form = next(form for form in FORMATS if SIGNS[form.name] in every)
-    text = of_one_rank(every, SIGNS[form.name])
-    batch = _agreed(_last(form.batch, text), known.global_batch, "a batch", name)
-    sequence = _agreed(_last(form.sequence, text), known.sequence, "a sequence length", name)
+    text = lines_of_one_rank(every, SIGNS[form.name])
+    batch = _checked_size(_last_number(form.batch, text), known.global_batch, "a batch", name)
+    sequence = _checked_size(
+        _last_number(form.sequence, text), known.sequence, "a sequence length", name
+    )
     tokens = batch * sequence if batch and sequence else None
-    rates = _told(form.tokens_per_gpu, form, text)
+    rates = _line_values(form.tokens_per_gpu, form, text)
     steps = _step_seconds(form, text, rates, tokens, batch, known.gpus)
-    kept = _settled(steps or rates, name)
+    kept = _after_warm_up(steps or rates, name)
     if statistics.median(kept) <= 0:
         raise InputError(f"{name}: its iterations take no time")
     row: Row = {"suite": "step", "op": "train_step", "repeats": len(kept)}
@@ -177,16 +190,16 @@ def read_log(text: str, known: KnownLine, name: str) -> list[Row]:
             "seconds_max": max(kept),
         }
     if rates:
-        row["tokens_per_second_per_gpu"] = statistics.median(_settled(rates, name))
+        row["tokens_per_second_per_gpu"] = statistics.median(_after_warm_up(rates, name))
     elif tokens and known.gpus and steps:
         row["tokens_per_second_per_gpu"] = tokens / statistics.median(kept) / known.gpus
     return [row | _sizes(known, tokens, batch, sequence) | _memory(form, every)]
 
 
-class Told(NamedTuple):
+class LineValue(NamedTuple):
     """What a line says of the iterations since the line before it."""
 
-    last: int | None
+    iteration: int | None
     """Number of the last of them; None where the line has none."""
     value: float
 
@@ -194,39 +207,45 @@ class Told(NamedTuple):
 def _step_seconds(
     form: Format,
     text: str,
-    rates: Sequence[Told],
+    rates: Sequence[LineValue],
     tokens: float | None,
     batch: float | None,
     gpus: int | None,
-) -> list[Told]:
+) -> list[LineValue]:
     """Seconds of an iteration by line; [] where the log only has rates and the sizes are not
     known."""
     if form.seconds:
-        told = _told(form.seconds, form, text)
-        return [Told(one.last, one.value * form.seconds_scale) for one in told]
+        told = _line_values(form.seconds, form, text)
+        return [LineValue(one.iteration, one.value * form.seconds_scale) for one in told]
     if rates and tokens and gpus:
-        return [Told(one.last, tokens / (one.value * gpus)) for one in rates if one.value > 0]
-    samples = _told(form.samples, form, text)
-    return [Told(one.last, batch / one.value) for one in samples if one.value > 0] if batch else []
+        return [
+            LineValue(one.iteration, tokens / (one.value * gpus)) for one in rates if one.value > 0
+        ]
+    samples = _line_values(form.samples, form, text)
+    return (
+        [LineValue(one.iteration, batch / one.value) for one in samples if one.value > 0]
+        if batch
+        else []
+    )
 
 
-def _told(pattern: str, form: Format, text: str) -> list[Told]:
+def _line_values(pattern: str, form: Format, text: str) -> list[LineValue]:
     """Every line with a value of that pattern."""
     out = []
     for line in text.splitlines() if pattern else ():
-        for value in _all(pattern, line):
+        for value in _numbers(pattern, line):
             number = re.search(form.iteration, line)
-            out.append(Told(int(number[1][:DIGITS]) if number else None, value))
+            out.append(LineValue(int(number[1][:MOST_DIGITS]) if number else None, value))
     return out
 
 
-def _settled(told: Sequence[Told], name: str) -> list[float]:
+def _after_warm_up(told: Sequence[LineValue], name: str) -> list[float]:
     """The values after the warm-up: of lines whose iterations are all later."""
     if not told:
         raise InputError(
             f"{name}: the log holds samples per second only: give --global-batch for step seconds"
         )
-    before = _iterations_before([one.last for one in told])
+    before = _iterations_before([one.iteration for one in told])
     kept = [one.value for one, since in zip(told, before, strict=True) if since >= WARM_UP]
     if not kept and before[-1] >= len(told):
         raise InputError(
@@ -258,7 +277,7 @@ def _iterations_before(numbers: Sequence[int | None]) -> list[int]:
     return out
 
 
-def _all(pattern: str, text: str) -> list[float]:
+def _numbers(pattern: str, text: str) -> list[float]:
     if not pattern:
         return []
     found = re.findall(pattern, text)
@@ -266,20 +285,20 @@ def _all(pattern: str, text: str) -> list[float]:
     return [value for value in values if value <= LARGEST]
 
 
-def _last(pattern: str, text: str) -> float | None:
-    values = _all(pattern, text)
+def _last_number(pattern: str, text: str) -> float | None:
+    values = _numbers(pattern, text)
     return values[-1] if values else None
 
 
-def _agreed(stated: float | None, known: int | None, what: str, name: str) -> float | None:
+def _checked_size(stated: float | None, known: int | None, what: str, name: str) -> float | None:
     """A size of the run, said by the log or the user; InputError where they differ."""
-    if stated and known and abs(stated / known - 1) > ROUNDED:
+    if stated and known and abs(stated / known - 1) > SIZE_TOLERANCE:
         raise InputError(f"{name}: its steps have {what} of {stated:,.0f}, not {known:,}")
     return known or stated
 
 
 def _sizes(
-    known: KnownLine, tokens: float | None, batch: float | None, sequence: float | None
+    known: RunSizes, tokens: float | None, batch: float | None, sequence: float | None
 ) -> Row:
     sizes = {"tokens": tokens, "batch": batch, "sequence": sequence, "ranks": known.gpus}
     return {name: int(value) for name, value in sizes.items() if value}
@@ -294,3 +313,37 @@ def _memory(form: Format, text: str) -> Row:
         if values:
             out[column] = int(max(values) * form.memory_unit)
     return out
+
+
+def split_prefixes(text: str) -> list[tuple[str, str]]:
+    """(prefix, rest) of every line; prefixes are '' unless most lines have one of the same form."""
+    lines = text.splitlines()
+    form = _prefix_form(lines)
+    if not form:
+        return [("", line) for line in lines]
+    found = [(form.match(line), line) for line in lines]
+    return [(m[0].strip(), line[m.end() :]) if m else ("", line) for m, line in found]
+
+
+def _prefix_form(lines: list[str]) -> re.Pattern[str] | None:
+    """The form that most lines begin with."""
+    told = [line for line in lines if line.strip()]
+    for form in map(re.compile, _PREFIX_FORMS):
+        if told and sum(bool(form.match(line)) for line in told) > LEAST_PREFIXED * len(told):
+            return form
+    return None
+
+
+def without_prefixes(text: str) -> str:
+    """The text without prefixes."""
+    return "\n".join(line for _, line in split_prefixes(text)) + "\n"
+
+
+def lines_of_one_rank(text: str, sign: str) -> str:
+    """The lines of the rank that prints most lines with `sign`, without prefixes."""
+    lines = split_prefixes(text)
+    counts = Counter(prefix for prefix, line in lines if sign in line)
+    if len(counts) < 2:
+        return without_prefixes(text)
+    ((rank, _),) = counts.most_common(1)
+    return "\n".join(line for prefix, line in lines if prefix == rank) + "\n"

@@ -16,8 +16,7 @@ from plan3d.simulator.reporting import validation_plot
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.uncertainty.timed_step import TimedStep
-from plan3d.simulator.uncertainty.timed_steps import learn
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 from plan3d.simulator.validation.source_scores import validate
 
 SC21 = ["validate", "--source", "megatron_sc21"]
@@ -76,7 +75,7 @@ def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_errors_of_a_source_are_a_histogram_with_their_median() -> None:
     runs = [run for run in read_runs() if run.source in ("flagperf_paddle", "vtrain24_multi")]
     prediction = validate(runs).prediction
-    drawn = validation_plot.page(prediction)
+    drawn = validation_plot.validation_figure(prediction)
     known = prediction.take(prediction.is_timed)
     error = 100 * (known.step / known.measured_seconds - 1)
     sources = np.array([asked.run.source for asked in known.questions])

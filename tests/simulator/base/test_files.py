@@ -37,9 +37,9 @@ OPENS = {
     ("plan3d/tuning/loop.py", "open"): "writes a log",
     ("search/whatif/sweep_file.py", "open"): "adds a row",
     ("simulator/calibration/readers/files.py", "read_text"): "the text of nccl-tests",
-    ("simulator/calibration/measure/rowfile.py", "open"): "adds a row",
+    ("simulator/calibration/measure/recording.py", "open"): "adds a row",
     **{
-        ("simulator/calibration/measure/rowfile.py", call): "runs where there is no plan3d"
+        ("simulator/calibration/measure/recording.py", call): "runs where there is no plan3d"
         for call in ("read_bytes", "csv.DictReader")
     },
     **{

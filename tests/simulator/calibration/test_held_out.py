@@ -14,7 +14,7 @@ import pytest
 from plan3d.simulator.calibration.fit.fit import Calibration, fit
 from plan3d.simulator.calibration.fit.robust import Fit, fit_subject
 from plan3d.simulator.calibration.fit.subjects import gemm_subjects
-from plan3d.simulator.calibration.readers.measurements import Measurements, joined, read_csv
+from plan3d.simulator.calibration.readers.measurements import Measurements, join, read_csv
 from plan3d.simulator.hardware.cluster import Cluster
 
 DATA = Path(__file__).parent / "data"
@@ -137,7 +137,7 @@ def test_network_of_two_nodes(tmp_path):
 
 
 def test_several_files_are_fitted_together():
-    table = joined([sample(name) for name in ("gemm_h100", "nccl_h100", "attention_h100")])
+    table = join([sample(name) for name in ("gemm_h100", "nccl_h100", "attention_h100")])
     found = fit(table, "h100-sxm")
     assert len(found.fits) == 6
     assert found.sources == ("gemm_h100.csv", "nccl_h100.csv", "attention_h100.csv")

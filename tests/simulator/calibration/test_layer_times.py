@@ -37,8 +37,8 @@ def measured(keep: int = len(SHAPES)) -> Measurements:
         shape = {"hidden": hidden, "ffn": 4 * hidden, "heads": hidden // 128, "kv_heads": 8}
         shape |= {"head_dim": 128, "tp": tp, "batch": batch, "sequence": sequence}
         column = np.array([[float(x)] for x in shape.values()])
-        order = [list(shape).index(name) for name in layer_times._SHAPE]
-        modelled = layer_times._modelled(Path(BASE), "megatron-core", column[order])[:, 0]
+        order = [list(shape).index(name) for name in layer_times._SHAPE_COLUMNS]
+        modelled = layer_times._modelled_alike(Path(BASE), "megatron-core", column[order])[:, 0]
         times = slower(hidden, tp) * modelled
         row = {"suite": "layer", "dtype": "bf16", **shape}
         rows.append({**row, "op": "forward", "seconds": times[0]})
@@ -72,7 +72,7 @@ def test_timed_layers_become_a_table(tmp_path: Path) -> None:
     path, result = written(tmp_path, measured())
     assert sorted(file.name for file in tmp_path.iterdir()) == ["mine-layers.csv", "mine.toml"]
     assert result.layers is not None
-    assert result.layers.without.median > 0.15
+    assert result.layers.without_table.median > 0.15
     assert result.layers.held_out.median < 0.1
     entry = Cluster.profile(path, nodes=1).accelerator.layer_tables["megatron-core"]
     table = layer_tables.table_of(entry)
@@ -95,7 +95,7 @@ def test_runs_become_a_table_for_their_stack(tmp_path: Path) -> None:
     assert layers is not None
     assert layers.stack == "vtrain"
     assert not layers.timed_alone
-    assert layers.held_out.median < 0.6 * layers.without.median
+    assert layers.held_out.median < 0.6 * layers.without_table.median
     assert "held for its constants" in result.notes[0]
 
 
@@ -119,7 +119,7 @@ def test_a_table_that_predicts_no_other_run_is_refused(held_out: float, refused:
         sizes=np.ones((4, 1)),
         seconds=np.ones((4, 1)),
         origins=("vtrain24_single",),
-        without=Errors(rows=20, median=0.05, p90=0.1, bias=0.0),
+        without_table=Errors(rows=20, median=0.05, p90=0.1, bias=0.0),
         held_out=Errors(rows=20, median=held_out, p90=0.1, bias=0.0),
         split="runs",
     )

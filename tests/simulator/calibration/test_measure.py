@@ -17,13 +17,12 @@ from not_empty import not_empty
 
 from plan3d.simulator.calibration.fit.fit import fit
 from plan3d.simulator.calibration.measure import measure as module
-from plan3d.simulator.calibration.measure.cases import Case, by_value
+from plan3d.simulator.calibration.measure.cases import Case, coarse_to_fine
 from plan3d.simulator.calibration.measure.cases_collective import Layout, layouts
 from plan3d.simulator.calibration.measure.cases_collective import cases as collective_cases
 from plan3d.simulator.calibration.measure.columns import COLUMNS, IDENTITY
-from plan3d.simulator.calibration.measure.recording import open_files
-from plan3d.simulator.calibration.measure.rowfile import RowFile
-from plan3d.simulator.calibration.measure.suites import SEVERAL, SUITES, suites
+from plan3d.simulator.calibration.measure.recording import RowFile, open_files
+from plan3d.simulator.calibration.measure.suites import RANK_SUITES, SUITES, suites
 from plan3d.simulator.calibration.measure.timing import Bench, PowerLog, summary, time_call
 from plan3d.simulator.calibration.readers.files import read_all
 
@@ -103,9 +102,9 @@ def test_the_most_valuable_cases_come_first():
     assert [case.layout for case in every[:20:5]][:2] == [Layout(16), Layout(16)]
     early = {case.layout for case in every[: len(every) // 4]}
     assert early == set(layouts(16, 8))
-    full = by_value([list(suite(False)) for suite in suites().values()])
+    full = coarse_to_fine([list(suite(False)) for suite in suites().values()])
     assert {case.suite for case in full[: len(full) // 3]} >= {"gemm", "attention", "copy"}
-    assert by_value([range(9), "ab"]) == [0, 2, 4, 6, 8, "a", "b", 1, 3, 5, 7]
+    assert coarse_to_fine([range(9), "ab"]) == [0, 2, 4, 6, 8, "a", "b", 1, 3, 5, 7]
 
 
 def test_readings_of_nvidia_smi():
@@ -117,7 +116,7 @@ def test_readings_of_nvidia_smi():
 
 
 def test_every_suite_has_quick_and_full_cases():
-    assert {*suites(), *SEVERAL} == set(SUITES)
+    assert {*suites(), *RANK_SUITES} == set(SUITES)
     for name, suite in suites().items():
         for quick in (True, False):
             cases = list(suite(quick))
@@ -142,7 +141,7 @@ def test_a_case_that_does_not_run_is_noted(tmp_path):
     rows, skipped = open_files(tmp_path)
     case = Case(suite="gemm", op="forward", shape={"m": 8}, run=explode)
     what = {"suite": "gemm", "op": "forward", "dtype": "bf16", "m": 8}
-    assert module._one(case, what, Bench("cpu"), rows, skipped) == ""
+    assert module._measure_case(case, what, Bench("cpu"), rows, skipped) == ""
     assert what not in rows
     (note,) = rows_of(tmp_path / "skipped.csv")
     assert note["note"] == "CUDA out of memory. Tried to allocate 2 GiB"

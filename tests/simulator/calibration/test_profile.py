@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.base.errors import CalibrationError
-from plan3d.simulator.calibration.fit.build import TimedStep, build
+from plan3d.simulator.calibration.fit.build import MeasuredStep, build
 from plan3d.simulator.calibration.fit.comparison import compare
 from plan3d.simulator.calibration.fit.fit import Calibration, fit
 from plan3d.simulator.calibration.fit.profile_text import Changes, base_tree, emit, profile_text
@@ -51,7 +51,7 @@ def slower(table: Measurements, factor: float) -> Measurements:
 
 
 def written(
-    folder: Path, base: str, calibration: Calibration, step: TimedStep | None = None
+    folder: Path, base: str, calibration: Calibration, step: MeasuredStep | None = None
 ) -> Path:
     out = folder / "mine.toml"
     result = build(base, calibration, out, step, date="2026-01-02")
@@ -127,7 +127,7 @@ def test_a_step_fits_one_scale(share, tmp_path):
     software = replace(task.software, sustained=share * task.software.sustained)
     seconds = float(evaluate(replace(task, software=software), PLAN).step_seconds)
     assert sustained_scale(task, PLAN, seconds) == pytest.approx(share, rel=1e-6)
-    step = TimedStep(task=question, plan=PLAN, seconds=seconds, source="train.log")
+    step = MeasuredStep(task=question, plan=PLAN, seconds=seconds, source="train.log")
     path = written(tmp_path, "h100-sxm", NOTHING, step)
     assert evaluate(question(path), PLAN).step_seconds == pytest.approx(seconds, rel=1e-4)
     profile = read_profile(path)
@@ -141,7 +141,7 @@ def test_a_step_fits_one_scale(share, tmp_path):
 
 def test_a_scaled_profile_is_a_base_elsewhere(tmp_path):
     """Its tables are copied beside a profile in another folder."""
-    step = TimedStep(task=question, plan=PLAN, seconds=1.5, source="train.log")
+    step = MeasuredStep(task=question, plan=PLAN, seconds=1.5, source="train.log")
     first = written(tmp_path, "h100-sxm", NOTHING, step)
     other = tmp_path / "other"
     other.mkdir()

@@ -13,7 +13,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.readers.files import Hints, read
 from plan3d.simulator.calibration.readers.measurements import Measurements, read_csv, write_csv
 from plan3d.simulator.calibration.readers.traces import kernel_class
-from plan3d.simulator.calibration.readers.training_logs import KnownLine
+from plan3d.simulator.calibration.readers.training_logs import RunSizes
 
 DEVICES = "\n".join(
     f"#  Rank {i:2d} Group  0 Pid   4711 on  {'node-a' if i < 4 else 'node-b'} device {i % 4:2d} "
@@ -47,7 +47,7 @@ def reading(folder: Path, name: str, text: str, **known: Any) -> Measurements:
     """The measurements of a text in a file of that name."""
     (folder / name).write_text(text, encoding="utf-8")
     hints = {key: known.pop(key) for key in ("op", "gpu", "nodes") if key in known}
-    return read(str(folder / name), Hints(**hints, known=KnownLine(**known)))
+    return read(str(folder / name), Hints(**hints, sizes=RunSizes(**known)))
 
 
 def test_nccl_text(tmp_path):

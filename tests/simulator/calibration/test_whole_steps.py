@@ -19,7 +19,7 @@ from plan3d.simulator.calibration.fit.build import build
 from plan3d.simulator.calibration.fit.comparison import compare
 from plan3d.simulator.calibration.fit.fit import fit
 from plan3d.simulator.calibration.fit.layer_times import modelled_layers
-from plan3d.simulator.calibration.fit.view import beside_csv, show_record
+from plan3d.simulator.calibration.fit.view import comparison_csv, show_record
 from plan3d.simulator.calibration.fit.whole_steps import predicted_steps
 from plan3d.simulator.calibration.measure.cases_training import training
 from plan3d.simulator.calibration.measure.timing import FEWEST_BATCHES
@@ -118,7 +118,7 @@ def test_predictions_stand_beside_what_was_measured() -> None:
     table = measured()
     extra = as_rows([launch, copy], "made.csv")
     table = Measurements(rows=(*extra.rows, *table.rows))
-    text = beside_csv("h200-sxm", table, compare(table, "h200-sxm"))
+    text = comparison_csv("h200-sxm", table, compare(table, "h200-sxm"))
     (first, second, *steps) = csv.DictReader(io.StringIO(text))
     floor = software_profile("megatron-core").layer_floor
     assert float(first["seconds_ratio"]) == pytest.approx(floor / 2e-4)

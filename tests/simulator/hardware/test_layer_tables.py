@@ -25,7 +25,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.why import assumptions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
-from plan3d.simulator.validation.layer_fit import with_layer_table, without_layer_table
+from plan3d.simulator.validation.timed_runs import with_layer_table, without_layer_table
 from plan3d.simulator.workload.blocks import Attention
 from plan3d.simulator.workload.model import Model
 

@@ -586,7 +586,7 @@ def test_a_trace_has_the_structure_that_perfetto_reads():
 )
 @pytest.mark.parametrize("form", ["png", "svg"])
 def test_gantt_is_drawn(text, form):
-    from plan3d.simulator.reporting.gantt import picture
+    from plan3d.simulator.reporting.gantt import gantt_picture
 
-    drawn = picture(timeline_of(task(256), Plan.parse(text)), form)
+    drawn = gantt_picture(timeline_of(task(256), Plan.parse(text)), form)
     assert drawn.startswith({"png": b"\x89PNG", "svg": b"<?xml"}[form])

@@ -20,7 +20,7 @@ from plan3d.simulator.base.units import GIB
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import plots, plots_many
-from plan3d.simulator.reporting.palette import CYCLE, time_axis, written
+from plan3d.simulator.reporting.palette import CYCLE, image_bytes, time_axis
 from plan3d.simulator.reporting.report import stage_records
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -112,7 +112,7 @@ def test_every_numbered_plan_is_spelled_out(axes, top):
     costs = found.costs
     plots_many.pareto(axes, costs, costs, found.limit)
     numbers = [text.get_text() for text in axes.texts if text.get_text().isdigit()]
-    named = min(top, plots_many.NAMED)
+    named = min(top, plots_many.MOST_NAMED)
     assert numbers == [str(rank) for rank in range(1, named + 1)]
     assert [name.partition(":")[0] for name in names(axes)[2:]] == numbers
     said = "the 6 listed plans by rank" if top == 6 else "the 14 listed plans, the first 10 by rank"
@@ -262,4 +262,4 @@ def test_overlaps_would_be_seen():
 
 def test_colours_differ_and_formats_are_written():
     assert len(set(CYCLE)) == len(CYCLE)
-    assert written(Figure(), "pdf").startswith(b"%PDF")
+    assert image_bytes(Figure(), "pdf").startswith(b"%PDF")

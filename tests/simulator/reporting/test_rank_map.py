@@ -8,8 +8,13 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.reporting.grid_map import grid_panels
 from plan3d.simulator.reporting.palette import figure
-from plan3d.simulator.reporting.rank_groups import Unit, groups_of, indices, said
-from plan3d.simulator.reporting.rank_map import rank_page
+from plan3d.simulator.reporting.rank_map import (
+    DrawnRanks,
+    group_sentence,
+    groups_of,
+    indices,
+    rank_page,
+)
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -51,11 +56,11 @@ def test_the_place_of_a_gpu_is_where_its_group_says(text):
 
 
 def test_a_large_cluster_is_drawn_by_its_ends():
-    unit = Unit.of_task(task("llama-3.1-405b", 16384), 16)
+    unit = DrawnRanks.of_task(task("llama-3.1-405b", 16384), 16)
     assert (unit.rows, unit.nodes, unit.length) == ((0, 1, 2, 15), (0, 1, 2, 127), 1024)
-    assert unit.at(0) == (0, 0)
-    assert unit.at(16383)[1] == 3
-    assert unit.at(4 * 1024) is None
+    assert unit.position(0) == (0, 0)
+    assert unit.position(16383)[1] == 3
+    assert unit.position(4 * 1024) is None
     assert unit.width < 45
 
 
@@ -91,7 +96,9 @@ def test_stages_that_differ_are_refused():
 def test_racks_are_one_domain():
     (tensor, data) = groups_of(task(gpus=36, cluster="gb200"), Plan.parse("tp=4"))
     assert data.domains == 1
-    assert "within one domain of NVLink5" in said(data, task(gpus=36, cluster="gb200").cluster)
+    assert "within one domain of NVLink5" in group_sentence(
+        data, task(gpus=36, cluster="gb200").cluster
+    )
     assert tensor.ranks == 4
 
 

@@ -23,8 +23,7 @@ from plan3d.simulator.uncertainty.calibration import calibrated, read_calibratio
 from plan3d.simulator.uncertainty.constants import with_constants
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import prior_spread, probability_fits
-from plan3d.simulator.uncertainty.timed_step import TimedStep
-from plan3d.simulator.uncertainty.timed_steps import learn, learn_peaks
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn, learn_peaks
 from plan3d.simulator.workload.model import Model
 
 TASK = Task(

@@ -17,8 +17,7 @@ from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_cluster import machine_class
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.validation import metrics, units
-from plan3d.simulator.validation.few_shot import ScoredRows, summary
-from plan3d.simulator.validation.leave_origin_out import score
+from plan3d.simulator.validation.leave_origin_out import ScoredRows, score, summary
 from plan3d.simulator.validation.predict_runs import predict
 from plan3d.simulator.validation.unseen import UnseenRuns
 

@@ -11,7 +11,7 @@ import pytest
 from not_empty import not_empty
 
 from plan3d.simulator.base.units import GIB
-from plan3d.simulator.reporting.report import bounds
+from plan3d.simulator.reporting.report import step_bounds
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
@@ -151,7 +151,7 @@ def test_batches_predict_what_single_plans_predict(p: Prediction) -> None:
         stated = replace(q.run, cells={**q.run.cells, "assumed": None, "time_error": None})
         (width,) = half_widths([replace(q, run=stated)])
         low, high = costs.step_seconds * np.exp([-width, width])
-        assert (low, high) == pytest.approx(bounds(costs))
+        assert (low, high) == pytest.approx(step_bounds(costs))
 
 
 def test_a_row_that_infers_what_decides_its_step_has_a_wider_interval(p: Prediction) -> None:

@@ -8,18 +8,18 @@ import pytest
 from plan3d.simulator.hardware import layer_tables
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import questions
-from plan3d.simulator.validation import layer_fit
+from plan3d.simulator.validation import timed_runs
 from plan3d.simulator.validation.timed_runs import TimedRuns
 
 RUNS = [run for run in read_runs() if run.source == "vtrain24_single"][:300]
 ROWS = TimedRuns(questions(RUNS))
-SIZES = np.unique(layer_fit.sizes_of(ROWS), axis=1)
+SIZES = np.unique(timed_runs.sizes_of(ROWS), axis=1)
 
 
 def made_of(ratio):
     """The runs, timed as a table of these ratios would have it."""
     table = layer_tables.build(SIZES, np.stack([ratio, ratio]))
-    seconds = ROWS.seconds(layer_fit.then_table(lambda task: task, table))
+    seconds = ROWS.seconds(timed_runs.then_table(lambda task: task, table))
     return TimedRuns(questions(_timed(run, s) for run, s in zip(RUNS, seconds, strict=True)))
 
 
@@ -29,7 +29,7 @@ def _timed(run, seconds):
 
 def test_known_ratios_are_recovered():
     ratio = np.exp(np.random.default_rng(0).normal(0, 0.2, SIZES.shape[1]))
-    found = layer_fit.fit(made_of(ratio))
+    found = timed_runs.fit(made_of(ratio))
     assert (found.sizes == SIZES).all()
     assert found.ratio == pytest.approx(ratio, rel=1e-3)
 
@@ -38,13 +38,14 @@ def test_runs_that_went_wrong_do_not_move_a_ratio():
     rows = made_of(np.ones(SIZES.shape[1]))
     wrong = np.random.default_rng(0).random(rows.measured_seconds.size) < 0.15
     rows.measured_seconds[wrong] *= 3
-    assert np.median(np.abs(np.log(layer_fit.fit(rows).ratio))) < 1e-3
+    assert np.median(np.abs(np.log(timed_runs.fit(rows).ratio))) < 1e-3
 
 
 def test_bare_takes_the_shipped_table_away():
     task = ROWS.questions[0].task
     assert task.software.name in task.cluster.accelerator.layer_tables
-    assert not layer_fit.without_layer_table(task).cluster.accelerator.layer_tables
+    assert not timed_runs.without_layer_table(task).cluster.accelerator.layer_tables
     assert (
-        replace(task, cluster=layer_fit.without_layer_table(task).cluster).software == task.software
+        replace(task, cluster=timed_runs.without_layer_table(task).cluster).software
+        == task.software
     )
