@@ -19,11 +19,17 @@ from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError, did_yo
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.units import is_whole
 
+from ...screens.calibration import (
+    PeakRecord,
+    learned_record,
+    print_learned,
+    print_suggestions,
+    suggestions_record,
+)
 from ...screens.output import Screen, check_writable, print_json, write_whole
 from ..arguments.help_pages import help_page
 from ..options.parser import OUT_OF_MEMORY, memory, seconds_or_oom, text
 from ..options.table import calibrate_options, with_every_option
-from . import learned_steps
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
@@ -97,21 +103,21 @@ def run(args: argparse.Namespace) -> int:
 
     steps = [*_timed_steps(args)]
     learned = learn(steps) if steps or args.next is None else None
-    peaks = learned_steps.peak_records(learned) if learned else []
+    peaks = _peak_records(learned) if learned else []
     suggested = None if args.next is None else _suggest(args, learned)
     if args.out is not None and learned:
         write_whole(args.out, "--out", learned.calibration.text)
     if args.json:
-        record = learned_steps.record(learned, peaks) if learned else {}
+        record = learned_record(learned, peaks) if learned else {}
         if suggested:
-            record["next"] = learned_steps.suggestions_record(suggested)
+            record["next"] = suggestions_record(suggested)
         print_versioned(record)
         return 0
     screen = Screen(args.verbose)
     if learned:
-        learned_steps.print_learned(screen, learned, peaks)
+        print_learned(screen, learned, peaks)
     if suggested:
-        learned_steps.print_suggestions(screen, suggested)
+        print_suggestions(screen, suggested)
     if args.out is not None and learned:
         print(f"written to {args.out}; use it as --calibration {args.out}")
     return 0
@@ -262,6 +268,28 @@ def _task(args: argparse.Namespace) -> Task:
     from ..arguments import task_arguments
 
     return task_arguments.task_of(with_every_option(args))
+
+
+def _peak_records(learned: StepCalibration) -> list[PeakRecord]:
+    """Peaks with what is predicted of them before and after, in bytes."""
+    from plan3d.simulator.step.evaluate import evaluate
+    from plan3d.simulator.uncertainty.calibration import calibrated
+
+    records = []
+    for run in learned.peaks:
+        costs = evaluate(run.task, run.plan)
+        after = evaluate(calibrated(run.task, learned.calibration), run.plan)
+        records.append(
+            {
+                "where": run.source,
+                "plan": run.plan.to_record(),
+                "measured_bytes": run.peak,
+                "before_bytes": costs.memory_bytes,
+                "after_bytes": after.memory_bytes,
+                "capacity_bytes": costs.capacity,
+            }
+        )
+    return records
 
 
 def print_versioned(record: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from ...screens.output import (
     warn,
     write_whole,
 )
-from . import validation_tables
+from ...screens.validation import print_held_out, print_scores, print_unseen
 
 if TYPE_CHECKING:
     from plan3d.simulator.runs.published_runs import PublishedRun
@@ -51,14 +51,13 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         raise InputError("--calibration goes with neither --leave-origin-out nor --cross-validate")
     if args.leave_origin_out:
         record = _unseen_record(args, _runs(args))
-        print_record = validation_tables.print_unseen
+        print_record = print_unseen
     else:
         for name in ("origins", "population", "steps", "prior_out"):
             if getattr(args, name) is not None:
                 raise InputError(f"--{name.replace('_', '-')} needs --leave-origin-out")
         record = _held_out_record(args) if args.cross_validate else _record(args)
-        held_out, scores = validation_tables.print_held_out, validation_tables.print_scores
-        print_record = held_out if args.cross_validate else scores
+        print_record = print_held_out if args.cross_validate else print_scores
     if args.json:
         from ... import __version__
 

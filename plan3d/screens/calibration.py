@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB
 
-from ...screens.output import Screen
+from .output import Screen
 
 if TYPE_CHECKING:
     from plan3d.simulator.uncertainty.timed_steps import StepCalibration
 
-    from ...tuning.advice import StepsToTime
+    from ..tuning.advice import StepsToTime
 
 PeakRecord: TypeAlias = dict[str, Any]
 """A measured peak with what is predicted of it before and after, in bytes, as JSON holds it."""
@@ -22,7 +22,7 @@ PeakRecord: TypeAlias = dict[str, Any]
 
 def print_learned(screen: Screen, learned: StepCalibration, peaks: Sequence[PeakRecord]) -> None:
     """Print what was learned."""
-    from ...screens import views
+    from . import views
 
     screen.lines(views.header((*learned.steps, *learned.peaks)[0].task))
     print()
@@ -34,7 +34,7 @@ def print_learned(screen: Screen, learned: StepCalibration, peaks: Sequence[Peak
     screen.section("Notes", _notes(learned))
 
 
-def record(learned: StepCalibration, peaks: Sequence[PeakRecord]) -> dict[str, Any]:
+def learned_record(learned: StepCalibration, peaks: Sequence[PeakRecord]) -> dict[str, Any]:
     """What was learned, as JSON holds it."""
     calibration = learned.calibration
     return {
@@ -67,28 +67,6 @@ def record(learned: StepCalibration, peaks: Sequence[PeakRecord]) -> dict[str, A
         "contradicting": [learned.steps[i].source for i in learned.contradicting_steps],
         "contradicting_peaks": [learned.peaks[i].source for i in learned.contradicting_peaks],
     }
-
-
-def peak_records(learned: StepCalibration) -> list[PeakRecord]:
-    """Peaks with what is predicted of them before and after, in bytes."""
-    from plan3d.simulator.step.evaluate import evaluate
-    from plan3d.simulator.uncertainty.calibration import calibrated
-
-    records = []
-    for run in learned.peaks:
-        costs = evaluate(run.task, run.plan)
-        after = evaluate(calibrated(run.task, learned.calibration), run.plan)
-        records.append(
-            {
-                "where": run.source,
-                "plan": run.plan.to_record(),
-                "measured_bytes": run.peak,
-                "before_bytes": costs.memory_bytes,
-                "after_bytes": after.memory_bytes,
-                "capacity_bytes": costs.capacity,
-            }
-        )
-    return records
 
 
 def _factors(learned: StepCalibration) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from plan3d.simulator.base.text_tables import Table, select_columns
 
-from ...screens.output import Screen
+from .output import Screen
 
 Scores: TypeAlias = Mapping[str, Any]
 """Errors of some runs, as JSON holds them."""
