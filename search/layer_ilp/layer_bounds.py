@@ -154,7 +154,8 @@ def _seconds_of_two_layers(pipeline: Pipeline, first: int, second: int) -> float
     runs = [{**same, "tp": int(p.tp[s]), "dp": int(p.dp[s])} for s in (first, second)]
     columns = p.columns(np.zeros(1, np.int64)) | {"pp": np.ones(1, np.int64)}
     plans = from_columns(columns, segments=segments_of_stages([runs]))
-    return float(layer_run_stages.build(p.task, p.recipe, plans).stages.slowest_seconds[0])
+    stages = layer_run_stages.build_segmented(p.task, p.recipe, plans).stages
+    return float(stages.slowest_seconds[0])
 
 
 MOST_SUMS = 2048

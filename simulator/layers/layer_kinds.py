@@ -17,9 +17,9 @@ from ..base.arrays import (
     any_nonzero,
 )
 from ..hardware import layer_tables
-from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
+from ..operators.grid_gemms import local_gemm
 from ..operators.layer_parts import with_adapters
 from ..operators.model_flops import multiply_adds
 from ..operators.work import GridStrategy, Strategy, Work, add_work
@@ -136,20 +136,6 @@ class TensorCollectives(NamedTuple):
     reduce: Value
 
 
-def _tensor_collectives(
-    hidden: Value, group: collectives.ProcessGroup, cluster: Cluster, sequence_parallel: Value
-) -> TensorCollectives:
-    """Those that some strategy makes; sequence parallelism gathers and scatters, the others
-    reduce."""
-    gather = scatter = reduce = np.zeros(hidden.shape)
-    if any_nonzero(sequence_parallel):
-        gather = collectives.all_gather(hidden, group, cluster)
-        scatter = collectives.reduce_scatter(hidden, group, cluster)
-    if not all_nonzero(sequence_parallel):
-        reduce = collectives.all_reduce(hidden, group, cluster)
-    return TensorCollectives(gather, scatter, reduce)
-
-
 def layer_context(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
     """The strategies with the sizes and collectives that all kinds share."""
     if any_nonzero(s.tp_grid):
@@ -157,8 +143,18 @@ def layer_context(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
     tokens, cluster = s.tokens(task.sequence), task.cluster
     hidden = tokens * (task.model.hidden * recipe.activation)
     sent = tokens * (task.model.hidden * recipe.sent)
-    group = collectives.place_group(s.tp, 1, cluster)
     multiple = task.software.vocabulary_multiple * s.tp
+    # Sequence parallelism gathers and scatters hidden states, the other strategies reduce them.
+    group = collectives.place_group(s.tp, 1, cluster)
+    gather = scatter = reduce = np.zeros(sent.shape)
+    if any_nonzero(s.sequence_parallel):
+        gather = collectives.all_gather(sent, group, cluster)
+        scatter = collectives.reduce_scatter(sent, group, cluster)
+    if not all_nonzero(s.sequence_parallel):
+        reduce = collectives.all_reduce(sent, group, cluster)
+    ratio, tables = None, cluster.accelerator.layer_tables.get(task.software.label)
+    if tables is not None and layer_tables.serves(recipe):
+        ratio = layer_tables.ratios(layer_tables.table_of(tables), layer_sizes(task, s))
     return LayerContext(
         task,
         recipe,
@@ -170,8 +166,8 @@ def layer_context(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
         np.ceil(task.model.vocabulary / multiple) * multiple,
         s.recompute == _FULL,
         s.recompute == _SELECTIVE,
-        _tensor_collectives(sent, group, cluster, s.sequence_parallel),
-        _layer_ratio(task, recipe, s),
+        TensorCollectives(gather, scatter, reduce),
+        ratio,
     )
 
 
@@ -209,19 +205,8 @@ def matrices_of(kind: LayerKind, local: LayerContext) -> list[grid_gemms.Matrix]
 
 
 def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
-    """Forward work of a kind; None for an end that does the work of the one before it."""
-    work, task = _work_of(kind, local), local.task
-    if work is not None and kind.block and task.adapters:
-        work = with_adapters(work, task.adapters, kind.block, task, local.s)
-    if local.grid is None or work is None or not work.gemms:
-        return work
-    whole = local.tokens * local.grid.tokens
-    gemms = [grid_gemms.local_gemm(m, whole, local.grid) for m in matrices_of(kind, local)]
-    return work._replace(gemms=gemms)
-
-
-def _work_of(kind: LayerKind, local: LayerContext) -> Work | None:
-    """Forward work of a kind under Megatron's tensor parallelism."""
+    """Forward work of a kind, on the grid of the strategies or under Megatron's tensor parallelism;
+    None for an end that does the work of the one before it."""
     task, s = local.task, local.s
     if kind.name.startswith(("shared", "lone")):
         return None
@@ -246,20 +231,20 @@ def _work_of(kind: LayerKind, local: LayerContext) -> Work | None:
         parts += layer_work.mtp_work(task.model, local.vocabulary, s, task.sequence)
     if "head" in kind.name:
         parts.append(layer_work.head_work(task.model.hidden, local.vocabulary, s, task.sequence))
-    return add_work(parts)
+    work = add_work(parts)
+    if kind.block and task.adapters:
+        work = with_adapters(work, task.adapters, kind.block, task, s)
+    if local.grid is not None:
+        whole = local.tokens * local.grid.tokens
+        matrices = matrices_of(kind, local)
+        work = work._replace(gemms=[local_gemm(matrix, whole, local.grid) for matrix in matrices])
+    return work
 
 
 def layer_sizes(task: Task, s: Strategy) -> Value:
     """The sizes of each strategy's layer, in the order of layer_tables.SIZES."""
     hidden = np.full_like(s.tp, task.model.hidden)
     return np.stack([hidden, s.tp, s.micro_batch, task.sequence / s.cp])
-
-
-def _layer_ratio(task: Task, recipe: Recipe, s: Strategy) -> Value | None:
-    entry = task.cluster.accelerator.layer_tables.get(task.software.label)
-    if entry is None or not layer_tables.serves(recipe):
-        return None
-    return layer_tables.ratios(layer_tables.table_of(entry), layer_sizes(task, s))
 
 
 def is_tabled(kind: LayerKind) -> bool:

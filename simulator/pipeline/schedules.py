@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -115,34 +116,34 @@ class ScheduleFact:
         return found if isinstance(schedule, np.ndarray) else found.item()
 
 
-placement = ScheduleFact(lambda s: s.placement)
+placement = ScheduleFact(attrgetter("placement"))
 """The Placement of each schedule."""
-model_copies = ScheduleFact(lambda s: s.copies, usual=1)
+model_copies = ScheduleFact(attrgetter("copies"), usual=1)
 """Copies of the model that one pipeline holds."""
 least_chunks, most_chunks = (
-    ScheduleFact(lambda s: s.chunks.least),
-    ScheduleFact(lambda s: s.chunks.most),
+    ScheduleFact(attrgetter("chunks.least")),
+    ScheduleFact(attrgetter("chunks.most")),
 )
 """How many chunks a rank may hold."""
 looped = ScheduleFact(lambda s: s.placement == Placement.LOOPED, usual=True)
 """Whether chunks are placed in turn."""
-defers = ScheduleFact(lambda s: s.defers)
+defers = ScheduleFact(attrgetter("defers"))
 """Whether weight gradients are deferred."""
-pairs = ScheduleFact(lambda s: s.pairs)
+pairs = ScheduleFact(attrgetter("pairs"))
 """Whether a rank runs one micro-batch beside another."""
-takes_groups = ScheduleFact(lambda s: s.groups)
+takes_groups = ScheduleFact(attrgetter("groups"))
 """Whether groups of micro-batches may be longer than the pipeline."""
-needs_stages = ScheduleFact(lambda s: s.needs_stages)
+needs_stages = ScheduleFact(attrgetter("needs_stages"))
 """Whether a plan without stages cannot have it."""
 idles_by_chunk = ScheduleFact(lambda s: s.idle is None)
 """Whether idle seconds are a chunk of each other rank."""
-uneven_paths = ScheduleFact(lambda s: s.uneven_paths)
+uneven_paths = ScheduleFact(attrgetter("uneven_paths"))
 """Whether uneven chunks take as long as their longest paths."""
-idle_grows = ScheduleFact(lambda s: s.idle_grows, usual=True)
+idle_grows = ScheduleFact(attrgetter("idle_grows"), usual=True)
 """Whether longer passes never shorten idle seconds."""
-fuller_inside = ScheduleFact(lambda s: s.fuller_inside)
+fuller_inside = ScheduleFact(attrgetter("fuller_inside"))
 """Whether inner ranks keep more micro-batches in flight than outer ones."""
-forward_first = ScheduleFact(lambda s: s.forward_first)
+forward_first = ScheduleFact(attrgetter("forward_first"))
 """Whether every forward pass comes before the first backward pass."""
 
 
@@ -170,34 +171,20 @@ def _take_sizes(sizes: Sizes[Value], rows: Any) -> Sizes[Value]:
     return sizes if isinstance(rows, slice) else Sizes(*(part.take(rows) for part in sizes))
 
 
-def _by_row(
-    schedule: Column, of: Callable[[Schedule, Any], Value], shape: tuple[int, ...]
-) -> Value:
-    """What `of` makes of a schedule and its rows, for all schedules of a column."""
-    each = _rows_by_schedule(schedule)
-    if len(each) == 1:
-        return of(*each[0])
-    out = np.empty(shape)
-    for one, rows in each:
-        out[..., rows] = of(one, rows)
-    return out
-
-
 def in_flight(schedule: Column, sizes: Sizes[Value], rank: Value) -> Value:
     """Micro-batches whose activations rank r keeps at its peak (Schedule.in_flight)."""
-    shape = np.broadcast_shapes(sizes.m.shape, rank.shape)
-    return _by_row(
-        schedule, lambda s, at: s.in_flight(_take_sizes(sizes, at), rank[..., at]), shape
-    )
+    out = np.empty(np.broadcast_shapes(sizes.m.shape, rank.shape))
+    for one, at in _rows_by_schedule(schedule):
+        out[..., at] = one.in_flight(_take_sizes(sizes, at), rank[..., at])
+    return out
 
 
 def deferred_weight_gradients(schedule: Column, longest: Value, weight_gradient: Value) -> Value:
     """Weight gradients that rank r holds back, over r [row], of each schedule."""
-    return _by_row(
-        schedule,
-        lambda s, at: s.deferred_weight_gradients(longest[at], weight_gradient[at]),
-        longest.shape,
-    )
+    out = np.empty(longest.shape)
+    for one, at in _rows_by_schedule(schedule):
+        out[at] = one.deferred_weight_gradients(longest[at], weight_gradient[at])
+    return out
 
 
 def peak_activations(

@@ -143,21 +143,31 @@ def chunk_counts(cut: Cut) -> Value:
             counts[chunk, kind] += 1
         at += size
     if "embedding" in cut.kinds:
-        _place_ends(counts, cut)
+        counts[0, cut.kinds.index("embedding")] = 1
+        counts[-1, cut.kinds.index(_head_kind(cut))] = 1
+    if "mtp" in cut.kinds:
+        counts[cut.mtp_stage - 1, cut.kinds.index(_mtp_kind(cut))] = 1
     return counts
 
 
-def _place_ends(counts: Value, cut: Cut) -> None:
-    """Add embedding, head and MTP to the layers [chunk, kind] of the chunks that hold them."""
-    kinds, ranks = cut.kinds, cut.ranks().tolist()
-    first, last = ranks[0], ranks[-1]
-    counts[0, kinds.index("embedding")] = 1
-    shared = "shared " if last == first or cut.place == Placement.TWO_WAY else ""
-    head = shared + "head" if "shared head" in kinds else "head"
-    counts[-1, kinds.index(head)] = 1
-    if "mtp" in kinds:
-        own = _mtp_kind(ranks[cut.mtp_stage - 1], first, last, bool(shared))
-        counts[cut.mtp_stage - 1, kinds.index(own)] = 1
+def _ends_share_rank(cut: Cut) -> bool:
+    """Whether one rank holds the embedding and the head."""
+    ranks = cut.ranks()
+    return bool(ranks[0] == ranks[-1]) or cut.place == Placement.TWO_WAY
+
+
+def _head_kind(cut: Cut) -> str:
+    """The head, which needs no table of its own where it is tied to an embedding on its rank."""
+    shared = "shared head" in cut.kinds and _ends_share_rank(cut)
+    return "shared head" if shared else "head"
+
+
+def _mtp_kind(cut: Cut) -> str:
+    """MTP with what it does not find on its rank, of embedding and head."""
+    ranks = cut.ranks()
+    if ranks[cut.mtp_stage - 1] not in (ranks[0], ranks[-1]):
+        return "lone mtp"
+    return "shared mtp" if _ends_share_rank(cut) else "mtp"
 
 
 @lru_cache(maxsize=MOST_CUTS)
@@ -171,42 +181,40 @@ def rank_counts(cut: Cut) -> Value:
     return counts
 
 
-def _mtp_kind(rank: int, first: int, last: int, together: bool) -> str:
-    """MTP with what it does not find on its rank, of embedding and head."""
-    if rank not in (first, last):
-        return "lone mtp"
-    return "shared mtp" if together else "mtp"
-
-
 @lru_cache(maxsize=MOST_CUTS)
 def layout(cut: Cut) -> StageLayout:
     """The distinct ranks of a placement."""
-    counts = rank_counts(cut)
     alike: dict[bytes, list[int]] = {}
-    for r, row in enumerate(counts):
-        alike.setdefault(row.tobytes(), []).append(r)
-    ranks = [members[0] for members in alike.values()]
-    sizes = np.array([len(members) for members in alike.values()], float)
-    before, total = _before(counts, cut.place)[ranks], counts.sum(axis=0)
-    deferring = _deferring(cut)
-    last = np.array([max(members, key=deferring.__getitem__) for members in alike.values()], float)
-    return StageLayout(counts[ranks], np.array(ranks, float), last, sizes, before, total)
-
-
-def _deferring(cut: Cut) -> list[int]:
-    """Ranks that defer more weight gradients have a higher number: down the pipeline, of two
-    copies towards the middle [rank]."""
-    if cut.place != Placement.TWO_WAY:
-        return list(range(cut.pp))
-    return [cut.pp - 1 - abs(cut.pp - 1 - 2 * r) for r in range(cut.pp)]
+    for rank, row in enumerate(rank_counts(cut)):
+        alike.setdefault(row.tobytes(), []).append(rank)
+    return _layout_of_classes(cut, list(alike.values()))
 
 
 def every_rank(cut: Cut) -> StageLayout:
     """A placement with every rank on its own, for reports by stage."""
-    counts = rank_counts(cut)
-    ranks, before = np.arange(cut.pp, dtype=float), _before(counts, cut.place)
-    alike, total = np.ones(cut.pp), counts.sum(axis=0)
-    return StageLayout(counts, ranks, ranks, alike, before, total)
+    return _layout_of_classes(cut, [[rank] for rank in range(cut.pp)])
+
+
+def _layout_of_classes(cut: Cut, classes: list[list[int]]) -> StageLayout:
+    """The layout of a placement whose ranks are in these classes.
+
+    Where two copies of the model run in opposite directions, micro-batches enter at both ends, so
+    that no rank is behind another, and the ranks in the middle defer most weight gradients.
+    """
+    counts, first = rank_counts(cut), [members[0] for members in classes]
+    before = np.cumsum(counts, axis=0) - counts
+    last = [members[-1] for members in classes]
+    if cut.place == Placement.TWO_WAY:
+        before, middle = 0 * before, (cut.pp - 1) / 2
+        last = [min(members, key=lambda rank: abs(rank - middle)) for members in classes]
+    return StageLayout(
+        counts=counts[first],
+        rank=np.array(first, float),
+        last_rank=np.array(last, float),
+        ranks_alike=np.array([len(members) for members in classes], float),
+        layers_before=before[first],
+        total_layers=counts.sum(axis=0),
+    )
 
 
 _LONGEST: dict[Cut, Value] = {}
@@ -231,9 +239,3 @@ def longest_chunk_paths(cuts: Sequence[Cut]) -> Value:
         _LONGEST.update(zip(its, found, strict=True))
     none = np.zeros(((len(PATH_GROUPS) + 1) * len(LENGTH_GUESSES), 2 * len(cuts[0].kinds)))
     return np.array([_LONGEST[cut] if cut.looped else none for cut in cuts])
-
-
-def _before(counts: Value, place: int) -> Value:
-    """Layers of all earlier ranks; none where micro-batches enter at both ends."""
-    earlier: Value = np.cumsum(counts, axis=0) - counts
-    return 0 * earlier if place == Placement.TWO_WAY else earlier

@@ -257,18 +257,19 @@ _SEGMENTED_RULES = tuple(rule for rule in _WHOLE_RULES if rule.name != "world-si
 
 _PLAIN = (*OPT_IN.items(), ("tp_grid", 0))
 """What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
-host: the rules of others hold."""
+host: the rules about these hold."""
 POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES)
 """Those about what no plain plan has: they hold where all fields of PLAIN have their defaults."""
-_OTHERS = (*POLICY_RULES, *GRID_RULES)
-_PLAIN_RULES = tuple(rule for rule in RULES if rule not in _OTHERS)
+_SPECIAL_RULES = (*POLICY_RULES, *GRID_RULES, *ADAPTER_RULES)
+_PLAIN_RULES = tuple(rule for rule in RULES if rule not in _SPECIAL_RULES)
 
 
 def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
     framework = required_rules(task)
     if not plans.segments:
-        plain = plans.is_scalar and all(getattr(plans, name) == value for name, value in _PLAIN)
+        plain = plans.is_scalar and task.adapters is None
+        plain = plain and all(getattr(plans, name) == value for name, value in _PLAIN)
         return (*(_PLAIN_RULES if plain else RULES), *framework)
     return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
 

@@ -1,10 +1,10 @@
-"""Synchronisation of gradients and sharded weights: seconds, and how much of them shows.
+"""Synchronisation of gradients and sharded weights: seconds, and how much of them is exposed.
 
-Plain data parallelism (ZeRO 0) all-reduces gradients; ZeRO 1 reduce-scatters them and gathers
-the updated weights; ZeRO 2 reduce-scatters after every micro-batch so that whole gradients never
-accumulate; ZeRO 3 (FSDP) also gathers each layer's weights just before use, twice a micro-batch.
-Hybrid sharding (HSDP) does that among some ranks and all-reduces shards beyond. Other policies
-(ZeRO 0 only) exchange as `exchanges` says: seldom where each replica takes steps of its own.
+ZeRO 0 all-reduces gradients; ZeRO 1 reduce-scatters them and gathers the updated weights; ZeRO 2
+reduce-scatters after every micro-batch so that whole gradients never accumulate; ZeRO 3 (FSDP) also
+gathers each layer's weights just before use, twice a micro-batch. Hybrid sharding (HSDP) does that
+among some ranks and all-reduces shards across the others. Other policies (ZeRO 0 only) exchange as
+`gradient_exchange` says: every few steps where each replica takes local steps.
 Source: Rajbhandari et al. 2020 (ZeRO), sections 5 and 7; Li et al. 2020 (DDP), section 3.2; Zhao
 et al. 2023 (FSDP), section 3.2.2; Lian et al. 2017 (gossip), algorithm 1.
 Legend: m micro-batches; arrays are [class, skeleton].
@@ -92,11 +92,13 @@ def synchronisation(
             )
             reduce = reduce + pieces * once
         if policy.is_default and max(zeros) > 0:
-            scatter = scatter + pieces * _scatter(task, piece * element, group, weights.replicas)
+            scatter = scatter + pieces * _reduce_scatter_seconds(
+                task, piece * element, group, weights.replicas
+            )
             size = piece * _gathered_bytes(recipe, weights)
             gathered = pieces * collectives.all_gather(size, group, task.cluster)
             if task.software.broadcast_tensors:
-                sent = _broadcast(task, size[AT_ONCE], group, weights.units)
+                sent = _broadcast_seconds(task, size[AT_ONCE], group, weights.units)
                 gathered = np.where(_BY_LAYER > 0, gathered, sent)
             gather = gather + gathered
     if weights.frozen_bytes is not None and max(zeros) == 3:
@@ -104,7 +106,7 @@ def synchronisation(
         every = pieces[LAYERS] * collectives.all_gather(layer, weights.data_group, task.cluster)
         gather = gather + np.stack([np.zeros_like(every), np.zeros_like(every), every])
     if task.software.slice_seconds and max(zeros) > 0:
-        sliced = _slices(task, weights)
+        sliced = _slice_seconds(task, weights)
         gather, scatter = gather + sliced, scatter + sliced * _BY_LAYER
     return Synchronisation(reduce, scatter, gather, pieces)
 
@@ -117,7 +119,7 @@ def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
     return recipe.weight + (recipe.gathered - recipe.weight) * weights.scaled_parameters / total
 
 
-def _broadcast(task: Task, size: Value, group: Ranks, units: Value) -> Value:
+def _broadcast_seconds(task: Task, size: Value, group: Ranks, units: Value) -> Value:
     """Seconds in which all ranks that hold some of the updated weights broadcast them, one after
     another: no more messages than tensors (InternEvo, hybrid_zero_optim.py: broadcast_params)."""
     tensors = np.maximum(task.software.broadcast_tensors * units, 1.0)
@@ -126,7 +128,7 @@ def _broadcast(task: Task, size: Value, group: Ranks, units: Value) -> Value:
     return out
 
 
-def _slices(task: Task, weights: Weights) -> Value:
+def _slice_seconds(task: Task, weights: Weights) -> Value:
     """Host seconds to take gathered weights apart, rank by rank; to put gradients together so takes
     as long, where ZeRO 3 reduces those of a layer at a time."""
     ranks = weights.data_group.ranks
@@ -141,7 +143,7 @@ def hybrid_shards(weights: Weights, shard: int) -> Weights:
     return replace(weights, data_group=within, replicas=across)
 
 
-def _scatter(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> Value:
+def _reduce_scatter_seconds(task: Task, size: Value, group: Ranks, replicas: Ranks | None) -> Value:
     """Seconds to reduce-scatter, and to add up the shards of hybrid sharding over replicas; some
     stacks all-reduce what is not cut by layer [cut, class, skeleton]."""
     out = collectives.reduce_scatter(size, group, task.cluster)
@@ -167,21 +169,42 @@ def sync_seconds(
     whether the gather is.
     """
     out = np.zeros((4, 2, 2, stages.slowest_seconds.size))
+    software = task.software
     if policy.averages_weights:
-        out[:] = _apart(sync.all_reduce[AT_ONCE], stages, policy, task.software.contention)
-        return out + stages.tied_embedding_seconds
-    if policy.is_asynchronous:
-        out[:] = _beside_compute(sync.all_reduce[AT_ONCE], stages, task.software.contention)
-        return out + stages.tied_embedding_seconds
-    for zero in zeros:
-        software = task.software
-        contention = software.fsdp_contention if zero == 3 else software.contention
-        out[zero] = _BY_ZERO[zero](sync, stages, contention) + stages.tied_embedding_seconds
-    return out
+        out[:] = _averaging_delay(sync.all_reduce[AT_ONCE], stages, policy, software.contention)
+    elif policy.is_asynchronous:
+        out[:] = _server_delay(sync.all_reduce[AT_ONCE], stages, software.contention)
+    else:
+        for zero in zeros:
+            contention = software.fsdp_contention if zero == 3 else software.contention
+            out[zero] = _zero_delay(zero, sync, stages, contention)
+    return out + stages.tied_embedding_seconds
 
 
-def _shown(times: Value, pieces: Value, passes: Value, s: Stages, contention: float) -> Value:
-    """Seconds of a collective at one end of the step that a rank sees, alone and overlapped
+def _zero_delay(zero: int, sync: Synchronisation, s: Stages, contention: float) -> Value:
+    """Seconds by which synchronisation under a ZeRO stage delays a step: gradients are reduced
+    once or after every micro-batch, updated weights gathered once or for every pass
+    [2, 2, skeleton]."""
+    if zero == 3:
+        layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
+        return slot_delays.delay_seconds(s, slot_delays.zero_3_delays(*layers, s, contention))
+    if zero == 2:
+        delays = _zero_2_delays(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
+        reduced = full_backward_delay(s, delays)
+    else:
+        times = sync.reduce_scatter if zero else sync.all_reduce
+        exposed = _exposed_at_end(times, sync.pieces, s.backward_window, s, contention)
+        reduced = _end_delay(exposed, s.backward_before)[:, None]
+    if zero == 0:
+        return reduced
+    exposed = _exposed_at_end(sync.all_gather, sync.pieces, s.forward_window, s, contention)
+    return reduced + _end_delay(exposed, s.forward_before)[None]
+
+
+def _exposed_at_end(
+    times: Value, pieces: Value, passes: Value, s: Stages, contention: float
+) -> Value:
+    """Exposed seconds of a collective at one end of the step, alone and overlapped
     [2, class, skeleton]; `passes` are those of a micro-batch at that end.
 
     Chunks are reduced, and gathered, one by one, each behind the passes of those that follow: of
@@ -194,7 +217,7 @@ def _shown(times: Value, pieces: Value, passes: Value, s: Stages, contention: fl
     return np.array([times[AT_ONCE], np.minimum(behind, times[AT_ONCE])])
 
 
-def _late(shown: Value, waiting: Value) -> Value:
+def _end_delay(shown: Value, waiting: Value) -> Value:
     """Seconds by which a collective at one end delays the step [2, skeleton].
 
     A rank that finishes its last backward early reduces while earlier ranks still drain, and
@@ -204,19 +227,7 @@ def _late(shown: Value, waiting: Value) -> Value:
     return out
 
 
-def _reduction(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
-    """Reducing gradients once a step [2, 1, skeleton]."""
-    shown = _shown(times, pieces, s.backward_window, s, contention)
-    return _late(shown, s.backward_before)[:, None]
-
-
-def _gather(times: Value, pieces: Value, s: Stages, contention: float) -> Value:
-    """Gathering updated weights once a step [1, 2, skeleton]."""
-    shown = _shown(times, pieces, s.forward_window, s, contention)
-    return _late(shown, s.forward_before)[None]
-
-
-def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Value:
+def _averaging_delay(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Value:
     """Averaging weights, mean over the steps of a period [2, 1, skeleton].
 
     Gossip averages the weights a step began with, so all of its compute hides it (Lian et al.
@@ -229,37 +240,15 @@ def _apart(times: Value, s: Stages, policy: SyncPolicy, contention: float) -> Va
     return out
 
 
-def _beside_compute(times: Value, s: Stages, contention: float) -> Value:
-    """An exchange with servers that nobody waits for: it shows where it takes longer than the
+def _server_delay(times: Value, s: Stages, contention: float) -> Value:
+    """An exchange with servers that no replica waits for: exposed where it takes longer than the
     compute of a step [skeleton]. Source: Dean et al. 2012 (Downpour SGD), section 4.1."""
     window = s.micro_batches * (s.forward_window + s.backward_window)
     out: Value = exposed_seconds(times, window, np.zeros(times.shape), contention).max(axis=0)
     return out
 
 
-def _zero_0(sync: Synchronisation, s: Stages, contention: float) -> Value:
-    return _reduction(sync.all_reduce, sync.pieces, s, contention)
-
-
-def _zero_1(sync: Synchronisation, s: Stages, contention: float) -> Value:
-    reduction = _reduction(sync.reduce_scatter, sync.pieces, s, contention)
-    return reduction + _gather(sync.all_gather, sync.pieces, s, contention)
-
-
-def _zero_2(sync: Synchronisation, s: Stages, contention: float) -> Value:
-    delay = _scattered(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
-    return full_backward_delay(s, delay) + _gather(sync.all_gather, sync.pieces, s, contention)
-
-
-def _zero_3(sync: Synchronisation, s: Stages, contention: float) -> Value:
-    times = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
-    return slot_delays.delay_seconds(s, slot_delays.zero_3_delays(*times, s, contention))
-
-
-_BY_ZERO = {0: _zero_0, 1: _zero_1, 2: _zero_2, 3: _zero_3}
-
-
-def _scattered(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
+def _zero_2_delays(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
     """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
     hidden = exposed_seconds(scatter, s.backward_window, scatter / pieces, contention)
     return np.array([scatter, hidden])[:, None]
@@ -300,7 +289,7 @@ def mixed_exposed(
     delays = Delays(none, Passes(none, none, none))
     if (zero == 2).any():
         scatter = of(sync.reduce_scatter, 2)[BUCKETS]
-        scattered = _scattered(scatter, pieces(2)[BUCKETS], s, contention)
+        scattered = _zero_2_delays(scatter, pieces(2)[BUCKETS], s, contention)
         delays = delays._replace(full_backward=none + scattered)
     if (zero == 3).any():
         gather, scatter = of(sync.all_gather, 3)[LAYERS], of(sync.reduce_scatter, 3)[LAYERS]
@@ -309,8 +298,8 @@ def mixed_exposed(
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
     weights = of(sync.all_gather, 1, 2)
     return ExposedSync(
-        reduce=_shown(reduce, pieces(0, 1), s.backward_window, s, contention),
-        gather=_shown(weights, pieces(1, 2), s.forward_window, s, contention),
+        reduce=_exposed_at_end(reduce, pieces(0, 1), s.backward_window, s, contention),
+        gather=_exposed_at_end(weights, pieces(1, 2), s.forward_window, s, contention),
         delays=delays,
     )
 
@@ -319,11 +308,10 @@ def mixed_seconds(
     task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: SumOfParts, stages: Stages
 ) -> Value:
     """Exposed seconds of mixed_exposed in one step [2, 2, skeleton]."""
-    shown = mixed_exposed(task, sync, zero, total, stages)
-    ends = _late(shown.reduce, stages.backward_before)[:, None]
-    ends = ends + _late(shown.gather, stages.forward_before)[None] + stages.tied_embedding_seconds
-    return (
-        ends + slot_delays.delay_seconds(stages, shown.delays)
-        if any_nonzero(shown.delays.full_backward)
-        else ends
-    )
+    exposed = mixed_exposed(task, sync, zero, total, stages)
+    out = _end_delay(exposed.reduce, stages.backward_before)[:, None]
+    out = out + _end_delay(exposed.gather, stages.forward_before)[None]
+    out = out + stages.tied_embedding_seconds
+    if any_nonzero(exposed.delays.full_backward):
+        out = out + slot_delays.delay_seconds(stages, exposed.delays)
+    return out

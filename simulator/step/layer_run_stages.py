@@ -87,7 +87,7 @@ def largest_part(values: Value, into: Column, size: int) -> Value:
     return out[:size]
 
 
-def build(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
+def build_segmented(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     """Stages and shards of a table of plans with segments, every field resolved."""
     assert plans.segments
     runs = Runs(task, recipe, plans, plans.segments, np.zeros(plans.rows, np.int64))
@@ -324,5 +324,5 @@ def _chunk_seconds(runs: Runs, plans: Index, shape: tuple[int, int]) -> tuple[Va
     there, out = chunk != PADDING, np.zeros((2, shape[0] * shape[1], plans.size))
     for direction, passes in enumerate((forward, both - forward)):
         np.add.at(out[direction], (chunk[there], at[there]), passes[there])
-    on, back = out.reshape(2, *shape, plans.size)
-    return on, back
+    forward, backward = out.reshape(2, *shape, plans.size)
+    return forward, backward

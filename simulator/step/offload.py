@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..hardware.cluster import Cluster
 from ..hardware.host import (
     copy_rate,
     node_gpus,
@@ -52,7 +51,7 @@ STATE_BUFFERS = 4
 """Buffers of as many fp32 numbers in host memory (buffer_count of offload_optimizer)."""
 WEIGHT_BUFFERS = 5 * 1e8
 """Parameters in the buffers through which weights are read (buffer_count x buffer_size)."""
-IN_MEMORY = 1e9
+MAX_IN_CPU = 1e9
 """Trained parameters of a rank up to which its shard stays in host memory (max_in_cpu)."""
 
 
@@ -82,19 +81,19 @@ def host_update(
     down = (1 - away) * owned_parameters(s.weights) * recipe.weight * weights_away
     slots: Value | float = 0.0
     if task.software.offloads_gradients:
-        slots = np.maximum(slot_delays.delay_seconds(s, _copied(gradients, s, cluster)), 0.0)
+        # Copied to the host while they are computed.
+        none = np.zeros(gradients.shape)
+        weight_gradient = outlasting(gradients, s.weight_gradient, cluster)
+        late = Delays(
+            outlasting(gradients, s.backward, cluster), Passes(none, none, weight_gradient)
+        )
+        slots = np.maximum(slot_delays.delay_seconds(s, late), 0.0)
     else:
         down = down + gradients
     after = outlasting(np.maximum(up, down), update, cluster)
     after = after + _swap_seconds(task, recipe, optimizer, policy, s.weights)
     longest = update.max(axis=1)
     return HostUpdate(longest, (update + after).max(axis=1) - longest + slots)
-
-
-def _copied(gradients: Value, s: Stages, cluster: Cluster) -> Delays:
-    """Delays of micro-batches whose gradients are copied to the host while they are computed."""
-    none, late = np.zeros(gradients.shape), outlasting(gradients, s.weight_gradient, cluster)
-    return Delays(outlasting(gradients, s.backward, cluster), Passes(none, none, late))
 
 
 def _swap_seconds(
@@ -107,16 +106,16 @@ def _swap_seconds(
         state, _ = host_bytes(task, recipe, optimizer)
         read = write = owned_parameters(weights) * (state + SWAPPED_GRADIENT)
     if swaps_parameters(policy.nvme):
-        write = write + _swapped(recipe, weights)
+        write = write + _nvme_weight_bytes(recipe, weights)
     if not policy.nvme:
         return read
     return read / read_rate(task.cluster) + write / write_rate(task.cluster)
 
 
-def _swapped(recipe: Recipe, weights: Weights) -> Value:
+def _nvme_weight_bytes(recipe: Recipe, weights: Weights) -> Value:
     """Bytes of the trained weights of a rank that are on the drives: none of a small shard."""
     parameters = owned_parameters(weights)
-    out: Value = np.where(parameters > IN_MEMORY, parameters, 0.0) * recipe.weight
+    out: Value = np.where(parameters > MAX_IN_CPU, parameters, 0.0) * recipe.weight
     return out
 
 
@@ -130,20 +129,20 @@ def fetch_seconds(
     """
     share, contention = policy.offload_parameters / 100, task.software.fsdp_contention
     gather, scatter = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS]
-    trained, frozen = owned_parameters(s.weights)[1] * recipe.weight, _frozen(s.weights)
+    trained, frozen = owned_parameters(s.weights)[1] * recipe.weight, _frozen_shard_bytes(s.weights)
     ready = gather + share * (trained + frozen) / copy_rate(task.cluster)
     if swaps_parameters(policy.nvme):
-        read = _swapped(recipe, s.weights)[1] + frozen
+        read = _nvme_weight_bytes(recipe, s.weights)[1] + frozen
         ready = np.maximum(ready, read / read_rate(task.cluster))
     pieces = sync.pieces[LAYERS]
     usual = slot_delays.zero_3_delays(gather, scatter, pieces, s, contention)
     alone = slot_delays.zero_3_delays(gather, scatter, pieces, s, 0.0)
     later = slot_delays.zero_3_delays(ready, scatter, pieces, s, 0.0)
-    late = slot_delays.plus(usual, slot_delays.beyond(later, alone))
+    late = slot_delays.prolonged(usual, later, alone)
     return slot_delays.delay_seconds(s, late) - slot_delays.delay_seconds(s, usual)
 
 
-def _frozen(weights: Weights) -> Value | float:
+def _frozen_shard_bytes(weights: Weights) -> Value | float:
     """Bytes of a rank's shard of weights that are not trained."""
     return 0.0 if weights.frozen_bytes is None else weights.frozen_bytes / weights.data_group.ranks
 
@@ -160,7 +159,7 @@ def node_bytes(
     memory, drives = memory + for_weights.memory, drives + for_weights.drives
     if s.host_activations is not None:
         memory = memory + s.host_activations
-    return NodeBytes(_of_node(task, memory, s), _of_node(task, drives, s))
+    return NodeBytes(_fullest_node(task, memory, s), _fullest_node(task, drives, s))
 
 
 def _optimizer_bytes(
@@ -179,14 +178,14 @@ def _optimizer_bytes(
 def _weight_bytes(recipe: Recipe, policy: SyncPolicy, weights: Weights) -> NodeBytes:
     """Bytes of a rank's shard of the weights."""
     share, none = policy.offload_parameters / 100, np.zeros(owned_parameters(weights).shape)
-    trained, frozen = owned_parameters(weights) * recipe.weight, _frozen(weights)
+    trained, frozen = owned_parameters(weights) * recipe.weight, _frozen_shard_bytes(weights)
     if not swaps_parameters(policy.nvme):
         return NodeBytes(share * (trained + frozen) + none, none)
-    memory = np.minimum(trained, IN_MEMORY * recipe.weight) + WEIGHT_BUFFERS * recipe.weight
-    return NodeBytes(memory, _swapped(recipe, weights) + frozen)
+    memory = np.minimum(trained, MAX_IN_CPU * recipe.weight) + WEIGHT_BUFFERS * recipe.weight
+    return NodeBytes(memory, _nvme_weight_bytes(recipe, weights) + frozen)
 
 
-def _of_node(task: Task, by_rank: Value, s: Stages) -> Value:
+def _fullest_node(task: Task, by_rank: Value, s: Stages) -> Value:
     """What the fullest node needs of what each rank needs."""
     everywhere = (by_rank * s.ranks_alike).sum(axis=1) * (task.gpus / s.ranks)
     out: Value = np.minimum(node_gpus(task.cluster) * by_rank.max(axis=1), everywhere)

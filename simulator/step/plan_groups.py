@@ -355,7 +355,7 @@ def _segment_group(
 ) -> SegmentGroup:
     """The group of plans with segments; its tables are the same for every ZeRO stage of a row,
     because each shard has its own."""
-    segmented = layer_run_stages.build(task, recipe, plans)
+    segmented = layer_run_stages.build_segmented(task, recipe, plans)
     s, shards, optimizer = segmented.stages, segmented.shards, int(plans.optimizer[0])
     collectives = data_parallel.synchronisation(task, recipe, shards)
     total = segmented.stage_total

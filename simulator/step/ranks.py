@@ -37,7 +37,7 @@ class Placements:
         rows, self.which = distinct_rows(columns)
         shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
         cut = [
-            _chunks(task, plans.layers_per_stage, pp, v, first, last, place)
+            _chunk_layers(task, plans.layers_per_stage, pp, v, first, last, place)
             for pp, v, first, last, _, place, _ in shapes
         ]
         order, own = task.model.order, relative_lengths(task)
@@ -85,10 +85,10 @@ def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
     """Layers of each chunk of one plan, in model order."""
     place = int(placement(plan.schedule))
     ends = (plan.first_stage_layers, plan.last_stage_layers)
-    return _chunks(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
+    return _chunk_layers(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
 
 
-def _chunks(
+def _chunk_layers(
     task: Task,
     explicit: tuple[int, ...],
     pp: int,
@@ -235,24 +235,29 @@ def uniform_ranks(
     passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]].take(which, axis=0)
     present = place.present.take(place.which, axis=2)
     boundary, stride = costs.boundary_bytes[:, which], tp * cp * dp
-    running = working_set_without_loss(task, costs)
+    without_loss = working_set_without_loss(task, costs)
     crosses, copies = pp * stride > cluster.fast.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
     data_group = _with_copies(collectives.place_group(dp * cp, tp, cluster), copies, crosses)
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
         stage[TWO_COPY_COLUMNS] *= copies
+    frozen = unit_frozen = inputs = None
+    if task.adapters:
+        frozen = stage[Cost.FROZEN_WEIGHTS]
+        unit_frozen = _largest(costs.table[which, :, Cost.FROZEN_WEIGHTS].T, present)
+        inputs = stage[Cost.UNITS] * boundary[0] if task.software.sharded_inputs else None
     return Ranks(
         costs=stage,
         total_seconds=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
         seconds_before=_over_kinds(place.before.take(place.which, axis=0), passes)
         / plans.virtual_stages,
-        path_seconds=_paths(place, passes),
+        path_seconds=_path_seconds(place, passes),
         working_set=_largest(costs.working_set[:, which], present),
-        working_set_without_loss=_largest(running[:, which], present)
-        if running is not None
-        else None,
+        working_set_without_loss=None
+        if without_loss is None
+        else _largest(without_loss[:, which], present),
         boundary_bytes=_mean_over_cuts(boundary, place),
         hop_seconds=_mean_over_cuts(hop, place),
         tp=tp,
@@ -272,23 +277,11 @@ def uniform_ranks(
             expert_orthogonalisation=stage[Cost.EXPERT_ORTHOGONALISATION],
             data_group=data_group,
             expert_group=_expert_group(task, plans, copies, crosses) or data_group,
-            frozen_bytes=stage[Cost.FROZEN_WEIGHTS] if task.adapters else None,
-            unit_frozen_bytes=_unit_frozen(
-                task, costs.table[which, :, Cost.FROZEN_WEIGHTS].T, present
-            ),
-            input_bytes=_inputs(task, stage, boundary[0]),
+            frozen_bytes=frozen,
+            unit_frozen_bytes=unit_frozen,
+            input_bytes=inputs,
         ),
     )
-
-
-def _unit_frozen(task: Task, by_kind: Value, present: NDArray[np.bool_]) -> Value | None:
-    """Bytes of the frozen weights of the largest layer of a rank; None where all are trained."""
-    return _largest(by_kind, present) if task.adapters else None
-
-
-def _inputs(task: Task, stage: Value, hidden: Value) -> Value | None:
-    """Bytes of the inputs of all layers of a rank, where their copies take memory."""
-    return stage[Cost.UNITS] * hidden if task.software.sharded_inputs and task.adapters else None
 
 
 def working_set_without_loss(task: Task, costs: LayerCosts) -> Value | None:
@@ -317,7 +310,7 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
     return np.asarray((place.cuts[place.which].T * by_kind).sum(axis=0))
 
 
-def _paths(place: Placements, passes: Value) -> Value | None:
+def _path_seconds(place: Placements, passes: Value) -> Value | None:
     """Seconds of the longest paths of looped chunks [path, skeleton]."""
     if not any_nonzero(place.paths):
         return None

@@ -1,4 +1,4 @@
-"""Delays of every micro-batch: what communication that does not hide adds to a step.
+"""Delays of every micro-batch: what exposed communication adds to a step.
 
 Where a backward pass is one operation, all that it needs and leaves hides behind it together. A
 schedule that defers weight gradients splits it: the weights gathered for it are those of the input
@@ -64,20 +64,11 @@ def zero_3_delays(
     return Delays(np.array([*alone, *reduced]).reshape(2, 2, *gather.shape), split)
 
 
-def plus(delays: Delays, more: Delays) -> Delays:
-    """Both delays one after the other."""
-    split = (
-        one + other for one, other in zip(delays.split_backward, more.split_backward, strict=True)
-    )
-    return Delays(delays.full_backward + more.full_backward, Passes(*split))
-
-
-def beyond(delays: Delays, less: Delays) -> Delays:
-    """By how much delays are longer than others."""
-    split = (
-        one - other for one, other in zip(delays.split_backward, less.split_backward, strict=True)
-    )
-    return Delays(delays.full_backward - less.full_backward, Passes(*split))
+def prolonged(delays: Delays, longer: Delays, shorter: Delays) -> Delays:
+    """Delays with what some are longer than others added to them."""
+    full = delays.full_backward + (longer.full_backward - shorter.full_backward)
+    parts = zip(delays.split_backward, longer.split_backward, shorter.split_backward, strict=True)
+    return Delays(full, Passes(*(one + (more - less) for one, more, less in parts)))
 
 
 def delay_seconds(s: Stages, delays: Delays) -> Value:
@@ -87,7 +78,7 @@ def delay_seconds(s: Stages, delays: Delays) -> Value:
         return full_backward_delay(s, delays.full_backward)
     return np.where(
         defers,
-        _longer_passes(s, delays.split_backward),
+        _split_backward_delay(s, delays.split_backward),
         full_backward_delay(s, delays.full_backward),
     )
 
@@ -102,7 +93,7 @@ def full_backward_delay(s: Stages, delay: Value) -> Value:
     return out
 
 
-def _longer_passes(s: Stages, split: Passes) -> Value:
+def _split_backward_delay(s: Stages, split: Passes) -> Value:
     """The step of passes that are longer by what shows of their communication, less that of the
     passes alone [.., skeleton]."""
     own = Passes(s.forward, s.backward - s.weight_gradient, s.weight_gradient)

@@ -27,8 +27,8 @@ from round_numbers import (
 from plan3d.simulator.layers.communication import axis_group, grid_exposed, grid_messages
 from plan3d.simulator.layers.layer_kinds import work_of
 from plan3d.simulator.layers.memory_footprint import (
+    grid_kept_bytes,
     kept_activations,
-    kept_bytes,
     pending_activations,
     stored_parameters,
 )
@@ -76,7 +76,7 @@ def test_activations_of_a_layer_on_a_grid(text, tokens, hidden, features):
     assert buffers == own + 2 * (cube if text == "2x2x2" else summa)
     # Inputs and outputs of four products: h + 3 h, h + h, h + 4 h, 4 h + h, split in two.
     pending = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
-    assert pending == kept_bytes(one, seen) == 2 * tokens * 1024 * 16 / 2
+    assert pending == grid_kept_bytes(one, seen) == 2 * tokens * 1024 * 16 / 2
 
 
 @pytest.mark.parametrize(("gated", "up"), [(False, 4096), (True, 2 * 4096)])
