@@ -135,9 +135,8 @@ def _ring_seconds(
     if not any_nonzero(crosses):
         return _domain_seconds(time, sent, steps, own) * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    remote = _network_seconds(
-        cluster, sent, _nodes_passed(group.domains - 1, group, cluster), bandwidth
-    )
+    hops = _nodes_passed(group.domains - 1, group, cluster)
+    remote = _network_seconds(cluster, sent, hops, bandwidth)
     if all_nonzero(crosses):
         return remote
     return np.where(crosses, remote, _domain_seconds(time, sent, steps, own)) * (steps > 0)
@@ -196,9 +195,8 @@ def broadcast(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Val
     steps, time = group.ranks - 1, cluster.fast.all_gather
     sent = size * np.ones(steps.shape)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    around = _network_seconds(
-        cluster, sent, _nodes_passed(group.domains - 1, group, cluster), bandwidth
-    )
+    hops = _nodes_passed(group.domains - 1, group, cluster)
+    around = _network_seconds(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, around, _domain_seconds(time, sent, steps)) * (steps > 0)
 
 
@@ -213,10 +211,8 @@ def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     local = _exchange_seconds(fast, (n - 1) * own, own, n - 1)
     leaving = (n - group.in_domain) * own
     rate = np.full_like(n, net.bandwidth * net.efficiency)
-    remote = (
-        _network_seconds(cluster, leaving, np.zeros(n.shape), rate)
-        + (n - 1) * fast.latency_per_step
-    )
+    remote = _network_seconds(cluster, leaving, np.zeros(n.shape), rate)
+    remote = remote + (n - 1) * fast.latency_per_step
     return np.where(group.domains > 1, np.maximum(remote, local), local) * (n > 1)
 
 

@@ -21,7 +21,7 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.software import SPLITS
 from plan3d.simulator.layers.layer_kinds import work_of
-from plan3d.simulator.layers.memory_footprint import kept_activations, pending_activations
+from plan3d.simulator.layers.memory_footprint import kept_activations, weight_gradient_inputs
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 SBH = 1024 * 1 * 1024
@@ -209,14 +209,14 @@ def test_multi_token_prediction_keeps_a_block_and_six_widths(tp):
 def test_weight_gradients_need_inputs_and_output_gradients(text, expected):
     """Section 2: 32 s b h of a layer's 34 s b h + 5 a s^2 b."""
     seen, one = local(task(4), text), kind(MODEL, "block 0")
-    found = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
+    found = weight_gradient_inputs(one, work_of(one, seen), seen, np.zeros(1))
     assert found == expected * SBH
 
 
 def test_weight_gradients_in_fp8_read_scaled_operands():
     """A byte instead of two of each element: the scaled input and the scaled output gradient."""
     seen, one = local(task(4), "tp=1 precision=fp8-delayed"), kind(MODEL, "block 0")
-    found = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
+    found = weight_gradient_inputs(one, work_of(one, seen), seen, np.zeros(1))
     assert found == 32 / 2 * SBH
 
 
@@ -225,5 +225,5 @@ def test_weight_gradients_of_experts_need_every_copy():
     and up (h, 8 h) and down (4 h, h) of two copies a token."""
     model = experts()
     seen, one = local(task(model=model), "tp=1"), kind(model, "block 0")
-    found = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
+    found = weight_gradient_inputs(one, work_of(one, seen), seen, np.zeros(1))
     assert found == 2 * (4 + 2 + 1 + 8 / 1024 + 2 * (9 + 5)) * SBH

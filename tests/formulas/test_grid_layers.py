@@ -29,8 +29,8 @@ from plan3d.simulator.layers.layer_kinds import work_of
 from plan3d.simulator.layers.memory_footprint import (
     grid_kept_bytes,
     kept_activations,
-    pending_activations,
     stored_parameters,
+    weight_gradient_inputs,
 )
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.tensor_grid import Grid, GridKind, parse_grid
@@ -75,7 +75,7 @@ def test_activations_of_a_layer_on_a_grid(text, tokens, hidden, features):
     cube = 2 * (4096 * 1024 / 4 - 4096 * 1024 / 8)
     assert buffers == own + 2 * (cube if text == "2x2x2" else summa)
     # Inputs and outputs of four products: h + 3 h, h + h, h + 4 h, 4 h + h, split in two.
-    pending = pending_activations(one, work_of(one, seen), seen, np.zeros(1))
+    pending = weight_gradient_inputs(one, work_of(one, seen), seen, np.zeros(1))
     assert pending == grid_kept_bytes(one, seen) == 2 * tokens * 1024 * 16 / 2
 
 
