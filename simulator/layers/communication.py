@@ -29,7 +29,7 @@ def context_exposed(
     for code in ContextComm:
         mine = local.s.cp_comm == code
         if any_nonzero(mine):
-            passes = _CONTEXT[code](block, core, local)
+            passes = _CONTEXT_EXCHANGES[code](block, core, local)
             forward, backward = (
                 np.where(mine, new, old)
                 for new, old in zip(passes, (forward, backward), strict=True)
@@ -89,7 +89,7 @@ def _head_exchange(
     return both, both
 
 
-_CONTEXT = {
+_CONTEXT_EXCHANGES = {
     ContextComm.P2P: _ring_exchange,
     ContextComm.ALL_GATHER: _key_value_gather,
     ContextComm.A2A: _head_exchange,
@@ -193,7 +193,7 @@ def exposed_exchange(exchange: Value, window: Value, contention: float, overlapp
     return out
 
 
-_TIMES: dict[str, Callable[[Value, collectives.ProcessGroup, Cluster], Value]] = {
+_MESH_TIMES: dict[str, Callable[[Value, collectives.ProcessGroup, Cluster], Value]] = {
     "all_gather": collectives.all_gather,
     "reduce_scatter": collectives.reduce_scatter,
     "all_reduce": collectives.all_reduce,
@@ -228,7 +228,7 @@ def mesh_seconds(found: Iterable[MeshCollective], local: LayerContext) -> Value:
     for c in found:
         if np.max(local.grid.mesh[c.axis]) > 1:
             size = c.size * local.recipe.sent
-            out = out + _TIMES[c.operation](size, groups[c.axis], cluster)
+            out = out + _MESH_TIMES[c.operation](size, groups[c.axis], cluster)
     return out
 
 

@@ -30,7 +30,7 @@ UNFUSED_NORM_BYTES = 16.0
 twice (out-of-memory labels of published runs without a fused norm)."""
 
 
-_COPIES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
+_MTP_TABLES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
 """Tables of the vocabulary that multi-token prediction brings along."""
 
 
@@ -53,7 +53,7 @@ def stored_parameters(kind: LayerKind, local: LayerContext) -> tuple[Value, Valu
         dense = own + model.norm_width + model.head_bias * table / model.hidden
     if "mtp" in kind.name:
         # Embedding and head are those of the main model; where they are not, they are a copy.
-        copy = _COPIES[kind.name] * table
+        copy = _MTP_TABLES[kind.name] * table
         dense = dense + copy + 2 * model.hidden**2 / s.tp + 3 * model.norm_width
     return dense, expert
 

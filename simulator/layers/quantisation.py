@@ -2,8 +2,8 @@
 
 Legend: [m, k] times [k, n], input [m, k], weight [k, n], gradient of the output [m, n]. An operand
 is scaled once for both products that read it. What goes to experts is padded to the multiples that
-scaled products want, and back, in both passes. Neglected: casts that norms and activations take in,
-scales of tensors, and the weights of a step's first micro-batch where copies are kept.
+scaled products require, and back, in both passes. Neglected: casts that norms and activations take
+in, scales of tensors, and the weights of a step's first micro-batch where copies are kept.
 Check: Transformer Engine d0067d0, docs/examples/gemm_profiling: what scaling adds to the GEMMs of a
 layer is, with the bytes of the recipes, read and written at 0.58 (nvfp4) to 0.94 (fp8-delayed) of
 the bandwidth of B300 and 0.89 to 0.94 of H200 NVL; profiles have 0.67 and 0.73, from such kernels
@@ -28,7 +28,7 @@ def takes_both_sides(accelerator: Accelerator) -> bool:
     return MXFP8.peak in accelerator.peak
 
 
-def _of(local: LayerContext, sizes: tuple[float, float]) -> float:
+def _by_operand_sides(local: LayerContext, sizes: tuple[float, float]) -> float:
     return sizes[takes_both_sides(local.task.cluster.accelerator)]
 
 
@@ -38,14 +38,16 @@ def scaling_seconds(work: Work, local: LayerContext) -> tuple[Value | float, Val
     how = local.recipe.quantisation
     if how is None or work.wide:
         return 0.0, 0.0
-    moved = _of(local, how.moved)
+    moved = _by_operand_sides(local, how.moved)
     none = weights = np.zeros(local.s.tp.shape)
     if not local.task.software.keeps_scaled:
         weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
     gradients = sum((none + g.batch * g.m * g.n for g in work.gemms), none)
     count, padded = scaling_kernels(work.gemms, local), work.padded_bytes
-    forward = _seconds(moved * (_inputs(work.gemms, local) + weights) + padded, count, local)
-    return forward, _seconds(moved * (gradients + weights) + padded, count, local)
+    forward = _kernel_seconds(
+        moved * (_input_elements(work.gemms, local) + weights) + padded, count, local
+    )
+    return forward, _kernel_seconds(moved * (gradients + weights) + padded, count, local)
 
 
 def rescaling_seconds(gemms: list[Gemm], local: LayerContext) -> Value | float:
@@ -53,11 +55,11 @@ def rescaling_seconds(gemms: list[Gemm], local: LayerContext) -> Value | float:
     how = local.recipe.quantisation
     if how is None or not gemms:
         return 0.0
-    moved = _of(local, how.moved) * _inputs(gemms, local)
-    return _seconds(moved, scaling_kernels(gemms, local), local)
+    moved = _by_operand_sides(local, how.moved) * _input_elements(gemms, local)
+    return _kernel_seconds(moved, scaling_kernels(gemms, local), local)
 
 
-def _inputs(gemms: list[Gemm], local: LayerContext) -> Value:
+def _input_elements(gemms: list[Gemm], local: LayerContext) -> Value:
     none = np.zeros(local.s.tp.shape)
     return sum((none + g.batch * g.m * g.k for g in gemms), none)
 
@@ -72,7 +74,7 @@ def scaling_kernels(gemms: list[Gemm], local: LayerContext) -> Value | float:
     return how.kernels * operands
 
 
-def _seconds(moved: Value, count: Value | float, local: LayerContext) -> Value:
+def _kernel_seconds(moved: Value, count: Value | float, local: LayerContext) -> Value:
     accelerator = local.task.cluster.accelerator
     measured = accelerator.training.scaling_efficiency
     if measured is None:
@@ -112,4 +114,4 @@ def weight_copies(kind: LayerKind, local: LayerContext, parameters: Value) -> Va
     how = local.recipe.quantisation
     if how is None or not kind.block or not local.task.software.keeps_scaled:
         return np.zeros(parameters.shape)
-    return parameters * _of(local, how.copies)
+    return parameters * _by_operand_sides(local, how.copies)

@@ -219,8 +219,8 @@ def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
 def hierarchical_dispatch(
     size: Value | float, nodes: Value, copies: Value | float, group: ProcessGroup, cluster: Cluster
 ) -> Value:
-    """Seconds to send each of a rank's tokens, `size` bytes in all, once to every domain that
-    wants it (`nodes` on average) and on to the `copies` ranks inside that do.
+    """Seconds to send each of a rank's tokens, `size` bytes in all, once to every domain with one
+    of its experts (`nodes` on average) and on to the `copies` ranks inside that have one.
 
     Across, a rank sends nodes (K-1)/K size through its own NIC; inside, what arrived is passed on
     as it comes, so the longer of the two counts (as all_to_all does). One kernel sends to all

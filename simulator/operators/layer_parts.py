@@ -148,7 +148,7 @@ def permuted_bytes(
 ) -> Value:
     """Tokens put into the order of experts and back, forward; backward the same.
 
-    An all-to-all wants them in the order of ranks: each token is read once and written k times,
+    An all-to-all needs them in the order of ranks: each token is read once and written k times,
     and back, or, not fused, read and written k times and added up one by one; then they are read
     and written again, and back, where a rank holds several experts.
     DeepEP and HybridEP hand over each token once, and it is read once and written for each of its

@@ -89,7 +89,7 @@ class AttentionWork(NamedTuple):
     sequence: int
     """Keys a materialised score matrix holds a row."""
     aligned: bool = True
-    """Head widths are multiples of 8, as 16-bit tensor-core kernels want."""
+    """Head widths are multiples of 8, as 16-bit tensor-core kernels require."""
     kernels: Value | float = 1.0
     """Kernels that it takes: a ring of context parallelism starts one for every part of the keys
     (Liu et al. 2023, Ring Attention, section 3)."""

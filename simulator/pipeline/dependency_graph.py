@@ -105,7 +105,7 @@ def graph_of_orders(
     if sum(level.size for level in levels) < first.size:
         raise InputError(_deadlock_message(schedule, levels, rows, rank, first, source))
     order = np.concatenate(levels)
-    place = _places(order)
+    place = _node_places(order)
     return DependencyGraph(
         schedule=schedule,
         ranks=len(each),
@@ -127,7 +127,7 @@ def graph_of_orders(
     )
 
 
-def _places(order: Column) -> Column:
+def _node_places(order: Column) -> Column:
     """Where each node comes in the order; the start of the step stays last."""
     place = np.append(np.empty_like(order), order.size)
     place[order] = np.arange(order.size)

@@ -71,7 +71,7 @@ def idle_stages(half: Value, others: Passes, slower: Value) -> Value:
     return np.maximum(equal - (2 * n + 1) * np.maximum(slower, 0.0), late)
 
 
-def held_stages(stages: Value, place: Value, a: Value, w: Value) -> Value:
+def peak_stage_bytes(stages: Value, place: Value, a: Value, w: Value) -> Value:
     """Of P stages, with A, W of one, the largest of (P+1) A, (P-1) A + W, not on the ranks in the
     middle, and (r+1) W + (P/2-1-r) A, the peaks of `phases` before and after weight gradients wait
     (DualPipe's repository)."""
@@ -104,9 +104,9 @@ def _sends(s: Sizes[Value]) -> Value:
     return 2 * (s.p - 1) * s.m / (2 * s.p) + np.maximum(1.5 * s.p - 3, 1)
 
 
-def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
+def _peak_bytes(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """Of p stages, the same on both halves."""
-    return held_stages(s.p, np.minimum(r, s.p - 1 - r), a, w)
+    return peak_stage_bytes(s.p, np.minimum(r, s.p - 1 - r), a, w)
 
 
 def _halves(s: Sizes[Any]) -> Any:
@@ -123,7 +123,7 @@ SCHEDULE = Schedule(
     idle=_idle,
     idle_grows=False,
     hidden_sends=_sends,
-    peak_bytes=_held,
+    peak_bytes=_peak_bytes,
     pairs=True,
     conditions=(
         fills_pipeline("deep-schedule-micro-batches", 2, to_run=True),

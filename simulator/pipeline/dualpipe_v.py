@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
-from .dualpipe import held_stages, idle_stages, phases
+from .dualpipe import idle_stages, peak_stage_bytes, phases
 from .operation_orders import Operations, TwoSided
 from .schedule import TWO_CHUNKS, Passes, Placement, Schedule, Sizes, fills_pipeline
 
@@ -39,9 +39,9 @@ def _sends(s: Sizes[Value]) -> Value:
     return 2 * (s.p - 1) * (s.m / s.p + 1) - 2
 
 
-def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
+def _peak_bytes(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """Of 2p stages, each half a rank's."""
-    return held_stages(2 * s.p, r, a / 2, w / 2)
+    return peak_stage_bytes(2 * s.p, r, a / 2, w / 2)
 
 
 SCHEDULE = Schedule(
@@ -55,7 +55,7 @@ SCHEDULE = Schedule(
     idle_grows=False,
     hidden_sends=_sends,
     steady_sends=_steady_sends,
-    peak_bytes=_held,
+    peak_bytes=_peak_bytes,
     pairs=True,
     conditions=(fills_pipeline("deep-schedule-micro-batches", 2, to_run=True),),
     frameworks={"torchtitan": "DualPipeV"},

@@ -174,15 +174,17 @@ def simulate(graph: DependencyGraph, times: StageTimes) -> Timeline:
     shape = times.shape
     rows = max(CELLS // max(graph.operations, 1), 1)
     if not shape or shape[0] <= rows:
-        return _simulate(graph, times)
-    parts = [_simulate(graph, _slice(times, i, i + rows)) for i in range(0, shape[0], rows)]
+        return _simulate_batch(graph, times)
+    parts = [
+        _simulate_batch(graph, _slice_times(times, i, i + rows)) for i in range(0, shape[0], rows)
+    ]
     start = np.concatenate([part.start for part in parts], axis=1)
     return Timeline(
         graph=graph, start=start, end=np.concatenate([part.end for part in parts], axis=1)
     )
 
 
-def _slice(times: StageTimes, low: int, high: int) -> StageTimes:
+def _slice_times(times: StageTimes, low: int, high: int) -> StageTimes:
     def cut(array: Value | float) -> Value | float:
         return array[low:high] if np.ndim(array) == 2 else array  # type: ignore[index]
 
@@ -196,7 +198,7 @@ def _slice(times: StageTimes, low: int, high: int) -> StageTimes:
     )
 
 
-def _simulate(graph: DependencyGraph, times: StageTimes) -> Timeline:
+def _simulate_batch(graph: DependencyGraph, times: StageTimes) -> Timeline:
     seconds = _node_seconds(graph, times)
     lags = _lags(graph, times)
     end = np.zeros((graph.operation.size + 1, *times.shape))

@@ -46,7 +46,7 @@ BUILT_IN = (
 )
 """The schedules of the package, in the order of their codes; others follow."""
 DEFAULT_SCHEDULE, DEFAULT_INTERLEAVED = "1f1b", "interleaved"
-"""What a stack runs unless told otherwise, with one chunk a rank and with several."""
+"""Default schedules of a stack, with one chunk a rank and with several."""
 
 
 class ScheduleTable(Registry[Schedule]):
@@ -86,7 +86,7 @@ def schedule_code(name: str) -> int:
 
 
 def default_code(virtual_stages: Any) -> Any:
-    """The codes of what a stack runs unless told otherwise with so many chunks a rank."""
+    """Codes of the default schedules of a stack with so many chunks a rank."""
     one, several = schedule_code(DEFAULT_SCHEDULE), schedule_code(DEFAULT_INTERLEAVED)
     return one + (several - one) * (virtual_stages > 1)
 
@@ -222,9 +222,9 @@ def losses_in_flight(schedule: Column, m: Value) -> Value:
 def idle_seconds(
     schedule: Column, sizes: Sizes[Value], slowest: Passes, others: Passes, usual: Value
 ) -> Value:
-    """Seconds the slowest rank idles in a step: `usual`, a chunk of each other rank, or what its
-    schedule says (Schedule.idle). `others` are all other ranks together; of uneven stages their
-    mean stands for each of them."""
+    """Seconds the slowest rank idles in a step: `usual`, a chunk of each other rank, or the closed
+    form of its schedule (Schedule.idle). `others` are all other ranks together; of uneven stages
+    their mean stands for each of them."""
     out = usual
     for one, at in _rows_by_schedule(schedule):
         if one.idle:

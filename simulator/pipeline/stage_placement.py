@@ -217,16 +217,16 @@ def _layout_of_classes(cut: Cut, classes: list[list[int]]) -> StageLayout:
     )
 
 
-_LONGEST: dict[Cut, Value] = {}
+_LONGEST_PATHS: dict[Cut, Value] = {}
 """Longest paths that have been found."""
 
 
 def longest_chunk_paths(cuts: Sequence[Cut]) -> Value:
     """Layers on the longest paths of looped chunks [cut, path, 2 kinds] (uneven_chunks), of cuts
     with the same kinds; zeros where chunks do not loop."""
-    new = [cut for cut in dict.fromkeys(cuts) if cut.looped and cut not in _LONGEST]
-    if len(_LONGEST) + len(new) > MOST_CUTS:
-        _LONGEST.clear()
+    new = [cut for cut in dict.fromkeys(cuts) if cut.looped and cut not in _LONGEST_PATHS]
+    if len(_LONGEST_PATHS) + len(new) > MOST_CUTS:
+        _LONGEST_PATHS.clear()
         new = [cut for cut in dict.fromkeys(cuts) if cut.looped]
     alike: dict[tuple[Any, ...], list[Cut]] = {}
     for cut in new:
@@ -236,6 +236,6 @@ def longest_chunk_paths(cuts: Sequence[Cut]) -> Value:
         counts = np.array([chunk_counts(cut).reshape(-1, pp, len(kinds)) for cut in its])
         ends = np.array([not name.startswith("block") for name in kinds])
         found = longest_paths(counts, np.array(lengths or (1.0,) * len(kinds)), ends, group)
-        _LONGEST.update(zip(its, found, strict=True))
+        _LONGEST_PATHS.update(zip(its, found, strict=True))
     none = np.zeros(((len(PATH_GROUPS) + 1) * len(LENGTH_GUESSES), 2 * len(cuts[0].kinds)))
-    return np.array([_LONGEST[cut] if cut.looped else none for cut in cuts])
+    return np.array([_LONGEST_PATHS[cut] if cut.looped else none for cut in cuts])

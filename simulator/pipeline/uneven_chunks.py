@@ -35,16 +35,18 @@ def longest_paths(counts: Value, lengths: Value, ends: Value, group: int) -> Val
     """
     sizes = (counts * np.where(ends, 0.0, lengths)).sum(axis=3)
     uneven = ~np.isclose(sizes, sizes[:, :1, :1]).all(axis=(1, 2))
-    out = _of_equal_chunks(counts, sizes, ends, group or counts.shape[2])
+    out = _equal_chunk_layers(counts, sizes, ends, group or counts.shape[2])
     if uneven.any() and sizes[0].size <= MOST_CHUNKS:
         there = np.flatnonzero(counts.any(axis=(0, 1, 2)))
         found = np.zeros((uneven.sum(), len(PATH_GROUPS), len(LENGTH_GUESSES), 2, lengths.size))
-        found[..., there] = _layers(counts[uneven][..., there], lengths[there], ends[there], group)
+        found[..., there] = _path_layers(
+            counts[uneven][..., there], lengths[there], ends[there], group
+        )
         out[uneven] = _with_cycle(found, axis=1).reshape(-1, *out.shape[1:])
     return out
 
 
-def _of_equal_chunks(counts: Value, sizes: Value, ends: Value, group: int) -> Value:
+def _equal_chunk_layers(counts: Value, sizes: Value, ends: Value, group: int) -> Value:
     """The last rank, which holds the head, works all the time once the first chunks of the others
     have let it begin. Where chunks of a turn differ, as long as if it had the largest."""
     largest = np.take_along_axis(counts, sizes.argmax(axis=2)[..., None, None], axis=2)[:, :, 0]
@@ -54,7 +56,7 @@ def _of_equal_chunks(counts: Value, sizes: Value, ends: Value, group: int) -> Va
     return np.tile(np.stack(each, axis=1), 2).repeat(len(LENGTH_GUESSES), axis=1)
 
 
-def _layers(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
+def _path_layers(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
     """Layers on the longest paths [cut, group, guess, direction, kind], which are how fast a
     makespan grows with the length of a kind."""
     cuts, kinds = counts.shape[0], lengths.size
@@ -124,8 +126,8 @@ def makespan(
     turns, ranks, columns = forward.shape
     passes, away = micro_batches * turns, np.arange(ranks)[::-1]
     waves = np.arange(1 - ranks - ahead, passes.max() + ranks - 1)[:, None]
-    on = _Passes(waves + ahead + away, passes, group, turns)
-    back = _Passes(waves - away, passes, group, turns)
+    on = _WavePasses(waves + ahead + away, passes, group, turns)
+    back = _WavePasses(waves - away, passes, group, turns)
     on_seconds, back_seconds = forward.reshape(-1, columns), backward[::-1].reshape(-1, columns)
     own, next_ = np.zeros((2, ranks, columns))
     # Ends of the last passes; before the first rank, and behind the last, what comes round.
@@ -147,7 +149,7 @@ def makespan(
     return np.asarray(own.max(axis=0))
 
 
-class _Passes:
+class _WavePasses:
     """The passes of one direction: which of them a rank is at in each wave [wave, rank]."""
 
     def __init__(self, index: Column, passes: Column, group: int, turns: int) -> None:

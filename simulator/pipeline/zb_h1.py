@@ -58,7 +58,7 @@ def _sends(s: Sizes[Value]) -> Value:
     return 2 * (s.p - 1) * np.minimum(s.m, 2.0)
 
 
-def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
+def _peak_bytes(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """(p-r) A + r W, and W - A more where W is larger; at most m micro-batches (section 2.1)."""
     return zero_bubble_bytes(s, np.minimum(s.m, s.p - r), late * r, a, w)
 
@@ -72,7 +72,7 @@ SCHEDULE = Schedule(
     idle=_idle,
     idle_grows=False,
     hidden_sends=_sends,
-    peak_bytes=_held,
+    peak_bytes=_peak_bytes,
     held_back=1,
     frameworks={"deepspeed": "--enable-zbh1-pipeline"},
 )

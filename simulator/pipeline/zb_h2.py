@@ -35,14 +35,14 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     )
     each = others.mean(s.p - 1)
     late = _ends_late(s, slowest, each, held_back, each.forward + each.input_gradient)
-    return np.maximum(late, _fill(s, slowest, others))
+    return np.maximum(late, _fill_idle(s, slowest, others))
 
 
 def _idle_sync(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """At least (p-1) f, for the last rank starts that much later; two are deferred a rank."""
     each = others.mean(s.p - 1)
     late = _ends_late(s, slowest, each, SYNC.held_back, each.input_gradient)
-    return np.maximum(others.forward + late, _fill(s, slowest, others))
+    return np.maximum(others.forward + late, _fill_idle(s, slowest, others))
 
 
 def _ends_late(
@@ -65,7 +65,7 @@ def _ends_late(
     return out
 
 
-def _fill(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
+def _fill_idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """(p-1)(f + i) - (n-1) f', n = min(m, 2p - 1): what is left of the fill by the forward passes
     run meanwhile (Qi et al. 2024, figure 3); ranks that are faster by d have m d to spare."""
     n = np.minimum(s.m, 2 * s.p - 1)
@@ -75,7 +75,7 @@ def _fill(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     return out
 
 
-def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
+def _peak_bytes(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """(2 (p-r) - 1) A + D r W, likewise at most m (Qi et al. 2024, section 2.2)."""
     return zero_bubble_bytes(s, np.minimum(s.m, 2 * (s.p - r) - 1), late * r, a, w)
 
@@ -88,7 +88,7 @@ SCHEDULE = Schedule(
     aliases=("zb-2p",),
     idle=_idle,
     idle_grows=False,
-    peak_bytes=_held,
+    peak_bytes=_peak_bytes,
     held_back=2,
     fills_drain=True,
     steps_apart=True,

@@ -81,7 +81,7 @@ def _end_sends(s: Sizes[Value]) -> tuple[Value, Value]:
     return 4 * (s.p - 1) + 0 * s.m, np.maximum(2 * s.m - (3 * s.p - 1) / 2, 0.0)
 
 
-def _held(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
+def _peak_bytes(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """The larger of p A (+ (W-A)/2) and (r + 1/2) W + (p-r-1)/2 A: p A is Qi et al. 2024 b, V-ZB,
     the rest follows from its order."""
     filled = s.p * a + np.maximum(w - a, 0.0) / 2
@@ -100,7 +100,7 @@ SCHEDULE = Schedule(
     hidden_sends=_sends,
     steady_sends=_steady_sends,
     end_sends=_end_sends,
-    peak_bytes=_held,
+    peak_bytes=_peak_bytes,
     steps_apart=True,
     conditions=(fills_pipeline("deep-schedule-micro-batches", 2),),
     frameworks={"torchtitan": "ZBVZeroBubble"},

@@ -23,7 +23,7 @@ def _expert_widths(task: Task) -> tuple[int, ...]:
 
 def queues_for_experts(p: Any, task: Task) -> Any:
     """Whether exchanges of experts can hide beside tensor and context parallelism: on GPUs before
-    Blackwell these want one hardware queue and exchanges many. Megatron-LM runs both and advises
+    Blackwell these need one hardware queue and exchanges many. Megatron-LM runs both and advises
     against it (arguments.py, on CUDA_DEVICE_MAX_CONNECTIONS); no search proposes it."""
     return (p.cp == 1) & (p.tp == 1) | has_many_queues(task)
 

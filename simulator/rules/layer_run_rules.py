@@ -63,7 +63,7 @@ def as_run(columns: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _most(values: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
+def _rank_maximum(values: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int64]:
     """The largest value [plan, run] of the runs of every rank [plan, rank]."""
     out = np.zeros((len(rank), int(rank.max()) + 2), np.int64)
     np.maximum.at(out, (np.arange(len(out))[:, None], rank), values)
@@ -72,18 +72,18 @@ def _most(values: NDArray[np.int64], rank: NDArray[np.int64]) -> NDArray[np.int6
 
 def _rank_gpus(plans: Plan, runs: Segments) -> NDArray[np.int64]:
     """GPUs of every pipeline rank [plan, rank]; the largest where its runs differ."""
-    return _most(runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1)), runs.ranks(plans.pp))
+    return _rank_maximum(runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1)), runs.ranks(plans.pp))
 
 
-def _alike(values: NDArray[np.int64], plans: Plan, runs: Segments) -> Mask:
+def _ranks_agree(values: NDArray[np.int64], plans: Plan, runs: Segments) -> Mask:
     """Plans all of whose ranks have one value [plan, run] in all their runs."""
     rank = runs.ranks(plans.pp)
-    most = np.take_along_axis(_most(values, rank), np.maximum(rank, 0), axis=1)
+    most = np.take_along_axis(_rank_maximum(values, rank), np.maximum(rank, 0), axis=1)
     out: Mask = ((values == most) | ~runs.is_run).all(axis=1)
     return out
 
 
-def _in_order(plans: Plan, runs: Segments, task: Task) -> Mask:
+def _layers_add_up(plans: Plan, runs: Segments, task: Task) -> Mask:
     present, stage = runs.is_run, runs.stage
     stages = np.where(present, stage, 0).max(axis=1) + 1
     steps = np.diff(stage, axis=1)
@@ -95,35 +95,35 @@ def _in_order(plans: Plan, runs: Segments, task: Task) -> Mask:
     return out
 
 
-def _fills(plans: Plan, runs: Segments, task: Task) -> Mask:
+def _gpus_add_up(plans: Plan, runs: Segments, task: Task) -> Mask:
     out: Mask = _rank_gpus(plans, runs).sum(axis=1) == task.gpus
     return out
 
 
-def _share_gpus(plans: Plan, runs: Segments, task: Task) -> Mask:
-    return _alike(runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1)), plans, runs)
+def _runs_share_gpus(plans: Plan, runs: Segments, task: Task) -> Mask:
+    return _ranks_agree(runs.tp * runs.dp * np.reshape(plans.cp, (-1, 1)), plans, runs)
 
 
-def _one_of_chunks(plans: Plan, runs: Segments, task: Task) -> Mask:
-    alike = [_alike(column, plans, runs) for column in (runs.tp, runs.dp, runs.zero)]
+def _chunks_agree(plans: Plan, runs: Segments, task: Task) -> Mask:
+    alike = [_ranks_agree(column, plans, runs) for column in (runs.tp, runs.dp, runs.zero)]
     out: Mask = np.all(alike, axis=0) | (plans.virtual_stages == 1)
     return out
 
 
-def _divides(plans: Plan, runs: Segments, task: Task) -> Mask:
+def _micro_batches_divide(plans: Plan, runs: Segments, task: Task) -> Mask:
     m = np.reshape(micro_batches(plans, task), (-1, 1))
     out: Mask = ((task.global_batch % (m * runs.dp) == 0) | ~runs.is_run).all(axis=1)
     return out
 
 
-def _alone(plans: Plan, runs: Segments, task: Task) -> Mask:
+def _has_no_layout(plans: Plan, runs: Segments, task: Task) -> Mask:
     ends = np.maximum(plans.first_stage_layers, plans.last_stage_layers)
     alone = (looped(plans.schedule) == 1) & (ends == 0) & (len(plans.layers_per_stage) == 0)
     alone = alone & (plans.mtp_stage == 0)
     return np.broadcast_to(alone, runs.stage.shape[0])
 
 
-def _in_order_message(plan: Plan, runs: Segments, task: Task) -> str:
+def _layers_message(plan: Plan, runs: Segments, task: Task) -> str:
     layers, v = int(runs.layers[runs.is_run].sum()), plan.virtual_stages
     stages = f"pp = {plan.pp}" + (f", virtual_stages = {v}" if v > 1 else "")
     return (
@@ -132,7 +132,7 @@ def _in_order_message(plan: Plan, runs: Segments, task: Task) -> str:
     )
 
 
-def _fills_message(plan: Plan, runs: Segments, task: Task) -> str:
+def _gpus_message(plan: Plan, runs: Segments, task: Task) -> str:
     gpus = _rank_gpus(plan, runs)[0]
     return f"stages of {'+'.join(map(str, gpus))} = {gpus.sum()} GPUs, the cluster has {task.gpus}"
 
@@ -146,7 +146,7 @@ def _share_message(plan: Plan, runs: Segments, task: Task) -> str:
     raise AssertionError("the rule holds")
 
 
-def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
+def _micro_batches_message(plan: Plan, runs: Segments, task: Task) -> str:
     m = int(micro_batches(plan, task))
     bad = next(int(dp) for dp in runs.dp[runs.is_run] if task.global_batch % (m * int(dp)))
     return (
@@ -155,24 +155,24 @@ def _divides_message(plan: Plan, runs: Segments, task: Task) -> str:
     )
 
 
-def _all_reduced(plans: Plan) -> Mask:
+def _policy_is_default(plans: Plan) -> Mask:
     out: Mask = np.all([getattr(plans, name) == OPT_IN[name] for name in POLICY], axis=0)
     return out
 
 
 SEGMENT_RULES = (
-    SegmentRule("segments-add-up", _in_order, _in_order_message),
-    SegmentRule("segments-share-gpus", _share_gpus, _share_message),
-    SegmentRule("segments-fill-gpus", _fills, _fills_message),
+    SegmentRule("segments-add-up", _layers_add_up, _layers_message),
+    SegmentRule("segments-share-gpus", _runs_share_gpus, _share_message),
+    SegmentRule("segments-fill-gpus", _gpus_add_up, _gpus_message),
     SegmentRule(
         "segments-of-a-rank-alike",
-        _one_of_chunks,
+        _chunks_agree,
         lambda p, s, t: "the virtual stages of a rank need the same tp, dp and zero",
     ),
-    SegmentRule("segments-divide-micro-batches", _divides, _divides_message),
+    SegmentRule("segments-divide-micro-batches", _micro_batches_divide, _micro_batches_message),
     SegmentRule(
         "segments-stand-alone",
-        _alone,
+        _has_no_layout,
         lambda p, s, t: (
             "segments need stages that are placed in turn (no zb-v, no dualpipe), and neither "
             "layers_per_stage nor first_stage_layers, last_stage_layers or mtp_stage"
@@ -180,7 +180,7 @@ SEGMENT_RULES = (
     ),
     SegmentRule(
         "segments-are-all-reduced",
-        lambda p, s, t: _all_reduced(p),
+        lambda p, s, t: _policy_is_default(p),
         lambda p, s, t: (
             "segments are not modelled with any sync, sync_period, compression, bucket_parameters, "
             "shard, offload_optimizer, offload_parameters or nvme but the default"

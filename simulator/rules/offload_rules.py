@@ -23,7 +23,7 @@ from ..task import Task
 from .rule import Rule
 
 
-def _known(field: str) -> Rule:
+def _needs_host(field: str) -> Rule:
     return Rule(
         f"{field.replace('_', '-')}-needs-host",
         (field,),
@@ -35,13 +35,13 @@ def _known(field: str) -> Rule:
     )
 
 
-def _shards(p: Any, task: Task) -> Any:
+def _updates_once(p: Any, task: Task) -> Any:
     """Whether no two ranks would update the same parameters."""
     alone = p.dp * p.cp * model_copies(p.schedule) == 1
     return (p.offload_optimizer == 0) | (p.zero > 0) | alone
 
 
-def _usual_sync(p: Any, task: Task) -> Any:
+def _all_reduces_every_step(p: Any, task: Task) -> Any:
     plain = all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0)
     return (p.offload_optimizer == 0) | plain
 
@@ -55,24 +55,24 @@ def _sync_message(p: Plan, task: Task) -> str:
     )
 
 
-def _left(p: Any, task: Task) -> Any:
+def _offloads_in_full(p: Any, task: Task) -> Any:
     """Whether all that is to lie on drives leaves the GPUs, in shards of ZeRO 3."""
     optimizer = (swaps_optimizer(p.nvme) == 0) | (p.offload_optimizer == 100)
     weights = (swaps_parameters(p.nvme) == 0) | (p.offload_parameters == 100)
     return (p.nvme == Nvme.NONE) | (optimizer & weights & (p.zero == 3))
 
 
-def _left_message(p: Plan, task: Task) -> str:
-    needed = [f"{what}=100" for what, swaps in _SWAPS.items() if swaps(p.nvme)]
+def _nvme_message(p: Plan, task: Task) -> str:
+    needed = [f"{what}=100" for what, swaps in _SWAPPED_FIELDS.items() if swaps(p.nvme)]
     return f"nvme={spell('nvme', p.nvme)} needs {' '.join([*needed, 'zero=3'])}"
 
 
-_SWAPS = {"offload_optimizer": swaps_optimizer, "offload_parameters": swaps_parameters}
+_SWAPPED_FIELDS = {"offload_optimizer": swaps_optimizer, "offload_parameters": swaps_parameters}
 
 OFFLOAD_RULES = (
-    _known("offload_optimizer"),
-    _known("offload_parameters"),
-    _known("offload_activations"),
+    _needs_host("offload_optimizer"),
+    _needs_host("offload_parameters"),
+    _needs_host("offload_activations"),
     Rule(
         "offload-parameters-needs-zero-3",
         ("offload_parameters", "zero"),
@@ -112,13 +112,13 @@ OFFLOAD_RULES = (
     Rule(
         "nvme-needs-offload",
         ("nvme", "offload_optimizer", "offload_parameters", "zero"),
-        _left,
-        _left_message,
+        _offloads_in_full,
+        _nvme_message,
     ),
     Rule(
         "offload-optimizer-shards",
         ("offload_optimizer", "zero", "dp", "cp", "schedule"),
-        _shards,
+        _updates_once,
         lambda p, t: (
             f"offload_optimizer={p.offload_optimizer} needs zero >= 1: {p.dp * p.cp} data ranks "
             "would update the same parameters on their hosts"
@@ -127,7 +127,7 @@ OFFLOAD_RULES = (
     Rule(
         "offload-optimizer-all-reduces",
         ("offload_optimizer", "sync", "sync_period", "compression"),
-        _usual_sync,
+        _all_reduces_every_step,
         _sync_message,
     ),
     Rule(

@@ -49,14 +49,14 @@ def _group_message(p: Plan, task: Task) -> str:
     )
 
 
-_READ: dict[str, Callable[[Any, Task], Any]] = {
+_SIZE_READERS: dict[str, Callable[[Any, Task], Any]] = {
     "p": lambda p, t: p.pp,
     "v": lambda p, t: p.virtual_stages,
     "g": lambda p, t: np.maximum(p.micro_batch_group, p.pp),
     "m": _micro_batches,
 }
 """A pipeline's sizes, from the columns of plans."""
-_FIELDS = {
+_SIZE_FIELDS = {
     "p": ("pp",),
     "v": ("virtual_stages",),
     "g": ("pp", "micro_batch_group"),
@@ -81,7 +81,7 @@ def shortest_groups(p: Any, task: Task) -> Any:
 
 def _sizes(p: Any, task: Task, reads: str) -> Sizes[Any]:
     """The sizes that a condition reads; 0 for the others."""
-    return Sizes(*(_READ[name](p, task) if name in reads else 0 for name in Sizes._fields))
+    return Sizes(*(_SIZE_READERS[name](p, task) if name in reads else 0 for name in Sizes._fields))
 
 
 def _meets(group: Iterable[Condition], p: Any, task: Task) -> Any:
@@ -94,7 +94,7 @@ def _meets(group: Iterable[Condition], p: Any, task: Task) -> Any:
     return out
 
 
-def _message(group: Iterable[Condition], p: Plan, task: Task) -> str:
+def _condition_message(group: Iterable[Condition], p: Plan, task: Task) -> str:
     """The message of the first of these conditions that one plan does not meet."""
     schedule, sizes = SCHEDULES.rows[p.schedule], _sizes(p, task, "pvgm")
     own = (condition for condition in schedule.conditions if condition in group)
@@ -105,12 +105,14 @@ def _message(group: Iterable[Condition], p: Plan, task: Task) -> str:
 def _of_schedules(name: str) -> Rule:
     """The rule of the conditions of one name."""
     group = [condition for condition in BUILT_IN_CONDITIONS if condition.name == name]
-    fields = {field for condition in group for size in condition.reads for field in _FIELDS[size]}
+    fields = {
+        field for condition in group for size in condition.reads for field in _SIZE_FIELDS[size]
+    }
     return Rule(
         name,
         ("schedule", *sorted(fields)),
         lambda p, t: _meets(group, p, t),
-        lambda p, t: _message(group, p, t),
+        lambda p, t: _condition_message(group, p, t),
     )
 
 
@@ -198,7 +200,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         "schedule-conditions",
         ("schedule", "pp", "virtual_stages", "micro_batch_group", "dp", "micro_batch"),
         lambda p, t: _meets(_registered_conditions(), p, t),
-        lambda p, t: _message(_registered_conditions(), p, t),
+        lambda p, t: _condition_message(_registered_conditions(), p, t),
     ),
     Rule(
         "p2p-overlap-needs-interleaving",

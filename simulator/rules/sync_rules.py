@@ -18,33 +18,33 @@ from ..task import Task
 from .rule import Rule
 
 _TOP_K = tuple(c for c, method in METHODS.items() if method.scheme == "top-k")
-_COMPRESSES = (Sync.ALL_REDUCE, Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
+_COMPRESSIBLE_SYNCS = (Sync.ALL_REDUCE, Sync.PARAMETER_SERVER, Sync.SHARDED_PARAMETER_SERVER)
 
 
-def _among(column: Any, codes: tuple[int, ...]) -> Any:
+def _is_one_of(column: Any, codes: tuple[int, ...]) -> Any:
     out: Any = False
     for code in codes:
         out = out | (column == code)
     return out
 
 
-def _plain(p: Any) -> Any:
+def _all_reduces_in_full(p: Any) -> Any:
     """Whether gradients are all-reduced every step, in full."""
     return (p.sync == Sync.ALL_REDUCE) & (p.sync_period == 1) & (p.compression == 0)
 
 
-def _any_group(p: Any) -> Any:
+def _all_reduces_every_step(p: Any) -> Any:
     """Whether the policy is one that any group of ranks can follow, not only whole replicas."""
     return all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0)
 
 
-def _whole(p: Any, task: Task) -> Any:
+def _replicas_are_whole(p: Any, task: Task) -> Any:
     experts = any(kind.experts for kind in task.model.kinds)
     alone = (p.cp == 1) & (model_copies(p.schedule) == 1)
     return alone & ((p.ep == 1) & (p.etp == p.tp) if experts else True)
 
 
-def _way(p: Plan) -> str:
+def _policy_text(p: Plan) -> str:
     """The first field that makes a plan's policy unusual."""
     if p.sync:
         return f"sync={spell('sync', p.sync)}"
@@ -53,12 +53,12 @@ def _way(p: Plan) -> str:
     return f"compression={spell('compression', p.compression)}"
 
 
-def _given_fits(p: Any, task: Task) -> Any:
+def _graph_fits(p: Any, task: Task) -> Any:
     fits = (p.dp == task.graph.nodes) if task.graph else False
     return (p.topology != Topology.GIVEN) | ((p.sync == Sync.GOSSIP) & fits)
 
 
-def _given_message(p: Plan, task: Task) -> str:
+def _graph_message(p: Plan, task: Task) -> str:
     if p.sync != Sync.GOSSIP:
         return "topology=given names replicas one by one: it needs sync=gossip"
     if not task.graph:
@@ -70,8 +70,8 @@ def _levels_fit(p: Any, task: Task) -> Any:
     return (p.levels >= 2) == (p.compression == Compression.QSGD)
 
 
-def _kept_fits(p: Any, task: Task) -> Any:
-    return (p.kept_per_thousand >= 1) == _among(p.compression, _TOP_K)
+def _kept_entries_fit(p: Any, task: Task) -> Any:
+    return (p.kept_per_thousand >= 1) == _is_one_of(p.compression, _TOP_K)
 
 
 def _shard_fits(p: Any, task: Task) -> Any:
@@ -96,25 +96,26 @@ SYNC_RULES = (
     Rule(
         "sync-needs-replicas",
         ("sync", "sync_period", "compression", "dp"),
-        lambda p, t: _plain(p) | (p.dp > 1),
-        lambda p, t: f"{_way(p)} has nothing to synchronise when dp = 1",
+        lambda p, t: _all_reduces_in_full(p) | (p.dp > 1),
+        lambda p, t: f"{_policy_text(p)} has nothing to synchronise when dp = 1",
     ),
     Rule(
         "sync-of-whole-replicas",
         ("sync", "sync_period", "compression", "cp", "ep", "etp", "tp", "schedule"),
-        lambda p, t: _any_group(p) | _whole(p, t),
+        lambda p, t: _all_reduces_every_step(p) | _replicas_are_whole(p, t),
         lambda p, t: (
-            f"{_way(p)} is not modelled with cp = {p.cp}, dualpipe or experts spread over replicas "
-            f"(ep = {p.ep}, etp = {p.etp}): it needs cp = 1, ep = 1 and experts split by etp = tp"
+            f"{_policy_text(p)} is not modelled with cp = {p.cp}, dualpipe or experts spread over "
+            f"replicas (ep = {p.ep}, etp = {p.etp}): it needs cp = 1, ep = 1 and experts split by "
+            "etp = tp"
         ),
     ),
     Rule(
         "sync-needs-zero-0",
         ("sync", "sync_period", "compression", "zero"),
-        lambda p, t: _plain(p) | (p.zero == 0),
+        lambda p, t: _all_reduces_in_full(p) | (p.zero == 0),
         lambda p, t: (
-            f"{_way(p)} needs zero = 0, not {p.zero}: replicas that average weights, servers and "
-            "compressed or named all-reduces are not sharded"
+            f"{_policy_text(p)} needs zero = 0, not {p.zero}: replicas that average weights, "
+            "servers and compressed or named all-reduces are not sharded"
         ),
     ),
     Rule(
@@ -127,7 +128,7 @@ SYNC_RULES = (
             else f"topology={spell('topology', p.topology)} needs sync=gossip"
         ),
     ),
-    Rule("graph-fits-replicas", ("topology", "sync", "dp"), _given_fits, _given_message),
+    Rule("graph-fits-replicas", ("topology", "sync", "dp"), _graph_fits, _graph_message),
     Rule(
         "local-steps-are-not-overlapped",
         ("sync_period", "overlap_grad_reduce"),
@@ -140,11 +141,13 @@ SYNC_RULES = (
     Rule(
         "compression-has-an-exchange",
         ("compression", "sync", "sync_period"),
-        lambda p, t: (p.compression == 0) | (_among(p.sync, _COMPRESSES) & (p.sync_period == 1)),
+        lambda p, t: (
+            (p.compression == 0) | (_is_one_of(p.sync, _COMPRESSIBLE_SYNCS) & (p.sync_period == 1))
+        ),
         lambda p, t: (
             f"compression={spell('compression', p.compression)} with sync="
             f"{spell('sync', p.sync)} and sync_period={p.sync_period} is not modelled; it goes "
-            f"with {', '.join(spell('sync', s) for s in _COMPRESSES)} every step"
+            f"with {', '.join(spell('sync', s) for s in _COMPRESSIBLE_SYNCS)} every step"
         ),
     ),
     Rule(
@@ -160,7 +163,7 @@ SYNC_RULES = (
     Rule(
         "kept-entries-are-of-top-k",
         ("compression", "kept_per_thousand"),
-        _kept_fits,
+        _kept_entries_fit,
         lambda p, t: (
             f"compression={spell('compression', p.compression)} needs kept_per_thousand from 1 to "
             "1000, such as kept_per_thousand=10"

@@ -28,22 +28,22 @@ def feature_ranks(p: Any) -> Any:
     return tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.features)
 
 
-def _scaled(p: Any) -> Any:
+def _scales_operands(p: Any) -> Any:
     """Whether linear layers multiply scaled operands."""
     return np.isin(p.precision, [code for code, recipe in RECIPES.items() if recipe.scaled])
 
 
-def _flat(p: Any) -> Any:
+def _is_1d(p: Any) -> Any:
     return p.tp_grid == 0
 
 
-def _fills(p: Any, task: Task) -> Any:
+def _grid_fills_tp(p: Any, task: Task) -> Any:
     return (p.tp_grid >= 0) & (
         tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.size) == p.tp
     )
 
 
-def _fill_message(p: Plan, task: Task) -> str:
+def _grid_message(p: Plan, task: Task) -> str:
     if p.tp_grid < 0:
         return "tp_grid=auto is for a search: name a grid of one plan, such as tp_grid=4x2x2"
     rows, columns, depth = tensor_grid.grid_sides(p.tp_grid)
@@ -59,15 +59,15 @@ GRIDS_SHOWN = 8
 """Grids that a message names."""
 
 
-def _hidden(p: Any) -> Any:
+def _hidden_ranks(p: Any) -> Any:
     return tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.hidden)
 
 
-def _tokens(p: Any) -> Any:
+def _token_ranks(p: Any) -> Any:
     return tensor_grid.grid_numbers(p.tp_grid, p.tp, lambda grid: grid.tokens)
 
 
-def _dense(task: Task) -> bool:
+def _is_dense(task: Task) -> bool:
     """Whether every layer is attention with projections of its own and a dense MLP."""
     model = task.model
     plain = all(kind.mlp and not kind.attention.kv_rank for kind in model.kinds)
@@ -75,11 +75,11 @@ def _dense(task: Task) -> bool:
 
 
 GRID_RULES = (
-    Rule("grid-fills-tp", ("tp", "tp_grid"), _fills, _fill_message),
+    Rule("grid-fills-tp", ("tp", "tp_grid"), _grid_fills_tp, _grid_message),
     Rule(
         "grid-splits-dense-layers",
         ("tp_grid",),
-        lambda p, t: _flat(p) | _dense(t),
+        lambda p, t: _is_1d(p) | _is_dense(t),
         lambda p, t: (
             f"tp_grid={spell('tp_grid', p.tp_grid)} is modelled for dense transformer layers, not "
             "for experts, latent attention, multi-token prediction or a list of layers; nearest: 1d"
@@ -88,26 +88,26 @@ GRID_RULES = (
     Rule(
         "grid-divides-hidden",
         ("tp", "tp_grid"),
-        lambda p, t: _flat(p) | (t.model.hidden % _hidden(p) == 0),
+        lambda p, t: _is_1d(p) | (t.model.hidden % _hidden_ranks(p) == 0),
         lambda p, t: (
-            f"tp_grid={spell('tp_grid', p.tp_grid)} splits hidden states over {_hidden(p)} ranks, "
-            f"which does not divide hidden size {t.model.hidden}"
+            f"tp_grid={spell('tp_grid', p.tp_grid)} splits hidden states over {_hidden_ranks(p)} "
+            f"ranks, which does not divide hidden size {t.model.hidden}"
         ),
     ),
     Rule(
         "grid-divides-micro-batch",
         ("tp", "tp_grid", "micro_batch"),
-        lambda p, t: _flat(p) | (p.micro_batch % _tokens(p) == 0),
+        lambda p, t: _is_1d(p) | (p.micro_batch % _token_ranks(p) == 0),
         lambda p, t: (
             f"tp_grid={spell('tp_grid', p.tp_grid)} splits the sequences of a micro-batch over "
-            f"{_tokens(p)} ranks, which does not divide micro_batch={p.micro_batch}; nearest: "
-            f"{max(p.micro_batch // int(_tokens(p)), 1) * int(_tokens(p))}"
+            f"{_token_ranks(p)} ranks, which does not divide micro_batch={p.micro_batch}; nearest: "
+            f"{max(p.micro_batch // int(_token_ranks(p)), 1) * int(_token_ranks(p))}"
         ),
     ),
     Rule(
         "grid-splits-no-sequence",
         ("tp_grid", "sequence_parallel", "cp"),
-        lambda p, t: _flat(p) | ((p.sequence_parallel == 0) & (p.cp == 1)),
+        lambda p, t: _is_1d(p) | ((p.sequence_parallel == 0) & (p.cp == 1)),
         lambda p, t: (
             f"tp_grid={spell('tp_grid', p.tp_grid)} splits tokens by sequence already: it needs "
             f"sequence_parallel=0 and cp=1, not {p.sequence_parallel} and {p.cp}"
@@ -116,7 +116,7 @@ GRID_RULES = (
     Rule(
         "grid-in-sixteen-bits",
         ("tp_grid", "precision"),
-        lambda p, t: _flat(p) | ~_scaled(p),
+        lambda p, t: _is_1d(p) | ~_scales_operands(p),
         lambda p, t: (
             f"tp_grid={spell('tp_grid', p.tp_grid)}: no scaling recipe of "
             f"{RECIPES[int(p.precision)].linear.name} is known for partial sums over a grid; "

@@ -22,15 +22,15 @@ from ..task import Task
 from ..workload.model import Network
 from .rule import Rule
 
-_KEEP_SCALED = [code for code, one in RECIPES.items() if one.linear.width == FP8.width]
+_EIGHT_BIT_RECIPES = [code for code, one in RECIPES.items() if one.linear.width == FP8.width]
 """Recipes whose weights may be in 8 bits."""
 
 
-_SCALE = [code for code, one in RECIPES.items() if one.scaled]
+_SCALED_RECIPES = [code for code, one in RECIPES.items() if one.scaled]
 """Recipes that scale operands."""
 
 
-def _computes(p: Any, task: Task) -> Any:
+def _formats_are_supported(p: Any, task: Task) -> Any:
     out: Any = False
     for code in supported_precisions(task):
         out = out | (p.precision == code)
@@ -52,7 +52,7 @@ def supported_precisions(task: Task) -> list[int]:
     ]
 
 
-def _whole_layers(task: Task) -> bool:
+def _trains_whole_matrices(task: Task) -> bool:
     """Whether matrices of transformer layers are trained whole."""
     return not isinstance(task.model, Network) and task.adapters is None
 
@@ -61,10 +61,12 @@ def _ends_are_wide(p: Any, task: Task) -> Any:
     """No end is in 16 bits, or layers of a transformer are, among those that are scaled."""
     ends = p.bf16_first_layers + p.bf16_last_layers
     blocks = not isinstance(task.model, Network)
-    return (ends == 0) | (np.isin(p.precision, _SCALE) & (ends <= task.model.layers) & blocks)
+    return (ends == 0) | (
+        np.isin(p.precision, _SCALED_RECIPES) & (ends <= task.model.layers) & blocks
+    )
 
 
-def _no_format(p: Plan, task: Task) -> str:
+def _format_message(p: Plan, task: Task) -> str:
     for form in RECIPES[int(p.precision)].formats:
         try:
             peak_flops(task.cluster.accelerator, form.peak)
@@ -77,16 +79,18 @@ PRECISION_RULES: tuple[Rule, ...] = (
     Rule(
         "precision-on-accelerator",
         ("precision",),
-        _computes,
-        lambda p, t: _no_format(p, t),
+        _formats_are_supported,
+        lambda p, t: _format_message(p, t),
     ),
     Rule(
         "scaled-parameters",
         ("fp8_params", "precision", "zero"),
-        lambda p, t: (p.fp8_params == 0) | (np.isin(p.precision, _KEEP_SCALED) & (p.zero > 0)),
+        lambda p, t: (
+            (p.fp8_params == 0) | (np.isin(p.precision, _EIGHT_BIT_RECIPES) & (p.zero > 0))
+        ),
         lambda p, t: (
             "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
-            f"8 bits ({', '.join(RECIPES[code].name for code in _KEEP_SCALED)}); "
+            f"8 bits ({', '.join(RECIPES[code].name for code in _EIGHT_BIT_RECIPES)}); "
             f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
         ),
     ),
@@ -97,8 +101,8 @@ PRECISION_RULES: tuple[Rule, ...] = (
         lambda p, t: (
             f"bf16_first_layers={p.bf16_first_layers} bf16_last_layers={p.bf16_last_layers} are "
             "layers among scaled ones: at most all of a transformer's, and a precision of "
-            f"{', '.join(RECIPES[code].name for code in _SCALE)}; here {t.model.layers} layers, "
-            f"precision={RECIPES[int(p.precision)].name}; nearest: bf16_first_layers=0 "
+            f"{', '.join(RECIPES[code].name for code in _SCALED_RECIPES)}; here {t.model.layers} "
+            f"layers, precision={RECIPES[int(p.precision)].name}; nearest: bf16_first_layers=0 "
             "bf16_last_layers=0"
         ),
     ),
@@ -106,7 +110,8 @@ PRECISION_RULES: tuple[Rule, ...] = (
         "muon-whole-matrices",
         ("optimizer", "offload_optimizer"),
         lambda p, t: (
-            (p.optimizer != Optimizer.MUON) | ((p.offload_optimizer == 0) & _whole_layers(t))
+            (p.optimizer != Optimizer.MUON)
+            | ((p.offload_optimizer == 0) & _trains_whole_matrices(t))
         ),
         lambda p, t: (
             "optimizer=muon orthogonalises whole matrices of transformer layers: on the host "
@@ -154,7 +159,7 @@ def recomputed_modules(task: Task) -> tuple[str, ...]:
     return tuple(op for op in ops if op in found)
 
 
-def _nothing_again(task: Task) -> str:
+def _recompute_message(task: Task) -> str:
     """Why selective recompute runs nothing again, and what else there is."""
     software, names = task.software.name, ", ".join(task.software.selective)
     if not names:
@@ -182,7 +187,7 @@ RECOMPUTE_RULES = (
         lambda p, t: (
             (p.recompute != Recompute.SELECTIVE) | (not t.model.kinds) | bool(recomputed_modules(t))
         ),
-        lambda p, t: _nothing_again(t),
+        lambda p, t: _recompute_message(t),
     ),
     Rule(
         "software-recomputes-experts",
@@ -196,7 +201,7 @@ RECOMPUTE_RULES = (
 )
 
 
-_NAMES = {code: name for name, code in names_of(Loss).items()}
+_LOSS_NAMES = {code: name for name, code in names_of(Loss).items()}
 
 
 def supported_losses(software: Software) -> list[Loss]:
@@ -211,7 +216,7 @@ def supported_losses(software: Software) -> list[Loss]:
     return [loss for loss, there in has.items() if there]
 
 
-def _computed(p: Any, task: Task) -> Any:
+def _loss_is_supported(p: Any, task: Task) -> Any:
     known = [Loss.USUAL] if isinstance(task.model, Network) else supported_losses(task.software)
     return np.isin(p.loss, [int(loss) for loss in known])
 
@@ -220,26 +225,27 @@ LOSS_RULES: tuple[Rule, ...] = (
     Rule(
         "loss-of-stack",
         ("loss",),
-        _computed,
+        _loss_is_supported,
         lambda p, t: (
-            f"loss={_NAMES[int(p.loss)]}: {t.software.name} computes the loss of a language model "
-            f"as {', '.join(_NAMES[int(loss)] for loss in supported_losses(t.software))}; "
+            f"loss={_LOSS_NAMES[int(p.loss)]}: {t.software.name} computes the loss of a language "
+            "model as "
+            f"{', '.join(_LOSS_NAMES[int(loss)] for loss in supported_losses(t.software))}; "
             "nearest: loss=usual"
         ),
     ),
 )
 
 
-def _plain_experts(p: Any, task: Task) -> Any:
+def _experts_are_unsharded(p: Any, task: Task) -> Any:
     routed = any(kind.experts for kind in task.model.kinds)
     return (task.adapters is None) | (not routed) | ((p.ep == 1) & (p.etp == p.tp))
 
 
-def _whole_backward(p: Any, task: Task) -> Any:
+def _backward_is_one_pass(p: Any, task: Task) -> Any:
     return (task.adapters is None) | (defers(p.schedule) == 0)
 
 
-def _narrow_weights(p: Any, task: Task) -> Any:
+def _weights_have_sixteen_bits(p: Any, task: Task) -> Any:
     """Frozen weights have 16 bits or fewer, and so have those that they are multiplied with."""
     out: Any = task.adapters is None
     for code, recipe in RECIPES.items():
@@ -248,16 +254,16 @@ def _narrow_weights(p: Any, task: Task) -> Any:
     return out
 
 
-def _no_grid(p: Any, task: Task) -> Any:
+def _has_no_grid(p: Any, task: Task) -> Any:
     return (task.adapters is None) | (p.tp_grid == 0)
 
 
-def _plain_sync(p: Any, task: Task) -> Any:
+def _gradients_are_all_reduced(p: Any, task: Task) -> Any:
     plain = all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0)
     return (task.adapters is None) | plain
 
 
-def _refused(what: str, nearest: str) -> str:
+def _adapter_message(what: str, nearest: str) -> str:
     return f"{what} is not modelled with adapters beside frozen weights; nearest: {nearest}"
 
 
@@ -265,32 +271,32 @@ ADAPTER_RULES: tuple[Rule, ...] = (
     Rule(
         "adapters-keep-experts-whole",
         ("ep", "etp", "tp"),
-        _plain_experts,
-        lambda p, t: _refused(f"ep={p.ep} etp={p.etp}", f"ep=1 etp={p.tp}"),
+        _experts_are_unsharded,
+        lambda p, t: _adapter_message(f"ep={p.ep} etp={p.etp}", f"ep=1 etp={p.tp}"),
     ),
     Rule(
         "adapters-schedule",
         ("schedule",),
-        _whole_backward,
-        lambda p, t: _refused(f"schedule={spell('schedule', p.schedule)}", "1f1b"),
+        _backward_is_one_pass,
+        lambda p, t: _adapter_message(f"schedule={spell('schedule', p.schedule)}", "1f1b"),
     ),
     Rule(
         "adapters-in-sixteen-bits",
         ("precision",),
-        _narrow_weights,
-        lambda p, t: _refused(f"precision={spell('precision', p.precision)}", "bf16"),
+        _weights_have_sixteen_bits,
+        lambda p, t: _adapter_message(f"precision={spell('precision', p.precision)}", "bf16"),
     ),
     Rule(
         "adapters-grid",
         ("tp_grid",),
-        _no_grid,
-        lambda p, t: _refused(f"tp_grid={spell('tp_grid', p.tp_grid)}", "1d"),
+        _has_no_grid,
+        lambda p, t: _adapter_message(f"tp_grid={spell('tp_grid', p.tp_grid)}", "1d"),
     ),
     Rule(
         "adapters-sync",
         ("sync", "sync_period", "compression"),
-        _plain_sync,
-        lambda p, t: _refused(
+        _gradients_are_all_reduced,
+        lambda p, t: _adapter_message(
             f"sync={spell('sync', p.sync)} sync_period={p.sync_period} "
             f"compression={spell('compression', p.compression)}",
             "gradients that are all-reduced every step in full",

@@ -2,7 +2,7 @@
 
 A rule is a predicate over columns with a message for one row. It names the fields it reads, so
 that a search space can apply it as soon as those are chosen. Rules of frameworks in general are
-here and in the rooms that it imports; those of one framework belong to its exporter.
+here and in the modules that it imports; those of one framework belong to its exporter.
 Source: argument checks of Megatron-LM and torchtitan.
 """
 
@@ -30,15 +30,15 @@ from .tensor_rules import GRID_RULES, TP_OVERLAP_RULES, feature_ranks
 from .training_rules import ADAPTER_RULES, LOSS_RULES, PRECISION_RULES, RECOMPUTE_RULES
 
 
-def _heads(task: Task) -> tuple[int, ...]:
+def _head_counts(task: Task) -> tuple[int, ...]:
     return tuple({kind.attention.heads for kind in task.model.kinds})
 
 
-def _kv_heads(task: Task) -> tuple[int, ...]:
+def _kv_head_counts(task: Task) -> tuple[int, ...]:
     return tuple({k.attention.kv_heads for k in task.model.kinds})
 
 
-def _widths(task: Task) -> tuple[int, ...]:
+def _ffn_widths(task: Task) -> tuple[int, ...]:
     """Widths that tp splits: dense MLPs and shared experts."""
     widths = {k.mlp.ffn for k in task.model.kinds if k.mlp}
     widths |= {k.experts.shared_ffn for k in task.model.kinds if k.experts}
@@ -48,7 +48,7 @@ def _widths(task: Task) -> tuple[int, ...]:
 def _kv_fits(p: Any, task: Task) -> Any:
     out: Any = True
     tp = feature_ranks(p)
-    for kv in _kv_heads(task):
+    for kv in _kv_head_counts(task):
         out = out & ((kv % tp == 0) | (tp % kv == 0))
     return out
 
@@ -57,7 +57,7 @@ def _first_undivided(values: Iterable[int], by: int) -> int:
     return next(value for value in values if value % by)
 
 
-def _undivided(p: Plan, values: Iterable[int], what: str) -> str:
+def _undivided_message(p: Plan, values: Iterable[int], what: str) -> str:
     ranks = int(feature_ranks(p))
     first = _first_undivided(values, ranks)
     return (
@@ -80,7 +80,7 @@ SPLIT_WORDS = {
 """By degree the rule of stacks that have it, and what it is called."""
 
 
-def _split(name: str, rule: str, word: str) -> Rule:
+def _split_rule(name: str, rule: str, word: str) -> Rule:
     """Only stacks that can split a model so do."""
     return Rule(
         rule,
@@ -97,8 +97,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "tp-divides-heads",
         ("tp", "tp_grid"),
-        lambda p, t: divides(_heads(t), feature_ranks(p)),
-        lambda p, t: _undivided(p, _heads(t), "{} heads"),
+        lambda p, t: divides(_head_counts(t), feature_ranks(p)),
+        lambda p, t: _undivided_message(p, _head_counts(t), "{} heads"),
     ),
     Rule(
         "tp-fits-kv-heads",
@@ -106,14 +106,14 @@ RULES: tuple[Rule, ...] = (
         _kv_fits,
         lambda p, t: (
             f"tensor size {feature_ranks(p)} neither divides nor is a multiple of "
-            f"{', '.join(map(str, _kv_heads(t)))} key/value heads (tp)"
+            f"{', '.join(map(str, _kv_head_counts(t)))} key/value heads (tp)"
         ),
     ),
     Rule(
         "tp-divides-ffn",
         ("tp", "tp_grid"),
-        lambda p, t: divides(_widths(t), feature_ranks(p)),
-        lambda p, t: _undivided(p, _widths(t), "ffn width {}"),
+        lambda p, t: divides(_ffn_widths(t), feature_ranks(p)),
+        lambda p, t: _undivided_message(p, _ffn_widths(t), "ffn width {}"),
     ),
     Rule(
         "listed-layers-are-whole",
@@ -139,7 +139,7 @@ RULES: tuple[Rule, ...] = (
         lambda p, t: (p.cp == 1) | (not t.documents),
         lambda p, t: f"cp={p.cp} is not modelled with documents packed into sequences; nearest: 1",
     ),
-    *(_split(name, *words) for name, words in SPLIT_WORDS.items()),
+    *(_split_rule(name, *words) for name, words in SPLIT_WORDS.items()),
     Rule(
         "world-size",
         ("tp", "cp", "pp", "dp"),
@@ -193,11 +193,12 @@ RULES: tuple[Rule, ...] = (
         "context-exchange-divides-heads",
         ("cp_comm", "cp", "tp"),
         lambda p, t: (
-            (p.cp_comm != ContextComm.A2A) | divides((*_heads(t), *_kv_heads(t)), p.tp * p.cp)
+            (p.cp_comm != ContextComm.A2A)
+            | divides((*_head_counts(t), *_kv_head_counts(t)), p.tp * p.cp)
         ),
         lambda p, t: (
             f"cp_comm=a2a: tp({p.tp}) x cp({p.cp}) = {p.tp * p.cp} does not divide "
-            f"{_first_undivided((*_heads(t), *_kv_heads(t)), p.tp * p.cp)} heads"
+            f"{_first_undivided((*_head_counts(t), *_kv_head_counts(t)), p.tp * p.cp)} heads"
         ),
     ),
     *EXPERT_RULES,
@@ -255,7 +256,7 @@ _WHOLE_RULES = tuple(rule for rule in RULES if rule.name in OF_PIPELINE or rule 
 _RUN_RULES = tuple(rule for rule in RULES if rule not in _WHOLE_RULES)
 _SEGMENTED_RULES = tuple(rule for rule in _WHOLE_RULES if rule.name != "world-size")
 
-_PLAIN = (*OPT_IN.items(), ("tp_grid", 0))
+_PLAIN_FIELDS = (*OPT_IN.items(), ("tp_grid", 0))
 """What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
 host: the rules about these hold."""
 POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES)
@@ -269,7 +270,7 @@ def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     framework = required_rules(task)
     if not plans.segments:
         plain = plans.is_scalar and task.adapters is None
-        plain = plain and all(getattr(plans, name) == value for name, value in _PLAIN)
+        plain = plain and all(getattr(plans, name) == value for name, value in _PLAIN_FIELDS)
         return (*(_PLAIN_RULES if plain else RULES), *framework)
     return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
 

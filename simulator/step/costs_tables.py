@@ -92,20 +92,19 @@ def text(costs: Costs) -> str:
 
 
 def summary(costs: Costs, fits: str = "") -> str:
-    """One line: the plan, its step, MFU with the peak, its memory, and what is said of whether it
-    fits."""
+    """One line: the plan, its step, MFU with the peak, its memory, and whether it fits."""
     costs = costs.row()
-    told = fits or ("" if costs.fits else "does not fit")
+    verdict = fits or ("" if costs.fits else "does not fit")
     return (
         f"{costs.plans}: {costs.step_seconds:.4g} s a step, MFU {100 * costs.mfu:.1f} % "
         f"({100 * costs.mfu_causal:.1f} % causal) of "
         f"{costs.peak_flops / 1e12:.4g} TFLOP/s ({number_format(costs.plans)}, dense), "
         f"{format_bytes(costs.memory_bytes)} of {format_bytes(costs.capacity)}"
-        f"{told and f': {told}'}"
+        f"{verdict and f': {verdict}'}"
     )
 
 
-def _cell(value: Any) -> str:
+def _cell_text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(int(value)) if isinstance(value, bool) else str(value)
@@ -126,16 +125,16 @@ def shared_fields(costs: Costs) -> dict[str, str]:
     """Fields on which all plans agree and which a ranking need not repeat."""
     rows = [_cells_of(costs, row) for row in range(len(costs))]
     hidden = [n for n in rows[0] if n not in ALWAYS_SHOWN and all(r[n] == rows[0][n] for r in rows)]
-    return {name: _cell(rows[0][name]) for name in hidden}
+    return {name: _cell_text(rows[0][name]) for name in hidden}
 
 
 def shared_settings(costs: Costs) -> dict[str, str]:
     """The same without what few plans use and these leave at its default."""
-    usual = {name: _cell(spell(name, RESOLVED_DEFAULTS[name])) for name in RARE_FIELDS}
+    usual = {name: _cell_text(spell(name, RESOLVED_DEFAULTS[name])) for name in RARE_FIELDS}
     return {n: v for n, v in shared_fields(costs).items() if usual.get(n) != v}
 
 
-def _told(costs: Costs) -> set[str]:
+def _ranked_fields(costs: Costs) -> set[str]:
     """Fields that a ranking shows where plans differ: not what follows from others in all of
     them, as 1F1B does without virtual stages."""
     words = (word for plan in costs.plans for word in str(plan).split())
@@ -147,7 +146,7 @@ def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) 
     rows = range(min(len(costs), most))
     fields = [_cells_of(costs, row) for row in rows]
     hidden = shared_fields(costs)
-    names = [name for name in fields[0] if name not in hidden and name in _told(costs)]
+    names = [name for name in fields[0] if name not in hidden and name in _ranked_fields(costs)]
     mfu, tokens = np.atleast_1d(costs.mfu), np.atleast_1d(costs.tokens_per_second)
     more = extra or {}
     cells = [
@@ -158,7 +157,7 @@ def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) 
             f"{costs.memory_total[row] / GIB:.1f}",
             f"{tokens[row]:,.0f}",
             *(column[row] for column in more.values()),
-            *(_cell(fields[row][name]) for name in names),
+            *(_cell_text(fields[row][name]) for name in names),
         )
         for row in rows
     ]

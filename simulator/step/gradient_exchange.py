@@ -66,7 +66,7 @@ def exchange_seconds(
     """
     up, down = wire_bytes(element, policy)
     if gossips(policy.sync):
-        return _gossip(element * size, policy, group, cluster, graph)
+        return _gossip_seconds(element * size, policy, group, cluster, graph)
     if through_servers(policy.sync):
         several = server_count(policy, cluster)
         return collectives.parameter_server_exchange(
@@ -86,7 +86,7 @@ _ALL_REDUCES = {
 }
 
 
-def _gossip(
+def _gossip_seconds(
     size: Value | float,
     policy: SyncPolicy,
     group: ProcessGroup,
@@ -96,17 +96,17 @@ def _gossip(
     """`size` bytes to the neighbours; hierarchical: averaged inside a domain, a share of them
     across by every rank, gathered."""
     if policy.sync == Sync.GOSSIP:
-        messages, leaving = _mixed(group, policy, graph)
+        messages, leaving = _mixing_messages(group, policy, graph)
         return collectives.neighbour_exchange(size, group, messages, leaving, cluster)
     within, across = collectives.split_group(group, group.in_domain)
-    messages, leaving = _mixed(across, policy, graph)
+    messages, leaving = _mixing_messages(across, policy, graph)
     share = size / within.ranks
     out = collectives.reduce_scatter(size, within, cluster)
     out = out + collectives.neighbour_exchange(share, across, messages, leaving, cluster)
     return out + collectives.all_gather(size, within, cluster)
 
 
-def _mixed(
+def _mixing_messages(
     group: ProcessGroup, policy: SyncPolicy, graph: GivenGraph | None
 ) -> tuple[Value, tuple[Value, Value]]:
     """Messages of the busiest rank, and those that leave the busiest domain and rank, for each of

@@ -99,7 +99,7 @@ def build_segmented(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
     return SegmentedStages(
         stages=combine_ranks(task, recipe, plans, ranks),
-        shards=_weights(task, plans, runs, shard, size),
+        shards=_shared_weights(task, plans, runs, shard, size),
         stage=np.where(there, np.take_along_axis(runs.stage, first, 0), PADDING),
         zero=np.take_along_axis(runs.zero, first, 0),
     )
@@ -125,7 +125,7 @@ class Runs:
         micro_batch = np.maximum(sequences // self.dp, 1)
         self.hidden = micro_batch * (task.sequence / plans.cp * task.model.hidden)
         self.hidden = self.hidden * recipe.sent
-        shared = {name: getattr(plans, name) for name in _SHARED}
+        shared = {name: getattr(plans, name) for name in _SHARED_FIELDS}
         shared["sequence_parallel"] = shared["sequence_parallel"] * (self.tp > 1)
         own = {"tp": self.tp, "micro_batch": micro_batch, "recompute": recompute}
         flat = {n: np.broadcast_to(c, self.tp.shape).ravel() for n, c in {**shared, **own}.items()}
@@ -194,7 +194,7 @@ class Runs:
         return out
 
 
-_SHARED = tuple(name for name in STRATEGY if name not in ("tp", "micro_batch", "recompute"))
+_SHARED_FIELDS = tuple(name for name in STRATEGY if name not in ("tp", "micro_batch", "recompute"))
 """What one layer sees of a plan that is the same in all runs."""
 
 
@@ -258,7 +258,7 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
         rank=np.minimum(rank, plans.pp - 1.0),
         last_rank=np.minimum(rank, plans.pp - 1.0),
         ranks_alike=1.0 * (rank < plans.pp),
-        weights=_weights(task, plans, runs, runs.stage, size),
+        weights=_shared_weights(task, plans, runs, runs.stage, size),
     )
 
 
@@ -278,7 +278,7 @@ def _mean_hop(task: Task, plans: Plan, chunk: Column, received: Value, sent: Val
     return out
 
 
-def _weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> Weights:
+def _shared_weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
     own = sum_parts(runs.costs[[*WEIGHT_COLUMNS.values()]], into, size)
     tp, dp = (largest_part(column.astype(float), into, size) for column in (runs.tp, runs.dp))

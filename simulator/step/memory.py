@@ -9,7 +9,7 @@ gathered ZeRO-3 layers, and the larger of the recompute working set and the temp
 loss, which are never alive together; the reserve is the CUDA context, communicators and the
 allocator's slack.
 
-Where a stack says more of what is alive when, parts are those of the fuller of two moments: while
+Where a stack specifies what is allocated when, parts are those of the fuller of two moments: while
 activations wait, and after the backward pass, when the update may have temporaries of its own.
 Source: Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, section 4.
 """
@@ -85,10 +85,10 @@ def frozen_bytes(zero: int, weights: Weights, staying: float = 1.0) -> Value | f
 
 
 def separates_moments(task: Task) -> bool:
-    """Whether a task's stack says what is alive when, beyond what is added up."""
+    """Whether a task's stack specifies what is allocated when, beyond what is added up."""
     software = task.software
-    says = software.frees_gradients or software.unreduced_gradients or software.flat_gradients
-    return says or software.update_memory > 0 or software.sharded_inputs > 0
+    moments = software.frees_gradients or software.unreduced_gradients or software.flat_gradients
+    return moments or software.update_memory > 0 or software.sharded_inputs > 0
 
 
 def update_bytes(task: Task, zero: int, weights: Weights) -> Value:
@@ -160,7 +160,7 @@ def with_activations(
     parts = {**states, "activations": stages.activations, "logits": stages.logits}
     parts["buffers"] = stages.buffers + buffers
     slack = task.software.allocator_slack
-    parts["reserve"] = _fixed(task, stages) + slack * sum(parts.values())
+    parts["reserve"] = _fixed_bytes(task, stages) + slack * sum(parts.values())
     return parts
 
 
@@ -183,7 +183,7 @@ def worst_bytes(
             out[zero] = sum(parts.values(), np.zeros(1)).max(axis=0)
         return out
     rest = stages.activations + stages.logits + stages.buffers
-    fixed, slack = _fixed(task, stages), 1 + task.software.allocator_slack
+    fixed, slack = _fixed_bytes(task, stages), 1 + task.software.allocator_slack
     states = bytes_of_states(task, recipe, optimizer, policy)
     weights = stages.weights
     for zero in zeros:
@@ -267,7 +267,7 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
     return 0.0
 
 
-def _fixed(task: Task, stages: Stages) -> Value:
+def _fixed_bytes(task: Task, stages: Stages) -> Value:
     """Context, and the NCCL buffers of the kinds of process groups in use."""
     return task.software.context_bytes + stages.communicators * task.software.communicator_bytes
 
@@ -289,7 +289,7 @@ class MeasuredPeak:
 
 
 def measured_peaks(task: Task) -> tuple[MeasuredPeak, ...]:
-    """The runs that the calibration of a task knows."""
+    """The runs in the calibration of a task whose peaks were far above the prediction."""
     known = task.calibration.peaks if task.calibration else None
     found: tuple[MeasuredPeak, ...] = known.overfull if known else ()
     return found

@@ -82,31 +82,31 @@ def timeline_of(task: Task, plan: Plan) -> PlanTimeline:
     """Simulate one plan. Raises InputError when it breaks a rule or its schedule deadlocks."""
     resolved = resolve(plan, task.gpus).take(0)
     check(resolved, task)
-    return _timed(simulate(task, resolved.table()), resolved)
+    return _simulate_events(simulate(task, resolved.table()), resolved)
 
 
 def rescore(costs: Costs) -> Value:
     """Seconds of a step of each row with its pipeline simulated event by event; with more than
     MOST_PASSES, of which few are not alike, as the closed form has it."""
-    return np.array([_rescored(costs.take([row])) for row in range(len(costs))])
+    return np.array([_event_seconds(costs.take([row])) for row in range(len(costs))])
 
 
-def _rescored(one: Costs) -> float:
+def _event_seconds(one: Costs) -> float:
     plan, (whole,) = one.plans.take(0), one.groups
     micro_batches = int(whole.stages.micro_batches[0])
     if forward_passes(int(plan.pp), int(plan.virtual_stages), micro_batches) > MOST_PASSES:
         return float(one.step[0])
-    return _timed(one, plan).step_seconds
+    return _simulate_events(one, plan).step_seconds
 
 
-def _timed(costs: Costs, plan: Plan) -> PlanTimeline:
+def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
     """The timeline of a plan; `costs` are those of its one row."""
     task = costs.task
     (group,) = simulate(task, _chunks_alone(task, plan).table(), _every_chunk).groups
     (whole,) = costs.groups
     s, schedule = group.stages, schedules.SCHEDULES.rows[plan.schedule]
-    m, times = int(s.micro_batches[0]), _times(task, plan, s)
-    held_back = min(_held_back(schedule, times), m)
+    m, times = int(s.micro_batches[0]), _stage_times(task, plan, s)
+    held_back = min(_deferred_count(schedule, times), m)
     sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
     at_end = float(whole.optimizer_copies()[0] + whole.weight_copies()[0])
@@ -144,7 +144,7 @@ def _chunks_alone(task: Task, plan: Plan) -> Plan:
     )
 
 
-def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
+def _stage_times(task: Task, plan: Plan, s: Stages) -> StageTimes:
     forward, both = s.forward[:, 0], s.backward[:, 0]
     weight = s.weight_gradient[:, 0]
     shown = 1 - plan.overlap_p2p * (1 - task.software.contention)
@@ -157,7 +157,7 @@ def _times(task: Task, plan: Plan, s: Stages) -> StageTimes:
     )
 
 
-def _held_back(schedule: Schedule, times: StageTimes) -> int:
+def _deferred_count(schedule: Schedule, times: StageTimes) -> int:
     """Weight gradients that a rank holds back, over the rank."""
     longest = np.asarray((times.forward + times.input_gradient).max())
     return int(schedule.deferred_weight_gradients(longest, times.weight_gradient.max()))

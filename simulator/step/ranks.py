@@ -97,7 +97,7 @@ def _chunk_layers(
     last: int,
     place: int,
 ) -> tuple[int, ...]:
-    """Layers of each chunk: as the plan says, else as the stack cuts."""
+    """Layers of each chunk: those of the plan, else as the stack cuts."""
     model = task.model
     if task.software.cut_by_parameters and not (explicit or first or last):
         return stage_placement.parameter_cut(
@@ -206,7 +206,8 @@ class Ranks:
     working_set: Value
     """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
     working_set_without_loss: Value | None
-    """The same without ends, which have a loss; None where nobody asks."""
+    """The same without ends, which have a loss; None where the stack does not tell moments of a
+    step apart."""
     boundary_bytes: Value
     """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
     hop_seconds: Value
@@ -245,7 +246,7 @@ def uniform_ranks(
     frozen = unit_frozen = inputs = None
     if task.adapters:
         frozen = stage[Cost.FROZEN_WEIGHTS]
-        unit_frozen = _largest(costs.table[which, :, Cost.FROZEN_WEIGHTS].T, present)
+        unit_frozen = _largest_of_kinds(costs.table[which, :, Cost.FROZEN_WEIGHTS].T, present)
         inputs = stage[Cost.UNITS] * boundary[0] if task.software.sharded_inputs else None
     return Ranks(
         costs=stage,
@@ -254,10 +255,10 @@ def uniform_ranks(
         seconds_before=_over_kinds(place.before.take(place.which, axis=0), passes)
         / plans.virtual_stages,
         path_seconds=_path_seconds(place, passes),
-        working_set=_largest(costs.working_set[:, which], present),
+        working_set=_largest_of_kinds(costs.working_set[:, which], present),
         working_set_without_loss=None
         if without_loss is None
-        else _largest(without_loss[:, which], present),
+        else _largest_of_kinds(without_loss[:, which], present),
         boundary_bytes=_mean_over_cuts(boundary, place),
         hop_seconds=_mean_over_cuts(hop, place),
         tp=tp,
@@ -269,7 +270,7 @@ def uniform_ranks(
             dense=stage[Cost.DENSE_PARAMETERS],
             expert=stage[Cost.EXPERT_PARAMETERS],
             units=stage[Cost.UNITS] * copies,
-            unit_parameters=_largest(costs.unit_parameters[:, which], present),
+            unit_parameters=_largest_of_kinds(costs.unit_parameters[:, which], present),
             scaled_copies=stage[Cost.SCALED_COPIES],
             matrix_parameters=stage[Cost.MATRIX_PARAMETERS],
             scaled_parameters=stage[Cost.SCALED_PARAMETERS],
@@ -346,7 +347,7 @@ def _with_copies(
     )
 
 
-def _largest(of_kind: Value, present: NDArray[np.bool_]) -> Value:
+def _largest_of_kinds(of_kind: Value, present: NDArray[np.bool_]) -> Value:
     """The largest value [kind, skeleton] among the kinds that a class holds [class, skeleton]."""
     out: Value = np.where(present, of_kind[:, None], 0.0).max(axis=0)
     return out

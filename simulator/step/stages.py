@@ -114,7 +114,8 @@ class Stages:
     logits: Value
     buffers: Value
     buffers_without_loss: Value | None
-    """Buffers without those of a loss [class, skeleton]; None where nobody asks."""
+    """Buffers without those of a loss [class, skeleton]; None where the stack does not tell moments
+    of a step apart."""
     communicators: Value
     """Kinds of process groups in use [skeleton]."""
     ranks_alike: Value
@@ -186,7 +187,8 @@ def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
 
 
 def sizes_of(plans: Plan, micro_batches: Value) -> Sizes[Value]:
-    """The sizes of every row's pipeline; a group has pp micro-batches unless a plan says more."""
+    """The sizes of every row's pipeline; a group has pp micro-batches unless a plan has a larger
+    one."""
     pp, virtual = plans.pp.astype(float), plans.virtual_stages.astype(float)
     groups = np.maximum(plans.micro_batch_group, plans.pp).astype(float)
     return Sizes(pp, virtual, groups, micro_batches)
