@@ -1,7 +1,13 @@
-"""Communication of a layer: its seconds, and how much of them shows.
+"""Communication of a layer: its seconds, and how much of them is exposed.
 
 Tensor-parallel collectives, the keys and values of context parallelism, and the exchanges of
 experts; seconds per micro-batch. Legend: t tp, c cp; columns are strategies.
+
+On a grid of tensor ranks gathered weights, their gradients and sums of input gradients may hide
+behind the products of their pass (overlap_tp; the three overlaps of axonn-ai/axonn,
+intra_layer/fully_connected.py); what a product reads or hands on never does. All elements are sent
+in the format of activations. Neglected: that groups along different axes share links at the same
+time.
 """
 
 from __future__ import annotations

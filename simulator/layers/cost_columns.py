@@ -1,4 +1,4 @@
-"""The columns of a layer's cost, and the table of them that everything above gathers rows of."""
+"""Columns of a layer's cost, and the table from which placements gather rows."""
 
 from __future__ import annotations
 

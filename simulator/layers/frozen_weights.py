@@ -1,4 +1,4 @@
-"""What adapters leave frozen in a layer: bytes of weights, and inputs that no gradient needs.
+"""Frozen weights of a layer with adapters: their bytes, and inputs that no gradient needs.
 
 A frozen matrix has no gradient of its own, so its input need not be kept; adapters need theirs.
 Legend: h hidden, f ffn, n outputs and k inputs of a matrix; columns are strategies.

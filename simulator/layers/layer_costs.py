@@ -1,4 +1,4 @@
-"""Costs of one layer under a local strategy: seconds, parameters and activation bytes.
+"""Cost tables of layers under local strategies: seconds, parameters and activation bytes.
 
 `layer_costs` makes a table [strategy, layer kind, Cost] once for the distinct strategies of many
 plans; everything above gathers rows of it. Seconds are per micro-batch on one rank.
@@ -146,7 +146,14 @@ def offload_activations(
 
 
 def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
-    """The cost table of a network's layers for strategies of equal length."""
+    """The cost table of a network's layers for strategies of equal length.
+
+        forward = t0 + [(b F / (eta P))^q + (bytes / (beta BW))^q]^(1/q),  backward = 2 forward
+        bytes = 2 b A + weights: activations are written and read once, weights read once
+
+    b samples of a micro-batch, F forward FLOPs and A activation bytes a sample; eta, beta, q and t0
+    are those of the accelerator's GEMMs unless a layer states its own eta.
+    """
     assert isinstance(task.model, Network)
     layers, rows = task.model.listed, s.micro_batch.size
     table = np.zeros((len(layers), len(Cost), rows))

@@ -1,4 +1,4 @@
-"""The kinds of layers of a model, and what a rank sees of them.
+"""Kinds of layers of a model, their work, and the context that all of them share on a rank.
 
 Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1.
 """

@@ -1,5 +1,6 @@
 """Seconds of one layer for a micro-batch on one rank: both passes by part, and what runs again.
 
+GEMMs are timed for all kinds of layers together, and once for strategies with equal GEMMs.
 A pass is the sum of its parts: kernels, what shows of communication, and what its launches add.
 """
 

@@ -1,7 +1,13 @@
-"""What a layer keeps on a rank: parameters, and activations for the backward pass.
+"""Memory of a layer on a rank: parameters, activations for the backward pass, and the loss.
 
 Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else 1, e bytes of an
 element; columns are strategies.
+
+A loss in pieces has the logits of one piece in memory, and none wait for the backward pass; the
+gradient of the head is added up piece by piece. Seconds of the loss itself are the stack's in every
+case. Neglected: products of fewer rows, and pieces that do not divide the tokens.
+Check: Liger-Kernel ead96b6, all_benchmark_data.csv, A100, h 4096, V 128256: in 32 pieces 4,096
+tokens take 65.5 ms longer and 32,768 tokens 58.6 ms, here 58.2; 0.30 bytes a logit, here 0.31.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What it takes to scale the operands of linear layers: bytes moved, and copies kept.
+"""Scaling of the operands of linear layers: bytes moved, seconds, and copies kept.
 
 Legend: [m, k] times [k, n], input [m, k], weight [k, n], gradient of the output [m, n]. An operand
 is scaled once for both products that read it. What goes to experts is padded to the multiples that

@@ -1,4 +1,4 @@
-"""Matrix products of a layer on a grid: what a rank computes, holds and sends of them.
+"""Matrix products of a layer on a grid: a rank's share of arithmetic, elements and messages.
 
 Products up a layer (queries, keys and values; the MLP's first; the head) and down it (attention
 output; the MLP's second; the embedding, a product with one-hot tokens) alternate, so each reads
@@ -10,7 +10,7 @@ Source: tensor_grid. All sizes are in elements, of one micro-batch.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -123,16 +123,18 @@ def _sort_messages(matrix: Matrix, p: Product, found: list[MeshCollective]) -> M
     return out
 
 
-def kept_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
+def kept_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Value:
     """Elements of input and output that a rank holds between the passes."""
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
-    return sum(stored_elements(tensor, p.split, sizes, grid.mesh) for tensor in (p.x, p.y))
+    stored = (stored_elements(tensor, p.split, sizes, grid.mesh) for tensor in (p.x, p.y))
+    return np.asarray(sum(stored))
 
 
-def gathered_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Any:
+def gathered_elements(matrix: Matrix, tokens: Value, grid: Grid) -> Value:
     """Elements by which a rank holds more while the product runs: gathered operands, and the
     gradient of a gathered weight before it is scattered."""
     p, sizes = grid.layout(matrix.down), _sizes(matrix, tokens)
     times = ((p.x, 1 - matrix.lookup), (p.w, 2))
     how = (p.split, sizes, grid.mesh)
-    return sum(n * (local_elements(t, *how) - stored_elements(t, *how)) for t, n in times if n)
+    growth = (n * (local_elements(t, *how) - stored_elements(t, *how)) for t, n in times if n)
+    return np.asarray(sum(growth))

@@ -1,4 +1,4 @@
-"""What a layer sees of a plan, and its work on one rank: records without any time in them."""
+"""Records of a layer on one rank: its local strategy, and its work without any time in it."""
 
 from __future__ import annotations
 

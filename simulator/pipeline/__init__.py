@@ -1,1 +1,1 @@
-"""Pipelines on their own: schedules, their closed forms, and their simulation event by event."""
+"""Pipelines: schedules, their closed forms, placements of layers, and the event simulation."""

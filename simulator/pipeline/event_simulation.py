@@ -83,12 +83,12 @@ class Timeline:
         schedule = self.graph.schedule
         if schedule is None or not schedule.steps_apart:
             return self.makespan
-        return np.asarray((self._last - self._first).max(axis=0))
+        return np.asarray((self._last_ends - self._first_starts).max(axis=0))
 
     @property
     def busy(self) -> Value:
         """Seconds that each rank computes [rank, ...]."""
-        return np.asarray(np.add.reduceat(self._own, self._begins, axis=0))
+        return np.asarray(np.add.reduceat(self._operation_seconds, self._rank_begins, axis=0))
 
     @property
     def idle(self) -> Value:
@@ -96,24 +96,24 @@ class Timeline:
         return np.asarray(self.step_seconds - self.busy)
 
     @property
-    def _own(self) -> Value:
+    def _operation_seconds(self) -> Value:
         """Seconds by operation; what runs together counts once."""
         g, out = self.graph, self.end - self.start
         out[g.partner[g.partner >= 0]] = 0.0
         return out
 
     @property
-    def _begins(self) -> Column:
+    def _rank_begins(self) -> Column:
         return np.searchsorted(self.graph.rank, np.arange(self.graph.ranks))
 
     @property
-    def _first(self) -> Value:
-        out: Value = self.start[self._begins]
+    def _first_starts(self) -> Value:
+        out: Value = self.start[self._rank_begins]
         return out
 
     @property
-    def _last(self) -> Value:
-        ends = np.append(self._begins[1:], self.graph.operations) - 1
+    def _last_ends(self) -> Value:
+        ends = np.append(self._rank_begins[1:], self.graph.operations) - 1
         out: Value = self.end[ends]
         return out
 

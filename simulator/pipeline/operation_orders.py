@@ -1,4 +1,4 @@
-"""Orders of passes: what the lists of operations of a rank are built from.
+"""Orders of passes: building blocks of the operation lists of ranks.
 
 Legend: p pipeline ranks, v chunks a rank holds, m micro-batches, r rank from 0, g micro-batches
 of a group. A stage is a chunk in model order, so there are p v of them.

@@ -1,4 +1,4 @@
-"""The table of pipeline schedules, and their facts and closed forms by the codes of a column.
+"""Table of pipeline schedules, with their facts and closed forms by the codes of a column.
 
 A plan's column holds the position of its schedule in the table. Nothing follows from that number:
 whatever is asked is asked of the schedule's record. Arrays are [row] or [class, row].

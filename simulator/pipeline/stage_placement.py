@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -228,7 +228,7 @@ def longest_chunk_paths(cuts: Sequence[Cut]) -> Value:
     if len(_LONGEST_PATHS) + len(new) > MOST_CUTS:
         _LONGEST_PATHS.clear()
         new = [cut for cut in dict.fromkeys(cuts) if cut.looped]
-    alike: dict[tuple[Any, ...], list[Cut]] = {}
+    alike: dict[tuple[tuple[str, ...], int, int, int, tuple[float, ...]], list[Cut]] = {}
     for cut in new:
         key = (cut.kinds, cut.pp, len(cut.chunks), cut.group, cut.lengths)
         alike.setdefault(key, []).append(cut)

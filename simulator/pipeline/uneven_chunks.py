@@ -1,9 +1,9 @@
-"""What a step of looped chunks takes whose sizes differ: sums of layers on its longest paths.
+"""Steps of looped chunks whose sizes differ: sums of layers on the longest paths.
 
 Whatever layers take, no step is shorter than any path through its passes, and a path is so many
 layers of each kind that run forward and so many that run backward. The longest paths are found
-exactly for a few numbers of micro-batches and a few guesses of what layers take
-(`looped_makespan`), once for a placement; they are costed for every plan.
+exactly for a few numbers of micro-batches and a few guesses of what layers take (`makespan`), once
+for a placement; they are costed for every plan.
 Legend: p ranks, v turns (chunks of a rank), m micro-batches in groups of g, k = m / g groups.
 """
 
@@ -118,10 +118,18 @@ def path_seconds(paths: Value, groups: Value) -> Value:
 def makespan(
     forward: Value, backward: Value, micro_batches: Column, group: int, ahead: int
 ) -> Value:
-    """Seconds from the first start to the last end [column].
+    """Seconds from the first start to the last end of looped chunks [column], in waves.
+
+    A rank runs a + 2 d forward passes, then a forward and a backward pass in turn while there are
+    any (interleaved 1F1B: a = (v-1) g; breadth-first: a = m v, all forward passes come first). In
+    wave t it is at forward pass t + a + d and at backward pass t - d. Then all that it waits for
+    belongs to earlier waves: its neighbours' passes to the wave before, and those at the other end
+    of the pipeline, for its next chunk, to g - p + 1 waves before. d are the ranks between a rank
+    and the last.
 
     `forward` and `backward` are seconds of a micro-batch in each chunk [turn, rank, column],
     `micro_batches` [column] whole groups of `group` >= p, and `ahead` is a.
+    Source: the orders of `interleaved` and `breadth_first`, whose event simulation this equals.
     """
     turns, ranks, columns = forward.shape
     passes, away = micro_batches * turns, np.arange(ranks)[::-1]

@@ -1,1 +1,1 @@
-"""Which plans are legal: named rules that prune, explain and are tested."""
+"""Validity of plans: named rules that prune, explain and are tested."""

@@ -1,4 +1,4 @@
-"""Rules of plans of layer runs: each run as a plan of its own, and all of them together.
+"""Rules of layer runs: each run as a plan of its own, and all of them together.
 
 What one layer sees is checked run by run with the rules of uniform plans (`run_rows`); the rules
 here are about the runs of a pipeline together.

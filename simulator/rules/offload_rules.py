@@ -1,4 +1,4 @@
-"""Rules of an optimizer, of weights or of activations on the host, with messages.
+"""Rules of offloading: optimizer, weights or activations on the host.
 
 Whether they fit there is no rule but a property of costs, as memory of a GPU is.
 Source: argument checks of Megatron-Core 0.16 and DeepSpeed 0.19 (runtime/zero/config.py,

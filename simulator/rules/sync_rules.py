@@ -1,4 +1,4 @@
-"""Rules of the ways to synchronise: which settings go together, with messages.
+"""Rules of synchronisation policies: which settings go together.
 
 A replica that averages weights differs from the others in between, so nothing of it can be
 sharded over the others. What could be combined but has no cost model here is refused by name.

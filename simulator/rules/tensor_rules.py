@@ -1,4 +1,4 @@
-"""Rules of grids of tensor ranks: by name, with messages.
+"""Rules of tensor parallelism: grids of tensor ranks, and overlap of its communication.
 
 What no published system combines with a grid, and what has no cost model here, is refused.
 """

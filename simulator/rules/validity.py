@@ -1,4 +1,4 @@
-"""The one table of named rules, which prunes, explains and is tested.
+"""Validity: the table of named rules, which prunes, explains and is tested.
 
 A rule is a predicate over columns with a message for one row. It names the fields it reads, so
 that a search space can apply it as soon as those are chosen. Rules of frameworks in general are

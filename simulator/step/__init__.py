@@ -1,1 +1,1 @@
-"""Layers added up to a step: stages, synchronisation, memory. Seconds of kinds meet only here."""
+"""Steps: layers added up to stages, synchronisation, memory; seconds of kinds meet only here."""

@@ -1,9 +1,9 @@
-"""Steps to an accuracy: published rates of the ways to synchronise, as iterations.
+"""Convergence: published rates of synchronisation policies, as iterations to an accuracy.
 
 Accuracy e means a mean squared gradient norm of at most e, in units where the loss to go times
 the smoothness L (f(x0) - f*) L is 1; v is the variance of one worker's gradient in the same
 units. Constants of the bounds are left out, as their sources do, so that iterations compare
-ways to synchronise and do not predict a count.
+ways to synchronise and do not predict a count. Every function broadcasts.
 Legend: n workers, tau steps between synchronisations, q steps until a graph repeats, s second
 singular value of that many mixing steps, omega and delta of a compressor.
 """
@@ -11,28 +11,26 @@ singular value of that many mixing steps, omega and delta of a compressor.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from ..base.arrays import Value
 from ..plan.compressors import METHODS, Compression, delta, omega
-
-Column = Any
-"""A number or an array; every function broadcasts."""
 
 
 class IterationTerms(NamedTuple):
     """Iterations by cause; a run takes their sum."""
 
-    noise: Column
+    noise: Value | float
     """Averaging out the noise of gradients: shared by all workers."""
-    disagreement: Column
+    disagreement: Value | float
     """Workers that are not at one point, or gradients that come later."""
-    descent: Column
+    descent: Value | float
     """What even exact gradients need."""
 
     @property
-    def total(self) -> Column:
+    def total(self) -> Value | float:
         return self.noise + self.disagreement + self.descent
 
 
@@ -95,7 +93,9 @@ COMPRESSED_SGD = {
 """What the rate of each method rests on."""
 
 
-def parallel_sgd(workers: Column, variance: Column, accuracy: float) -> IterationTerms:
+def parallel_sgd(
+    workers: Value | float, variance: Value | float, accuracy: float
+) -> IterationTerms:
     """Iterations of parallel SGD: v / (n e^2) is the noise term, n times less for n workers.
 
     Source: Ghadimi and Lan 2013; Dekel et al. 2012 (AVERAGED).
@@ -104,7 +104,9 @@ def parallel_sgd(workers: Column, variance: Column, accuracy: float) -> Iteratio
     return IterationTerms(noise, 0.0 * noise, 1 / accuracy)
 
 
-def asynchronous_sgd(workers: Column, variance: Column, accuracy: float) -> IterationTerms:
+def asynchronous_sgd(
+    workers: Value | float, variance: Value | float, accuracy: float
+) -> IterationTerms:
     """Iterations of n updates each, where weights are n updates old: one of every worker.
 
         (v / e^2 + (1 + T) / e) / n,    T = n
@@ -116,14 +118,18 @@ def asynchronous_sgd(workers: Column, variance: Column, accuracy: float) -> Iter
     return exact._replace(disagreement=old, descent=1 / (workers * accuracy))
 
 
-def gradient_delay(workers: Column) -> Column:
+def gradient_delay(workers: Value | float) -> Value | float:
     """Updates between the weights that a gradient was computed with and its own: one of every
     worker that is as fast, its own last one too, since it fetches while it computes."""
     return workers
 
 
 def cooperative_sgd(
-    workers: Column, variance: Column, accuracy: float, tau: Column, second: Column
+    workers: Value | float,
+    variance: Value | float,
+    accuracy: float,
+    tau: Value | float,
+    second: Value | float,
 ) -> IterationTerms:
     """Iterations when workers average every tau steps over a graph with second singular value s.
 
@@ -140,8 +146,8 @@ def cooperative_sgd(
 
 def compressed_sgd(
     method: Compression,
-    workers: Column,
-    variance: Column,
+    workers: Value | float,
+    variance: Value | float,
     accuracy: float,
     levels: int = 0,
     kept_per_thousand: int = 0,

@@ -41,7 +41,8 @@ class Costs:
     memory_total: Value
     scalar: bool
 
-    def _out(self, column: Value) -> Any:
+    def _as_given(self, column: Value) -> Any:
+        """A float where the plan was one of plain numbers, else the column."""
         return float(column[0]) if self.scalar else column
 
     def __len__(self) -> int:
@@ -50,12 +51,12 @@ class Costs:
     @property
     def step_seconds(self) -> Any:
         """Seconds of one optimizer step."""
-        return self._out(self.step)
+        return self._as_given(self.step)
 
     @property
     def memory_bytes(self) -> Any:
         """Bytes of the worst rank."""
-        return self._out(self.memory_total)
+        return self._as_given(self.memory_total)
 
     @property
     def capacity(self) -> float:
@@ -82,7 +83,7 @@ class Costs:
         for group in self.groups:
             if group.uses_host:
                 out[group.rows] = group.node_bytes()[part]
-        return self._out(out)
+        return self._as_given(out)
 
     @property
     def host_share(self) -> Any:
@@ -121,12 +122,14 @@ class Costs:
     @property
     def seconds(self) -> dict[str, Any]:
         """Seconds of each of PARTS; they add up to step_seconds."""
-        return self._gather({name: group.seconds(name) for name in PARTS} for group in self.groups)
+        return self._gather_groups(
+            {name: group.seconds(name) for name in PARTS} for group in self.groups
+        )
 
     @property
     def compute_seconds(self) -> dict[str, Any]:
         """Seconds of each kind of compute; they add up to seconds['compute']."""
-        return self._gather(
+        return self._gather_groups(
             {name: group.part_seconds(cost) for name, cost in COMPUTE.items()}
             for group in self.groups
         )
@@ -134,7 +137,7 @@ class Costs:
     @property
     def memory(self) -> dict[str, Any]:
         """Bytes of each of memory.PARTS on the worst rank; they add up to memory_bytes."""
-        out = self._gather(group.worst_memory() for group in self.groups)
+        out = self._gather_groups(group.worst_memory() for group in self.groups)
         del out["rank"]
         if measured_peaks(self.task):
             out["reserve"] = out["reserve"] + (self.memory_bytes - sum(out.values()))
@@ -143,7 +146,7 @@ class Costs:
     @property
     def worst_rank(self) -> Any:
         """The pipeline rank with the largest memory."""
-        out = self._gather(group.worst_memory() for group in self.groups)["rank"]
+        out = self._gather_groups(group.worst_memory() for group in self.groups)["rank"]
         return int(out) if self.scalar else out.astype(int)
 
     @property
@@ -156,7 +159,7 @@ class Costs:
         peaks = np.empty(len(self))
         for group in self.groups:
             peaks[group.rows] = group.peak
-        return self._out(peaks)
+        return self._as_given(peaks)
 
     @property
     def model_flops_per_second(self) -> Any:
@@ -189,7 +192,7 @@ class Costs:
         again = block_flops_per_token(model, sequence) / 3
         share = again / (self._model_flops() or 1.0)
         full = self.plans.recompute == Recompute.FULL
-        return self.mfu * self._out(1 + share * full)
+        return self.mfu * self._as_given(1 + share * full)
 
     @property
     def iterations_by_cause(self) -> dict[str, Value]:
@@ -204,7 +207,7 @@ class Costs:
     @property
     def iterations(self) -> Any:
         """Steps to the task's goal."""
-        return self._out(sum(self.iterations_by_cause.values(), np.zeros(len(self))))
+        return self._as_given(sum(self.iterations_by_cause.values(), np.zeros(len(self))))
 
     @property
     def accuracy_seconds(self) -> Any:
@@ -235,13 +238,13 @@ class Costs:
         """One row as plain numbers."""
         return self if self.scalar else replace(self.take([row]), scalar=True)
 
-    def _gather(self, parts: Iterator[dict[str, Value]]) -> dict[str, Any]:
+    def _gather_groups(self, parts: Iterator[dict[str, Value]]) -> dict[str, Any]:
         """Columns of all groups put back into the table's order."""
         out: dict[str, Value] = {}
         for group, columns in zip(self.groups, parts, strict=True):
             for name, column in columns.items():
                 out.setdefault(name, np.empty(len(self)))[group.rows] = column
-        return {name: self._out(column) for name, column in out.items()}
+        return {name: self._as_given(column) for name, column in out.items()}
 
     def to_frame(self) -> Any:
         """A pandas DataFrame: plan columns, step seconds, parts and memory."""

@@ -1,4 +1,4 @@
-"""Evaluation: the one function from a table of plans to a table of costs.
+"""Evaluation: from a table of plans to a table of costs.
 
     step = m t_max + (sum_i t_i - t_max) / v + hops + exposed data communication + optimizer
 

@@ -1,4 +1,4 @@
-"""One synchronisation of a policy: what it moves, and its seconds.
+"""Gradient exchange: bytes and seconds of one synchronisation of a policy.
 
 A policy is what all rows of a group of plans share: how replicas are kept together, over which
 graph, how often, how gradients are compressed, and how much of the optimizer is on the host. Sizes

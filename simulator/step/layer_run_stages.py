@@ -1,4 +1,4 @@
-"""Ranks of plans whose layers differ in their strategy: sums over the runs of layers.
+"""Stages of plans whose layers differ in their strategy: sums over the runs of layers.
 
 Layer costs add up, so a stage is the sum of its runs. Neighbouring runs of a stage with the same
 tp, dp and ZeRO stage synchronise their weights together: one *shard*. Where tp changes between
@@ -300,7 +300,11 @@ def _shared_weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int
 
 
 def looped_path_seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
-    """Seconds along the longest paths of looped chunks [path, plan]; None without any."""
+    """Seconds along the longest paths of looped chunks [path, plan]; None without any.
+
+    The paths are those of `uneven_chunks`, found anew for each plan because its layers may have
+    strategies of their own.
+    """
     looped = (plans.virtual_stages > 1) & (plans.pp > 1)
     if not any_nonzero(looped) or isinstance(model, Network):
         return None

@@ -296,7 +296,13 @@ def measured_peaks(task: Task) -> tuple[MeasuredPeak, ...]:
 
 
 def at_least_measured(task: Task, total: Value) -> Value:
-    """Bytes of the worst rank, no less than runs held."""
+    """Bytes of the worst rank, no less than measured runs like the plan held.
+
+        M' = max(M, h_i)    where M > (1 - e) p_i, and M < p_i / (1 - e) where others held less
+
+    M bytes that are predicted of the fullest rank, p_i those of run i, h_i what its fullest GPU
+    held. Only a calibration has such runs.
+    """
     out = total
     for run in measured_peaks(task):
         like = total > PEAK_TOLERANCE * run.predicted

@@ -1,4 +1,4 @@
-"""Optimizer and weights on the host or on its drives: seconds of updates, and of copies that show.
+"""Offloaded optimizer and weights: seconds of updates and of exposed copies, bytes of a node.
 
 A share of the parameters that a rank owns is updated by the CPUs of its node while the GPU updates
 the rest. Gradients go down, behind each backward pass where they leave as they are made and beside

@@ -1,4 +1,4 @@
-"""Costs of plans of one precision, part by part: lookups in tables by skeleton.
+"""Groups of plans of one precision and policy: parts of a step, looked up by skeleton.
 
 Plans whose layers differ in their strategy (segments) have their parts from the runs of layers.
 This module and data_parallel are the only ones that decide what overlaps what.

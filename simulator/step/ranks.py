@@ -1,4 +1,4 @@
-"""Sums of the layers of each pipeline rank, before the schedule comes in.
+"""Pipeline ranks: layouts of stages, and sums of the layers of each rank before the schedule.
 
 Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
 """

@@ -1,4 +1,4 @@
-"""Costs of one stage of a pipeline on its own: what a plan adds up, compares and sends.
+"""Costs of single pipeline stages, from which a search composes a step.
 
     step = (m - 1) max T + sum T + hops + max (R_i - sum_{j<i} b_j)+ + max (G_i - sum_{j<i} f_j)+
            + max O + tied

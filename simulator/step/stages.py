@@ -1,4 +1,4 @@
-"""Stages: what a pipeline rank costs. Layer costs gathered over placements, before sharding.
+"""Stages: costs of pipeline ranks under a schedule, before sharding.
 
 A *skeleton* is a plan without what changes only its synchronisation (ZeRO, overlaps, precision,
 optimizer). Neighbouring plans of a table mostly share one, so it is costed once for all of them.
