@@ -271,7 +271,7 @@ def _interval_table(intervals: ScoresByName) -> Table:
 
 
 def print_unseen(screen: Screen, record: Scores) -> None:
-    """Print errors of runs whose origin taught nothing, by known steps, class and unit."""
+    """Print errors of runs whose origin was left out, by known steps, class and unit."""
     screen.table(_few_shot_table(record["few_shot"]))
     if record["suggested_steps"]:
         screen.table(_suggested_table(record["suggested_steps"]))

@@ -133,10 +133,10 @@ def _key(plan: Plan) -> str:
 
 @dataclass(frozen=True)
 class StepsToTime:
-    """Plans whose steps tell most of those of the families that a search lists."""
+    """Plans whose measured steps are most informative about the families that a search lists."""
 
     plans: Plan
-    """In the order in which they tell."""
+    """The most informative first."""
     seconds: Value
     """Expected step [plan]."""
     families: int

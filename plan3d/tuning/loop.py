@@ -56,7 +56,7 @@ class Loop:
     write: Callable[[Path, str], None]
     """Writes a whole file."""
     announce: Callable[[Run], None]
-    """Hears of a run that is about to start."""
+    """Called with a run that is about to start."""
 
     def read_logs(self) -> Advice | None:
         """What the logs that are there say; None where no plan fits."""

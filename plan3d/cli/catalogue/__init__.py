@@ -1,1 +1,1 @@
-"""What is known by name: models, clusters, systems."""
+"""Catalogues of models, clusters, stacks and systems; help, completion and textbook formulas."""

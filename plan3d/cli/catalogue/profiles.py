@@ -213,7 +213,7 @@ def stack_entry(name: str) -> Entry:
 
 
 def _spread_origin_cells(stack: Software, name: str) -> tuple[str, str, str]:
-    """Columns of the provenance of a spread; one that a base lends is its."""
+    """Columns of the provenance of a spread, or of the base that it is inherited from."""
     origin = stack.provenance.get(f"{SPREADS}.{name}")
     return origin_cells(origin) if origin else ("prior", f"as {stack.base}", "")
 

@@ -1,4 +1,4 @@
-"""The verb `textbook`: formulas that people compute by hand, beside the simulator.
+"""The verb `textbook`: formulas that people compute by hand, compared with the simulator.
 
 With --partition N the tensor partition instead: how to split each product of a layer over N ranks.
 """

@@ -1,1 +1,1 @@
-"""How right predictions are: validate, calibrate."""
+"""Measurements: validation of predictions against them, and calibration by them."""

@@ -183,7 +183,9 @@ def _fit(args: argparse.Namespace) -> int:
     )
     step = _timed_step(args, measurements)
     if not calibration.numbers and not calibration.layers and not step:
-        raise CalibrationError("the files hold a step only: say which with --model and --plan")
+        raise CalibrationError(
+            "the files hold a training step only: describe it with --model and --plan"
+        )
     out = Path(args.out or "profile.toml")
     result = build.build(args.base, calibration, out, step)
     if args.out is not None:
@@ -193,7 +195,8 @@ def _fit(args: argparse.Namespace) -> int:
     for note in (*calibration.notes, *result.notes):
         warn(note, args.quiet)
     if step is None and len(measurements.where(suite="step")):
-        warn("measured steps are not used: say which with --model, --plan and --gpus", args.quiet)
+        hint = "describe them with --model, --plan and --gpus"
+        warn(f"measured steps are not used: {hint}", args.quiet)
     if args.json:
         calibrate_steps.print_versioned(fit_record(args.base, args.out, calibration, result))
         return 0

@@ -177,7 +177,7 @@ def _outcomes(args: argparse.Namespace, logs: list[tuple[str, str]]) -> list[Out
     """What came of each --plan, of the options or of logs."""
     plans, seconds, peaks = (len(values or ()) for values in (args.plan, args.seconds, args.peak))
     if logs and seconds:
-        raise InputError(f"{logs[0][0]} says what --seconds does: give one of them")
+        raise InputError(f"{logs[0][0]} gives the step time, as --seconds does: give one of them")
     if plans != (len(logs) or seconds):
         what = f"{len(logs)} logs" if logs else f"{seconds} --seconds"
         raise InputError(f"{plans} --plan and {what}: give one for each")
@@ -195,7 +195,7 @@ def _logged_outcome(args: argparse.Namespace, name: str, text: str) -> Outcome:
 
     run = args if _has_batch(args) else _with_sizes(args, {"global_batch": stated_batch(text)})
     if not _has_batch(run):
-        raise InputError(f"{name}: does not say the batch of its steps: give --global-batch")
+        raise InputError(f"{name}: does not state the batch of its steps: give --global-batch")
     task = _task(run)
     logged = outcome(text, RunSizes(task.gpus, task.sequence, task.global_batch), name)
     seconds = OUT_OF_MEMORY if logged.seconds is None else logged.seconds
@@ -235,7 +235,7 @@ def _timed_step(plan: str, outcome: Outcome, of_allocator: bool = False) -> Time
 
     args, where, seconds, peak = outcome
     if not _has_batch(args):
-        raise InputError(f"{where}: a step is of a batch: give --global-batch, or such a column")
+        raise InputError(f"{where}: a timed step needs its batch: --global-batch, or a column")
     task = _task(args)
     resolved = _resolved_plan(args, task, plan, where)
     if isinstance(seconds, str) and peak is not None:

@@ -1,1 +1,1 @@
-"""Options by kind of question: flag, help, and how a text is read."""
+"""Options of the command line: one table, and how their values are read."""

@@ -1,4 +1,4 @@
-"""Options of the command line: how a value is read, how argparse hears of it, what is refused.
+"""Options of the command line: how a value is read, and what is refused.
 
 Nothing here imports numpy, so that help is instant.
 """

@@ -185,7 +185,7 @@ OPTIONS = (
     Option("--seed", "K", integer, SEARCH,
         "of backends that draw at random (0); the same seed gives the same plans"),
     Option("--seeds", "K", integer, COMPARE, "runs of each backend, with seeds 0, 1, ... (5)"),
-    # What an answer about one plan shows besides.
+    # Files and comparisons of an answer about one plan.
     Option("--plot", "FILE", text, COMPARE, "draw regret against plans costed: .png, .svg or .pdf"),
     Option("--trace", "FILE", text, TIMELINE, "write a trace for ui.perfetto.dev"),
     Option("--gantt", "FILE", text, TIMELINE, "draw the timeline: .png, .svg or .pdf"),
@@ -332,7 +332,7 @@ CALIBRATE_OPTIONS = (
     Option("--plot", "FILE", text, SHOW,
         f"also draw it: {', '.join('.' + kind for kind in IMAGES)}"),
     Option("--csv", "FILE", text, SHOW,
-        "also write every row, what is predicted of it beside what was measured"),
+        "also write every row, measured and predicted"),
     Option("--gpus", "N", integer, (*IMPORT, *FIT), "GPUs of the run"),
     Option("--nodes", "N", integer, (*IMPORT, *FIT), "nodes of the run"),
     Option("--plan", "PLAN", plan_text, STEPS, "plan of a timed step", repeatable=True),
@@ -343,7 +343,7 @@ CALIBRATE_OPTIONS = (
     Option("--out", "FILE", text, STEPS,
         "calibration to write, a .toml; without it only the errors are printed"),
     Option("--next", "N", integer, STEPS,
-        "also name N plans of the search whose steps would tell most of the others"),
+        "also name the N plans of a search whose measured steps would be most informative"),
     switch("--verbose", (*FIT, *SHOW, *STEPS), VERBOSE_HELP, short="-v"),
     switch("--json", (*MEASUREMENTS, *STEPS), "one JSON object, SI units"),
     switch("--quiet", MEASUREMENTS, "no warnings"),

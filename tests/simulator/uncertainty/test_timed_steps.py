@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from not_empty import not_empty
 
+from plan3d.answers.sweep import sweep
 from plan3d.cli.main import main
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.whatif.variation import sweep
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -533,7 +533,7 @@ def test_logs_are_steps_and_peaks_of_plans(capsys, tmp_path):
     assert main([*COMMAND, str(good), str(out), *plans[:2]]) == 2
     assert "1 --plan and 2 logs" in capsys.readouterr().err
     assert main([*COMMAND, str(good), *plans[:2], "--seconds", "4"]) == 2
-    assert "says what --seconds does" in capsys.readouterr().err
+    assert "gives the step time, as --seconds does" in capsys.readouterr().err
 
 
 def test_steps_six_times_as_long_are_explained_and_the_cause_is_named(capsys):
@@ -696,7 +696,7 @@ def test_the_batch_of_a_log_is_that_of_its_step(capsys, tmp_path):
     capsys.readouterr()
     for batch in ("", " global batch size: 1.02K |"):
         assert written(batch) == 2
-        said = "run.log: does not say the batch of its steps: give --global-batch"
+        said = "run.log: does not state the batch of its steps: give --global-batch"
         assert said in capsys.readouterr().err
     path.write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
     assert main(asked) == 2
@@ -706,7 +706,7 @@ def test_the_batch_of_a_log_is_that_of_its_step(capsys, tmp_path):
 def test_steps_of_no_batch_are_refused(capsys):
     asked = [word for word in COMMAND if word not in ("--global-batch", "256")]
     assert main([*asked, "--plan", TEXTS[0], "--seconds", "4"]) == 2
-    assert "--plan 1: a step is of a batch: give --global-batch" in capsys.readouterr().err
+    assert "--plan 1: a timed step needs its batch: --global-batch" in capsys.readouterr().err
 
 
 def test_a_calibration_is_of_one_stack_and_machine():
