@@ -45,7 +45,6 @@ SHIPPED = {
     "simulator/runs/nearest_run.py",
     "simulator/runs/run_stack.py",
     "simulator/uncertainty/learned.py",
-    "simulator/workload/hub_models.py",
     "simulator/workload/presets.py",
 }
 """Those that read only what comes with the package."""

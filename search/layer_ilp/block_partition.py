@@ -174,7 +174,7 @@ class _Builder:
         self.passes = 1 + 1 / dgrad + 1 / wgrad
         each = bytes_of_states(task, self.recipe, Optimizer.ADAM)
         self.states = sum(each[name] for name in ("weights", "gradients", "optimizer"))
-        self.sent = float(task.sequence * self.recipe.sent)
+        self.sent = float(task.sequence * self.recipe.wire)
         """Bytes of one feature of all tokens."""
 
     def tensor(self, name: str, layout: OperatorLayout) -> None:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Column, Value
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware.accelerator import usual_peak
+from plan3d.simulator.hardware.accelerator import sixteen_bit_peak
 from plan3d.simulator.task import Task
 
 from ..space.problem import Points, Problem, Random, draw
@@ -71,7 +71,7 @@ def logs_of(task: Task) -> dict[str, float]:
         "node": cluster.gpus_per_node,
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,
-        "peak": usual_peak(gpu),
+        "peak": sixteen_bit_peak(gpu),
         "fast_bandwidth": cluster.fast.bandwidth,
         "network_bandwidth": cluster.network.bandwidth,
         "sequence": task.sequence,

@@ -52,7 +52,7 @@ def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
             group = communication.axis_group(grid, axis, costs.task.cluster)
             seconds = float(communication.mesh_seconds(along, local)[0])
             sent = {
-                what: recipe.sent * float(np.ravel(elements_sent(some, grid.mesh))[0])
+                what: recipe.wire * float(np.ravel(elements_sent(some, grid.mesh))[0])
                 for what, some in _by_operation(along).items()
             }
             domains = int(np.ravel(group.domains)[0])

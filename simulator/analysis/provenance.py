@@ -14,7 +14,7 @@ from ..hardware import layer_tables
 from ..hardware.gemm_tables import Origin
 from ..hardware.layer_tables import LayerTable
 from ..hardware.precision import RECIPES
-from ..hardware.profile_file import TableFile
+from ..hardware.provenance import TableFile
 from ..layers.cost_columns import COMPUTE
 from ..layers.layer_costs import layer_costs
 from ..layers.layer_kinds import (

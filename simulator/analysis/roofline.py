@@ -69,7 +69,7 @@ def _strategy_points(task: Task, recipe: Recipe, row: Plan) -> Iterator[GemmPoin
         sizes = kernel_times.stack_gemms(work.gemms, 1)[:, :, 0].T
         for (m, n, k, batch), s in zip(sizes.tolist(), seconds[:, 0].tolist(), strict=True):
             flops = 2 * m * n * k * batch
-            intensity = flops / (own.linear.moved(m, n, k) * batch)
+            intensity = flops / (own.linear.bytes_moved(m, n, k) * batch)
             peak = peak_flops(machine, own.linear.peak)
             roof = min(peak, machine.memory_bandwidth * intensity)
             sides = (round(m), round(n), round(k))

@@ -1,4 +1,4 @@
-"""One GPU: its peaks and memory, and constants and tables of the times of its kernels."""
+"""Accelerators: peaks and memory of one GPU, constants and tables of its kernel times."""
 
 from __future__ import annotations
 
@@ -7,8 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..base.errors import InputError
-from .precision.number_formats import BF16, FP16, RATE_OF_PEAK, NumberFormat
-from .profile_file import TableFile
+from .precision import (
+    BF16,
+    FP16,
+    RATE_OF_PEAK,
+    NumberFormat,
+)
+from .provenance import TableFile
 
 if TYPE_CHECKING:
     from .layer_tables import LayerTable
@@ -47,15 +52,15 @@ class MemoryBoundTime:
     latency: float
 
 
-SUSTAINED = 0.94
+DEFAULT_SUSTAINED = 0.94
 """Share of the isolated GEMM rate that a long loop keeps, on the machines that software profiles
 were fitted to (0.91 is the ratio of two stacks' tables on H200; published steps want 0.94)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTime:
-    """What was measured of the kernels of a training step beside isolated forward ones; the
-    defaults are what is assumed where it was not."""
+    """Kernels of a training step relative to isolated forward ones; the defaults are assumed where
+    nothing was measured."""
 
     dgrad_rate: float = 1.0
     """Rate of input-gradient GEMMs over forward ones."""
@@ -63,7 +68,7 @@ class TrainingTime:
     """Rate of weight-gradient GEMMs over forward ones; None for the stack's."""
     grouped_rate: float = 1.0
     """Rate of grouped products over what is predicted of them."""
-    sustained: float = SUSTAINED
+    sustained: float = DEFAULT_SUSTAINED
     """Share of the isolated GEMM rate that a loop of ten seconds keeps; a stack's own share is
     taken in proportion."""
     streaming_efficiency: float = 0.85
@@ -100,7 +105,7 @@ class Accelerator:
     power: float
     """Watts, board."""
     peak: Mapping[str, float]
-    """Dense FLOP/s by number format (precision.number_formats); absent = cannot."""
+    """Dense FLOP/s by number format (precision.FORMATS); absent = cannot."""
     gemm: Mapping[str, GemmTime]
     """By width of operands; scaled formats of a width that is absent go with 16 bits
     (format_rate)."""
@@ -109,7 +114,7 @@ class Accelerator:
     training: TrainingTime = TrainingTime()
     format_shares: Mapping[str, float] = field(default_factory=dict)
     """Rate of products in a scaled format over those in 16 bits, as a share of the ratio of their
-    peaks (precision.number_formats)."""
+    peaks (precision.FORMATS)."""
     gemm_tables: Mapping[str, TableFile] = field(default_factory=dict)
     """Measured GEMM times by operand width; the constants above serve where there is none."""
     layer_tables: Mapping[str, TableFile | LayerTable] = field(default_factory=dict)
@@ -133,9 +138,9 @@ def format_rate(accelerator: Accelerator, form: NumberFormat) -> float:
     """Rate of a product in a scaled format over the one in 16 bits, both bound by arithmetic and
     with operands that are quantised already."""
     share = accelerator.format_shares.get(form.name, RATE_OF_PEAK)
-    return share * peak_flops(accelerator, form.peak) / usual_peak(accelerator)
+    return share * peak_flops(accelerator, form.peak) / sixteen_bit_peak(accelerator)
 
 
-def usual_peak(accelerator: Accelerator) -> float:
+def sixteen_bit_peak(accelerator: Accelerator) -> float:
     """Dense FLOP/s of 16 bits."""
     return accelerator.peak.get(BF16.name) or peak_flops(accelerator, FP16.name)

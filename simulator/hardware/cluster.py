@@ -1,4 +1,4 @@
-"""A cluster: accelerator, links and nodes, read from hardware_profiles.
+"""Clusters: accelerator, links, nodes and host, from hardware profiles.
 
 Bandwidths are bytes/s in one direction for one GPU, the convention of NCCL's bus bandwidth.
 Neglected: GPUs of different kinds in one job (refused), failures, other jobs on the network.
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from . import profile_changes
 from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
-from .leaves import problem, shown
-from .precision.number_formats import WIDTHS
-from .profile_file import Profile, TableFile, neutral, read_profile, shipped_tables, with_network
+from .leaves import describe, problem
+from .precision import WIDTHS
+from .profile_file import read_profile, shipped_tables, with_network
 from .profile_schema import LAYERS
-from .provenance import Provenance
+from .provenance import Profile, Provenance, TableFile, neutral
 
 _TABLE = "kernels.gemm.{}.table"
 _ARGUMENTS = {
@@ -71,7 +71,7 @@ class FastDomain:
 
 @dataclass(frozen=True, kw_only=True)
 class InterNodeNetwork:
-    """What joins fast domains: one NIC share a GPU."""
+    """The network between fast domains: one NIC share a GPU."""
 
     name: str
     bandwidth: float
@@ -93,7 +93,7 @@ class InterNodeNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What the GPUs of a node have of its CPUs."""
+    """Host memory, links and drives of a node."""
 
     link_bandwidth: float
     """Datasheet bytes/s of one link (PCIe, NVLink-C2C) in one direction."""
@@ -110,7 +110,7 @@ class Host:
     nvme_write: float | None = None
 
     @property
-    def swaps(self) -> bool:
+    def has_drives(self) -> bool:
         """Whether the drives are known."""
         return None not in (self.nvme, self.nvme_read, self.nvme_write)
 
@@ -132,11 +132,11 @@ class Cluster:
     fast: FastDomain
     network: InterNodeNetwork
     host: Host | None
-    """None where the profile does not say."""
+    """None where the profile has none."""
     provenance: Mapping[str, Provenance]
     """By dotted key of the profile; overridden numbers say so."""
     settings: Mapping[str, float | str] = field(default_factory=dict)
-    """What the user changed of the profile besides the size of nodes, by argument of `profile`."""
+    """Changes of the profile besides the size of nodes, by argument of `profile`."""
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, {self.gpus} x {self.accelerator.name})"
@@ -172,8 +172,8 @@ class Cluster:
         other arguments replace numbers of the profile: SI units, bandwidths in one direction for
         one GPU. The collectives follow intra_node_bandwidth in proportion, what GEMMs sustain a
         power_limit below the board's (watts). `network` names one with constants of its own
-        (EFA), at the machine's bandwidth. Not `learned`: nothing that published runs taught
-        (profile_file.neutral).
+        (EFA), at the machine's bandwidth. Not `learned`: without what published runs taught
+        (provenance.neutral).
         """
         numbers = {
             "memory": memory,
@@ -186,10 +186,10 @@ class Cluster:
         }
         changes = {key: numbers[name] for key, name in _ARGUMENTS.items()}
         given = {key: value for key, value in changes.items() if value is not None}
-        usual = file = read_profile(name_or_path)
+        original = file = read_profile(name_or_path)
         file = file if network is None else with_network(file, network)
         file = file if learned else neutral(file)
-        file, total = profile_changes.resized(file, gpus, nodes, gpus_per_node)
+        file, total = profile_changes.resize_cluster(file, gpus, nodes, gpus_per_node)
         if gpus_per_domain is not None:
             file = profile_changes.with_domains(file, gpus_per_domain)
         file = profile_changes.with_numbers(file, given)
@@ -204,23 +204,23 @@ class Cluster:
             ),
             host=Host(**host) if (host := file.section("host")) else None,
             provenance=file.provenance,
-            settings=_settings(usual, file, given, gpus_per_domain),
+            settings=_settings(original, file, given, gpus_per_domain),
         )
 
 
 def _settings(
-    usual: Profile, file: Profile, given: Mapping[str, float], gpus_per_domain: int | None
+    original: Profile, file: Profile, given: Mapping[str, float], gpus_per_domain: int | None
 ) -> dict[str, float | str]:
-    """What a changed profile has that the usual one has not, of what the user gave."""
+    """The arguments that differ from the original profile."""
     out: dict[str, float | str] = {
         _ARGUMENTS[key]: file.numbers[key]
         for key in given
-        if file.numbers[key] != usual.numbers.get(key)
+        if file.numbers[key] != original.numbers.get(key)
     }
-    if gpus_per_domain not in (None, usual.numbers["links.fast.gpus"]):
+    if gpus_per_domain not in (None, original.numbers["links.fast.gpus"]):
         out["gpus_per_domain"] = file.numbers["links.fast.gpus"]
     name = file.texts["links.network.name"]
-    return out if name == usual.texts["links.network.name"] else {**out, "network": name}
+    return out if name == original.texts["links.network.name"] else {**out, "network": name}
 
 
 def _accelerator(file: Profile) -> Accelerator:
@@ -251,7 +251,7 @@ def _table(file: Profile, key: str) -> TableFile:
     if file.name.endswith(".toml") and beside.is_file():
         return table._replace(path=str(beside.resolve()))
     if table.path not in shipped_tables():
-        raise problem(file.name, f"{key}.file: no {shown(table.path)} beside it or shipped")
+        raise problem(file.name, f"{key}.file: no {describe(table.path)} beside it or shipped")
     return table
 
 

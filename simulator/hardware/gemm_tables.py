@@ -1,9 +1,9 @@
-"""Tables of GEMM times by m, n, k: how long a matrix product took when it was measured.
+"""GEMM tables: measured times of matrix products by m, n, k, their fit and interpolation.
 
 A table file is text: '#' lines (GPU, source, version, licence, how it was thinned and smoothed),
 `peak,` and `memory_bandwidth,` with the datasheet's FLOP/s and bytes/s of the GPU, a header `n,k,`
 and the values of m, then one row an (n, k) with microseconds; a blank was not measured. Without
-the two lines it is taken for a table of whatever machine uses it. Its fit (gemm_fit) is used.
+the two lines it is taken for a table of whatever machine uses it. Its fit (fit_times) is used.
 Legend: [m, k] times [k, n]; T seconds.
 Between measured points ln T is linear in the logarithm of each side down to a lattice of quarter
 octaves, and inside its cells T is linear in each side. Below the smallest m, n or k the time is
@@ -13,10 +13,9 @@ rate, which is the limit of the roofline. So T is continuous, and never falls wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
@@ -27,8 +26,8 @@ from numpy.typing import NDArray
 from ..base.arrays import Value, first_of_each
 from ..base.errors import InputError
 from ..base.files import read_text
-from . import gemm_fit
-from .profile_file import MEASUREMENTS, PACKAGE
+from .leaves import PACKAGE
+from .profile_file import MEASUREMENTS
 
 STEPS = 4
 """Points of the lattice in an octave; measured sides should lie on it (2^i, 1.25 2^i, ...)."""
@@ -73,7 +72,7 @@ class GemmTable:
     low: Value
     """Smallest m, n, k as [3, 1, 1]."""
     high: Value
-    first: Value
+    first_coordinate: Value
     """Lattice coordinate of `low` [3, 1, 1]."""
     corners: NDArray[np.intp]
     """Offsets of a cell's eight corners in the flat lattice [8, 1, 1]; n slowest, m fastest."""
@@ -94,12 +93,12 @@ def load(path: str) -> GemmTable:
     place = files(PACKAGE).joinpath(MEASUREMENTS, path) if here.name == path else here
     try:
         text = read_text(place, path)
-        return replace(build(*fit(*read(text))), machine=machine(text))
+        return replace(build(*fit_table(*parse_table(text))), machine=parse_machine(text))
     except (ValueError, IndexError) as error:
         raise InputError(f"{path}: not a table of GEMM times ({error})") from None
 
 
-def read(text: str) -> tuple[Value, Value, Value, Value]:
+def parse_table(text: str) -> tuple[Value, Value, Value, Value]:
     """m, n, k and seconds [n, k, m] of a table file, NaN where blank."""
     lines = [line for line in _lines(text) if line.partition(",")[0] not in _MACHINE]
     m = np.array(_numbers(lines[0].split(",")[2:]))
@@ -123,10 +122,10 @@ def _numbers(cells: list[str]) -> list[float]:
     return numbers
 
 
-def fit(m: Value, n: Value, k: Value, seconds: Value) -> tuple[Value, Value, Value, Value]:
-    """The table with the times of gemm_fit, blank where it is."""
+def fit_table(m: Value, n: Value, k: Value, seconds: Value) -> tuple[Value, Value, Value, Value]:
+    """The table with the times of fit_times, blank where it is."""
     check_sides(m, n, k)
-    times = gemm_fit.fitted(m, n, k, _filled(m, k, seconds))
+    times = fit_times(m, n, k, _fill_blanks(m, k, seconds))
     return m, n, k, np.where(np.isfinite(seconds), times, np.nan)
 
 
@@ -137,15 +136,68 @@ def check_sides(*sides: Value) -> None:
             raise ValueError("m, n and k need two or more rising values each, from 1 to 2^30")
 
 
-def machine(text: str) -> Machine | None:
+def parse_machine(text: str) -> Machine | None:
     """Where a table was measured; None where its file does not say both numbers."""
     cells = dict(line.split(",", 1) for line in _lines(text) if line.partition(",")[0] in _MACHINE)
     if len(cells) < len(_MACHINE):
         return None
-    found = Machine(*(float(cells[name]) for name in _MACHINE))
-    if not all(1 <= number <= LARGEST for number in found):
+    machine = Machine(*(float(cells[name]) for name in _MACHINE))
+    if not all(1 <= number <= LARGEST for number in machine):
         raise ValueError(f"peak and memory_bandwidth must be from 1 to {LARGEST:g} a second")
-    return found
+    return machine
+
+
+FIT_WIDTH = 0.25
+"""Octaves of the Gaussian: a step of the lattice. Wider ones are worse on n and k that were left
+out on every GPU; none at all is as good on H100 and B200, and better on A100."""
+_EPSILON = 1e-300
+"""Square octaves added where the weights of all other sides underflow."""
+
+
+def fit_times(m: Value, n: Value, k: Value, seconds: Value) -> Value:
+    """Seconds of the fit at the sides of a table without blanks [n, k, m].
+
+    A measured time says how one kernel chose its tiles as much as how fast a GPU is, so that a
+    plan with a lucky shape would win a near-tie. The fit is of ln(T / (m n k)), the seconds a FLOP
+    takes:
+
+        1. along n, then along k: a line through its neighbours, weighted by a Gaussian of FIT_WIDTH
+        2. along m: the nearest non-increasing sequence in least squares (pool adjacent violators)
+        3. T does not fall along m
+
+    Source: local linear regression, Cleveland 1979; isotonic regression, Ayer et al. 1955. Its cost
+    on sizes that were left out: tests/benchmarks/microbenchmarks.py.
+    """
+    flops = m * n[:, None, None] * k[:, None]
+    cost = np.log(seconds / flops)
+    cost = _smooth(_smooth(cost, n, 0), k, 1)
+    rows = cost.reshape(-1, m.size)
+    falling = np.stack([-isotonic(-row) for row in rows]).reshape(cost.shape)
+    out: Value = np.maximum.accumulate(np.exp(falling) * flops, axis=2)
+    return out
+
+
+def isotonic(values: Value) -> Value:
+    """The nearest non-decreasing sequence in least squares (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values.tolist():
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (a, n), (b, m) = pools[-2:]
+            pools[-2:] = [((a * n + b * m) / (n + m), n + m)]
+    means, counts = zip(*pools, strict=True)
+    return np.repeat(np.array(means), counts)
+
+
+def _smooth(values: Value, side: Value, axis: int) -> Value:
+    """Local linear regression along an axis, at every point of it."""
+    distance = np.log2(side) - np.log2(side)[:, None]
+    weight = np.exp(-0.5 * (distance / FIT_WIDTH) ** 2)
+    first, second = (weight * distance).sum(axis=1), (weight * distance**2).sum(axis=1) + _EPSILON
+    share = weight * (second[:, None] - first[:, None] * distance)
+    share /= (weight.sum(axis=1) * second - first**2)[:, None]
+    out: Value = np.moveaxis(np.tensordot(share, values, axes=(1, axis)), 0, axis)
+    return out
 
 
 def _lines(text: str) -> list[str]:
@@ -156,12 +208,13 @@ def build(m: Value, n: Value, k: Value, seconds: Value) -> GemmTable:
     """The lattice of measured seconds [n, k, m]; sides rise, times do not fall along m."""
     check_sides(m, n, k)
     measured = np.isfinite(seconds)
-    full = np.log(_filled(m, k, seconds))
+    full = np.log(_fill_blanks(m, k, seconds))
     if not np.isfinite(full).all() or (np.diff(full, axis=2) < -1e-9).any():
         raise ValueError("times must be positive and may not fall along m")
     points = [_lattice(side) for side in (n, k, m)]
     for axis, (side, fine) in enumerate(zip((n, k, m), points, strict=True)):
-        full = _resampled(full, axis, np.log(side), np.log(fine))
+        interpolate = partial(np.interp, np.log(fine), np.log(side))
+        full = np.apply_along_axis(interpolate, axis, full)
     shape = (full.shape[0], full.shape[1], full.shape[2])
     strides = (shape[1] * shape[2], shape[2], 1)
     corners = [a * strides[0] + b * strides[1] + c for a in (0, 1) for b in (0, 1) for c in (0, 1)]
@@ -181,14 +234,14 @@ def lattice_sides(table: GemmTable) -> Value:
     return np.stack([m, n, k])
 
 
-def scaled(table: GemmTable, factor: Value) -> GemmTable:
+def scale_times(table: GemmTable, factor: Value) -> GemmTable:
     """The table with other times, factor [n, k, m] at each point of the lattice; where they would
     fall along m they stay."""
     times = table.seconds.reshape(table.shape) * factor
     return replace(table, seconds=np.maximum.accumulate(times, axis=2).ravel())
 
 
-def _filled(m: Value, k: Value, seconds: Value) -> Value:
+def _fill_blanks(m: Value, k: Value, seconds: Value) -> Value:
     """Blanks in proportion to the FLOPs of the next smaller m, else of the next smaller k."""
     out = seconds.copy()
     for a, b, c in np.argwhere(np.isnan(seconds)):
@@ -217,11 +270,6 @@ def _lattice(side: Value) -> Value:
     return points
 
 
-def _resampled(values: Value, axis: int, at: Value, to: Value) -> Value:
-    """Linear interpolation along one axis, held beyond its ends."""
-    return np.apply_along_axis(lambda line: np.interp(to, at, line), axis, values)
-
-
 def seconds(table: GemmTable, sides: Value) -> Value:
     """Seconds [gemm, row] of GEMMs with sides m, n, k [3, gemm, row].
 
@@ -233,7 +281,7 @@ def seconds(table: GemmTable, sides: Value) -> Value:
     inside = np.minimum(padded, table.high)
     padded /= inside
     w = _coordinate(inside)
-    w -= table.first
+    w -= table.first_coordinate
     cell = w.astype(np.intp)
     w -= cell
     _, k_points, m_points = table.shape
@@ -256,17 +304,13 @@ def origins(table: GemmTable, sides: Value) -> NDArray[np.int64]:
     """Origin [gemm, row] of each time: MEASURED, INTERPOLATED or EXTRAPOLATED."""
     margin = 1 + NEAR
     inside = ((sides >= table.low / margin) & (sides <= table.high * margin)).all(axis=0)
-    nearest = list(_nearest(table, sides))
-    near = np.logical_and.reduce([close for _, close in nearest])
-    m, n, k = (index for index, _ in nearest)
+    places, near = [], np.ones(inside.shape, bool)
+    for measured, side in zip(table.sides, sides, strict=True):
+        distance = np.abs(np.log(side[..., None] / measured))
+        places.append(distance.argmin(axis=-1))
+        near &= distance.min(axis=-1) <= np.log(1 + NEAR)
+    m, n, k = places
     near &= table.measured[n, k, m]
     return np.where(
         near, Origin.MEASURED, np.where(inside, Origin.INTERPOLATED, Origin.EXTRAPOLATED)
     )
-
-
-def _nearest(table: GemmTable, sides: Value) -> Iterator[tuple[NDArray[np.intp], Value]]:
-    """For m, n and k, the index of the nearest measured side and whether it is near."""
-    for measured, side in zip(table.sides, sides, strict=True):
-        distance = np.abs(np.log(side[..., None] / measured))
-        yield distance.argmin(axis=-1), distance.min(axis=-1) <= np.log(1 + NEAR)

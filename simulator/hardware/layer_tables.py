@@ -1,4 +1,4 @@
-"""Tables of whole layers: times of transformer layers over what is predicted of them.
+"""Layer tables: measured times of whole transformer layers over predicted ones.
 
 A table file is text: '#' lines (GPU, stack, source, how it was made), a header with COLUMNS, then
 one row a layer of one hidden width, tensor size, micro-batch and sequence of a rank: microseconds
@@ -28,9 +28,10 @@ from ..base.errors import InputError
 from ..base.files import read_text
 from ..base.printable import one_line
 from .gemm_tables import NEAR, Origin
-from .precision import Recipe
-from .precision.number_formats import BF16
-from .profile_file import MEASUREMENTS, PACKAGE, TableFile
+from .leaves import PACKAGE
+from .precision import BF16, Recipe
+from .profile_file import MEASUREMENTS
+from .provenance import TableFile
 
 WIDTH = BF16.width
 """Width of operands that layers are timed in."""
@@ -55,7 +56,7 @@ class LayerTable:
     """Whether a layer of the grid was measured [*sides]."""
 
 
-def serves(recipe: Recipe) -> bool:
+def applies_to(recipe: Recipe) -> bool:
     """Whether the GEMMs of a recipe are those that tables of layers were timed with."""
     return recipe.linear.width == WIDTH
 
@@ -71,14 +72,14 @@ def load(path: str) -> LayerTable:
     here = Path(path)
     place = files(PACKAGE).joinpath(MEASUREMENTS, path) if here.name == path else here
     try:
-        sizes, seconds = read(read_text(place, path))
+        sizes, seconds = parse_table(read_text(place, path))
         return build(sizes, seconds[:2] / seconds[2:])
     except (ValueError, KeyError):
         need = f"it has the columns {', '.join(COLUMNS)}, numbers above 0"
         raise InputError(f"{path}: not a table of layer times; {need}") from None
 
 
-def read(text: str) -> tuple[Value, Value]:
+def parse_table(text: str) -> tuple[Value, Value]:
     """Sizes [size, layer] and seconds [time, layer] of a table file."""
     rows = parse_csv(text, "").records("")
     if not rows:
@@ -89,7 +90,7 @@ def read(text: str) -> tuple[Value, Value]:
     return numbers[: len(SIZES)], numbers[len(SIZES) :] * 1e-6
 
 
-def write(sizes: Value, seconds: Value, remarks: tuple[str, ...]) -> str:
+def format_table(sizes: Value, seconds: Value, remarks: tuple[str, ...]) -> str:
     """The text of a table file; the inverse of read()."""
     lines = [*(f"# {one_line(remark, LONGEST_REMARK)}" for remark in remarks), ",".join(COLUMNS)]
     for size, time in zip(sizes.T, seconds.T, strict=True):
@@ -117,8 +118,8 @@ def build(sizes: Value, ratios: Value) -> LayerTable:
 def ratios(table: LayerTable, sizes: Value) -> Value:
     """Measured over modelled seconds [pass, layer] of layers of some sizes [size, layer]."""
     places = [
-        np.interp(np.log(wanted), np.log(side), np.arange(side.size))
-        for side, wanted in zip(table.sides, sizes, strict=True)
+        np.interp(np.log(size), np.log(side), np.arange(side.size))
+        for side, size in zip(table.sides, sizes, strict=True)
     ]
     low = [np.floor(place).astype(np.intp) for place in places]
     out = np.zeros((2, sizes.shape[1]))
@@ -133,11 +134,11 @@ def ratios(table: LayerTable, sizes: Value) -> Value:
 
 def origins(table: LayerTable, sizes: Value) -> NDArray[np.int64]:
     """Origin [layer] of each layer's time: MEASURED, INTERPOLATED or EXTRAPOLATED."""
-    inside, near, nearest = np.ones((2, sizes.shape[1]), bool)[0], True, []
+    inside, nearest = np.ones(sizes.shape[1], bool), []
     near = inside.copy()
-    for side, wanted in zip(table.sides, sizes, strict=True):
-        inside &= (wanted >= side[0] / (1 + NEAR)) & (wanted <= side[-1] * (1 + NEAR))
-        distance = np.abs(np.log(wanted[:, None] / side))
+    for side, size in zip(table.sides, sizes, strict=True):
+        inside &= (size >= side[0] / (1 + NEAR)) & (size <= side[-1] * (1 + NEAR))
+        distance = np.abs(np.log(size[:, None] / side))
         near &= distance.min(axis=1) <= np.log(1 + NEAR)
         nearest.append(distance.argmin(axis=1))
     near &= table.measured[tuple(nearest)]

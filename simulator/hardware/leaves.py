@@ -1,4 +1,4 @@
-"""Leaves of a profile file: a value with its unit, and where it comes from.
+"""Leaves of profile files: a value with its unit and its provenance.
 
     { value = 450, unit = "GB/s", source = "datasheet", kind = "datasheet", origins = [] }
 
@@ -43,36 +43,36 @@ class Quantity:
 
     dimension: str
     example: str
-    least: float = 0.0
-    most: float = LARGEST
-    zero: bool = False
+    minimum: float = 0.0
+    maximum: float = LARGEST
+    allows_zero: bool = False
     """Zero is a value (a latency), not a mistake (a bandwidth)."""
-    whole: bool = False
+    is_integer: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sort:
-    """What the leaves of one sort of file must and may say."""
+class FileKind:
+    """What the leaves of one kind of file must and may state."""
 
-    kinds: Sequence[str]
-    flagged: bool = False
+    provenance_kinds: Sequence[str]
+    has_measured_flag: bool = False
     """`measured = true | false` may stand for a kind, or beside it."""
 
 
 def problem(where: str, what: str) -> InputError:
-    """An error of one line, whatever the file or the user put into its parts."""
+    """An error of one line, whatever its parts contain."""
     return InputError(" ".join(f"{where}: {what}".split()))
 
 
-def shown(value: object) -> str:
-    """A value as an error message shows it: short, whatever it is."""
+def describe(value: object) -> str:
+    """A value as an error message shows it, at most 60 characters."""
     try:
         return repr(value)[:60]
     except ValueError:
         return "a number of more digits than can be printed"
 
 
-def shipped(folder: str = "") -> tuple[str, ...]:
+def shipped_names(folder: str = "") -> tuple[str, ...]:
     """Names of the TOML files that come with the package, in a folder of its profiles."""
     found = (entry.name for entry in files(PACKAGE).joinpath(folder).iterdir())
     return tuple(sorted(name.removesuffix(".toml") for name in found if name.endswith(".toml")))
@@ -91,18 +91,18 @@ def read_tree(name: str, known: Collection[str], folder: str = "") -> dict[str, 
 
 
 def base_of(where: str, tree: dict[str, Any], known: Collection[str]) -> str:
-    """Takes `base` out of the tree: the name of a shipped file, or a path seen from here; empty
-    where there is none."""
+    """Removes `base` from the tree and returns it: the name of a shipped file, or a path from
+    here; empty where there is none."""
     if "base" not in tree:
         return ""
-    name = text(where, "base", tree.pop("base"), LONGEST_PATH)
+    name = read_name(where, "base", tree.pop("base"), LONGEST_PATH)
     if name in known or not is_path(where):
         return name
     return str(Path(where).parent / name) if is_path(name) else name
 
 
 def check_chain(where: str, chain: Sequence[str]) -> tuple[str, ...]:
-    """The chain of profiles that stand on each other, refused where it is a circle."""
+    """The chain of bases with this profile; InputError where it is a circle."""
     here = str(Path(where).resolve()) if is_path(where) else where
     if here in chain:
         circle = " -> ".join(Path(name).name for name in (*chain, here))
@@ -115,79 +115,90 @@ def citations(where: str, node: Any) -> dict[str, str]:
     if not isinstance(node, dict):
         raise problem(where, 'sources: must be a section, [sources], of id = "citation"')
     return {
-        check_name(source, f"{where}: sources"): line(where, f"sources.{source}", of)
+        check_name(source, f"{where}: sources"): read_line(where, f"sources.{source}", of)
         for source, of in node.items()
     }
 
 
-def text(where: str, key: str, node: Any, longest: int = LONGEST_NAME) -> str:
+def read_name(where: str, key: str, node: Any, longest: int = LONGEST_NAME) -> str:
     """A name: one printable line."""
-    return check_name(_said(where, key, node), f"{where}: {key}", longest)
+    return check_name(_check_text(where, key, node), f"{where}: {key}", longest)
 
 
-def line(where: str, key: str, node: Any) -> str:
+def read_line(where: str, key: str, node: Any) -> str:
     """A title or a citation, made one printable line."""
-    return one_line(_said(where, key, node), LONGEST_CITATION)
+    return one_line(_check_text(where, key, node), LONGEST_CITATION)
 
 
-def _said(where: str, key: str, node: Any) -> str:
+def _check_text(where: str, key: str, node: Any) -> str:
     if not isinstance(node, str) or not node.strip():
         raise problem(where, f"{key}: must be a text in quotes")
     return node
 
 
-def checked(where: str, key: str, value: float, wanted: Quantity) -> float:
+def check_quantity(where: str, key: str, value: float, wanted: Quantity) -> float:
     """The SI value of a field, refused unless it is possible."""
-    low, high = max(wanted.least, 1 / LARGEST), wanted.most
+    low, high = max(wanted.minimum, 1 / LARGEST), wanted.maximum
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise problem(where, f"{key}: {shown(value)} is not a number")
-    if not low <= value <= high and not (wanted.zero and value == 0):
-        rule = "at least 0" if wanted.zero else f"at least {low:g}" if wanted.least else "above 0"
-        raise problem(
-            where, f"{key}: {shown(value)} must be {rule} and at most {high:g} (SI units)"
+        raise problem(where, f"{key}: {describe(value)} is not a number")
+    if not low <= value <= high and not (wanted.allows_zero and value == 0):
+        rule = (
+            "at least 0"
+            if wanted.allows_zero
+            else f"at least {low:g}"
+            if wanted.minimum
+            else "above 0"
         )
-    if wanted.whole and value != int(value):
-        raise problem(where, f"{key}: {shown(value)} is not a whole number")
+        raise problem(
+            where, f"{key}: {describe(value)} must be {rule} and at most {high:g} (SI units)"
+        )
+    if wanted.is_integer and value != int(value):
+        raise problem(where, f"{key}: {describe(value)} is not a whole number")
     return float(value)
 
 
-def number(where: str, key: str, node: Mapping[str, Any], wanted: Quantity) -> float:
+def read_number(where: str, key: str, node: Mapping[str, Any], wanted: Quantity) -> float:
     """The SI value of a leaf."""
-    value, unit = node["value"], text(where, f"{key}.unit", node["unit"])
+    value, unit = node["value"], read_name(where, f"{key}.unit", node["unit"])
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise problem(where, f"{key}.value: {shown(value)} is not a number")
+        raise problem(where, f"{key}.value: {describe(value)} is not a number")
     try:
         converted = convert(value, unit, wanted.dimension)
     except InputError as error:
         example = f"for example {wanted.example}"
         raise problem(where, f"{key}: {error} ({example})") from None
-    return checked(where, key, converted, wanted)
+    return check_quantity(where, key, converted, wanted)
 
 
-def origin(
-    where: str, key: str, node: Any, sources: Mapping[str, str], sort: Sort, own: Mapping[str, str]
+def read_provenance(
+    where: str,
+    key: str,
+    node: Any,
+    sources: Mapping[str, str],
+    file_kind: FileKind,
+    parts: Mapping[str, str],
 ) -> Provenance:
-    """Checks the parts of a leaf, then says where it comes from; `own` are the parts that are not
-    about that, with an example of each."""
-    example = ", ".join(f"{name} = {one}" for name, one in own.items())
-    form = f'{{ {example}, source = "...", kind = "{sort.kinds[-1]}" }}'
+    """The provenance of a leaf, whose parts are checked; `parts` are those that are not about
+    provenance, with an example of each."""
+    example = ", ".join(f"{name} = {one}" for name, one in parts.items())
+    form = f'{{ {example}, source = "...", kind = "{file_kind.provenance_kinds[-1]}" }}'
     if not isinstance(node, dict):
         raise problem(where, f"{key}: must be a value with where it comes from, {form}")
-    flag = ("measured",) if sort.flagged else ()
-    allowed = (*own, "source", "kind", "origins", "neutral", *flag)
+    flag = ("measured",) if file_kind.has_measured_flag else ()
+    allowed = (*parts, "source", "kind", "origins", "neutral", *flag)
     for part in node:
         if part not in allowed:
             raise problem(where, f"{key}.{part}: unknown field{did_you_mean(part, allowed)}")
-    for part in (*own, "source"):
+    for part in (*parts, "source"):
         if part not in node:
             raise problem(where, f"{key}: without {part}; write {form}")
     if not {"kind", *flag} & set(node):
         raise problem(where, f"{key}: without kind; write {form}")
-    source = text(where, f"{key}.source", node["source"])
+    source = read_name(where, f"{key}.source", node["source"])
     if source not in sources:
         known = did_you_mean(source, sources)
-        raise problem(where, f"{key}.source: {shown(source)} is not in [sources]{known}")
-    measured, kind = _kind(where, key, node, sort)
+        raise problem(where, f"{key}.source: {describe(source)} is not in [sources]{known}")
+    measured, kind = _kind(where, key, node, file_kind)
     origins = _origins(where, key, node.get("origins", []), kind)
     if "neutral" in node and not origins:
         raise problem(where, f"{key}.neutral: stands beside origins, whose runs it does not know")
@@ -203,31 +214,31 @@ def with_neutral(
     if "neutral" not in node:
         return origin
     neutral = {"value": node["neutral"], "unit": node["unit"]}
-    return replace(origin, neutral=number(where, f"{key}.neutral", neutral, wanted))
+    return replace(origin, neutral=read_number(where, f"{key}.neutral", neutral, wanted))
 
 
-def _kind(where: str, key: str, node: Mapping[str, Any], sort: Sort) -> tuple[bool, str]:
+def _kind(where: str, key: str, node: Mapping[str, Any], file_kind: FileKind) -> tuple[bool, str]:
     """Whether a number was measured, and its kind; either follows from the other."""
     measured, kind = node.get("measured"), node.get("kind")
     if measured is not None and not isinstance(measured, bool):
         raise problem(where, f"{key}.measured: must be true or false")
     if kind is None:
         return bool(measured), "measured" if measured else "datasheet"
-    if not isinstance(kind, str) or kind not in sort.kinds:
-        known = did_you_mean(str(kind), sort.kinds)
-        raise problem(where, f"{key}.kind: {shown(kind)} is no kind of number here{known}")
+    if not isinstance(kind, str) or kind not in file_kind.provenance_kinds:
+        known = did_you_mean(str(kind), file_kind.provenance_kinds)
+        raise problem(where, f"{key}.kind: {describe(kind)} is no kind of number here{known}")
     if measured is None:
         measured = kind == "measured"
     if kind != "fitted" and measured != (kind == "measured"):
-        said = str(measured).lower()
-        raise problem(where, f'{key}: kind = "{kind}" contradicts measured = {said}')
+        flag = str(measured).lower()
+        raise problem(where, f'{key}: kind = "{kind}" contradicts measured = {flag}')
     return measured, kind
 
 
 def _origins(where: str, key: str, node: Any, kind: str) -> tuple[str, ...]:
     """Names of origins, which a fitted number needs and an exact one cannot have."""
-    listed = isinstance(node, list)
-    if not listed or not all(isinstance(one, str) and _ORIGIN.fullmatch(one) for one in node):
+    is_list = isinstance(node, list)
+    if not is_list or not all(isinstance(one, str) and _ORIGIN.fullmatch(one) for one in node):
         raise problem(where, f'{key}.origins: must be a list of names, origins = ["nvidia"]')
     if kind == "fitted" and not node:
         raise problem(where, f'{key}: kind = "fitted" needs origins = [...], those of the runs')

@@ -1,25 +1,24 @@
-"""Profile files of machines: TOML to SI numbers, each with its unit and provenance checked.
+"""Profile files of machines: names and aliases, TOML to SI numbers with their provenance.
 
 Numbers are kept by dotted key ('links.fast.bandwidth'); cluster.py gives them their meaning. A file
-with `base = "h100-sxm"` says what differs (profile_base).
+with `base = "h100-sxm"` says what differs (profile_changes).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..base.errors import LONGEST_PATH, InputError, did_you_mean
 from ..base.errors import check_path as path_name
-from . import leaves, profile_base
-from .leaves import PACKAGE, Sort, is_path, problem, shown
-from .precision.number_formats import FORMATS, WIDTHS
-from .profile_aliases import nearest, profile_of
+from . import leaves, profile_changes
+from .leaves import PACKAGE, FileKind, describe, is_path, problem
+from .precision import FORMATS, WIDTHS
 from .profile_schema import (
     FIELDS,
     ONE_BY_ONE,
@@ -31,60 +30,14 @@ from .profile_schema import (
     is_table_file,
     names_in,
 )
-from .provenance import Provenance
-
-__all__ = ["MEASUREMENTS", "PACKAGE", "Profile", "Provenance", "TableFile", "read_profile"]
+from .provenance import Profile, TableFile
 
 MEASUREMENTS = "measurements"
 NETWORKS = "networks"
-MIXED = "mixed GPU types are not modelled: a cluster is of one kind"
-MACHINE = Sort(kinds=("measured", "fitted", "prior", "datasheet"), flagged=True)
-
-
-class TableFile(NamedTuple):
-    """A file of measured kernel times beside a profile; a bare name is one of the shipped."""
-
-    path: str
-    provenance: Provenance
-
-
-@dataclass(frozen=True, kw_only=True)
-class Profile:
-    """A checked profile file: SI numbers, names, tables and provenance by dotted key."""
-
-    name: str
-    numbers: dict[str, float] = field(default_factory=dict)
-    texts: dict[str, str] = field(default_factory=dict)
-    tables: dict[str, TableFile] = field(default_factory=dict)
-    provenance: dict[str, Provenance] = field(default_factory=dict)
-
-    def section(self, prefix: str) -> dict[str, float]:
-        """The numbers directly inside one section, by their last name."""
-        start = f"{prefix}."
-        inside = {k.removeprefix(start): v for k, v in self.numbers.items() if k.startswith(start)}
-        return {name: value for name, value in inside.items() if "." not in name}
-
-    def changed(self, numbers: Mapping[str, float], source: str, kind: str = "prior") -> Profile:
-        """The profile with other numbers, which come from `source`."""
-        origin = Provenance(source=source, measured=False, kind=kind)
-        return replace(
-            self,
-            numbers={**self.numbers, **numbers},
-            provenance={**self.provenance, **dict.fromkeys(numbers, origin)},
-        )
-
-
-def neutral(profile: Profile) -> Profile:
-    """The profile of somebody who has seen no published run: numbers learned from runs have their
-    neutral value, tables are left out. InputError where a number has none."""
-    numbers, provenance = dict(profile.numbers), dict(profile.provenance)
-    for key, origin in profile.provenance.items():
-        if origin.origins:
-            if origin.neutral is None:
-                raise problem(profile.name, f"{key}: no neutral value beside origins")
-            numbers[key], provenance[key] = origin.neutral, origin.forgotten()
-    tables = {key: table for key, table in profile.tables.items() if not table.provenance.origins}
-    return replace(profile, numbers=numbers, provenance=provenance, tables=tables)
+MIXED_GPUS = "mixed GPU types are not modelled: a cluster is of one kind"
+MACHINE = FileKind(
+    provenance_kinds=("measured", "fitted", "prior", "datasheet"), has_measured_flag=True
+)
 
 
 def profile_names() -> tuple[str, ...]:
@@ -93,7 +46,7 @@ def profile_names() -> tuple[str, ...]:
     >>> "h100-sxm" in profile_names()
     True
     """
-    return leaves.shipped()
+    return leaves.shipped_names()
 
 
 def shipped_tables() -> set[str]:
@@ -108,47 +61,47 @@ def read_profile(name_or_path: str | Path) -> Profile:
 
 
 def _read(name: str, chain: tuple[str, ...]) -> Profile:
-    """The same; `chain` are the profiles that it is the base of."""
+    """The profile of a name; `chain` are the profiles that it is the base of."""
     known = profile_names()
     if name in known:
-        return _shipped(name)
+        return _read_shipped(name)
     if not is_path(name):
         if len(list(filter(str.strip, re.split("[+,&]", name)))) > 1:
-            raise problem(name, f"{MIXED}; give one profile and how many of its GPUs")
-        near = nearest(name, known)
+            raise problem(name, f"{MIXED_GPUS}; give one profile and how many of its GPUs")
+        near = suggest_profiles(name, known)
         raise problem(name, f"unknown profile, and not the path of a .toml file{near}")
-    return _parsed(leaves.read_tree(name, known), name, chain)
+    return _parse(leaves.read_tree(name, known), name, chain)
 
 
 @cache
-def _shipped(name: str) -> Profile:
-    """A profile that comes with the package, which stands on none but those."""
-    return _parsed(leaves.read_tree(name, profile_names()), name, ())
+def _read_shipped(name: str) -> Profile:
+    """A profile that comes with the package, whose bases are shipped too."""
+    return _parse(leaves.read_tree(name, profile_names()), name, ())
 
 
-def _parsed(tree: dict[str, Any], where: str, chain: tuple[str, ...]) -> Profile:
+def _parse(tree: dict[str, Any], where: str, chain: tuple[str, ...]) -> Profile:
     """A profile from the TOML of its file; `where` names it in errors."""
     if "accelerators" in tree or isinstance(tree.get("accelerator"), list):
-        raise problem(where, f"{MIXED}; give one [accelerator]")
+        raise problem(where, f"{MIXED_GPUS}; give one [accelerator]")
     base = leaves.base_of(where, tree, profile_names())
-    absent = _absent(where, tree, base)
-    sections = _bases_of_sections(where, tree, base)
-    own = _own(where, tree, leaves.citations(where, tree.pop("sources", {})))
+    without = _take_without(where, tree, base)
+    sections = _take_section_bases(where, tree, base)
+    own = _read_fields(where, tree, leaves.citations(where, tree.pop("sources", {})))
     if base:
         chain = leaves.check_chain(where, chain)
         try:
             lenders = {key: _lender(key, name, chain) for key, name in sections.items()}
-            own = profile_base.lend(_read(base, chain), own, absent, lenders)
+            own = profile_changes.lend(_read(base, chain), own, without, lenders)
         except InputError as error:
             raise problem(where, f"base: {error}") from None
     _check_complete(where, own, base)
     return own
 
 
-def _bases_of_sections(where: str, tree: Mapping[str, Any], base: str) -> dict[str, str]:
+def _take_section_bases(where: str, tree: Mapping[str, Any], base: str) -> dict[str, str]:
     """Takes the bases of single sections out of the tree, [links.fast] base = "..."."""
     out = {}
-    for section in profile_base.SECTIONS:
+    for section in profile_changes.LENDABLE_SECTIONS:
         node: Any = tree
         for part in section.split("."):
             node = node.get(part, {}) if isinstance(node, dict) else {}
@@ -172,7 +125,7 @@ def _lender(section: str, name: str, chain: tuple[str, ...]) -> Profile:
 
 def network_names() -> tuple[str, ...]:
     """Names of the networks that come with the package."""
-    return leaves.shipped(NETWORKS)
+    return leaves.shipped_names(NETWORKS)
 
 
 def read_network(name: str) -> Profile:
@@ -181,7 +134,7 @@ def read_network(name: str) -> Profile:
     if name not in known:
         raise problem(name, f"unknown network{did_you_mean(name, known)}")
     tree = leaves.read_tree(name, known, NETWORKS)
-    return _own(name, tree, leaves.citations(name, tree.pop("sources", {})))
+    return _read_fields(name, tree, leaves.citations(name, tree.pop("sources", {})))
 
 
 def with_network(profile: Profile, name: str) -> Profile:
@@ -195,7 +148,7 @@ def with_network(profile: Profile, name: str) -> Profile:
     )
 
 
-def _absent(where: str, tree: dict[str, Any], base: str) -> list[str]:
+def _take_without(where: str, tree: dict[str, Any], base: str) -> list[str]:
     """Takes `without` out of the tree: what the base has and this machine has not."""
     if "without" not in tree:
         return []
@@ -207,37 +160,37 @@ def _absent(where: str, tree: dict[str, Any], base: str) -> list[str]:
     return names
 
 
-def _own(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Profile:
-    """What a file gives by itself."""
+def _read_fields(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> Profile:
+    """The profile of what a file gives, without its base."""
     profile = Profile(name=where)
     for key, node in _leaves(where, tree):
         if key in TEXTS:
-            read = leaves.line if key == "accelerator.title" else leaves.text
+            read = leaves.read_line if key == "accelerator.title" else leaves.read_name
             profile.texts[key] = read(where, key, node)
         elif is_table_file(key):
-            origin = leaves.origin(where, key, node, sources, MACHINE, {"file": '"..."'})
-            profile.tables[key] = TableFile(_inside(where, key, node["file"]), origin)
+            origin = leaves.read_provenance(where, key, node, sources, MACHINE, {"file": '"..."'})
+            profile.tables[key] = TableFile(_table_path(where, key, node["file"]), origin)
         else:
             wanted = QUANTITIES[key]
             parts = {"value": "...", "unit": f'"{wanted.example}"'}
-            origin = leaves.origin(where, key, node, sources, MACHINE, parts)
-            profile.numbers[key] = leaves.number(where, key, node, wanted)
+            origin = leaves.read_provenance(where, key, node, sources, MACHINE, parts)
+            profile.numbers[key] = leaves.read_number(where, key, node, wanted)
             profile.provenance[key] = leaves.with_neutral(where, key, node, wanted, origin)
     return profile
 
 
-def _inside(where: str, key: str, node: Any) -> str:
-    """The path of a table, which the profile's own folder holds: nobody's profile reads others."""
-    path = leaves.text(where, f"{key}.file", node, LONGEST_PATH)
+def _table_path(where: str, key: str, node: Any) -> str:
+    """The path of a table, which must be inside the folder of the profile."""
+    path = leaves.read_name(where, f"{key}.file", node, LONGEST_PATH)
     folder = Path(where).parent.resolve()
     if not (folder / path).resolve().is_relative_to(folder):
-        raise problem(where, f"{key}.file: {shown(path)} is not in the folder of the profile")
+        raise problem(where, f"{key}.file: {describe(path)} is not in the folder of the profile")
     return path
 
 
-def checked(where: str, key: str, value: float) -> float:
+def check_number(where: str, key: str, value: float) -> float:
     """The SI value of a field, refused unless it can be a property of a machine."""
-    return leaves.checked(where, key, value, QUANTITIES[key])
+    return leaves.check_quantity(where, key, value, QUANTITIES[key])
 
 
 def _leaves(where: str, tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -259,8 +212,8 @@ def _check_complete(where: str, profile: Profile, base: str) -> None:
     hint = "" if base else "; give it, or a base that has it"
     for key in (*QUANTITIES, *TEXTS):
         section = key.rpartition(".")[0]
-        whole = section not in ONE_BY_ONE and any(section == k.rpartition(".")[0] for k in present)
-        needed = key not in OPTIONAL_NUMBERS and (section not in OPTIONAL or whole)
+        begun = section not in ONE_BY_ONE and any(section == k.rpartition(".")[0] for k in present)
+        needed = key not in OPTIONAL_NUMBERS and (section not in OPTIONAL or begun)
         if key not in present and needed:
             raise problem(where, f"{key}: missing{hint}")
     if "accelerator.peak.fp32" not in present:
@@ -273,3 +226,75 @@ def _check_complete(where: str, profile: Profile, base: str) -> None:
             raise problem(where, f"[kernels.gemm.{width}]: without {' or '.join(peaks)}")
     if profile.numbers["node.gpus"] > profile.numbers["links.fast.gpus"]:
         raise problem(where, "node.gpus: more than links.fast.gpus")
+
+
+ALIASES = {
+    "a100-pcie-40gb": ("a100-40gb-pcie",),
+    "a100-pcie-80gb": ("a100-80gb-pcie", "a100-pcie"),
+    "a100-40gb-sxm": ("a100-40gb", "a100-sxm4-40gb", "a100-sxm-40gb"),
+    "a100-80gb-sxm": ("a100-80gb", "a100-sxm4-80gb", "a100-sxm-80gb"),
+    "a800-80gb": ("a800", "a800-sxm", "a800-80gb-sxm"),
+    "b200": ("b200-sxm", "b200-180gb"),
+    "b300": ("b300-sxm", "b300-288gb"),
+    "gb200": ("gb200-nvl72",),
+    "gb300": ("gb300-nvl72",),
+    "gh200-96gb": ("gh200",),
+    "h20": ("h20-sxm", "h20-96gb"),
+    "h100-96gb": ("h100-95gb", "h100-96gb-sxm", "h100-96gb-hbm2e"),
+    "h100-nvl": ("h100-94gb", "h100-nvl-94gb"),
+    "h100-pcie": ("h100-80gb-pcie", "h100-pcie-80gb"),
+    "h100-sxm": ("h100", "h100-80gb", "h100-sxm5", "h100-80gb-sxm", "h100-80gb-hbm3"),
+    "h200-sxm": ("h200", "h200-141gb", "h200-sxm5"),
+    "h800-sxm": ("h800", "h800-80gb"),
+    "mi250x-gcd": ("mi250x",),
+    "mi300x": ("mi300x-192gb",),
+    "mi325x": ("mi325x-256gb",),
+    "rtx-3090": ("3090",),
+    "rtx-4090": ("4090",),
+    "rtx-5090": ("5090",),
+    "rtx-6000-ada": ("6000-ada", "rtx-6000-ada-generation"),
+    "rtx-a6000": ("a6000",),
+    "rtx-pro-6000": ("pro-6000", "rtx-pro-6000-blackwell", "rtx-6000-pro"),
+    "v100-16gb-sxm": ("v100-16gb", "v100-sxm2-16gb"),
+    "v100-32gb-sxm": ("v100-32gb", "v100-sxm2-32gb"),
+}
+"""Further names of each profile."""
+AMBIGUOUS = {
+    "a100": ("a100-40gb-sxm", "a100-80gb-sxm", "a100-pcie-40gb", "a100-pcie-80gb"),
+    "a100-sxm": ("a100-40gb-sxm", "a100-80gb-sxm"),
+    "v100": ("v100-16gb-sxm", "v100-32gb-sxm"),
+    "rtx-6000": ("rtx-6000-ada", "rtx-a6000", "rtx-pro-6000"),
+    "6000": ("rtx-6000-ada", "rtx-a6000", "rtx-pro-6000"),
+}
+"""Names that may mean several profiles."""
+_MAKERS = re.compile(r"^(nvidia|amd|geforce|instinct|tesla)")
+
+
+def profile_of(name: str, known: tuple[str, ...]) -> str:
+    """The shipped profile that a name means, whatever its case, hyphens, spaces and maker; the name
+    itself where it is a path or means none. InputError where it may mean several."""
+    if name in known or is_path(name):
+        return name
+    normal = _normalise(name)
+    several = {_normalise(short): profiles for short, profiles in AMBIGUOUS.items()}
+    if normal in several:
+        raise problem(name, f"means several profiles; name one: {', '.join(several[normal])}")
+    for profile in known:
+        if normal in map(_normalise, (profile, *ALIASES.get(profile, ()))):
+            return profile
+    return name
+
+
+def _normalise(name: str) -> str:
+    """A name without case, separators and makers."""
+    normal = re.sub(r"[\s_-]+", "", name.lower())
+    while (shorter := _MAKERS.sub("", normal)) != normal:
+        normal = shorter
+    return normal
+
+
+def suggest_profiles(name: str, known: tuple[str, ...]) -> str:
+    """The end of an error line about a name: the nearest profiles and aliases."""
+    aliases = [alias for names in ALIASES.values() for alias in names]
+    near = did_you_mean(name, [*known, *aliases])
+    return near if near.endswith("?") else did_you_mean(name, known)

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from .leaves import Quantity
-from .precision.number_formats import EVERYWHERE, FORMATS, SCALED, WIDTHS
+from .precision import (
+    FORMATS,
+    SCALED_FORMATS,
+    UNIVERSAL_WIDTHS,
+    WIDTHS,
+)
 
 _MEMORY = Quantity(dimension="memory", example="GiB")
 _MESSAGE = Quantity(dimension="memory", example="kB")
 _BANDWIDTH = Quantity(dimension="bandwidth", example="GB/s")
 _FLOPS = Quantity(dimension="compute rate", example="TFLOP/s")
 _POWER = Quantity(dimension="power", example="W")
-_TIME = Quantity(dimension="time", example="us", zero=True)
-_ROOT = Quantity(dimension="root latency", example="us/sqrt(kB)", zero=True)
-_SHARE = Quantity(dimension="ratio", example="1", most=2.0)
-_SHARPNESS = Quantity(dimension="ratio", example="1", least=1.0, most=100.0)
-_RATIO = Quantity(dimension="ratio", example="1", most=100.0)
-_YES = Quantity(dimension="ratio", example="1", most=1.0, zero=True, whole=True)
-_TOKENS = Quantity(dimension="length", example="tokens", zero=True)
-_ROWS = Quantity(dimension="rows", example="rows", zero=True)
-_GPUS = Quantity(dimension="count", example="GPUs", least=1, most=100_000, whole=True)
+_TIME = Quantity(dimension="time", example="us", allows_zero=True)
+_ROOT = Quantity(dimension="root latency", example="us/sqrt(kB)", allows_zero=True)
+_SHARE = Quantity(dimension="ratio", example="1", maximum=2.0)
+_SHARPNESS = Quantity(dimension="ratio", example="1", minimum=1.0, maximum=100.0)
+_RATIO = Quantity(dimension="ratio", example="1", maximum=100.0)
+_YES = Quantity(dimension="ratio", example="1", maximum=1.0, allows_zero=True, is_integer=True)
+_TOKENS = Quantity(dimension="length", example="tokens", allows_zero=True)
+_ROWS = Quantity(dimension="rows", example="rows", allows_zero=True)
+_GPUS = Quantity(dimension="count", example="GPUs", minimum=1, maximum=100_000, is_integer=True)
 
 _GEMM = {
     "efficiency": _SHARE,
@@ -51,7 +56,7 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "backward_bytes_ratio": _RATIO,
         "layer_floor": _TIME,
     },
-    "kernels.formats": dict.fromkeys(SCALED, _SHARE),
+    "kernels.formats": dict.fromkeys(SCALED_FORMATS, _SHARE),
     "node": {"gpus": _GPUS},
     "host": {
         "link_bandwidth": _BANDWIDTH,
@@ -117,7 +122,7 @@ OPTIONAL_NUMBERS = (
 """Numbers that a section may lack."""
 OPTIONAL = (
     *ONE_BY_ONE,
-    *(f"kernels.gemm.{width}" for width in WIDTHS if width not in EVERYWHERE),
+    *(f"kernels.gemm.{width}" for width in WIDTHS if width not in UNIVERSAL_WIDTHS),
     "links.fast.switch_all_reduce",
     "host",
 )

@@ -1,8 +1,15 @@
-"""Provenance of a number: its source, its kind, and the published origins it was learned from."""
+"""Profiles as records: numbers by dotted key, and the provenance of each.
+
+Provenance is the source of a number, its kind, and the published origins it was learned from.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from ..base.errors import InputError
 
 KINDS = {
     "measured": "timed or read on the machine, or the fit of a kernel's form to such times",
@@ -11,11 +18,11 @@ KINDS = {
     "rule": "a framework's documented default or what its code does; exact",
     "prior": "assumed; where published runs were looked at, its origins say which",
 }
-"""What is known of a number, by kind."""
-LENT = "as "
-"""How the source of a number begins that another machine lends."""
+"""Meaning of each kind of number."""
+LENT_PREFIX = "as "
+"""Beginning of the source of a number that another machine lends."""
 EXACT = ("datasheet", "rule")
-"""Kinds that no run has taught."""
+"""Kinds that are not learned from runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,21 +37,20 @@ class Provenance:
     origins: tuple[str, ...] = ()
     """Origins of published runs that the number was fitted to, or chosen by looking at."""
     neutral: float | None = None
-    """The value of somebody who has seen none of these runs, in SI units: counted, measured on
-    kernels, or the ideal."""
+    """The value without these runs, in SI units: counted, measured on kernels, or the ideal."""
 
     def __post_init__(self) -> None:
         if not self.kind:
             object.__setattr__(self, "kind", "measured" if self.measured else "datasheet")
 
-    def forgotten(self) -> Provenance:
-        """Of the neutral value."""
+    def without_origins(self) -> Provenance:
+        """The provenance of the neutral value."""
         return replace(self, kind="prior", measured=False, origins=(), neutral=None)
 
     @property
-    def lent(self) -> bool:
+    def is_lent(self) -> bool:
         """Whether it is the number of another machine."""
-        return self.source.startswith(LENT)
+        return self.source.startswith(LENT_PREFIX)
 
     @property
     def id(self) -> str:
@@ -57,12 +63,60 @@ class Provenance:
         return self.source.partition(": ")[2]
 
 
-def inherited(origin: Provenance, base: str, proportion: str = "") -> Provenance:
-    """Of a number that another profile lends, as it is or in proportion to something: a prior,
-    which was learned from the same origins. Its source says 'as h100-sxm, datasheet: ...'."""
+def inherit(origin: Provenance, base: str, proportion: str = "") -> Provenance:
+    """The provenance of a number that another profile lends, as it is or in proportion to
+    something: a prior with the same origins. Its source says 'as h100-sxm, datasheet: ...'."""
     source = origin.source
     if proportion:
-        source = f"{LENT}{base} in proportion to {proportion}, {source}"
-    elif not origin.lent:
-        source = f"{LENT}{base}, {source}"
+        source = f"{LENT_PREFIX}{base} in proportion to {proportion}, {source}"
+    elif not origin.is_lent:
+        source = f"{LENT_PREFIX}{base}, {source}"
     return replace(origin, source=source, measured=False, kind="prior")
+
+
+class TableFile(NamedTuple):
+    """A file of measured kernel times beside a profile; a bare name is one of the shipped."""
+
+    path: str
+    provenance: Provenance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A valid profile file: SI numbers, names, tables and provenance by dotted key."""
+
+    name: str
+    numbers: dict[str, float] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
+    tables: dict[str, TableFile] = field(default_factory=dict)
+    provenance: dict[str, Provenance] = field(default_factory=dict)
+
+    def section(self, prefix: str) -> dict[str, float]:
+        """The numbers directly inside one section, by their last name."""
+        start = f"{prefix}."
+        inside = {k.removeprefix(start): v for k, v in self.numbers.items() if k.startswith(start)}
+        return {name: value for name, value in inside.items() if "." not in name}
+
+    def with_numbers(
+        self, numbers: Mapping[str, float], source: str, kind: str = "prior"
+    ) -> Profile:
+        """The profile with other numbers, which come from `source`."""
+        origin = Provenance(source=source, measured=False, kind=kind)
+        return replace(
+            self,
+            numbers={**self.numbers, **numbers},
+            provenance={**self.provenance, **dict.fromkeys(numbers, origin)},
+        )
+
+
+def neutral(profile: Profile) -> Profile:
+    """The profile without what published runs taught: such numbers have their neutral value, such
+    tables are left out. InputError where a number has no neutral value."""
+    numbers, provenance = dict(profile.numbers), dict(profile.provenance)
+    for key, origin in profile.provenance.items():
+        if origin.origins:
+            if origin.neutral is None:
+                raise InputError(f"{profile.name}: {key}: no neutral value beside origins")
+            numbers[key], provenance[key] = origin.neutral, origin.without_origins()
+    tables = {key: table for key, table in profile.tables.items() if not table.provenance.origins}
+    return replace(profile, numbers=numbers, provenance=provenance, tables=tables)

@@ -20,8 +20,13 @@ from typing import Any
 from ..base.errors import InputError, did_you_mean
 from ..base.registry import Registry
 from . import leaves
-from .leaves import Quantity, Sort, problem, shown
-from .provenance import Provenance, inherited
+from .leaves import (
+    FileKind,
+    Quantity,
+    describe,
+    problem,
+)
+from .provenance import Provenance, inherit
 from .software import (
     DEFAULT_SOFTWARE,
     FINE_TUNING_SOFTWARE,
@@ -48,48 +53,56 @@ __all__ = [
 
 FOLDER = "software"
 """Of the shipped files, inside hardware_profiles."""
-STACK = Sort(kinds=("measured", "fitted", "rule", "prior"))
+STACK = FileKind(provenance_kinds=("measured", "fitted", "rule", "prior"))
 
-_SHARE = Quantity(dimension="ratio", example="1", most=2.0)
-_PART = Quantity(dimension="ratio", example="1", most=1.0, zero=True)
-_RATIO = Quantity(dimension="ratio", example="1", most=100.0)
-_TIME = Quantity(dimension="time", example="us", most=3600.0, zero=True)
-_MEMORY = Quantity(dimension="memory", example="GiB", zero=True)
-_OF_PARAMETER = Quantity(dimension="bytes per parameter", example="B/parameter", zero=True)
-_OF_SCORE = Quantity(dimension="bytes per score", example="B/score", zero=True)
-_OF_LOGIT = Quantity(dimension="bytes per logit", example="B/logit", zero=True)
-_OF_UNIT = Quantity(dimension="bytes per hidden unit", example="B/unit", zero=True)
-_TENSORS = Quantity(dimension="tensors", example="tensors", most=1000.0, zero=True)
+_SHARE = Quantity(dimension="ratio", example="1", maximum=2.0)
+_FRACTION = Quantity(dimension="ratio", example="1", maximum=1.0, allows_zero=True)
+_RATIO = Quantity(dimension="ratio", example="1", maximum=100.0)
+_TIME = Quantity(dimension="time", example="us", maximum=3600.0, allows_zero=True)
+_MEMORY = Quantity(dimension="memory", example="GiB", allows_zero=True)
+_OF_PARAMETER = Quantity(dimension="bytes per parameter", example="B/parameter", allows_zero=True)
+_OF_SCORE = Quantity(dimension="bytes per score", example="B/score", allows_zero=True)
+_OF_LOGIT = Quantity(dimension="bytes per logit", example="B/logit", allows_zero=True)
+_OF_UNIT = Quantity(dimension="bytes per hidden unit", example="B/unit", allows_zero=True)
+_TENSORS = Quantity(dimension="tensors", example="tensors", maximum=1000.0, allows_zero=True)
 
 QUANTITIES = {
     **dict.fromkeys(("sustained", "wgrad_rate"), _SHARE),
     **dict.fromkeys(("attention_rate", "memory_bound_rate"), _RATIO),
     **dict.fromkeys(("backward_bytes_ratio", "backward_floor_ratio"), _RATIO),
-    **dict.fromkeys(("tp_overlap_share", "contention"), _PART),
-    **dict.fromkeys(("kernel_contention", "fsdp_contention"), _PART),
+    **dict.fromkeys(("tp_overlap_share", "contention"), _FRACTION),
+    **dict.fromkeys(("kernel_contention", "fsdp_contention"), _FRACTION),
     **dict.fromkeys(("layer_floor", "pipeline_floor", "step_seconds", "slice_seconds"), _TIME),
     "expert_seconds": _TIME,
     **dict.fromkeys(("score_bytes", "kept_score_bytes"), _OF_SCORE),
     **dict.fromkeys(("logit_bytes", "kept_logit_bytes"), _OF_LOGIT),
     **dict.fromkeys(("unfused_logit_bytes", "fused_logit_bytes"), _OF_LOGIT),
-    "muon_stage": Quantity(dimension="stages", example="stage", most=3, zero=True, whole=True),
-    "loss_pieces": Quantity(dimension="pieces", example="pieces", most=4096, zero=True, whole=True),
+    "muon_stage": Quantity(
+        dimension="stages", example="stage", maximum=3, allows_zero=True, is_integer=True
+    ),
+    "loss_pieces": Quantity(
+        dimension="pieces", example="pieces", maximum=4096, allows_zero=True, is_integer=True
+    ),
     **dict.fromkeys(("accumulation_bytes", "reduce_bytes", "gradient_memory"), _OF_PARAMETER),
     **dict.fromkeys(("bucket_memory", "optimizer_memory", "update_memory"), _OF_PARAMETER),
     **dict.fromkeys(("norm_bytes", "scaled_output_bytes"), _OF_UNIT),
     "bucket_parameters": Quantity(dimension="parameters", example="M parameters"),
     "bucket_parameters_per_rank": Quantity(
-        dimension="parameters", example="M parameters", zero=True
+        dimension="parameters", example="M parameters", allows_zero=True
     ),
-    "working_sets": Quantity(dimension="layers", example="layers", most=1000.0, zero=True),
+    "working_sets": Quantity(
+        dimension="layers", example="layers", maximum=1000.0, allows_zero=True
+    ),
     "vocabulary_multiple": Quantity(
-        dimension="length", example="tokens", least=1, most=2**31, whole=True
+        dimension="length", example="tokens", minimum=1, maximum=2**31, is_integer=True
     ),
-    "broadcast_tensors": Quantity(dimension="tensors", example="tensors", most=1000.0, zero=True),
+    "broadcast_tensors": Quantity(
+        dimension="tensors", example="tensors", maximum=1000.0, allows_zero=True
+    ),
     **dict.fromkeys(("cublas_workspaces", "expert_workspaces"), _TENSORS),
     **dict.fromkeys(("gather_buffers", "boundary_buffers", "sharded_inputs"), _TENSORS),
     **dict.fromkeys(("context_bytes", "communicator_bytes"), _MEMORY),
-    "allocator_slack": Quantity(dimension="ratio", example="1", most=100.0, zero=True),
+    "allocator_slack": Quantity(dimension="ratio", example="1", maximum=100.0, allows_zero=True),
 }
 """What each number of a stack may be; Software says what it means."""
 FLAGS = tuple(one.name for one in fields(Software) if one.type == "bool")
@@ -99,52 +112,57 @@ LEAVES = tuple(one.name for one in fields(Software) if one.name in (*QUANTITIES,
 TEXTS = ("title", "framework")
 SPREADS = "spreads"
 """The section of a file that says how uncertain constants are."""
-UNCERTAINTY = Quantity(dimension="ratio", example="1", least=1e-3, most=3.0)
-UNSTATED = Provenance(
+UNCERTAINTY = Quantity(dimension="ratio", example="1", minimum=1e-3, maximum=3.0)
+UNSTATED_SOURCE = Provenance(
     source="code: given in Python, without a source", measured=False, kind="prior"
 )
 
 
 @dataclass(frozen=True)
-class _Given:
-    """What a file gives by itself."""
+class _FileContent:
+    """Values and provenance of a file, without its base."""
 
     values: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Provenance] = field(default_factory=dict)
 
 
-def _read(name: str, chain: tuple[str, ...] = ()) -> Software:
+def _read_stack(name: str, chain: tuple[str, ...] = ()) -> Software:
     """The shipped stack of that name, or the one in the TOML file at that path; `chain` are the
     files that it is the base of."""
-    known = leaves.shipped(FOLDER)
+    known = leaves.shipped_names(FOLDER)
     tree = leaves.read_tree(name, known, FOLDER)
     if name not in known and Path(name).stem in known:
         raise problem(name, f"a shipped stack is called {Path(name).stem}: rename the file")
     base = leaves.base_of(name, tree, known)
     sources = leaves.citations(name, tree.pop("sources", {}))
     spreads = _spreads(name, tree.pop(SPREADS, {}), sources)
-    given = _given(name, tree, sources)
+    given = _read_fields(name, tree, sources)
     given.provenance.update(spreads.provenance)
     if base:
         chain = leaves.check_chain(name, chain)
         try:
-            lender = _named(base, chain)
+            lender = _lookup(base, chain)
         except InputError as error:
             raise problem(name, f"base: {error}") from None
-        given = _lent(lender, given)
-        spreads = _Given(dict(lender.spreads) | spreads.values)
+        given = _inherit_fields(lender, given)
+        spreads = _FileContent(dict(lender.spreads) | spreads.values)
     for key in (*LEAVES, *TEXTS):
         if key not in given.values:
             raise problem(name, f"{key}: missing; give it, or a base that has it")
     if given.values["kept_logit_bytes"] > given.values["logit_bytes"]:
         raise problem(name, "kept_logit_bytes: more than logit_bytes, of which they are a part")
-    own = tuple(sorted(spreads.values.items()))
-    return Software(name=name, base=base, **given.values, spreads=own, provenance=given.provenance)
+    return Software(
+        name=name,
+        base=base,
+        **given.values,
+        spreads=tuple(sorted(spreads.values.items())),
+        provenance=given.provenance,
+    )
 
 
-def _spreads(where: str, tree: Any, sources: Mapping[str, str]) -> _Given:
+def _spreads(where: str, tree: Any, sources: Mapping[str, str]) -> _FileContent:
     """How uncertain constants are, by name; provenance by 'spreads.NAME'."""
-    known, out = (*UNCERTAIN, OF_STEPS, OF_PEAKS), _Given()
+    known, out = (*UNCERTAIN, OF_STEPS, OF_PEAKS), _FileContent()
     if not isinstance(tree, dict):
         raise problem(where, f"{SPREADS}: must be a section, [{SPREADS}]")
     for name, node in tree.items():
@@ -152,22 +170,22 @@ def _spreads(where: str, tree: Any, sources: Mapping[str, str]) -> _Given:
         if name not in known:
             raise problem(where, f"{key}: unknown constant{did_you_mean(name, known)}")
         parts = {"value": "...", "unit": f'"{UNCERTAINTY.example}"'}
-        out.provenance[key] = leaves.origin(where, key, node, sources, STACK, parts)
-        out.values[name] = leaves.number(where, key, node, UNCERTAINTY)
+        out.provenance[key] = leaves.read_provenance(where, key, node, sources, STACK, parts)
+        out.values[name] = leaves.read_number(where, key, node, UNCERTAINTY)
     return out
 
 
-def _given(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> _Given:
-    known, out = (*LEAVES, *TEXTS), _Given()
+def _read_fields(where: str, tree: Mapping[str, Any], sources: Mapping[str, str]) -> _FileContent:
+    known, out = (*LEAVES, *TEXTS), _FileContent()
     for key in tree:
         if key not in known:
             near = did_you_mean(key, (*known, "base", SPREADS, "sources"))
             raise problem(where, f"{key}: unknown field{near}")
     for key, node in tree.items():
         if key in TEXTS:
-            out.values[key] = leaves.text(where, key, node) if node != "" else ""
+            out.values[key] = leaves.read_name(where, key, node) if node != "" else ""
         else:
-            origin = leaves.origin(where, key, node, sources, STACK, _example(key))
+            origin = leaves.read_provenance(where, key, node, sources, STACK, _example(key))
             out.values[key] = _value(where, key, node)
             if key in QUANTITIES:
                 origin = leaves.with_neutral(where, key, node, QUANTITIES[key], origin)
@@ -185,37 +203,39 @@ def _example(key: str) -> dict[str, str]:
 def _value(where: str, key: str, node: Mapping[str, Any]) -> Any:
     if key in QUANTITIES:
         wanted = QUANTITIES[key]
-        number = leaves.number(where, key, node, wanted)
-        return int(number) if wanted.whole else number
+        number = leaves.read_number(where, key, node, wanted)
+        return int(number) if wanted.is_integer else number
     value = node["value"]
     if key in FLAGS:
         if not isinstance(value, bool):
-            raise problem(where, f"{key}.value: {shown(value)} must be true or false")
+            raise problem(where, f"{key}.value: {describe(value)} must be true or false")
         return value
     if not isinstance(value, list):
-        raise problem(where, f"{key}.value: {shown(value)} must be a list of names")
+        raise problem(where, f"{key}.value: {describe(value)} must be a list of names")
     for name in value:
         if name not in NAMES[key]:
             near = did_you_mean(str(name), NAMES[key])
-            raise problem(where, f"{key}.value: {shown(name)} is no module{near}")
+            raise problem(where, f"{key}.value: {describe(name)} is no module{near}")
     return tuple(dict.fromkeys(value))
 
 
-def _lent(base: Software, given: _Given) -> _Given:
-    """What a file gives, and all that it does not of its base."""
+def _inherit_fields(base: Software, given: _FileContent) -> _FileContent:
+    """The content of a file, and of its base where the file gives nothing."""
     values = {key: getattr(base, key) for key in (*LEAVES, "framework")}
     values["title"] = f"as {base.label}"
-    origins = {key: inherited(base.provenance.get(key, UNSTATED), base.label) for key in LEAVES}
-    return _Given(values | given.values, origins | given.provenance)
+    origins = {
+        key: inherit(base.provenance.get(key, UNSTATED_SOURCE), base.label) for key in LEAVES
+    }
+    return _FileContent(values | given.values, origins | given.provenance)
 
 
 SOFTWARE: Registry[Software] = Registry(
     "software profile",
     "plan3d.software",
-    {name: name for name in leaves.shipped(FOLDER)},
-    _read,
+    {name: name for name in leaves.shipped_names(FOLDER)},
+    _read_stack,
 )
-"""Stacks by name; the shipped ones are read when they are asked for."""
+"""Stacks by name; the shipped ones are read on demand."""
 
 
 def software_profile(name_or_path: str | Path) -> Software:
@@ -224,23 +244,23 @@ def software_profile(name_or_path: str | Path) -> Software:
     >>> software_profile("megatron-core")
     Software('megatron-core')
     """
-    return _named(str(name_or_path), ())
+    return _lookup(str(name_or_path), ())
 
 
-def _named(name: str, chain: tuple[str, ...]) -> Software:
+def _lookup(name: str, chain: tuple[str, ...]) -> Software:
     if leaves.is_path(name):
-        return _read(name, chain)
+        return _read_stack(name, chain)
     if SOFTWARE.is_registered(name):
         return SOFTWARE[name]
     near = did_you_mean(name, SOFTWARE)
     raise InputError(
-        f"unknown software profile {shown(name)}, and not the path of a .toml file{near}"
+        f"unknown software profile {describe(name)}, and not the path of a .toml file{near}"
     )
 
 
 def neutral(stack: Software) -> Software:
-    """The stack of somebody who has seen no published run: what was learned from runs has its
-    neutral value, or else what the base has. InputError where neither is."""
+    """The stack without what published runs taught: such numbers have their neutral value, or else
+    the value of the base. InputError where there is neither."""
     learned = {key: one for key, one in stack.provenance.items() if one.origins}
     if not learned:
         return stack
@@ -249,7 +269,7 @@ def neutral(stack: Software) -> Software:
     provenance = dict(stack.provenance)
     for key, one in learned.items():
         if one.neutral is not None:
-            values[key], provenance[key] = one.neutral, one.forgotten()
+            values[key], provenance[key] = one.neutral, one.without_origins()
         elif base:
             values[key], provenance[key] = getattr(base, key), base.provenance[key]
         else:

@@ -47,7 +47,7 @@ def _key_value_bytes(block: Block, local: LayerContext) -> Value:
     """Bytes of the keys and values of one rank's part of the sequence."""
     attn = block.attention
     width = layer_parts.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
-    out: Value = local.tokens * width * local.recipe.sent
+    out: Value = local.tokens * width * local.recipe.wire
     return out
 
 
@@ -87,7 +87,7 @@ def _head_exchange(
     parts of them of all heads: two all-to-alls a pass (Jacobs et al. 2023, section 3)."""
     s, attn, cluster = local.s, block.attention, local.task.cluster
     group = collectives.place_group(s.cp, s.tp, cluster)
-    element = local.tokens * local.recipe.sent
+    element = local.tokens * local.recipe.wire
     inputs = element * layer_parts.qkv_width(attn, s.tp)
     output = element * attn.heads * attn.value_dim / s.tp
     both = collectives.all_to_all(inputs, group, cluster)
@@ -140,7 +140,7 @@ def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:
     attn = block.attention
     width = attn.q_rank + attn.kv_rank + attn.rope_dim
     first = width / hidden if attn.kv_rank and attn.q_rank else 1.0
-    second = block.mlp or (block.experts and block.experts.shared)
+    second = block.mlp or (block.experts and block.experts.shared_mlp)
     if block.parallel or not second:
         return first, 1
     return first + 1.0, 2
@@ -150,7 +150,7 @@ def expert_exchange(experts: Experts, local: LayerContext) -> Value:
     """Dispatch and combine of one direction: two exchanges over ep; within a tensor-parallel
     expert the tokens are gathered and scattered as well."""
     s, cluster = local.s, local.task.cluster
-    width = local.task.model.hidden * local.recipe.sent
+    width = local.task.model.hidden * local.recipe.wire
     tokens = local.tokens * experts.imbalance / s.tp * width
     size = tokens * experts.top_k
     group = collectives.place_group(s.ep, s.etp, cluster)
@@ -233,7 +233,7 @@ def mesh_seconds(found: Iterable[MeshCollective], local: LayerContext) -> Value:
     groups = {axis: axis_group(local.grid, axis, cluster) for axis in local.grid.mesh}
     for c in found:
         if np.max(local.grid.mesh[c.axis]) > 1:
-            size = c.size * local.recipe.sent
+            size = c.size * local.recipe.wire
             out = out + _MESH_TIMES[c.operation](size, groups[c.axis], cluster)
     return out
 

@@ -50,7 +50,7 @@ def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> F
         adapters.of_block(kind.block, model.hidden) / s.tp,
         packed,
         packed * (adapters.format.bits / 8) + whole,
-        largest if adapters.format.unpacked else none,
+        largest if adapters.format.needs_unpacking else none,
     )
 
 
@@ -94,7 +94,7 @@ def spare_inputs(block: Block, local: LayerContext) -> SpareInputs:
         kept = kept + (1 + MASK_ELEMENTS * (not software.fused_adapters)) * (
             wide + split / local.s.tp
         )
-    if software.keeps_packed_inputs and adapters.format.unpacked:
+    if software.keeps_packed_inputs and adapters.format.needs_unpacking:
         return SpareInputs(0, False, kept)
     attention = {"q", "k", "v"} & {*adapters.targets}
     mlp = {"gate", "up"} & {*adapters.targets}

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ..base.arrays import Value, any_nonzero
-from ..hardware.host import outlasting
+from ..hardware.host import excess_copy_seconds
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
 from ..operators.layer_parts import routed_gemms
@@ -77,7 +77,7 @@ def _layer_column(
     column[Cost.UNITS] = 1.0
     if kind.block:
         column[Cost.MATRIX_PARAMETERS] = weights.dense + weights.expert
-        column[Cost.SCALED_PARAMETERS] = column[Cost.MATRIX_PARAMETERS] * local.recipe.scaled
+        column[Cost.SCALED_PARAMETERS] = column[Cost.MATRIX_PARAMETERS] * local.recipe.is_scaled
         column[Cost.ORTHOGONALISATION] = orthogonalisation_work(work.gemms)
         if kind.block.experts:
             routed = routed_gemms(kind.block.experts, local.task.model.hidden, local.s)
@@ -133,9 +133,9 @@ def offload_activations(
     kept = column[Cost.ACTIVATIONS]
     share = s.offload_activations / 100
     moved: Value = share * (kept if named is None else np.minimum(named, kept))
-    forward = outlasting(moved, column[Cost.FORWARD], task.cluster)
+    forward = excess_copy_seconds(moved, column[Cost.FORWARD], task.cluster)
     backward = column[Cost.TOTAL] - column[Cost.FORWARD]
-    shown = forward + outlasting(moved, backward, task.cluster)
+    shown = forward + excess_copy_seconds(moved, backward, task.cluster)
     out = column.copy()
     out[Cost.HOST_COMM] += shown
     out[Cost.FORWARD] += forward
@@ -155,7 +155,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     are those of the accelerator's GEMMs unless a layer states its own eta.
     """
     assert isinstance(task.model, Network)
-    layers, rows = task.model.listed, s.micro_batch.size
+    layers, rows = task.model.listed_layers, s.micro_batch.size
     table = np.zeros((len(layers), len(Cost), rows))
     wider = recipe.activation / 2
     full = s.recompute == Recompute.FULL

@@ -53,7 +53,9 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     """Blocks, then embedding and head; 'shared' ends reuse an embedding on the same rank, and a
     'lone' end has neither embedding nor head beside it. A network's listed layers have no ends."""
     if isinstance(model, Network):
-        return tuple(LayerKind(f"layer {i}", None, layer) for i, layer in enumerate(model.listed))
+        return tuple(
+            LayerKind(f"layer {i}", None, layer) for i, layer in enumerate(model.listed_layers)
+        )
     kinds = [LayerKind(f"block {i}", block) for i, block in enumerate(model.kinds)]
     kinds += [LayerKind("embedding"), LayerKind("head")]
     if model.tied:
@@ -119,7 +121,7 @@ class LayerContext(NamedTuple):
     def for_kind(self, kind: LayerKind) -> LayerContext:
         """The same with the recipe of a kind of layers."""
         if kind.block and kind.block.wide:
-            return self._replace(recipe=self.recipe.wide())
+            return self._replace(recipe=self.recipe.unscaled())
         return self
 
     @property
@@ -142,7 +144,7 @@ def layer_context(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
         return _on_grids(task, recipe, s)
     tokens, cluster = s.tokens(task.sequence), task.cluster
     hidden = tokens * (task.model.hidden * recipe.activation)
-    sent = tokens * (task.model.hidden * recipe.sent)
+    sent = tokens * (task.model.hidden * recipe.wire)
     multiple = task.software.vocabulary_multiple * s.tp
     # Sequence parallelism gathers and scatters hidden states, the other strategies reduce them.
     group = collectives.place_group(s.tp, 1, cluster)
@@ -153,7 +155,7 @@ def layer_context(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
     if not all_nonzero(s.sequence_parallel):
         reduce = collectives.all_reduce(sent, group, cluster)
     ratio, tables = None, cluster.accelerator.layer_tables.get(task.software.label)
-    if tables is not None and layer_tables.serves(recipe):
+    if tables is not None and layer_tables.applies_to(recipe):
         ratio = layer_tables.ratios(layer_tables.table_of(tables), layer_sizes(task, s))
     return LayerContext(
         task,
@@ -185,7 +187,7 @@ def _on_grids(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
         tokens,
         own.norm_split,
         tokens * (task.model.hidden * recipe.activation),
-        tokens * (task.model.hidden * recipe.sent),
+        tokens * (task.model.hidden * recipe.wire),
         np.ceil(task.model.vocabulary / multiple) * multiple,
         s.recompute == _FULL,
         s.recompute == _SELECTIVE,

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..base.units import GIB
-from ..hardware.precision.number_formats import FP8
+from ..hardware.precision import FP8
 from ..hardware.software import OP_LIST
 from ..operators import grid_gemms, layer_parts
 from ..operators.layer_work import rerun_norms
@@ -344,10 +344,10 @@ def _expert_activations(
 
 def _shared_activations(experts: Experts, local: LayerContext, spare: SpareInputs) -> Value | float:
     """Bytes of ffn width that shared experts keep."""
-    if not experts.shared:
+    if not experts.shared_mlp:
         return 0.0
-    widths = _kept_widths(experts.shared.gated, local, spare)
-    kept: Value = local.recipe.activation * local.tokens * experts.shared.ffn * widths
+    widths = _kept_widths(experts.shared_mlp.gated, local, spare)
+    kept: Value = local.recipe.activation * local.tokens * experts.shared_mlp.ffn * widths
     return kept / local.s.tp
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.accelerator import Accelerator
-from ..hardware.precision.number_formats import MXFP8
+from ..hardware.precision import MXFP8
 from ..operators import kernel_times
 from ..operators.work import Gemm, Work
 from .layer_kinds import LayerContext, LayerKind
@@ -38,7 +38,7 @@ def scaling_seconds(work: Work, local: LayerContext) -> tuple[Value | float, Val
     how = local.recipe.quantisation
     if how is None or work.wide:
         return 0.0, 0.0
-    moved = _by_operand_sides(local, how.moved)
+    moved = _by_operand_sides(local, how.bytes_moved)
     none = weights = np.zeros(local.s.tp.shape)
     if not local.task.software.keeps_scaled:
         weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
@@ -55,7 +55,7 @@ def rescaling_seconds(gemms: list[Gemm], local: LayerContext) -> Value | float:
     how = local.recipe.quantisation
     if how is None or not gemms:
         return 0.0
-    moved = _by_operand_sides(local, how.moved) * _input_elements(gemms, local)
+    moved = _by_operand_sides(local, how.bytes_moved) * _input_elements(gemms, local)
     return _kernel_seconds(moved, scaling_kernels(gemms, local), local)
 
 
@@ -70,7 +70,7 @@ def scaling_kernels(gemms: list[Gemm], local: LayerContext) -> Value | float:
     how = local.recipe.quantisation
     if how is None:
         return 0.0
-    operands = len(gemms) if how.together else sum((g.batch for g in gemms), 0.0)
+    operands = len(gemms) if how.fuses_experts else sum((g.batch for g in gemms), 0.0)
     return how.kernels * operands
 
 
@@ -90,7 +90,7 @@ def kept_operand(local: LayerContext) -> float:
     how = local.recipe.quantisation
     if how is None or not local.task.software.keeps_scaled:
         return local.recipe.activation
-    return how.kept
+    return how.kept_bytes
 
 
 def kept_output(local: LayerContext) -> float:
@@ -99,7 +99,7 @@ def kept_output(local: LayerContext) -> float:
     software, how = local.task.software, local.recipe.quantisation
     if how is None or not software.keeps_scaled:
         return local.recipe.activation
-    return software.scaled_output_bytes or local.recipe.activation + how.kept
+    return software.scaled_output_bytes or local.recipe.activation + how.kept_bytes
 
 
 def kept_activation_input(local: LayerContext) -> float:
@@ -114,4 +114,4 @@ def weight_copies(kind: LayerKind, local: LayerContext, parameters: Value) -> Va
     how = local.recipe.quantisation
     if how is None or not kind.block or not local.task.software.keeps_scaled:
         return np.zeros(parameters.shape)
-    return parameters * _by_operand_sides(local, how.copies)
+    return parameters * _by_operand_sides(local, how.copy_bytes)

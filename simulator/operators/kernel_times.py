@@ -16,17 +16,16 @@ from ..base.arrays import Value
 from ..base.errors import InputError
 from ..hardware import gemm_tables
 from ..hardware.accelerator import (
-    SUSTAINED,
+    DEFAULT_SUSTAINED,
     Accelerator,
     GemmTime,
     format_rate,
     peak_flops,
-    usual_peak,
+    sixteen_bit_peak,
 )
 from ..hardware.cluster import Cluster
 from ..hardware.gemm_tables import GemmTable, Machine, Origin
-from ..hardware.precision import Recipe
-from ..hardware.precision.number_formats import BF16, FP32, NumberFormat
+from ..hardware.precision import BF16, FP32, NumberFormat, Recipe
 from ..hardware.software_stack import Software
 from .work import AttentionWork, Gemm
 
@@ -38,7 +37,7 @@ ROUNDING = 1e-9
 
 def sustained_share(software: Software, accelerator: Accelerator) -> float:
     """Share of the isolated rate that GEMMs and attention keep in a step of a stack."""
-    return software.sustained * (accelerator.training.sustained / SUSTAINED)
+    return software.sustained * (accelerator.training.sustained / DEFAULT_SUSTAINED)
 
 
 def gradient_rates(software: Software, accelerator: Accelerator) -> tuple[float, float]:
@@ -103,7 +102,7 @@ def _table_seconds(
 def kernel_width(accelerator: Accelerator, form: NumberFormat) -> str:
     """The width whose kernels tell the time of products in a format: its own, or 16 bits where a
     scaled format has none."""
-    own = form.width in accelerator.gemm or not form.scaled
+    own = form.width in accelerator.gemm or not form.is_scaled
     return form.width if own else BF16.width
 
 
@@ -112,7 +111,7 @@ def gemm_constants(accelerator: Accelerator, form: NumberFormat) -> tuple[GemmTi
     width = kernel_width(accelerator, form)
     peak = peak_flops(accelerator, form.peak)
     if width != form.width:
-        peak = usual_peak(accelerator) * format_rate(accelerator, form)
+        peak = sixteen_bit_peak(accelerator) * format_rate(accelerator, form)
     return accelerator.gemm[width], peak
 
 
@@ -146,10 +145,10 @@ def _table_on_machine(path: str, now: Machine, latency: float, form: NumberForma
     m, n, k = gemm_tables.lattice_sides(table)
     flops = 2 * m * n * k
     then, new = (
-        latency + np.maximum(flops / machine.peak, of.moved(m, n, k) / machine.bandwidth)
+        latency + np.maximum(flops / machine.peak, of.bytes_moved(m, n, k) / machine.bandwidth)
         for machine, of in ((table.machine, BF16), (now, form))
     )
-    return gemm_tables.scaled(table, new / then)
+    return gemm_tables.scale_times(table, new / then)
 
 
 def roofline_seconds(
@@ -163,7 +162,7 @@ def roofline_seconds(
     """
     constants, peak = gemm_constants(accelerator, recipe.linear)
     m, n, k, batch = sizes
-    memory = recipe.linear.moved(m, n, k) * batch
+    memory = recipe.linear.bytes_moved(m, n, k) * batch
     memory /= constants.memory_efficiency * accelerator.memory_bandwidth
     arithmetic = m * n
     arithmetic *= k * batch

@@ -108,22 +108,22 @@ def expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> l
     tokens = s.tokens(sequence)
     local = experts.count / s.ep
     each = expert_assignments(experts, s, sequence) / local
-    gemms = mlp_gemms(experts.expert, hidden, s.etp, each, local)
+    gemms = mlp_gemms(experts.expert_mlp, hidden, s.etp, each, local)
     gemms.append(Gemm(tokens / s.norm_split, float(experts.count), hidden))
-    if experts.shared:
-        gemms += mlp_gemms(experts.shared, hidden, s.tp, tokens, 1.0)
+    if experts.shared_mlp:
+        gemms += mlp_gemms(experts.shared_mlp, hidden, s.tp, tokens, 1.0)
     return gemms
 
 
 def routed_gemms(experts: Experts, hidden: int, s: Strategy) -> list[Gemm]:
     """Products of a rank's routed experts with one token each."""
-    return mlp_gemms(experts.expert, hidden, s.etp, np.ones(s.ep.shape), experts.count / s.ep)
+    return mlp_gemms(experts.expert_mlp, hidden, s.etp, np.ones(s.ep.shape), experts.count / s.ep)
 
 
 def routed_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> Value:
     """Activations of the routed experts, and the biases of their outputs."""
     biases = EXPERT_BIAS_BYTES * experts.bias * hidden * routed
-    return activation_bytes(experts.expert, s.etp, routed) + biases
+    return activation_bytes(experts.expert_mlp, s.etp, routed) + biases
 
 
 def padded_bytes(hidden: int, s: Strategy, routed: Value) -> Value:
@@ -201,7 +201,7 @@ def unpacked_bytes(adapters: Adapters, parameters: Value) -> Value:
 
     Source: Dettmers et al. 2023, section 3, equations 5 and 6 (doubleDequant in both passes).
     """
-    if not adapters.format.unpacked:
+    if not adapters.format.needs_unpacking:
         return 0.0 * parameters
     return (adapters.format.bits / 8 + UNPACKED_BYTES) * parameters
 
@@ -225,6 +225,6 @@ def layer_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
     if block.experts:
         routed = expert_assignments(block.experts, s, sequence)
         moved = moved + routed_bytes(block.experts, hidden, s, routed)
-        if block.experts.shared:
-            moved = moved + activation_bytes(block.experts.shared, s.tp, tokens)
+        if block.experts.shared_mlp:
+            moved = moved + activation_bytes(block.experts.shared_mlp, s.tp, tokens)
     return moved

@@ -149,7 +149,7 @@ def rerun_modules(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> t
         "mla_up_proj": block.attention.kv_rank,
         **dict.fromkeys(("mlp", "mlp_in", "gelu"), block.mlp),
         **dict.fromkeys(("moe", "moe_act"), block.experts),
-        "shared_experts": block.experts and block.experts.shared,
+        "shared_experts": block.experts and block.experts.shared_mlp,
     }
     return tuple(op for op in ops if has.get(op, True))
 
@@ -191,11 +191,11 @@ def selective_rerun(
             moved = moved + routed_bytes(experts, hidden, s, routed)
             moved = moved + permuted_bytes(experts, hidden, s, routed)
         else:
-            moved = moved + activation_bytes(experts.expert, s.etp, routed)
+            moved = moved + activation_bytes(experts.expert_mlp, s.etp, routed)
     shared = bool(experts) and "shared_experts" in ops and "moe" not in ops
-    if experts and experts.shared and shared:
-        gemms += mlp_gemms(experts.shared, hidden, s.tp, tokens, 1.0)
-        moved = moved + activation_bytes(experts.shared, s.tp, tokens)
+    if experts and experts.shared_mlp and shared:
+        gemms += mlp_gemms(experts.shared_mlp, hidden, s.tp, tokens, 1.0)
+        moved = moved + activation_bytes(experts.shared_mlp, s.tp, tokens)
     whole = (bool(mlp) and "mlp" in ops) or shared
     exchange = bool(experts) and "moe" in ops
     return Rerun(gemms, moved, RerunParts("core_attn" in ops, int(whole), exchange))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Value
-from ..hardware.precision.optimizers import orthogonalisation_flops
+from ..hardware.precision import orthogonalisation_flops
 from ..plan.fields import RESOLVED_DEFAULTS, STRATEGY
 
 

@@ -17,9 +17,16 @@ from ..analysis.time_breakdown import LABELS as LOSSES
 from ..analysis.traffic import traffic_sentences
 from ..base.units import format_bytes, format_flops
 from ..hardware.cluster import Cluster
-from ..hardware.host import COPIED, STEPPED, copy_rate, host_of, node_gpus, update_rate
-from ..hardware.profile_changes import USER
-from ..hardware.profile_file import TableFile
+from ..hardware.host import (
+    COPY_EFFICIENCY,
+    UPDATE_EFFICIENCY,
+    copy_rate,
+    host_of,
+    node_gpus,
+    update_rate,
+)
+from ..hardware.profile_changes import USER_SOURCE
+from ..hardware.provenance import TableFile
 from ..pipeline.schedule import Placement
 from ..pipeline.schedules import model_copies, placement
 from ..pipeline.stage_placement import chunk_ranks
@@ -286,14 +293,14 @@ def provenance_counts(cluster: Cluster) -> dict[str, int]:
     return {
         "numbers": len(origins),
         "measured": sum(origin.measured for origin in origins),
-        "given": sum(origin.source == USER for origin in origins),
+        "given": sum(origin.source == USER_SOURCE for origin in origins),
     }
 
 
 def provenance_line(cluster: Cluster) -> str:
     """'hardware profile X: 25 of 54 numbers measured, the others datasheet or prior'."""
     counts = provenance_counts(cluster)
-    given = [key for key, origin in cluster.provenance.items() if origin.source == USER]
+    given = [key for key, origin in cluster.provenance.items() if origin.source == USER_SOURCE]
     by_user = f", {', '.join(given)} given by the user" if given else ""
     return (
         f"hardware profile {cluster.name}: {counts['measured']} of {counts['numbers']} numbers "
@@ -342,8 +349,9 @@ def _host_assumptions(costs: Costs) -> list[str]:
         drives = f"; drives read and write at {rates}, not beside the update"
     return [
         f"host ({'measured' if measured else 'datasheet'}): copies at {copies / 1e9:.3g} GB/s each "
-        f"way a GPU, {100 * COPIED:.0f} % of its share of a link; updates at "
-        f"{updates / 1e9:.3g} GB/s a node, {100 * STEPPED:.0f} % of its memory bandwidth{drives}"
+        f"way a GPU, {100 * COPY_EFFICIENCY:.0f} % of its share of a link; updates at "
+        f"{updates / 1e9:.3g} GB/s a node, {100 * UPDATE_EFFICIENCY:.0f} % of its memory "
+        f"bandwidth{drives}"
     ]
 
 

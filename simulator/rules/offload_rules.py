@@ -103,7 +103,7 @@ OFFLOAD_RULES = (
     Rule(
         "nvme-needs-drives",
         ("nvme",),
-        lambda p, t: (p.nvme == Nvme.NONE) | bool(t.cluster.host and t.cluster.host.swaps),
+        lambda p, t: (p.nvme == Nvme.NONE) | bool(t.cluster.host and t.cluster.host.has_drives),
         lambda p, t: (
             f"nvme={spell('nvme', p.nvme)}: {t.cluster.name} does not say what drives a node has "
             "([host] nvme, nvme_read, nvme_write); nearest: none"

@@ -30,7 +30,7 @@ def feature_ranks(p: Any) -> Any:
 
 def _scales_operands(p: Any) -> Any:
     """Whether linear layers multiply scaled operands."""
-    return np.isin(p.precision, [code for code, recipe in RECIPES.items() if recipe.scaled])
+    return np.isin(p.precision, [code for code, recipe in RECIPES.items() if recipe.is_scaled])
 
 
 def _is_1d(p: Any) -> Any:

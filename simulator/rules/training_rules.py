@@ -8,8 +8,7 @@ import numpy as np
 
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Optimizer
-from ..hardware.precision.number_formats import FP8
+from ..hardware.precision import FP8, RECIPES, Optimizer
 from ..hardware.software import OP_LIST, Software
 from ..operators.layer_parts import UNPACKED_BYTES
 from ..operators.layer_work import rerun_modules
@@ -26,7 +25,7 @@ _EIGHT_BIT_RECIPES = [code for code, one in RECIPES.items() if one.linear.width 
 """Recipes whose weights may be in 8 bits."""
 
 
-_SCALED_RECIPES = [code for code, one in RECIPES.items() if one.scaled]
+_SCALED_RECIPES = [code for code, one in RECIPES.items() if one.is_scaled]
 """Recipes that scale operands."""
 
 

@@ -113,10 +113,10 @@ def synchronisation(
 
 def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
     """Bytes a parameter that ranks gather: those of linear layers may have fewer."""
-    if recipe.gathered is None:
+    if recipe.gather is None:
         return recipe.weight
     total = np.maximum(weights.dense + weights.expert, 1.0)
-    return recipe.weight + (recipe.gathered - recipe.weight) * weights.scaled_parameters / total
+    return recipe.weight + (recipe.gather - recipe.weight) * weights.scaled_parameters / total
 
 
 def _broadcast_seconds(task: Task, size: Value, group: Ranks, units: Value) -> Value:

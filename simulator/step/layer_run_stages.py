@@ -124,7 +124,7 @@ class Runs:
         sequences = task.global_batch // micro_batches(plans, task)
         micro_batch = np.maximum(sequences // self.dp, 1)
         self.hidden = micro_batch * (task.sequence / plans.cp * task.model.hidden)
-        self.hidden = self.hidden * recipe.sent
+        self.hidden = self.hidden * recipe.wire
         shared = {name: getattr(plans, name) for name in _SHARED_FIELDS}
         shared["sequence_parallel"] = shared["sequence_parallel"] * (self.tp > 1)
         own = {"tp": self.tp, "micro_batch": micro_batch, "recompute": recompute}

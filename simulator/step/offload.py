@@ -24,8 +24,8 @@ import numpy as np
 from ..base.arrays import Value
 from ..hardware.host import (
     copy_rate,
+    excess_copy_seconds,
     node_gpus,
-    outlasting,
     read_rate,
     update_rate,
     write_rate,
@@ -83,14 +83,14 @@ def host_update(
     if task.software.offloads_gradients:
         # Copied to the host while they are computed.
         none = np.zeros(gradients.shape)
-        weight_gradient = outlasting(gradients, s.weight_gradient, cluster)
+        weight_gradient = excess_copy_seconds(gradients, s.weight_gradient, cluster)
         late = Delays(
-            outlasting(gradients, s.backward, cluster), Passes(none, none, weight_gradient)
+            excess_copy_seconds(gradients, s.backward, cluster), Passes(none, none, weight_gradient)
         )
         slots = np.maximum(slot_delays.delay_seconds(s, late), 0.0)
     else:
         down = down + gradients
-    after = outlasting(np.maximum(up, down), update, cluster)
+    after = excess_copy_seconds(np.maximum(up, down), update, cluster)
     after = after + _swap_seconds(task, recipe, optimizer, policy, s.weights)
     longest = update.max(axis=1)
     return HostUpdate(longest, (update + after).max(axis=1) - longest + slots)

@@ -15,8 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
-from ..hardware.precision import Optimizer, Recipe
-from ..hardware.precision.number_formats import BF16
+from ..hardware.precision import BF16, Optimizer, Recipe
 from ..operators import collectives, kernel_times
 from ..task import Task
 from .ranks import Weights

@@ -78,7 +78,7 @@ def looped_groups(plans: Plan) -> Column:
 def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:
     """Share of the boundaries between chunks that lie behind a layer of each kind."""
     behind = np.array(model.order)[np.cumsum(chunks[:-1], dtype=np.int64) - 1]
-    return np.bincount(behind, minlength=len(model.listed)) / max(behind.size, 1)
+    return np.bincount(behind, minlength=len(model.listed_layers)) / max(behind.size, 1)
 
 
 def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:

@@ -181,7 +181,7 @@ CONSTANTS: dict[str, Constant] = {
 
 def lent_spreads(cluster: Cluster, names: Iterable[str]) -> list[float]:
     """Further spread of each constant where a machine has the numbers of another."""
-    lent = {key for key, origin in cluster.provenance.items() if origin.lent}
+    lent = {key for key, origin in cluster.provenance.items() if origin.is_lent}
     known = (CONSTANTS[name] for name in names)
     return [one.lent_spread if one.profile_key in lent else 0.0 for one in known]
 

@@ -1,4 +1,4 @@
-"""Fine-tuning of few weights: frozen matrices with trained low-rank adapters beside them.
+"""Low-rank adapters: trained matrices beside frozen ones.
 
     y = W x + B A x,    W frozen [n, k],    A [r, k] and B [n, r] trained
 
@@ -30,7 +30,7 @@ WORDS = {
     "fc1": ("up",),
     "fc2": ("down",),
 }
-"""What targets may be called."""
+"""Targets by name: of groups, and of other frameworks."""
 LARGEST_RANK = 4096
 
 
@@ -39,7 +39,7 @@ class FrozenFormat(NamedTuple):
 
     bits: float
     """Of a weight, constants of its block included."""
-    unpacked: bool
+    needs_unpacking: bool
     """Every use first writes the matrix in 16 bits."""
 
 
@@ -58,7 +58,7 @@ FORMATS = {
     "gptq8": FrozenFormat(8 + (16 + 8) / 128, True),
 }
 """Formats of frozen matrices by name. Norms, embedding and head stay in 16 bits."""
-KINDS = {"lora": "bf16", "qlora": "nf4-dq"}
+ADAPTER_FORMATS = {"lora": "bf16", "qlora": "nf4-dq"}
 """Kinds of adapters on a command line, and the format of what they leave frozen."""
 
 
@@ -114,8 +114,8 @@ class Adapters:
 
     def parameters(self, model: Model) -> int:
         """Trained parameters of a model."""
-        each = [self.of_block(kind, model.hidden) for kind in model.kinds]
-        return sum(each[kind] for kind in model.order)
+        parameters = [self.of_block(kind, model.hidden) for kind in model.kinds]
+        return sum(parameters[kind] for kind in model.order)
 
     def check(self, model: Model) -> None:
         """Raise InputError where a model's adapters are not modelled."""

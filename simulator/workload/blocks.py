@@ -104,12 +104,12 @@ class Experts:
     """Tokens of the busiest rank of experts over their mean."""
 
     @property
-    def expert(self) -> Mlp:
+    def expert_mlp(self) -> Mlp:
         """One routed expert."""
         return Mlp(ffn=self.ffn, gated=self.gated, bias=self.bias)
 
     @property
-    def shared(self) -> Mlp | None:
+    def shared_mlp(self) -> Mlp | None:
         """All shared experts as one layer."""
         return Mlp(ffn=self.shared_ffn, gated=self.gated) if self.shared_ffn else None
 
@@ -144,10 +144,10 @@ class Block:
             counts["mlp"] = self.mlp.parameters(hidden)
         if self.experts:
             e = self.experts
-            counts["experts"] = e.count * e.expert.parameters(hidden)
+            counts["experts"] = e.count * e.expert_mlp.parameters(hidden)
             counts["router"] = e.count * (hidden + e.router_bias)
-            if e.shared:
-                counts["shared_experts"] = e.shared.parameters(hidden) + e.shared_gate * hidden
+            if e.shared_mlp:
+                counts["shared_experts"] = e.shared_mlp.parameters(hidden) + e.shared_gate * hidden
         return counts
 
 

@@ -1,7 +1,7 @@
-"""The Model that a Hugging Face config.json describes.
+"""Hugging Face configurations: the Model that a config.json describes.
 
 Sizes come from the file only: a missing one is refused, never guessed. What the file leaves to
-the model's code comes from model_families. Vision and speech towers are left out.
+the model's code comes from hf_families. Vision and speech towers are left out.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..base.typed_objects import JsonObject, describe
 from .blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from .hf_families import (
     FAMILIES,
-    LINEAR,
+    LINEAR_ATTENTION,
     NONE_WHEN_NULL,
     SHARED_COUNTS,
     SWITCHES,
-    UNSUPPORTED,
+    UNSUPPORTED_TYPES,
     ConfigFamily,
 )
 
@@ -62,14 +62,14 @@ def config_arguments(config: object, name: str) -> dict[str, Any]:
     if nested and outer.has_key("tie_word_embeddings"):
         tied = {"tie_word_embeddings": outer.values["tie_word_embeddings"]}
         text = replace(text, values={**text.values, **tied})
-    _refuse_encoders(outer)
+    _check_decoder_only(outer)
     arguments = _arguments(text, _family(text))
     for read in (text, outer):
         read.refuse_slips()
     return arguments | {"left_out": tuple(key for key in TOWERS if outer.has_key(key))}
 
 
-def _refuse_encoders(config: JsonObject) -> None:
+def _check_decoder_only(config: JsonObject) -> None:
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if config.flag(key, False):
             raise config.error(key, "is true; only decoder-only transformers are supported")
@@ -84,14 +84,14 @@ def _family(config: JsonObject) -> ConfigFamily:
         state = f"is {describe(kind)}" if "model_type" in config.values else "is missing"
         example = "it must be a name such as llama"
         raise config.error("model_type", f"{state}; {example}{did_you_mean('', FAMILIES)}")
-    if kind in UNSUPPORTED:
-        problem = f"{kind} has {UNSUPPORTED[kind]}, which is not modelled"
+    if kind in UNSUPPORTED_TYPES:
+        problem = f"{kind} has {UNSUPPORTED_TYPES[kind]}, which is not modelled"
         raise config.error("model_type", problem)
     if kind not in FAMILIES:
         near = did_you_mean(kind[:60], FAMILIES)
         raise config.error("model_type", f"{describe(kind)} is not supported{near}")
     family = FAMILIES[kind]
-    _refuse_what_the_family_lacks(config, family, kind)
+    _check_family(config, family, kind)
     switches = {
         field: config.flag(key, False)
         for key, fields in SWITCHES.items()
@@ -103,8 +103,8 @@ def _family(config: JsonObject) -> ConfigFamily:
     return replace(family, **switches)  # type: ignore[arg-type]
 
 
-def _refuse_what_the_family_lacks(config: JsonObject, family: ConfigFamily, kind: str) -> None:
-    _refuse_encoders(config)
+def _check_family(config: JsonObject, family: ConfigFamily, kind: str) -> None:
+    _check_decoder_only(config)
     for key in family.required:
         if not config.has_key(key) and (key not in config.values or key not in NONE_WHEN_NULL):
             state = "null" if key in config.values else "missing"
@@ -121,7 +121,9 @@ def _refuse_what_the_family_lacks(config: JsonObject, family: ConfigFamily, kind
         if not known and config.has_key(key):
             raise config.error(key, f"does not belong to {kind}; remove it or set it to null")
     if config.has_key("hybrid_override_pattern"):
-        raise config.error("hybrid_override_pattern", f"means {LINEAR}, which is not supported")
+        raise config.error(
+            "hybrid_override_pattern", f"means {LINEAR_ATTENTION}, which is not supported"
+        )
 
 
 def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
@@ -131,7 +133,7 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         problem = f"differs from hidden size {hidden}; projections in and out are not supported"
         raise config.error("word_embed_proj_dim", problem)
     shapes = list(
-        zip(_windows(config, family, layers), _sparse(config, family, layers), strict=True)
+        zip(_windows(config, family, layers), _expert_layers(config, family, layers), strict=True)
     )
     distinct = list(dict.fromkeys(shapes))
     positions = config.size(family.positions) if family.positions else 0
@@ -159,7 +161,7 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
 
 def _windows(config: JsonObject, family: ConfigFamily, layers: int) -> list[int]:
     """Each layer's window; 0 where attention sees everything."""
-    limited = "chunked_attention" if _chunked(family) else "sliding_attention"
+    limited = "chunked_attention" if _has_chunked_window(family) else "sliding_attention"
     limited = "indexed_attention" if family.latent else limited
     types = config.per_layer("layer_types", layers, ("full_attention", limited))
     window = _window(config, family)
@@ -168,11 +170,11 @@ def _windows(config: JsonObject, family: ConfigFamily, layers: int) -> list[int]
         if any(local) and not window and not family.latent:
             raise config.error("layer_types", f"has windows but {family.window_key} states none")
     else:
-        local = _local(config, family, layers) if window else [False] * layers
+        local = _windowed_layers(config, family, layers) if window else [False] * layers
     return [window * is_local for is_local in local]
 
 
-def _chunked(family: ConfigFamily) -> bool:
+def _has_chunked_window(family: ConfigFamily) -> bool:
     return family.window_key == "attention_chunk_size"
 
 
@@ -186,7 +188,7 @@ def _window(config: JsonObject, family: ConfigFamily) -> int:
     return config.size(key, default=family.window)
 
 
-def _local(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
+def _windowed_layers(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
     """Which layers have the window, by the family's rule."""
     numbers = range(layers)
     if family.windows == "upper":
@@ -203,7 +205,7 @@ def _local(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
     return [(layer + 1) % every > 0 for layer in numbers]
 
 
-def _sparse(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
+def _expert_layers(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
     """Which layers are mixtures of experts."""
     numbers = range(layers)
     if not family.experts:
@@ -267,7 +269,7 @@ def _attention(config: JsonObject, family: ConfigFamily, hidden: int, window: in
         head_dim=head_dim,
         value_dim=head_dim,
         window=window,
-        chunked=window > 0 and _chunked(family),
+        chunked=window > 0 and _has_chunked_window(family),
         qkv_bias=family.qkv_bias,
         out_bias=family.out_bias,
         query_key_norm=family.query_key_norm if family.normed else "",

@@ -1,4 +1,4 @@
-"""What each Hugging Face model_type means beyond the sizes that its config.json states.
+"""Hugging Face model families: what a model_type means beyond the sizes in its config.json.
 
 One record a model_type: biases, norms, which layers are experts or windowed, and what the file
 must state because only the model's code knows its default. Facts of the model classes of
@@ -66,7 +66,7 @@ class ConfigFamily:
     required: tuple[str, ...] = ()
     """Keys whose absence would mean a size that only the model's code knows."""
     fixed: tuple[tuple[str, object], ...] = ()
-    """The only values modelled."""
+    """Keys whose other values are not modelled."""
 
 
 SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
@@ -283,7 +283,7 @@ FAMILIES |= {
 }
 """Text models beside a vision tower."""
 
-LINEAR = "state-space (Mamba) or linear-attention layers"
+LINEAR_ATTENTION = "state-space (Mamba) or linear-attention layers"
 _LINEAR_TYPES = (
     "bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe "
     "mamba mamba2 minimax minimax_m1 minimax_text_01 nemotron_h olmo_hybrid plamo2 qwen3_5 "
@@ -293,8 +293,8 @@ _ENCODER_TYPES = (
     "albert bart bert blenderbot clip deberta distilbert electra longt5 mbart modernbert mt5 "
     "pegasus roberta siglip t5 t5gemma umt5 vit whisper xlm-roberta"
 )
-UNSUPPORTED = (
-    dict.fromkeys(_LINEAR_TYPES.split(), LINEAR)
+UNSUPPORTED_TYPES = (
+    dict.fromkeys(_LINEAR_TYPES.split(), LINEAR_ATTENTION)
     | dict.fromkeys(_ENCODER_TYPES.split(), "an encoder")
     | dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings in every layer and parallel streams")
     | dict.fromkeys(("gemma4", "gemma4_text"), "embeddings in every layer, or two widths of heads")
@@ -306,4 +306,4 @@ UNSUPPORTED = (
         "mimo_v2_flash": "two widths of heads",
     }
 )
-"""Known model types that the layers of a Model cannot describe, and what they have."""
+"""Known model types that are not modelled, and the feature that is missing."""

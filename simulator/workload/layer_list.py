@@ -1,7 +1,7 @@
-"""Networks that are no transformers, as files: a list of layers in CSV or JSON.
+"""Layer lists: networks that are no transformers, as files in CSV or JSON.
 
-A layer is what pipelines and data parallelism need to know of it: parameters, forward FLOPs, and
-bytes per sample. Bytes are those of 16-bit numbers; wider formats scale them.
+A layer is described by parameters, forward FLOPs and bytes per sample, which is what pipelines and
+data parallelism depend on. Bytes are those of 16-bit numbers; wider formats scale them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .blocks import ListedLayer
 
 FIELDS = ("name", "parameters", "forward_flops", "activation_bytes", "boundary_bytes")
 """Columns of a layer list; OPTIONAL ones may be added."""
-OPTIONAL = ("efficiency", "repeat")
+OPTIONAL_FIELDS = ("efficiency", "repeat")
 MOST_LAYERS = 4096
 LEAST_EFFICIENCY = 1e-6
 LONGEST_SOURCE = 2000
@@ -30,21 +30,21 @@ LayerList = tuple[str, list[ListedLayer], str]
 
 def network_arguments(name: str, layers: Iterable[ListedLayer], source: str) -> dict[str, Any]:
     """What Network is made of: layers in order, of which equal ones become one kind."""
-    every = tuple(layers)
-    if not every:
+    order = tuple(layers)
+    if not order:
         raise InputError(f"network {name} has no layers")
-    if not any(layer.forward_flops or layer.activation_bytes for layer in every):
-        raise InputError(f"network {name} has no layer that works: no FLOPs and no bytes")
-    distinct = tuple(dict.fromkeys(every))
+    if not any(layer.forward_flops or layer.activation_bytes for layer in order):
+        raise InputError(f"network {name} has no layer with FLOPs or bytes")
+    distinct = tuple(dict.fromkeys(order))
     return {
         "name": name,
         "hidden": 0,
         "vocabulary": 0,
         "kinds": (),
-        "order": tuple(distinct.index(layer) for layer in every),
+        "order": tuple(distinct.index(layer) for layer in order),
         "sequence": 1,
         "source": source,
-        "listed": distinct,
+        "listed_layers": distinct,
     }
 
 
@@ -71,19 +71,15 @@ def read_layer_list(path: str | Path) -> LayerList:
     if path.suffix == ".json":
         return _of_json(text, path)
     rows = parse_csv(text, str(path)).records(str(path))
-    return _name(path.stem, path), _layers(rows, path), _comment(text)
+    comments = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    source = one_line(" ".join(comments), LONGEST_SOURCE)
+    return _name(path.stem, path), _layers(rows, path), source
 
 
 def _name(text: object, path: Path) -> str:
     if not isinstance(text, str):
         raise InputError(f"{path}: 'name' must be a text")
     return check_name(text, f"{path}: name")
-
-
-def _comment(text: str) -> str:
-    """The first comment lines of a CSV: its source."""
-    told = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
-    return one_line(" ".join(told), LONGEST_SOURCE)
 
 
 def _of_json(text: str, path: Path) -> LayerList:
@@ -102,16 +98,16 @@ def _of_json(text: str, path: Path) -> LayerList:
 def _layers(rows: Sequence[Mapping[str, Any]], path: Path) -> list[ListedLayer]:
     out: list[ListedLayer] = []
     for number, row in enumerate(rows, 1):
-        out += _repeated(row, f"{path}: layer {number}")
+        out += _repeat_layer(row, f"{path}: layer {number}")
         if len(out) > MOST_LAYERS:
             raise InputError(f"{path}: at most {MOST_LAYERS} layers")
     return out
 
 
-def _repeated(row: Mapping[str, Any], where: str) -> list[ListedLayer]:
-    unknown = [str(name) for name in row if name not in (*FIELDS, *OPTIONAL)]
+def _repeat_layer(row: Mapping[str, Any], where: str) -> list[ListedLayer]:
+    unknown = [str(name) for name in row if name not in (*FIELDS, *OPTIONAL_FIELDS)]
     if unknown:
-        near = did_you_mean(unknown[0], (*FIELDS, *OPTIONAL))
+        near = did_you_mean(unknown[0], (*FIELDS, *OPTIONAL_FIELDS))
         raise InputError(f"{where}: unknown column {unknown[0]!r}{near}")
     missing = [name for name in FIELDS[1:] if row.get(name) in (None, "")]
     if missing:

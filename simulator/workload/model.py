@@ -1,4 +1,4 @@
-"""What is trained: layer kinds with counts, and exact parameters by component.
+"""Models: layer kinds with counts, exact parameters by component.
 
 Symbols: h hidden, L layers, V vocabulary. A model is a sequence of blocks; equal blocks are one
 *kind* and are costed once.
@@ -75,7 +75,7 @@ class Model:
     """Tokens of the published run; 0 when not stated."""
     source: str = ""
     left_out: tuple[str, ...] = ()
-    """Parts of its file that are not modelled: towers of other senses, by their keys."""
+    """Parts of its file that are not modelled: encoders of images and sound, by their keys."""
     unit: ClassVar[str] = "tokens"
     """What a sequence is counted in."""
 
@@ -83,7 +83,7 @@ class Model:
     def preset(cls, name: str) -> Model:
         """A published model by name; presets.preset_names() lists them."""
         arguments = preset_arguments(name)
-        return Network(**arguments) if "listed" in arguments else Model(**arguments)
+        return Network(**arguments) if "listed_layers" in arguments else Model(**arguments)
 
     @classmethod
     def from_config(cls, config: str | Path | Mapping[str, object], name: str = "") -> Model:
@@ -91,8 +91,8 @@ class Model:
         `config.to_dict()` of transformers gives it); InputError where it is not one."""
         if isinstance(config, Mapping):
             return cls.from_config_values(dict(config), name or name_of(config))
-        values, own = read_json(config)
-        return cls.from_config_values(values, name or own)
+        values, file_name = read_json(config)
+        return cls.from_config_values(values, name or file_name)
 
     @classmethod
     def from_config_values(cls, config: object, name: str) -> Model:
@@ -164,7 +164,7 @@ class Model:
         for kind in self.order:
             e = self.kinds[kind].experts
             if e:
-                idle += (e.count - e.top_k) * e.expert.parameters(self.hidden)
+                idle += (e.count - e.top_k) * e.expert_mlp.parameters(self.hidden)
         return self.parameters - idle
 
 
@@ -175,23 +175,23 @@ class Network(Model):
     A sample counts as one token (sequence 1). It cannot be split inside a layer (tp = cp = ep = 1).
     """
 
-    listed: tuple[ListedLayer, ...]
+    listed_layers: tuple[ListedLayer, ...]
     """The distinct layers; `order` indexes them."""
     unit: ClassVar[str] = "samples"
 
     @classmethod
-    def of(cls, name: str, layers: Iterable[ListedLayer], source: str = "") -> Network:
+    def from_layers(cls, name: str, layers: Iterable[ListedLayer], source: str = "") -> Network:
         """A network of layers in order; equal layers become one kind."""
         return cls(**network_arguments(name, layers, source))
 
     @classmethod
-    def read(cls, path: str | Path) -> Network:
+    def from_file(cls, path: str | Path) -> Network:
         """The network of a layer list; InputError with file, layer and column otherwise."""
-        return cls.of(*read_layer_list(path))
+        return cls.from_layers(*read_layer_list(path))
 
     @cached_property
     def parameters_by_component(self) -> dict[str, int]:
-        return {"layers": sum(self.listed[kind].parameters for kind in self.order)}
+        return {"layers": sum(self.listed_layers[kind].parameters for kind in self.order)}
 
     @property
     def active_parameters(self) -> int:
@@ -199,12 +199,12 @@ class Network(Model):
 
     @property
     def layer_parameters(self) -> tuple[float, ...]:
-        return tuple(float(self.listed[kind].parameters) for kind in self.order)
+        return tuple(float(self.listed_layers[kind].parameters) for kind in self.order)
 
     @property
     def forward_flops(self) -> float:
         """FLOPs of a forward pass of one sample."""
-        return sum(self.listed[kind].forward_flops for kind in self.order)
+        return sum(self.listed_layers[kind].forward_flops for kind in self.order)
 
 
 def imbalance(model: Model) -> float:

@@ -1,19 +1,20 @@
-"""Published models by name, from model_presets.toml, hub_models.toml and networks/*.csv."""
+"""Published models by name or hub id: model_presets.toml, hub_models.toml, networks/*.csv."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..base.documents import parse_toml
 from ..base.errors import InputError, did_you_mean
 from ..base.files import read_text
 from ..base.typed_objects import JsonObject
 from .blocks import Attention, Block, Experts, Mlp
-from .hub_models import hub_arguments, hub_models, is_hub_id, preset_of_id
+from .hf_config import config_arguments
 from .layer_list import network_arguments, read_layer_list
 
 FIELDS = (
@@ -54,7 +55,7 @@ MOST_TOKENS = 10**15
 def preset_arguments(name: str) -> dict[str, Any]:
     """What the published Model, or Network, of that name or hub id is made of."""
     name = preset_of_id(name) if is_hub_id(name) else name
-    tables = _published()
+    tables = _preset_tables()
     if name in tables:
         return table_arguments(name, tables[name])
     if name in hub_models().configs:
@@ -71,7 +72,7 @@ def preset_names() -> list[str]:
     >>> "llama-3.1-8b" in preset_names()
     True
     """
-    return [*_published(), *hub_models().configs, *network_names()]
+    return [*_preset_tables(), *hub_models().configs, *network_names()]
 
 
 @cache
@@ -85,7 +86,7 @@ def _networks() -> Traversable:
 
 
 @cache
-def _published() -> dict[str, dict[str, object]]:
+def _preset_tables() -> dict[str, dict[str, object]]:
     """Each model's table, its family's fields filled in."""
     text = read_text(resources.files(__package__) / FILE, FILE)
     models: dict[str, dict[str, object]] = {}
@@ -159,3 +160,69 @@ def _experts(table: JsonObject) -> Experts:
         groups=table.size("expert_groups", default=1, most=count),
         group_limit=table.size("group_limit", default=1, most=count),
     )
+
+
+HUB_FILE = "hub_models.toml"
+_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_TUNING = re.compile(r"-(instruct|it|pt|chat|base|hf|thinking)(?=-|$)")
+"""Parts of names of checkpoints whose sizes are those of the model."""
+
+
+class HubModels(NamedTuple):
+    """Models of HUB_FILE."""
+
+    configs: Mapping[str, Mapping[str, Any]]
+    """Keys of a config.json by preset."""
+    ids: Mapping[str, str]
+    """Preset by hub id, as it is spelled."""
+
+
+@cache
+def hub_models() -> HubModels:
+    """Every model of HUB_FILE; there a 0 stands for null, which TOML has not."""
+    families = parse_toml(read_text(resources.files(__package__) / HUB_FILE), HUB_FILE)
+    ids: dict[str, str] = families.pop("ids")
+    configs = {}
+    for family in families.values():
+        for name, table in family.pop("models").items():
+            values = {**family, **table}
+            ids[values.pop("id")] = name
+            configs[name] = {
+                key: None if value == 0 and value is not False else value
+                for key, value in values.items()
+            }
+    return HubModels(configs, ids)
+
+
+def hub_arguments(name: str) -> dict[str, Any]:
+    """What the Model of a preset of HUB_FILE is made of."""
+    values = dict(hub_models().configs[name])
+    extra = {
+        "sequence": values.pop("sequence", 0),
+        "source": f"config.json of {hub_id_of(name)} on the Hugging Face Hub",
+    }
+    return config_arguments(values, name) | extra
+
+
+def hub_id_of(preset: str) -> str:
+    """The hub id that a preset has; empty where it has none."""
+    return next((hub for hub, name in hub_models().ids.items() if name == preset), "")
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name is spelled as that of a model on the Hub."""
+    return bool(_ID.fullmatch(name)) and not name.endswith((".json", ".csv", ".toml"))
+
+
+def preset_of_id(hub_id: str) -> str:
+    """The preset that a hub id means, tuned or not; InputError where there is none."""
+    presets = {_untuned(known): name for known, name in hub_models().ids.items()}
+    if _untuned(hub_id) in presets:
+        return presets[_untuned(hub_id)]
+    near = did_you_mean(hub_id, {known.lower(): known for known in hub_models().ids})
+    raise InputError(f"no preset is {hub_id!r} of the Hub; give its config.json{near}")
+
+
+def _untuned(hub_id: str) -> str:
+    """A hub id without case and what tuning adds to it."""
+    return _TUNING.sub("", hub_id.lower())

@@ -18,8 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plan3d.simulator.hardware.gemm_fit import rising
-from plan3d.simulator.hardware.gemm_tables import STEPS
+from plan3d.simulator.hardware.gemm_tables import STEPS, isotonic
 
 M = (128, 256, 512, 768, 1024, 1536, 2048, 3072, 4096, 8192, 16384, 32768)
 """Rows kept: what training uses; odd ones (129, 257 ...) are left out."""
@@ -64,7 +63,7 @@ def write(
     lines, moved = [], []
     for n, k in sorted(times):
         row = dict(sorted(times[n, k].items()))
-        smooth = rising(np.log(list(row.values())))
+        smooth = isotonic(np.log(list(row.values())))
         assert all(a <= b for a, b in pairwise(smooth))
         moved += [abs(s - np.log(us)) for s, us in zip(smooth, row.values(), strict=True)]
         at = dict(zip(row, smooth, strict=True))

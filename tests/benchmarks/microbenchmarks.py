@@ -71,9 +71,9 @@ def rows(name: str) -> list[Row]:
 @cache
 def without(gpu: str, width: str, n: int) -> gemm_tables.GemmTable:
     """A shipped table that never saw this n."""
-    m, sides, k, seconds = gemm_tables.read((TABLES / f"{gpu}-gemm-{width}.csv").read_text())
+    m, sides, k, seconds = gemm_tables.parse_table((TABLES / f"{gpu}-gemm-{width}.csv").read_text())
     kept = sides != n
-    return gemm_tables.build(*gemm_tables.fit(m, sides[kept], k, seconds[kept]))
+    return gemm_tables.build(*gemm_tables.fit_table(m, sides[kept], k, seconds[kept]))
 
 
 def held_out(row: Row) -> float:

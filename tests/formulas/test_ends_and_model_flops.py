@@ -198,6 +198,6 @@ def test_model_flops_of_a_listed_network():
         ListedLayer(parameters=1, forward_flops=flops, activation_bytes=1.0, boundary_bytes=1.0)
         for flops in (100.0, 10.0)
     ]
-    network = Network.of("made-up", [layers[0], layers[1], layers[1]])
+    network = Network.from_layers("made-up", [layers[0], layers[1], layers[1]])
     assert model_flops.model_flops_per_token(network, 1) == 360
     assert model_flops.block_flops_per_token(network, 1) == 360

@@ -27,7 +27,7 @@ from round_numbers import (
 )
 
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.precision.optimizers import orthogonalisation_flops
+from plan3d.simulator.hardware.precision import orthogonalisation_flops
 from plan3d.simulator.hardware.profile_changes import POWER_EXPONENT
 
 INPUTS = 1024 * (1024 + 1024 + 1024 + 4096)

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plan3d.simulator.hardware import gemm_fit, gemm_tables
+from plan3d.simulator.hardware import gemm_tables
 from plan3d.simulator.hardware.accelerator import (
     Accelerator,
     AttentionTime,
@@ -21,9 +21,9 @@ from plan3d.simulator.hardware.accelerator import (
     MemoryBoundTime,
     TrainingTime,
 )
-from plan3d.simulator.hardware.gemm_tables import Machine
+from plan3d.simulator.hardware.gemm_tables import Machine, fit_times
 from plan3d.simulator.hardware.precision import RECIPES, Precision
-from plan3d.simulator.hardware.profile_file import Provenance, TableFile
+from plan3d.simulator.hardware.provenance import Provenance, TableFile
 from plan3d.simulator.operators import kernel_times
 from plan3d.simulator.operators.work import Gemm
 
@@ -53,7 +53,7 @@ def near(expected):
 
 
 def table(text=TIMES):
-    return gemm_tables.build(*gemm_tables.read(text))
+    return gemm_tables.build(*gemm_tables.parse_table(text))
 
 
 def seconds(m, n, k, text=TIMES):
@@ -65,7 +65,7 @@ def fit_of(cost, side=(64.0, 128.0, 256.0)):
     """Seconds a FLOP of the fit of a table with `cost` [n, k, m] seconds a FLOP."""
     axis = np.array(side)
     flops = axis * axis[:, None, None] * axis[:, None]
-    return gemm_fit.fitted(axis, axis, axis, cost * flops) / flops
+    return fit_times(axis, axis, axis, cost * flops) / flops
 
 
 def test_the_fit_keeps_costs_that_are_lines():
@@ -91,7 +91,7 @@ def test_the_fit_takes_neighbours_by_their_distance():
     axis = np.array([64.0, 1e6])
     cost = np.exp(np.array([0.0, 1, 0]))[:, None, None] * np.ones((3, 2, 2))
     flops = axis * n[:, None, None] * axis[:, None]
-    found = np.log(gemm_fit.fitted(axis, n, axis, cost * flops) / flops)
+    found = np.log(fit_times(axis, n, axis, cost * flops) / flops)
     assert found[1, 0, 0] == pytest.approx(1 / (1 + 2 * np.exp(-0.5)), rel=1e-9)
     # Six octaves and more away there is no neighbour.
     assert np.ptp(found[1]) == pytest.approx(0, abs=1e-9)

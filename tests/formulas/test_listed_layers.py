@@ -28,7 +28,7 @@ WIDE = ListedLayer(
 DEEP = ListedLayer(
     parameters=5_000_000, forward_flops=2e9, activation_bytes=6e6, boundary_bytes=1e6
 )
-TWO_AND_ONE = Network.of("listed", [WIDE, WIDE, DEEP])
+TWO_AND_ONE = Network.from_layers("listed", [WIDE, WIDE, DEEP])
 
 
 def listed(gpus=1, layers=TWO_AND_ONE, **changes):
@@ -45,7 +45,7 @@ def test_a_forward_pass_takes_its_flops_at_the_rate_of_the_gemms():
 
 
 def test_a_layer_may_state_its_own_share_of_the_peak():
-    slow = Network.of("slow", [replace(WIDE, efficiency=0.25)])
+    slow = Network.from_layers("slow", [replace(WIDE, efficiency=0.25)])
     costs = costs_of(listed(layers=slow), "tp=1")
     assert costs.compute_seconds["matmul"] == pytest.approx(8 * 3 * 4e9 / 25e12)
 
@@ -61,7 +61,7 @@ def test_a_layer_of_bytes_takes_the_bandwidth(precision, wider):
     fp32 doubles both."""
     gemm = replace(ACCELERATOR.gemm["16bit"], memory_efficiency=0.5, latency=1e-6)
     machine = replace(ACCELERATOR, gemm={"16bit": gemm, "32bit": gemm})
-    layers = Network.of("bytes", [replace(WIDE, forward_flops=0.0)])
+    layers = Network.from_layers("bytes", [replace(WIDE, forward_flops=0.0)])
     question = listed(layers=layers, cluster=cluster(1, accelerator=machine))
     forward = 1e-6 + wider * (2 * 2 * 8e6 + 3e6 * 2) / 0.5e12
     costs = costs_of(question, f"micro_batch=2 precision={precision}")
@@ -73,7 +73,7 @@ def test_flops_and_bytes_are_rounded_where_they_meet():
     """Of a sharpness of 2: 40 us of arithmetic and 30 us of bytes take 50."""
     gemm = replace(ACCELERATOR.gemm["16bit"], memory_efficiency=1.0)
     machine = replace(ACCELERATOR, gemm={"16bit": gemm})
-    layers = Network.of("both", [replace(WIDE, activation_bytes=12e6)])
+    layers = Network.from_layers("both", [replace(WIDE, activation_bytes=12e6)])
     question = listed(layers=layers, cluster=cluster(1, accelerator=machine))
     costs = costs_of(question, "tp=1")
     assert costs.compute_seconds["matmul"] == pytest.approx(8 * 3 * 50e-6)
@@ -120,7 +120,7 @@ def test_layers_are_sharded_one_by_one():
 )
 def test_a_send_is_the_mean_over_the_cuts(layout, layers, sends):
     """What the layer before each cut hands on, for two samples."""
-    question = listed(len(sends) + 1, Network.of("cut", layers))
+    question = listed(len(sends) + 1, Network.from_layers("cut", layers))
     stages = group_of(
         question, f"pp={len(sends) + 1} micro_batch=2 layers_per_stage={layout}"
     ).stages
@@ -131,7 +131,7 @@ def test_a_send_is_the_mean_over_the_cuts(layout, layers, sends):
 
 def test_activations_of_a_listed_layer_go_to_the_host():
     """All of 8 MB at 16 GB/s: 500 us, beside 40 us forward and 80 us backward."""
-    costs = costs_of(listed(layers=Network.of("one", [WIDE])), "offload_activations=100")
+    costs = costs_of(listed(layers=Network.from_layers("one", [WIDE])), "offload_activations=100")
     shown = (500e-6 - 40e-6) + (500e-6 - 80e-6)
     assert costs.seconds["host_comm"] == pytest.approx(8 * shown)
     assert costs.memory["activations"] == 0

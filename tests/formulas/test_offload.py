@@ -26,7 +26,7 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.hardware.host import copy_rate, outlasting, update_rate
+from plan3d.simulator.hardware.host import copy_rate, excess_copy_seconds, update_rate
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.plan.field_values import Nvme
 from plan3d.simulator.plan.synchronisation import SyncPolicy
@@ -76,7 +76,7 @@ def test_an_adam_step_of_ten_billion_parameters():
 def test_a_copy_shows_when_it_outlasts_what_it_runs_beside():
     """80 MB at 8 GB/s take 10 ms."""
     beside = np.array([4e-3, 10e-3, 20e-3])
-    assert outlasting(80e6, beside, cluster(8)) == pytest.approx([6e-3, 0, 0])
+    assert excess_copy_seconds(80e6, beside, cluster(8)) == pytest.approx([6e-3, 0, 0])
 
 
 # The optimizer on the host

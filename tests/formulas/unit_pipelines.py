@@ -109,7 +109,11 @@ def task(
     """Train a list of layers with `batch` samples a step."""
     stack = replace(SOFTWARE, **software)
     return Task(
-        Network.of("unit", layers), cluster(gpus), sequence=1, global_batch=batch, software=stack
+        Network.from_layers("unit", layers),
+        cluster(gpus),
+        sequence=1,
+        global_batch=batch,
+        software=stack,
     )
 
 

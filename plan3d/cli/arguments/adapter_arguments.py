@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
-from plan3d.simulator.workload.adapters import KINDS, Adapters
+from plan3d.simulator.workload.adapters import ADAPTER_FORMATS, Adapters
 from plan3d.simulator.workload.model import Model
 
 from .usual_sizes import within
@@ -27,13 +27,13 @@ def adapters_of(args: argparse.Namespace) -> Adapters | None:
             option = f"--{given[0].replace('_', '-')}"
             raise InputError(f"{option} needs --adapter lora or --adapter qlora")
         return None
-    if kind not in KINDS:
-        raise InputError(f"unknown adapter {kind[:60]!r}{did_you_mean(kind[:60], KINDS)}")
+    if kind not in ADAPTER_FORMATS:
+        raise InputError(f"unknown adapter {kind[:60]!r}{did_you_mean(kind[:60], ADAPTER_FORMATS)}")
     if getattr(args, "framework", None) is not None:
         raise InputError(
             "--adapter does not go with --framework: launch files train all weights, not adapters"
         )
-    said: dict[str, Any] = {"base": args.lora_base or KINDS[kind]}
+    said: dict[str, Any] = {"base": args.lora_base or ADAPTER_FORMATS[kind]}
     if args.lora_rank is not None:
         said["rank"] = args.lora_rank
     if args.lora_targets is not None:

@@ -14,10 +14,9 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.task import Task, default_stack
 from plan3d.simulator.workload.adapters import Adapters
-from plan3d.simulator.workload.hub_models import is_hub_id
 from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
-from plan3d.simulator.workload.presets import preset_names
+from plan3d.simulator.workload.presets import is_hub_id, preset_names
 
 from . import adapter_arguments, framework_arguments, goal_arguments, usual_sizes
 
@@ -38,7 +37,7 @@ def model_of(name: str) -> Model:
         return Model.preset(name)
     path = Path(name)
     if lists_layers(path):
-        return Network.read(path)
+        return Network.from_file(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
     if is_hub_id(name) and not path.exists():

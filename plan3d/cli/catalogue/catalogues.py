@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from plan3d.search.systems.systems import SYSTEMS, System, Values, ValueSet, describe_values, system
 from plan3d.simulator.base.text_tables import Table, select_columns
 from plan3d.simulator.base.units import format_count
-from plan3d.simulator.workload.hub_models import hub_id_of
 from plan3d.simulator.workload.model import Model
-from plan3d.simulator.workload.presets import preset_names
+from plan3d.simulator.workload.presets import hub_id_of, preset_names
 
 from ...screens.output import Progress, Screen, print_json
 from ..arguments.task_arguments import model_of

@@ -9,9 +9,9 @@ from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, convert, si_unit
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.leaves import Quantity
-from plan3d.simulator.hardware.profile_file import Profile, profile_names, read_profile
+from plan3d.simulator.hardware.profile_file import profile_names, read_profile
 from plan3d.simulator.hardware.profile_schema import QUANTITIES
-from plan3d.simulator.hardware.provenance import KINDS, Provenance
+from plan3d.simulator.hardware.provenance import KINDS, Profile, Provenance
 from plan3d.simulator.hardware.software_stack import (
     LEAVES,
     SOFTWARE,

@@ -127,7 +127,7 @@ def _with_layers(
         LAYER_FILE_REMARK,
     )
     file = LayerFile(stack=layers.stack, file=name, citation=citation, origins=layers.origins)
-    text = layer_tables.write(layers.sizes, layers.seconds, remarks)
+    text = layer_tables.format_table(layers.sizes, layers.seconds, remarks)
     return replace(changes, layer_file=file), {name: text}
 
 

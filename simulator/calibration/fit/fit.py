@@ -14,7 +14,7 @@ from ...base.errors import CalibrationError
 from ...hardware import gemm_tables
 from ...hardware.accelerator import Accelerator, GemmTime
 from ...hardware.cluster import Cluster, CollectiveTime
-from ...hardware.precision.number_formats import FORMATS
+from ...hardware.precision import FORMATS
 from ...hardware.profile_file import profile_names
 from ...hardware.profile_schema import QUANTITIES
 from ...hardware.software_stack import DEFAULT_SOFTWARE

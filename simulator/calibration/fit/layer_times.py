@@ -205,7 +205,7 @@ def check_generalises(layers: LayerTimes) -> None:
 
 def _is_dense(q: Question) -> bool:
     recipe = RECIPES[int(q.plan.precision)]
-    return layer_tables.serves(recipe) and all(map(is_tabled, layer_kinds(q.task.model)[:1]))
+    return layer_tables.applies_to(recipe) and all(map(is_tabled, layer_kinds(q.task.model)[:1]))
 
 
 def _on_profile(runs: Sequence[PublishedRun], profile: Path) -> list[Question]:

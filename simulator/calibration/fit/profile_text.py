@@ -17,17 +17,10 @@ from ...base.files import read_text
 from ...base.printable import one_line
 from ...base.units import convert, si_unit
 from ...hardware.cluster import Cluster
-from ...hardware.leaves import read_tree
-from ...hardware.profile_file import (
-    MEASUREMENTS,
-    PACKAGE,
-    Profile,
-    TableFile,
-    profile_names,
-    read_profile,
-)
+from ...hardware.leaves import PACKAGE, read_tree
+from ...hardware.profile_file import MEASUREMENTS, profile_names, read_profile
 from ...hardware.profile_schema import LAYERS, QUANTITIES
-from ...hardware.provenance import Provenance
+from ...hardware.provenance import Profile, Provenance, TableFile
 from .robust import FOLLOWS_LINK, Constant
 
 FITTED = "fitted"

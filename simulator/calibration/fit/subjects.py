@@ -21,9 +21,8 @@ from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware.accelerator import Accelerator
 from ...hardware.cluster import Cluster
-from ...hardware.host import COPIED
-from ...hardware.precision import RECIPES, Precision
-from ...hardware.precision.number_formats import BF16, FORMATS
+from ...hardware.host import COPY_EFFICIENCY
+from ...hardware.precision import BF16, FORMATS, RECIPES, Precision
 from ...operators import kernel_times
 from ...operators.layer_work import LOSS_BACKWARD, LOSS_BYTES
 from ...operators.work import Gemm
@@ -102,7 +101,7 @@ def host_subjects(table: Measurements, cluster: Cluster) -> Iterator[Subject]:
             priors.bandwidth("link_bandwidth", cluster.host.link_bandwidth),
             priors.COPY_LATENCY,
         )
-        yield _bytes_subject(rows, "host link", "host", both, moved, COPIED)
+        yield _bytes_subject(rows, "host link", "host", both, moved, COPY_EFFICIENCY)
 
 
 def make_subject(
@@ -191,7 +190,7 @@ def _gemm_subject(rows: Measurements, width: str, dtype: str, accelerator: Accel
     name = f"GEMM {dtype}"
     m, n, k = (sizes_of(rows, column, name) for column in SIDES)
     batch = np.nan_to_num(rows.number("batch"), nan=1.0)
-    flops, moved = 2 * m * n * k * batch, FORMATS[dtype].moved(m, n, k) * batch
+    flops, moved = 2 * m * n * k * batch, FORMATS[dtype].bytes_moved(m, n, k) * batch
     peak = _peak_of(accelerator, dtype)
     _check_rate(name, flops / rows.number("seconds"), peak, accelerator)
 

@@ -39,7 +39,7 @@ MODELS = {
 }
 SMALL = ("alternating", "gated", "mixed", "tied")
 """Models whose plans can all be costed for any choice."""
-LISTED = Network.of(
+LISTED = Network.from_layers(
     "listed",
     [
         ListedLayer(

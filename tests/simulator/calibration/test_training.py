@@ -13,7 +13,7 @@ from plan3d.simulator.calibration.fit.build import build
 from plan3d.simulator.calibration.fit.comparison import compare
 from plan3d.simulator.calibration.fit.fit import fit
 from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
-from plan3d.simulator.hardware.accelerator import SUSTAINED, TrainingTime
+from plan3d.simulator.hardware.accelerator import DEFAULT_SUSTAINED, TrainingTime
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -201,7 +201,7 @@ def test_a_measured_field_slows_a_step(name: str) -> None:
 
 def test_defaults_are_what_stacks_assume() -> None:
     stack = software_profile("nanotron")
-    rates = {"sustained": SUSTAINED, "dgrad_rate": 1.0, "wgrad_rate": None}
+    rates = {"sustained": DEFAULT_SUSTAINED, "dgrad_rate": 1.0, "wgrad_rate": None}
     unmeasured = replace(GPU, training=replace(GPU.training, **rates))
     assert kernel_times.sustained_share(stack, unmeasured) == stack.sustained
     assert kernel_times.gradient_rates(stack, unmeasured) == (1.0, stack.wgrad_rate)

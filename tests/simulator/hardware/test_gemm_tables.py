@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from not_empty import not_empty
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware import gemm_fit, gemm_tables
-from plan3d.simulator.hardware.gemm_tables import Origin
+from plan3d.simulator.hardware import gemm_tables
+from plan3d.simulator.hardware.gemm_tables import Origin, isotonic
 
 ROOT = Path(__file__).parents[3]
 TABLES = ROOT / "hardware_profiles/measurements"
@@ -62,7 +62,7 @@ def test_a_file_names_its_source_licence_and_treatment_and_is_small(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_table_is_the_data_at_its_points_but_for_the_fit(name):
     """Half of the measured times within 4 %, nine of ten within 13 %."""
-    m, n, k, data = gemm_tables.read((TABLES / name).read_text())
+    m, n, k, data = gemm_tables.parse_table((TABLES / name).read_text())
     there, known = np.meshgrid(n, k, m, indexing="ij"), np.isfinite(data)
     found = seconds(name, *(there[axis][known] for axis in (2, 0, 1)))
     median, most = np.quantile(np.abs(np.log(found / data[known])), [0.5, 0.9])
@@ -89,8 +89,8 @@ def test_the_rate_never_falls_with_tokens(name, n, k, m):
 @pytest.mark.parametrize("name", NAMES)
 def test_rates_are_smooth_in_n_and_k(name):
     """Seconds a FLOP bend less over three neighbours than those that were measured."""
-    m, n, k, data = gemm_tables.read((TABLES / name).read_text())
-    fit = gemm_tables.fit(m, n, k, data)[3]
+    m, n, k, data = gemm_tables.parse_table((TABLES / name).read_text())
+    fit = gemm_tables.fit_table(m, n, k, data)[3]
 
     def bends(times, axis):
         cost = np.log(times / (m * n[:, None, None] * k[:, None]))
@@ -188,7 +188,7 @@ def test_what_a_file_says_that_is_no_table_is_not_shown(tmp_path, content):
 
 
 def test_smoothing_is_the_nearest_rising_sequence():
-    smooth = gemm_fit.rising(np.array([1.0, 3, 2, 2, 5, 4]))
+    smooth = isotonic(np.array([1.0, 3, 2, 2, 5, 4]))
     assert smooth == pytest.approx([1, 7 / 3, 7 / 3, 7 / 3, 4.5, 4.5])
     assert [maker.on_lattice(n) for n in (2560, 3584, 51200, 768)] == [True, True, False, True]
 

@@ -19,8 +19,8 @@ from not_empty import not_empty
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
-from plan3d.simulator.hardware.profile_aliases import ALIASES, SEVERAL
-from plan3d.simulator.hardware.profile_file import PACKAGE, profile_names, read_profile
+from plan3d.simulator.hardware.leaves import PACKAGE
+from plan3d.simulator.hardware.profile_file import ALIASES, AMBIGUOUS, profile_names, read_profile
 from plan3d.simulator.hardware.profile_schema import OPTIONAL_NUMBERS, QUANTITIES
 
 EXPECTED = {
@@ -566,8 +566,8 @@ def test_aliases(name: str, profile: str) -> None:
 
 def test_every_alias_means_one_profile_that_there_is() -> None:
     names = [alias for aliases in ALIASES.values() for alias in aliases]
-    assert len({*names, *SEVERAL, *EXPECTED}) == len(names) + len(SEVERAL) + len(EXPECTED)
-    assert {*ALIASES, *(one for several in SEVERAL.values() for one in several)} <= EXPECTED
+    assert len({*names, *AMBIGUOUS, *EXPECTED}) == len(names) + len(AMBIGUOUS) + len(EXPECTED)
+    assert {*ALIASES, *(one for several in AMBIGUOUS.values() for one in several)} <= EXPECTED
 
 
 @pytest.mark.parametrize(

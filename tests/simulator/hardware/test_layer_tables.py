@@ -14,8 +14,9 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware import layer_tables
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.gemm_tables import Origin
+from plan3d.simulator.hardware.leaves import PACKAGE
 from plan3d.simulator.hardware.precision import RECIPES, Precision
-from plan3d.simulator.hardware.profile_file import MEASUREMENTS, PACKAGE
+from plan3d.simulator.hardware.profile_file import MEASUREMENTS
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_costs import layer_costs
@@ -87,7 +88,7 @@ def test_a_blank_takes_the_nearest_measured_layer():
 def test_a_file_round_trips(tmp_path):
     seconds = np.concatenate([RATIOS * 1e-3, np.full_like(RATIOS, 1e-3)])
     path = tmp_path / "layers.csv"
-    path.write_text(layer_tables.write(SIZES, seconds, ("where from",)))
+    path.write_text(layer_tables.format_table(SIZES, seconds, ("where from",)))
     assert path.read_text().startswith("# where from\nhidden,tp,")
     found = layer_tables.ratios(layer_tables.load(str(path)), SIZES)
     assert found == pytest.approx(RATIOS, rel=1e-4)
@@ -170,7 +171,7 @@ def test_provenance_names_the_table():
 def test_the_shipped_table_is_of_this_model():
     """Its column of modelled times is what the cost model says today, within a percent."""
     text = files(PACKAGE).joinpath(MEASUREMENTS, "a100-vtrain-layers.csv").read_text()
-    sizes, times = layer_tables.read(text)
+    sizes, times = layer_tables.parse_table(text)
     for hidden, name in ((1024, "gpt3-350m"), (2048, "gpt3-1.3b")):
         mine, width = sizes[0] == hidden, hidden // 16
         model = Model.preset(name)

@@ -13,14 +13,17 @@ import pytest
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import (
+    BF16,
     CODES,
+    FORMATS,
+    FP8,
     RECIPES,
+    WIDTHS,
     Optimizer,
     Precision,
     Recipe,
     register_recipe,
 )
-from plan3d.simulator.hardware.precision.number_formats import BF16, FORMATS, FP8, WIDTHS
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
 from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_kinds import layer_kinds
@@ -98,7 +101,7 @@ def test_the_head_has_a_format_of_its_own() -> None:
 
 def test_what_is_sent_and_what_is_kept_are_two_sizes() -> None:
     plain = RECIPES[Precision.BF16]
-    kept, sent = (layers(replace(plain, **{name: 1})) for name in ("activation", "sent"))
+    kept, sent = (layers(replace(plain, **{name: 1})) for name in ("activation", "wire"))
     before = layers(plain)
     for costs, moves, stays in (
         (kept, Cost.ACTIVATIONS, Cost.TENSOR_COMM),
@@ -178,7 +181,7 @@ def test_a_recipe_from_outside_is_one_record() -> None:
 
 
 def test_formats_differ_from_bf16_in_what_they_say() -> None:
-    assert (BF16.scaled, FP8.scaled) == (False, True)
-    assert RECIPES[Precision.FP8].scaled
-    scaled = {p.name for p in Precision if RECIPES[p].scaled}
+    assert (BF16.is_scaled, FP8.is_scaled) == (False, True)
+    assert RECIPES[Precision.FP8].is_scaled
+    scaled = {p.name for p in Precision if RECIPES[p].is_scaled}
     assert scaled == {p.name for p in Precision if p.name.startswith(("FP8", "MXFP8", "NVFP4"))}

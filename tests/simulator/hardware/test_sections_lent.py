@@ -9,7 +9,8 @@ import pytest
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.profile_file import network_names, neutral, read_profile
+from plan3d.simulator.hardware.profile_file import network_names, read_profile
+from plan3d.simulator.hardware.provenance import neutral
 from plan3d.simulator.operators.collectives import ProcessGroup, all_reduce
 
 TEXT = """

@@ -18,8 +18,9 @@ from plan3d.simulator.hardware import gemm_tables
 from plan3d.simulator.hardware.accelerator import peak_flops
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.gemm_tables import Origin
+from plan3d.simulator.hardware.leaves import PACKAGE
 from plan3d.simulator.hardware.precision import RECIPES, Precision
-from plan3d.simulator.hardware.profile_file import PACKAGE, profile_names
+from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators import kernel_times
 from plan3d.simulator.operators.work import AttentionWork, Gemm

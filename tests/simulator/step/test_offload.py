@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plan3d.simulator.analysis.sensitivity import HOST_KNOBS, sensitivities, tabled_share
 from plan3d.simulator.analysis.time_breakdown import losses
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.host import COPIED, copy_rate, update_rate
+from plan3d.simulator.hardware.host import COPY_EFFICIENCY, copy_rate, update_rate
 from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, concat, resolve
@@ -183,7 +183,7 @@ def test_more_on_the_host_is_slower_and_smaller(stack):
 
 def test_gpus_share_links_and_memory_of_a_node():
     alone, two, node = (Cluster.profile("a100-80gb-sxm", gpus=n) for n in (1, 2, 8))
-    assert copy_rate(alone) == pytest.approx(COPIED * 31.5e9)
+    assert copy_rate(alone) == pytest.approx(COPY_EFFICIENCY * 31.5e9)
     assert copy_rate(two) == copy_rate(node) == pytest.approx(copy_rate(alone) / 2)
     assert update_rate(alone) == pytest.approx(8 * update_rate(node))
     assert update_rate(Cluster.profile("a100-80gb-sxm", gpus=64)) == update_rate(node)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.workload.hf_families import FAMILIES, UNSUPPORTED
+from plan3d.simulator.workload.hf_families import FAMILIES, UNSUPPORTED_TYPES
 from plan3d.simulator.workload.model import Model
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "class_defaults.json").read_text())
@@ -67,7 +67,7 @@ def test_sizes_beside_a_tower() -> None:
     ],
 )
 def test_what_is_not_modelled_is_refused_by_name(kind: str, what: str) -> None:
-    assert kind in UNSUPPORTED
+    assert kind in UNSUPPORTED_TYPES
     with pytest.raises(InputError, match=what):
         Model.from_config_values({"model_type": kind}, "mine")
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.workload.hub_models import hub_id_of, hub_models, is_hub_id, preset_of_id
 from plan3d.simulator.workload.model import Model
-from plan3d.simulator.workload.presets import preset_names
+from plan3d.simulator.workload.presets import (
+    hub_id_of,
+    hub_models,
+    is_hub_id,
+    preset_names,
+    preset_of_id,
+)
 
 TOWER = 416_866_032
 """Parameters of the vision tower (SigLIP so400m, 896 pixels) that checkpoints of Gemma 3 hold."""

@@ -67,7 +67,7 @@ def test_stages_hold_all_parameters_and_send_what_lies_between_them(order, pp):
         )
         for i in order
     ]
-    task = question(Network.of("six", kinds), gpus=pp)
+    task = question(Network.from_layers("six", kinds), gpus=pp)
     costs = evaluate(task, Plan(pp=pp, micro_batch=1, precision="fp16"))
     assert by_stage(costs)["weights"].sum() == 2 * task.model.parameters
     segments = "|".join([str(6 // pp)] * pp)
@@ -94,7 +94,7 @@ def test_a_layer_with_an_efficiency_of_its_own_takes_as_long_as_that_says():
     sizes = {"parameters": 1, "forward_flops": 1e13, "activation_bytes": 1, "boundary_bytes": 1}
     seconds = [
         evaluate(
-            question(Network.of("one", [ListedLayer(**sizes, efficiency=share)]), 1),
+            question(Network.from_layers("one", [ListedLayer(**sizes, efficiency=share)]), 1),
             Plan(precision="fp16"),
         ).step_seconds
         for share in (0.5, 0.25)
@@ -106,7 +106,7 @@ def test_a_search_finds_pipelines_where_data_parallelism_does_not_fit():
     wide = ListedLayer(
         parameters=400_000_000, forward_flops=1e12, activation_bytes=1e6, boundary_bytes=1e6
     )
-    task = question(Network.of("wide", [wide] * 16), 8, 64)
+    task = question(Network.from_layers("wide", [wide] * 16), 8, 64)
     best = rank_plans(task, Ranking(choose={"precision": ["fp16"], "zero": [0]})).best
     assert best is not None
     assert best.plans.take(0).pp > 1
@@ -131,10 +131,10 @@ def test_files_are_read_as_they_say(tmp_path):
         {"name": "b", **dict.fromkeys(SIZES, 1), "parameters": 5},
     ]
     other.write_text(json.dumps({"name": "net", "layers": layers, "source": "mine"}))
-    one, two = Network.read(csv), Network.read(other)
+    one, two = Network.from_file(csv), Network.from_file(other)
     assert one == two
     assert one.layers == 4
-    assert one.listed[0] == LAYER
+    assert one.listed_layers[0] == LAYER
     assert lists_layers(csv)
     assert lists_layers(other)
     other.write_text("{}")
@@ -157,7 +157,7 @@ def test_bad_layer_lists_are_refused(tmp_path, text, message):
     path = tmp_path / "net.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
-        Network.read(path)
+        Network.from_file(path)
 
 
 ONE = {"parameters": 1, "forward_flops": 1, "activation_bytes": 1, "boundary_bytes": 1}
@@ -179,7 +179,7 @@ def test_what_a_layer_list_cannot_hold_is_refused(tmp_path, content, message):
     path = tmp_path / "net.json"
     path.write_text(json.dumps(content))
     with pytest.raises(InputError, match=message):
-        Network.read(path)
+        Network.from_file(path)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"layers": [3]}'])
@@ -187,4 +187,4 @@ def test_bad_json_is_refused(tmp_path, text):
     path = tmp_path / "net.json"
     path.write_text(text)
     with pytest.raises(InputError, match=r"net\.json"):
-        Network.read(path)
+        Network.from_file(path)

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.workload.hub_models import hub_models
 from plan3d.simulator.workload.model import Model
-from plan3d.simulator.workload.presets import preset_names, table_arguments
+from plan3d.simulator.workload.presets import hub_models, preset_names, table_arguments
 
 CONFIGS = Path(__file__).parent / "hf_configs"
 SAME_AS_CONFIG = sorted({file.stem for file in CONFIGS.glob("*.json")} & set(preset_names()))
