@@ -150,16 +150,18 @@ def heading(task: Task, plan: Plan, title: str) -> list[str]:
     ]
 
 
-def unwritten_settings(model: Model, positions: str, router: str = "") -> list[str]:
+def unwritten_settings(model: Model, base: str, scaling: str, router: str = "") -> list[str]:
     """A comment that names the settings of rotary positions and of the router that are not written,
-    as they change neither time nor memory."""
-    present = features(model)
-    left_out = [positions] if ROTARY_POSITIONS in present else []
-    left_out += [router] if EXPERTS in present and router else []
-    if not left_out:
-        return []
-    return ["# Left out, to be set as the model was published (they change no time): "
-            f"{'; '.join(left_out)}"]  # fmt: skip
+    as they change neither time nor memory; the base is written where the model states it."""
+    present, settings = features(model), []
+    if ROTARY_POSITIONS in present:
+        names = [scaling] if model.rotary_base else [f"{base} (10000 unless set)", scaling]
+        settings.append(", ".join(filter(None, names)))
+    if EXPERTS in present:
+        settings.append(router)
+    left_out = "; ".join(filter(None, settings))
+    reason = "to be set as the model was published (they change no time)"
+    return [f"# Left out, {reason}: {left_out}"] if left_out else []
 
 
 PROCESSES = "with PROCESSES={}"

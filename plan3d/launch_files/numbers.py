@@ -2,7 +2,7 @@
 
 Fields of the plan have their own names. Beside them:
 
-    layers hidden vocabulary tied norm_bias learned_positions mtp_layers positions
+    layers hidden vocabulary tied norm_bias learned_positions rotary_base mtp_layers positions
     heads kv_heads head_dim value_dim kv_rank q_rank rope_dim qkv_bias out_bias qk_norm
     ffn gated experts top_k expert_ffn shared_ffn groups group_limit sparse
     windows                                                                     the model
@@ -54,6 +54,7 @@ def model_numbers(model: Model) -> dict[str, Any]:
         "tied": model.tied,
         "norm_bias": model.norm_bias,
         "learned_positions": model.learned_positions,
+        "rotary_base": model.rotary_base,
         "mtp_layers": model.mtp_layers,
         "qk_norm": bool(a.kv_rank or a.query_key_norm),
         "ffn": dense.ffn if dense else experts.ffn if experts else 0,
@@ -93,6 +94,7 @@ def model_of(n: Numbers, name: str, source: str) -> Model:
         tied=n.tied,
         norm_bias=n.norm_bias,
         learned_positions=n.learned_positions,
+        rotary_base=0.0 if n.learned_positions else float(n.rotary_base),
         mtp_layers=n.mtp_layers,
         sequence=0 if n.learned_positions else n.positions,
         source=source,

@@ -14,7 +14,7 @@ from typing import Any
 from ..base.documents import parse_json
 from ..base.errors import InputError, check_name, check_path, did_you_mean
 from ..base.files import read_text
-from ..base.typed_objects import JsonObject, describe
+from ..base.typed_objects import LARGEST_SIZE, JsonObject, describe
 from .blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from .hf_families import (
     FAMILIES,
@@ -150,6 +150,7 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         "norm_weights": family.norm_weights,
         "learned_positions": positions + family.extra_positions,
         "idle_positions": family.extra_positions,
+        "rotary_base": _rotary_base(config),
         "embedding_norm": family.embedding_norm,
         "head_bias": family.head_bias,
         "mtp_layers": config.size(
@@ -157,6 +158,19 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         ),
         "source": f"Hugging Face config.json, model_type {config.values['model_type']}",
     }
+
+
+def _rotary_base(config: JsonObject) -> float:
+    """Base of the rotary frequencies; 0 where the file states none, or different ones by layer."""
+    nested = config.values.get("rope_parameters")
+    values = {**config.values, **(nested if isinstance(nested, dict) else {})}
+    if "rope_local_base_freq" in values:
+        return 0.0
+    for key in ("rope_theta", "rotary_emb_base"):
+        base = values.get(key)
+        if isinstance(base, int | float) and base is not True and 0 < base < LARGEST_SIZE:
+            return float(base)
+    return 0.0
 
 
 def _windows(config: JsonObject, family: ConfigFamily, layers: int) -> list[int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
@@ -63,6 +63,8 @@ class Model:
     """Rows of a learned position table; 0 for rotary or ALiBi."""
     idle_positions: int = 0
     """Rows of it that are no token's: the first two of OPT."""
+    rotary_base: float = field(default=0.0, compare=False)
+    """Base of the rotary frequencies (rope_theta); 0 when not stated. Changes no time or memory."""
     embedding_norm: bool = False
     head_bias: bool = False
     mtp_layers: int = 0

@@ -190,8 +190,17 @@ DEEPSPEED: Table = (
     flag("--checkpoint-activations", "checkpoint_activations"),
     flag("--deepspeed-activation-checkpointing", "deepspeed_checkpointing"),
 )
-ARRAYS = {"MODEL_ARGS": MODEL, "TRAINING_ARGS": TRAINING, "DEEPSPEED_ARGS": DEEPSPEED}
+ROTARY: Table = (
+    optional(
+        "--rotary-position-embeddings-theta",
+        "rotary_base",
+        megatron.DEFAULT_BASE,
+        codec=megatron.ROTARY_BASE,
+        condition=lambda n: n.rotary,
+    ),
+)
+ARRAYS = {"MODEL_ARGS": (*MODEL, *ROTARY), "TRAINING_ARGS": TRAINING, "DEEPSPEED_ARGS": DEEPSPEED}
 TABLE: Table = with_read_only_rows(
-    (*MODEL, *TRAINING, *DEEPSPEED), (*megatron.AXES, *megatron.TRAINING)
+    (*MODEL, *ROTARY, *TRAINING, *DEEPSPEED), (*megatron.AXES, *megatron.TRAINING)
 )
 """The flags of Megatron-DeepSpeed."""

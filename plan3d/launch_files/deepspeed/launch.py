@@ -56,7 +56,7 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     sizes = f"--num_nodes {nodes}" + f" --num_gpus {each}" * (last == each)
     top = [
         *heading(task, plan, f"{TITLE} with Megatron-DeepSpeed"),
-        *unwritten_settings(task.model, "--rotary-position-embeddings-theta (10000 unless set)"),
+        *unwritten_settings(task.model, "--rotary-position-embeddings-theta", ""),
         *environment(task, plan, False),
         *launch_script.required_assignments(unread),
         f"cat > {FILE} <<'JSON'",

@@ -78,6 +78,9 @@ def _read_rate(source: Source, key: str, n: Numbers) -> bool:
 
 
 NONE_OR_MORE = integer(least=0)
+ROTARY_BASE = Codec(lambda base: int(base) or None, lambda source, key, n: source.size(key))
+"""A whole number; 0 is that of a model that does not state it."""
+DEFAULT_BASE = 10_000
 FUSED_LOSS = Codec(
     lambda loss: loss == Loss.FUSED,
     lambda source, key, n: Loss.FUSED if source.switch(key) else Loss.USUAL,
@@ -149,6 +152,16 @@ MODEL: Table = (
 )
 """The model."""
 
+ROTARY: Table = (
+    optional(
+        "--rotary-base",
+        "rotary_base",
+        DEFAULT_BASE,
+        codec=ROTARY_BASE,
+        condition=lambda n: not _learned_positions(n),
+    ),
+)
+"""Rotary positions, for which Megatron-DeepSpeed has a flag of another name."""
 WINDOWS: Table = (
     optional("--window-size", "window_size", "", codec=TEXT),
     optional(
@@ -288,7 +301,7 @@ UNMODELLED: Table = (
 )
 """Flags that change time or memory and are not modelled."""
 ARRAYS: dict[str, Table] = {
-    "MODEL_ARGS": (*MODEL, *WINDOWS),
+    "MODEL_ARGS": (*MODEL, *ROTARY, *WINDOWS),
     "PARALLEL_ARGS": (*AXES, *SHARDING),
     "TRAINING_ARGS": TRAINING,
 }

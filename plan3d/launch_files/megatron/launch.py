@@ -39,7 +39,7 @@ VERSION = "0.16"
 TITLE = f"Megatron-LM (core {VERSION})"
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 """Accelerators without the limit on device connections."""
-ROTATION = "--rotary-base (10000 unless set), --use-rope-scaling"
+BASE, SCALING = "--rotary-base", "--use-rope-scaling"
 ROUTER = (
     "--moe-router-score-function (softmax unless set), --moe-router-enable-expert-bias, "
     "--moe-router-topk-scaling-factor, --moe-router-load-balancing-type"
@@ -53,7 +53,7 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     groups = {name: flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()}
     top = [
         *heading(task, plan, TITLE),
-        *unwritten_settings(task.model, ROTATION, ROUTER),
+        *unwritten_settings(task.model, BASE, SCALING, ROUTER),
         *environment(task, plan, n.fsdp),
         *required_assignments(unread),
         *partial_node(task.cluster, PROCESSES),

@@ -81,6 +81,9 @@ MODEL: Table = in_section(
     Row("share_embeddings_and_output_weights", "tied", SWITCH),
     Row("normalization", "norm_bias", choice(NORMS)),
     Row("position_embedding_type", "absolute_positions", choice(POSITIONS)),
+    *rows_if(
+        lambda n: n.rotary_base and not n.absolute_positions, Row("rotary_base", "rotary_base")
+    ),
     Row("gated_linear_unit", "gated", SWITCH),
     Row("add_bias_linear", "out_bias", SWITCH),
     Row("add_qkv_bias", "qkv_bias", SWITCH),

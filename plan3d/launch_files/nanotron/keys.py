@@ -8,6 +8,7 @@ context_parallel_size.
 
 from __future__ import annotations
 
+from plan3d.simulator.base.typed_objects import describe
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.field_values import ContextComm, Recompute
@@ -16,18 +17,22 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from ..documents import Document
 from ..launch_file import Launch
 from ..tables import (
+    LARGEST,
     SWITCH,
     TEXT,
+    Codec,
     Effect,
     Fixed,
     Implied,
     Numbers,
     Row,
+    Source,
     Table,
     Unmodelled,
     choice,
     in_section,
     integer,
+    optional,
 )
 
 ENGINES = {name: schedule for schedule, name in launched_by("nanotron").items()}
@@ -48,6 +53,17 @@ FORMATS = {
 _LLAMA_OR_QWEN = "give dense Llama or Qwen 2 layers"
 
 
+def _read_base(source: Source, key: str, n: Numbers) -> float:
+    base = source.value(key)
+    if type(base) not in (int, float) or not 0 < base < LARGEST:
+        raise source.value_error(key, f"is {describe(base)}; it must be a number above 0")
+    return float(base)
+
+
+BASE = Codec(lambda base: float(base) or None, _read_base)
+"""A number; 0 is that of a model that does not state it."""
+
+
 def _heads(n: Numbers) -> int:
     return int(n.heads)
 
@@ -63,6 +79,7 @@ CONFIG: Table = in_section(
     Row("num_attention_heads", "heads"),
     Row("num_key_value_heads", "kv_heads", integer(most=_heads), _heads),
     Row("max_position_embeddings", "positions", default=0),
+    optional("rope_theta", "rotary_base", 10_000.0, codec=BASE),
     Row("tie_word_embeddings", "tied", SWITCH, False),
     Row("vocab_size", "vocabulary"),
     Row("attention_bias", "qkv_bias", SWITCH, False, read_only=True),

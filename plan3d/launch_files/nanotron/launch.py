@@ -111,9 +111,7 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     content = with_unread(nested_document(settings_of(TABLE, n)), unread, key_classes(TABLE, n))
     top = [
         *heading(task, plan, TITLE),
-        *unwritten_settings(
-            task.model, "model.model_config.rope_theta (10000 unless set), rope_scaling"
-        ),
+        *unwritten_settings(task.model, "model.model_config.rope_theta", "rope_scaling"),
         "# Add general, tokenizer, data_stages, checkpoints, model.init_method, tokens.train_steps",
         "# and what else the optimizer needs (optimizer_factory, weight_decay, clip_grad,",
         "# learning_rate_scheduler), then:",

@@ -34,7 +34,7 @@ from .spelling import from_keys, to_keys
 
 VERSION, VERSION_0_3 = "0.2.2", "0.3.0"
 TITLE, TITLE_0_3 = f"torchtitan {VERSION}", f"torchtitan {VERSION_0_3}"
-ROTATION = "rope_theta (10000 unless set), rope_scaling_args"
+BASE, SCALING = "rope_theta", "rope_scaling_args"
 MODULE = "plan3d_recipe"
 
 
@@ -42,7 +42,7 @@ def write_toml(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> 
     """The TOML file of 0.2."""
     n = to_keys(numbers_of(task, plan), task, "output")
     content = with_unread(nested_document(settings_of(TABLE, n)), unread, key_classes(TABLE, n))
-    positions = [] if is_flavor(task.model) else unwritten_settings(task.model, ROTATION)
+    positions = [] if is_flavor(task.model) else unwritten_settings(task.model, BASE, SCALING)
     top = "\n".join([*heading(task, plan, TITLE), *positions, *registration(task.model), ""])
     return f"{top}\n{format_toml(content)}\n"
 

@@ -123,11 +123,12 @@ def registration(model: Model) -> list[str]:
     a, mlp = shape_of(model).attention, shape_of(model).mlp
     assert mlp is not None
     default_ffn = 8 * model.hidden // 3
+    base = f", rope_theta={model.rotary_base!r}" if model.rotary_base else ""
     factor = f", ffn_dim_multiplier={mlp.ffn / default_ffn!r}" if mlp.ffn < default_ffn else ""
     return [
         "# torchtitan ships no such model: add to llama3_args in torchtitan/models/llama3:",
         f"#     {toml_string(one_line(model.name))}: TransformerModelArgs(",
         f"#         dim={model.hidden}, n_layers={model.layers}, n_heads={a.heads}, "
         f"n_kv_heads={a.kv_heads},",
-        f"#         vocab_size={model.vocabulary}, multiple_of={mlp.ffn}{factor}),",
+        f"#         vocab_size={model.vocabulary}, multiple_of={mlp.ffn}{factor}{base}),",
     ]

@@ -652,8 +652,13 @@ def test_flavors_that_are_not_written_are_models_that_are_refused(unwritten):
 @pytest.mark.parametrize(
     ("framework", "model", "said"),
     [
-        ("megatron", "llama-3.1-8b", ("--rotary-base (10000 unless set), --use-rope-scaling",)),
-        ("megatron", "mixtral-8x7b", ("--rotary-base", "--moe-router-score-function (softmax")),
+        ("megatron", "llama-3.1-8b", ("(they change no time): --use-rope-scaling",)),
+        ("megatron", "llama-7b", ("--rotary-base (10000 unless set), --use-rope-scaling",)),
+        (
+            "megatron",
+            "mixtral-8x7b",
+            ("--use-rope-scaling", "--moe-router-score-function (softmax"),
+        ),
         ("megatron", "gpt3-1.3b", ()),
         ("deepspeed", "llama-7b", ("--rotary-position-embeddings-theta (10000 unless set)",)),
         ("nanotron", "llama-7b", ("model.model_config.rope_theta (10000 unless set)",)),
@@ -961,3 +966,52 @@ def test_deepspeed_leaves_recompute_to_models_that_megatron_deepspeed_does_not_h
     assert "deepspeed_activation_checkpointing" in text("deepspeed", again).replace("-", "_")
     with pytest.raises(InputError, match="deepspeed-model"):
         text("deepspeed", "tp=2 overlap_param_gather=0", model="qwen2.5-7b")
+
+
+ROTARY = (
+    ("megatron", "", "--rotary-base 500000", "--use-rope-scaling"),
+    ("megatron-bridge", "", "model.rotary_base=500000", ""),
+    ("deepspeed", "", "--rotary-position-embeddings-theta 500000", ""),
+    ("nanotron", "", "rope_theta: 500000.0", "rope_scaling"),
+)
+
+
+@pytest.mark.parametrize(("framework", "version", "setting", "left_out"), ROTARY)
+def test_the_rotary_base_of_a_model_is_written_and_read(framework, version, setting, left_out):
+    """That of a config.json and that of a preset; 10000, the default, where neither states it."""
+    exporter = EXPORTERS[framework]
+    plan = "tp=2 overlap_param_gather=0" if framework in ("nanotron", "deepspeed") else "tp=2"
+    config = Model.from_config(
+        {
+            "model_type": "llama",
+            "hidden_size": 4096,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 8,
+            "intermediate_size": 14336,
+            "vocab_size": 128256,
+            "rope_theta": 500000.0,
+        }
+    )
+    assert config.rotary_base == Model.preset("llama-3.1-8b").rotary_base == 500_000
+    for model in (config, Model.preset("llama-3.1-8b")):
+        out = launch_text(replace(task(), model=model), Plan.parse(plan), exporter.form(version))
+        assert setting in out
+        if left_out:
+            assert f"(they change no time): {left_out}" in out
+        if framework in READERS:
+            ending = "yaml" if framework == "nanotron" else "sh"
+            launch = READERS[framework](out, f"run.{ending}", ReaderOptions())
+            assert launch.model.rotary_base == 500_000
+            assert not launch.unread
+    unstated = replace(config, rotary_base=0.0)
+    out = launch_text(replace(task(), model=unstated), Plan.parse(plan), exporter.form(version))
+    assert "500000" not in out
+
+
+def test_the_rotary_base_of_a_new_flavor_is_in_its_code():
+    model = replace(Model.preset("llama-7b"), rotary_base=500_000.0)
+    form = EXPORTERS["torchtitan"].form()
+    out = launch_text(replace(task(), model=model), Plan.parse("tp=2 zero=2"), form)
+    assert "rope_theta=500000.0" in out
+    assert "(they change no time): rope_scaling_args" in out
