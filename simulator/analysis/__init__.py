@@ -1,1 +1,1 @@
-"""Why a step takes as long as it does: parts, differences, sensitivities, provenance."""
+"""Analysis of a step: parts, differences, sensitivities, provenance, the textbook's formulas."""

@@ -1,4 +1,4 @@
-"""Two plans of one task, term by term, in seconds and bytes."""
+"""Differences of two plans of one task, term by term, in seconds and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan's kernel times rest on: shares measured, interpolated, extrapolated, datasheet.
+"""Provenance of a plan's kernel times: shares measured, interpolated, extrapolated, datasheet.
 
 Weights are the seconds of the slowest pipeline rank. Where a table of whole layers applies, their
 kernels have its origin and the ends keep the mix of the plan's kernels. For a few rows, never the

@@ -2,9 +2,9 @@
 
     elasticity = d ln(step) / d ln(number)
 
-by a central difference of STEP either way: -0.6 means that 1 % more of it makes the step 0.6 %
-shorter. All numbers of one knob move together. A step scales with the machine: rates less latencies
-and launch floors add up to -1 (up to the curvature of the model).
+by a central difference of RELATIVE_STEP either way: -0.6 means that 1 % more of it makes the step
+0.6 % shorter. All numbers of one knob move together. A step scales with the machine: rates less
+latencies and launch floors add up to -1 (up to the curvature of the model).
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ WHAT_IF_FACTOR = 2.0
 LEAST_TABLED_SHARE = 0.02
 """Share of a step that measured tables hold from which it is worth saying."""
 
+Scaled = Callable[[Task, float], Task]
+"""A task with some numbers of its hardware multiplied by a factor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Knob:
@@ -36,7 +39,7 @@ class Knob:
     label: str
     rate: bool
     """More of it is faster; otherwise it is a time, and more of it is slower."""
-    scaled: Callable[[Task, float], Task]
+    scaled: Scaled
     """The same question with the numbers of the knob multiplied by a factor."""
 
 
@@ -53,7 +56,7 @@ class Sensitivity:
     step_if_doubled: float
 
 
-def _scaled_accelerator(change: Callable[[Accelerator, float], dict[str, Any]]) -> Any:
+def _scaled_accelerator(change: Callable[[Accelerator, float], dict[str, Any]]) -> Scaled:
     def scaled(task: Task, factor: float) -> Task:
         cluster = task.cluster
         new = replace(cluster.accelerator, **change(cluster.accelerator, factor))
@@ -77,7 +80,7 @@ def _kernel_latencies(a: Accelerator, factor: float) -> dict[str, Any]:
     }
 
 
-def _scaled_fast_domain(names: tuple[str, ...]) -> Any:
+def _scaled_fast_domain(names: tuple[str, ...]) -> Scaled:
     """Multiplies these constants of every collective inside the fast domain."""
 
     def scaled(task: Task, factor: float) -> Task:
@@ -94,7 +97,7 @@ def _scaled_fast_domain(names: tuple[str, ...]) -> Any:
     return scaled
 
 
-def _scaled_network(names: tuple[str, ...]) -> Any:
+def _scaled_network(names: tuple[str, ...]) -> Scaled:
     def scaled(task: Task, factor: float) -> Task:
         new = _scaled_fields(task.cluster.network, names, factor)
         return replace(task, cluster=replace(task.cluster, network=new))
@@ -102,7 +105,7 @@ def _scaled_network(names: tuple[str, ...]) -> Any:
     return scaled
 
 
-def _scaled_host(name: str) -> Any:
+def _scaled_host(name: str) -> Scaled:
     def scaled(task: Task, factor: float) -> Task:
         new = _scaled_fields(host_of(task.cluster), (name,), factor)
         return replace(task, cluster=replace(task.cluster, host=new))

@@ -1,4 +1,4 @@
-"""Textbook formulas beside the simulator: what people compute by hand, and why it differs.
+"""Textbook formulas beside the simulator's numbers, and why the two differ.
 
 Legend as in closed_forms: N parameters, l layers, h hidden, s sequence, a heads, b sequences, v
 vocabulary, T tokens, n GPUs, F peak FLOP/s, U utilisation.

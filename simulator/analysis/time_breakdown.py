@@ -1,4 +1,4 @@
-"""Where a step goes: seconds from the model's arithmetic at peak to the predicted step.
+"""Breakdown of a step: seconds from the model's arithmetic at peak to the predicted step.
 
     step = ideal + causal + matmul + attention + memory_bound + recompute + ... + imbalance + ...
 

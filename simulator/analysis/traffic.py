@@ -1,4 +1,4 @@
-"""What one plan's data-parallel synchronisation sends, and what is taken for granted.
+"""Traffic of one plan's data-parallel synchronisation, and its assumptions.
 
 Bytes and messages are those of the rank with most parameters, mean over the steps of a period.
 Legend: n replicas, S bytes of a rank's gradients or weights.

@@ -1,1 +1,1 @@
-"""What a person reads: tables, sentences, pictures, traces."""
+"""Reports: tables, sentences, pictures, traces."""

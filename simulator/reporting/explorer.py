@@ -1,4 +1,4 @@
-"""What the page of a search embeds to rank its plans anew: seconds and bytes of every position.
+"""Data of the interactive page of a search: seconds and bytes of its plans by slider position.
 
 Nothing is interpolated: each position of the sliders is the simulator's own answer for these plans.
 The page adds parts up, leaves out what exceeds the memory, and takes of each family the simplest

@@ -182,7 +182,7 @@ def _edge_points(x: PlanTimeline) -> float:
 
 
 def _numbers(axes: Any, x: PlanTimeline, scale: float) -> None:
-    """Micro-batch numbers, where every box has room for its own."""
+    """Micro-batch numbers, where every box is wide enough for its own."""
     g = x.timeline.graph
     if _narrowest_inches(x) < DIGIT * len(str(g.micro_batches - 1)) + 0.03 or g.ranks > ROW_NAMES:
         return

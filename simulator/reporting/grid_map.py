@@ -1,4 +1,4 @@
-"""How a grid of tensor ranks splits a matrix product: the grid, and what its rank 0 holds.
+"""Drawing of a grid of tensor ranks: the ranks, and the part of a product that rank 0 holds.
 
 The grid is drawn a depth beside the other, ranks in their cells; each matrix of y = x w is cut
 along the axes of the grid, and the part that rank 0 computes with is filled.

@@ -94,7 +94,7 @@ def _colour(bar: Loss) -> str:
 
 def memory_bars(axes: Any, stages: Sequence[dict[str, Any]], capacity: float, sure: float) -> Any:
     """Memory of every pipeline rank by component, against what a GPU has and the share of it up to
-    which a plan is said to fit."""
+    which a plan is predicted to fit."""
     ranks = np.array([stage["rank"] for stage in stages])
     bottom = np.zeros(ranks.size)
     for name, colour in MEMORY_COLOURS.items():

@@ -123,7 +123,7 @@ def _line_style(i: int, lines: Sequence[Line]) -> dict[str, Any]:
 
 
 def _covers(line: Line, below: Line) -> bool:
-    """Whether a line hides most of one below it: they agree to ALIKE at most of its points."""
+    """Whether a line hides most of one below it: they agree to SAME_POINT at most of its points."""
     known = dict(zip(map(str, line[0]), line[1], strict=True))
     pairs = [(known.get(str(x)), y) for x, y in zip(*below, strict=True)]
     same = sum(other is not None and abs(other - y) <= SAME_POINT * abs(y) for other, y in pairs)

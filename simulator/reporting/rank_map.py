@@ -1,4 +1,4 @@
-"""How the ranks of a plan lie on nodes and GPUs: the drawing of a whiteboard.
+"""Drawing of the ranks of a plan on nodes and GPUs, as on a whiteboard.
 
 Nodes are boxes, GPUs cells, a row a pipeline rank; only the repeating unit is drawn. Below the
 first row stand the groups of GPU 0, one line a dimension: solid inside a fast domain, dashed where

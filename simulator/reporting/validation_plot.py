@@ -1,4 +1,4 @@
-"""Predicted against measured, a colour for each source, and a histogram of errors by source."""
+"""Picture of a validation: predicted against measured steps, and errors by source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDEST_ERROR, BINS = 60.0, 60
 
 
 def validation_picture(p: Prediction, form: str = "png") -> bytes:
-    """The figure of `page` in a format that matplotlib writes."""
+    """The figure of `validation_figure` in a format that matplotlib writes."""
     return image_bytes(validation_figure(p), form)
 
 

@@ -1,4 +1,4 @@
-"""Sentences on why a plan is as fast as it is, and on what was assumed.
+"""Causes of a plan's step time, and the assumptions behind its numbers, in sentences.
 
 A step is split into the seconds that the model's arithmetic would take at the datasheet peak and
 everything that keeps a GPU from it; the shares add up to one. For a few rows, never the hot path.

@@ -1,1 +1,1 @@
-"""Published runs, read as tasks and plans; the one nearest to a question."""
+"""Published runs: read as tasks and plans, and the one nearest to a question."""

@@ -1,1 +1,1 @@
-"""What is not known exactly: constants with priors, steps that update them, choices under it."""
+"""Uncertainty: constants with priors, their posterior from timed steps, choices under it."""

@@ -1,4 +1,4 @@
-"""What a user's own timed steps say of the constants of a stack on a machine, and its file.
+"""Calibrations: the posterior of the constants of a stack on a machine, and its file.
 
 A calibration moves the constants of a task to the mode of their posterior, and its intervals are
 those of the posterior.

@@ -1,4 +1,4 @@
-"""A choice among plans of one stack: which is fastest, what a wrong choice costs, what to time.
+"""Choices among plans of one stack: the fastest, the cost of a wrong choice, the plan to time.
 
     log t ~ t_nu(m, C),    C = J A J' + sigma^2 s R s
 
@@ -55,7 +55,7 @@ class Choice:
         """The same once the steps of some plans are measured.
 
         m + K (y - m_S),  (nu + d) / (nu + n) (C - K C_S),  K = C_S' C_SS^-1, with d the squared
-        distance of y from m_S under C_SS, whose diagonal has REPEAT^2 added.
+        distance of y from m_S under C_SS, whose diagonal has REPEAT_SPREAD^2 added.
         """
         at = list(rows)
         known = self.covariance[np.ix_(at, at)] + REPEAT_SPREAD**2 * np.eye(len(at))
@@ -115,7 +115,7 @@ class Choice:
         """Plans of `among` whose steps tell most of those of all: each the one that takes most off
         the sum of variances.
 
-        sum_j C_ij^2 / (C_ii + REPEAT^2), and C - C_i C_i' / (C_ii + REPEAT^2) once i is timed
+        sum_j C_ij^2 / v_i, and C - C_i C_i' / v_i once i is timed, v_i = C_ii + REPEAT_SPREAD^2
         """
         left, found, known = list(among), [], self.covariance
         for _ in range(min(count, len(left))):

@@ -2,8 +2,8 @@
 
     theta = theta0 exp(d)
 
-A constant multiplies seconds: d > 0 makes a step longer. `scaled` gives the task with some of them
-changed, so that the simulator itself says how a step reacts.
+A constant multiplies seconds: d > 0 makes a step longer. `with_constants` gives the task with some
+of them changed, so that the simulator itself says how a step reacts.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@
 
 z, q quantiles of the normal distribution and of Student's t, A the covariance of constants. Errors
 e of timed plans are known, less what their repeats differ by and what their weights w take for
-accidents, and move those of plans that are like them (R of `likeness`, E = sigma^2 s R s):
+accidents, and move those of plans that are like them (R of `error_correlation`, E = sigma^2 s R s):
 
-    K = E_S' (E_SS + REPEAT^2 + sigma^2 s^2 (1/w - 1))^-1
+    K = E_S' (E_SS + REPEAT_SPREAD^2 + sigma^2 s^2 (1/w - 1))^-1
     m + K (y - m_S),   (J - K J_S) A (J - K J_S)' + E - K E_S
 
 Source: Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, section 2.7.

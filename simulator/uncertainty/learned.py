@@ -1,4 +1,4 @@
-"""The priors that published runs taught: of stacks that somebody has timed, and of others.
+"""Shipped priors, learned from published runs: of stacks fitted to runs of theirs, and of others.
 
 priors.json is written by `plan3d validate --leave-origin-out --prior-out FILE`; the means of its
 constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml).
@@ -55,7 +55,7 @@ def prior_from_record(record: dict[str, Any]) -> Prior:
 
 @cache
 def shipped_records() -> dict[str, Any]:
-    """What FILE holds."""
+    """What PRIORS_FILE holds."""
     out: dict[str, Any] = parse_json(
         read_text(resources.files(__package__) / PRIORS_FILE, PRIORS_FILE), PRIORS_FILE
     )
@@ -64,7 +64,7 @@ def shipped_records() -> dict[str, Any]:
 
 @cache
 def shipped_prior(which: str) -> Prior:
-    """The prior of KNOWN or UNKNOWN stacks around their profiles' own numbers."""
+    """The prior of FITTED_STACKS or OTHER_STACKS around their profiles' own numbers."""
     prior = prior_from_record(shipped_records()[which])
     return Prior(prior.names, np.zeros_like(prior.mean), prior.covariance, prior.sigma)
 

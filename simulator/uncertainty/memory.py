@@ -1,4 +1,4 @@
-"""Whether plans fit: the probability that their peak of memory stays below the capacity.
+"""The probability that a plan fits: that its peak of memory stays below the capacity.
 
     log(peak_i / predicted_i) = b + e_i,    b ~ N(0, stack^2),    e_i ~ plan s_i t_4
 
@@ -29,7 +29,7 @@ from .learned import ADAPTERS, FITTED_KINDS, FITTED_STACKS, MEMORY, OTHER_STACKS
 from .predictive import error_scale, error_scale_of_precisions
 
 FITS_PROBABILITY, EDGE_PROBABILITY = 0.95, 0.5
-"""Probabilities from which a plan is said to fit, and to be at the edge."""
+"""Probabilities from which a plan is predicted to fit, and to be at the edge."""
 VERDICTS = ("does not fit", "edge", "fits")
 PEAK_FIELDS = (
     *("gradient_memory", "optimizer_memory", "bucket_memory", "boundary_buffers", "working_sets"),
@@ -40,7 +40,7 @@ NODES = np.linspace(-5.0, 5.0, 101)
 """Values of b / stack that are summed over."""
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
 LOG_MARGINS = np.linspace(0.0, 3.0, 601)
-"""Logs of capacity over prediction among which `share_for` looks."""
+"""Logs of capacity over prediction among which `share_for_probability` looks."""
 
 
 @dataclass(frozen=True)
@@ -82,16 +82,16 @@ def student_cdf(z: Value) -> Value:
     return out
 
 
-def probability_within(room: Value, spread: Spread, scale: Value | float = 1.0) -> Value:
-    """P(b + e <= room) [row], room = log(capacity / predicted)."""
+def probability_within(margin: Value, spread: Spread, scale: Value | float = 1.0) -> Value:
+    """P(b + e <= margin) [row], margin = log(capacity / predicted)."""
     stack, width = np.asarray(spread.stack)[..., None], np.asarray(spread.plan * scale)[..., None]
-    out: Value = student_cdf((np.asarray(room)[..., None] - stack * NODES) / width) @ WEIGHTS
+    out: Value = student_cdf((np.asarray(margin)[..., None] - stack * NODES) / width) @ WEIGHTS
     return out
 
 
 @cache
 def share_for_probability(wanted: float, spread: Spread, scale: float = 1.0) -> float:
-    """The share of the capacity up to which a plan fits with a probability of at least EVEN."""
+    """The share of the capacity up to which a plan fits with a probability of at least `wanted`."""
     return float(
         np.exp(-np.interp(wanted, probability_within(LOG_MARGINS, spread, scale), LOG_MARGINS))
     )
@@ -126,7 +126,7 @@ def largest_share(task: Task) -> float:
 
 
 def exceeds_failed_run(costs: Costs) -> Any:
-    """Whether plans need as much as a run that ran out [row]."""
+    """Whether plans need as much as a run that ran out of memory [row]."""
     out = costs.memory_bytes > largest_share(costs.task) * costs.capacity
     return bool(out) if costs.scalar else out
 
@@ -150,7 +150,7 @@ def probability_fits(costs: Costs) -> Any:
 
 
 def fitting_share(costs: Costs) -> float:
-    """The share of the capacity up to which plans like one plan are said to fit."""
+    """The share of the capacity up to which plans like one plan are predicted to fit."""
     (scale,) = error_scale(costs.task, costs.row().plans.table()).tolist()
     share = min(
         share_for_probability(FITS_PROBABILITY, spread_of(costs.task), scale),
@@ -160,7 +160,7 @@ def fitting_share(costs: Costs) -> float:
 
 
 def fitting_bytes(task: Task, precisions: Sequence[int]) -> float:
-    """Bytes of a GPU up to which plans in any of these precisions are said to fit."""
+    """Bytes of a GPU up to which plans in any of these precisions are predicted to fit."""
     scale = float(error_scale_of_precisions(task, precisions).max())
     share = min(
         share_for_probability(FITS_PROBABILITY, spread_of(task), scale), largest_share(task)
@@ -175,7 +175,7 @@ def headroom_bytes(task: Task, headroom: float) -> float:
 
 
 def verdict(costs: Costs) -> Any:
-    """'fits' from SURE on, 'edge' from EVEN on, else 'does not fit' [row]."""
+    """'fits' from FITS_PROBABILITY, 'edge' from EDGE_PROBABILITY, else 'does not fit' [row]."""
     words = verdict_of(probability_fits(costs))
     return str(words) if costs.scalar else words
 

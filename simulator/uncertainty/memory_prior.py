@@ -1,4 +1,4 @@
-"""How far off predicted peaks of memory are, learned from peaks and from runs that ran out of it.
+"""Errors of predicted peaks of memory, learned from peaks and from runs that ran out of it.
 
     L_u(stack, plan) = integral N(b; 0, stack^2) prod_i l_i(b) db
 
@@ -109,7 +109,7 @@ def peak_weights(peaks: Peaks, known: PeakPosterior) -> Value:
 
 
 def fit_spread(likelihoods: Sequence[Value]) -> Spread:
-    """The two numbers that suit some sources, given their log_likelihood; START of none."""
+    """The two numbers that suit some sources, given their log_likelihood; START_SPREAD of none."""
     far = (np.log(STACK_SPREADS[:, None] / START_SPREAD.stack) / LOG_SPREAD) ** 2
     far = far + (np.log(PLAN_SPREADS / START_SPREAD.plan) / LOG_SPREAD) ** 2
     weight = sum(likelihoods, -0.5 * far)

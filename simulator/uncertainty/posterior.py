@@ -176,7 +176,7 @@ class _LeastSquares:
         return out
 
     def step_share(self, d: Value, values: Value, step: Value) -> float:
-        """The largest of SHARES of a step that makes them less; 0 where none does."""
+        """The largest of STEP_SHARES of a step that makes them less; 0 where none does."""
         here = self.value(d, values)
         tried = ((share, d + share * step) for share in STEP_SHARES.tolist())
         lower = (

@@ -1,4 +1,4 @@
-"""What the constants' spread makes of a prediction: intervals, and how errors go together.
+"""Predictive intervals from the spread of the constants, and the correlation of errors.
 
 log t_new ~ f(theta) + J (d - m) + e,    d ~ N(m, A),    e ~ sigma s t_nu
 """
@@ -24,8 +24,8 @@ DOUBLING_FIELDS = ("tp", "cp", "pp", "dp", "ep", "etp", "virtual_stages", "micro
 """Fields whose distance is in doublings."""
 
 LOW_PRECISION_SCALE, MANY_EXPERTS_SCALE = 2.0, 1.5
-"""Errors of rows below 16 bits, and of FINE experts and more, over those of others: few like them
-are published. Chosen before such rows were looked at."""
+"""Errors of rows below 16 bits, and of MANY_EXPERTS_FROM experts and more, over those of others:
+few like them are published. Chosen before such rows were looked at."""
 MANY_EXPERTS_FROM = 32
 
 
@@ -75,7 +75,8 @@ def half_width(known: Posterior, slopes: Value, scale: Value | float, level: flo
 def error_correlation(plans: Plan) -> Value:
     """R [row, row]: correlation of the errors of plans, less the more they differ.
 
-    exp(-distance / ALIKE), the distance in doublings of SIZES and in other fields that differ
+    exp(-distance / CORRELATION_LENGTH), the distance in doublings of DOUBLING_FIELDS and in other
+    fields that differ
     """
     distance: Value = np.zeros((plans.rows, plans.rows))
     for name, column in plans.table().columns().items():

@@ -1,4 +1,4 @@
-"""A prior of the constants of a stack nobody has timed, learned from units that were.
+"""The prior of the constants of an uncalibrated stack, learned from units of published runs.
 
     d_u ~ N(mu, Sigma),    the rows of each unit as in `posterior`, all with one sigma
 
@@ -41,7 +41,7 @@ def spreads_of(names: Sequence[str]) -> Value:
 def fit_prior(names: Sequence[str], units: Sequence[TimedRows], off: bool = True) -> Prior:
     """The prior that suits these units; that of the spreads alone where there are none. Their
     constants may be `off` on the mean; where each has been fitted they are not, and their spreads
-    are SHARE of the others' before they are looked at."""
+    are FITTED_SHARE of the others' before they are looked at."""
     spreads = spreads_of(names) * (1.0 if off else FITTED_SHARE)
     prior = Prior(tuple(names), np.zeros(len(names)), np.diag(spreads**2), START_SIGMA)
     at: list[Value | None] = [None] * len(units)

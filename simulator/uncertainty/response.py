@@ -1,4 +1,4 @@
-"""How the logarithms of steps react to constants: the simulator asked, or a table of its answers.
+"""Responses of steps to constants: the simulator itself, or a table of its answers.
 
 f(d) = log t with each constant's seconds multiplied by exp(d), d [constant].
 """

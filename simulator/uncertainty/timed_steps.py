@@ -138,7 +138,7 @@ class StepCalibration:
     peaks: tuple[TimedStep, ...] = ()
     """Runs whose peak is known, or that ran out of memory."""
     peak_weights: Value = field(default_factory=lambda: np.zeros(0))
-    """How much each of these peaks counts: little where it contradicts what is predicted of it."""
+    """How much each of these peaks counts: little where it contradicts its prediction."""
 
     @cached_property
     def held_out_seconds(self) -> Value:
@@ -196,8 +196,8 @@ class StepCalibration:
 
     @property
     def moved_constants(self) -> list[tuple[str, float, float]]:
-        """Constants that moved more than FAR spreads: each with its factor of seconds over that of
-        the profiles, and by how many spreads it moved from what was usual."""
+        """Constants that moved more than MOVED_SPREADS: each with its factor of seconds over that
+        of the profiles, and the spreads by which it moved from its prior mean."""
         mean = self.calibration.posterior.mean
         moved = np.abs(mean - self.prior.mean) / self.spread
         found = zip(self.prior.names, np.exp(mean).tolist(), moved.tolist(), strict=True)
@@ -362,12 +362,12 @@ def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
     predicted, capacity = costs.memory_bytes, costs.capacity
     scale = float(error_scale(run.task, run.plan.table())[0])
     if run.peak is None:
-        room = math.log(capacity / predicted)
-        if run.ran_out and room > math.log(LARGEST_RATIO):
+        margin = math.log(capacity / predicted)
+        if run.ran_out and margin > math.log(LARGEST_RATIO):
             needs = f"{predicted / GIB:.4g} GiB of {capacity / GIB:.4g} GiB"
             what = "check its plan, batch, model and machine, and that nothing else ran there"
             raise InputError(f"{run.source}: ran out of memory, predicted {needs}; {what}")
-        return (room, math.inf, scale) if run.ran_out else (-math.inf, room, scale)
+        return (margin, math.inf, scale) if run.ran_out else (-math.inf, margin, scale)
     off = math.log(run.peak / predicted)
     if run.peak > LARGEST_PEAK * capacity or abs(off) > MOST_LOG_PEAK_RATIO:
         sizes = (run.peak / GIB, predicted / GIB, capacity / GIB)

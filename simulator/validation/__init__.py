@@ -1,1 +1,1 @@
-"""Published runs, how they are read, and how far predictions are off."""
+"""Validation: published runs predicted and scored."""

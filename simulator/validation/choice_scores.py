@@ -1,8 +1,8 @@
-"""Choices among published layouts, of stacks that nobody has timed: what probabilities, expected
-regrets and suggestions to time are worth.
+"""Scores of choices among published layouts of uncalibrated stacks: probabilities, expected regrets
+and suggestions to time.
 
-A ranking group is a choice (uncertainty.choice) among its plans that are said to fit; nothing of
-its unit is known but what is timed as suggested, one plan after another.
+A ranking group is a choice (uncertainty.choice) among its plans that are predicted to fit; nothing
+of its unit is known but what is timed as suggested, one plan after another.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def _scores(ordered: Sequence[tuple[ChoiceGroup, list[int]]]) -> dict[str, Any]:
 
 
 def _regret_after_runs(group: ChoiceGroup, order: Sequence[int]) -> list[float]:
-    """Regret of the best timed plan after each of TIMED runs."""
+    """Regret of the best timed plan after each of MOST_TIMED runs."""
     each = [group.regret(row) for row in order]
     return [min(each[:k]) for k in range(1, MOST_TIMED + 1)]
 
@@ -126,7 +126,7 @@ def _regret_after_runs(group: ChoiceGroup, order: Sequence[int]) -> list[float]:
 def _runs_to_good(
     groups: Sequence[ChoiceGroup], orders: Sequence[Sequence[int] | Index]
 ) -> dict[str, Any]:
-    """Timed plans until one is GOOD, in groups of MANY plans and more."""
+    """Timed plans until one has GOOD_REGRET, in groups of LEAST_LAYOUTS plans and more."""
     needed = [
         1 + next(k for k, row in enumerate(order) if group.regret(int(row)) <= GOOD_REGRET)
         for group, order in zip(groups, orders, strict=True)

@@ -1,4 +1,4 @@
-"""How good is a prediction of runs that a fit never saw? Scalars of a profile, cross-validated.
+"""Cross-validation of the scalars of a software profile, by source of published runs.
 
 At most four scalars of a source's software profile are fitted to its published step times. Rows are
 then predicted by fits to the other ranking groups (five folds), and to the other models. Each
@@ -122,12 +122,12 @@ def without_fits(task: Task) -> Task:
 
 def bounds(rows: TimedRuns, fields: Sequence[str]) -> tuple[Value, Value]:
     """Logs of the smallest and the largest factor of every scalar."""
-    room = np.full(len(fields), LARGEST_FACTOR)
+    largest_factors = np.full(len(fields), LARGEST_FACTOR)
     for i, field in enumerate(fields):
         if field in SHARE_FIELDS:
             largest = max(shipped_value(task, field) for _, task, _ in rows.tables)
-            room[i] = min(LARGEST_FACTOR, 1 / max(largest, 1 / LARGEST_FACTOR))
-    return np.full(len(fields), -np.log(LARGEST_FACTOR)), np.log(room)
+            largest_factors[i] = min(LARGEST_FACTOR, 1 / max(largest, 1 / LARGEST_FACTOR))
+    return np.full(len(fields), -np.log(LARGEST_FACTOR)), np.log(largest_factors)
 
 
 def sigmas(fields: Sequence[str]) -> Value:

@@ -157,7 +157,7 @@ REGRET_DRAWS = 2
 
 
 def fitting_groups(unseen: UnseenRuns, chosen: Sequence[Unit]) -> list[tuple[Unit, Index]]:
-    """Rows of the ranking groups of some units that are said to fit, where there are any."""
+    """Rows of the ranking groups of some units that are predicted to fit, where there are any."""
     p = unseen.prediction
     by_unit = units.rows_by_unit(p)
     unit_of_row = {row: unit for unit in chosen for row in by_unit[unit]}

@@ -1,4 +1,4 @@
-"""Whether published runs fit: scores of predicted peaks, and what peaks and out-of-memory labels
+"""Memory of published runs: scores of predicted peaks, and what peaks and out-of-memory labels
 teach of how far off predictions are.
 
 Of a source that states what ran out of memory, what ran is a label as well; one that lists only
@@ -111,7 +111,7 @@ def memory_by_machine(p: Prediction) -> dict[str, dict[str, Any]]:
 
 
 def refused_failures(runs: Sequence[PublishedRun], p: Prediction) -> int:
-    """Runs that ran out of memory and cannot be predicted: none is said to fit."""
+    """Runs that ran out of memory and cannot be predicted: none is predicted to fit."""
     return sum(run.ran_out_of_memory for run in runs) - int(p.ran_out.sum())
 
 
@@ -128,10 +128,10 @@ def informative_rows(p: Prediction) -> Mask:
 
 def peaks_by_source(p: Prediction) -> dict[str, Peaks]:
     """What each source says of log(peak / predicted), at most units.MOST_ROWS rows of it."""
-    error, room = np.log(p.measured_memory / p.memory), np.log(1 / p.capacity_share)
+    error, margin = np.log(p.measured_memory / p.memory), np.log(1 / p.capacity_share)
     known = ~np.isnan(error)
-    low = np.where(known, error, np.where(p.ran_out, room, -np.inf))
-    high = np.where(known, error, np.where(p.ran_out, np.inf, room))
+    low = np.where(known, error, np.where(p.ran_out, margin, -np.inf))
+    high = np.where(known, error, np.where(p.ran_out, np.inf, margin))
     every, by_source = Peaks(low, high, p.scale), dict[str, list[int]]()
     for row in np.flatnonzero(informative_rows(p)).tolist():
         by_source.setdefault(p.questions[row].run.source, []).append(row)

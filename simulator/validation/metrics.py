@@ -1,4 +1,4 @@
-"""How good is a prediction? Errors, rank correlation, regret, memory verdicts, coverage.
+"""Scores of predictions: errors, rank correlation, regret, memory verdicts, coverage.
 
 Pure functions of predicted and measured columns. A score of nothing is None.
 """

@@ -191,8 +191,8 @@ def interval(p: Prediction) -> tuple[Value, Value]:
 
 
 def with_intervals(p: Prediction) -> Prediction:
-    """The prediction with half-widths of about ASKED timed rows, evenly spaced, of each source and
-    of each of SUBSETS."""
+    """The prediction with half-widths of about INTERVAL_ROWS timed rows, evenly spaced, of each
+    source and of each of SUBSETS."""
     sources = np.array([q.run.source for q in p.questions], object)
     parts = [sources == source for source in dict.fromkeys(sources)]
     parts += [chosen(p) for chosen in SUBSETS.values()]

@@ -121,7 +121,8 @@ def population(p: Prediction, name: str) -> Mask:
 
 
 def microbenchmark_rows(unit: Unit, p: Prediction, rows: Sequence[int]) -> list[int]:
-    """Timed rows of a unit of FACTS that is large enough to teach, at LEAST_MFU and more."""
+    """Timed rows of a unit of MICROBENCHMARK_SOURCES that is large enough to teach, at LEAST_MFU
+    and more."""
     used = np.nan_to_num(p.measured_mfu) >= LEAST_MFU
     timed = [row for row in rows if used[row]] if unit.source in MICROBENCHMARK_SOURCES else []
     return timed if len(timed) >= FEWEST_ROWS else []

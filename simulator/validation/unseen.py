@@ -1,4 +1,4 @@
-"""Published runs as those of stacks that nobody has timed, and what other origins teach of them.
+"""Published runs as runs of uncalibrated stacks, and what other origins teach of them.
 
 Nothing that published runs taught is used to predict them (hardware.profile_file.neutral,
 software_stack.neutral), but a prior of the constants (uncertainty.prior) that was learned from runs

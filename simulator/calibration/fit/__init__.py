@@ -1,1 +1,1 @@
-"""Fits the constants of a profile to measurements, with errors that the fit did not see."""
+"""Fits of a profile's constants to measurements, with held-out errors."""

@@ -1,4 +1,4 @@
-"""A profile's own constants against measured rows; nothing is fitted.
+"""Comparison of a profile's own constants with measured rows; nothing is fitted.
 
 Kernels and collectives are predicted from the profile alone. Gradients, long loops and backward
 passes are rates over measured forward rows, as in a fit; what the profile leaves to the stack

@@ -1,4 +1,4 @@
-"""Measurements to the fitted constants of a machine, each with its errors and flags."""
+"""Fitted constants of a machine from measurements, each with its errors and flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole layers that were timed, alone or by the steps they make up, and what is predicted of them.
+"""Times of whole layers, measured alone or by the steps they make up, and their prediction.
 
 A machine's profile is fitted first; the layers are then compared with what it predicts.
 """

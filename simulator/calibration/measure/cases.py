@@ -37,7 +37,7 @@ def coarse_to_fine(series: Sequence[Sequence[Item]]) -> list[Item]:
     """The items of several ordered series, coarse before fine: the first and every fourth part of
     each, then those half-way between, and so on; series in their order.
 
-    >>> by_value([[0, 1, 2, 3, 4, 5, 6, 7, 8], ["a", "b"]])
+    >>> coarse_to_fine([[0, 1, 2, 3, 4, 5, 6, 7, 8], ["a", "b"]])
     [0, 2, 4, 6, 8, 'a', 'b', 1, 3, 5, 7]
     """
     ranked = [

@@ -1,6 +1,6 @@
 """Logs of Megatron, torchtitan, DeepSpeed and nanotron as one row: the time of a step.
 
-The first iterations are dropped and the median is taken. A line tells the mean of the iterations
+The first iterations are dropped and the median is taken. A line is the mean of the iterations
 since the line before it (Megatron's --log-interval, torchtitan's log_freq): its number says how
 many. Memory is the peak of any rank that the log names: Megatron prints MB of 2^20 bytes, DeepSpeed
 GB of 2^30, torchtitan GiB reserved, nanotron MiB.
