@@ -20,13 +20,12 @@ from .result.objective import objective as objective_of
 from .result.options import Deadline, Progress, SearchOptions
 from .result.search_result import SearchResult
 from .space.constraints import (
-    Choices,
     for_unequal_stages,
     has_optional_framework,
     with_satisfiable_rules,
     without_optional_framework,
 )
-from .space.space import Space
+from .space.space import Choices, Space
 from .systems.system_plans import constraints
 from .systems.systems import system as system_named
 

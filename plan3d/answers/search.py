@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from plan3d.search.rank_plans import Ranking, RankingOptions, rank_plans
 from plan3d.search.result.search_result import SearchResult
-from plan3d.search.space.constraints import Choices, check_choices, check_lists
+from plan3d.search.space.constraints import check_choices, check_lists
+from plan3d.search.space.space import Choices
 from plan3d.search.whatif.climb import climbed, improved
 from plan3d.simulator.analysis.goodput import Reliability, Training
 from plan3d.simulator.base.errors import InputError

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plan3d.search.space.constraints import Choices, check_lists
+from plan3d.search.space.constraints import check_lists
+from plan3d.search.space.space import Choices
 from plan3d.search.whatif.sweep import Point, PointOptions, Sweep, run_points, with_scaling
 from plan3d.search.whatif.variation import Values, points_over
 from plan3d.simulator.base.units import as_count

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from plan3d.search.rank_plans import Ranking, memory_limit, rank_plans
 from plan3d.search.result.options import Deadline, Progress
-from plan3d.search.space.constraints import Choices
+from plan3d.search.space.space import Choices
 from plan3d.search.stage_dp.two_pools import PooledResult, search
 from plan3d.simulator.plan.fields import code
 from plan3d.simulator.task import Task

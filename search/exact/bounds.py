@@ -75,7 +75,7 @@ def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
     """The same where the layers of the end ranks are known, for a model with one kind of block.
 
     The cut has one chunk a rank. More chunks leave some rank between the ends
-    with no less than the most here, and an end that holds more was asked for.
+    with no less than the most here, and an end that holds more was chosen.
     """
     between = max(cut.chunks[1:-1], default=0)
     first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))

@@ -2,7 +2,7 @@
 
 A box is a table of partial plans with their lower bounds (bounds.Relaxation). The box with the
 least bound is split along the next axis; partial plans that cannot beat the ranking so far, or
-cannot fit, are dropped and counted by the bound that says so. What is left is costed in full, so
+cannot fit, are pruned and counted by the bound that prunes them. The rest is costed in full, so
 the ranking is that of the exhaustive search.
 Source: Land and Doig 1960 (branch and bound); Hart, Nilsson and Raphael 1968 (best first).
 """

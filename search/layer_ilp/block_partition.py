@@ -39,7 +39,7 @@ BACKWARD_BYTES = 1.6
 
 @dataclass(frozen=True)
 class BlockPartition:
-    """The cheapest partition of a block, beside two that need no search."""
+    """The cheapest partition of a block, with two others for comparison."""
 
     best: TensorPartition
     shapes: Mapping[str, tuple[int, int, int]]
@@ -100,11 +100,11 @@ def _solve(
     graph: Graph, names: Mapping[str, str], prices: Prices, time_limit: float | None
 ) -> TensorPartition:
     """The cheapest choice in which the operators of `names` are split so."""
-    held = graph.copy()
-    for name, wanted in names.items():
-        every = graph.nodes[name]["partitions"]
-        held.nodes[name]["partitions"] = tuple(p for p in every if p.name == wanted)
-    return partition(held, prices, training=True, limit=inf, time_limit=time_limit)
+    constrained = graph.copy()
+    for name, only in names.items():
+        partitions = graph.nodes[name]["partitions"]
+        constrained.nodes[name]["partitions"] = tuple(p for p in partitions if p.name == only)
+    return partition(constrained, prices, training=True, limit=inf, time_limit=time_limit)
 
 
 def block_graph(task: Task, block: Block, ranks: int, residual_layout: OperatorLayout) -> Graph:

@@ -7,7 +7,7 @@ Source: OR-tools, CP-SAT solver.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from math import floor, inf
 from typing import Any, NamedTuple
@@ -15,6 +15,13 @@ from typing import Any, NamedTuple
 from plan3d.simulator.base.errors import InputError
 
 from ..result.options import NEVER, Deadline
+
+Model = Any
+"""A cp_model.CpModel; OR-tools has no type annotations that mypy reads."""
+Variable = Any
+"""A cp_model.IntVar."""
+Expression = Any
+"""A cp_model.LinearExpr of such variables."""
 
 RESOLUTION = 10**10
 """Units of the largest objective: a cost is cut by less than 1e-10 of it."""
@@ -32,8 +39,8 @@ class Answer(NamedTuple):
     optimal: bool
     bound: float
     """No solution has an objective below it, in units."""
-    value: Any
-    """Function: variable -> its integer."""
+    value: Callable[[Variable], int]
+    """The integer of a variable."""
     values: list[int]
     """Of all variables, as they were made."""
 
@@ -54,7 +61,7 @@ class Units(NamedTuple):
 
 
 def solve(
-    model: Any,
+    model: Model,
     *,
     deadline: Deadline = NEVER,
     effort: float = inf,
@@ -71,9 +78,16 @@ def solve(
 
     if workers < 1:
         raise InputError(f"workers must be at least 1, not {workers}")
-    solver = _solver(deadline.left, effort, workers, seed)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = workers
+    solver.parameters.catch_sigint_signal = False
+    solver.parameters.random_seed = seed
+    # The programs are mostly linear: their relaxation proves most of the bound.
+    solver.parameters.linearization_level = 2
+    solver.parameters.max_time_in_seconds = deadline.left
+    solver.parameters.max_deterministic_time = effort
     solver.parameters.fix_variables_to_their_hinted_value = hinted
-    status = _solved(solver, model)
+    status = _run_interruptibly(solver, model)
     assert status != cp_model.MODEL_INVALID, model.validate()
     has_solution = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
     return Answer(
@@ -86,21 +100,21 @@ def solve(
     )
 
 
-def _solved(solver: Any, model: Any) -> Any:
-    """The solver's status. It works beside this thread, which hears of Ctrl-C meanwhile: its own
-    handler would end it as a limit does, and nobody would know."""
-    with ThreadPoolExecutor(1) as beside:
-        working = beside.submit(solver.solve, model)
+def _run_interruptibly(solver: Any, model: Model) -> Any:
+    """The solver's status. It runs in another thread, so that this one receives Ctrl-C: the
+    solver's own handler would end it as a limit does, without a KeyboardInterrupt."""
+    with ThreadPoolExecutor(1) as pool:
+        solving = pool.submit(solver.solve, model)
         try:
-            return working.result()
+            return solving.result()
         except KeyboardInterrupt:
             solver.stop_search()
             raise
 
 
-def hint(model: Any, values: Mapping[Any, int], deadline: Deadline) -> None:
-    """Let the solver begin with some variables at these values and the others at what follows;
-    nothing where no solution has them."""
+def hint(model: Model, values: Mapping[Variable, int], deadline: Deadline) -> None:
+    """Give the solver a start: some variables at these values, the others at values that follow;
+    none where no solution has these values."""
     model.clear_hints()
     for variable, value in values.items():
         model.add_hint(variable, value)
@@ -109,17 +123,3 @@ def hint(model: Any, values: Mapping[Any, int], deadline: Deadline) -> None:
     if answer.has_solution:
         for i, value in enumerate(answer.values):
             model.add_hint(model.get_int_var_from_proto_index(i), value)
-
-
-def _solver(seconds: float, effort: float, workers: int, seed: int) -> Any:
-    from ortools.sat.python import cp_model
-
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = workers
-    solver.parameters.catch_sigint_signal = False
-    solver.parameters.random_seed = seed
-    # The programs are linear at heart: their relaxation proves most of the bound.
-    solver.parameters.linearization_level = 2
-    solver.parameters.max_time_in_seconds = seconds
-    solver.parameters.max_deterministic_time = effort
-    return solver

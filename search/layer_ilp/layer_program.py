@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice, pairwise, permutations, product
 from math import floor, inf
-from typing import Any
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from ..stages.intervals import Intervals
 from ..stages.pipeline import Pipeline
 from ..stages.stage_plans import Run, plan_of
 from . import cp_sat
+from .cp_sat import Expression, Variable
 
 KIB = 1024.0
 """Bytes of memory are counted in these units."""
@@ -43,6 +43,8 @@ Key = tuple[int, int, int, int, int]
 """Stage, strategy, recompute, ZeRO stage, kind."""
 Counts = dict[Key, int]
 """Layers of each, where there are any."""
+LayerCounts = list[tuple[int, int, int, int, Variable]]
+"""Strategy, recompute, ZeRO stage and kind of layers of a stage, and a variable of their count."""
 Shard = tuple[int, int]
 """Strategy and ZeRO stage of weights that synchronise together."""
 
@@ -52,17 +54,17 @@ class Sum:
     """A linear expression of non-negative variables in whole units, never above the true one."""
 
     unit: float
-    terms: list[tuple[int, Any]] = field(default_factory=list)
+    terms: list[tuple[int, Variable]] = field(default_factory=list)
     constant: int = 0
 
-    def add(self, coefficient: float, variable: Any) -> None:
+    def add(self, coefficient: float, variable: Variable) -> None:
         """Add coefficient x variable; a coefficient below 0 subtracts."""
         self.terms.append((floor(coefficient / self.unit), variable))
 
     def add_constant(self, value: float) -> None:
         self.constant += floor(value / self.unit)
 
-    def build(self) -> Any:
+    def build(self) -> Expression:
         """The solver's expression."""
         return sum(c * variable for c, variable in self.terms if c) + self.constant
 
@@ -72,7 +74,7 @@ class End:
     """Embedding or head: its kinds, and which shard of its stage it belongs to."""
 
     kinds: list[int]
-    shard_variables: dict[Shard, Any]
+    shard_variables: dict[Shard, Variable]
 
 
 @dataclass
@@ -80,9 +82,8 @@ class Stage:
     """Variables of one stage."""
 
     number: int
-    layers: list[tuple[int, int, int, int, Any]]
-    """Strategy, recompute, ZeRO stage and kind of layers, and how many there are."""
-    shards_used: dict[Shard, Any]
+    layers: LayerCounts
+    shards_used: dict[Shard, Variable]
     """Whether there are layers of a shard."""
     ends: list[End] = field(default_factory=list)
 
@@ -143,7 +144,7 @@ class LayerProgram:
         shards_used = {shard: self._has_shard(layers, shard) for shard in self.shards}
         return Stage(number, layers, shards_used)
 
-    def _has_shard(self, layers: list[tuple[int, int, int, int, Any]], shard: Shard) -> Any:
+    def _has_shard(self, layers: LayerCounts, shard: Shard) -> Variable:
         """Whether a stage has layers of a shard."""
         used = self.model.new_bool_var("used")
         own = sum(n for s, _, z, _, n in layers if (s, z) == shard)
@@ -151,7 +152,7 @@ class LayerProgram:
         self.model.add(own >= used)
         return used
 
-    def has_any_strategy(self, stage: Stage, strategies: Iterable[int]) -> Any:
+    def has_any_strategy(self, stage: Stage, strategies: Iterable[int]) -> Variable:
         """Whether a stage has layers of one of these strategies."""
         out = self.model.new_bool_var("any")
         for (s, _), used in stage.shards_used.items():
@@ -168,7 +169,7 @@ class LayerProgram:
             if kinds:
                 stage.ends.append(End(kinds, follows))
 
-    def _choose_shard(self, stage: Stage) -> dict[Shard, Any]:
+    def _choose_shard(self, stage: Stage) -> dict[Shard, Variable]:
         """One of the shards that a stage has."""
         chosen = {shard: self.model.new_bool_var("end") for shard in self.shards}
         self.model.add_exactly_one(chosen.values())
@@ -180,7 +181,7 @@ class LayerProgram:
         """A stage holds the layers between two cuts, one of the intervals that it may hold."""
         order = self.pipeline.task.model.order
         inner = [self._cut(found, stage) for stage in self.stages[:-1]]
-        cuts: list[Any] = [0, *inner, len(order)]
+        cuts: list[Variable] = [0, *inner, len(order)]
         for before, after in pairwise(cuts):
             self.model.add(after - before >= 1)
         for kind in self.kinds:
@@ -190,7 +191,7 @@ class LayerProgram:
                 own = sum(n for _, _, _, k, n in stage.layers if k == kind)
                 self.model.add(own == after - before)
 
-    def _cut(self, found: Intervals, stage: Stage) -> Any:
+    def _cut(self, found: Intervals, stage: Stage) -> Variable:
         """Layers up to the end of a stage."""
         ends = found.end[(found.first_stage <= stage.number) & (stage.number <= found.last_stage)]
         if not ends.size:
@@ -198,7 +199,7 @@ class LayerProgram:
             ends = np.zeros(1, np.int64)
         return self.model.new_int_var(int(ends.min()), int(ends.max()), "cut")
 
-    def _element(self, values: list[int], index: Any) -> Any:
+    def _element(self, values: list[int], index: Expression) -> Expression:
         if isinstance(index, int):
             return values[index]
         if values == list(range(len(values))):
@@ -223,11 +224,11 @@ class LayerProgram:
             held.add(group, self.has_any_strategy(stage, np.flatnonzero(sizes > 1).tolist()))
         self.model.add(held.build() <= floor(self.usable_bytes / KIB))
 
-    def _largest_working(self, stage: Stage) -> Any:
+    def _largest_working(self, stage: Stage) -> Variable:
         """KiB that a stage keeps once for its largest layer."""
         out = self.model.new_int_var(0, LARGEST_QUANTITY, "working")
         working = self.table.working_bytes
-        own: dict[tuple[int, int, int], list[Any]] = {}
+        own: dict[tuple[int, int, int], list[Variable]] = {}
         for s, r, _, k, n in stage.layers:
             own.setdefault((s, r, k), []).append(n)
         for (s, r, k), layers in own.items():
@@ -240,7 +241,7 @@ class LayerProgram:
                 self.model.add(out >= floor(least / KIB) * x)
         return out
 
-    def _largest_sharding(self, stage: Stage) -> Any:
+    def _largest_sharding(self, stage: Stage) -> Variable:
         """KiB of buffers that ZeRO 2 and 3 keep once."""
         out = self.model.new_int_var(0, LARGEST_QUANTITY, "buffers")
         for (s, z), used in stage.shards_used.items():
@@ -249,13 +250,13 @@ class LayerProgram:
         return out
 
     @property
-    def layers(self) -> dict[Key, Any]:
+    def layers(self) -> dict[Key, Variable]:
         """Layers of each strategy on each stage."""
         return {
             (stage.number, s, r, z, k): n for stage in self.stages for s, r, z, k, n in stage.layers
         }
 
-    def solution(self, value: Callable[[Any], int]) -> Counts:
+    def solution(self, value: Callable[[Variable], int]) -> Counts:
         """Layers of each strategy in a solution, where there are any."""
         found = {key: int(value(n)) for key, n in self.layers.items()}
         return {key: n for key, n in found.items() if n}

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.cost_columns import Cost
 
 from ..result.tolerances import ROUNDING
-from .cp_sat import Units
+from .cp_sat import Expression, Units, Variable
 from .layer_bounds import Chords, CollectiveBounds, change_of_tp, fastest_stages
 from .layer_program import LARGEST_QUANTITY, LayerProgram, Stage, Sum
 
@@ -43,7 +42,7 @@ class StepProgram:
             most = LARGEST_QUANTITY * self.units.size
         self.slowest = program.model.new_int_var(0, self.units.round_down(most) + 1, "slowest")
         self.exposed = {name: self._quantity() for name in ("reduce", "gather", "update")}
-        self.earlier_passes: dict[tuple[int, bool], Any] = {}
+        self.earlier_passes: dict[tuple[int, bool], Variable] = {}
         """Seconds of a pass (whether backward) of all stages before one."""
         total = [self._stage(stage) for stage in program.stages]
         again = (program.pipeline.micro_batches - 1) * self.slowest
@@ -52,13 +51,13 @@ class StepProgram:
         self.objective = again + sum(total) + sum(self.exposed.values()) + fixed
         program.model.minimize(self.objective)
 
-    def _quantity(self) -> Any:
+    def _quantity(self) -> Variable:
         return self.program.model.new_int_var(0, LARGEST_QUANTITY, "seconds")
 
-    def _bound_below(self, quantity: Any, parts: list[Sum]) -> None:
+    def _bound_below(self, quantity: Variable, parts: list[Sum]) -> None:
         self.program.model.add(quantity >= sum(part.build() for part in parts))
 
-    def _stage(self, stage: Stage) -> Any:
+    def _stage(self, stage: Stage) -> Expression:
         """Seconds of a stage per micro-batch; bounds what follows from it."""
         self.program.deadline.check()
         shared, own = self.pipeline.shared, self._sum()
@@ -76,7 +75,7 @@ class StepProgram:
         self._bound_exposed("gather", stage, gather, bool(shared["overlap_param_gather"]))
         return seconds
 
-    def _add_stage_floor(self, stage: Stage, seconds: Any) -> None:
+    def _add_stage_floor(self, stage: Stage, seconds: Expression) -> None:
         """Add the least seconds of a stage of so many equal layers: implied by the program, but not
         by its linear relaxation."""
         program, model = self.program, self.program.model
@@ -105,7 +104,7 @@ class StepProgram:
         return fastest_stages(time, size, most, usable, self.program.deadline)
 
     def _add_lower_hull(
-        self, number: Any, seconds: Any, floors: list[int], known: list[int]
+        self, number: Variable, seconds: Expression, floors: list[int], known: list[int]
     ) -> None:
         """The lower convex hull of the floors, as linear constraints."""
         hull: list[int] = []
@@ -120,7 +119,7 @@ class StepProgram:
     def _sum(self) -> Sum:
         return Sum(self.units.size)
 
-    def _tp_changes(self, stage: Stage) -> Any:
+    def _tp_changes(self, stage: Stage) -> Expression:
         """Changes of tp in a stage, at least."""
         sizes = sorted({s for s, _ in self.program.shards})
         if len(sizes) == 1:
@@ -185,7 +184,7 @@ class StepProgram:
             window = self._pass_seconds(stage, backward, -(1.0 - k))
             self._bound_below(exposed, [moved(whole), window, waited])
 
-    def _delay(self, stage: Stage) -> Any:
+    def _delay(self, stage: Stage) -> Expression:
         """Seconds that ZeRO 2 and 3 add to every micro-batch."""
         levels = {z for _, z in self.program.shards}
         shared, software = self.pipeline.shared, self.software
@@ -193,7 +192,7 @@ class StepProgram:
             bool(shared["overlap_grad_reduce"]),
             bool(shared["overlap_param_gather"]),
         )
-        out: Any = 0
+        out: Expression = 0
         if 2 in levels:
             k = software.contention if reduced else 1.0
             bucketed = self.collectives.bucketed
@@ -232,7 +231,7 @@ class StepProgram:
 
     def _exposed_seconds(
         self, stage: Stage, backward: bool, k: float, moved: Callable[..., Sum], last: Sum
-    ) -> Any:
+    ) -> Variable:
         """Exposed seconds of communication behind a pass of a stage, at least."""
         exposed = self._quantity()
         self._bound_below(exposed, [moved(scale=k), last])

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any
 
 from plan3d.simulator.base.errors import NoFeasiblePlanError
 
 from ..result.options import Deadline
 from . import cp_sat
+from .cp_sat import Expression, Variable
 from .operator_graph import (
     Change,
     Graph,
@@ -54,6 +54,10 @@ class TensorPartition:
         return max(1 - self.bound / self.cost, 0.0) if self.cost else 0.0
 
 
+ByLayout = dict[OperatorLayout, Expression]
+"""For each layout, whether a tensor is left, or read, there."""
+
+
 class _Program:
     """The integer program of a graph."""
 
@@ -62,7 +66,7 @@ class _Program:
 
         self.graph, self.prices, self.training = graph, prices, training
         self.model = cp_model.CpModel()
-        self.costs: list[tuple[float, Any]] = []
+        self.costs: list[tuple[float, Variable]] = []
         self.chosen = {name: self._choose_partition(name) for name in graph.nodes}
         for name in graph.nodes:
             self._pay_changes(name)
@@ -70,7 +74,7 @@ class _Program:
         self.units = cp_sat.Units.of(sum(cost for cost, _ in self.costs))
         self.model.minimize(sum(self.units.round_down(cost) * term for cost, term in self.costs))
 
-    def _choose_partition(self, name: str) -> list[Any]:
+    def _choose_partition(self, name: str) -> list[Variable]:
         partitions = self.graph.nodes[name]["partitions"]
         chosen = [self.model.new_bool_var(f"{name}: {p.name}") for p in partitions]
         self.model.add_exactly_one(chosen)
@@ -85,17 +89,17 @@ class _Program:
             gradients = self._readers_by_layout(name, "input_gradient")
             self._pay(name, gradients, self._by_layout(name, "output_gradient"))
 
-    def _by_layout(self, name: str, side: str) -> dict[OperatorLayout, Any]:
+    def _by_layout(self, name: str, side: str) -> ByLayout:
         """For each layout of an operator's output, the sum of its partitions that have it."""
-        out: dict[OperatorLayout, Any] = defaultdict(int)
+        out: ByLayout = defaultdict(int)
         partitions = self.graph.nodes[name]["partitions"]
         for partition, x in zip(partitions, self.chosen[name], strict=True):
             out[getattr(partition, side)] += x
         return out
 
-    def _readers_by_layout(self, name: str, side: str) -> dict[OperatorLayout, Any]:
+    def _readers_by_layout(self, name: str, side: str) -> ByLayout:
         """For each layout, whether any reader has its input, or the gradient of it, there."""
-        out: dict[OperatorLayout, Any] = {}
+        out: ByLayout = {}
         for reader in self.graph.successors(name):
             partitions = self.graph.nodes[reader]["partitions"]
             for partition, x in zip(partitions, self.chosen[reader], strict=True):
@@ -105,9 +109,7 @@ class _Program:
                 self.model.add_implication(x, out[layout])
         return out
 
-    def _pay(
-        self, name: str, have: dict[OperatorLayout, Any], want: dict[OperatorLayout, Any]
-    ) -> None:
+    def _pay(self, name: str, have: ByLayout, want: ByLayout) -> None:
         """Pay for each change of layout whose both ends are chosen."""
         for a, left in have.items():
             for b, needed in want.items():

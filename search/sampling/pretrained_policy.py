@@ -46,7 +46,7 @@ weights and moments (ZeRO, Rajbhandari et al., SC 2020, section 3.1)."""
 ACTIVATION_BYTES = 34
 """Bytes of a layer's activations over s b h (Korthikanti et al., 2022, equation 1)."""
 LARGEST_IDLE = 6.0
-"""Doublings of stages over micro-batches beyond which a pipeline's idle share says no more."""
+"""Doublings of stages over micro-batches beyond which a pipeline's idle share is cut off."""
 
 
 def logs_of(task: Task) -> dict[str, float]:
@@ -179,11 +179,11 @@ class Proposals:
 class PretrainedPolicy(PolicyGradient):
     """REINFORCE from a policy of other tasks; what is learned on the task is added to its logits.
 
-    A policy that only repeats itself begins again, half as sure of what it was trained to give.
+    A policy that only repeats itself restarts, with its trained logits halved.
     """
 
     RATE = 1.0
-    """Step size: as it proposes well, it need not go as far as one that knows nothing."""
+    """Step size: smaller than that of an untrained policy, as its first proposals are good."""
     ENTROPY = 0.0, 0.0
     """No bonus: the chances that it was trained to give say how sure it is."""
 

@@ -120,7 +120,7 @@ class PolicyGradient:
     """REINFORCE with a leave-one-out baseline and an entropy bonus that falls with the budget.
 
     Rewards are divided by their spread in the batch. A policy that only repeats what is known
-    starts afresh. `first` are points to begin with, best first.
+    restarts. `first` are points to start from, best first.
     """
 
     BATCH = 8
@@ -131,9 +131,9 @@ class PolicyGradient:
     LEAST_ADVANTAGE = -0.5
     """Advantages are cut here: how bad the bad ones are teaches little."""
     PATIENCE = 8
-    """Batches without a new point after which the policy starts afresh."""
+    """Batches without a new point after which the policy restarts."""
     SLOPE = 4.0
-    """Logits by which values one step away from a point to begin with are less likely."""
+    """Logits by which values one step away from a start point are less likely."""
 
     def __init__(self, problem: Problem, random: Random, first: Points | None = None) -> None:
         self.problem, self.random = problem, random
@@ -144,7 +144,7 @@ class PolicyGradient:
         self.bonus, self.worst_score = self.ENTROPY[0], -np.inf
 
     def _new_policy(self) -> ChoicePolicy:
-        """A policy without experience, around a point to begin with if there is one."""
+        """An untrained policy, around a start point if there is one."""
         policy = ChoicePolicy(self.problem)
         if self.start.initial is not None:
             policy.centre(self.start.restart(1)[0], self.SLOPE)

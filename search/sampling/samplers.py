@@ -27,7 +27,7 @@ from ..space.staged_problem import StagedProblem
 from ..space.uniform_problem import UniformProblem
 
 BUDGET = 2000
-"""Plans costed unless asked for more or fewer."""
+"""Plans costed by default."""
 STALE_TABLES = 200
 """Tables in a row without a new plan after which a search ends; more than the backends need to
 restart."""
@@ -46,7 +46,7 @@ class Sampler(Protocol):
 
 
 MakeSampler = Callable[..., Sampler]
-"""Of a problem, a random generator and, if any are known, points to begin with, best first."""
+"""Of a problem, a random generator and, if there are any, points to start from, best first."""
 
 
 class StartPoints:
@@ -163,7 +163,7 @@ class AskTell:
         return self.scores.look_up(points) if len(within) == len(new) else None
 
     def run(self, sampler: Sampler) -> None:
-        """Ask, cost and tell until plans, seconds or news run out."""
+        """Ask, cost and tell until plans or seconds run out, or no new plan comes."""
         options = self.record.options
         while self.plans_left and self.stale_tables < STALE_TABLES and not options.deadline.passed:
             points = sampler.ask(1 - self.plans_left / self.budget)

@@ -1,7 +1,7 @@
 """Two phases of a staged search: the best plans with equal stages, then changes stage by stage.
 
-A staged problem has too many variables to begin with all of them. A share of the budget goes to
-its plans whose stages are alike; from the best of those the same backend goes on stage by stage.
+A staged problem has too many variables to start with all of them. A share of the budget goes to
+its plans with equal stages; from the best of those the same sampler continues stage by stage.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Annealing:
     HOT, COLD = 0.05, 0.005
     """Temperatures: relative worsening that is accepted with probability 1/e."""
     KNOWN_START_FACTOR = 0.2
-    """Their factor where there are points to begin with."""
+    """Their factor where there are initial points."""
     PATIENCE, KNOWN_START_PATIENCE = 150, 40
     """Moves without anything better after which a chain starts again; the second where there are
     points to begin with."""
@@ -198,7 +198,7 @@ class CmaEs:
     WIDTH = 0.2
     """First standard deviation, as a share of each variable's range."""
     FULL_WIDTH_POPULATION = 64
-    """Points of a generation from which it has that width where there are points to begin with;
+    """Points of a generation from which it has that width where there are initial points;
     smaller ones are that much narrower."""
     ROLE_CORRELATION = 0.5
     """First correlation of variables of one role."""

@@ -1,1 +1,1 @@
-"""What may be chosen: axes, spaces of legal plans, problems for samplers."""
+"""Search spaces: axes, spaces of legal plans, sampling problems."""

@@ -20,10 +20,7 @@ from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.task import Task
 
-from .space import Space, check_list
-
-Choices = Mapping[str, Sequence[Any]]
-"""{"tp": [4, 8], "zero": [1]}."""
+from .space import Choices, Space, check_list
 
 
 def check_lists(name: str, values: object) -> None:
@@ -81,7 +78,7 @@ def for_unequal_stages(task: Task, what: str) -> Task:
     return without_optional_framework(task)
 
 
-def with_satisfiable_rules(task: Task, choose: Mapping[str, Sequence[Any]]) -> Task:
+def with_satisfiable_rules(task: Task, choose: Choices) -> Task:
     """The task whose usual framework lacks the rules that some value of `choose` cannot meet, or
     the only value of a field (the precision of a machine that has one), and those about the model:
     what it does not launch of plans it does not for a model either that plan3d does not write."""

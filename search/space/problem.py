@@ -2,7 +2,7 @@
 
 A point is a row of indices, one for each variable. A problem says which values of the next
 variable can still become a legal plan after a prefix; whoever chooses one variable after another
-among those values gets a legal point, and never a dead end. Variables that a point does not need
+among those values gets a legal point, and never a dead end. Variables that a point does not use
 (the stages that a shorter pipeline lacks) have one legal value there.
 """
 
@@ -26,7 +26,7 @@ Choose = Callable[[int, Points, Mask], Index]
 """Variable, prefixes [row, variables before it] and legal values [row, value] -> one each."""
 
 NO_VARIABLE = -1
-"""In place of a variable that is not there."""
+"""In place of an absent variable."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Variable:
     values: tuple[int, ...]
     ordered: bool = True
     role: str = ""
-    """What it is wherever it occurs: 'tp' for the tp of stage 3."""
+    """What it is in every stage: 'tp' for the tp of stage 3."""
     parents: tuple[int, ...] | None = None
     """Earlier variables that a good choice depends on, in the same order for all of one role, or
     NOTHING where there is none; None: all of them."""
@@ -81,12 +81,12 @@ class Problem(Protocol):
 
 def construct(problem: Problem, rows: int, choose: Choose) -> Points:
     """Points built variable by variable, each value chosen among the legal ones; an optional
-    variable that leaves no point a choice is not asked for."""
+    variable with one legal value at every point is not chosen."""
     points = np.zeros((rows, len(problem.variables)), np.intp)
     for i in range(len(problem.variables)):
         legal = problem.legal(points[:, :i])
-        asked = not problem.variables[i].optional or np.count_nonzero(legal) > rows
-        points[:, i] = choose(i, points[:, :i], legal) if asked else _argmax_of_rows(legal)
+        open_choice = not problem.variables[i].optional or np.count_nonzero(legal) > rows
+        points[:, i] = choose(i, points[:, :i], legal) if open_choice else _argmax_of_rows(legal)
     return points
 
 
@@ -106,7 +106,7 @@ def draw(problem: Problem, rows: int, random: Random) -> Points:
 
 
 def coordinates(problem: Problem) -> list[slice]:
-    """Where each variable is in a real vector: one place for an ordered one, else one a value."""
+    """The places of each variable in a real vector: one if it is ordered, else one a value."""
     widths = [1 if v.ordered else len(v.values) for v in problem.variables]
     ends = np.cumsum(widths).tolist()
     return [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]

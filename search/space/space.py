@@ -45,6 +45,8 @@ from .axes import (
     micro_batch_sizes,
 )
 
+Choices = Mapping[str, Sequence[Any]]
+"""Values chosen by plan field: {"tp": [4, 8], "zero": [1]}."""
 CHUNK = 131072
 """Rows of a table: few enough for 200 MB of columns, enough to share what rows have in common."""
 Columns = dict[str, Any]
@@ -132,7 +134,7 @@ class Space:
     """Candidates that each rule removed, complete once all chunks were taken."""
 
     @classmethod
-    def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> Space:
+    def of(cls, task: Task, choose: Choices | None = None) -> Space:
         """The default space with some axes replaced; InputError for an unknown field or value."""
         axes = default_axes(task) | {"precision": (default_precision(task),)}
         if task.framework:

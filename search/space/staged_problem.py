@@ -9,11 +9,10 @@ table of primitives. All these plans are in the set that the dynamic program pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +31,7 @@ from plan3d.simulator.task import Task
 
 from .axes import LARGEST_MICRO_BATCH, divisors
 from .problem import NO_VARIABLE, Points, Random, Variable, encode, nearest_points, random_step
+from .space import Choices
 
 Table = NDArray[np.int64]
 
@@ -124,23 +124,23 @@ def pack_runs(runs: Table) -> Segments:
     return Segments(*(np.where(absent, PADDING, column) for column in columns))
 
 
-def count_layouts(even: list[int], shares: list[int]) -> int:
-    """Ways to cut the layers and to choose how much recomputes, over all stages: `even` has the
-    ends of stages in an even cut, `shares` how many ways a stage of so many layers has."""
-    layers = even[-1]
-    ways: dict[int, int] = {0: 1}
-    for left, end in zip(reversed(range(len(even))), even, strict=True):
+def count_layouts(even_ends: list[int], shares: list[int]) -> int:
+    """Ways to cut the layers and to choose how much recomputes, over all stages: `even_ends`
+    are the ends of stages in an even cut, `shares` how many ways a stage of so many layers has."""
+    layers = even_ends[-1]
+    counts: dict[int, int] = {0: 1}
+    for left, end in zip(reversed(range(len(even_ends))), even_ends, strict=True):
         new: dict[int, int] = {}
         for at in range(end - WINDOW, end + WINDOW + 1) if left else [layers]:
-            for begin, count in ways.items():
-                if begin < at <= layers - left:
-                    new[at] = new.get(at, 0) + count * shares[at - begin]
-        ways = new
-    return sum(ways.values())
+            for start, count in counts.items():
+                if start < at <= layers - left:
+                    new[at] = new.get(at, 0) + count * shares[at - start]
+        counts = new
+    return sum(counts.values())
 
 
 MOST_STAGES = 16
-"""Stages of the longest pipeline that is tried unless asked for."""
+"""Stages of the longest pipeline that is tried by default."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class StagedProblem:
     stages: tuple[int, ...]
 
     @classmethod
-    def of(cls, task: Task, choose: Mapping[str, Sequence[Any]] | None = None) -> StagedProblem:
+    def of(cls, task: Task, choose: Choices | None = None) -> StagedProblem:
         """Pipelines of up to MOST_STAGES stages, or of those in choose['pp'].
 
         Raises InputError for other constraints, and for stages that the GPUs or layers forbid.
@@ -336,8 +336,8 @@ class StagedProblem:
         pp = self._lengths[prefix[:, PP]]
         offset = np.arange(-WINDOW, WINDOW + 1)
         end = self.even_ends[stage, prefix[:, PP]][:, None] + offset
-        room = end <= (self.task.model.layers - (pp - stage - 1))[:, None]
-        inside = (end > self.end(prefix, stage - 1)[:, None]) & room
+        leaves_layers = end <= (self.task.model.layers - (pp - stage - 1))[:, None]
+        inside = (end > self.end(prefix, stage - 1)[:, None]) & leaves_layers
         last: Mask = np.equal(pp - 1, stage)[:, None]
         out: Mask = np.where(last, offset == 0, inside)
         return out

@@ -10,10 +10,9 @@ Legend: pool 0 has the first stages; arrays are [kind of layer] or [candidate].
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from plan3d.simulator.task import Framework, Task
 
 from ..result.options import NEVER, Deadline, Progress
 from ..space.axes import divisors
-from ..space.space import Space
+from ..space.space import Choices, Space
 from ..stages.pipeline import Pipeline, pipelines
 from ..stages.stage_plans import Run, plan_of
 from ..stages.stage_space import (
@@ -120,7 +119,7 @@ def search(
     tasks: tuple[Task, Task],
     limits: Limits,
     alone: tuple[float, float],
-    choose: Mapping[str, Sequence[Any]] | None = None,
+    choose: Choices | None = None,
     deadline: Deadline = NEVER,
     progress: Progress | None = None,
     like: Sequence[Plan] = (),
@@ -180,7 +179,7 @@ def _values_of(like: Sequence[Plan]) -> dict[str, list[int]]:
 
 def pooled_pipelines(
     tasks: tuple[Task, Task],
-    choose: Mapping[str, Sequence[Any]] | None = None,
+    choose: Choices | None = None,
     framework: Framework | None = None,
 ) -> Iterator[PooledPipeline]:
     """Every number of stages in each pool, every number of micro-batches and both orders; with a
@@ -190,7 +189,7 @@ def pooled_pipelines(
 
 
 def _all_pooled(
-    tasks: tuple[Task, Task], choose: Mapping[str, Sequence[Any]] | None, equal: bool
+    tasks: tuple[Task, Task], choose: Choices | None, equal: bool
 ) -> Iterator[PooledPipeline]:
     """The same; with stages of equally many GPUs in both pools, or any."""
     for counts in product(divisors(tasks[0].gpus), divisors(tasks[1].gpus)):
@@ -211,7 +210,7 @@ def _all_pooled(
             yield PooledPipeline.of((own[1], own[0]), (counts[1], counts[0]), swapped=True)
 
 
-def _check_whole_stages(task: Task, choose: Mapping[str, Sequence[Any]]) -> None:
+def _check_whole_stages(task: Task, choose: Choices) -> None:
     """Raise InputError for what stages of two pools do not have."""
     for name in SHAPE_FIELDS:
         asked = [
@@ -226,7 +225,7 @@ def _check_whole_stages(task: Task, choose: Mapping[str, Sequence[Any]]) -> None
 
 
 def _pipelines_by_shared(
-    task: Task, stages: int, choose: Mapping[str, Sequence[Any]] | None
+    task: Task, stages: int, choose: Choices | None
 ) -> dict[tuple[int, ...], Pipeline]:
     """The pipelines of a task with so many stages, by what all of them share."""
     space = stage_space(Space.of(task, choose), NAME, "step-time", SCHEDULES)

@@ -1,1 +1,1 @@
-"""Pipelines of stages that may differ: what all exact searches of them share."""
+"""Pipelines of unequal stages: spaces, tables and bounds that all exact searches share."""

@@ -1,4 +1,4 @@
-"""Dominance: of the rows of a table those that others make superfluous, group by group."""
+"""Dominance: removal of rows that another row of their group makes superfluous."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Pipeline:
 
     @property
     def is_searchable(self) -> bool:
-        """Whether stages of their own are known: in chunks only where all layers are alike."""
+        """Whether its stages can be searched: those in chunks only where all layers are alike."""
         return self.chunks == 1 or has_one_kind(self.task)
 
     @property
@@ -181,22 +181,23 @@ def pipelines(
     meshes = list(_meshes(task, axes["pp"], unequal))
     fixed = {name: axes[name][0] for name in FIXED_FIELDS}
     shapes = shapes or [Shape(*(fixed[name] for name in Shape._fields))]
-    besides = sorted({shape.overlap_ep for shape in shapes})
-    for beside, *values in product(besides, *(axes[name] for name in VARIED_FIELDS)):
-        shared = {**fixed, **dict(zip(VARIED_FIELDS, values, strict=True)), "overlap_ep": beside}
-        if beside and shared["ep"] == 1:
+    overlaps = sorted({shape.overlap_ep for shape in shapes})
+    for overlap, *values in product(overlaps, *(axes[name] for name in VARIED_FIELDS)):
+        shared = {**fixed, **dict(zip(VARIED_FIELDS, values, strict=True)), "overlap_ep": overlap}
+        if overlap and shared["ep"] == 1:
             continue
         shared["overlap_tp"] *= shared["sequence_parallel"]
-        alone = beside and len(besides) > 1 and not has_many_queues(task)
-        if alone and shared["cp"] > 1:
+        # Not advised with other overlapped communication where GPUs have few queues.
+        only_overlap = overlap and len(overlaps) > 1 and not has_many_queues(task)
+        if only_overlap and shared["cp"] > 1:
             continue
-        degrees = {**axes, "tp": tuple(tp for tp in axes["tp"] if tp == 1 or not alone)}
+        degrees = {**axes, "tp": tuple(tp for tp in axes["tp"] if tp == 1 or not only_overlap)}
         if shared["expert_dispatch"] == AUTO:
             dispatch = DERIVED["expert_dispatch"].compute(SimpleNamespace(**shared), task)
             shared["expert_dispatch"] = int(dispatch)
         rows = np.array(list(_strategies(task, degrees, shared["cp"], meshes)), np.int64)
         if rows.size:
-            own = [shape for shape in shapes if shape.overlap_ep == beside]
+            own = [shape for shape in shapes if shape.overlap_ep == overlap]
             yield from _StrategyTable(task, axes, shared, rows).pipelines(meshes, own)
 
 

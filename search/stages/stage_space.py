@@ -55,7 +55,7 @@ def stage_space(space: Space, backend: str, objective: str, known: tuple[str, ..
     """The uniform plans of a space that whole stages can express, under one of the `known`
     schedules; `shapes` has what they and chunks may run.
 
-    Raises InputError where the user asked for something else.
+    Raises InputError for values that such plans cannot have.
     """
     if objective not in ("step-time", "cost"):
         raise InputError(f"{backend} minimises the step time, not {objective}")
@@ -76,7 +76,7 @@ def stage_space(space: Space, backend: str, objective: str, known: tuple[str, ..
 
 
 def _schedule(asked: tuple[int, ...], backend: str, known: tuple[str, ...]) -> int:
-    """The schedule of whole stages that was asked for, that of a usual stack where none was."""
+    """The chosen schedule of whole stages, the default one where none is chosen."""
     codes = [schedules.default_code(1) if code == AUTO else code for code in asked]
     whole = [code for code in codes if schedules.SCHEDULES.rows[code].name in known]
     if len(whole) > 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,11 @@ from plan3d.simulator.plan.tensor_grid import every_grid
 from plan3d.simulator.task import Task
 
 from ..space.axes import default_axes, divisors
+from ..space.space import Choices
 from .systems import System, Values, ValueSet, describe_values, is_single
 
 
-def constraints(
-    system: System, task: Task, choose: Mapping[str, Sequence[Any]]
-) -> dict[str, Sequence[Any]]:
+def constraints(system: System, task: Task, choose: Choices) -> dict[str, Sequence[Any]]:
     """The values by field that a search of the system's plans is given, narrowed by `choose`.
 
     Raises InputError, naming the field, where `choose` contradicts the system.

@@ -44,7 +44,7 @@ HELD_BY_DEFAULT: Mapping[str, Values] = {
     "sync": ("all-reduce",),
     "compression": ("none",),
 }
-"""What a system holds unless it says otherwise: whole models, gradients all-reduced in full."""
+"""Held fields by default: whole models, gradients all-reduced in full."""
 
 
 def _is_3d_grid(grid: Any) -> bool:
@@ -110,7 +110,7 @@ _GATHERED_AT_THE_END: Mapping[str, Values] = {
 """Gradients reduced as they are ready, weights gathered after the optimizer."""
 _MEGATRON_TENSOR: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (0,)}
 _OVERLAPPED_GRID: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (1,)}
-"""Gathers and sums of a grid run beside its products."""
+"""Gathers and sums of a grid overlap with its products."""
 
 SYSTEMS = {
     system.name: system

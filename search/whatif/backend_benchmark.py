@@ -17,7 +17,7 @@ from ..rank_plans import Ranking, check_backend, check_space, rank_plans
 from ..result.options import Progress
 from ..result.search_result import SearchResult, Trace
 from ..sampling.samplers import BUDGET, SAMPLERS, samplers_of_space
-from ..space.constraints import Choices
+from ..space.space import Choices
 from ..space.staged_problem import StagedProblem
 
 if TYPE_CHECKING:

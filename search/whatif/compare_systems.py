@@ -21,8 +21,7 @@ from ..rank_plans import DEFAULT_HEADROOM, Ranking, memory_limit, rank_plans
 from ..result.obstacle import obstacle
 from ..result.options import Progress, SearchOptions
 from ..result.search_result import SearchResult
-from ..space.constraints import Choices
-from ..space.space import Space
+from ..space.space import Choices, Space
 from ..systems.system_plans import complete_plan, constraints
 from ..systems.systems import SYSTEMS, System
 from ..systems.systems import system as system_named

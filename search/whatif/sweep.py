@@ -36,7 +36,7 @@ from plan3d.simulator.uncertainty.memory import probability_fits, verdict
 from ..rank_plans import Ranking, rank_plans
 from ..result.obstacle import obstacle
 from ..result.search_result import SearchResult
-from ..space.constraints import Choices
+from ..space.space import Choices
 from .climb import climbed
 from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
 
