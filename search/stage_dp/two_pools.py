@@ -183,41 +183,38 @@ def pooled_pipelines(
     framework: Framework | None = None,
 ) -> Iterator[PooledPipeline]:
     """Every number of stages in each pool, every number of micro-batches and both orders; with a
-    framework those that it launches."""
-    found = _all_pooled(tasks, choose, framework is not None)
-    yield from launchable_pipelines(found, framework) if framework else found
+    framework those that it launches, whose stages all have equally many GPUs."""
+    pipelines = _all_pipelines(tasks, choose, equal=framework is not None)
+    yield from launchable_pipelines(pipelines, framework) if framework else pipelines
 
 
-def _all_pooled(
+def _all_pipelines(
     tasks: tuple[Task, Task], choose: Choices | None, equal: bool
 ) -> Iterator[PooledPipeline]:
-    """The same; with stages of equally many GPUs in both pools, or any."""
+    """Pipelines over both pools, launched by a framework or not; `equal` keeps those whose stages
+    have equally many GPUs in both pools."""
     for counts in product(divisors(tasks[0].gpus), divisors(tasks[1].gpus)):
-        each = [task.gpus // count for task, count in zip(tasks, counts, strict=True)]
-        if sum(counts) > tasks[0].model.layers or (equal and each[0] != each[1]):
+        sizes = [task.gpus // count for task, count in zip(tasks, counts, strict=True)]
+        stages = sum(counts)
+        if stages > tasks[0].model.layers or (equal and sizes[0] != sizes[1]):
             continue
-        first, second = (
-            _pipelines_by_shared(
-                replace(task, cluster=replace(task.cluster, gpus=sum(counts) * gpus)),
-                sum(counts),
-                choose,
-            )
-            for task, gpus in zip(tasks, each, strict=True)
-        )
+        alone = [
+            replace(task, cluster=replace(task.cluster, gpus=stages * gpus))
+            for task, gpus in zip(tasks, sizes, strict=True)
+        ]
+        first, second = (_pipelines_by_shared(task, stages, choose) for task in alone)
         for key in first.keys() & second.keys():
-            own = first[key], second[key]
-            yield PooledPipeline.of(own, counts, swapped=False)
-            yield PooledPipeline.of((own[1], own[0]), (counts[1], counts[0]), swapped=True)
+            pools = first[key], second[key]
+            yield PooledPipeline.of(pools, counts, swapped=False)
+            yield PooledPipeline.of(pools[::-1], counts[::-1], swapped=True)
 
 
 def _check_whole_stages(task: Task, choose: Choices) -> None:
-    """Raise InputError for what stages of two pools do not have."""
+    """Raise InputError for values that stages of two pools cannot have."""
     for name in SHAPE_FIELDS:
-        asked = [
-            value for value in choose.get(name, ()) if code(name, value) != WHOLE_STAGE_VALUES[name]
-        ]
-        if asked:
-            raise InputError(f"stages of two pools are whole: there is no {name}={asked[0]}")
+        for value in choose.get(name, ()):
+            if code(name, value) != WHOLE_STAGE_VALUES[name]:
+                raise InputError(f"stages of two pools are whole: there is no {name}={value}")
     axes = stage_space(Space.of(task, choose), NAME, "step-time", SCHEDULES).axes
     several = next((name for name in SINGLE_VALUE_FIELDS if len(axes[name]) > 1), None)
     if several:

@@ -82,11 +82,11 @@ class _Cells:
 
     kind: Column
     strategy: Column
-    low: Column
-    high: Column
+    light: Column
+    heavy: Column
     """Recompute of the second and of the first run, as places in Pipeline.recompute."""
-    least: Column
-    """Layers of the first run of the first candidate; each other one has one more."""
+    fewest_heavy: Column
+    """Layers of the first run of the first candidate; each next one has one more."""
     count: Column
 
     def take(self, rows: slice | Column) -> _Cells:
@@ -111,7 +111,7 @@ def _cells(pipeline: Pipeline, layers: Column) -> _Cells:
 
 def _recompute_mixtures(modes: int, layers: Column) -> list[tuple[int, int, Column, Column]]:
     """Recompute of a stage's runs, light and heavy, and how many `layers` [class] may be heavy, at
-    least and at most, so that no mixture is found twice."""
+    least and at most, so that no mixture occurs twice."""
     one, none = np.ones_like(layers), np.zeros_like(layers)
     if modes == 1:
         return [(0, 0, none, none)]
@@ -124,7 +124,7 @@ def _recompute_mixtures(modes: int, layers: Column) -> list[tuple[int, int, Colu
 
 @dataclass(frozen=True, eq=False)
 class _Costing:
-    """What the candidates of a pipeline are costed with."""
+    """Costs of the candidates of a pipeline."""
 
     pipeline: Pipeline
     limit: float
@@ -150,11 +150,11 @@ class _Costing:
         """The candidates of some cells, by ZeRO stage."""
         pipeline, (owner, position) = self.pipeline, group_elements(cells.count)
         rows = cells.take(owner)
-        kind, strategy, more = rows.kind, rows.strategy, rows.least + position
+        kind, strategy, more = rows.kind, rows.strategy, rows.fewest_heavy + position
         layers = self.layers[kind]
         # A run of no layers is as the other one, for what ends a model goes with a run.
-        first = np.where(more, rows.high, rows.low)
-        second = np.where(more < layers, rows.low, rows.high)
+        first = np.where(more, rows.heavy, rows.light)
+        second = np.where(more < layers, rows.light, rows.heavy)
         modes = np.array(pipeline.recompute)[np.stack([first, second], 1)]
         runs = self._runs(strategy, np.stack([more, layers - more], 1), modes)
         plans = from_columns(pipeline.columns(strategy), (), runs)

@@ -72,15 +72,13 @@ class Intervals:
         return cls(start, end, _interval_classes(order, start, end), first, last)
 
     def restrict(self, most: Value, layers: int, stages: slice = slice(None)) -> Intervals:
-        """Those that some of these stages may hold, where stages have `most` layers at most [stage]
-        and all `layers` have a place."""
+        """The intervals that some of these stages may hold, where stages have `most` layers at most
+        [stage] and hold all `layers` together."""
         before = np.append(0.0, np.cumsum(most))
         left = layers - before[-1] + before
         of_stages = np.arange(most.size)[stages]
-        first, last = (
-            np.maximum(self.first_stage, of_stages[0]),
-            np.minimum(self.last_stage, of_stages[-1]),
-        )
+        first = np.maximum(self.first_stage, of_stages[0])
+        last = np.minimum(self.last_stage, of_stages[-1])
         # Stage i starts between left[i] and before[i], and ends between the next of both.
         for shift, place in ((0, self.start), (1, self.end)):
             first = np.maximum(first, np.searchsorted(before[shift:], place))
@@ -97,14 +95,14 @@ class Intervals:
 
 
 def _fewest_stages(amount: Value, most: float) -> Column:
-    """Fewest stages that can do or hold so much."""
+    """Fewest stages for an amount of which each takes `most`."""
     needed = np.ceil(amount / most * (1 - ROUNDING)) if np.isfinite(most) else 1.0
     out: Column = np.where(amount > 0, np.maximum(needed, 1), 0).astype(np.int64)
     return out
 
 
 def _interval_classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
-    """Class of each interval, numbered as they come."""
+    """Class of each interval, numbered in the order of first occurrence."""
     kinds = np.array(order)
     behind = np.where(start, kinds[np.maximum(start, 1) - 1], kinds.max() + 1)
     content = _content_codes(order)[start, end - start]

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "search" / "stage_dp"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "helpers"))
 
 from test_dynamic_programming import SLOW, USUAL, every_plan, solved, task
 
