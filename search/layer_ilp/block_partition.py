@@ -65,9 +65,10 @@ def partition_block(task: Task, ranks: int, time_limit: float | None = None) -> 
     found = {layout: solve(graph, {}) for layout, graph in graphs.items()}
     residual_layout = min(found, key=lambda layout: found[layout].cost)
     alone = block_graph(task, block, 1, WHOLE)
+    sides = {name: _product_sides(block, task.model.hidden, name, 1) for name in MEGATRON}
     return BlockPartition(
         best=found[residual_layout],
-        shapes={name: _whole_shape(task, block, name) for name in MEGATRON},
+        shapes={name: (task.sequence, int(n), int(k)) for name, (n, k, _) in sides.items()},
         residual_layout=residual_layout.value,
         megatron=min(solve(graph, MEGATRON).cost for graph in graphs.values()),
         one_rank=solve(alone, dict.fromkeys(MEGATRON, "replicated")).cost,
@@ -155,11 +156,6 @@ def _product_sides(block: Block, hidden: int, name: str, ranks: int) -> tuple[fl
     }
     n, k = sizes[name]
     return n, k, n / ranks
-
-
-def _whole_shape(task: Task, block: Block, name: str) -> tuple[int, int, int]:
-    n, k, _ = _product_sides(block, task.model.hidden, name, 1)
-    return task.sequence, int(n), int(k)
 
 
 class _Builder:

@@ -155,8 +155,13 @@ def partition(
     deadline = Deadline.after(time_limit)
     program = _Program(graph, prices, training, limit)
     answer = cp_sat.solve(program.model, deadline=deadline, workers=workers, seed=seed)
+    if answer.infeasible:
+        least = sum(min(p.bytes for p in n["partitions"]) for _, n in graph.nodes(data=True))
+        raise NoFeasiblePlanError(
+            f"no partition fits {limit:.4g} bytes a rank: the smallest needs {least:.4g}"
+        )
     if not answer.has_solution:
-        raise NoFeasiblePlanError(_nothing(graph, limit, answer.infeasible))
+        raise NoFeasiblePlanError("no partition was found within the time limit")
     index = program.choice(answer)
     return TensorPartition(
         choice={name: graph.nodes[name]["partitions"][i].name for name, i in index.items()},
@@ -166,10 +171,3 @@ def partition(
         changes=tuple(changes(graph, prices, index, training)),
         complete=answer.optimal,
     )
-
-
-def _nothing(graph: Graph, limit: float, infeasible: bool) -> str:
-    if not infeasible:
-        return "no partition was found within the time limit"
-    least = sum(min(p.bytes for p in n["partitions"]) for _, n in graph.nodes(data=True))
-    return f"no partition fits {limit:.4g} bytes a rank: the smallest needs {least:.4g}"

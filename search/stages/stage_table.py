@@ -89,7 +89,9 @@ class StageTable:
         tp = pipeline.tp[table.strategy]
         tied = np.zeros(int(tp.max()) + 1)
         tied[tp] = table.costs.tied_embedding_seconds
-        unit = _gpu_unit(pipeline)
+        unit = 0
+        if not pipeline.has_equal_stages:
+            unit = int(np.gcd.reduce([*pipeline.gpus.tolist(), pipeline.task.gpus]))
         gpus = pipeline.gpus[table.strategy] // unit if unit else np.zeros_like(tp)
         codes_of = boundary.reshape(handed.shape)
         place = Places(found, table, gpus, codes_of, tp, bool(tied.any()), deadline)
@@ -115,13 +117,6 @@ def _hops(pipeline: Pipeline, sizes: Value) -> Value:
     out = np.zeros((sizes.size + 1, sizes.size + 1))
     out[:-1, :-1] = each * (v * seconds + (v - 1) / between * seconds.min())
     return out
-
-
-def _gpu_unit(pipeline: Pipeline) -> int:
-    """GPUs of which all stages have a multiple; 0 where they all have equally many."""
-    if pipeline.has_equal_stages:
-        return 0
-    return int(np.gcd.reduce([*pipeline.gpus.tolist(), pipeline.task.gpus]))
 
 
 @dataclass(frozen=True, eq=False)
