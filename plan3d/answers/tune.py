@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plan3d.search.space.constraints import Choices, check_choices
+from plan3d.search.space.constraints import check_choices
+from plan3d.search.space.space import Choices
 from plan3d.simulator.base.errors import NoFeasiblePlanError
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import imbalance
