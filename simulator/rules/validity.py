@@ -251,22 +251,51 @@ OF_PIPELINE = ("world-size", "layers-fill-stages", "batch-divides")
 """Rules of RULES that are about the pipeline as a whole, besides PIPELINE_RULES."""
 
 
-_WHOLE_RULES = tuple(rule for rule in RULES if rule.name in OF_PIPELINE or rule in PIPELINE_RULES)
-"""Those that a plan with segments must meet itself, rather than each of its runs."""
-_RUN_RULES = tuple(rule for rule in RULES if rule not in _WHOLE_RULES)
-_SEGMENTED_RULES = tuple(rule for rule in _WHOLE_RULES if rule.name != "world-size")
+_PIPELINE_WIDE_RULES = tuple(
+    rule for rule in RULES if rule.name in OF_PIPELINE or rule in PIPELINE_RULES
+)
+"""Rules that a plan with segments must meet itself, rather than each of its runs."""
+_RUN_RULES = tuple(rule for rule in RULES if rule not in _PIPELINE_WIDE_RULES)
+_SEGMENTED_RULES = tuple(rule for rule in _PIPELINE_WIDE_RULES if rule.name != "world-size")
 
 _PLAIN_FIELDS = (*OPT_IN.items(), ("tp_grid", 0))
-"""What a plan says that all-reduces its gradients every step, has no grid and keeps nothing on the
-host: the rules about these hold."""
+"""Fields of a plan that all-reduces its gradients every step, has no grid and keeps nothing on the
+host: rules about policies, grids and offloading hold."""
 POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES)
-"""Those about what no plain plan has: they hold where all fields of PLAIN have their defaults."""
+"""Rules that hold where all fields of OPT_IN have their defaults."""
 _SPECIAL_RULES = (*POLICY_RULES, *GRID_RULES, *ADAPTER_RULES)
 _PLAIN_RULES = tuple(rule for rule in RULES if rule not in _SPECIAL_RULES)
 
 
-def _own_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
-    """The rules that a plan's own fields must meet: with segments, those of the pipeline."""
+ONE_STRATEGY = Rule(
+    "one-strategy",
+    (),
+    lambda p, t: not p.segments,
+    lambda p, t: (
+        f"segments: {t.framework.title if t.framework else 'a framework'} trains all stages alike; "
+        "nearest: layers_per_stage"
+    ),
+)
+"""The rule of every framework about plans of several strategies."""
+
+
+def required_rules(task: Task) -> tuple[Rule, ...]:
+    """Rules of the framework that a task's plans must be launched by, where it has one."""
+    return task.framework.rules if task.framework and task.framework.required else ()
+
+
+def launchable_rows(plans: Plan, task: Task) -> Mask:
+    """Which rows of a table the framework of the task launches; all of them where it has none."""
+    keep = np.ones(plans.rows, bool)
+    if task.framework is None:
+        return keep
+    for rule in (ONE_STRATEGY,) if plans.segments else task.framework.rules:
+        keep &= rule.ok(plans, task)
+    return keep
+
+
+def _applicable_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
+    """The rules that the fields of a plan must meet; with segments, those of the pipeline."""
     framework = required_rules(task)
     if not plans.segments:
         plain = plans.is_scalar and task.adapters is None
@@ -279,7 +308,7 @@ def violations(plan: Plan, task: Task) -> list[tuple[str, str]]:
     """Names of the rules one plan breaks, each with its message; empty when it is legal."""
     broken = [
         (rule.name, rule.message(plan, task))
-        for rule in _own_rules(plan, task)
+        for rule in _applicable_rules(plan, task)
         if not rule.ok(plan, task)
     ]
     if not plan.segments:
@@ -299,7 +328,7 @@ def violations(plan: Plan, task: Task) -> list[tuple[str, str]]:
 def legal_rows(plans: Plan, task: Task) -> Mask:
     """Which rows of a table break no rule."""
     keep = np.ones(plans.rows, bool)
-    for rule in _own_rules(plans, task):
+    for rule in _applicable_rules(plans, task):
         keep &= rule.ok(plans, task)
     if plans.segments:
         for segment_rule in SEGMENT_RULES:
@@ -322,7 +351,7 @@ def check(plans: Plan, task: Task) -> None:
     if (
         plans.is_scalar
         and not plans.segments
-        and all(rule.ok(plans, task) for rule in _own_rules(plans, task))
+        and all(rule.ok(plans, task) for rule in _applicable_rules(plans, task))
     ):
         return
     keep = legal_rows(plans, task)
@@ -331,30 +360,3 @@ def check(plans: Plan, task: Task) -> None:
         _, message = violations(plans.take(row), task)[0]
         where = f"row {row}: " if plans.rows > 1 else ""
         raise InputError(where + message)
-
-
-ONE_STRATEGY = Rule(
-    "one-strategy",
-    (),
-    lambda p, t: not p.segments,
-    lambda p, t: (
-        f"segments: {t.framework.title if t.framework else 'a framework'} trains all stages alike; "
-        "nearest: layers_per_stage"
-    ),
-)
-"""The rule of every framework about plans of several strategies."""
-
-
-def required_rules(task: Task) -> tuple[Rule, ...]:
-    """What the framework refuses that a task's plans must be launched by."""
-    return task.framework.rules if task.framework and task.framework.required else ()
-
-
-def launchable_rows(plans: Plan, task: Task) -> Mask:
-    """Which rows of a table the framework of the task launches; all of them where it has none."""
-    keep = np.ones(plans.rows, bool)
-    if task.framework is None:
-        return keep
-    for rule in (ONE_STRATEGY,) if plans.segments else task.framework.rules:
-        keep &= rule.ok(plans, task)
-    return keep
