@@ -16,8 +16,8 @@ from plan3d.simulator.workload.presets import hub_id_of, preset_names
 from ...screens.output import Progress, Screen, print_json
 from ..arguments.task_arguments import model_of
 
-WITHOUT_SOURCES = 4
-"""Columns of an entry before those of where its numbers come from."""
+BRIEF_COLUMNS = 4
+"""Columns of an entry on a first screen: those before the sources of its numbers."""
 
 
 class Entry(NamedTuple):
@@ -71,7 +71,7 @@ class Catalogue:
         screen.lines(entry.lines[:1])
         print()
         for table in entry.tables:
-            brief = select_columns(table, table.headers[:WITHOUT_SOURCES])
+            brief = select_columns(table, table.headers[:BRIEF_COLUMNS])
             screen.table(table if screen.details else brief)
         screen.lines(entry.lines[1:] if screen.details else entry.lines[1:2])
 
