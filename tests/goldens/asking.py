@@ -45,11 +45,11 @@ MISTAKE = 2
 VARYING_LEAVES = re.compile(
     r"plan3d|seconds_searching|optimum\.seconds|backends\[\d+\]\.(seconds|seeds_.*|evaluations.*)"
     r"|(.*\.)?(evaluated|feasible|changes|ties|family_plans|removed\.memory.*)"
-    r"|(.*\.)?(worst_rank|longest_on_rank)"
+    r"|(.*\.)?(worst_rank|longest_on_rank|assumptions\[\d+\])"
     r"|profile\.(numbers|measured|given)|nearest_run\..*"
 )
 """Places in a JSON object that hold the version, how long something took or how a search went,
-and what the published runs say."""
+what the published runs say, and sentences that screens hold."""
 DIGITS, EXACT_DIGITS = 4, 9
 """Significant digits of a number in JSON, and of one that is held exactly: as text."""
 UNIT = r"(?:[kKMGTP]i?[Bb]?(?:/s)?|[nuµm]?s|B|x|h)?"
