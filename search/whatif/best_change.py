@@ -91,7 +91,7 @@ def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
     yield from _on_the_host(plan, limit)
     yield from _in_round_numbers(plan, limit)
     if task.cluster.nodes > 1:
-        faster = KNOBS[NETWORK].scaled(task, 2.0)
+        faster = KNOBS[NETWORK].scale(task, 2.0)
         rate = task.cluster.network.bandwidth / 1e9
         said = f"network of {2 * rate:g} GB/s a GPU instead of {rate:g}"
         yield from _gain(said, faster, plan, limit)

@@ -93,7 +93,7 @@ def _searches(result: SearchResult, own: Plan, ranking: Ranking) -> list[BatchPl
         task = replace(result.task, global_batch=batch)
         tables: list[Plan] = []
         for network in network_factors(task):
-            asked = KNOBS["inter_node_bandwidth"].scaled(_with_memory(task), network)
+            asked = KNOBS["inter_node_bandwidth"].scale(_with_memory(task), network)
             answer = result if factor == network == 1 else None
             tables += _searched(asked, ranking, result.limit, answer)
         if tables or factor == 1:
@@ -188,7 +188,7 @@ def _worth_keeping(task: Task, plans: Plan, listed: int) -> Index:
     keep = np.arange(plans.rows) < listed
     of = families(plans)
     for factor in network_factors(task):
-        costs = simulate(KNOBS["inter_node_bandwidth"].scaled(task, factor), plans)
+        costs = simulate(KNOBS["inter_node_bandwidth"].scale(task, factor), plans)
         for family in np.unique(of):
             rows = np.flatnonzero(of == family)
             keep[rows[frontier(costs.step[rows], costs.memory_total[rows])]] = True

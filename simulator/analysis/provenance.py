@@ -12,7 +12,6 @@ import numpy as np
 from ..base.arrays import Value
 from ..hardware import layer_tables
 from ..hardware.gemm_tables import Origin
-from ..hardware.layer_tables import LayerTable
 from ..hardware.precision import RECIPES
 from ..hardware.provenance import TableFile
 from ..layers.cost_columns import COMPUTE
@@ -135,7 +134,8 @@ def _layer_table_shares(costs: Costs, row: int) -> Value:
     out, total = np.zeros(len(Origin)), 0.0
     table = costs.plans.take(slice(row, row + 1))
     task = trained_task(costs.task, table)
-    if isinstance(task.model, Network) or _layer_entry(task) is None:
+    tables = task.cluster.accelerator.layer_tables
+    if isinstance(task.model, Network) or task.software.label not in tables:
         return out
     tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
     for plan, counts in _slowest_rank(task, table):
@@ -148,10 +148,6 @@ def _layer_table_shares(costs: Costs, row: int) -> Value:
         if local.layer_ratio is not None:
             out[_layer_origin(local)] += seconds[tabled].sum()
     return out / total
-
-
-def _layer_entry(task: Task) -> TableFile | LayerTable | None:
-    return task.cluster.accelerator.layer_tables.get(task.software.label)
 
 
 def _layer_origin(local: LayerContext) -> Origin:

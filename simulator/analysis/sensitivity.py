@@ -39,7 +39,7 @@ class Knob:
     label: str
     rate: bool
     """More of it is faster; otherwise it is a time, and more of it is slower."""
-    scaled: Scaled
+    scale: Scaled
     """The same question with the numbers of the knob multiplied by a factor."""
 
 
@@ -164,7 +164,7 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
     plan = costs.plans.take(slice(0, 1))
 
     def step(knob: Knob, factor: float) -> float:
-        return float(simulate(knob.scaled(costs.task, factor), plan).step[0])
+        return float(simulate(knob.scale(costs.task, factor), plan).step[0])
 
     span = 2 * math.log1p(RELATIVE_STEP)
     knobs = {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}

@@ -80,6 +80,7 @@ def _memory(task: Task) -> list[FormulaRow]:
     sharded = replace(task, global_batch=task.gpus)
     every = evaluate(sharded, Plan(dp=task.gpus, zero=3, precision="fp32")).memory
     of_states = sum(every[name] for name in PARTS[:3])
+    rest = sum(every.values()) / of_states - 1
     return [
         FormulaRow(
             "activations, b = 1",
@@ -103,13 +104,9 @@ def _memory(task: Task) -> list[FormulaRow]:
             closed_forms.model_parallel_bytes(n, task.gpus),
             of_states,
             "bytes",
-            f"states alone, divided by ZeRO 3; the rest is {_more(every, of_states)} times as much",
+            f"states alone, divided by ZeRO 3; the rest is {rest:.3g} times as much",
         ),
     ]
-
-
-def _more(memory: dict[str, float], states: float) -> str:
-    return f"{sum(memory.values()) / states - 1:.3g}"
 
 
 def _time(task: Task, best: Costs, tokens: float, full_recompute: bool) -> FormulaRow:

@@ -1,6 +1,8 @@
-"""Traffic of one plan's data-parallel synchronisation, and its assumptions.
+"""Traffic of one plan with its assumptions: data-parallel synchronisation, grids of tensor ranks.
 
-Bytes and messages are those of the rank with most parameters, mean over the steps of a period.
+Bytes and messages of a synchronisation are those of the rank with most parameters, mean over the
+steps of a period; those of a grid are what a rank sends for one micro-batch, forward and backward,
+of a model's first layer, without what recompute sends again.
 Legend: n replicas, S bytes of a rank's gradients or weights.
 """
 
@@ -10,14 +12,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..base.units import format_bytes
+from ..base.units import format_bytes, format_count, format_seconds
+from ..hardware.precision import RECIPES
+from ..layers import communication
+from ..layers.layer_kinds import layer_context, layer_kinds
 from ..operators.collectives import ProcessGroup as Ranks
 from ..plan.compressors import METHODS, Compression, delta, omega
 from ..plan.fields import spell
 from ..plan.gossip_graphs import Mixing
 from ..plan.plan import Plan
 from ..plan.synchronisation import Sync, SyncPolicy, gossips, policy_of, through_servers
-from ..step import gradient_exchange
+from ..plan.tensor_grid import GridKind, MeshCollective, elements_sent, grid_of
+from ..step import gradient_exchange, stages
 from ..step.convergence import (
     ASYNCHRONOUS_SGD,
     COMPRESSED_SGD,
@@ -215,3 +221,85 @@ def _rate_sentences(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:
         f"e = {goal.accuracy:.4g}, n = {plan.dp} workers, v = {variance:.4g} of each: {rate}; "
         "without the constants of the bounds, with the optimizer of the theory (SGD)"
     ]
+
+
+@dataclass(frozen=True)
+class AxisTraffic:
+    """What a layer sends along one axis of a grid."""
+
+    axis: str
+    ranks: int
+    domains: int
+    """Fast domains that the ranks of a group span."""
+    operations: dict[str, float]
+    """Bytes by collective, of weights or of activations: 'all_gather of weights'."""
+    seconds: float
+    """One after another, whatever hides."""
+
+
+def axis_traffic(costs: Costs, row: int = 0) -> list[AxisTraffic]:
+    """The axes with several ranks of one plan's grid, innermost first; none where it is 1d."""
+    plan = costs.plans.take(slice(row, row + 1)).table()
+    if not plan.tp_grid[0]:
+        return []
+    recipe = RECIPES[int(plan.precision[0])]
+    local = layer_context(costs.task, recipe, stages.strategies(plan))
+    ahead, behind = communication.grid_messages(layer_kinds(costs.task.model)[0], local)
+    found = [c for one in (*ahead, *behind) for part in one for c in part]
+    grid = grid_of(plan.tp_grid, plan.tp)
+    out = []
+    for axis, size in grid.mesh.items():
+        along = [c for c in found if c.axis == axis]
+        if size[0] > 1 and along:
+            group = communication.axis_group(grid, axis, costs.task.cluster)
+            seconds = float(communication.mesh_seconds(along, local)[0])
+            sent = {
+                what: recipe.wire * float(np.ravel(elements_sent(some, grid.mesh))[0])
+                for what, some in _by_operation(along).items()
+            }
+            domains = int(np.ravel(group.domains)[0])
+            out.append(AxisTraffic(axis, int(size[0]), domains, sent, seconds))
+    return out
+
+
+def _by_operation(found: list[MeshCollective]) -> dict[str, list[MeshCollective]]:
+    out: dict[str, list[MeshCollective]] = {}
+    for c in found:
+        what = "activations" if "tokens" in c.tensor.dimensions else "weights"
+        out.setdefault(f"{c.operation} of {what}", []).append(c)
+    return out
+
+
+def grid_sentences(costs: Costs, row: int = 0) -> list[str]:
+    """What is sent and taken for granted on a grid; none where tensor parallelism is 1d."""
+    traffic = axis_traffic(costs, row)
+    plan = costs.plans.take(row)
+    if not plan.tp_grid:
+        return []
+    fast = costs.task.cluster.fast.name
+    axes = [_axis_sentence(one, fast) for one in traffic]
+    return [
+        f"tp_grid={spell('tp_grid', plan.tp_grid)}: a layer sends per micro-batch and rank "
+        f"{'; '.join(axes)}",
+        _caveats(plan),
+    ]
+
+
+def _axis_sentence(one: AxisTraffic, fast: str) -> str:
+    where = f"inside {fast}" if one.domains == 1 else f"over {one.domains} fast domains"
+    parts = [
+        f"{format_count(size)}B in {what.replace('_', '-', 1)}"
+        for what, size in one.operations.items()
+    ]
+    sent = f"along {one.axis} ({one.ranks} ranks {where}) {', '.join(parts)}"
+    return f"{sent}: {format_seconds(one.seconds)}"
+
+
+def _caveats(plan: Plan) -> str:
+    whole = (
+        "sums of norms over split hidden states are neglected; axes do not slow each other; no run "
+        "on a grid is among those that the interval of the step comes from"
+    )
+    if grid_of(plan.tp_grid, plan.tp).kind in (GridKind.TWO_D, GridKind.TWO_HALF_D):
+        return f"SUMMA's broadcasts are costed as all-gathers of the same bytes; {whole}"
+    return whole

@@ -121,8 +121,8 @@ def link_factors(task: Task) -> tuple[float, ...]:
 
 def scaled_task(task: Task, network: float, link: float) -> Task:
     """The same question with both bandwidths multiplied."""
-    task = KNOBS["inter_node_bandwidth"].scaled(task, network)
-    return KNOBS["intra_node_bandwidth"].scaled(task, link)
+    task = KNOBS["inter_node_bandwidth"].scale(task, network)
+    return KNOBS["intra_node_bandwidth"].scale(task, link)
 
 
 def _positions(link: InterNodeNetwork | FastDomain, factors: Sequence[float]) -> dict[str, Any]:

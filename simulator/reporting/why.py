@@ -10,11 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analysis import grid_traffic
 from ..analysis.provenance import provenance_sentence, time_provenance
 from ..analysis.time_breakdown import KERNELS, losses
 from ..analysis.time_breakdown import LABELS as LOSSES
-from ..analysis.traffic import traffic_sentences
+from ..analysis.traffic import grid_sentences, traffic_sentences
 from ..base.units import format_bytes, format_flops
 from ..hardware.cluster import Cluster
 from ..hardware.host import (
@@ -322,7 +321,7 @@ def assumptions(costs: Costs, row: int = 0) -> list[str]:
         "MFU counts whole-window attention (causal: half, as Megatron-LM logs it) and no recompute",
         "no failures, data loading, checkpoints or other jobs on the network",
     ]
-    out += grid_traffic.grid_sentences(costs, row)
+    out += grid_sentences(costs, row)
     return out + traffic_sentences(costs, row) + _model_assumptions(task, plan)
 
 

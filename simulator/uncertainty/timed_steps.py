@@ -298,10 +298,11 @@ def merge_repeats(steps: Sequence[TimedStep]) -> list[TimedStep]:
 def rows_of(steps: Sequence[TimedStep], prior: Prior) -> TimedRows:
     """Timed steps as the posterior takes them."""
     parts: list[tuple[Task, Plan, Index]] = []
+    uniform = [not s.plan.layers_per_stage and s.plan.segments is None for s in steps]
     left = list(range(len(steps)))
     while left:
         task = steps[left[0]].task
-        mine = [r for r in left if steps[r].task == task and _is_uniform(steps[r].plan)] or left[:1]
+        mine = [r for r in left if steps[r].task == task and uniform[r]] or left[:1]
         parts.append((task, concat([steps[r].plan.table() for r in mine]), np.array(mine)))
         left = [row for row in left if row not in mine]
     measured = np.log(_seconds(steps))
@@ -379,8 +380,3 @@ def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
 def _seconds(steps: Sequence[TimedStep]) -> Value:
     """Measured seconds [step] of runs that were timed."""
     return np.array([step.seconds for step in steps if step.seconds is not None], float)
-
-
-def _is_uniform(plan: Plan) -> bool:
-    """Whether a plan can stand in one table with others."""
-    return not plan.layers_per_stage and plan.segments is None

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from not_empty import not_empty
 
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.simulator.analysis import grid_traffic
 from plan3d.simulator.analysis.provenance import time_provenance
+from plan3d.simulator.analysis.traffic import axis_traffic, grid_sentences
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
@@ -252,8 +252,8 @@ def test_a_plan_on_a_grid_is_read_as_it_is_written():
 
 
 def test_what_is_sent_is_told_by_axis():
-    assert grid_traffic.grid_sentences(costs("1d")) == []
-    traffic = grid_traffic.axis_traffic(costs("2.5d:4x2x2"))
+    assert grid_sentences(costs("1d")) == []
+    traffic = axis_traffic(costs("2.5d:4x2x2"))
     assert [(t.axis, t.ranks, t.domains) for t in traffic] == [
         ("columns", 2, 1),
         ("rows", 4, 1),
@@ -261,11 +261,11 @@ def test_what_is_sent_is_told_by_axis():
     ]
     assert list(traffic[2].operations) == ["all_reduce of weights"]
     tokens, bytes_of = 16 * 2048, 2
-    (column,) = grid_traffic.axis_traffic(costs("16x1x1"))
+    (column,) = axis_traffic(costs("16x1x1"))
     sent = bytes_of * 8 * tokens * task().model.hidden * 15 / 16
     assert column.operations == {"all_reduce of activations": pytest.approx(sent)}
     assert column.seconds > 0
-    (said, _) = grid_traffic.grid_sentences(costs("2.5d:4x2x2"))
+    (said, _) = grid_sentences(costs("2.5d:4x2x2"))
     assert "along depth (2 ranks over 2 fast domains)" in said
 
 
