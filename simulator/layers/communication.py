@@ -192,8 +192,9 @@ def _miss_probability(experts: Experts, held: int) -> float:
 
 
 def exposed_exchange(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:
-    """What shows of an exchange that may hide behind `window` seconds of something else;
-    `contention` of what hides shows all the same, because it slows what it hides behind."""
+    """Exposed seconds of an exchange that may hide behind `window` seconds of something else; a
+    share `contention` of what hides is exposed all the same, because it slows what it hides
+    behind."""
     hidden = np.minimum(exchange, window) * (1 - contention)
     out: Value = exchange - overlapped * hidden
     return out
@@ -253,7 +254,7 @@ def grid_exposed(
 def _exposed_in_pass(
     found: list[Messages], window: Value, gathers: Value | float, local: LayerContext
 ) -> Value:
-    """What shows of a pass whose products take `window` seconds, and which gathers weights
+    """Exposed seconds of a pass whose products take `window` seconds, and which gathers weights
     `gathers` times.
 
     Weights slow what they hide behind as the gathers of ZeRO 3 do, which they resemble.

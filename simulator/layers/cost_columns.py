@@ -33,7 +33,7 @@ class Cost(IntEnum):
     LOGITS = 15
     """Bytes of logits that wait for the backward pass."""
     GATHERED_INPUTS = 16
-    """Bytes of gathered inputs that a stack may keep besides, per micro-batch in flight."""
+    """Bytes of gathered inputs that a stack may keep in addition, per micro-batch in flight."""
     WEIGHT_GRADIENT_INPUTS = 17
     """Bytes kept per micro-batch of which only the weight gradients are missing."""
     HOST_ACTIVATIONS = 18

@@ -33,7 +33,7 @@ class FrozenWeights(NamedTuple):
 
 
 def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> FrozenWeights:
-    """The weights of a layer that has so many `parameters` on a rank, adapters aside.
+    """The weights of a layer with these `parameters` on a rank, adapters not counted.
 
     Norms, router, embedding and head stay in 16 bits. Source: Dettmers et al. 2023, section 3.
     """
@@ -70,7 +70,7 @@ class SpareInputs(NamedTuple):
     mlp_product: bool
     """The product of ffn width that the last matrix of the MLP reads."""
     adapter_widths: Value | float
-    """Widths that adapters keep besides: r of each, and its own input behind a dropout."""
+    """Widths that adapters keep in addition: r of each, and its own input behind a dropout."""
 
 
 ALL_INPUTS_NEEDED = SpareInputs(0, False, 0.0)

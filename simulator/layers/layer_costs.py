@@ -128,7 +128,7 @@ def offload_activations(
 
     It goes out beside the layer's forward pass and comes back beside its backward pass, layer by
     layer (Transformer Engine's CPU offloading) or module by module (Megatron-Core's); what
-    outlasts the pass shows.
+    outlasts the pass is exposed.
     """
     kept = column[Cost.ACTIVATIONS]
     share = s.offload_activations / 100

@@ -72,7 +72,8 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
 
 def relative_lengths(task: Task) -> tuple[float, ...]:
     """About how long layers of each kind take beside each other: their products of a token, of
-    experts SLOWER as long, over those of the first block; () of a network of listed layers."""
+    experts EXPERT_SLOWDOWN times as long, over those of the first block; () of a network of listed
+    layers."""
     model = task.model
     if isinstance(model, Network):
         return ()

@@ -1,7 +1,7 @@
 """Seconds of one layer for a micro-batch on one rank: both passes by part, and what runs again.
 
 GEMMs are timed for all kinds of layers together, and once for strategies with equal GEMMs.
-A pass is the sum of its parts: kernels, what shows of communication, and what its launches add.
+A pass is the sum of its parts: kernels, exposed communication, and what its launches add.
 """
 
 from __future__ import annotations
@@ -165,8 +165,8 @@ def _kernel_seconds(
 
 
 def _expert_wait_seconds(experts: Experts, local: LayerContext) -> Value | float:
-    """Seconds that a forward pass of experts shows of its host: kernels that scale what goes to
-    experts are launched behind the wait for their counts, while the GPU has nothing queued."""
+    """Seconds for which a forward pass of experts waits for its host: kernels that scale what goes
+    to experts are launched behind the wait for their counts, while the GPU has nothing queued."""
     routed = routed_gemms(experts, local.task.model.hidden, local.s)
     more = quantisation.scaling_kernels(routed, local) / LAUNCHES_BEHIND_WAIT
     return local.task.software.expert_seconds * (1 + more)

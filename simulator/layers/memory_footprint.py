@@ -186,7 +186,8 @@ def workspace_bytes(task: Task) -> float:
 
 
 def loss_bytes(local: LayerContext) -> tuple[Value, Value]:
-    """Bytes of logits that wait for the backward pass, and those alive during the loss besides."""
+    """Bytes of logits that wait for the backward pass, and further bytes that are alive during the
+    loss."""
     software = local.task.software
     shards = local.s.tp if software.sharded_logits else 1.0
     logits = local.tokens * local.vocabulary / shards

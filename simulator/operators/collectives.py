@@ -41,8 +41,8 @@ class ProcessGroup(NamedTuple):
 
 
 def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
-    """Whether groups of `length` neighbouring ranks never leave a fast domain: they are no longer,
-    and their length divides it where there are several nodes, one after another."""
+    """Whether groups of `length` neighbouring ranks never leave a fast domain: they are not longer,
+    and their length divides it where a job spans several nodes, filled one after another."""
     inside: Mask = np.asarray(length <= cluster.fast.gpus)
     if cluster.gpus > cluster.fast.gpus and cluster.fast.gpus <= cluster.gpus_per_node:
         inside = inside & (cluster.fast.gpus % length == 0)

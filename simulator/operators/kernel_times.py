@@ -214,9 +214,9 @@ def attention_seconds(
     Flash: t = n t0 + 2 (rows + w) width (span + c) / (eta P) of n kernels; the backward takes a
     measured multiple.
     Materialised: two matmuls without a causal saving, and softmax over every stored score, 1.5
-    times as many bytes and twice the FLOPs backward. Where the head width is no multiple of 8, the
-    matmuls run without tensor cores: at the rate of fp32 (16-bit kernels of 2022; 19 times slower
-    on A100, where runs with heads of 108, 150 and 450 want 22: BLOOM's prequel).
+    times as many bytes and twice the FLOPs backward. Where the head width is not a multiple of 8,
+    the matmuls run without tensor cores: at the rate of fp32 (16-bit kernels of 2022; 19 times
+    slower on A100, where runs with heads of 108, 150 and 450 suggest 22: BLOOM's prequel).
     """
     constants = accelerator.attention
     peak = peak_flops(accelerator, recipe.attention.peak)

@@ -168,7 +168,7 @@ def permuted_bytes(
 
 
 KERNELS, ELEMENTS = 2, 5
-"""Kernels of an adapter besides its GEMMs in the forward pass, and elements that they move for each
+"""Kernels of an adapter other than its GEMMs in the forward pass, and elements moved for each
 of its outputs: its product is scaled (read, written) and added (both read, the sum written)."""
 FUSED_ELEMENTS = 1
 """Elements where its second GEMM adds to what is there, which it reads."""
@@ -196,7 +196,7 @@ def with_adapters(work: Work, adapters: Adapters, block: Block, task: Task, s: S
 
 
 def unpacked_bytes(adapters: Adapters, parameters: Value) -> Value:
-    """Bytes that one use of so many stored weights moves before it multiplies them: those stored
+    """Bytes that one use of stored weights moves before it multiplies them: those stored
     are read, those of 16 bits written; 0 where they are multiplied as they are stored.
 
     Source: Dettmers et al. 2023, section 3, equations 5 and 6 (doubleDequant in both passes).

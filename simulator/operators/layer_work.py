@@ -55,9 +55,9 @@ def block_work(
     norm_in_linear: bool = False,
 ) -> Work:
     """Forward work of a transformer layer; `selective` names what selective recompute reruns,
-    `norm_bytes` is what unfused norms move besides, per token and hidden unit, `documents` are the
-    lengths that attention stays inside, `fused_permutation` is how experts get their tokens, and
-    `norm_in_linear` whether norms are parts of linear layers."""
+    `norm_bytes` is what unfused norms move in addition, per token and hidden unit, `documents` are
+    the lengths that attention stays inside, `fused_permutation` is how experts get their tokens,
+    and `norm_in_linear` whether norms are parts of linear layers."""
     tokens = s.tokens(sequence)
     attn = block.attention
     gemms = attention_gemms(attn, hidden, s, sequence)
@@ -112,7 +112,7 @@ def head_work(hidden: int, vocabulary: Value, s: Strategy, sequence: int) -> Wor
 
 
 def mtp_work(model: Model, vocabulary: Value, s: Strategy, sequence: int) -> tuple[Work, Work]:
-    """A multi-token-prediction layer besides its block: projection of 2h to h, and a head.
+    """A multi-token-prediction layer apart from its block: projection of 2h to h, and a head.
 
     Source: DeepSeek-V3 technical report, section 2.2.
     """

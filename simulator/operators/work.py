@@ -96,7 +96,7 @@ class AttentionWork(NamedTuple):
 
 
 class RerunParts(NamedTuple):
-    """Parts of a layer that selective recompute runs again besides GEMMs and moved bytes."""
+    """Parts of a layer that selective recompute runs again other than GEMMs and moved bytes."""
 
     attention: bool = False
     """The attention core, with its exchanges between context ranks."""

@@ -2,7 +2,8 @@
 
 Every p micro-batches are a unit, half of them from either end, each half under 1F1B; where passes
 take equally long both merge without a conflict. Units follow one another (direct concatenation).
-Backward passes are whole. Legend besides that of `schedule`: b = i + w, u = m / p units.
+Backward passes are one operation. Legend in addition to that of `schedule`: b = i + w, u = m / p
+units.
 Source: Li and Hoefler 2021 (Chimera, SC'21), section 3.1, figure 3 and table 2.
 """
 

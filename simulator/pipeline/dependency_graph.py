@@ -220,7 +220,7 @@ def _deadlock_message(
     first: Column,
     source: Column,
 ) -> str:
-    """Which ranks stand still, and on what."""
+    """Message of a deadlock: which ranks wait, and for what."""
     ran = set(np.concatenate([np.empty(0, np.int64), *levels]).tolist())
     stuck: dict[int, int] = {}
     for node, operation in enumerate(first.tolist()):

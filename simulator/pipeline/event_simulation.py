@@ -32,7 +32,7 @@ class StageTimes:
     hop: Value | float = 0.0
     """Seconds to send a boundary tensor: one number, or by boundary [.., stage - 1]."""
     blocking_share: float = 0.0
-    """Share of a hop for which sender and receiver both stand still; 0 sends run beside compute,
+    """Share of a hop for which sender and receiver are both blocked; 0 sends run beside compute,
     1 they block. A sender does not wait for a receiver that is late."""
     pair_share: float = 1.0
     """Seconds of a forward beside a backward pass, over their sum."""

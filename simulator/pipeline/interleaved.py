@@ -17,7 +17,8 @@ from .schedule import SEVERAL_CHUNKS, Condition, Schedule, Sizes
 
 
 def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
-    """2 (p-r-1) + (v-1) g forward passes to warm up (Megatron-LM), then one and one in turn."""
+    """2 (p-r-1) + (v-1) g forward passes to warm up (Megatron-LM), then one forward and one
+    backward pass each."""
     ahead = 2 * (s.p - r - 1) + (s.v - 1) * s.g + 1
     return weave(*grouped_passes(s.p, s.v, s.m, r, s.g), NO_PASSES, ahead, 0)
 
@@ -41,8 +42,8 @@ def turn_sends(s: Sizes[Value]) -> Value:
 
         2 (p - 1) + (v - 1) p ([first group is p] + [last group is p])
 
-    A group of p micro-batches is back at the first rank just when that turns to its next chunk,
-    so each boundary on the way shows; a longer group comes back in time. As simulated with equal
+    A group of p micro-batches is back at the first rank just when that turns to its next chunk, so
+    each boundary on the way is exposed; a longer group comes back in time. As simulated with equal
     passes, in the order of Narayanan et al. 2021, section 2.2.2.
     """
     out: Value = 2 * (s.p - 1) + (s.v - 1) * s.p * (1.0 * (s.g <= s.p) + (last_group(s) <= s.p))

@@ -43,11 +43,11 @@ class Cut(NamedTuple):
     group: int = 0
     """Micro-batches that run through a chunk before the next; 0 where all of them do."""
     lengths: tuple[float, ...] = ()
-    """How long layers of each kind take beside each other; alike where it is empty."""
+    """Relative seconds of layers of each kind; equal where it is empty."""
 
     @property
     def looped(self) -> bool:
-        """Whether ranks hold several chunks in turn, of a model that has ends."""
+        """Whether ranks hold several chunks in turn, of a model with embedding and head."""
         loops = self.place == Placement.LOOPED and 1 < self.pp < len(self.chunks)
         return loops and "embedding" in self.kinds
 

@@ -30,7 +30,7 @@ def longest_paths(counts: Value, lengths: Value, ends: Value, group: int) -> Val
     `counts` [cut, turn, rank, kind]: those of every guess after each of GROUPS, then those of a
     further group.
 
-    `lengths` [kind] say how long layers take beside each other, `ends` [kind] which kinds are no
+    `lengths` [kind] are relative seconds of layers, `ends` [kind] which kinds are no
     blocks; `group` is g, or 0 where all forward passes come first: then p stands for it.
     """
     sizes = (counts * np.where(ends, 0.0, lengths)).sum(axis=3)

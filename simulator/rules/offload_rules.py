@@ -1,6 +1,6 @@
 """Rules of offloading: optimizer, weights or activations on the host.
 
-Whether they fit there is no rule but a property of costs, as memory of a GPU is.
+Whether they fit there is not a rule but a property of costs, as the memory of a GPU is.
 Source: argument checks of Megatron-Core 0.16 and DeepSpeed 0.19 (runtime/zero/config.py,
 offload_config.py); what has no cost model is refused.
 """

@@ -248,7 +248,7 @@ def _nearest_batch(batch: int, unit: int) -> str:
 
 
 OF_PIPELINE = ("world-size", "layers-fill-stages", "batch-divides")
-"""Rules of RULES that are about the pipeline as a whole, besides PIPELINE_RULES."""
+"""Rules of RULES that are about the pipeline as a whole, in addition to PIPELINE_RULES."""
 
 
 _PIPELINE_WIDE_RULES = tuple(

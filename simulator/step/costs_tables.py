@@ -25,7 +25,7 @@ SHORT_HEADERS = {name: record.header for name, record in FIELDS.items() if recor
 SHORT_HEADERS |= {"micro_batches": "batches"}
 """Column headers of a ranking where the field's name is long."""
 ALWAYS_SHOWN = (*columns_where(lambda record: record.display is Display.ALWAYS), "micro_batches")
-"""Fields that a ranking shows even if all its rows agree."""
+"""Fields that a ranking shows even where all its rows agree."""
 RARE_FIELDS = columns_where(lambda record: record.display is Display.SELDOM or record.opt_in)
 """Fields that few plans use: a ranking does not say that all plans leave them at their defaults."""
 MOST_ROWS, WIDEST_SEGMENTS = 10, 60
@@ -111,7 +111,7 @@ def _cell_text(value: Any) -> str:
 
 
 def _cells_of(costs: Costs, row: int) -> dict[str, Any]:
-    """One plan's fields as a table shows them: its runs of layers as a text, cut where long."""
+    """One plan's fields as cells of a table: its runs of layers as a text, cut where long."""
     fields, plan = plan_fields(costs, row), costs.plans.take(row)
     if plan.segments:
         text = plan.segments_text

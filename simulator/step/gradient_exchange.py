@@ -152,7 +152,7 @@ def compress_seconds(task: Task, element: float, policy: SyncPolicy, size: Value
 
 
 def bucket_size(task: Task, ranks: Value) -> Value:
-    """Parameters that a stack reduces together among so many ranks."""
+    """Parameters that a stack reduces together among this many ranks."""
     software = task.software
     return np.maximum(software.bucket_parameters, software.bucket_parameters_per_rank * ranks)
 

@@ -155,7 +155,7 @@ def peak_moment_bytes(
 def with_activations(
     task: Task, stages: Stages, states: dict[str, Value], buffers: Value | float
 ) -> dict[str, Value]:
-    """All PARTS: the states, then what a rank keeps besides them; `buffers` are those of
+    """All PARTS: the states, then what else a rank keeps; `buffers` are those of
     sharding."""
     parts = {**states, "activations": stages.activations, "logits": stages.logits}
     parts["buffers"] = stages.buffers + buffers
@@ -248,7 +248,7 @@ def _bytes_per_parameter(
 
 
 def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Value | float:
-    """Bytes of optimizer state that parameters of embedding and head have besides."""
+    """Further bytes of optimizer state of the parameters of embedding and head."""
     if not states["ends"]:
         return 0.0
     parameters = weights.dense + weights.expert - weights.matrix_parameters
@@ -273,7 +273,7 @@ def _fixed_bytes(task: Task, stages: Stages) -> Value:
 
 
 PEAK_TOLERANCE = 0.999
-"""1 - e: of what was predicted of a run, what plans that are not like it need at most."""
+"""1 - e: share of the prediction of a run below which a plan does not count as like it."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 Plans whose layers differ in their strategy (segments) have their parts from the runs of layers.
 This module and data_parallel are the only ones that decide what overlaps what.
-Arrays are [row] unless a docstring says otherwise.
+Arrays are [row] unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PARTS = ("compute", *COMMUNICATION, *STEP_PARTS)
 
 @dataclass(frozen=True, slots=True)
 class SkeletonTables:
-    """What each skeleton costs for every choice that its rows may make besides."""
+    """Costs of each skeleton for every choice of its rows that leaves the stages as they are."""
 
     sync: Value
     """Exposed seconds of data-parallel communication [ZeRO stage, overlap_grad_reduce,
@@ -262,7 +262,7 @@ class PlanGroup:
         return memory.rank_bytes(*how)
 
     def worst_memory(self) -> dict[str, Value]:
-        """Memory by part on the rank that has most, and that rank."""
+        """Memory by part on the fullest rank, and that rank."""
         out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
         skeletons = np.arange(self.stages.slowest_seconds.size)
         for zero in codes_in(self.zero):

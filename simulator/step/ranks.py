@@ -168,8 +168,8 @@ class Weights:
         ranks: Value,
         folded: Value | float,
     ) -> Weights:
-        """Layers under one strategy: `parameters` are all fields that are no ranks, `ranks` dp cp,
-        and `folded` etp ep."""
+        """Layers under one strategy: `parameters` are all fields but groups of ranks, `ranks` dp
+        cp, and `folded` etp ep."""
         experts = np.maximum(tp * ranks / folded, 1.0)
         return cls(
             **dict(parameters),  # type: ignore[arg-type]
@@ -181,8 +181,8 @@ class Weights:
 def _over_kinds(counts: Value, costs: Value) -> Value:
     """Sums over kinds [cost, class, row] of counts [row, class, kind] and costs [row, kind, cost].
 
-    A single class gets an empty one beside it: a product with one row of counts is rounded
-    otherwise, and no number may depend on how many classes a table has.
+    A single class is padded with an empty one: a product with one row of counts is rounded
+    differently, and no number may depend on how many classes a table has.
     """
     classes = counts.shape[1]
     if classes == 1:
@@ -206,8 +206,8 @@ class Ranks:
     working_set: Value
     """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
     working_set_without_loss: Value | None
-    """The same without ends, which have a loss; None where the stack does not tell moments of a
-    step apart."""
+    """The same without embedding, head and MTP, which have a loss; None where the stack does not
+    tell moments of a step apart."""
     boundary_bytes: Value
     """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
     hop_seconds: Value
@@ -286,8 +286,8 @@ def uniform_ranks(
 
 
 def working_set_without_loss(task: Task, costs: LayerCosts) -> Value | None:
-    """Bytes alive while a layer that is no end runs [kind, strategy], where a stack tells moments
-    of a step apart."""
+    """Bytes alive while a layer other than embedding, head and MTP runs [kind, strategy]; None
+    where the stack does not tell moments of a step apart."""
     if not task.software.frees_gradients and not task.software.sharded_inputs:
         return None
     ends = [not (kind.block or kind.listed) for kind in layer_kinds(task.model)]

@@ -33,7 +33,7 @@ class Delays(NamedTuple):
 def exposed_seconds(communication: Value, window: Value, tail: Value, contention: float) -> Value:
     """Seconds of communication that do not hide behind `window` seconds of compute.
 
-    At least the tail (the last piece, which nothing follows) shows; with contention w the two
+    At least the tail (the last piece, which nothing follows) is exposed; with contention w the two
     slow each other by w of the shorter. Never more than not overlapping at all.
     """
     shown = np.maximum(communication - window, tail)
@@ -94,8 +94,8 @@ def full_backward_delay(s: Stages, delay: Value) -> Value:
 
 
 def _split_backward_delay(s: Stages, split: Passes) -> Value:
-    """The step of passes that are longer by what shows of their communication, less that of the
-    passes alone [.., skeleton]."""
+    """The step of passes that are longer by their exposed communication, less that of the passes
+    alone [.., skeleton]."""
     own = Passes(s.forward, s.backward - s.weight_gradient, s.weight_gradient)
     sizes = Sizes(s.ranks, s.virtual_stages, s.ranks, s.micro_batches)
     cases = split.weight_gradient.shape[:-2]

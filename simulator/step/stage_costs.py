@@ -107,7 +107,7 @@ def stage_costs(
 def _rank_bytes(
     task: Task, recipe: Recipe, plans: Plan, ranks: Ranks, s: Stages, zero: int, in_flight: float
 ) -> Value:
-    """Bytes on a rank with so many micro-batches in flight [stage]."""
+    """Bytes on a rank with this many micro-batches in flight [stage]."""
     pp, optimizer = plans.pp.astype(float), int(plans.optimizer[0])
     activations, buffers = bytes_in_flight(task, ranks, pp, in_flight)
     states = memory.bytes_of_states(task, recipe, optimizer)

@@ -85,34 +85,39 @@ class Stages:
     """What the ranks of each skeleton do in one micro-batch, and what they hold."""
 
     micro_batches: Value
+    """Micro-batches m of a step [skeleton]."""
     ranks: Value
-    """Pipeline ranks p."""
+    """Pipeline ranks p [skeleton]."""
     virtual_stages: Value
+    """Chunks v of a rank [skeleton]."""
     weights: Weights
     part_seconds: Value
-    """Seconds per micro-batch by kind [part, class, skeleton]."""
+    """Seconds per micro-batch by part of cost_columns.SECONDS [part, class, skeleton]."""
     slowest_seconds: Value
-    """Seconds per micro-batch of the slowest rank."""
+    """Seconds per micro-batch of the slowest rank [skeleton]."""
     idle_seconds: Value
-    """Seconds that rank idles while the pipeline fills and drains."""
+    """Seconds of a step that the slowest rank idles [skeleton]."""
     hop_seconds: Value
-    """Seconds to send one boundary tensor."""
+    """Seconds to send one boundary tensor [skeleton]."""
     tied_embedding_seconds: Value
-    """Seconds to reduce the gradients of a tied embedding held by first and last rank."""
+    """Seconds to reduce the gradients of a tied embedding held by first and last rank
+    [skeleton]."""
     forward: Value
     backward: Value
     """Seconds per micro-batch of each pass [class, skeleton]."""
     forward_before: Value
     backward_before: Value
-    """The same summed over all earlier ranks: how long a class waits for them."""
+    """The same summed over all earlier ranks: how long a class waits for them [class, skeleton]."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
     host_activations: Value | None
-    """Those that wait in host memory besides [class, skeleton]; None where none does."""
+    """Bytes of those in host memory [class, skeleton]; None where nothing is offloaded."""
     weight_gradient_inputs: Value
-    """Bytes of one that only lacks its weight gradient [class, skeleton]."""
+    """Bytes of one micro-batch that only lacks its weight gradient [class, skeleton]."""
     logits: Value
+    """Bytes of logits that wait for the backward pass [class, skeleton]."""
     buffers: Value
+    """Bytes of the working set of a layer, boundary tensors and buckets [class, skeleton]."""
     buffers_without_loss: Value | None
     """Buffers without those of a loss [class, skeleton]; None where the stack does not tell moments
     of a step apart."""
@@ -123,21 +128,21 @@ class Stages:
     rank: Value
     """The first rank of each class [class, skeleton]."""
     fullest_rank: Value
-    """The rank of each class that keeps most [class, skeleton]."""
+    """The rank of each class with most activations [class, skeleton]."""
     weight_gradient: Value
     """Seconds per micro-batch of weight gradients, which are part of the backward pass [class,
     skeleton]."""
     schedule: Column
     """Code of the schedule [skeleton]."""
     overlapped_a2a_seconds: Value | None
-    """Seconds per micro-batch of exchanges of experts that hide beside another, on the rank that
-    has most [skeleton]; None where none does."""
+    """Seconds per micro-batch of all-to-alls of experts that hide beside another micro-batch, on
+    the rank with most of them [skeleton]; None without overlap_ep."""
     a2a_free_share: Value | None
     """Share of a micro-batch in which no tokens are exchanged between experts [class, skeleton];
     None without experts."""
     reduction_passes: Value
-    """Micro-batches' passes in which gradients become final, chunk after chunk [skeleton]; weights
-    are first read in as many or more."""
+    """Passes during which gradients become final, chunk after chunk, in units of those of a
+    micro-batch [skeleton]; weights are first read in as many or more."""
 
     @property
     def forward_window(self) -> Value:
@@ -163,8 +168,8 @@ class Stages:
         return out
 
     def slack_sends(self) -> Value:
-        """Boundary tensors that could be sent in the time by which the first rank works longer
-        in a step than any other [skeleton]."""
+        """Boundary tensors that can be sent in the time by which the first rank is busy longer than
+        any other in a step [skeleton]."""
         both = self.forward + self.backward
         first = (self.rank == 0) & (self.ranks_alike == 1)
         others = np.where(first | (self.ranks_alike == 0), 0.0, both).max(axis=0)
@@ -343,7 +348,7 @@ def _idle_seconds(
 
 
 def _largest_in_flight(ranks: Ranks, schedule: Column, sizes: Sizes[Value]) -> tuple[Value, Value]:
-    """Micro-batches in flight on the rank of each class that keeps most, and that rank
+    """Micro-batches in flight on the rank of each class with most of them, and that rank
     [class, skeleton]."""
     first = schedules.in_flight(schedule, sizes, ranks.rank)
     if not any_nonzero(schedules.fuller_inside(schedule)):
