@@ -138,7 +138,7 @@ ONE_DIMENSIONAL = one_of(
 """The rule of every framework about tensor ranks."""
 DEFAULT_VALUE_RULES = {
     name: one_of(
-        f"written-{name.replace('_', '-')}", name, (default,), "launch files do not say it"
+        f"written-{name.replace('_', '-')}", name, (default,), "launch files have no setting for it"
     )
     for name, default in OPT_IN.items()
     if name in RARELY_SUPPORTED or name not in (*POLICY, *FRAMEWORK_SPECIFIC)

@@ -101,7 +101,7 @@ def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
     if task.adapters:
         return ["its launch files train all weights, not adapters (trains-all-weights)"]
     if task.documents:
-        return ["what packs documents into sequences is not written (whole-sequences)"]
+        return ["packing of documents into sequences is not written (whole-sequences)"]
     mixed = mixed_strategies(plan)
     if mixed:
         return [f"{mixed} (uniform-strategy)"]

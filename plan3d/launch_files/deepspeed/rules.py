@@ -143,7 +143,7 @@ RULES = (
         "deepspeed-offloaded-activations",
         "offload_activations",
         (0,),
-        "its cpu_checkpointing waits for every copy, which no plan says",
+        "its cpu_checkpointing waits for every copy, which is not modelled",
     ),
     Rule(
         "deepspeed-offloaded-share",

@@ -125,7 +125,7 @@ def _optimizer_share(n: Numbers, launch: Launch) -> int:
             f"{where}.device is {n.optimizer_device}, which is not modelled"
         )
     elif optimizer_off_gpu(n) and abs(100 * n.optimizer_ratio - percent) > 1e-6:
-        launch.unmodelled["offload_optimizer"] = f"{where}.ratio is no whole percent"
+        launch.unmodelled["offload_optimizer"] = f"{where}.ratio is not a whole percent"
     return percent if optimizer_off_gpu(n) else 0
 
 

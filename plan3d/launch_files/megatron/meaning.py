@@ -328,7 +328,7 @@ def _optimizer_share(flags: Flags, n: Numbers, launch: Launch) -> int:
     if abs(percent - round(percent)) > 1e-6:
         line = flags.line(fraction)
         launch.unmodelled["offload_optimizer"] = (
-            f"line {line}: {fraction} {text} is no whole percent"
+            f"line {line}: {fraction} {text} is not a whole percent"
         )
     if not n.overlapped_copies:
         line, wanted = flags.line("--optimizer-cpu-offload"), "--overlap-cpu-optimizer-d2h-h2d"

@@ -153,7 +153,7 @@ PARALLEL: Table = in_section(
 )
 """Fields of the provider that describe axes, stages and recomputation."""
 
-REST: Table = (
+TRAINING: Table = (
     # Data and model state the length on their own; `seq_length` of the data is no field.
     Row("dataset.sequence_length", "sequence"),
     Row("train.micro_batch_size", "micro_batch"),
@@ -196,7 +196,7 @@ REST: Table = (
 )
 """Batch, number formats, optimizer, sharding and offloading."""
 
-TABLE: Table = (*MODEL, *PARALLEL, *REST)
+TABLE: Table = (*MODEL, *PARALLEL, *TRAINING)
 
 
 def to_overrides(n: Numbers, task: Task) -> Numbers:

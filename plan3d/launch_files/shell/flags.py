@@ -155,7 +155,7 @@ class Flags:
 
     def missing_error(self, name: str, advice: str = "add it") -> InputError:
         """The error about a flag that is absent."""
-        return InputError(f"{self.file}: {name} is not there: {advice}")
+        return InputError(f"{self.file}: {name} is missing: {advice}")
 
     def check_exclusive(self, *names: str) -> None:
         """Raise InputError when two of these flags are present: only one may be."""
@@ -191,18 +191,18 @@ def _key(name: str) -> str:
 def _split_flags(words: Sequence[Word]) -> Iterator[Flag]:
     """Each word that begins with two dashes, and the words after it."""
     name = ""
-    own: list[Word] = []
+    typed: list[Word] = []
     values: list[Word] = []
     for word in words:
         text = word.text
         if text.startswith("--") and len(text) > 2:
-            if own:
-                yield Flag(name, tuple(values), tuple(own))
+            if typed:
+                yield Flag(name, tuple(values), tuple(typed))
             head, equals, _ = text.partition("=")
-            name, own = _key(head), [word]
+            name, typed = _key(head), [word]
             values = [word.without_prefix(len(head) + 1)] if equals else []
         else:
-            own.append(word)
+            typed.append(word)
             values.append(word)
-    if own:
-        yield Flag(name, tuple(values), tuple(own))
+    if typed:
+        yield Flag(name, tuple(values), tuple(typed))

@@ -68,31 +68,31 @@ class _Lexer:
 
     text: str
     line: int
-    at: int = 0
+    position: int = 0
 
     def tokens(self) -> list[Token]:
         out: list[Token] = []
-        pending: list[HereDocument] = []
-        while self.at < len(self.text):
-            char = self.text[self.at]
+        documents: list[HereDocument] = []
+        while self.position < len(self.text):
+            char = self.text[self.position]
             if char == "\n":
                 out.append(Operator("\n", self.line))
                 self._advance(1)
-                for document in pending:
+                for document in documents:
                     self._read_document(document)
-                pending = []
-            elif char in " \t" or self.text.startswith("\\\n", self.at):
+                documents = []
+            elif char in " \t" or self.text.startswith("\\\n", self.position):
                 self._advance(1 + (char == "\\"))
             elif char == "#":
                 self._advance(self._distance("\n"))
             else:
                 out.append(self._token())
                 if isinstance(out[-1], HereDocument):
-                    pending.append(out[-1])
+                    documents.append(out[-1])
         return out
 
     def _token(self) -> Token:
-        here = _HERE_DOCUMENT.match(self.text, self.at)
+        here = _HERE_DOCUMENT.match(self.text, self.position)
         if here:
             self._advance(len(here[0]))
             end = self._word()
@@ -101,7 +101,9 @@ class _Lexer:
         arithmetic = self._arithmetic_length()
         if arithmetic:
             return Word((self._expansion_part(arithmetic, False),))
-        found = REDIRECTION.match(self.text, self.at) or _OPERATOR.match(self.text, self.at)
+        found = REDIRECTION.match(self.text, self.position) or _OPERATOR.match(
+            self.text, self.position
+        )
         if found:
             token = Operator(found[0], self.line)
             self._advance(len(found[0]))
@@ -110,25 +112,27 @@ class _Lexer:
 
     def _arithmetic_length(self) -> int:
         """Characters of a command `((...))` that begins here; 0 where there is none."""
-        if not self.text.startswith("((", self.at):
+        if not self.text.startswith("((", self.position):
             return 0
         try:
-            end = self._balanced(self.at)
+            end = self._balanced(self.position)
         except Unclosed:
             return 0
-        return end - self.at if self.text[end - 2 : end] == "))" else 0
+        return end - self.position if self.text[end - 2 : end] == "))" else 0
 
     def _word(self) -> Word:
         """The parts up to white space or an operator."""
         parts: list[Part] = []
-        while self.at < len(self.text):
-            char = self.text[self.at]
-            plain = _UNQUOTED.match(self.text, self.at)
+        while self.position < len(self.text):
+            char = self.text[self.position]
+            plain = _UNQUOTED.match(self.text, self.position)
             if plain:
                 parts.append(Part(plain[0], self.line))
                 self._advance(len(plain[0]))
-            elif char in "<>" and self.text[self.at + 1 : self.at + 2] == "(":
-                parts.append(self._expansion_part(self._balanced(self.at + 1) - self.at, False))
+            elif char in "<>" and self.text[self.position + 1 : self.position + 2] == "(":
+                parts.append(
+                    self._expansion_part(self._balanced(self.position + 1) - self.position, False)
+                )
             elif char.isspace() and char not in " \t\n":
                 parts.append(Part(char, self.line, quoted=True))
                 self._advance(1)
@@ -150,7 +154,7 @@ class _Lexer:
             part = Part(char, self.line, raw=char)
             self._advance(1)
             return [part]
-        escaped = self.text[self.at + 1 : self.at + 2]
+        escaped = self.text[self.position + 1 : self.position + 2]
         if not escaped:
             raise Unclosed
         part = Part(escaped, self.line, quoted=True)
@@ -161,7 +165,7 @@ class _Lexer:
         """'...', in which nothing is special."""
         self._advance(1)
         length = self._distance("'", must=True)
-        parts = self.lines(self.text[self.at : self.at + length])
+        parts = self.lines(self.text[self.position : self.position + length])
         self._advance(length + 1)
         return parts
 
@@ -174,16 +178,16 @@ class _Lexer:
         """Quoted text with expansions, up to an unescaped end; to that of the text for ''."""
         self._advance(len(end))
         parts: list[Part] = []
-        while not (end and self.text.startswith(end, self.at)):
-            if self.at >= len(self.text):
+        while not (end and self.text.startswith(end, self.position)):
+            if self.position >= len(self.text):
                 if end:
                     raise Unclosed
                 break
-            plain = _DOUBLE_QUOTED.match(self.text, self.at)
+            plain = _DOUBLE_QUOTED.match(self.text, self.position)
             if plain:
                 parts.append(Part(plain[0], self.line, quoted=True))
                 self._advance(len(plain[0]))
-            elif self.text[self.at] in "$`":
+            elif self.text[self.position] in "$`":
                 parts += self._expansion(quoted=True)
             else:
                 parts += self._double_quoted_character()
@@ -192,7 +196,7 @@ class _Lexer:
 
     def _double_quoted_character(self) -> list[Part]:
         """A line's end, an escape or another single character inside double quotes."""
-        pair = self.text[self.at : self.at + 2]
+        pair = self.text[self.position : self.position + 2]
         escapes = len(pair) == 2 and pair[0] == "\\" and pair[1] in '$`"\\\n'
         text = pair[1] if escapes else pair[0]
         part = Part(text, self.line, quoted=True)
@@ -201,7 +205,7 @@ class _Lexer:
 
     def _expansion(self, quoted: bool) -> list[Part]:
         """The parts that begin with $ or `; a single $ is text."""
-        text, at = self.text, self.at
+        text, at = self.text, self.position
         pair = text[at : at + 2]
         if pair == "$'" and not quoted:
             return [self._ansi_quoted()]
@@ -224,14 +228,14 @@ class _Lexer:
 
     def _expansion_part(self, length: int, quoted: bool) -> Part:
         """An expansion of that length, as source."""
-        raw = self.text[self.at : self.at + length]
+        raw = self.text[self.position : self.position + length]
         part = Part(raw, self.line, quoted=quoted, raw=raw, unresolved=True)
         self._advance(length)
         return part
 
     def _ansi_quoted(self) -> Part:
         """$'...', with the escapes of C."""
-        end = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.S).match(self.text, self.at)
+        end = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.S).match(self.text, self.position)
         if not end:
             raise Unclosed
         part = Part(_unescaped(end[1]), self.line, quoted=True)
@@ -263,9 +267,9 @@ class _Lexer:
     def _read_document(self, document: HereDocument) -> None:
         """Read a document's text up to its end."""
         document.line, found = self.line, []
-        while self.at < len(self.text):
+        while self.position < len(self.text):
             length = self._distance("\n")
-            line = self.text[self.at : self.at + length]
+            line = self.text[self.position : self.position + length]
             self._advance(length + 1)
             line = line.lstrip("\t") if document.tabs else line
             if line == document.end:
@@ -279,14 +283,14 @@ class _Lexer:
 
     def _distance(self, text: str, must: bool = False) -> int:
         """Characters up to a text, or up to the end where it is absent and need not be present."""
-        found = self.text.find(text, self.at)
+        found = self.text.find(text, self.position)
         if found < 0 and must:
             raise Unclosed
-        return (len(self.text) if found < 0 else found) - self.at
+        return (len(self.text) if found < 0 else found) - self.position
 
     def _advance(self, length: int) -> None:
-        self.line += self.text.count("\n", self.at, self.at + length)
-        self.at += length
+        self.line += self.text.count("\n", self.position, self.position + length)
+        self.position += length
 
 
 def _unescaped(text: str) -> str:

@@ -109,7 +109,7 @@ class _Reader:
 
     tokens: list[Token]
     script: Script
-    at: int = 0
+    position: int = 0
     branches: Branches = field(default_factory=Branches)
     guard: Truth = True
     """Whether the command after && or || is reached."""
@@ -124,9 +124,9 @@ class _Reader:
 
     def read(self) -> None:
         """Go through the tokens once."""
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
-            self.at += 1
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            self.position += 1
             if isinstance(token, HereDocument):
                 text = self.script.variables.text(Word(token.parts)) if token.parts else ""
                 self.script.documents.append(Document(text, token.line))
@@ -142,7 +142,9 @@ class _Reader:
     def _operator(self, token: Operator) -> None:
         """End a command, or skip a redirection and its target."""
         if lexer.REDIRECTION.fullmatch(token.text):
-            self.at += self.at < len(self.tokens) and isinstance(self.tokens[self.at], Word)
+            self.position += self.position < len(self.tokens) and isinstance(
+                self.tokens[self.position], Word
+            )
             return
         self.starts_command = True
         if token.text in ("&&", "||"):
@@ -157,14 +159,14 @@ class _Reader:
     def _test(self, token: Word) -> bool:
         """Whether a word begins a test that is a command of its own, which decides whether the
         command after && or || is reached."""
-        first = self.at - 1
-        negated = token.unquoted and token.text == "!" and self.at < len(self.tokens)
-        begin = self.tokens[self.at] if negated else token
+        first = self.position - 1
+        negated = token.unquoted and token.text == "!" and self.position < len(self.tokens)
+        begin = self.tokens[self.position] if negated else token
         text = begin.text if isinstance(begin, Word) and not begin.parts[0].quoted else ""
         closing = {"[": "]", "[[": "]]"}.get(text, "")
         if not self.starts_command or not (closing or text.startswith("((")):
             return False
-        self.at = first + negated
+        self.position = first + negated
         truth, dependences = self._condition(closing)
         self.dependences += [] if truth is not None else dependences
         self._succeed(negation(truth) if negated else truth)
@@ -220,8 +222,8 @@ class _Reader:
         variables = self.script.variables
         words: list[str] = []
         dependences: list[str] = []
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
             ends = isinstance(token, Word) and token.unquoted and token.text == closing
             if ends and closing == "then":
                 break
@@ -237,7 +239,7 @@ class _Reader:
                 words.append(token.text)
             elif isinstance(token, Operator) and closing == "]":
                 break
-            self.at += 1
+            self.position += 1
             if ends or not closing:
                 break
         return condition_truth(words, UNRESOLVED, variables.number), dependences
@@ -249,7 +251,7 @@ class _Reader:
         if not match:
             return False
         rest = token.without_prefix(match.end())
-        here = self.tokens[self.at] if self.at < len(self.tokens) else None
+        here = self.tokens[self.position] if self.position < len(self.tokens) else None
         array = not rest.text and isinstance(here, Operator) and here.text == "("
         words = (
             self._array()
@@ -267,10 +269,10 @@ class _Reader:
     def _array(self) -> list[Word]:
         """The elements up to the closing bracket."""
         words: list[Word] = []
-        self.at += 1
-        while self.at < len(self.tokens):
-            token = self.tokens[self.at]
-            self.at += 1
+        self.position += 1
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            self.position += 1
             if isinstance(token, Operator) and token.text == ")":
                 break
             words += self.script.variables.words(token) if isinstance(token, Word) else []

@@ -199,12 +199,12 @@ def test_contradictions_name_their_line(more, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("--num-layers 96", ""), "--num-layers is not there: add it"),
+        (("--num-layers 96", ""), "--num-layers is missing: add it"),
         (("--num-layers 96", "--num-layers 97"), "97 layers cannot be cut into 16 equal chunks"),
         (("--hidden-size 12288", "--hidden-size 12289"), "does not divide hidden size 12289"),
         (
             ("--seq-length", "--tokenizer-type HFTokenizer --seq-length"),
-            "--vocab-size is not there: the tokenizer decides it: give --vocabulary N",
+            "--vocab-size is missing: the tokenizer decides it: give --vocabulary N",
         ),
         (('MORE="--fp16"', 'if [ "$A" = 1 ]; then MORE="--bf16"; fi'), r"depends on \$A, which"),
         (('MORE="--fp16"', 'if [ -f x ]; then MORE="--bf16"; fi'), "depends on a condition; write"),
@@ -346,7 +346,7 @@ def test_deepspeed_offload_of_weights(device, nvme):
         ({"device": "none"}, 0, ""),
         ({"device": "nvme"}, 100, ""),
         ({"device": "tape"}, 0, "device is tape, which is not modelled"),
-        ({"device": "cpu", "ratio": 0.333}, 33, "ratio is no whole percent"),
+        ({"device": "cpu", "ratio": 0.333}, 33, "ratio is not a whole percent"),
     ],
 )
 def test_deepspeed_offload_of_the_optimizer(section, percent, why):
@@ -372,7 +372,7 @@ def test_megatron_offload():
     odd = megatron(
         more=f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --optimizer-offload-fraction 0.125"
     )
-    assert "0.125 is no whole percent" in odd.unmodelled["offload_optimizer"]
+    assert "0.125 is not a whole percent" in odd.unmodelled["offload_optimizer"]
     with pytest.raises(InputError, match=r"needs --offload-modules among .*, not moe_axt"):
         megatron(more="--fine-grained-activation-offloading --offload-modules moe_act moe_axt")
 
