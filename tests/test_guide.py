@@ -170,4 +170,4 @@ def test_the_stack_and_the_machine_that_pages_show_are_read(tmp_path: Path) -> N
     machine = Cluster.profile(profile_of("extending", tmp_path), gpus=16)
     assert machine.accelerator.memory_bandwidth == 2e12
     assert machine.network.bandwidth == 25e9
-    assert machine.fast.switch_all_reduce is None
+    assert machine.fast_domain.switch_all_reduce is None

@@ -317,8 +317,10 @@ def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(text: 
     """In the event simulation, with a network that is slow enough to see them."""
     p, m = 4, 16
     question = uniform(p, m)
-    slow = replace(question.cluster.fast, bandwidth=question.cluster.fast.bandwidth / 10)
-    question = replace(question, cluster=replace(question.cluster, fast=slow))
+    slow = replace(
+        question.cluster.fast_domain, bandwidth=question.cluster.fast_domain.bandwidth / 10
+    )
+    question = replace(question, cluster=replace(question.cluster, fast_domain=slow))
     found = timeline_of(question, Plan.parse(f"pp={p} overlap_p2p=0 {text}"))
     without = simulate(found.timeline.graph, replace(found.times, hop=0.0)).step_seconds
     hops = (found.pipeline_seconds - float(without)) / float(found.times.hop)

@@ -178,7 +178,7 @@ def _explorer_section(result: SearchResult, around: PlansAround) -> list[str]:
     cluster = result.task.cluster
     sliders = _SLIDERS.format(
         network=html_text(cluster.network.name),
-        link=html_text(cluster.fast.name),
+        link=html_text(cluster.fast_domain.name),
         least=LEAST_MEMORY,
     )
     return [

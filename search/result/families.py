@@ -35,7 +35,7 @@ def _chunks(plans: Plan) -> Column:
 
 SIMPLER: tuple[Callable[[Costs], Value], ...] = (
     lambda costs: np.asarray(costs.plans.cp),
-    lambda costs: np.asarray(costs.plans.tp > costs.task.cluster.fast.gpus),
+    lambda costs: np.asarray(costs.plans.tp > costs.task.cluster.fast_domain.gpus),
     lambda costs: np.asarray(costs.task.model.layers % _chunks(costs.plans) > 0),
     lambda costs: np.asarray(costs.plans.micro_batch_group > 0),
     lambda costs: np.asarray(costs.plans.virtual_stages),

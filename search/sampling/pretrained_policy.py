@@ -67,16 +67,16 @@ def logs_of(task: Task) -> dict[str, float]:
         "experts": experts.count if experts else 1,
         "top_k": experts.top_k if experts else 1,
         "gpus": task.gpus,
-        "domain": cluster.fast.gpus,
+        "domain": cluster.fast_domain.gpus,
         "node": cluster.gpus_per_node,
         "memory": gpu.memory,
         "memory_bandwidth": gpu.memory_bandwidth,
         "peak": sixteen_bit_peak(gpu),
-        "fast_bandwidth": cluster.fast.bandwidth,
+        "fast_bandwidth": cluster.fast_domain.bandwidth,
         "network_bandwidth": cluster.network.bandwidth,
         "sequence": task.sequence,
         "global_batch": task.global_batch,
-        "peer_memory": 1 + cluster.fast.peer_memory,
+        "peer_memory": 1 + cluster.fast_domain.peer_memory,
     }
     return {name: float(np.log2(size)) for name, size in sizes.items()}
 

@@ -118,7 +118,7 @@ def _virtual_stages_axis(layers: int) -> tuple[int, ...]:
 
 
 TASK_AXES: dict[str, Callable[[Task], tuple[int, ...]]] = {
-    "tp": lambda task: _at_most(MOST_DOMAINS * task.cluster.fast.gpus, divisors(task.gpus)),
+    "tp": lambda task: _at_most(MOST_DOMAINS * task.cluster.fast_domain.gpus, divisors(task.gpus)),
     "cp": lambda task: _at_most(max(task.sequence // FEWEST_TOKENS, 1), divisors(task.gpus)),
     "pp": lambda task: _at_most(task.model.layers, divisors(task.gpus)),
     "ep": lambda task: divisors(_expert_count(task) or 1),

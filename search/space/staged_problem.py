@@ -186,7 +186,7 @@ class StagedProblem:
     def tensor_sizes(self) -> tuple[int, ...]:
         """Tensor sizes: divisors of the GPUs of the largest stage, within a fast domain."""
         gpus = self.task.gpus // self.stages[0]
-        return tuple(d for d in divisors(gpus) if d <= self.task.cluster.fast.gpus)
+        return tuple(d for d in divisors(gpus) if d <= self.task.cluster.fast_domain.gpus)
 
     @cached_property
     def modes(self) -> tuple[int, ...]:

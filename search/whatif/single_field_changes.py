@@ -132,7 +132,7 @@ def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     if plan.take(0).tp_grid:
         axes["tp_grid"] = every_grid([plan.take(0).tp])
     if any(kind.experts for kind in task.model.kinds):
-        axes["etp"] = tuple(d for d in divisors(task.gpus) if d <= task.cluster.fast.gpus)
+        axes["etp"] = tuple(d for d in divisors(task.gpus) if d <= task.cluster.fast_domain.gpus)
     return {name: tuple(dict.fromkeys(int(v) for v in values)) for name, values in axes.items()}
 
 

@@ -84,7 +84,7 @@ def _scaled_fast_domain(names: tuple[str, ...]) -> Scaled:
     """Multiplies these constants of every collective inside the fast domain."""
 
     def scaled(task: Task, factor: float) -> Task:
-        fast = task.cluster.fast
+        fast = task.cluster.fast_domain
         new: dict[str, Any] = {
             f.name: _scaled_fields(getattr(fast, f.name), names, factor)
             for f in fields(FastDomain)
@@ -92,7 +92,7 @@ def _scaled_fast_domain(names: tuple[str, ...]) -> Scaled:
         }
         if "bandwidth" in names:
             new["bandwidth"] = fast.bandwidth * factor
-        return replace(task, cluster=replace(task.cluster, fast=replace(fast, **new)))
+        return replace(task, cluster=replace(task.cluster, fast_domain=replace(fast, **new)))
 
     return scaled
 

@@ -276,7 +276,7 @@ def grid_sentences(costs: Costs, row: int = 0) -> list[str]:
     plan = costs.plans.take(row)
     if not plan.tp_grid:
         return []
-    fast = costs.task.cluster.fast.name
+    fast = costs.task.cluster.fast_domain.name
     axes = [_axis_sentence(one, fast) for one in traffic]
     return [
         f"tp_grid={spell('tp_grid', plan.tp_grid)}: a layer sends per micro-batch and rank "

@@ -129,7 +129,7 @@ class Cluster:
     accelerator: Accelerator
     gpus: int
     gpus_per_node: int
-    fast: FastDomain
+    fast_domain: FastDomain
     network: InterNodeNetwork
     host: Host | None
     """None where the profile has none."""
@@ -198,7 +198,7 @@ class Cluster:
             accelerator=_accelerator(file),
             gpus=total,
             gpus_per_node=int(file.numbers["node.gpus"]),
-            fast=_fast_domain(file),
+            fast_domain=_fast_domain(file),
             network=InterNodeNetwork(
                 name=file.texts["links.network.name"], **file.section("links.network")
             ),

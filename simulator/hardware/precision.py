@@ -226,7 +226,7 @@ class Recipe:
         """The recipe of the GEMM that makes logits."""
         return self if self.head == self.linear else replace(self, linear=self.head)
 
-    def unscaled(self) -> Recipe:
+    def without_scaling(self) -> Recipe:
         """The recipe of layers whose operands are not scaled: their products are the head's."""
         return replace(self, linear=self.head, quantisation=None, gather=None)
 

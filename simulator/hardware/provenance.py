@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ..base.errors import InputError
 
-KINDS = {
+KIND_MEANINGS = {
     "measured": "timed or read on the machine, or the fit of a kernel's form to such times",
     "fitted": "fitted to whole training runs",
     "datasheet": "stated by the maker or by the user",

@@ -61,7 +61,7 @@ def layer_kinds(model: Model) -> tuple[LayerKind, ...]:
     if model.tied:
         kinds.append(LayerKind("shared head"))
     if model.mtp_layers:
-        last = replace(model.kinds[model.order[-1]], wide=False)
+        last = replace(model.kinds[model.order[-1]], stays_16_bit=False)
         kinds += [
             LayerKind("mtp", last),
             LayerKind("shared mtp", last),
@@ -121,8 +121,8 @@ class LayerContext(NamedTuple):
 
     def for_kind(self, kind: LayerKind) -> LayerContext:
         """The same with the recipe of a kind of layers."""
-        if kind.block and kind.block.wide:
-            return self._replace(recipe=self.recipe.unscaled())
+        if kind.block and kind.block.stays_16_bit:
+            return self._replace(recipe=self.recipe.without_scaling())
         return self
 
     @property

@@ -43,9 +43,12 @@ class ProcessGroup(NamedTuple):
 def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
     """Whether groups of `length` neighbouring ranks never leave a fast domain: they are not longer,
     and their length divides it where a job spans several nodes, filled one after another."""
-    inside: Mask = np.asarray(length <= cluster.fast.gpus)
-    if cluster.gpus > cluster.fast.gpus and cluster.fast.gpus <= cluster.gpus_per_node:
-        inside = inside & (cluster.fast.gpus % length == 0)
+    inside: Mask = np.asarray(length <= cluster.fast_domain.gpus)
+    if (
+        cluster.gpus > cluster.fast_domain.gpus
+        and cluster.fast_domain.gpus <= cluster.gpus_per_node
+    ):
+        inside = inside & (cluster.fast_domain.gpus % length == 0)
     return inside
 
 
@@ -58,7 +61,7 @@ def place_group(ranks: Value | float, stride: Value | float, cluster: Cluster) -
     it, crosses; of those that straddle a boundary the worst has only gcd(length, domain) / stride
     ranks on one side.
     """
-    size = cluster.fast.gpus
+    size = cluster.fast_domain.gpus
     length = np.asarray(ranks * stride, float)
     n = length / stride
     longer, inside = length > size, inside_domain(length, cluster)
@@ -147,7 +150,7 @@ def all_gather(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
 
     Source: Patarasuk and Yuan 2009 (ring); nccl-tests, PERFORMANCE.md (the factor).
     """
-    return _ring_seconds(size, group, cluster, cluster.fast.all_gather)
+    return _ring_seconds(size, group, cluster, cluster.fast_domain.all_gather)
 
 
 def reduce_scatter(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -155,7 +158,7 @@ def reduce_scatter(size: Value | float, group: ProcessGroup, cluster: Cluster) -
 
     Source: Patarasuk and Yuan 2009 (ring); nccl-tests, PERFORMANCE.md (the factor).
     """
-    return _ring_seconds(size, group, cluster, cluster.fast.reduce_scatter)
+    return _ring_seconds(size, group, cluster, cluster.fast_domain.reduce_scatter)
 
 
 def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Value:
@@ -168,7 +171,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     """
     steps, own = 2 * (group.ranks - 1), size / group.ranks
     sent = steps * own
-    fast = cluster.fast
+    fast = cluster.fast_domain
     local = _domain_seconds(fast.all_reduce, sent, steps, own)
     if fast.switch_all_reduce:
         switch = _domain_seconds(fast.switch_all_reduce, sent, np.zeros(steps.shape))
@@ -192,7 +195,7 @@ def broadcast(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Val
 
     As an all-gather of which every rank sends all of them. Source: NCCL's ring.
     """
-    steps, time = group.ranks - 1, cluster.fast.all_gather
+    steps, time = group.ranks - 1, cluster.fast_domain.all_gather
     sent = size * np.ones(steps.shape)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
     hops = _nodes_passed(group.domains - 1, group, cluster)
@@ -206,7 +209,7 @@ def all_to_all(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     Across domains each rank sends (n-r)/n of it through its own NIC while the rest stays inside.
     Source: nccl-tests, PERFORMANCE.md (the factor (n-1)/n).
     """
-    n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
+    n, net, fast = group.ranks, cluster.network, cluster.fast_domain.all_to_all
     own = size / n
     local = _exchange_seconds(fast, (n - 1) * own, own, n - 1)
     leaving = (n - group.in_domain) * own
@@ -226,7 +229,7 @@ def hierarchical_dispatch(
     as it comes, so the longer of the two counts (as all_to_all does). One kernel sends to all
     peers, where all_to_all starts a send for each (DeepEP, section Normal kernels of its README).
     """
-    n, net, fast = group.ranks, cluster.network, cluster.fast.all_to_all
+    n, net, fast = group.ranks, cluster.network, cluster.fast_domain.all_to_all
     r = group.in_domain
     own = copies * size / r
     none = np.zeros(n.shape)
@@ -241,7 +244,7 @@ def send(size: Value | float, crosses: NDArray[np.bool_], cluster: Cluster) -> V
     """Seconds to send `size` bytes to one rank; `crosses` where it leaves the fast domain."""
     bytes_sent = np.asarray(size, float)
     one = np.ones(bytes_sent.shape)
-    local = _domain_seconds(cluster.fast.send, bytes_sent, one)
+    local = _domain_seconds(cluster.fast_domain.send, bytes_sent, one)
     net = cluster.network
     remote = net.latency + net.root * np.sqrt(bytes_sent)
     remote = remote + bytes_sent / (net.bandwidth * net.efficiency)
@@ -266,8 +269,8 @@ def ring_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     """
     steps, own = 2 * (group.ranks - 1), size / group.ranks
     sent = steps * own
-    bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
-    local = _domain_seconds(cluster.fast.all_reduce, sent, steps, own)
+    bandwidth = np.minimum(cluster.fast_domain.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
+    local = _domain_seconds(cluster.fast_domain.all_reduce, sent, steps, own)
     hops = _nodes_passed(2 * (group.domains - 1), group, cluster)
     remote = _network_seconds(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
@@ -280,8 +283,8 @@ def tree_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     """
     own = size / group.ranks
     sent = 2 * (group.ranks - 1) * own
-    bandwidth = np.minimum(cluster.fast.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
-    local = _domain_seconds(cluster.fast.all_reduce, sent, 2 * np.log2(group.ranks), own)
+    bandwidth = np.minimum(cluster.fast_domain.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
+    local = _domain_seconds(cluster.fast_domain.all_reduce, sent, 2 * np.log2(group.ranks), own)
     hops = _nodes_passed(TREE_HOPS_PER_DOUBLING * np.log2(group.domains), group, cluster)
     remote = _network_seconds(cluster, sent, hops, bandwidth)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
@@ -331,7 +334,7 @@ def neighbour_exchange(
     its ranks, and those of one rank its own: [domain, rank], whichever takes longer. Source: Ying
     et al. 2021 (BlueFog), section 3: O(degree), whatever n is.
     """
-    local = _domain_seconds(cluster.fast.send, messages * size, messages)
+    local = _domain_seconds(cluster.fast_domain.send, messages * size, messages)
     (of_domain, of_rank), network = leaving, cluster.network
     hops = np.minimum(messages, of_domain)
     nic = network.bandwidth * network.efficiency * min(network.nic_gpus, cluster.gpus_per_node)

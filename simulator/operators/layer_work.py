@@ -88,7 +88,7 @@ def block_work(
         selective_gemms=again.gemms,
         selective_bytes=again.moved_bytes,
         kernels=KERNELS_PER_BLOCK,
-        wide=block.wide,
+        wide=block.stays_16_bit,
         permuted_bytes=permuted,
         padded_bytes=padded,
         rerun=again.parts,

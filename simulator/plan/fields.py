@@ -366,7 +366,7 @@ def columns_where(condition: Callable[[Field], bool]) -> tuple[str, ...]:
 
 AXES = columns_where(lambda record: True)
 """The columns of a plan."""
-WRITTEN = (
+ALWAYS_WRITTEN = (
     *("tp", "pp", "dp", "cp", "ep", "virtual_stages", "micro_batch", "schedule", "zero"),
     *("sequence_parallel", "recompute", "overlap_tp"),
 )

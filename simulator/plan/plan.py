@@ -22,11 +22,11 @@ from ..pipeline import schedules
 from .field_values import AUTO, Cell
 from .fields import (
     ALIASES,
+    ALWAYS_WRITTEN,
     AXES,
     BY_RUN,
     FIELDS,
     RESOLVED_DEFAULTS,
-    WRITTEN,
     PlanFields,
     check_field,
     code,
@@ -167,7 +167,9 @@ class Plan(PlanFields):
         row, fields = self.take(0), self.to_dict()
         runs: dict[str, Any] = {"layers_per_stage": row.layers_per_stage, "segments": row.segments}
         own = {name: getattr(row, name) for name in AXES}
-        written = {n for n in AXES if n in WRITTEN or FIELDS[n].default not in (AUTO, own[n])}
+        written = {
+            n for n in AXES if n in ALWAYS_WRITTEN or FIELDS[n].default not in (AUTO, own[n])
+        }
         for name in AXES:
             if name not in written and FIELDS[name].default == AUTO:
                 read = resolve(Plan(**{n: own[n] for n in written}, **runs), 1)
@@ -361,7 +363,7 @@ def field_changes(given: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def is_record(fields: Mapping[str, Any]) -> bool:
     """Whether fields are those of a record, which leaves out what is at its default."""
-    return all(name in fields for name in WRITTEN)
+    return all(name in fields for name in ALWAYS_WRITTEN)
 
 
 def plan_of_record(fields: Mapping[str, Any]) -> Plan:

@@ -1,4 +1,4 @@
-"""Layers of the stages: counts, the layout string of Megatron-LM, runs with own strategies.
+"""Layers of the stages: counts, layout strings of Megatron-LM, runs with own strategies.
 
 A layout says how many layers every stage has (Megatron-LM, pipeline-model-parallel-layout):
 

@@ -74,7 +74,7 @@ def explorer_record(
         "parts": [{"name": n, "label": LABELS[n], "group": COLOUR_GROUPS[n]} for n in LABELS],
         "memory_parts": list(memory.PARTS),
         "networks": _positions(task.cluster.network, network_factors(task)),
-        "links": _positions(task.cluster.fast, link_factors(task)),
+        "links": _positions(task.cluster.fast_domain, link_factors(task)),
         "limit": limit,
         "capacity": task.cluster.accelerator.memory,
         "alike": alike,
@@ -111,12 +111,12 @@ def script_json(record: Any) -> str:
 
 def network_factors(task: Task) -> tuple[float, ...]:
     """Positions of the bandwidth between fast domains; one where nothing is sent there."""
-    return NETWORKS if task.gpus > task.cluster.fast.gpus else (1.0,)
+    return NETWORKS if task.gpus > task.cluster.fast_domain.gpus else (1.0,)
 
 
 def link_factors(task: Task) -> tuple[float, ...]:
     """Positions of the bandwidth inside a fast domain; one where it has a single GPU."""
-    return LINKS if min(task.gpus, task.cluster.fast.gpus) > 1 else (1.0,)
+    return LINKS if min(task.gpus, task.cluster.fast_domain.gpus) > 1 else (1.0,)
 
 
 def scaled_task(task: Task, network: float, link: float) -> Task:

@@ -92,18 +92,18 @@ def _domains(ranks: int, stride: int, cluster: Cluster) -> int:
     """Those of the group of GPU 0 where it leaves its own, else of the worst group; in racks of
     several nodes jobs are spread evenly."""
     worst = int(place_group(float(ranks), float(stride), cluster).domains)
-    if cluster.fast.gpus > cluster.gpus_per_node:
+    if cluster.fast_domain.gpus > cluster.gpus_per_node:
         return worst
-    own = len({gpu // cluster.fast.gpus for gpu in range(0, ranks * stride, stride)})
+    own = len({gpu // cluster.fast_domain.gpus for gpu in range(0, ranks * stride, stride)})
     return own if own > 1 else worst
 
 
 def group_sentence(group: Group, cluster: Cluster) -> str:
     """'tp 8, tensor parallel: within one domain of NVLink'."""
-    where = f"within one domain of {cluster.fast.name}"
+    where = f"within one domain of {cluster.fast_domain.name}"
     if group.domains > 1:
         where = f"{group.domains:,} domains, over {cluster.network.name}"
-        if group.members[-1] < cluster.fast.gpus:
+        if group.members[-1] < cluster.fast_domain.gpus:
             where = f"some such groups leave their domain, over {cluster.network.name}"
     every = "" if group.stride == 1 else f", every {_ordinal(group.stride)} GPU"
     return f"{group.name} {group.ranks:,}, {DIMENSION_NAMES[group.name]}: {where}{every}"

@@ -209,7 +209,7 @@ def _recompute_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
 
 
 def _tensor_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
-    fast = costs.task.cluster.fast
+    fast = costs.task.cluster.fast_domain
     where = f"inside {fast.name}" if plan.tp <= fast.gpus else f"beyond {fast.name}"
     hidden = "after overlap" if plan.overlap_tp else "not overlapped"
     return (
@@ -239,7 +239,7 @@ def _data_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
 
 
 def _expert_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
-    fast = costs.task.cluster.fast.gpus
+    fast = costs.task.cluster.fast_domain.gpus
     where = "within" if plan.ep * plan.etp <= fast else "beyond"
     return (
         f"experts: all-to-alls over ep={plan.ep}, {fast} GPUs are fast-linked",

@@ -37,7 +37,7 @@ def has_expert_kernels(cluster: Cluster) -> bool:
     """Whether there are kernels that send a token once to a node or rank with several of its
     experts: on NVLink, of Hopper and later (DeepEP, README, requirements; built for Ampere it has
     none across nodes)."""
-    fast = cluster.fast
+    fast = cluster.fast_domain
     return fast.name.startswith("NVLink") and fast.peer_memory and "fp8" in cluster.accelerator.peak
 
 

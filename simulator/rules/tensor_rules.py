@@ -144,11 +144,11 @@ TP_OVERLAP_RULES: tuple[Rule, ...] = (
         "tp-overlap-in-peer-memory",
         ("overlap_tp", "tp", "tp_grid"),
         lambda p, t: (
-            (p.overlap_tp == 0) | (p.tp == 1) | (p.tp_grid != 0) | t.cluster.fast.peer_memory
+            (p.overlap_tp == 0) | (p.tp == 1) | (p.tp_grid != 0) | t.cluster.fast_domain.peer_memory
         ),
         lambda p, t: (
-            f"overlap_tp: ranks on {t.cluster.fast.name} do not write into each other's memory; "
-            "nearest: overlap_tp=0"
+            f"overlap_tp: ranks on {t.cluster.fast_domain.name} do not write into each other's "
+            "memory; nearest: overlap_tp=0"
         ),
     ),
     Rule(
@@ -162,8 +162,8 @@ TP_OVERLAP_RULES: tuple[Rule, ...] = (
         ),
         lambda p, t: (
             f"overlap_tp: {t.software.name} overlaps tensor-parallel communication inside a fast "
-            f"domain of {t.cluster.fast.gpus} GPUs only, and tp={p.tp} spans several; nearest: "
-            f"overlap_tp=0, or tp={gcd(int(p.tp), t.cluster.fast.gpus)}"
+            f"domain of {t.cluster.fast_domain.gpus} GPUs only, and tp={p.tp} spans several; "
+            f"nearest: overlap_tp=0, or tp={gcd(int(p.tp), t.cluster.fast_domain.gpus)}"
         ),
     ),
 )

@@ -41,8 +41,8 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
     if run["accelerator"] == "h100-sxm" and run.get("board_memory_gib", 0.0) > HBM2E_GIB:
         slower = replace(cluster.accelerator, memory_bandwidth=HBM2E_BANDWIDTH)
         cluster = replace(cluster, accelerator=slower)
-    used = min(run.get("domain_gpus_used", cluster.fast.gpus), cluster.fast.gpus)
-    return replace(cluster, fast=replace(cluster.fast, gpus=used))
+    used = min(run.get("domain_gpus_used", cluster.fast_domain.gpus), cluster.fast_domain.gpus)
+    return replace(cluster, fast_domain=replace(cluster.fast_domain, gpus=used))
 
 
 _PRECISION_CLASSES = {"bf16": "16-bit", "fp16": "16-bit", "tf32": "fp32"}

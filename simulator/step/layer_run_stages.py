@@ -265,7 +265,7 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
 def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
     """Seconds to send a boundary tensor between two stages. Of two with unequal shares of a
     micro-batch, the rank with the larger share takes longest."""
-    crosses = np.array(task.gpus > task.cluster.fast.gpus)
+    crosses = np.array(task.gpus > task.cluster.fast_domain.gpus)
     return collectives.send(np.maximum(sent, received), crosses, task.cluster)
 
 

@@ -387,7 +387,7 @@ def _segment_group(
 def trained_task(task: Task, plans: Plan) -> Task:
     """The task whose model has the number formats of plans of one group."""
     ends = int(plans.bf16_first_layers[0]), int(plans.bf16_last_layers[0])
-    return replace(task, model=task.model.with_wide_ends(*ends)) if any(ends) else task
+    return replace(task, model=task.model.with_16_bit_ends(*ends)) if any(ends) else task
 
 
 def segment_bytes(

@@ -237,7 +237,7 @@ def uniform_ranks(
     present = place.present.take(place.which, axis=2)
     boundary, stride = costs.boundary_bytes[:, which], tp * cp * dp
     without_loss = working_set_without_loss(task, costs)
-    crosses, copies = pp * stride > cluster.fast.gpus, model_copies(plans.schedule)
+    crosses, copies = pp * stride > cluster.fast_domain.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
     data_group = _with_copies(collectives.place_group(dp * cp, tp, cluster), copies, crosses)
     if copies.max() > 1:

@@ -276,7 +276,7 @@ def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
     It is not waited for while the pipeline fills: `seconds_before` stays.
     """
     software, cluster = task.software, task.cluster
-    if not software.pipeline_floor or cluster.gpus <= cluster.fast.gpus:
+    if not software.pipeline_floor or cluster.gpus <= cluster.fast_domain.gpus:
         return ranks
     passes = 1 + software.backward_floor_ratio
     per_layer = passes * software.layer_floor + software.pipeline_floor * (ranks.tp - 1)

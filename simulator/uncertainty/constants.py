@@ -79,7 +79,7 @@ def _scale_fast_bandwidth(
         own = time.own_bandwidth if math.isinf(time.own_bandwidth) else time.own_bandwidth / f
         return replace(time, bandwidth=time.bandwidth / f, own_bandwidth=own)
 
-    return software, replace(cluster, fast=_with_collectives(cluster.fast, slower))
+    return software, replace(cluster, fast_domain=_with_collectives(cluster.fast_domain, slower))
 
 
 def _scale_fast_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
@@ -91,7 +91,7 @@ def _scale_fast_latency(software: Software, cluster: Cluster, f: float) -> tuple
             root=time.root * f,
         )
 
-    return software, replace(cluster, fast=_with_collectives(cluster.fast, later))
+    return software, replace(cluster, fast_domain=_with_collectives(cluster.fast_domain, later))
 
 
 def _scale_network_bandwidth(

@@ -125,7 +125,7 @@ class Block:
     """Norms of hidden width in the layer."""
     parallel: bool = False
     """Attention and MLP read the same input (GPT-J): one residual, one TP collective each way."""
-    wide: bool = False
+    stays_16_bit: bool = False
     """Its products stay in 16 bits where a plan scales those of the other layers."""
 
     @property

@@ -105,11 +105,11 @@ def _family(config: JsonObject) -> ConfigFamily:
 
 def _check_family(config: JsonObject, family: ConfigFamily, kind: str) -> None:
     _check_decoder_only(config)
-    for key in family.required:
+    for key in family.required_keys:
         if not config.has_key(key) and (key not in config.values or key not in NONE_WHEN_NULL):
             state = "null" if key in config.values else "missing"
             raise config.missing_error(key, f"is {state}; a {kind} config must state it")
-    for key, value in family.fixed:
+    for key, value in family.fixed_values:
         if config.has_key(key) and config.values[key] != value:
             problem = (
                 f"is {describe(config.values[key])}; for {kind} only {describe(value)} is supported"
@@ -286,7 +286,7 @@ def _attention(config: JsonObject, family: ConfigFamily, hidden: int, window: in
         chunked=window > 0 and _has_chunked_window(family),
         qkv_bias=family.qkv_bias,
         out_bias=family.out_bias,
-        query_key_norm=family.query_key_norm if family.normed else "",
+        query_key_norm=family.query_key_norm if family.has_query_key_norm else "",
         sinks=family.sinks,
     )
 
@@ -344,7 +344,7 @@ def _mlp(config: JsonObject, family: ConfigFamily, hidden: int) -> Mlp:
 
 def _experts(config: JsonObject, family: ConfigFamily) -> Experts:
     count = config.size(*EXPERT_COUNTS)
-    shared = config.size(family.shared, default=0, least=0) if family.shared else 0
+    shared = config.size(family.shared_key, default=0, least=0) if family.shared_key else 0
     ffn = config.size(family.expert_ffn)
     return Experts(
         count=count,
@@ -352,7 +352,7 @@ def _experts(config: JsonObject, family: ConfigFamily) -> Experts:
         ffn=ffn,
         gated=family.gated,
         bias=family.expert_bias,
-        shared_ffn=shared * ffn if family.shared in SHARED_COUNTS else shared,
+        shared_ffn=shared * ffn if family.shared_key in SHARED_COUNTS else shared,
         shared_gate=family.shared_gate,
         router_bias=family.expert_bias or family.router_bias,
         groups=config.size("n_group", default=1, most=count),

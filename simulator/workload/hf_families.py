@@ -27,7 +27,7 @@ class ConfigFamily:
     """Norms have weights."""
     embedding_norm: bool = False
     query_key_norm: str = ""
-    normed: bool = True
+    has_query_key_norm: bool = True
     """Queries and keys are normed, in the way of query_key_norm."""
     qkv_bias: bool = False
     out_bias: bool = False
@@ -60,12 +60,12 @@ class ConfigFamily:
     """Of the routed experts and of the router."""
     router_bias: bool = False
     """Of the router alone."""
-    shared: str = ""
+    shared_key: str = ""
     """Key of the shared experts' number (SHARED_COUNTS) or total width."""
     shared_gate: bool = False
-    required: tuple[str, ...] = ()
+    required_keys: tuple[str, ...] = ()
     """Keys whose absence would mean a size that only the model's code knows."""
-    fixed: tuple[tuple[str, object], ...] = ()
+    fixed_values: tuple[tuple[str, object], ...] = ()
     """Keys whose other values are not modelled."""
 
 
@@ -84,8 +84,8 @@ SWITCHES = {
     "lm_head_bias": ("head_bias",),
     "use_parallel_residual": ("parallel",),
     "parallel_attn": ("parallel",),
-    "use_qk_norm": ("normed",),
-    "qk_layernorm": ("normed",),
+    "use_qk_norm": ("has_query_key_norm",),
+    "qk_layernorm": ("has_query_key_norm",),
     "multi_query": ("multi_query",),
 }
 """Booleans of a config and the Family fields they set."""
@@ -104,46 +104,46 @@ _BIASED = ConfigFamily(gated=False, norm_bias=True, qkv_bias=True, out_bias=True
 _GPT = replace(_BIASED, tied=True, ffn_of_hidden=4)
 _GPTJ = ConfigFamily(gated=False, norm_bias=True, mlp_bias=True, head_bias=True, parallel=True)
 _OPT_FORM = (("do_layer_norm_before", True), ("layer_norm_elementwise_affine", True))
-_QWEN = ConfigFamily(windows="upper", optional_window=True, required=_KV)
+_QWEN = ConfigFamily(windows="upper", optional_window=True, required_keys=_KV)
 _QWEN_EXPERTS = replace(_QWEN, experts=True, expert_ffn="moe_intermediate_size")
-_GEMMA = ConfigFamily(tied=True, required=_KV_DIM)
+_GEMMA = ConfigFamily(tied=True, required_keys=_KV_DIM)
 _GEMMA2 = replace(_GEMMA, norms=4, windows="interval")
 _OLMO2 = ConfigFamily(query_key_norm="full")
-_COHERE = replace(_OLMO2, tied=True, parallel=True, parallel_norms=1, normed=False)
-_MIXTRAL = ConfigFamily(experts=True, windows="all", window=0, required=_KV)
+_COHERE = replace(_OLMO2, tied=True, parallel=True, parallel_norms=1, has_query_key_norm=False)
+_MIXTRAL = ConfigFamily(experts=True, windows="all", window=0, required_keys=_KV)
 _DEEPSEEK = ConfigFamily(
     latent=True,
     experts=True,
     expert_ffn="moe_intermediate_size",
-    shared="n_shared_experts",
-    required=("q_lora_rank", "n_shared_experts", "first_k_dense_replace"),
-    fixed=(("attention_bias", False),),
+    shared_key="n_shared_experts",
+    required_keys=("q_lora_rank", "n_shared_experts", "first_k_dense_replace"),
+    fixed_values=(("attention_bias", False),),
 )
-_GLM = ConfigFamily(qkv_bias=True, qkv_alone=True, required=_KV)
+_GLM = ConfigFamily(qkv_bias=True, qkv_alone=True, required_keys=_KV)
 _GLM_EXPERTS = ConfigFamily(
     qkv_alone=True,
     experts=True,
     expert_ffn="moe_intermediate_size",
-    shared="n_shared_experts",
-    required=(*_KV, "n_shared_experts"),
+    shared_key="n_shared_experts",
+    required_keys=(*_KV, "n_shared_experts"),
 )
-_GLM_STATED = (*_GLM_EXPERTS.required, "use_qk_norm", "first_k_dense_replace")
-_GRANITE_EXPERTS = ConfigFamily(experts=True, required=_KV)
-_ERNIE = ConfigFamily(tied=True, required=_KV)
+_GLM_STATED = (*_GLM_EXPERTS.required_keys, "use_qk_norm", "first_k_dense_replace")
+_GRANITE_EXPERTS = ConfigFamily(experts=True, required_keys=_KV)
+_ERNIE = ConfigFamily(tied=True, required_keys=_KV)
 _DEEPSEEK_SPARSE = replace(
     _DEEPSEEK,
-    required=(*_DEEPSEEK.required, "index_n_heads"),
-    fixed=(*_DEEPSEEK.fixed, ("index_topk_freq", 1), ("index_topk_pattern", None)),
+    required_keys=(*_DEEPSEEK.required_keys, "index_n_heads"),
+    fixed_values=(*_DEEPSEEK.fixed_values, ("index_topk_freq", 1), ("index_topk_pattern", None)),
 )
 
 FAMILIES = {
-    "arcee": ConfigFamily(gated=False, required=_KV),
+    "arcee": ConfigFamily(gated=False, required_keys=_KV),
     "baichuan": _LLAMA,
     "bloom": replace(_GPT, embedding_norm=True),
     "codegen": replace(_GPTJ, parallel_norms=1, ffn_of_hidden=4),
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, windows="interval", full_every=4),
-    "cwm": ConfigFamily(windows="interval", full_every=4, required=_KV),
+    "cwm": ConfigFamily(windows="interval", full_every=4, required_keys=_KV),
     "deepseek": replace(_GLM_EXPERTS, qkv_alone=False),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
@@ -155,18 +155,20 @@ FAMILIES = {
         experts=True,
         router_bias=True,
         expert_ffn="moe_intermediate_size",
-        shared="moe_num_shared_experts",
-        required=(*_KV, "moe_num_shared_experts", "moe_layer_start_index"),
+        shared_key="moe_num_shared_experts",
+        required_keys=(*_KV, "moe_num_shared_experts", "moe_layer_start_index"),
     ),
-    "exaone4": ConfigFamily(windows="interval", full_every=4, query_key_norm="head", required=_KV),
+    "exaone4": ConfigFamily(
+        windows="interval", full_every=4, query_key_norm="head", required_keys=_KV
+    ),
     "exaone_moe": ConfigFamily(
         windows="interval",
         full_every=4,
         query_key_norm="head",
         experts=True,
         expert_ffn="moe_intermediate_size",
-        shared="num_shared_experts",
-        required=(*_KV, "num_shared_experts"),
+        shared_key="num_shared_experts",
+        required_keys=(*_KV, "num_shared_experts"),
     ),
     "falcon": ConfigFamily(
         gated=False,
@@ -183,8 +185,8 @@ FAMILIES = {
     "gemma3_text": replace(_GEMMA2, full_every=6, query_key_norm="head"),
     "glm": _GLM,
     "glm4": replace(_GLM, norms=4),
-    "glm4_moe": replace(_GLM_EXPERTS, query_key_norm="head", required=_GLM_STATED),
-    "glm4_moe_lite": replace(_DEEPSEEK, required=("q_lora_rank", "n_shared_experts")),
+    "glm4_moe": replace(_GLM_EXPERTS, query_key_norm="head", required_keys=_GLM_STATED),
+    "glm4_moe_lite": replace(_DEEPSEEK, required_keys=("q_lora_rank", "n_shared_experts")),
     "glm_moe_dsa": _DEEPSEEK_SPARSE,
     "gpt2": replace(_GPT, positions="n_positions"),
     "gpt_bigcode": replace(_GPT, positions="n_positions", multi_query=True),
@@ -198,16 +200,16 @@ FAMILIES = {
         windows="interval",
         window=None,
         full_every=2,
-        required=_KV_DIM,
+        required_keys=_KV_DIM,
     ),
     "gptj": replace(_GPTJ, parallel_norms=1, ffn_of_hidden=4),
     "granite": _LLAMA,
     "granitemoe": _GRANITE_EXPERTS,
-    "granitemoeshared": replace(_GRANITE_EXPERTS, shared="shared_intermediate_size"),
-    "helium": ConfigFamily(required=_KV),
-    "hunyuan_v1_dense": ConfigFamily(query_key_norm="head", required=_KV),
-    "internlm2": ConfigFamily(required=_KV),
-    "internlm3": ConfigFamily(required=_KV),
+    "granitemoeshared": replace(_GRANITE_EXPERTS, shared_key="shared_intermediate_size"),
+    "helium": ConfigFamily(required_keys=_KV),
+    "hunyuan_v1_dense": ConfigFamily(query_key_norm="head", required_keys=_KV),
+    "internlm2": ConfigFamily(required_keys=_KV),
+    "internlm3": ConfigFamily(required_keys=_KV),
     "kimi_k2": _DEEPSEEK,
     "llama": _LLAMA,
     "llama4_text": ConfigFamily(
@@ -216,27 +218,27 @@ FAMILIES = {
         window_key="attention_chunk_size",
         full_every=4,
         experts=True,
-        shared="intermediate_size",
-        required=(*_KV, "interleave_moe_layer_step"),
+        shared_key="intermediate_size",
+        required_keys=(*_KV, "interleave_moe_layer_step"),
     ),
-    "minicpm3": ConfigFamily(latent=True, required=("q_lora_rank",)),
+    "minicpm3": ConfigFamily(latent=True, required_keys=("q_lora_rank",)),
     "minimax_m2": ConfigFamily(
         query_key_norm="full",
         experts=True,
-        required=_KV_DIM,
-        fixed=(("shared_intermediate_size", 0),),
+        required_keys=_KV_DIM,
+        fixed_values=(("shared_intermediate_size", 0),),
     ),
-    "ministral": ConfigFamily(windows="all", window=4096, required=_KV_DIM),
-    "ministral3": ConfigFamily(windows="all", window=0, required=_KV_DIM),
-    "mistral": ConfigFamily(windows="all", window=4096, required=_KV),
+    "ministral": ConfigFamily(windows="all", window=4096, required_keys=_KV_DIM),
+    "ministral3": ConfigFamily(windows="all", window=0, required_keys=_KV_DIM),
+    "mistral": ConfigFamily(windows="all", window=4096, required_keys=_KV),
     "mixtral": _MIXTRAL,
     "mpt": ConfigFamily(
         gated=False,
         tied=True,
         ffn_of_hidden=4,
-        fixed=(("expansion_ratio", 4), ("no_bias", True)),
+        fixed_values=(("expansion_ratio", 4), ("no_bias", True)),
     ),
-    "nanochat": ConfigFamily(gated=False, norm_weights=False, required=_KV),
+    "nanochat": ConfigFamily(gated=False, norm_weights=False, required_keys=_KV),
     "nemotron": ConfigFamily(gated=False, norm_bias=True),
     "olmo": ConfigFamily(norm_weights=False),
     "olmo2": _OLMO2,
@@ -247,26 +249,36 @@ FAMILIES = {
         tied=True,
         positions="max_position_embeddings",
         extra_positions=2,
-        fixed=(*_OPT_FORM, ("_remove_final_layer_norm", False)),
+        fixed_values=(*_OPT_FORM, ("_remove_final_layer_norm", False)),
     ),
     "phi": replace(
-        _BIASED, head_bias=True, parallel=True, parallel_norms=1, fixed=(("qk_layernorm", False),)
+        _BIASED,
+        head_bias=True,
+        parallel=True,
+        parallel_norms=1,
+        fixed_values=(("qk_layernorm", False),),
     ),
     "phi3": ConfigFamily(windows="all", window=0),
     "phimoe": replace(_MIXTRAL, norm_bias=True),
     "qwen2": replace(_QWEN, qkv_bias=True),
     "qwen2_moe": replace(
-        _QWEN_EXPERTS, qkv_bias=True, shared="shared_expert_intermediate_size", shared_gate=True
+        _QWEN_EXPERTS, qkv_bias=True, shared_key="shared_expert_intermediate_size", shared_gate=True
     ),
-    "qwen3": replace(_QWEN, query_key_norm="head", required=_KV_DIM),
-    "qwen3_moe": replace(_QWEN_EXPERTS, windows="all", query_key_norm="head", required=_KV_DIM),
-    "seed_oss": replace(_GLM, required=_KV_DIM),
-    "smollm3": ConfigFamily(tied=True, windows="all", optional_window=True, required=_KV),
+    "qwen3": replace(_QWEN, query_key_norm="head", required_keys=_KV_DIM),
+    "qwen3_moe": replace(
+        _QWEN_EXPERTS, windows="all", query_key_norm="head", required_keys=_KV_DIM
+    ),
+    "seed_oss": replace(_GLM, required_keys=_KV_DIM),
+    "smollm3": ConfigFamily(tied=True, windows="all", optional_window=True, required_keys=_KV),
     "solar_open": _GLM_EXPERTS,
     "stablelm": ConfigFamily(
-        norm_bias=True, parallel_norms=1, query_key_norm="full", normed=False, required=_KV
+        norm_bias=True,
+        parallel_norms=1,
+        query_key_norm="full",
+        has_query_key_norm=False,
+        required_keys=_KV,
     ),
-    "starcoder2": replace(_BIASED, tied=True, windows="all", window=0, required=_KV),
+    "starcoder2": replace(_BIASED, tied=True, windows="all", window=0, required_keys=_KV),
     "vaultgemma": replace(_GEMMA, windows="interval", full_every=2),
 }
 

@@ -124,14 +124,14 @@ class Model:
         each = [float(sum(kind.parameters(self.hidden, 0).values())) for kind in self.kinds]
         return tuple(each[kind] for kind in self.order)
 
-    def with_wide_ends(self, first: int, last: int) -> Model:
+    def with_16_bit_ends(self, first: int, last: int) -> Model:
         """The model whose `first` and `last` layers keep their products in 16 bits."""
         kinds, order = list(self.kinds), list(self.order)
         for at in {*range(first), *range(self.layers - last, self.layers)}:
-            wide = replace(kinds[order[at]], wide=True)
-            if wide not in kinds:
-                kinds.append(wide)
-            order[at] = kinds.index(wide)
+            block = replace(kinds[order[at]], stays_16_bit=True)
+            if block not in kinds:
+                kinds.append(block)
+            order[at] = kinds.index(block)
         return replace(self, kinds=tuple(kinds), order=tuple(order))
 
     @property

@@ -125,7 +125,7 @@ HEAD = LOGITS + EMBEDDING + 8 * 1024**2 / 1e12
 
 def cluster(gpus: int, **changes: object) -> Cluster:
     """GPUs of round numbers in domains of eight."""
-    parts = {"accelerator": ACCELERATOR, "fast": FAST, "network": NETWORK, "host": HOST}
+    parts = {"accelerator": ACCELERATOR, "fast_domain": FAST, "network": NETWORK, "host": HOST}
     return Cluster(name="round", gpus=gpus, gpus_per_node=8, provenance={}, **{**parts, **changes})
 
 

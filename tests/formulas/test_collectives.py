@@ -39,7 +39,7 @@ def cluster(**changes):
         "send": SEND,
         "switch_all_reduce": None,
     }
-    return replace(NODE, fast=replace(NODE.fast, **(times | changes)))
+    return replace(NODE, fast_domain=replace(NODE.fast_domain, **(times | changes)))
 
 
 def inside(*ranks):

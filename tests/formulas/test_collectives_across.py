@@ -47,7 +47,9 @@ def cluster(root=0.0, nic=2.5e10, ring=math.inf, **changes):
         root=root,
         ring_bandwidth=ring,
     )
-    return replace(NODES, fast=replace(NODES.fast, **(times | changes)), network=network)
+    return replace(
+        NODES, fast_domain=replace(NODES.fast_domain, **(times | changes)), network=network
+    )
 
 
 def across(domains, in_domain):

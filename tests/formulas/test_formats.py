@@ -244,7 +244,7 @@ def test_shards_of_matrices_are_exchanged_beside_their_products(bandwidth, hidde
     """FSDP2 over four ranks: three quarters of a rank's shard, two bytes a parameter, there and
     back, or the FLOPs of a quarter of the matrices, whichever is longer."""
     link = replace(FAST.all_to_all, bandwidth=bandwidth)
-    machine = cluster(4, fast=replace(FAST, all_to_all=link))
+    machine = cluster(4, fast_domain=replace(FAST, all_to_all=link))
     question = task(4, cluster=machine, software=stack(muon_stage=3))
     exchange = 2 * 0.75 * 2 * 4 * (LAYER / 4) / bandwidth
     products = 5 * 1024**3 * sum(4 * m + 2 for m in (3, 1, 4, 4)) / 100e12

@@ -19,7 +19,7 @@ from plan3d.simulator.operators.collectives import ProcessGroup, place_group, sp
 def cluster(gpus=64, domain=8):
     """So many GPUs in fast domains of that size."""
     nodes = Cluster.profile("a100-80gb-sxm", gpus=gpus)
-    return replace(nodes, fast=replace(nodes.fast, gpus=domain))
+    return replace(nodes, fast_domain=replace(nodes.fast_domain, gpus=domain))
 
 
 def placed(ranks, stride, on):

@@ -35,8 +35,8 @@ def cluster(root=0.0, all_to_all=ALL_TO_ALL, send=SEND, nic_gpus=1.0):
         root=root,
         nic_gpus=nic_gpus,
     )
-    fast = replace(NODES.fast, all_to_all=all_to_all, send=send)
-    return replace(NODES, fast=fast, network=network)
+    fast = replace(NODES.fast_domain, all_to_all=all_to_all, send=send)
+    return replace(NODES, fast_domain=fast, network=network)
 
 
 def across(domains, in_domain):

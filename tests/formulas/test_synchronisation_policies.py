@@ -35,7 +35,7 @@ def cluster(gpus=32):
     """Nodes of eight GPUs with one latency and bandwidth an operation, and a NIC a GPU."""
     nodes = Cluster.profile("a100-80gb-sxm", gpus=gpus)
     fast = replace(
-        nodes.fast,
+        nodes.fast_domain,
         all_reduce=link(1e-6, 4e11),
         all_gather=link(2e-6, 1e11),
         reduce_scatter=link(3e-6, 2e11),
@@ -56,7 +56,7 @@ def cluster(gpus=32):
         memory_bandwidth=1e12,
         training=replace(nodes.accelerator.training, streaming_efficiency=0.5),
     )
-    return replace(nodes, fast=fast, network=network, accelerator=accelerator)
+    return replace(nodes, fast_domain=fast, network=network, accelerator=accelerator)
 
 
 def group(ranks, in_domain, domains):

@@ -93,7 +93,7 @@ def test_latent_attention_gathers_its_compressions(q_rank, width):
     question = task(
         4,
         model=of_blocks(Block(attention=latent, mlp=Mlp(ffn=4096, gated=False))),
-        cluster=cluster(4, fast=replace(FAST, all_gather=free)),
+        cluster=cluster(4, fast_domain=replace(FAST, all_gather=free)),
     )
     gathered = 3 / 4 * (HIDDEN * width / 1024 + HIDDEN) / 100e9
     assert exposed("block 0", SEQUENCE, question)[0] == pytest.approx(gathered + 2 * RS)

@@ -96,7 +96,7 @@ def cluster(gpus: int, memory: float = 1e5) -> Cluster:
         accelerator=replace(ACCELERATOR, memory=memory),
         gpus=gpus,
         gpus_per_node=8,
-        fast=FAST,
+        fast_domain=FAST,
         network=LINKS,
         host=None,
         provenance={},

@@ -11,7 +11,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.leaves import Quantity
 from plan3d.simulator.hardware.profile_file import profile_names, read_profile
 from plan3d.simulator.hardware.profile_schema import QUANTITIES
-from plan3d.simulator.hardware.provenance import KINDS, Profile, Provenance
+from plan3d.simulator.hardware.provenance import KIND_MEANINGS, Profile, Provenance
 from plan3d.simulator.hardware.software_stack import (
     LEAVES,
     SOFTWARE,
@@ -37,7 +37,7 @@ def citations(origins: Iterable[Provenance]) -> list[str]:
     origins = list(origins)
     cited = dict.fromkeys(f"[{origin.id}] {origin.citation}" for origin in origins)
     kinds = {origin.kind for origin in origins}
-    return [*(f"{kind}: {text}" for kind, text in KINDS.items() if kind in kinds), *cited]
+    return [*(f"{kind}: {text}" for kind, text in KIND_MEANINGS.items() if kind in kinds), *cited]
 
 
 def learned_from(numbers: Iterable[Provenance]) -> list[str]:
@@ -75,8 +75,8 @@ def _cluster_summary(name: str) -> dict[str, Any]:
         "memory_bytes": cluster.accelerator.memory,
         "peak_flops": dict(cluster.accelerator.peak),
         "gpus_per_node": cluster.gpus_per_node,
-        "fast_gpus": cluster.fast.gpus,
-        "fast_bandwidth": cluster.fast.bandwidth,
+        "fast_gpus": cluster.fast_domain.gpus,
+        "fast_bandwidth": cluster.fast_domain.bandwidth,
         "network_bandwidth": cluster.network.bandwidth,
         "measured": sum(origin.measured for origin in numbers),
         "numbers": len(numbers),
@@ -170,7 +170,7 @@ def _stack_summary(stack: Software) -> dict[str, Any]:
         "title": stack.title,
         "framework": stack.framework,
         "base": stack.base,
-        "kinds": {kind: kinds.count(kind) for kind in KINDS if kind in kinds},
+        "kinds": {kind: kinds.count(kind) for kind in KIND_MEANINGS if kind in kinds},
         "fitted_to": learned_from(number for number in numbers if number.kind == "fitted"),
         "origins": learned_from(numbers),
     }

@@ -69,7 +69,7 @@ def to_flags(n: Numbers, task: Task) -> Numbers:
     n.recompute_method = "uniform" if n.recompute == Recompute.FULL else ""
     n.recompute_num_layers = int(n.recompute == Recompute.FULL)
     n.permute_fusion = bool(n.experts) and task.software.fused_permutation
-    several_nodes = task.cluster.fast.gpus > task.cluster.gpus_per_node
+    several_nodes = task.cluster.fast_domain.gpus > task.cluster.gpus_per_node
     n.hybrid_exchange = n.expert_dispatch == Dispatch.HIERARCHICAL and several_nodes
     _offload_flags(n, task)
     return n

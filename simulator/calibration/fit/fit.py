@@ -231,7 +231,7 @@ def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
         if section == "links.fast":
             plain = {n: c.value for n, c in one.constants.items() if "." not in n}
             changes[op] = CollectiveTime(**plain)
-    return replace(cluster, fast=replace(cluster.fast, **changes))
+    return replace(cluster, fast_domain=replace(cluster.fast_domain, **changes))
 
 
 def remarks(table: Measurements) -> tuple[str, ...]:

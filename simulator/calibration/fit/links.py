@@ -73,9 +73,9 @@ def _fast_subject(rows: Measurements, op: str, cluster: Cluster) -> Subject:
     n, size = rows.number("ranks"), rows.number("bytes")
     ops = np.full(n.shape, op)
     group = ProcessGroup(n, n, np.ones_like(n))
-    has_switch = cluster.fast.switch_all_reduce is not None
+    has_switch = cluster.fast_domain.switch_all_reduce is not None
     switched = op == "all_reduce" and has_switch and bool((n > collectives.NVLS_RANKS).any())
-    link = cluster.fast.bandwidth
+    link = cluster.fast_domain.bandwidth
 
     def predict(c: Constants) -> Value:
         return _seconds(ops, size, group, _with_collective(cluster, op, c, switched))
@@ -83,7 +83,7 @@ def _fast_subject(rows: Measurements, op: str, cluster: Cluster) -> Subject:
     split, folds = _count_folds(n, size, "GPU")
     return make_subject(
         rows,
-        f"{op} in {cluster.fast.name}",
+        f"{op} in {cluster.fast_domain.name}",
         f"links.fast.{op}",
         (*priors.collective(op, link), *(priors.switch(link) if switched else ())),
         predict,
@@ -105,7 +105,7 @@ def _with_collective(cluster: Cluster, op: str, c: Constants, switched: bool) ->
         changes["switch_all_reduce"] = CollectiveTime(latency_per_step=0.0, **inside)
     elif op == "all_reduce":
         changes["switch_all_reduce"] = None
-    return replace(cluster, fast=replace(cluster.fast, **changes))
+    return replace(cluster, fast_domain=replace(cluster.fast_domain, **changes))
 
 
 def network_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
@@ -142,13 +142,13 @@ def _crosses(rows: Measurements, cluster: Cluster) -> NDArray[np.bool_]:
         raise CalibrationError("collectives: every row needs ranks, at least 2")
     if not (rows.number("bytes") > 0).all():
         raise CalibrationError("collectives: every row needs bytes, more than 0")
-    node_wide = cluster.fast.gpus <= cluster.gpus_per_node
-    out: NDArray[np.bool_] = (nodes > 1) if node_wide else (ranks > cluster.fast.gpus)
-    lost = ~out & (ranks > cluster.fast.gpus)
+    node_wide = cluster.fast_domain.gpus <= cluster.gpus_per_node
+    out: NDArray[np.bool_] = (nodes > 1) if node_wide else (ranks > cluster.fast_domain.gpus)
+    lost = ~out & (ranks > cluster.fast_domain.gpus)
     if lost.any():
         raise CalibrationError(
             f"collectives: {ranks[lost][0]:.0f} ranks on one node, but a fast domain of the base "
-            f"has {cluster.fast.gpus}: choose another base, or give the number of nodes"
+            f"has {cluster.fast_domain.gpus}: choose another base, or give the number of nodes"
         )
     return out
 
@@ -210,7 +210,7 @@ def _link_subject(rows: Measurements, cluster: Cluster, link: str) -> Subject:
     leaves = _crosses(table, cluster)
     large = table.number("bytes") >= LARGE_MESSAGE
     table = table.take((leaves == (link == "network")) & large)
-    name = {"fast": cluster.fast.name, "network": cluster.network.name}[link]
+    name = {"fast": cluster.fast_domain.name, "network": cluster.network.name}[link]
     if not len(table):
         where = "across nodes" if link == "network" else "inside a domain"
         raise CalibrationError(f"bandwidth of {name}: no collective {where} of 16 MiB or more")
@@ -238,14 +238,16 @@ def _with_bandwidth(cluster: Cluster, link: str, bandwidth: float) -> Cluster:
     """The cluster with another bandwidth of a link, and its collectives in proportion."""
     if link == "network":
         return replace(cluster, network=replace(cluster.network, bandwidth=bandwidth))
-    ratio = bandwidth / cluster.fast.bandwidth
+    ratio = bandwidth / cluster.fast_domain.bandwidth
     changes: dict[str, Any] = {
         op: replace(
             time, bandwidth=time.bandwidth * ratio, own_bandwidth=time.own_bandwidth * ratio
         )
         for op, time in _collectives(cluster).items()
     }
-    return replace(cluster, fast=replace(cluster.fast, bandwidth=bandwidth, **changes))
+    return replace(
+        cluster, fast_domain=replace(cluster.fast_domain, bandwidth=bandwidth, **changes)
+    )
 
 
 def followers(base: Cluster, cluster: Cluster) -> Mapping[str, Constant]:
@@ -260,5 +262,5 @@ def followers(base: Cluster, cluster: Cluster) -> Mapping[str, Constant]:
 
 
 def _collectives(cluster: Cluster) -> dict[str, CollectiveTime]:
-    times = {field.name: getattr(cluster.fast, field.name) for field in fields(FastDomain)}
+    times = {field.name: getattr(cluster.fast_domain, field.name) for field in fields(FastDomain)}
     return {op: time for op, time in times.items() if isinstance(time, CollectiveTime)}

@@ -73,7 +73,7 @@ def test_fit_writes_a_profile(capsys, tmp_path):
         assert 0 < subject["held_out"]["median"] < 0.1
     key = "links.fast.all_gather.bandwidth"
     constants = next(s["constants"] for s in record["subjects"] if key in s["constants"])
-    assert Cluster.profile(out, nodes=1).fast.all_gather.bandwidth == pytest.approx(
+    assert Cluster.profile(out, nodes=1).fast_domain.all_gather.bandwidth == pytest.approx(
         constants[key]["value"], rel=1e-5
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.toml"]

@@ -132,7 +132,7 @@ def test_searches_that_were_won_by_plans_that_cannot_be_launched(
 ):
     asked = replace(task(model, cluster, gpus, batch), sequence=sequence)
     best = rank_plans(with_usual(asked), Ranking(top=1)).best.plans.take(0)
-    assert not best.overlap_tp or best.tp <= asked.cluster.fast.gpus
+    assert not best.overlap_tp or best.tp <= asked.cluster.fast_domain.gpus
     assert not refusals(asked, best, EXPORTERS["megatron"].form())
 
 

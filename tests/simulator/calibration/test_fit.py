@@ -164,8 +164,8 @@ def test_collectives_with_a_switch():
     own = {"bandwidth": 300e9, "own_bandwidth": 900e9}
     ring = CollectiveTime(latency=8e-6, latency_per_step=1e-6, root=6e-9, **own)
     switch = CollectiveTime(latency=25e-6, latency_per_step=0.0, root=4e-9, bandwidth=440e9)
-    fast = replace(base.fast, all_reduce=ring, switch_all_reduce=switch)
-    rows = collective_rows(replace(base, fast=fast), "all_reduce", (2, 4, 8))
+    fast = replace(base.fast_domain, all_reduce=ring, switch_all_reduce=switch)
+    rows = collective_rows(replace(base, fast_domain=fast), "all_reduce", (2, 4, 8))
     found = fit(as_rows(rows, "synthetic"), "h100-sxm")
     constants = values(found, "links.fast.all_reduce")
     assert constants == pytest.approx({name: getattr(ring, name) for name in constants}, rel=0.1)
@@ -300,14 +300,16 @@ def test_large_messages_give_back_the_bandwidth_of_a_link(tmp_path):
     assert found.numbers["links.fast.bandwidth"].measured
     # What was not measured follows the link; what was is fitted itself.
     follower = found.numbers["links.fast.all_to_all.bandwidth"]
-    assert follower.value == pytest.approx(slow.fast.all_to_all.bandwidth, rel=0.01)
+    assert follower.value == pytest.approx(slow.fast_domain.all_to_all.bandwidth, rel=0.01)
     assert not follower.measured
     assert found.numbers["links.fast.all_reduce.bandwidth"].measured
     text = build(BASE, found, tmp_path / "mine.toml").profile
     assert "the base's, in proportion to the bandwidth of its link" in text
     (tmp_path / "mine.toml").write_text(text)
-    mine = Cluster.profile(tmp_path / "mine.toml", nodes=1).fast
-    assert mine.all_to_all.bandwidth == pytest.approx(slow.fast.all_to_all.bandwidth, rel=0.01)
+    mine = Cluster.profile(tmp_path / "mine.toml", nodes=1).fast_domain
+    assert mine.all_to_all.bandwidth == pytest.approx(
+        slow.fast_domain.all_to_all.bandwidth, rel=0.01
+    )
     plain = fit(as_rows(made_on(slow), "synthetic"), BASE)
     assert "links.fast.bandwidth" not in plain.numbers
 

@@ -75,7 +75,7 @@ def test_fitted_numbers_round_trip(tmp_path):
     found = fit(sample("nccl_h100"), "h100-sxm")
     path = written(tmp_path, "h100-sxm", found)
     cluster = Cluster.profile(path, nodes=1)
-    fast = cluster.fast
+    fast = cluster.fast_domain
     assert fast.switch_all_reduce is not None
     for key, constant in found.numbers.items():
         section, name = key.rsplit(".", 2)[1:]

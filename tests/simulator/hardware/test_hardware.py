@@ -150,7 +150,7 @@ def test_every_source_is_used(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_constants_are_physical(name: str) -> None:
     cluster = Cluster.profile(name, 64)
-    gpu, fast = cluster.accelerator, cluster.fast
+    gpu, fast = cluster.accelerator, cluster.fast_domain
     assert 10 * 2**30 < gpu.memory < 400 * 2**30
     assert 0.3e12 < gpu.memory_bandwidth <= 8e12
     assert gpu.peak["fp32"] < gpu.peak["fp16"]
@@ -205,12 +205,12 @@ def test_datasheet_peaks(name: str, tera_flops: dict[str, float]) -> None:
 def test_memory_and_links(name: str, memory_gib: float, link: float, nic: float) -> None:
     cluster = Cluster.profile(name, 8)
     assert cluster.accelerator.memory == pytest.approx(memory_gib * 2**30)
-    assert cluster.fast.bandwidth == pytest.approx(link)
+    assert cluster.fast_domain.bandwidth == pytest.approx(link)
     assert cluster.network.bandwidth == pytest.approx(nic)
 
 
 def test_units_reach_si() -> None:
-    assert Cluster.profile("h100-sxm", 8).fast.switch_all_reduce == CollectiveTime(
+    assert Cluster.profile("h100-sxm", 8).fast_domain.switch_all_reduce == CollectiveTime(
         latency=pytest.approx(37.39e-6),
         latency_per_step=0.0,
         root=pytest.approx(0.155e-6 / math.sqrt(1000)),
@@ -220,7 +220,7 @@ def test_units_reach_si() -> None:
 
 def test_ranks_of_one_rack_share_the_fast_domain() -> None:
     rack = Cluster.profile("gb200", 144)
-    assert (rack.gpus_per_node, rack.fast.gpus, rack.nodes) == (4, 72, 36)
+    assert (rack.gpus_per_node, rack.fast_domain.gpus, rack.nodes) == (4, 72, 36)
 
 
 @pytest.mark.parametrize(("gpus", "nodes"), [(1, 1), (8, 1), (9, 2), (1024, 128), (1025, 129)])
@@ -242,7 +242,7 @@ def test_a_partial_last_node_counts(gpus: int, nodes: int) -> None:
 )
 def test_sizes(sizes: dict[str, int], expected: tuple[int, int, int]) -> None:
     cluster = Cluster.profile("h100-sxm", **sizes)  # type: ignore[arg-type]
-    assert (cluster.gpus, cluster.gpus_per_node, cluster.fast.gpus) == expected
+    assert (cluster.gpus, cluster.gpus_per_node, cluster.fast_domain.gpus) == expected
 
 
 @pytest.mark.parametrize(
@@ -273,14 +273,14 @@ def test_bad_sizes(sizes: dict[str, Any], hint: str) -> None:
 
 
 def test_a_node_cannot_exceed_a_rack() -> None:
-    assert Cluster.profile("gb200", 144, gpus_per_node=72).fast.gpus == 72
+    assert Cluster.profile("gb200", 144, gpus_per_node=72).fast_domain.gpus == 72
     with pytest.raises(InputError, match="72 GPUs of the fast domain of gb200"):
         Cluster.profile("gb200", 144, gpus_per_node=73)
 
 
 def test_racks_may_be_filled_in_part() -> None:
     filled = Cluster.profile("gb200", 128, gpus_per_domain=64)
-    assert (filled.fast.gpus, filled.gpus_per_node, filled.nodes) == (64, 4, 32)
+    assert (filled.fast_domain.gpus, filled.gpus_per_node, filled.nodes) == (64, 4, 32)
     assert filled.provenance["links.fast.gpus"].source == "given by the user"
 
 
@@ -314,7 +314,7 @@ def test_overrides_replace_numbers_and_say_so() -> None:
     assert cluster.network.latency == 0.0
     assert cluster.network.latency_per_node == 300e-6
     assert cluster.accelerator.memory == 38e9
-    assert cluster.fast == plain.fast
+    assert cluster.fast_domain == plain.fast_domain
     user = {
         key for key, origin in cluster.provenance.items() if origin.source == "given by the user"
     }
@@ -328,18 +328,18 @@ def test_overrides_replace_numbers_and_say_so() -> None:
 
 
 def test_intra_node_bandwidth_scales_the_collectives() -> None:
-    plain = Cluster.profile("h100-sxm", 64).fast
+    plain = Cluster.profile("h100-sxm", 64).fast_domain
     cluster = Cluster.profile("h100-sxm", 64, intra_node_bandwidth=200e9)
     ratio = 200 / 450
-    assert cluster.fast.bandwidth == 200e9
-    assert cluster.fast.switch_all_reduce is not None
+    assert cluster.fast_domain.bandwidth == 200e9
+    assert cluster.fast_domain.switch_all_reduce is not None
     assert plain.switch_all_reduce is not None
     for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"):
-        before, after = getattr(plain, name), getattr(cluster.fast, name)
+        before, after = getattr(plain, name), getattr(cluster.fast_domain, name)
         assert after.bandwidth == pytest.approx(before.bandwidth * ratio)
         assert after.latency == before.latency
         assert not cluster.provenance[f"links.fast.{name}.bandwidth"].measured
-    switch = cluster.fast.switch_all_reduce.bandwidth
+    switch = cluster.fast_domain.switch_all_reduce.bandwidth
     assert switch == pytest.approx(plain.switch_all_reduce.bandwidth * ratio)
     assert cluster.provenance["links.fast.bandwidth"].source == "given by the user"
 
@@ -373,9 +373,9 @@ def test_a_file_reads_as_the_profile_it_copies() -> None:
     for content in (TEXT, dump(TREE), TEXT.encode("utf-8-sig"), TEXT.replace("\n", "\r\n")):
         mine, shipped = load(content), Cluster.profile("h100-sxm", 16)
         assert mine.name.endswith("mine.toml")
-        assert (mine.accelerator, mine.fast, mine.network) == (
+        assert (mine.accelerator, mine.fast_domain, mine.network) == (
             shipped.accelerator,
-            shipped.fast,
+            shipped.fast_domain,
             shipped.network,
         )
 
@@ -507,7 +507,7 @@ def check(content: str | bytes) -> None:
         assert_one_line(error)
         return
     assert cluster.nodes >= 1
-    assert math.isfinite(cluster.fast.all_reduce.bandwidth)
+    assert math.isfinite(cluster.fast_domain.all_reduce.bandwidth)
 
 
 @settings(max_examples=60, deadline=None)

@@ -126,7 +126,11 @@ def test_a_base_alone_is_the_same_machine(name: str, tmp_path: Path) -> None:
     mine = Cluster.profile(write(tmp_path, f'base = "{name}"'), 16)
     shipped = Cluster.profile(name, 16)
     assert bare(mine.accelerator) == bare(shipped.accelerator)
-    assert (mine.fast, mine.network, mine.host) == (shipped.fast, shipped.network, shipped.host)
+    assert (mine.fast_domain, mine.network, mine.host) == (
+        shipped.fast_domain,
+        shipped.network,
+        shipped.host,
+    )
     assert mine.accelerator.layer_tables == {}
 
 
@@ -155,7 +159,7 @@ def test_a_rack_stays_a_rack(tmp_path: Path) -> None:
     text = 'base = "gb200"\n[node]\n'
     text += 'gpus = { value = 8, unit = "GPUs", source = "s", kind = "datasheet" }\n'
     mine = Cluster.profile(write(tmp_path, f'{text}[sources]\ns = "two trays"'), 144)
-    assert (mine.gpus_per_node, mine.fast.gpus) == (8, 72)
+    assert (mine.gpus_per_node, mine.fast_domain.gpus) == (8, 72)
 
 
 def test_bases_of_files_are_found_beside_them(tmp_path: Path) -> None:
@@ -174,7 +178,7 @@ def test_what_a_machine_is_without(tmp_path: Path) -> None:
     text = 'base = "h100-sxm"\nwithout = ["links.fast.switch_all_reduce", "host", '
     text += '"accelerator.peak.fp8", "kernels.formats"]'
     mine = Cluster.profile(write(tmp_path, text), 16)
-    assert mine.fast.switch_all_reduce is None
+    assert mine.fast_domain.switch_all_reduce is None
     assert mine.host is None
     assert "fp8" not in mine.accelerator.peak
     assert set(mine.accelerator.gemm) == set(mine.accelerator.gemm_tables) | {"32bit"}

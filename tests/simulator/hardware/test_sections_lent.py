@@ -50,14 +50,14 @@ def test_a_domain_and_a_network_of_others(tmp_path: Path) -> None:
 
 def test_what_the_lender_of_a_domain_has_not_is_gone(tmp_path: Path) -> None:
     text = TEXT.replace("a100-80gb-sxm", "h100-sxm")
-    assert Cluster.profile(write(tmp_path, text), gpus=8).fast.switch_all_reduce is None
+    assert Cluster.profile(write(tmp_path, text), gpus=8).fast_domain.switch_all_reduce is None
 
 
 def test_a_cluster_on_a_network(tmp_path: Path) -> None:
     plain, efa = (Cluster.profile("h100-sxm", gpus=16, network=n) for n in (None, "efa"))
     assert (efa.network.name, efa.network.latency_per_node) == ("EFA", 300e-6)
     assert efa.network.bandwidth == plain.network.bandwidth
-    assert efa.fast == plain.fast
+    assert efa.fast_domain == plain.fast_domain
     unseen = Cluster.profile("h100-sxm", gpus=16, network="efa", learned=False)
     assert unseen.network.latency_per_node == 75e-6
     assert network_names() == ("efa", "omni-path")

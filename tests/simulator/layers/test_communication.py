@@ -104,8 +104,8 @@ def test_one_copy_a_node_is_never_slower_than_one_an_expert(size, nodes):
     assert once[0] <= every[0] * (1 + 1e-12)
     if nodes == 1:
         # It starts no send for each peer.
-        at_once = replace(cluster.fast.all_to_all, latency_per_step=0.0)
-        free = replace(cluster, fast=replace(cluster.fast, all_to_all=at_once))
+        at_once = replace(cluster.fast_domain.all_to_all, latency_per_step=0.0)
+        free = replace(cluster, fast_domain=replace(cluster.fast_domain, all_to_all=at_once))
         every = collectives.all_to_all(size * EXPERTS.top_k, group, free)
         assert once[0] == pytest.approx(every[0])
 

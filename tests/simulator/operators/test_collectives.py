@@ -23,7 +23,7 @@ ranks = st.integers(2, 8)
 def took(operation, size, n, time):
     """Seconds in a domain whose collective has these constants."""
     changes = {operation: time, "switch_all_reduce": None}
-    cluster = replace(NODE, fast=replace(NODE.fast, **changes))
+    cluster = replace(NODE, fast_domain=replace(NODE.fast_domain, **changes))
     group = collectives.place_group(np.array([float(n)]), 1.0, cluster)
     return float(getattr(collectives, operation)(np.array([size]), group, cluster)[0])
 

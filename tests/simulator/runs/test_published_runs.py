@@ -264,8 +264,8 @@ def test_networks_that_rows_name_replace_those_of_the_profile() -> None:
 
 def test_racks_are_used_in_part() -> None:
     rack = GPT | {"stack": "nemo", "dtype": "bf16", "gpus_per_node": 4, "domain_gpus_used": 64}
-    assert ask(**rack | {"accelerator": "gb200"}).task.cluster.fast.gpus == 64
-    assert ask(**rack | {"accelerator": "h100-sxm"}).task.cluster.fast.gpus == 4
+    assert ask(**rack | {"accelerator": "gb200"}).task.cluster.fast_domain.gpus == 64
+    assert ask(**rack | {"accelerator": "h100-sxm"}).task.cluster.fast_domain.gpus == 4
 
 
 def test_attention_kernels_have_the_rates_of_their_own_timings() -> None:

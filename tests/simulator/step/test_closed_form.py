@@ -49,7 +49,7 @@ def test_the_closed_form_is_the_event_simulation(schedule: str) -> None:
 def faster(cluster: Cluster, factors: tuple[float, float, float, float]) -> Cluster:
     """Arithmetic, memory, fast links and network faster by these factors."""
     peak, memory, links, network = factors
-    gpu, fast = cluster.accelerator, cluster.fast
+    gpu, fast = cluster.accelerator, cluster.fast_domain
     times = {
         name: replace(time, bandwidth=links * time.bandwidth)
         for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
@@ -62,7 +62,7 @@ def faster(cluster: Cluster, factors: tuple[float, float, float, float]) -> Clus
             peak={name: peak * rate for name, rate in gpu.peak.items()},
             memory_bandwidth=memory * gpu.memory_bandwidth,
         ),
-        fast=replace(fast, **times),
+        fast_domain=replace(fast, **times),
         network=replace(cluster.network, bandwidth=network * cluster.network.bandwidth),
     )
 

@@ -382,9 +382,11 @@ def test_time_never_falls_when_a_group_grows_in_its_domain(profile, operation, s
     # The switch (NVLS) takes over above NVLS_RANKS and may be faster there: two branches.
     # Groups whose length does not divide the domain straddle two, unless there is only one.
     cluster = Cluster.profile(profile, gpus=2048)
-    cluster = replace(cluster, gpus=cluster.fast.gpus)
-    n = [r for r in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64) if r * stride <= cluster.fast.gpus]
-    ring = [r for r in n if r <= collectives.NVLS_RANKS or not cluster.fast.switch_all_reduce]
+    cluster = replace(cluster, gpus=cluster.fast_domain.gpus)
+    n = [r for r in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64) if r * stride <= cluster.fast_domain.gpus]
+    ring = [
+        r for r in n if r <= collectives.NVLS_RANKS or not cluster.fast_domain.switch_all_reduce
+    ]
     for ranks in (ring, [r for r in n if r > collectives.NVLS_RANKS]):
         times = [took(operation, size, r, stride, cluster) for r in ranks]
         assert times == sorted(times)
@@ -397,7 +399,7 @@ def test_more_bandwidth_is_never_slower(profile, operation, size, ranks, stride,
     base = Cluster.profile(profile, gpus=2**20)
     wider = (
         {"inter_node_bandwidth": base.network.bandwidth * factor},
-        {"intra_node_bandwidth": base.fast.bandwidth * factor},
+        {"intra_node_bandwidth": base.fast_domain.bandwidth * factor},
     )
     time = took(operation, size, ranks, stride, base)
     for change in wider:
@@ -410,8 +412,8 @@ def test_more_bandwidth_is_never_slower(profile, operation, size, ranks, stride,
 def test_one_node_is_cheaper_than_eight(profile, operation, size):
     """Where the links of a node are faster than its adapters: cards on PCIe may have one each."""
     cluster = Cluster.profile(profile, gpus=2048)
-    assume(cluster.fast.bandwidth > 1.5 * cluster.network.bandwidth)
-    domain = cluster.fast.gpus
+    assume(cluster.fast_domain.bandwidth > 1.5 * cluster.network.bandwidth)
+    domain = cluster.fast_domain.gpus
     inside = took(operation, size, min(8, domain), 1, cluster)
     assert inside < took(operation, size, min(8, domain), domain, cluster)
 
@@ -424,7 +426,7 @@ def test_no_collective_beats_the_nic(profile, size):
     for operation in OPERATIONS:
         for ranks in (2, 4, 16):
             sent = float(wire_bytes(operation, size, ranks))
-            time = took(operation, size, ranks, cluster.fast.gpus, cluster)
+            time = took(operation, size, ranks, cluster.fast_domain.gpus, cluster)
             assert time >= sent / cluster.network.bandwidth
 
 
@@ -508,7 +510,7 @@ def faster(question, what, factor):
     if what == "memory_bandwidth":
         rate = base.accelerator.memory_bandwidth * factor
         return replace(base, accelerator=replace(base.accelerator, memory_bandwidth=rate))
-    link = base.network if what == "inter_node_bandwidth" else base.fast
+    link = base.network if what == "inter_node_bandwidth" else base.fast_domain
     return Cluster.profile(base.name, gpus=base.gpus, **{what: link.bandwidth * factor})
 
 

@@ -28,7 +28,7 @@ def benchmark(name: str) -> ModuleType:
 
 
 weak_scaling = benchmark("weak_scaling")
-RACKS = [name for name in profile_names() if Cluster.profile(name, nodes=1).fast.gpus == 72]
+RACKS = [name for name in profile_names() if Cluster.profile(name, nodes=1).fast_domain.gpus == 72]
 NODES = [name for name in profile_names() if name not in RACKS]
 
 

@@ -75,7 +75,7 @@ def test_stages_hold_all_parameters_and_send_what_lies_between_them(order, pp):
     assert parted.step_seconds == pytest.approx(costs.step_seconds, rel=1e-12)
     if pp > 1:
         behind = [order[cut - 1] for cut in range(6 // pp, 6, 6 // pp)]
-        sizes, send = 1e6 * (np.array(behind) + 1), task.cluster.fast.send
+        sizes, send = 1e6 * (np.array(behind) + 1), task.cluster.fast_domain.send
         each = send.latency + send.latency_per_step + send.root * np.sqrt(sizes)
         (group,) = costs.groups
         assert group.stages.hop_seconds[0] == pytest.approx((each + sizes / send.bandwidth).mean())
