@@ -74,7 +74,7 @@ def test_why_says_by_how_much_a_plan_does_not_fit() -> None:
 
 def test_assumptions_name_profile_routing_and_padding() -> None:
     said = " ".join(why.assumptions(costs_of("tp=8 pp=8 dp=1 ep=8", EXPERTS)))
-    for words in ("uncalibrated", "h100-sxm", "megatron-core", "evenly", "padded from 32,000"):
+    for words in ("not calibrated", "h100-sxm", "megatron-core", "evenly", "padded from 32,000"):
         assert words in said
     cluster = Cluster.profile("h100-sxm", gpus=64, inter_node_bandwidth=25e9)
     own = evaluate(replace(DENSE, cluster=cluster), Plan(tp=8))
