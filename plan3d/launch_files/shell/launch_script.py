@@ -21,6 +21,8 @@ from .words import CONDITION, Word, quote
 
 _COMMAND = re.compile(r"\.py\s.*--", re.S)
 """A command inside one word, such as that of `bash -c`."""
+DEEPEST = 8
+"""Commands inside words of commands."""
 OTHER_ARGS = "OTHER_ARGS"
 """The array of flags that no reader took."""
 FlagLines = list[tuple[str, str]]
@@ -51,15 +53,17 @@ def launcher_gpus(script: Script) -> int | None:
     return None
 
 
-def _training_command(script: Script) -> tuple[list[Word], int]:
-    """The first command that gives flags to a Python file, and where that is in it."""
+def _training_command(script: Script, levels: int = DEEPEST) -> tuple[list[Word], int]:
+    """The first command that gives flags to a Python file, and where that is in it; words that are
+    commands are read to so many levels."""
     for command in script.commands:
         at = next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
         if at is not None and any(word.text.startswith("--") for word in command[at:]):
             return command, at
-        if at is None:
+        if at is None and levels:
             for word in filter(lambda word: _COMMAND.search(word.text), command):
-                inner, at = _training_command(read_script(word.text, script.file, word.line))
+                inside = read_script(word.text, script.file, word.line)
+                inner, at = _training_command(inside, levels - 1)
                 if inner:
                     return inner, at
     return [], 0

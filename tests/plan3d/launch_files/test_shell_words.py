@@ -145,6 +145,12 @@ def test_commands_in_strings():
     assert values(text) == {"--num-layers": ("2",), "--bf16": ()}
 
 
+@pytest.mark.parametrize("word", ["$(run a.py --b)", "x`run a.py --b`", "((a.py --b))"])
+def test_a_word_that_is_itself_when_read_again_is_no_command(word):
+    text = f"{word}\nsrun bash -c 'python a.py --num-layers 2'\n"
+    assert values(text) == {"--num-layers": ("2",)}
+
+
 def test_what_is_assigned_under_a_condition_is_not_trusted():
     text = """PP=1
 if [ "$BIG" = 1 ]; then
