@@ -210,10 +210,12 @@ def _link_subject(rows: Measurements, cluster: Cluster, link: str) -> Subject:
     leaves = _crosses(table, cluster)
     large = table.number("bytes") >= LARGE_MESSAGE
     table = table.take((leaves == (link == "network")) & large)
-    name = {"fast": cluster.fast_domain.name, "network": cluster.network.name}[link]
+    domain = cluster.network if link == "network" else cluster.fast_domain
     if not len(table):
         where = "across nodes" if link == "network" else "inside a domain"
-        raise CalibrationError(f"bandwidth of {name}: no collective {where} of 16 MiB or more")
+        raise CalibrationError(
+            f"bandwidth of {domain.name}: no collective {where} of 16 MiB or more"
+        )
     n, size, ops = table.number("ranks"), table.number("bytes"), table.text("op")
     k = np.maximum(np.nan_to_num(table.number("nodes"), nan=1.0), 1.0) if link == "network" else 1.0
     group = ProcessGroup(n, n / k, k * np.ones_like(n))
@@ -221,10 +223,10 @@ def _link_subject(rows: Measurements, cluster: Cluster, link: str) -> Subject:
     def predict(c: Constants) -> Value:
         return _seconds(ops, size, group, _with_bandwidth(cluster, link, c["bandwidth"]))
 
-    constants = (priors.bandwidth("bandwidth", getattr(cluster, link).bandwidth),)
+    constants = (priors.bandwidth("bandwidth", domain.bandwidth),)
     return make_subject(
         table,
-        f"bandwidth of {name}",
+        f"bandwidth of {domain.name}",
         f"links.{link}",
         constants,
         predict,
