@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ class Strategy:
     """Code of the grid of tensor_grid; 0 in what is not on one."""
 
     @classmethod
-    def of(cls, **stated: Any) -> Strategy:
+    def of(cls, **stated: Value | float) -> Strategy:
         """The strategies of these columns or numbers; the other fields have their defaults."""
         fields = {**{name: RESOLVED_DEFAULTS[name] for name in STRATEGY}, **stated}
         columns = np.broadcast_arrays(*(np.array(v, float, ndmin=1) for v in fields.values()))

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..base.arrays import Mask, Value
+from ..base.arrays import Index, Value
 from ..base.errors import InputError
 from .operation_orders import Operations
 
@@ -69,7 +69,7 @@ class Passes(NamedTuple):
         """The mean of `count` of them."""
         return Passes(*(part / np.maximum(count, 1) for part in self))
 
-    def take(self, rows: Mask | slice) -> Passes:
+    def take(self, rows: Index | slice) -> Passes:
         """The chosen rows."""
         return Passes(*(part[rows] for part in self))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.arrays import Column, Value, codes_in
+from ..base.arrays import Column, Index, Value, codes_in
 from ..base.registry import Codes, Registry
 from . import (
     breadth_first,
@@ -158,7 +158,7 @@ def _has(condition: Condition, schedule: Schedule) -> bool:
     return condition in schedule.conditions
 
 
-def _rows_by_schedule(schedule: Column) -> list[tuple[Schedule, Any]]:
+def _rows_by_schedule(schedule: Column) -> list[tuple[Schedule, Index | slice]]:
     """The schedules of a column, each with its rows."""
     codes = codes_in(schedule)
     if len(codes) == 1:
@@ -166,7 +166,7 @@ def _rows_by_schedule(schedule: Column) -> list[tuple[Schedule, Any]]:
     return [(SCHEDULES.rows[code], np.flatnonzero(schedule == code)) for code in codes]
 
 
-def _take_sizes(sizes: Sizes[Value], rows: Any) -> Sizes[Value]:
+def _take_sizes(sizes: Sizes[Value], rows: Index | slice) -> Sizes[Value]:
     """The chosen pipelines."""
     return sizes if isinstance(rows, slice) else Sizes(*(part.take(rows) for part in sizes))
 
