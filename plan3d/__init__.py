@@ -55,7 +55,7 @@ _HOME = {
     "Cluster": "simulator.hardware.cluster",
     "Costs": "simulator.step.costs",
     "Explanation": "search.whatif.explanation",
-    "Goal": "simulator.plan.goal",
+    "Goal": "simulator.task",
     "Graph": "simulator.plan.gossip_graphs",
     "InputError": "simulator.base.errors",
     "Model": "simulator.workload.model",

@@ -19,7 +19,7 @@ from plan3d.simulator.validation.cross_validation import (
     PARTS,
     SHARE_FIELDS,
     Part,
-    Rows,
+    TimedRuns,
     cross_validate,
     fit,
     folds,
@@ -48,7 +48,7 @@ def runs() -> list[PublishedRun]:
     every = [run for run in read_runs() if run.source == "zerobubble24" and run["step_seconds"]]
     asked = ask(every)
     layouts = Counter(id(q.task) for q in asked)
-    rows = Rows([q for q in asked if layouts[id(q.task)] >= 4])
+    rows = TimedRuns([q for q in asked if layouts[id(q.task)] >= 4])
     true = rows.seconds(lambda task: with_factors(task, {"sustained": TRUE}))
     noise = np.exp(np.random.default_rng(3).normal(0, NOISE, true.size))
     made = zip(rows.questions, (true * noise).tolist(), strict=True)
@@ -56,27 +56,27 @@ def runs() -> list[PublishedRun]:
 
 
 @pytest.fixture(scope="module")
-def rows(runs: list[PublishedRun]) -> Rows:
-    return Rows(ask(runs))
+def rows(runs: list[PublishedRun]) -> TimedRuns:
+    return TimedRuns(ask(runs))
 
 
-def test_a_fit_recovers_the_factor(rows: Rows) -> None:
+def test_a_fit_recovers_the_factor(rows: TimedRuns) -> None:
     assert np.exp(fit(rows, FIELDS)) == pytest.approx([TRUE], rel=0.03)
 
 
-def test_a_fit_hardly_follows_runs_that_went_wrong(rows: Rows) -> None:
+def test_a_fit_hardly_follows_runs_that_went_wrong(rows: TimedRuns) -> None:
     spoilt = rows.take(np.ones(rows.measured_seconds.size, bool))
     spoilt.measured_seconds[::10] *= 4
     assert np.exp(fit(spoilt, FIELDS)) == pytest.approx([TRUE], rel=0.06)
 
 
-def test_the_prior_holds_what_the_runs_say_nothing_of(rows: Rows) -> None:
+def test_the_prior_holds_what_the_runs_say_nothing_of(rows: TimedRuns) -> None:
     found = np.exp(fit(rows, ("sustained", "tp_overlap_share")))
     assert found[0] == pytest.approx(TRUE, rel=0.03)
     assert found[1] == pytest.approx(1.0, abs=0.001)
 
 
-def test_held_out_errors_are_the_noise(runs: list[PublishedRun], rows: Rows) -> None:
+def test_held_out_errors_are_the_noise(runs: list[PublishedRun], rows: TimedRuns) -> None:
     seconds, fits = predict_held_out(rows, FIELDS, folds(runs))
     found = metrics.errors(seconds, rows.measured_seconds)
     assert len(fits) == FOLDS
@@ -90,11 +90,11 @@ def test_held_out_errors_are_the_noise(runs: list[PublishedRun], rows: Rows) -> 
 
 @pytest.mark.parametrize("by", ["fold", "model"])
 def test_no_row_is_scored_by_a_fit_that_saw_it(
-    by: str, runs: list[PublishedRun], rows: Rows, monkeypatch: pytest.MonkeyPatch
+    by: str, runs: list[PublishedRun], rows: TimedRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[set[int]] = []
 
-    def spy(part: Rows, fields: Sequence[str]) -> Array:
+    def spy(part: TimedRuns, fields: Sequence[str]) -> Array:
         """Fits row i to a factor that names the fit."""
         seen.append({id(q) for q in part.questions})
         return np.array([-0.01 * len(seen)])
@@ -167,7 +167,7 @@ def test_every_part_names_numbers_that_scale() -> None:
             assert shipped_value(with_factors(task, {field: 0.5}), field) == before / 2
 
 
-def test_an_unfitted_stack_has_the_default_scalars(rows: Rows) -> None:
+def test_an_unfitted_stack_has_the_default_scalars(rows: TimedRuns) -> None:
     task = rows.questions[0].task
     neutral = software_profile(DEFAULT_SOFTWARE)
     for field in NEUTRAL_FIELDS:
@@ -189,6 +189,6 @@ def test_an_interval_weighs_sources_alike() -> None:
     assert metrics.interval80(ratio[-2:], sources[-2:])["low"] is None
 
 
-def test_rows_are_predicted_as_validation_does(rows: Rows) -> None:
+def test_rows_are_predicted_as_validation_does(rows: TimedRuns) -> None:
     p: Prediction = predict(rows.questions)
     assert rows.seconds(lambda task: task) == pytest.approx(p.step, rel=1e-12)
