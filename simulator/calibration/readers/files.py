@@ -10,12 +10,14 @@ from ...base.documents import parse_json
 from ...base.errors import InputError
 from ...base.files import read_text
 from . import nccl_tests, traces, training_logs
+from .log_values import without_prefixes
 from .measurements import Measurements, as_rows, join, read_csv
+from .trainers import NAMES
 from .training_logs import RunSizes
 
 FORMATS = (
     "CSV of plan3d calibrate measure; nccl-tests text or JSON (-J); torch profiler (Chrome) "
-    "traces; logs of Megatron, torchtitan, DeepSpeed and nanotron"
+    f"traces; logs of {NAMES}"
 )
 OPERATIONS = tuple(nccl_tests.OPERATIONS.values())
 
@@ -68,14 +70,21 @@ def read(name: str, hints: Hints) -> Measurements:
 
 
 def _rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
-    if text.lstrip().startswith("{"):
+    if text.lstrip().startswith("{") and not _is_of_records(text):
         return _json_rows(path, _json(path, text), hints)
-    plain = training_logs.without_prefixes(text)
+    plain = without_prefixes(text)
     if nccl_tests.is_text(plain):
         return nccl_tests.read_text(plain, hints.of_nccl, path.name)
     if training_logs.is_log(text):
         return training_logs.read_log(text, hints.sizes, path.name)
     raise InputError(f"{path}: unknown format; read are: {FORMATS}")
+
+
+def _is_of_records(text: str) -> bool:
+    """Whether each line is a record of a trainer, in JSON or as Python prints a dict."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    several = len(lines) > 1 and lines[0].endswith("}")
+    return (several or lines[0].startswith("{'")) and training_logs.is_log(text)
 
 
 def _json_rows(path: Path, content: dict[str, object], hints: Hints) -> list[dict[str, object]]:
