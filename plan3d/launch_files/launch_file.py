@@ -55,6 +55,10 @@ class ReaderOptions:
     model: Model | None = None
     vocabulary: int | None = None
     """Tokens of the tokenizer."""
+    plan: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the plan."""
+    has_batch: bool = False
+    """Whether the batch of a step is given."""
 
 
 NO_OPTIONS = ReaderOptions()

@@ -74,7 +74,7 @@ def imported(args: argparse.Namespace) -> Imported:
 
     overrides = plan_arguments.fields_of(getattr(args, "with"), "--with")
     given = task_arguments.model_of(args.model) if args.model else None
-    launch = _launch(args, given)
+    launch = _launch(args, given, overrides)
     plan = plan_of(launch, overrides)
     if "shard" in overrides:
         launch.replicas = 1
@@ -96,7 +96,7 @@ def imported(args: argparse.Namespace) -> Imported:
     return Imported(launch, task, plan)
 
 
-def _launch(args: argparse.Namespace, model: Model | None) -> Launch:
+def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, Any]) -> Launch:
     from ...launch_files.launch_file import ReaderOptions
     from ...launch_files.registry import reader
 
@@ -104,7 +104,9 @@ def _launch(args: argparse.Namespace, model: Model | None) -> Launch:
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")
-    return reader(text, args.file, wanted)(text, args.file, ReaderOptions(model, args.vocabulary))
+    has_batch = args.global_batch is not None or args.global_batch_tokens is not None
+    options = ReaderOptions(model, args.vocabulary, overrides, has_batch)
+    return reader(text, args.file, wanted)(text, args.file, options)
 
 
 def _model(launch: Launch, given: Model | None) -> Model:

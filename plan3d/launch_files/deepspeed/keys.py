@@ -46,12 +46,6 @@ FORMATS = {Precision.FP16: "fp16", Precision.FP32: "", Precision.BF16: "bf16"}
 """The section that switches a 16-bit format on, by precision."""
 
 
-def _read_batch(source: Source, key: str, n: Numbers) -> int:
-    if source.value(key) == "auto":
-        raise source.value_error(key, "is auto: write the number that your trainer puts there")
-    return source.size(key)
-
-
 def _read_ratio(source: Source, key: str, n: Numbers) -> float:
     ratio = source.value(key)
     if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 <= ratio <= 1:
@@ -101,12 +95,12 @@ def _has_buckets(n: Numbers) -> bool:
     return bool(getattr(n, "bucket_parameters", 0))
 
 
-BATCH, RATIO = Codec(int, _read_batch), Codec(lambda ratio: ratio, _read_ratio)
+RATIO = Codec(lambda ratio: ratio, _read_ratio)
 
 CONFIG: Table = (
-    Row(BATCHES[0], "global_batch", BATCH, None),
-    Row(BATCHES[1], "micro_batch", BATCH, None),
-    Row(BATCHES[2], "micro_batches", BATCH, None),
+    Row(BATCHES[0], "global_batch", default=None),
+    Row(BATCHES[1], "micro_batch", default=None),
+    Row(BATCHES[2], "micro_batches", default=None),
     *in_section(
         "zero_optimization",
         Row("stage", "zero_stage", integer(0, 3), 0),

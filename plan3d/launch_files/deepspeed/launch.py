@@ -35,6 +35,7 @@ from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, s
 from .keys import ARRAYS, CONFIG, FILE, TABLE
 from .rules import RULES, needs_megatron
 from .spelling import from_config, schedule_from_flags, to_config, to_flags
+from .trainer_values import is_batch_open, with_trainer_values
 
 VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
@@ -74,7 +75,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     if not text.lstrip().startswith("{"):
         return _read_script(text, launch, options)
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
-    config, derived = _read_config(text, launch, file, n)
+    config, derived = _read_config(text, launch, file, n, options)
     n.recompute = Recompute.FULL if n.has_checkpointing else Recompute.NONE
     fill_launch(launch, n)
     launch.unread = config.unread(cost_keys(CONFIG), derived)
@@ -85,12 +86,15 @@ Configuration = tuple[Document, frozenset[str]]
 """A configuration that was read, and its keys whose values deviate from what the plan implies."""
 
 
-def _read_config(text: str, launch: Launch, place: str, n: Numbers) -> Configuration:
+def _read_config(
+    text: str, launch: Launch, place: str, n: Numbers, options: ReaderOptions
+) -> Configuration:
     """Put a JSON configuration into the numbers; `place` names it in errors."""
     content = parse_json(text, place)
     if not isinstance(content, dict):
         raise Launch(place, "").refuse("must hold a JSON object")
-    config = Document(content, place)
+    config = Document(with_trainer_values(content, place, options), place)
+    n.is_batch_open = is_batch_open(content)
     read_rows(CONFIG, config, n)
     from_config(config, n, launch)
     return config, read_implied(CONFIG, config, n)
@@ -124,7 +128,9 @@ def _here_document(script: Script, n: Numbers, launch: Launch) -> Configuration 
         return None
     stated = Numbers(tp=n.tp, pp=n.pp, cp=n.cp)
     place = f"{launch.file}: line {document.line}"
-    configuration = _read_config(document.text, launch, place, stated)
+    decided_by_flags = {"micro_batch": n.micro_batch, "precision": n.precision}
+    options = ReaderOptions(launch.model, plan=decided_by_flags, has_batch=True)
+    configuration = _read_config(document.text, launch, place, stated, options)
     for name in ("micro_batch", "zero", "precision"):
         if getattr(stated, name) != getattr(n, name):
             raise launch.refuse(

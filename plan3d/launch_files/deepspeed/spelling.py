@@ -144,7 +144,7 @@ def _read_batch(config: Document, n: Numbers) -> None:
         raise config.value_error(
             BATCHES[1], "is missing; it must be a whole number, the micro-batch"
         )
-    n.accumulation = None if batch else steps or 1
+    n.accumulation = None if batch or n.is_batch_open else steps or 1
     if not (batch and steps):
         return
     n.dp, rest = divmod(batch, micro * steps)

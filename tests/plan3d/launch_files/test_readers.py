@@ -303,8 +303,11 @@ def test_deepspeed_batches():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train_batch_size": "auto"}, r"\$.train_batch_size is auto: write the number"),
-        ({"train_micro_batch_size_per_gpu": None}, "is missing"),
+        (
+            {"train_batch_size": "auto"},
+            r"ds.json: \$.train_batch_size is left to the trainer: give --global-batch N",
+        ),
+        ({"train_micro_batch_size_per_gpu": None}, "give --with micro_batch=N$"),
         (
             {"train_batch_size": 65, "gradient_accumulation_steps": 4},
             "65, not a multiple of 2 x 4 .*nearest: 64",
@@ -316,12 +319,81 @@ def test_deepspeed_batches():
         ),
         ({"zero_optimization": 3}, r"\$.zero_optimization is 3; it must be an object"),
         ({"bf16": {"enabled": True}, "fp16": {"enabled": True}}, "both enabled"),
-        ({"bf16": {"enabled": "auto"}}, r"\$.bf16.enabled is .auto.; it must be true or false"),
+        ({"bf16": {"enabled": "auto"}}, r"give --with precision=bf16 \(or fp32\)$"),
+        ({"bf16": {"enabled": "yes"}}, r"\$.bf16.enabled is .yes.; it must be true or false"),
+        ({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}, r"bf16 \(or fp16, fp32\)$"),
+        ({"zero_optimization": {"stage": "auto"}}, r"\$.zero_optimization.stage is left"),
     ],
 )
 def test_wrong_deepspeed_keys_are_named(changes, message):
     with pytest.raises(InputError, match=message):
         of_json(**changes)
+
+
+OPEN = {
+    **dict.fromkeys(
+        ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"),
+        "auto",
+    ),
+    "bf16": {"enabled": "auto"},
+    "fp16": {"enabled": "auto", "loss_scale": 0},
+    "gradient_clipping": "auto",
+    "zero_optimization": {
+        "stage": 3,
+        "overlap_comm": "auto",
+        "reduce_bucket_size": "auto",
+        "stage3_prefetch_bucket_size": "auto",
+        "stage3_param_persistence_threshold": "auto",
+    },
+}
+"""A configuration of which the trainer decides what it can."""
+
+
+def open_json(options, **changes):
+    return READERS["deepspeed"](json.dumps({**OPEN, **changes}), "ds.json", options)
+
+
+def test_deepspeed_values_of_the_trainer_are_asked_for_all_at_once():
+    with pytest.raises(InputError) as error:
+        open_json(ReaderOptions())
+    assert str(error.value) == (
+        "ds.json: $.train_batch_size, $.gradient_accumulation_steps, "
+        "$.train_micro_batch_size_per_gpu, $.fp16.enabled, $.bf16.enabled are left to the trainer: "
+        "give --global-batch N (sequences) --with micro_batch=N --with precision=bf16 "
+        "(or fp16, fp32)"
+    )
+
+
+@pytest.mark.parametrize(
+    "precision", [Precision.BF16, Precision.FP16, Precision.FP32, Precision.MIXED]
+)
+def test_deepspeed_values_of_the_trainer_are_given(precision):
+    fields = {"micro_batch": 2, "precision": int(precision)}
+    model = Model.preset("qwen2.5-7b")
+    launch = open_json(ReaderOptions(model, plan=fields, has_batch=True))
+    plan = plan_of(launch, fields)
+    assert (plan.micro_batch, plan.precision, plan.zero) == (2, precision, 3)
+    assert (plan.overlap_grad_reduce, launch.global_batch, launch.accumulation) == (1, None, None)
+    assert batch_of(launch, plan, 8, 64) == 64
+    assert {k.path[-1]: k.value for k in launch.unread} == {
+        "loss_scale": 0,
+        "gradient_clipping": "auto",
+        "reduce_bucket_size": 3584 * 3584,
+        "stage3_prefetch_bucket_size": int(0.9 * 3584 * 3584),
+        "stage3_param_persistence_threshold": 35840,
+    }
+
+
+def test_deepspeed_values_that_the_file_states_are_not_asked_for():
+    options = ReaderOptions(plan={"micro_batch": 1})
+    launch = open_json(options, gradient_accumulation_steps=8, bf16={"enabled": True})
+    assert (launch.accumulation, launch.plan["precision"]) == (8, Precision.BF16)
+    launch = open_json(options, train_batch_size=64, bf16={"enabled": True})
+    assert (launch.accumulation, launch.global_batch) == (None, 64)
+    text = DEEPSPEED.replace('"gradient_accumulation_steps": 16', '"fp16": {"enabled": "auto"}')
+    text = text.replace('gpu": 2', 'gpu": "auto"')
+    launch = READERS["deepspeed"](text, "run.sh", ReaderOptions())
+    assert (launch.plan["micro_batch"], launch.plan["precision"]) == (2, Precision.BF16)
 
 
 @pytest.mark.parametrize(("device", "nvme"), [("cpu", 0), ("nvme", 2)])
