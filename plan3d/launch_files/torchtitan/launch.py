@@ -26,6 +26,7 @@ from .model_flavors import (
     UNWRITTEN_0_2,
     UNWRITTEN_0_3,
     flavor_model,
+    flavors_text,
     is_flavor,
     registration,
 )
@@ -58,7 +59,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     model = launch.model or options.model
     if model is None:
         raise launch.refuse(
-            f"names {n.family} {n.flavor}, which plan3d does not know: give --model"
+            f"names {n.family} {n.flavor}, which is no flavor that plan3d knows "
+            f"({flavors_text(n.family)}): give --model"
         )
     from_keys(job, n, launch, model)
     fill_launch(launch, n)

@@ -51,6 +51,8 @@ UNWRITTEN_0_3 = _UNWRITTEN | {
     ("deepseek_v3", "671B with num_mtp_layers=1"): "deepseek-v3",
 }
 """Presets by flavor of 0.3 that plan3d does not write."""
+READ = UNWRITTEN_0_3 | UNWRITTEN_0_2 | FLAVORS
+"""Presets by flavor of the models that are read, written or not."""
 FLEXIBLE = frozenset((("deepseek_v3", "671B"),))
 """Flavors whose attn_type is flex in 0.2."""
 LLAMA = frozenset(
@@ -67,9 +69,17 @@ LLAMA = frozenset(
 
 @cache
 def flavor_model(name: str, flavor: str) -> Model | None:
-    """The model of a flavor, without multi-token prediction; None for an unknown one."""
-    preset = FLAVORS.get((name, flavor))
+    """The model of a flavor that is read, without multi-token prediction; None for an unknown
+    one."""
+    preset = READ.get((name, flavor))
     return replace(Model.preset(preset), mtp_layers=0) if preset else None
+
+
+def flavors_text(name: str) -> str:
+    """The flavors of one of torchtitan's models that are read, or its models for another name."""
+    flavors = [flavor for family, flavor in READ if family == name and " " not in flavor]
+    families = dict.fromkeys(family for family, _ in READ)
+    return f"{name}: {', '.join(flavors)}" if flavors else f"models: {', '.join(families)}"
 
 
 def flavor_of(model: Model) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from plan3d.launch_files.launch_file import (
 from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.launch_files.shape import blocks, same_shape
 from plan3d.launch_files.shell.conditions import Branches, arithmetic, condition_truth
+from plan3d.launch_files.torchtitan.model_flavors import READ
 from plan3d.launch_files.torchtitan.spelling import layers_of_chunks
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -510,6 +511,17 @@ def test_torchtitan_float8_by_its_name_and_by_that_of_earlier_versions(converter
     assert plan_of(launch, {}).precision == Precision.FP8
 
 
+@pytest.mark.parametrize(("family", "flavor"), READ)
+def test_torchtitan_flavors_are_read(family, flavor):
+    launch = torchtitan(
+        ('"llama3"', f'"{family}"'),
+        ('"8B"', f'"{flavor}"'),
+        ("_parallel_degree = 4", "_parallel_degree = 1"),
+    )
+    preset = replace(Model.preset(READ[family, flavor]), mtp_layers=0)
+    assert same_shape(launch.model, preset)
+
+
 def test_torchtitan_schedules_and_chunks():
     head = "pipeline_parallel_degree = 4\npipeline_parallel_schedule ="
     plan = plan_of(torchtitan(("pipeline_parallel_degree = 4", f'{head} "Interleaved1F1B"')), {})
@@ -523,7 +535,12 @@ def test_torchtitan_schedules_and_chunks():
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"8B"', '"9B"', "names llama3 9B, which plan3d does not know: give --model"),
+        (
+            '"8B"',
+            '"9B"',
+            r"names llama3 9B, which is no flavor that plan3d knows \(llama3: 1B, .*give --model",
+        ),
+        ('"llama3"', '"llama9"', r"names llama9 8B, .* \(models: qwen3, .*\): give --model"),
         ("[model]", "[model", "is not TOML"),
         ("= 8192", '= "long"', r"\$.training.seq_len is .long.; it must be a whole number"),
         (
