@@ -32,15 +32,15 @@ from .systems.systems import system as system_named
 if TYPE_CHECKING:
     from .space.staged_problem import StagedProblem
 
-_HERE = __package__
+_PACKAGE = __package__
 BACKENDS: Registry[Callable[..., SearchResult]] = Registry(
     "backend",
     "plan3d.backends",
     {
-        "exhaustive": f"{_HERE}.exact.exhaustive:search",
-        "branch-and-bound": f"{_HERE}.exact.branch_and_bound:search",
-        "dynamic-programming": f"{_HERE}.stage_dp.dynamic_programming:search",
-        "integer-programming": f"{_HERE}.layer_ilp.integer_programming:search",
+        "exhaustive": f"{_PACKAGE}.exact.exhaustive:search",
+        "branch-and-bound": f"{_PACKAGE}.exact.branch_and_bound:search",
+        "dynamic-programming": f"{_PACKAGE}.stage_dp.dynamic_programming:search",
+        "integer-programming": f"{_PACKAGE}.layer_ilp.integer_programming:search",
     },
 )
 """Searches that take a space; those of sampling.samplers.SAMPLERS draw plans from it."""

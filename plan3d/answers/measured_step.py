@@ -27,14 +27,14 @@ WORTH_SAYING = 0.01
 """Share of the step that a constant's move must be to be named."""
 DISAGREES = 0.05
 """Relative difference of measured and predicted from which there is something to check."""
-WAY, TINY = 16, 1e-12
+PATH_POINTS, TINY = 16, 1e-12
 """Points of the way to a mode; a move below which there is none to share."""
-NAMED = 3
+CONSTANTS_NAMED = 3
 """Constants that are named, the largest moves first; the JSON object has all."""
-CHECKED = 2
+CAUSES_CHECKED = 2
 """Causes that are to be checked besides the run itself."""
-THE_RUN = "GPUs, batch, sequence and plan are the run's; median of 10 warm steps"
-WHOLE = "the step is whole: all micro-batches, synchronisation, the optimizer"
+RUN_CHECK = "GPUs, batch, sequence and plan are the run's; median of 10 warm steps"
+STEP_CHECK = "the step is whole: all micro-batches, synchronisation, the optimizer"
 CAUSES = {
     "gemm": "clocks and power under load; matrix products run in this precision",
     "memory_bound": "fused kernels of norms, rotary embedding and loss are on",
@@ -103,7 +103,7 @@ class MeasuredStep:
             for name, move in self.moves.items()
             if abs(move) >= WORTH_SAYING
         ]
-        return out + ([f"likeliest: {', '.join(told[:NAMED])}"] if told else [])
+        return out + ([f"likeliest: {', '.join(told[:CONSTANTS_NAMED])}"] if told else [])
 
     @property
     def checks(self) -> list[str]:
@@ -111,9 +111,9 @@ class MeasuredStep:
         if abs(self.seconds / self.predicted - 1) < DISAGREES:
             return []
         if self.seconds < self.predicted:
-            return [THE_RUN, WHOLE]
+            return [RUN_CHECK, STEP_CHECK]
         likely = [CAUSES[name] for name, move in self.moves.items() if move > 0 and name in CAUSES]
-        return [THE_RUN, *likely[:CHECKED]]
+        return [RUN_CHECK, *likely[:CAUSES_CHECKED]]
 
     @property
     def record(self) -> dict[str, Any]:
@@ -130,9 +130,9 @@ class MeasuredStep:
 
 def _moves(task: Task, plan: Plan, known: Posterior, total: float) -> Value:
     """Change of log t by each constant on the straight way to the mode [constant]: slopes times d,
-    the mean of WAY middles of the way, as steps bend; together `total`."""
+    the mean of PATH_POINTS middles of the way, as steps bend; together `total`."""
     response = SimulatedResponse([(task, plan.table(), np.arange(1))], known.names)
-    middles = (np.arange(WAY) + 0.5) / WAY
+    middles = (np.arange(PATH_POINTS) + 0.5) / PATH_POINTS
     slopes = [response.linearised(share * known.mean)[1][0] for share in middles]
     moved: Value = np.mean(slopes, axis=0) * known.mean
     moved += (total - moved.sum()) * np.abs(moved) / max(np.abs(moved).sum(), TINY)

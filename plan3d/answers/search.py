@@ -28,7 +28,7 @@ from .question import Question, with_usual_framework
 if TYPE_CHECKING:
     from plan3d.search.whatif.plans_around import PlansAround
 
-Asked = TypeVar("Asked", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +183,10 @@ def narrowed_choices(
     return constraints(named, task, choose)
 
 
-def with_keywords_of(record: type) -> Callable[[Asked], Asked]:
+def with_keywords_of(record: type) -> Callable[[Function], Function]:
     """Show the fields of a record in the signature of a function that takes them as keywords."""
 
-    def signed(function: Asked) -> Asked:
+    def signed(function: Function) -> Function:
         stated = inspect.signature(function)
         named = [p for p in stated.parameters.values() if p.kind is not p.VAR_KEYWORD]
         names = {parameter.name for parameter in named}

@@ -36,7 +36,7 @@ class SweepRequest:
     """A CSV file that keeps the points that are done, and goes on with them."""
     anew: bool = False
     """Whether points that the file holds are run again."""
-    each: Callable[[int], None] | None = None
+    progress: Callable[[int], None] | None = None
     """Called with the number of points that are done."""
 
 
@@ -48,7 +48,7 @@ def run_sweep(request: SweepRequest) -> Sweep:
         resume=request.resume,
         anew=request.anew,
         workers=request.workers,
-        each=request.each,
+        each=request.progress,
     )
     if not set(request.varied) & set(SIZES):
         return done

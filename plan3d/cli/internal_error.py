@@ -14,7 +14,7 @@ LONGEST = 200
 """Characters of what went wrong."""
 
 
-def told(error: Exception, *, traceback: bool) -> str:
+def error_line(error: Exception, *, traceback: bool) -> str:
     """The line about an error that nobody expected; its traceback goes to stderr where asked."""
     if traceback:
         tracebacks.print_exception(error, file=sys.stderr)

@@ -123,12 +123,12 @@ def main(
         warn(f"cannot write the answer ({error.strerror})")
         return InputError.exit_code
     except Exception as error:  # the last handler: no mistake of the user ends here
-        from .internal_error import INTERNAL, follows_interrupt, told
+        from .internal_error import INTERNAL, error_line, follows_interrupt
 
         if follows_interrupt(error):
             warn("interrupted")
             return INTERRUPTED
-        warn(told(error, traceback=whole != words))
+        warn(error_line(error, traceback=whole != words))
         return INTERNAL
     return code
 

@@ -49,13 +49,16 @@ def refusals(pools: Pools, plan: Plan, form: Form) -> list[str]:
         ),
     )
     own = [why for ok, why in checks if not ok]
-    rules = (exporter.refusals(task, plan, form) for task in (whole(pools), whole(pools[::-1])))
+    rules = (
+        exporter.refusals(task, plan, form)
+        for task in (on_all_gpus(pools), on_all_gpus(pools[::-1]))
+    )
     return own + list(dict.fromkeys(why for each in rules for why in each))
 
 
-def written(pools: Pools, plan: Plan, form: Form) -> str:
+def launch_text(pools: Pools, plan: Plan, form: Form) -> str:
     """The file of one plan of all GPUs. Raises InputError with every rule that it breaks."""
-    task = whole(pools)
+    task = on_all_gpus(pools)
     plan = resolve(plan, task.gpus).take(0)
     refused = refusals(pools, plan, form)
     if refused:
@@ -71,7 +74,7 @@ def written(pools: Pools, plan: Plan, form: Form) -> str:
     return form.write(named, exporter.with_stage_layers(plan), ())
 
 
-def whole(pools: Pools) -> Task:
+def on_all_gpus(pools: Pools) -> Task:
     """The task on all GPUs, as if they were those of the first pool."""
     cluster = replace(pools[0].cluster, gpus=pools[0].gpus + pools[1].gpus)
     return replace(pools[0], cluster=cluster)

@@ -17,16 +17,16 @@ from .tables import Row
 
 Reader = Callable[[str, str, ReaderOptions], Launch]
 """(text, file name, what the user gives beside it) -> the contents of the file."""
-_HERE = __package__
+_PACKAGE = __package__
 EXPORTERS: Registry[Exporter] = Registry(
     "framework",
     "plan3d.exporters",
     {
-        "megatron": f"{_HERE}.megatron.launch:EXPORTER",
-        "megatron-bridge": f"{_HERE}.megatron_bridge.launch:EXPORTER",
-        "torchtitan": f"{_HERE}.torchtitan.launch:EXPORTER",
-        "deepspeed": f"{_HERE}.deepspeed.launch:EXPORTER",
-        "nanotron": f"{_HERE}.nanotron.launch:EXPORTER",
+        "megatron": f"{_PACKAGE}.megatron.launch:EXPORTER",
+        "megatron-bridge": f"{_PACKAGE}.megatron_bridge.launch:EXPORTER",
+        "torchtitan": f"{_PACKAGE}.torchtitan.launch:EXPORTER",
+        "deepspeed": f"{_PACKAGE}.deepspeed.launch:EXPORTER",
+        "nanotron": f"{_PACKAGE}.nanotron.launch:EXPORTER",
     },
 )
 """Writers by framework."""
@@ -34,10 +34,10 @@ READERS: Registry[Reader] = Registry(
     "framework",
     "plan3d.readers",
     {
-        "megatron": f"{_HERE}.megatron.launch:read",
-        "torchtitan": f"{_HERE}.torchtitan.launch:read",
-        "deepspeed": f"{_HERE}.deepspeed.launch:read",
-        "nanotron": f"{_HERE}.nanotron.launch:read",
+        "megatron": f"{_PACKAGE}.megatron.launch:read",
+        "torchtitan": f"{_PACKAGE}.torchtitan.launch:read",
+        "deepspeed": f"{_PACKAGE}.deepspeed.launch:read",
+        "nanotron": f"{_PACKAGE}.nanotron.launch:read",
     },
 )
 """Readers by framework."""

@@ -126,27 +126,29 @@ def systems_record(found: BySystem) -> dict[str, Any]:
         "objective": found.objective,
         "memory_limit_bytes": float(found.limit),
         "complete": found.complete,
-        "one_device_step_seconds": None if found.alone is None else found.alone.step_seconds,
-        "fastest": found.first.system.name if found.first else None,
+        "one_device_step_seconds": None
+        if found.one_device is None
+        else found.one_device.step_seconds,
+        "fastest": found.fastest.system.name if found.fastest else None,
         "systems": [_system(found, entry) for entry in found.entries],
     }
 
 
 def _system(found: BySystem, entry: SystemEntry) -> dict[str, Any]:
     """One system: its best plan as a search has it, or null and why."""
-    best, smallest = entry.best, entry.found.smallest
+    best, smallest = entry.best, entry.result.smallest
     return {
         "system": entry.system.name,
         "meaning": entry.system.meaning,
         "source": entry.system.source,
         "exact": entry.system.exact,
-        "gpus": entry.found.task.gpus,
-        "evaluated": entry.found.counts.evaluated,
-        "feasible": entry.found.counts.feasible,
+        "gpus": entry.result.task.gpus,
+        "evaluated": entry.result.counts.evaluated,
+        "feasible": entry.result.counts.feasible,
         "speed_up": None if best is None else found.speed_up(best),
         "least_memory_bytes": None if smallest is None else smallest.memory_bytes,
         "infeasible": entry.obstacle or None,
-        "best": None if best is None else plan_record(best, 0, entry.found.limit),
+        "best": None if best is None else plan_record(best, 0, entry.result.limit),
     }
 
 
@@ -157,25 +159,25 @@ def print_systems(screen: Screen, found: BySystem) -> None:
         return
     screen.lines(_system_headline(found))
     shown = [entry for entry in found.entries if entry.best]
-    if found.first and found.first.best:
+    if found.fastest and found.fastest.best:
         print()
-        screen.items(plan_lines.question(found.task, number_format(found.first.best.plans)))
+        screen.items(plan_lines.question(found.task, number_format(found.fastest.best.plans)))
         print()
         every = BY_ACCURACY if found.task.goal else BY_STEP
-        columns = tuple(n for n in every if found.alone is not None or n != "speed-up")
+        columns = tuple(n for n in every if found.one_device is not None or n != "speed-up")
         screen.table(select_columns(_system_table(found, shown), columns))
     screen.lines(_too_large(found))
     screen.lines(_notes(found, shown)[1:])
     screen.section("No legal plan", _illegal(found))
-    screen.items([("more", plan_lines.MORE)])
+    screen.items([("more", plan_lines.MORE_LINE)])
 
 
 def _too_large(found: BySystem) -> list[str]:
     """What the systems need that do not fit, and what plans may use."""
     needs = {
-        entry.system.name: entry.found.smallest.memory_bytes / GIB
+        entry.system.name: entry.result.smallest.memory_bytes / GIB
         for entry in found.entries
-        if not entry.best and entry.found.smallest
+        if not entry.best and entry.result.smallest
     }
     if not needs:
         return []
@@ -203,12 +205,12 @@ def _print_all_systems(screen: Screen, found: BySystem) -> None:
 
 def _system_headline(found: BySystem) -> list[str]:
     """Which system is the fastest, and how far it is ahead of one device."""
-    if found.first is None or (best := found.first.best) is None:
+    if found.fastest is None or (best := found.fastest.best) is None:
         return [f"no system fits on {found.task.gpus} GPUs"]
     gain = found.speed_up(best)
     ahead = "" if gain is None else f", {gain:.1f} times one device"
     return [
-        f"{found.first.system.name} is the fastest of {len(found.entries)} systems: "
+        f"{found.fastest.system.name} is the fastest of {len(found.entries)} systems: "
         f"{best.step_seconds:.4g} s a step{ahead}"
     ]
 
@@ -219,7 +221,7 @@ def _system_table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
     headers = ("system", "GPUs", "step s", "speed-up", "tokens/s", "MFU %", "mem GiB", "fits %")
     headers = (*headers, *extra)
     rows = [(*_cells(found, entry, goal), _plan(entry)) for entry in entries]
-    first = entries.index(found.first) if found.first else -1
+    first = entries.index(found.fastest) if found.fastest else -1
     return Table(
         headers=(*headers, "plan"),
         rows=tuple(rows),
@@ -230,8 +232,8 @@ def _system_table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
 
 def _cells(found: BySystem, entry: SystemEntry, goal: bool) -> tuple[str, ...]:
     """Numbers of one system's best plan; its smallest memory where none fits."""
-    costs, smallest = entry.best, entry.found.smallest
-    name, gpus = entry.system.name, str(entry.found.task.gpus)
+    costs, smallest = entry.best, entry.result.smallest
+    name, gpus = entry.system.name, str(entry.result.task.gpus)
     if costs is None:
         least = "-" if smallest is None else f"{smallest.memory_bytes / GIB:.1f}"
         return (name, gpus, "-", "-", "-", "-", least, "-", *(("-", "-") if goal else ()))
@@ -252,14 +254,14 @@ def _cells(found: BySystem, entry: SystemEntry, goal: bool) -> tuple[str, ...]:
 
 def _plan(entry: SystemEntry) -> str:
     """What `estimate --system` needs to be told of the plan; or why there is none."""
-    best, smallest = entry.best, entry.found.smallest
+    best, smallest = entry.best, entry.result.smallest
     if best is not None:
         return open_fields(entry.system, best.plans.take(0))
     if smallest is None:
         return "no legal plan"
     part, size = max(smallest.memory.items(), key=lambda item: item[1])
     return (
-        f"does not fit in {entry.found.limit / GIB:.1f} GiB: {size / GIB:.1f} GiB are {part} with "
+        f"does not fit in {entry.result.limit / GIB:.1f} GiB: {size / GIB:.1f} GiB are {part} with "
         f"{open_fields(entry.system, smallest.plans)}"
     )
 
@@ -273,7 +275,7 @@ def open_fields(system: System, plan: Plan) -> str:
 
 def _notes(found: BySystem, entries: Sequence[SystemEntry]) -> list[str]:
     """What the columns mean, and whose steps are worth less."""
-    goal, alone = found.task.goal, found.alone
+    goal, alone = found.task.goal, found.one_device
     worth = "" if goal else " of the systems whose steps are worth the same"
     base = "" if alone is None else f", {alone.step_seconds:.4g} s"
     if alone is not None and alone.memory_bytes > found.limit:
@@ -296,7 +298,7 @@ def _illegal(found: BySystem) -> list[str]:
     """Why rules leave no plan of some systems."""
     names: dict[str, list[str]] = {}
     for entry in found.entries:
-        if entry.found.smallest is None:
+        if entry.result.smallest is None:
             names.setdefault(entry.obstacle, []).append(entry.system.name)
     return [f"{', '.join(systems)}: {reason}" for reason, systems in names.items()]
 

@@ -49,7 +49,7 @@ def _print_first(screen: Screen, answer: ExplainAnswer, asked: str | None) -> No
     if measured is None:
         screen.items([("limit", explanation.binding)])
         screen.items([("machine", explanation.matters[0])] if against is None else [])
-    screen.items([("more", plan_lines.MORE)])
+    screen.items([("more", plan_lines.MORE_LINE)])
 
 
 def _headline(answer: ExplainAnswer, asked: str | None) -> str:

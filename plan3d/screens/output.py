@@ -182,10 +182,10 @@ class ProgressBar:
         if self.shown and not self.bar and time.perf_counter() - self.began > PATIENCE:
             self._start()
         if self.bar:
-            self.bar.update(self.task, completed=self.done, costed=f"{self.done:,}")
+            self.bar.update(self.task, completed=self.total_done, costed=f"{self.total_done:,}")
 
     @property
-    def done(self) -> int:
+    def total_done(self) -> int:
         """What was counted by all searches; it never falls."""
         return self.before + self.last
 

@@ -64,7 +64,7 @@ def _print_first(screen: Screen, answer: PlanAnswer, system: list[str]) -> None:
     if costs.uses_host:
         screen.items([("host", f"a node needs {host_needs(costs)}")])
     change = [] if answer.fits_in_limit else plan_lines.next_step(answer)
-    screen.items([*plan_lines.reasons(costs), *change, ("more", plan_lines.MORE)])
+    screen.items([*plan_lines.reasons(costs), *change, ("more", plan_lines.MORE_LINE)])
 
 
 def _parts(costs: Costs) -> plan_lines.Items:

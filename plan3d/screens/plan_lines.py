@@ -35,7 +35,7 @@ LONG = 1.1
 """MFU over the whole window is said beside that of the causal half from this many times on."""
 REASONS = 2
 """Sentences beside the one that says where GPU time goes."""
-MORE = "-v shows all numbers and assumptions; plan3d help words explains them"
+MORE_LINE = "-v shows all numbers and assumptions; plan3d help words explains them"
 
 
 def gpus(task: Task) -> str:
@@ -194,7 +194,7 @@ def next_step(answer: PlanAnswer) -> Items:
         does = "makes it fit" if over else f"fits and improves tokens/s by {100 * WORTH:.0f} %"
         return [("next step", f"no single change of plan, batch, network or precision {does}")]
     gain = f"{100 * change.gain:+.0f} % tokens/s"
-    return [("next step", f"{change.what}: {'fits, ' * over}{gain}")]
+    return [("next step", f"{change.description}: {'fits, ' * over}{gain}")]
 
 
 def failures(answer: PlanAnswer) -> Items:

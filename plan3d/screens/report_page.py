@@ -10,7 +10,7 @@ import shlex
 from base64 import b64encode
 from typing import Any
 
-from plan3d.search.result.families import NEAR
+from plan3d.search.result.families import ALIKE
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.whatif.plans_around import MEMORY, PlansAround
 from plan3d.simulator.analysis.time_breakdown import waterfall
@@ -83,7 +83,7 @@ def page(answer: SearchAnswer) -> str:
         )
     ]
     if result.costs is None or answer.best is None:
-        out += [_section("No plan fits", answer.infeasible), *_asked(answer)]
+        out += [_section("No plan fits", answer.infeasible), *_question_lines(answer)]
     else:
         out += _answer(answer.best)
         out += _explorer_section(result, answer.around)
@@ -115,7 +115,7 @@ def _details(answer: SearchAnswer, costs: Costs, plan: PlanAnswer) -> list[str]:
     )
     return [
         "<h2>What was asked</h2>",
-        *_asked(answer),
+        *_question_lines(answer),
         "<div data-static><h2>Ranking</h2>",
         _tables([costs_tables.ranking(costs, len(costs), extra)]),
         f"<p>mem: GiB = 2^30 bytes of the fullest rank; in every plan {html_text(same)}</p>",
@@ -150,7 +150,7 @@ def _frontier(result: SearchResult, costs: Costs) -> list[str]:
     return ["<h2>Time against memory</h2>", _picture(picture, "frontier")]
 
 
-def _asked(answer: SearchAnswer) -> list[str]:
+def _question_lines(answer: SearchAnswer) -> list[str]:
     """What was asked, and what the search met."""
     result = answer.result
     lines = views.header(result.task, result.limit)
@@ -201,9 +201,9 @@ def _explorer_note(around: PlansAround) -> str:
         return out + "The plans are those of this search, ranked here by their step."
     return (
         out + "Each position of batch and network was searched, with "
-        f"{MEMORY:g} times the memory. Of the plans of a family within {100 * NEAR:g} % of its "
+        f"{MEMORY:g} times the memory. Of the plans of a family within {100 * ALIKE:g} % of its "
         "fastest the simplest is listed; plans that no other of their family beats in time and "
-        f"memory are here in steps of {100 * NEAR:g} %. A plan may be missing that is best only at "
+        f"memory are here in steps of {100 * ALIKE:g} %. A plan may be missing that is best only at "
         "another bandwidth inside the fast domain, or that differs in fields which a search keeps "
         "fixed: search there to be sure."
     )
@@ -226,7 +226,7 @@ def _explorer_record(answer: SearchAnswer, costs: Costs) -> dict[str, Any]:
     price = None if training is None else training.price
     task = answer.result.task
     return {
-        **explorer_record(batches, answer.result.limit, NEAR if around.searched else None),
+        **explorer_record(batches, answer.result.limit, ALIKE if around.searched else None),
         "most_memory": MEMORY if around.searched else 1.0,
         "asked": {
             "global_batch": task.global_batch,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plan3d.search.rank_plans import DEFAULT_HEADROOM
-from plan3d.search.result.search_result import TIE, SearchResult, UniformSteps
+from plan3d.search.result.search_result import TIE, Gain, SearchResult, UniformSteps
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
@@ -47,7 +47,7 @@ WIDEST = 26
 RULES_SHOWN = 4
 TO_TIME = 3
 """Plans that are suggested to be timed."""
-MORE = "-v adds all numbers, assumptions and the next step; plan3d help words"
+MORE_LINE = "-v adds all numbers, assumptions and the next step; plan3d help words"
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
 
@@ -84,7 +84,7 @@ def _print_best(
     screen.items(plan_lines.reasons(best.costs))
     if best.launch_words:
         screen.command(best.launch_words, "launch")
-    screen.items([("more", MORE)])
+    screen.items([("more", MORE_LINE)])
 
 
 def _edge_line(answer: SearchAnswer, best: Costs) -> plan_lines.Items:
@@ -120,7 +120,7 @@ def _print_none(screen: Screen, answer: SearchAnswer) -> None:
     screen.items(plan_lines.question(task, precision))
     names = ("why", "instead", *[""] * len(answer.infeasible))
     screen.items(list(zip(names, answer.infeasible, strict=False)))
-    screen.items([("more", plan_lines.MORE)])
+    screen.items([("more", plan_lines.MORE_LINE)])
 
 
 def _alternatives(result: SearchResult, listed: int) -> Table:
@@ -242,7 +242,7 @@ def _climb_lines(result: SearchResult) -> list[str]:
     if not result.counts.changes:
         return []
     made = ", ".join(
-        f"{gain.field}={gain.value} for {gain.kept} ({100 * gain.step_change:+.1f} %)"
+        f"{gain.field}={gain.value} for {gain.searched_value} ({100 * gain.step_change:+.1f} %)"
         for gain in result.climbed
     )
     made = f"plan 1 has {made}" if made else "none improves plan 1 by 1 % or more"
@@ -359,9 +359,9 @@ def _gain_lines(result: SearchResult) -> list[str]:
 def _compared(steps: UniformSteps) -> dict[str, float]:
     """Steps of the best uniform plans by the prefix of their JSON keys."""
     return {
-        "uniform": steps.whole,
+        "uniform": steps.not_interleaved,
         "uniform_same_pp": steps.same_pp,
-        "uniform_interleaved": steps.every,
+        "uniform_interleaved": steps.overall,
     }
 
 
@@ -456,7 +456,7 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
             "removed": dict(counts.removed),
             "changes": counts.changes,
         },
-        "climbed": [gain._asdict() for gain in result.climbed],
+        "climbed": [_gain_record(gain) for gain in result.climbed],
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
         **_proof_record(result),
@@ -471,6 +471,17 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
     if answer.question.system is not None:
         out["system"] = answer.question.system
     return out
+
+
+def _gain_record(gain: Gain) -> dict[str, Any]:
+    """A change that climbing made; `kept` is the value of the search."""
+    return {
+        "field": gain.field,
+        "value": gain.value,
+        "kept": gain.searched_value,
+        "step_seconds": gain.step_seconds,
+        "step_change": gain.step_change,
+    }
 
 
 def _anchor(answer: SearchAnswer) -> dict[str, Any]:

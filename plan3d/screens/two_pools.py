@@ -32,9 +32,9 @@ def _pools(tasks: tuple[Task, Task]) -> str:
 def _none(found: PooledResult) -> str:
     if not found.complete:
         return "no plan over both pools was found before the search ended"
-    if min(found.alone) == float("inf"):
+    if min(found.alone_seconds) == float("inf"):
         return f"no plan over {_pools(found.tasks)} fits"
-    best = found.tasks[found.alone.index(min(found.alone))]
+    best = found.tasks[found.alone_seconds.index(min(found.alone_seconds))]
     return f"no plan over both pools is faster than {_pools((best, best)).split(' and ')[0]} alone"
 
 
@@ -42,7 +42,7 @@ def _print_plan(screen: Screen, answer: PoolsAnswer, plan: PooledPlan) -> None:
     found = answer.result
     alone = [
         f"{seconds:.4g} s on {task.gpus} x {task.cluster.name}"
-        for task, seconds in zip(found.tasks, found.alone, strict=True)
+        for task, seconds in zip(found.tasks, found.alone_seconds, strict=True)
         if seconds < float("inf")
     ]
     gap = max(1 - found.bound / plan.step_seconds, 0.0)
@@ -86,7 +86,7 @@ def pools_record(answer: PoolsAnswer) -> dict[str, Any]:
     return {
         "plan3d": views.version(),
         "pools": [task_record(task) for task in found.tasks],
-        "alone_step_seconds": [None if s == float("inf") else s for s in found.alone],
+        "alone_step_seconds": [None if s == float("inf") else s for s in found.alone_seconds],
         "seconds_searching": found.seconds_searching,
         "stages_costed": found.stages_costed,
         "complete": found.complete,

@@ -112,7 +112,9 @@ class UniformPlans:
         if ranked is not None and uniform is not None:
             steps = uniform.step[uniform.plans.pp == ranked.plans.pp[0]]
             same_pp = float(steps.min(initial=np.inf))
-        return UniformSteps(same_pp=same_pp, whole=self.least_whole_step, every=self.optimal_step)
+        return UniformSteps(
+            same_pp=same_pp, not_interleaved=self.least_whole_step, overall=self.optimal_step
+        )
 
 
 def _first_step(ranked: Costs | None) -> float:

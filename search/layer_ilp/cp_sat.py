@@ -84,7 +84,7 @@ def solve(
     solver.parameters.random_seed = seed
     # The programs are mostly linear: their relaxation proves most of the bound.
     solver.parameters.linearization_level = 2
-    solver.parameters.max_time_in_seconds = deadline.left
+    solver.parameters.max_time_in_seconds = deadline.seconds_left
     solver.parameters.max_deterministic_time = effort
     solver.parameters.fix_variables_to_their_hinted_value = hinted
     status = _run_interruptibly(solver, model)

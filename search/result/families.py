@@ -1,12 +1,12 @@
 """One plan for each family: the simplest of those that a prediction cannot tell from its fastest.
 
 A search finds the plan that its model's errors favour most. Plans of one family whose steps are
-alike to NEAR are therefore one answer, and the simplest of them is given: least context
+alike to ALIKE are therefore one answer, and the simplest of them is given: least context
 parallelism, tensor parallelism inside a fast domain, chunks of as many layers each, groups of pp
 micro-batches, fewest virtual stages, gradients reduced beside the backward pass and not sharded,
 least memory. So are families:
-of those whose plan is within NEAR of the fastest of all, the one that splits the model in the
-fewest ways comes first.
+of those whose plan is within ALIKE of the fastest of all, the one that splits the model in
+the fewest ways comes first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plan3d.simulator.plan.fields import EXPANSION
 from plan3d.simulator.plan.plan import Plan, split_count
 from plan3d.simulator.step.costs import Costs, concat_costs
 
-NEAR = 0.01
+ALIKE = 0.01
 """Relative difference of steps of one family that a prediction does not resolve: what the GEMM
 tables' fit leaves between neighbouring shapes."""
 OBJECTIVES = ("step-time", "cost")
@@ -51,7 +51,7 @@ class Families:
     """How many plans each of the listed ones stands for, and the best of them."""
 
     plans: Index
-    """Plans of the family whose step is within NEAR of its fastest [row]."""
+    """Plans of the family whose step is within ALIKE of its fastest [row]."""
     fastest: Value
     """Seconds of the fastest step of the family [row]."""
 
@@ -69,7 +69,7 @@ class SimplestPlans:
     count: int
     fastest: Value = field(init=False)
     """Seconds of the fastest step of each group."""
-    found: list[Costs] = field(default_factory=list)
+    tables: list[Costs] = field(default_factory=list)
     """Plans that may be the answer of their group."""
     alike: list[tuple[Index, Value]] = field(default_factory=list)
     """Group and step of all plans near the fastest ones."""
@@ -83,32 +83,32 @@ class SimplestPlans:
             return
         of, steps = self.groups(costs.plans), np.where(feasible, costs.step, np.inf)
         np.minimum.at(self.fastest, of, steps)
-        near = self._near(of, steps)
+        near = self._near_fastest(of, steps)
         if near.size:
             self.alike.append((of[near], steps[near]))
-            self.found.append(self._faster_than_simpler(costs.take(near)))
-        if len(self.found) > 16:
-            self.found = [self._merged()]
+            self.tables.append(self._faster_than_simpler(costs.take(near)))
+        if len(self.tables) > 16:
+            self.tables = [self._merged()]
 
     def result(self) -> tuple[Costs, Families] | None:
         """The simplest plan of each group, in order; None when nothing was offered."""
-        if not self.found:
+        if not self.tables:
             return None
         costs = self._merged()
         first = np.array([rows[0] for rows in self._by_group(costs)])
         first = first[simplest_family_first(costs.take(first), float(self.fastest.min()))]
         of = self.groups(costs.plans)[first]
         every, steps = (np.concatenate(parts) for parts in zip(*self.alike, strict=True))
-        count = np.bincount(every[self._near(every, steps)], minlength=self.count)
+        count = np.bincount(every[self._near_fastest(every, steps)], minlength=self.count)
         return costs.take(first), Families(count[of], self.fastest[of])
 
-    def _near(self, of: Index, steps: Value) -> Index:
-        """Rows within NEAR of the fastest of their group."""
-        return np.flatnonzero((steps <= (1 + NEAR) * self.fastest[of]) & np.isfinite(steps))
+    def _near_fastest(self, of: Index, steps: Value) -> Index:
+        """Rows within ALIKE of the fastest of their group."""
+        return np.flatnonzero((steps <= (1 + ALIKE) * self.fastest[of]) & np.isfinite(steps))
 
     def _merged(self) -> Costs:
-        every = concat_costs(self.found)
-        near = self._near(self.groups(every.plans), every.step)
+        every = concat_costs(self.tables)
+        near = self._near_fastest(self.groups(every.plans), every.step)
         return self._faster_than_simpler(every.take(near))
 
     def _faster_than_simpler(self, costs: Costs) -> Costs:
@@ -128,9 +128,9 @@ class SimplestPlans:
 
 
 def simplest_family_first(costs: Costs, fastest: float) -> Index:
-    """All rows, the fastest first, but for those within NEAR of the `fastest` seconds: of these the
-    plans that split the model in fewest ways."""
-    near = costs.step <= (1 + NEAR) * fastest
+    """All rows, the fastest first, but for those within ALIKE of the `fastest` seconds: of these
+    the     plans that split the model in fewest ways."""
+    near = costs.step <= (1 + ALIKE) * fastest
     out: Index = np.lexsort((costs.step, np.where(near, split_count(costs.plans), 0), ~near))
     return out
 

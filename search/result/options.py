@@ -38,13 +38,13 @@ class Deadline:
         return cls(time.perf_counter() + seconds)
 
     @property
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds until then, 0 once it passed."""
         return max(self.at - time.perf_counter(), 0.0)
 
     @property
     def passed(self) -> bool:
-        return not self.left
+        return not self.seconds_left
 
     def check(self) -> None:
         """Raise TimeIsUp once it passed: what takes long calls this now and then."""

@@ -29,7 +29,7 @@ class BestPlans:
     """The best plans offered so far; of plans that differ only in minor fields, the best one."""
 
     limit: int
-    found: list[Costs] = field(default_factory=list)
+    tables: list[Costs] = field(default_factory=list)
     scores: list[Value] = field(default_factory=list)
 
     def add(self, costs: Costs, scores: Value) -> None:
@@ -41,9 +41,9 @@ class BestPlans:
             runs = runs[np.argpartition(lowest[runs], self.limit - 1)[: self.limit]]
         rows = [starts[i] + int(np.argmin(scores[run == i])) for i in np.sort(runs)]
         if rows:
-            self.found.append(costs.take(np.array(rows)))
+            self.tables.append(costs.take(np.array(rows)))
             self.scores.append(scores[rows])
-        if len(self.found) > 16:
+        if len(self.tables) > 16:
             self._merge()
 
     @property
@@ -61,15 +61,15 @@ class BestPlans:
     def result(self) -> Costs | None:
         """The best rows in order; None when nothing finite was offered."""
         self._merge()
-        return self.found[0] if self.found else None
+        return self.tables[0] if self.tables else None
 
     def _merge(self) -> None:
-        if not self.found:
+        if not self.tables:
             return
-        found, scores = concat_costs(self.found), np.concatenate(self.scores)
+        found, scores = concat_costs(self.tables), np.concatenate(self.scores)
         order = np.argsort(scores, kind="stable")
         keep = order[_first_seen(found.plans.take(order))][: self.limit]
-        self.found, self.scores = [found.take(keep)], [scores[keep]]
+        self.tables, self.scores = [found.take(keep)], [scores[keep]]
 
 
 def _first_seen(plans: Plan) -> NDArray[np.intp]:

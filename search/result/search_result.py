@@ -34,7 +34,7 @@ class Gain(NamedTuple):
 
     field: str
     value: str
-    kept: str
+    searched_value: str
     """The value in the search."""
     step_seconds: float
     step_change: float
@@ -81,9 +81,9 @@ class UniformSteps:
 
     same_pp: float
     """With as many stages as the best plan, without virtual stages."""
-    whole: float
+    not_interleaved: float
     """Without virtual stages."""
-    every: float
+    overall: float
     """Of all, with virtual stages where they help."""
 
 

@@ -201,17 +201,17 @@ def sample(
     return record.result(backend, problem.candidates, removed, ask_tell.improvements.trace())
 
 
-_HERE = __package__
+_PACKAGE = __package__
 SAMPLERS: Registry[MakeSampler] = Registry(
     "backend",
     "plan3d.samplers",
     {
-        "random": f"{_HERE}.zeroth_order:RandomSearch",
-        "annealing": f"{_HERE}.zeroth_order:Annealing",
-        "spsa": f"{_HERE}.zeroth_order:Spsa",
-        "cma-es": f"{_HERE}.zeroth_order:CmaEs",
-        "reinforcement-learning": f"{_HERE}.reinforcement_learning:PolicyGradient",
-        "pretrained-policy": f"{_HERE}.pretrained_policy:PretrainedPolicy",
+        "random": f"{_PACKAGE}.zeroth_order:RandomSearch",
+        "annealing": f"{_PACKAGE}.zeroth_order:Annealing",
+        "spsa": f"{_PACKAGE}.zeroth_order:Spsa",
+        "cma-es": f"{_PACKAGE}.zeroth_order:CmaEs",
+        "reinforcement-learning": f"{_PACKAGE}.reinforcement_learning:PolicyGradient",
+        "pretrained-policy": f"{_PACKAGE}.pretrained_policy:PretrainedPolicy",
     },
 )
 """They take a seed."""

@@ -105,7 +105,7 @@ class PooledResult:
     tasks: tuple[Task, Task]
     plan: PooledPlan | None
     """None where no plan with stages in both is as fast as the best of `alone`."""
-    alone: tuple[float, float]
+    alone_seconds: tuple[float, float]
     """Seconds of the best plan of each pool by itself; infinity where none fits."""
     bound: float
     """Seconds that no plan of the set beats."""

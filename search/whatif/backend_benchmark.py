@@ -23,7 +23,7 @@ from ..space.staged_problem import StagedProblem
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
 
-NEAR = 0.01
+NEAR_OPTIMUM = 0.01
 """Regret that counts as having found the optimum: far below what a prediction can resolve."""
 SEEDS = 5
 """Runs of a backend that draws at random, unless asked for more or fewer."""
@@ -41,7 +41,7 @@ class BackendEntry:
     evaluations: Value
     seconds: Value
     to_near: Value
-    """Plans costed until the regret was at most NEAR; infinity when it never was."""
+    """Plans costed until the regret was at most NEAR_OPTIMUM; infinity when it never was."""
     traces: tuple[Trace, ...]
 
     def regrets(self, evaluations: Sequence[int], optimum: float) -> Value:
@@ -106,7 +106,7 @@ def _entry(backend: str, results: list[SearchResult], optimum: float) -> Backend
         regret=best / optimum - 1,
         evaluations=np.array([float(r.counts.evaluated) for r in results]),
         seconds=np.array([r.seconds_searching for r in results]),
-        to_near=np.array([trace.until(optimum * (1 + NEAR)) for trace in traces]),
+        to_near=np.array([trace.until(optimum * (1 + NEAR_OPTIMUM)) for trace in traces]),
         traces=traces,
     )
 

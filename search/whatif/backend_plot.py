@@ -8,7 +8,7 @@ import numpy as np
 
 from plan3d.simulator.reporting.palette import figure, image_bytes
 
-from .backend_benchmark import NEAR, BackendBenchmark, BackendEntry
+from .backend_benchmark import NEAR_OPTIMUM, BackendBenchmark, BackendEntry
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 """Okabe and Ito's palette, told apart by people with any colour vision."""
@@ -16,9 +16,9 @@ STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0,
 """Lines that differ in print as well."""
 LINEAR = 1e-3
 """Regret below which the axis is linear, so that zero can be drawn."""
-MOST = 10.0
+MOST_POINTS = 10.0
 """Regret drawn where no plan that fits has been found."""
-FIRST = 10
+FIRST_COUNT = 10
 """Plans costed at the left edge."""
 POINTS = 200
 
@@ -32,10 +32,10 @@ def page(race: BackendBenchmark) -> Any:
     """Median regret over the seeds and the band of its quartiles."""
     drawn = figure(7, 4.6)
     axes = drawn.add_subplot()
-    counts = np.unique(np.geomspace(min(FIRST, race.budget), race.budget, POINTS).astype(int))
+    counts = np.unique(np.geomspace(min(FIRST_COUNT, race.budget), race.budget, POINTS).astype(int))
     for number, entry in enumerate(race.entries):
         _line(axes, entry, counts, race.best, number)
-    axes.axhline(NEAR, color="0.6", linewidth=0.8, zorder=0)
+    axes.axhline(NEAR_OPTIMUM, color="0.6", linewidth=0.8, zorder=0)
     axes.set(
         xscale="log",
         xlabel="plans costed",
@@ -54,7 +54,7 @@ def page(race: BackendBenchmark) -> Any:
 
 def _line(axes: Any, entry: BackendEntry, counts: Any, optimum: float, number: int) -> None:
     """One backend: median line and the band between the quartiles."""
-    regrets = np.clip(entry.regrets(counts.tolist(), optimum), 0.0, MOST)
+    regrets = np.clip(entry.regrets(counts.tolist(), optimum), 0.0, MOST_POINTS)
     low, middle, high = np.quantile(regrets, (0.25, 0.5, 0.75), axis=0, method="nearest")
     colour, style = COLOURS[number % len(COLOURS)], STYLES[number % len(STYLES)]
     axes.fill_between(counts, low, high, color=colour, alpha=0.15, linewidth=0, step="post")

@@ -38,7 +38,7 @@ NUMERICS = "(changes numerics)"
 class Change:
     """One change and what it gives."""
 
-    what: str
+    description: str
     gain: float
     """Share of tokens/s more."""
 
@@ -174,7 +174,9 @@ def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:
         yield Change(f"precision=fp8 {NUMERICS}", faster - 1)
         return
     for change in _of_the_plan(costs, limit):
-        yield Change(f"precision=fp8 {change.what} {NUMERICS}", faster * (1 + change.gain) - 1)
+        yield Change(
+            f"precision=fp8 {change.description} {NUMERICS}", faster * (1 + change.gain) - 1
+        )
 
 
 def _gain(what: str, task: Task, plan: Costs, limit: float | None) -> Iterator[Change]:

@@ -226,10 +226,10 @@ def _fastest(edits: Edits, before: Costs, limit: float) -> int | None:
 def _gain(edits: Edits, row: int, before: Costs) -> Gain:
     assert edits.costs is not None
     name, seconds = edits.fields[row], float(edits.costs.step[row])
-    was, now = (_spelled(name, v) for v in (getattr(before.plans, name)[0], edits.values[row]))
+    was, now = (_value_text(name, v) for v in (getattr(before.plans, name)[0], edits.values[row]))
     return Gain(name, now, was, seconds, seconds / float(before.step[0]) - 1)
 
 
-def _spelled(name: str, value: int) -> str:
+def _value_text(name: str, value: int) -> str:
     said = spell(name, int(value))
     return str(int(said) if isinstance(said, bool) else said)

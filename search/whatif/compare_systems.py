@@ -41,24 +41,24 @@ class SystemEntry:
     """One system on a task."""
 
     system: System
-    found: SearchResult
+    result: SearchResult
 
     @property
     def best(self) -> Costs | None:
         """Costs of its best plan; None where it has none."""
-        return self.found.best
+        return self.result.best
 
     @property
     def obstacle(self) -> str:
         """Why it has no plan; '' where it has one."""
-        if self.found.plans:
+        if self.result.plans:
             return ""
-        return self._broken_rule or obstacle(self.found)
+        return self._broken_rule or obstacle(self.result)
 
     @property
     def _broken_rule(self) -> str:
         """Where rules leave no plan: the one that the system's plainest plan breaks."""
-        found = self.found
+        found = self.result
         if found.smallest is not None:
             return ""
         plain = resolve(complete_plan(self.system, Plan(), frozenset()), found.task.gpus)
@@ -75,10 +75,10 @@ class BySystem:
     task: Task
     objective: str
     limit: float
-    """Bytes that a plan may use on a GPU; more, `found.limit`, in a system none of whose plans is
+    """Bytes that a plan may use on a GPU; more, `result.limit`, in a system none of whose plans is
     sure to fit."""
     entries: list[SystemEntry]
-    alone: Costs | None
+    one_device: Costs | None
     """One device's fastest plan that fits, or else its fastest; None where none is legal."""
     complete: bool
     """False when interrupted: systems are missing."""
@@ -116,16 +116,18 @@ class BySystem:
         return frame_html(self.to_frame())
 
     def __repr__(self) -> str:
-        first = f", fastest {self.first.system.name}" if self.first else ""
+        first = f", fastest {self.fastest.system.name}" if self.fastest else ""
         where = f"{self.task.model.name} on {self.task.gpus} x {self.task.cluster.name}"
         return shorten(f"BySystem({where}, {len(self.entries)} systems{first})", 400)
 
     def speed_up(self, costs: Costs) -> float | None:
         """Step of one device over that of a plan; None without the first."""
-        return None if self.alone is None else self.alone.step_seconds / costs.step_seconds
+        return (
+            None if self.one_device is None else self.one_device.step_seconds / costs.step_seconds
+        )
 
     @property
-    def first(self) -> SystemEntry | None:
+    def fastest(self) -> SystemEntry | None:
         """The system with the best plan: by time to accuracy where the task has a goal, else by
         the step, among systems whose steps are worth the same."""
         goal = self.task.goal is not None

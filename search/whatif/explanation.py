@@ -46,7 +46,7 @@ from .single_field_changes import (
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
 
-SHOWN = 10
+MOST_EDITS = 10
 """Edits told."""
 
 
@@ -107,12 +107,12 @@ class Explanation:
     @property
     def best_edits(self) -> list[dict[str, Any]]:
         """The fastest edits that fit: field, plan, seconds, bytes."""
-        return self._records(fitting(self.edits)[:SHOWN].tolist())
+        return self._records(fitting(self.edits)[:MOST_EDITS].tolist())
 
     @property
     def larger_edits(self) -> list[dict[str, Any]]:
         """Edits that would be faster than the plan and do not fit."""
-        return self._records(too_large(self.edits, self.costs.step_seconds)[:SHOWN].tolist())
+        return self._records(too_large(self.edits, self.costs.step_seconds)[:MOST_EDITS].tolist())
 
     @property
     def matters(self) -> list[str]:

@@ -24,7 +24,7 @@ from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 
 from ..rank_plans import Ranking, rank_plans
-from ..result.families import NEAR, Families, simplest_first
+from ..result.families import ALIKE, Families, simplest_first
 from ..result.pareto import frontier
 from ..result.search_result import SearchResult
 from .climb import climbed
@@ -71,14 +71,14 @@ def plans_around(result: SearchResult, ranking: Ranking) -> PlansAround:
     if result.costs is None:
         return PlansAround([], False)
     if result.families is None or not result.complete or limited:
-        return _alone(result.task, result.costs.plans)
+        return _without_searches(result.task, result.costs.plans)
     try:
         return PlansAround(_searches(result, result.costs.plans, ranking), True)
     except KeyboardInterrupt:
-        return replace(_alone(result.task, result.costs.plans), interrupted=True)
+        return replace(_without_searches(result.task, result.costs.plans), interrupted=True)
 
 
-def _alone(task: Task, answer: Plan) -> PlansAround:
+def _without_searches(task: Task, answer: Plan) -> PlansAround:
     """The plans of an answer."""
     return PlansAround([_around(task, [], answer)], False)
 
@@ -149,14 +149,14 @@ def _best_within(
 
 
 def _spaced(costs: Costs, slowest: float) -> Costs:
-    """Of each family's frontier the smallest plan of every NEAR of step time: whatever the memory,
-    one of them fits and is as fast as the fastest that does, to NEAR."""
+    """Of each family's frontier the smallest plan of every ALIKE of step time: whatever the memory,
+    one of them fits and is as fast as the fastest that does, to ALIKE."""
     of, kept = families(costs.plans), []
     for family in np.unique(of):
         rows = np.flatnonzero((of == family) & (costs.step <= slowest))
         rows = rows[np.argsort(costs.step[rows], kind="stable")]
         while rows.size:
-            alike = int(np.count_nonzero(costs.step[rows] <= (1 + NEAR) * costs.step[rows[0]]))
+            alike = int(np.count_nonzero(costs.step[rows] <= (1 + ALIKE) * costs.step[rows[0]]))
             kept.append(rows[alike - 1])
             rows = rows[alike:]
     return costs.take(np.array(kept, np.intp))

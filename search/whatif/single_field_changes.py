@@ -57,7 +57,7 @@ WORTH = 0.01
 """Share of a step below which a change is not worth making, or naming."""
 EFFECTLESS = 1e-9
 """Relative change of step and memory below which an edit is none."""
-SPELLED = tuple(name for name in CATEGORICAL if name not in RECIPE_FIELDS)
+CHOICE_FIELDS = tuple(name for name in CATEGORICAL if name not in RECIPE_FIELDS)
 """Fields that are tried with all their names."""
 SWITCHED = columns_where(
     lambda field: isinstance(field.values, Flag) and field.name not in RECIPE_FIELDS
@@ -65,7 +65,7 @@ SWITCHED = columns_where(
 """Fields that are tried both ways, also where a search lets them follow from others."""
 ON_HOST_VALUES = (0, 50, 100)
 """Percent that is tried of them."""
-NEAR = 2
+NEAR_LAYERS = 2
 """Layers by which the first or last stage is made shorter or longer."""
 CAPACITIES = (0.8, 1.0, 1.25)
 """Factors of the memory at which the best plan is looked for."""
@@ -121,8 +121,8 @@ def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
     """Values by field that an edit may try, legal or not; the plan's own among them."""
     axes = {name: v for name, v in default_axes(task).items() if name not in FIXED}
     layers = layers_per_rank(task, plan.take(0))
-    near = range(-NEAR, NEAR + 1)
-    axes |= {name: tuple(CHOICES[name].names.values()) for name in SPELLED}
+    near = range(-NEAR_LAYERS, NEAR_LAYERS + 1)
+    axes |= {name: tuple(CHOICES[name].names.values()) for name in CHOICE_FIELDS}
     axes["first_stage_layers"] = (0, *(layers[0] + d for d in near if layers[0] + d > 0))
     axes["last_stage_layers"] = (0, *(layers[-1] + d for d in near if layers[-1] + d > 0))
     axes |= {name: (0, 1) for name in SWITCHED if len(axes[name]) == 1}

@@ -43,12 +43,12 @@ from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
 
-SHOWN = ("step_seconds", "tokens_per_second", "mfu", "probability_fits", "plan", "detail")
+TABLE_COLUMNS = ("step_seconds", "tokens_per_second", "mfu", "probability_fits", "plan", "detail")
 """Columns of a notebook's table besides what was varied."""
 Row = dict[str, Any]
-Done = Generator[tuple[int, Row], None, None]
+NumberedRows = Generator[tuple[int, Row], None, None]
 """Numbers of points and their rows, as they finish."""
-Each = Callable[[int], None]
+PointsDone = Callable[[int], None]
 """Called with the number of points that are done."""
 
 WORTH_A_POOL = 2.0
@@ -83,12 +83,12 @@ class Point:
     task: Task
     plan: Plan | None = None
     """The plan to evaluate; None asks for the best one."""
-    asked: PointOptions = field(default_factory=PointOptions)
+    options: PointOptions = field(default_factory=PointOptions)
 
     @property
     def key(self) -> str:
         """A name for everything that decides the answer, for a file that is continued."""
-        one = self.asked
+        one = self.options
         asked = (self.task, self.plan, one.choose, one.headroom, one.objective)
         text = full_text((*asked, one.tokens, one.price, sorted(self.settings.items())))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -126,7 +126,7 @@ class Sweep:
     def _repr_html_(self) -> str:
         frame = self.to_frame()
         varied = list(frame)[: list(frame).index("status")] if self.rows else []
-        names = [name for name in (*varied, *SHOWN) if name in frame]
+        names = [name for name in (*varied, *TABLE_COLUMNS) if name in frame]
         return frame_html(frame[names])
 
     def __str__(self) -> str:
@@ -154,7 +154,7 @@ def run_point(point: Point) -> Row:
 
 
 def _search(point: Point) -> SearchResult:
-    asked = point.asked
+    asked = point.options
     ranking = Ranking(objective=asked.objective, choose=asked.choose, headroom=asked.headroom)
     ranking = replace(ranking, families=ranking.can_list_families, top=1)
     found = rank_plans(point.task, ranking).unless_interrupted()
@@ -179,8 +179,8 @@ def _numbers(point: Point, costs: Costs) -> Row:
         "global_batch": point.task.global_batch,
         "plan": str(costs.plans),
     }
-    if point.asked.tokens is not None:
-        out |= training_record(costs, 0, point.asked.tokens, point.asked.price)
+    if point.options.tokens is not None:
+        out |= training_record(costs, 0, point.options.tokens, point.options.price)
     return out
 
 
@@ -191,7 +191,7 @@ def run_points(
     resume: str | None = None,
     anew: bool = False,
     workers: int | None = None,
-    each: Each | None = None,
+    each: PointsDone | None = None,
 ) -> Sweep:
     """Rows of all points, also written to the file `resume` as they finish.
 
@@ -219,7 +219,7 @@ def run_points(
     return Sweep([done[i] for i in range(len(points))], complete=True)
 
 
-def _on_this_machine(points: dict[int, Point], workers: int | None) -> Done:
+def _on_this_machine(points: dict[int, Point], workers: int | None) -> NumberedRows:
     """A first point here, to see how long one takes; the rest here or in a pool."""
     left = dict(points)
     several = (workers or _cores()) > 1
@@ -264,7 +264,7 @@ def _run_numbered(number: int) -> Row:
     return run_point(_POINTS[number])
 
 
-def _in_pool(left: dict[int, Point], workers: int) -> Done:
+def _in_pool(left: dict[int, Point], workers: int) -> NumberedRows:
     """Rows from a pool of processes; takes points out of `left` as they finish.
 
     Ends early, without an error, when a process was killed: what is left is run again.
@@ -284,7 +284,7 @@ def _in_pool(left: dict[int, Point], workers: int) -> Done:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _on_cluster(points: dict[int, Point], address: str) -> Done:
+def _on_cluster(points: dict[int, Point], address: str) -> NumberedRows:
     """Rows from the workers of a Dask cluster; it runs the points of a lost worker again."""
     try:
         dask: Any = import_module("distributed")
@@ -308,7 +308,7 @@ def _on_cluster(points: dict[int, Point], address: str) -> Done:
             raise InputError(f"--scheduler {address}: {why}") from None
 
 
-def _from_workers(dask: Any, client: Any, points: dict[int, Point]) -> Done:
+def _from_workers(dask: Any, client: Any, points: dict[int, Point]) -> NumberedRows:
     """Rows of a cluster as they finish; what waits is taken back at the end."""
     futures = {client.submit(run_point, point, pure=False): i for i, point in points.items()}
     try:

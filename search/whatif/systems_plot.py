@@ -14,7 +14,7 @@ LARGE = 0.002
 """Share of the longest step below which a part is not drawn."""
 
 
-def _said(part: str) -> str:
+def _part_label(part: str) -> str:
     return part.replace("_comm", " communication").replace("_", " ")
 
 
@@ -36,7 +36,7 @@ def page(found: BySystem) -> Any:
     for i, part in enumerate(shown):
         widths = [float(best[name].seconds[part]) for name in order]
         colour = CYCLE[i % len(CYCLE)]
-        axes.barh(order, widths, left=left, color=colour, label=_said(part), height=0.7)
+        axes.barh(order, widths, left=left, color=colour, label=_part_label(part), height=0.7)
         left = [start + width for start, width in zip(left, widths, strict=True)]
     for at, name in enumerate(order):
         axes.text(left[at], at, f" {best[name].step_seconds:.4g} s", va="center")

@@ -89,14 +89,14 @@ def _labelled(name: str, values: Values) -> list[tuple[Any, Any]]:
         if name not in known:
             raise InputError(f"over: {name} is no field{did_you_mean(name, known, SYNONYMS)}")
         check_field(name)
-        codes = [code(name, str(_plain(value))) for value in values]
-        return [(_plain(spell(name, value)), value) for value in codes]
+        codes = [code(name, str(_as_integer(value))) for value in values]
+        return [(_as_integer(spell(name, value)), value) for value in codes]
     if isinstance(values, Mapping):
         return list(values.items())
     return [(getattr(value, "name", value), value) for value in values]
 
 
-def _plain(value: object) -> object:
+def _as_integer(value: object) -> object:
     """Truth as 1 and 0."""
     return int(value) if isinstance(value, bool) else value
 
@@ -112,9 +112,9 @@ def _point(
         task = change(task, values[name]) if name in values else task
     fields = {name: value for name, value in values.items() if name not in OF_TASK}
     if plan is not None:
-        return Point(settings=labels, task=task, plan=edited(plan, task, fields), asked=asked)
+        return Point(settings=labels, task=task, plan=edited(plan, task, fields), options=asked)
     constrained = sorted(asked.choose.keys() & fields.keys())
     if constrained:
         raise InputError(f"over: {constrained[0]} is constrained by choose already")
     choose = {**asked.choose, **{name: [value] for name, value in fields.items()}}
-    return Point(settings=labels, task=task, asked=replace(asked, choose=choose))
+    return Point(settings=labels, task=task, options=replace(asked, choose=choose))

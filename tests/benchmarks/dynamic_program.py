@@ -64,7 +64,7 @@ def proof(question: Task) -> None:
     compared = result.compared
     assert compared is not None
     about = f"{name(question)}, {question.software.name}"
-    row(about, compared.every, result, seconds, work(question, result.limit))
+    row(about, compared.overall, result, seconds, work(question, result.limit))
 
 
 def work(question: Task, limit: float, choose: dict[str, list[int]] | None = None) -> StageSearch:

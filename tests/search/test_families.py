@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.result.families import NEAR
+from plan3d.search.result.families import ALIKE
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.whatif.climb import climbed
@@ -67,11 +67,14 @@ def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():
         mine = of == families(listed.costs.plans)[row]
         fastest = whole.step[mine].min()
         assert listed.families.fastest[row] == pytest.approx(fastest, rel=1e-12)
-        near = np.flatnonzero(mine & (whole.step <= fastest * (1 + NEAR)))
+        near = np.flatnonzero(mine & (whole.step <= fastest * (1 + ALIKE)))
         least = min(simplicity(whole.plans.take(i), whole.memory_total[i]) for i in near)
         assert simplicity(plan, listed.costs.memory_total[row]) == pytest.approx(least)
         assert listed.families.plans[row] == near.size
-    of, near = split_count(listed.costs.plans), listed.costs.step <= whole.step.min() * (1 + NEAR)
+    of, near = (
+        split_count(listed.costs.plans),
+        listed.costs.step <= whole.step.min() * (1 + ALIKE),
+    )
     assert near[0]
     assert (np.diff(of[near]) >= 0).all()
     assert (np.diff(listed.costs.step[~near]) >= 0).all()
@@ -118,7 +121,7 @@ def test_a_near_tie_is_settled_by_what_is_simpler():
     gpt3 = Task(Model.preset("gpt3-175b"), cluster, sequence=2048, global_batch=1536)
     fastest, simplest = rank_plans(gpt3), rank_plans(gpt3, Ranking(families=True))
     assert simplest.plans[0].cp == 1
-    assert simplest.best.step_seconds <= fastest.best.step_seconds * (1 + NEAR)
+    assert simplest.best.step_seconds <= fastest.best.step_seconds * (1 + ALIKE)
 
 
 def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least():
@@ -132,5 +135,5 @@ def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least
     listed = climbed(rank_plans(question, Ranking(families=True)), (), FAMILY_COUNT)
     first, steps = listed.plans[0], listed.costs.step
     assert (first.pp, first.tp, first.ep > 1) == (1, 1, True)
-    assert steps[0] <= steps.min() * (1 + NEAR)
-    assert (np.diff(steps[steps > steps.min() * (1 + NEAR)]) >= 0).all()
+    assert steps[0] <= steps.min() * (1 + ALIKE)
+    assert (np.diff(steps[steps > steps.min() * (1 + ALIKE)]) >= 0).all()

@@ -33,7 +33,7 @@ GROUPS = {
     ),
 }
 """Options that a short help explains, by group; the others are named."""
-OTHERS = "Other options"
+OTHER_OPTIONS = "Other options"
 
 
 def help_page(
@@ -49,10 +49,10 @@ def help_page(
             out += ["", f"{title}:", *(line for option in shown for line in _lines(option))]
     if full:
         rest = [line for option in known.values() for line in _lines(option)]
-        return "\n".join([*out, *(["", f"{OTHERS}:", *rest] if rest else [])])
+        return "\n".join([*out, *(["", f"{OTHER_OPTIONS}:", *rest] if rest else [])])
     names = ", ".join(known)
     said = textwrap.wrap(names, WIDTH - 4, break_on_hyphens=False)
-    where = f"{OTHERS} (plan3d help {others or verb}):"
+    where = f"{OTHER_OPTIONS} (plan3d help {others or verb}):"
     return "\n".join([*out, "", where, *(f"  {line}" for line in said)])
 
 

@@ -20,7 +20,7 @@ from .task_arguments import PLAN_FIELDS, layout_of, task_of
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
 
-ASKED = (
+TASK_OPTIONS = (
     *("model", "cluster", "gpus", "gpus_per_node", "sequence", "global_batch"),
     *adapter_arguments.NAMES,
 )
@@ -206,7 +206,7 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
     profile = content.get("profile", {}) if isinstance(content, dict) else {}
     if not isinstance(task, dict) or not isinstance(profile, dict):
         raise InputError(f"{option} {path}: 'task' and 'profile' must be objects")
-    found = {name: task[name] for name in ASKED if name in task}
+    found = {name: task[name] for name in TASK_OPTIONS if name in task}
     lengths = task.get("document_lengths", [])
     if not isinstance(lengths, list) or not all(type(length) is int for length in lengths):
         raise InputError(f"{option} {path}: document_lengths must be whole numbers")

@@ -114,10 +114,10 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
         task = _grown(task, base)
     asked = PointOptions(tokens=task_arguments.tokens_of(own, task.model), price=args.price)
     if args.plan is not None:
-        return Point(settings=settings, task=task, plan=_plan_at(own, task, fields), asked=asked)
+        return Point(settings=settings, task=task, plan=_plan_at(own, task, fields), options=asked)
     task = with_usual_framework(task, args.system)
     asked = _search_options(own, task, fields, asked)
-    return Point(settings=settings, task=task, asked=asked)
+    return Point(settings=settings, task=task, options=asked)
 
 
 def _settings(

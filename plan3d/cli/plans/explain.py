@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from ...screens import explain as screens
 
     form, ranks = picture_form(args.plot), picture_form(args.ranks, "--ranks")
-    question, plan = _asked(args) if args.file is None else _of_file(args)
+    question, plan = _question_of_options(args) if args.file is None else _question_of_file(args)
     if args.measured_step is not None and args.calibration is not None:
         raise InputError(
             "--measured-step does not go with --calibration: give the step to calibrate steps too"
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         ExplainRequest(
             question=question,
             plan=plan,
-            against=None if args.against is None else _other(args),
+            against=None if args.against is None else _against(args),
             measured_step=args.measured_step,
         )
     )
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace) -> tuple[Question, Plan]:
+def _question_of_options(args: argparse.Namespace) -> tuple[Question, Plan]:
     """The question and the plan of the options."""
     from ..arguments import plan_arguments, task_arguments
     from ..arguments.requests import question_of
@@ -68,7 +68,7 @@ def _asked(args: argparse.Namespace) -> tuple[Question, Plan]:
     return question_of(args, task_arguments.task_of(args)), plan_arguments.plan_of(args)
 
 
-def _of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
+def _question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     """The question and the plan of a launch file, and of the options that it leaves open."""
     from ...answers.question import Question
     from ...launch_files import frameworks
@@ -97,7 +97,7 @@ def _of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     return Question(task=task_arguments.with_calibration(args, task)), plan
 
 
-def _other(args: argparse.Namespace) -> Plan | str:
+def _against(args: argparse.Namespace) -> Plan | str:
     """What --against says: one change of the plan, or another plan."""
     from ..arguments import plan_arguments
 

@@ -54,8 +54,8 @@ def _of_two_pools(args: argparse.Namespace, task: Task, plan: Plan, form: Form) 
     from ..arguments import task_arguments
 
     both = task, replace(task, cluster=task_arguments.second_pool(args.second_pool))
-    text = pools.written(both, plan, form)
-    out = record(pools.whole(both), plan, args.to, form, text)
+    text = pools.launch_text(both, plan, form)
+    out = record(pools.on_all_gpus(both), plan, args.to, form, text)
     return {**out, "pools": [f"{one.cluster.name}:{one.gpus}" for one in both]}
 
 

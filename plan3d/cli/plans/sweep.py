@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
                 scheduler=args.scheduler,
                 resume=args.csv,
                 anew=not args.resume,
-                each=bar,
+                progress=bar,
             )
         )
     view = screens.SweepView(

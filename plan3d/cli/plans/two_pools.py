@@ -14,7 +14,7 @@ from ..arguments import task_arguments
 if TYPE_CHECKING:
     pass
 
-TAKEN = (
+SUPPORTED_OPTIONS = (
     *("verb", "words", "model", "cluster", "gpus", "nodes", "sequence", "software", "second_pool"),
     *("global_batch", "global_batch_tokens", "memory_headroom", "time_limit", "fix", "choose"),
     *("precision", "optimizer", "json", "quiet", "verbose", "traceback", "backend", "framework"),
@@ -53,14 +53,14 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if found.interrupted:
         warn("interrupted: the best so far", args.quiet)
         return INTERRUPTED
-    fits = found.plan is not None or min(found.alone) < float("inf")
+    fits = found.plan is not None or min(found.alone_seconds) < float("inf")
     return 0 if fits else NoFeasiblePlanError.exit_code
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse what a search of two pools does not take."""
     given = [name for name, value in vars(args).items() if value not in (None, False, [])]
-    other = next((name for name in given if name not in TAKEN), None)
+    other = next((name for name in given if name not in SUPPORTED_OPTIONS), None)
     if other is not None:
         raise InputError(f"--{other.replace('_', '-')} has no effect with --second-pool")
     if args.backend not in (None, BACKEND):

@@ -150,7 +150,7 @@ def test_virtual_stages_alone_may_be_asked_for():
     choose = {**USUAL, "virtual_stages": [3]}
     found = rank_plans(question, Ranking(backend="dynamic-programming", choose=choose, headroom=0))
     assert set(found.costs.plans.virtual_stages) == {3}
-    assert found.compared.whole == found.compared.every
+    assert found.compared.not_interleaved == found.compared.overall
 
 
 def test_what_only_uniform_plans_cover_is_said():

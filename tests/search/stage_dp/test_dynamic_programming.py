@@ -292,9 +292,9 @@ def test_no_uniform_plan_of_the_set_is_better():
     steps, step = result.compared, result.best.step_seconds
     assert result.complete
     assert result.gap == pytest.approx(0, abs=1e-8)
-    assert steps.whole == pytest.approx(uniform.best.step_seconds)
-    assert step <= steps.whole <= steps.same_pp
-    assert steps.every == steps.whole
+    assert steps.not_interleaved == pytest.approx(uniform.best.step_seconds)
+    assert step <= steps.not_interleaved <= steps.same_pp
+    assert steps.overall == steps.not_interleaved
     assert all(plan.segments for plan in not_empty(result.plans))
     assert (np.diff(result.costs.step) >= 0).all()
     assert (result.costs.memory_total <= result.limit).all()
@@ -317,7 +317,7 @@ def test_a_pp_that_does_not_divide_the_gpus_gets_stages_of_unequal_size():
     assert sum(sizes) == 16
     assert len(set(sizes)) > 1
     assert result.best.step_seconds == evaluate(small, result.plans[0]).step_seconds
-    assert result.compared.whole == np.inf
+    assert result.compared.not_interleaved == np.inf
 
 
 def test_a_bound_holds_however_early_a_search_ends():

@@ -152,7 +152,7 @@ def test_systems_differ_as_their_papers_say(compared: BySystem) -> None:
     best = {entry.system.name: entry.best for entry in compared.entries}
     assert list(best) == NAMES
     assert all(best.values())
-    smallest = {e.system.name: e.found.smallest.memory_bytes for e in compared.entries}
+    smallest = {e.system.name: e.result.smallest.memory_bytes for e in compared.entries}
     assert smallest["zero3"] < smallest["zero2"] <= smallest["zero1"] < smallest["ddp"]
     assert best["gpipe"].seconds["bubble"] > 0 == best["ddp"].seconds["bubble"]
     assert best["tensor"].seconds["tensor_comm"] > 0 == best["pipedream"].seconds["tensor_comm"]
@@ -165,11 +165,11 @@ def test_systems_differ_as_their_papers_say(compared: BySystem) -> None:
 def test_the_fastest_is_one_that_trains_as_one_device_would(
     compared: BySystem,
 ) -> None:
-    assert compared.first.system.name == "megatron"
+    assert compared.fastest.system.name == "megatron"
     inexact = compare_systems(
         TASK, SystemsRequest(systems=[system("local-sgd"), system("parameter-server")])
     )
-    assert inexact.first.system.name == "parameter-server"
+    assert inexact.fastest.system.name == "parameter-server"
 
 
 def test_a_goal_makes_steps_comparable() -> None:
@@ -181,7 +181,7 @@ def test_a_goal_makes_steps_comparable() -> None:
     assert found.objective == "time-to-accuracy"
     assert ddp.iterations < min(gossip.iterations, local.iterations)
     assert local.step_seconds < ddp.step_seconds
-    assert found.first.system.name == "ddp"
+    assert found.fastest.system.name == "ddp"
 
 
 def test_one_device_is_the_measure_even_where_it_does_not_fit() -> None:
@@ -192,8 +192,8 @@ def test_one_device_is_the_measure_even_where_it_does_not_fit() -> None:
     alone, ddp, zero3 = found.entries
     assert alone.best is None is ddp.best
     assert "GiB over the limit" in ddp.obstacle
-    assert alone.found.task.gpus == 1
-    assert found.alone.memory_bytes > found.limit
+    assert alone.result.task.gpus == 1
+    assert found.one_device.memory_bytes > found.limit
     assert 1 < found.speed_up(zero3.best) <= 32
 
 
@@ -205,7 +205,7 @@ def test_the_limit_is_that_of_a_search() -> None:
     )
     assert found.limit == rank_plans(task).limit
     for entry in found.entries:
-        best = rank_plans(entry.found.task, Ranking(system=entry.system.name)).best
+        best = rank_plans(entry.result.task, Ranking(system=entry.system.name)).best
         assert entry.best.step_seconds == best.step_seconds
         assert probability_fits(entry.best) >= FITS_PROBABILITY
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
@@ -220,14 +220,14 @@ def test_where_nothing_is_sure_to_fit_one_device_is_at_the_edge_too() -> None:
     small = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=32, memory=memory))
     found = compared_on(small, names, choose=choose)
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
-    assert found.limit < found.alone.memory_bytes <= found.entries[0].found.limit
+    assert found.limit < found.one_device.memory_bytes <= found.entries[0].result.limit
     free = compared_on(small, names, choose=choose, headroom=0.0)
     assert free.limit == small.cluster.accelerator.memory
 
 
 def test_experts_are_split_only_by_systems_that_split_them() -> None:
     found = compared_on(EXPERTS, [system("zero3"), system("megatron")])
-    zero3, megatron = (entry.found.plans[0] for entry in found.entries)
+    zero3, megatron = (entry.result.plans[0] for entry in found.entries)
     assert zero3.ep == 1 < megatron.ep * megatron.tp * megatron.pp
 
 
@@ -237,7 +237,7 @@ def test_a_constraint_narrows_every_system() -> None:
         TASK, SystemsRequest(systems=[system("ddp"), system("gpipe")], choose=choose)
     )
     for entry in found.entries:
-        assert (entry.found.plans[0].recompute, entry.found.plans[0].micro_batch) == (2, 1)
+        assert (entry.result.plans[0].recompute, entry.result.plans[0].micro_batch) == (2, 1)
     with pytest.raises(InputError, match="tp=2 contradicts the system ddp"):
         compared_on(TASK, [system("ddp")], choose={"tp": ["2"]})
 

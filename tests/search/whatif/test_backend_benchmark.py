@@ -9,7 +9,7 @@ from not_empty import not_empty
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.staged_problem import StagedProblem
-from plan3d.search.whatif.backend_benchmark import NEAR, BackendsRequest, compare_backends
+from plan3d.search.whatif.backend_benchmark import NEAR_OPTIMUM, BackendsRequest, compare_backends
 from plan3d.search.whatif.backend_plot import picture
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -46,7 +46,7 @@ def test_entries_are_the_runs():
             assert entry.best[seed] == best
             assert entry.regret[seed] == best / optimum - 1
             assert entry.evaluations[seed] == run.counts.evaluated == 200
-            assert entry.to_near[seed] == run.trace.until((1 + NEAR) * optimum)
+            assert entry.to_near[seed] == run.trace.until((1 + NEAR_OPTIMUM) * optimum)
 
 
 def test_what_draws_nothing_runs_once_and_to_its_end():

@@ -19,7 +19,7 @@ def test_fp8_comes_with_what_makes_room_for_it():
     assert probability_fits(costs("zero=2 precision=fp8")) < FITS_PROBABILITY
     found = best_change(plain)
     assert found is not None
-    assert found.what.startswith("precision=fp8 zero=3")
+    assert found.description.startswith("precision=fp8 zero=3")
     after = costs("zero=3 precision=fp8")
     assert probability_fits(after) >= FITS_PROBABILITY
     gained = after.tokens_per_second / plain.tokens_per_second - 1
@@ -29,7 +29,7 @@ def test_fp8_comes_with_what_makes_room_for_it():
 def test_fp8_alone_where_it_fits_alone():
     found = best_change(costs("tp=8 pp=4 virtual_stages=5", 512, "llama-3.1-70b", 1024))
     assert found is not None
-    assert found.what == "precision=fp8 (changes numerics)"
+    assert found.description == "precision=fp8 (changes numerics)"
 
 
 def test_what_is_proposed_is_sure_to_fit():
@@ -37,8 +37,8 @@ def test_what_is_proposed_is_sure_to_fit():
     assert does_not_fit(one)
     found = best_change(one)
     assert found is not None
-    assert "=" in found.what
-    field, value = found.what.split("=")
+    assert "=" in found.description
+    field, value = found.description.split("=")
     again = costs(f"pp=2 zero=2 {field}={value}", model="llama-3.1-70b")
     assert probability_fits(again) >= FITS_PROBABILITY
 
@@ -50,10 +50,10 @@ def test_a_limit_of_bytes_stands_in_for_being_sure():
     assert not does_not_fit(plain)
     tight = best_change(plain, less)
     assert tight is not None
-    assert NUMERICS not in tight.what
+    assert NUMERICS not in tight.description
     loose = best_change(plain, plain.capacity)
     assert loose is not None
-    assert loose.what == "precision=fp8 (changes numerics)"
+    assert loose.description == "precision=fp8 (changes numerics)"
 
 
 def test_a_plan_that_does_not_fit_is_helped_by_the_plan_before_the_precision():
@@ -61,7 +61,7 @@ def test_a_plan_that_does_not_fit_is_helped_by_the_plan_before_the_precision():
     assert does_not_fit(one)
     found = best_change(one)
     assert found is not None
-    assert found.what == "zero=3"
+    assert found.description == "zero=3"
     assert probability_fits(costs("zero=3", batch=256)) >= FITS_PROBABILITY
 
 
@@ -72,12 +72,12 @@ def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
     task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=2048, global_batch=256)
     found = best_change(evaluate(task, Plan.parse("tp=8 recompute=full")))
     assert found is not None
-    assert "--fix offload_optimizer=100" in found.what
+    assert "--fix offload_optimizer=100" in found.description
     fixed = rank_plans(task, Ranking(choose={"offload_optimizer": [100]}, top=1)).best
     before = evaluate(task, Plan.parse("tp=8 recompute=full")).tokens_per_second
     assert found.gain == pytest.approx(fixed.tokens_per_second / before - 1)
     slower = best_change(evaluate(task, Plan.parse("tp=8 recompute=full sequence_parallel=0")))
-    assert slower is None or "--fix" not in slower.what
+    assert slower is None or "--fix" not in slower.description
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_gpus_that_do_not_divide_the_batch(gpus, batch, what, rounder):
     plan = best(**asked)
     found = best_change(plan)
     assert found is not None
-    assert found.what == what
+    assert found.description == what
     after = best(**(asked | rounder))
     assert found.gain == pytest.approx(after.tokens_per_second / plan.tokens_per_second - 1)
     assert best_change(costs("tp=4 pp=25", gpus, batch=batch)).what != what
@@ -107,4 +107,4 @@ def test_gpus_that_do_not_divide_the_batch(gpus, batch, what, rounder):
 @pytest.mark.parametrize("gpus", [96, 64])
 def test_gpus_that_divide_are_left_alone(gpus):
     found = best_change(costs("tp=2 pp=2", gpus, batch=gpus * 4))
-    assert found is None or "GPUs" not in found.what
+    assert found is None or "GPUs" not in found.description

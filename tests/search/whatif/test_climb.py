@@ -27,7 +27,7 @@ def test_a_change_that_is_made_is_found_by_a_search_that_may_choose_it(large_hea
     assert top.climbed
     assert top.best.step_seconds < result.best.step_seconds * (1 - WORTH)
     assert top.best.step_seconds == pytest.approx(top.climbed[-1].step_seconds)
-    opened = {gain.field: [gain.kept, gain.value] for gain in top.climbed}
+    opened = {gain.field: [gain.searched_value, gain.value] for gain in top.climbed}
     again = rank_plans(large_head, Ranking(choose={**CHOOSE, **opened}))
     assert again.best.step_seconds <= top.best.step_seconds * (1 + 1e-12)
     assert top.counts.changes >= len(top.climbed)

@@ -31,7 +31,7 @@ def point(gpus, **others):
     task = replace(TASK, cluster=replace(TASK.cluster, gpus=gpus))
     plan = others.pop("plan", None)
     asked = PointOptions(**others) if plan else PointOptions(**{"choose": FEW, **others})
-    return Point(settings={"gpus": gpus}, task=task, plan=plan, asked=asked)
+    return Point(settings={"gpus": gpus}, task=task, plan=plan, options=asked)
 
 
 POINTS = [point(gpus) for gpus in (1, 2, 3, 4, 6, 8)]
@@ -56,7 +56,7 @@ def test_what_is_impossible_says_why():
     assert none["status"] == "no plan"
     assert "removed by tp-divides-ffn" in none["detail"]
     small = replace(TASK, cluster=Cluster.profile("h100-sxm", gpus=1, memory=1e9))
-    large = run_point(Point(settings={}, task=small, asked=PointOptions(choose=FEW)))
+    large = run_point(Point(settings={}, task=small, options=PointOptions(choose=FEW)))
     assert "GiB over the limit" in large["detail"]
 
 
