@@ -203,9 +203,9 @@ def _explorer_note(around: PlansAround) -> str:
         out + "Each position of batch and network was searched, with "
         f"{MEMORY:g} times the memory. Of the plans of a family within {100 * ALIKE:g} % of its "
         "fastest the simplest is listed; plans that no other of their family beats in time and "
-        f"memory are here in steps of {100 * ALIKE:g} %. A plan may be missing that is best only at "
-        "another bandwidth inside the fast domain, or that differs in fields which a search keeps "
-        "fixed: search there to be sure."
+        f"memory are here in steps of {100 * ALIKE:g} %. A plan may be missing that is best only "
+        "at another bandwidth inside the fast domain, or that differs in fields which a search "
+        "keeps fixed: search there to be sure."
     )
 
 

@@ -159,7 +159,7 @@ def search(
     return PooledResult(
         tasks=tasks,
         plan=best and _plan(tasks, *best),
-        alone=alone,
+        alone_seconds=alone,
         bound=whole.bound,
         complete=whole.proven and not interrupted,
         interrupted=interrupted,

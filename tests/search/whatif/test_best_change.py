@@ -101,7 +101,7 @@ def test_gpus_that_do_not_divide_the_batch(gpus, batch, what, rounder):
     assert found.description == what
     after = best(**(asked | rounder))
     assert found.gain == pytest.approx(after.tokens_per_second / plan.tokens_per_second - 1)
-    assert best_change(costs("tp=4 pp=25", gpus, batch=batch)).what != what
+    assert best_change(costs("tp=4 pp=25", gpus, batch=batch)).description != what
 
 
 @pytest.mark.parametrize("gpus", [96, 64])
