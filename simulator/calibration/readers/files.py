@@ -71,7 +71,7 @@ def read(name: str, hints: Hints) -> Measurements:
 
 def _rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
     if text.lstrip().startswith("{") and not _is_of_records(text):
-        return _json_rows(path, _json(path, text), hints)
+        return _json_rows(path, text, hints)
     plain = without_prefixes(text)
     if nccl_tests.is_text(plain):
         return nccl_tests.read_text(plain, hints.of_nccl, path.name)
@@ -87,7 +87,8 @@ def _is_of_records(text: str) -> bool:
     return (several or lines[0].startswith("{'")) and training_logs.is_log(text)
 
 
-def _json_rows(path: Path, content: dict[str, object], hints: Hints) -> list[dict[str, object]]:
+def _json_rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
+    content = _json(path, text)
     try:
         if traces.is_trace(content):
             return traces.read_trace(content, path.name)
@@ -95,6 +96,8 @@ def _json_rows(path: Path, content: dict[str, object], hints: Hints) -> list[dic
             return nccl_tests.read_json(content, hints.of_nccl, path.name)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{path}: malformed ({type(error).__name__}: {error})") from None
+    if training_logs.is_log(text):
+        return training_logs.read_log(text, hints.sizes, path.name)
     raise InputError(f"{path}: unknown format; read are: {FORMATS}")
 
 

@@ -70,18 +70,27 @@ class Log:
     known: RunSizes
 
     @cached_property
-    def lines(self) -> list[tuple[int | None, str]]:
-        """The lines of one rank, of one progress bar, of one batch, each with its iteration."""
+    def rank_text(self) -> str:
+        """The lines of one rank."""
         sign = next(sign for sign in self.trainer.signs if sign in self.text)
-        rank = lines_of_one_rank(self.text, sign).splitlines()
+        return lines_of_one_rank(self.text, sign)
+
+    @cached_property
+    def lines(self) -> list[tuple[int | None, str]]:
+        """The lines that have values of steps, each with its iteration: those of one rank, of one
+        progress bar, of one batch."""
+        trainer = self.trainer
+        every = self.rank_text.splitlines()
+        if not trainer.iteration_of_block:
+            every = [line for line in every if any(sign in line for sign in trainer.signs)]
         out: list[tuple[int | None, str]] = []
         iteration = None
-        for line in self._of_training(rank):
-            number = re.search(self.trainer.iteration, line)
-            if number or not self.trainer.iteration_of_block:
+        for line in self._of_training(every):
+            number = re.search(trainer.iteration, line)
+            if number or not trainer.iteration_of_block:
                 iteration = int(number[1][:MOST_DIGITS]) if number else None
             out.append((iteration, line))
-        return _of_last_batch(out, self.trainer.batch)
+        return _of_last_batch(out, trainer.batch)
 
     def _of_training(self, lines: list[str]) -> list[str]:
         """The lines without progress bars of fewer iterations than the longest."""
@@ -118,7 +127,7 @@ class Log:
             return _inverse(rates, tokens / gpus)
         totals = self.values(self.trainer.tokens_per_second)
         tokens = self.last_number(self.trainer.tokens) or tokens
-        if totals and tokens:
+        if totals and tokens and not self.trainer.clock:
             return _inverse(totals, tokens)
         return _inverse(self.values(self.trainer.samples_per_second), batch) if batch else []
 
@@ -147,7 +156,7 @@ class Log:
         if self.trainer.clock and not self._direct_seconds:
             return _means_of_clock(self._clock)
         runs = _numbers(self.trainer.whole_run, self.text)
-        times = _numbers(r"train_runtime['\"]:\s*['\"]?([\d.]+)()", self.text)
+        times = _numbers(self.trainer.runtime, self.text)
         if runs and times and not self._direct_seconds and runs[-1] > 0:
             return [1 / runs[-1]] if runs[-1] * times[-1] >= LEAST_WHOLE_RUN else []
         return []
@@ -186,7 +195,7 @@ class Log:
         trainer = self.trainer
         if self.values(trainer.samples_per_second):
             return "the log holds samples per second only: give --global-batch for step seconds"
-        if self.values(trainer.tokens_per_second):
+        if self.values(trainer.tokens_per_second) and not trainer.clock:
             return "the log holds tokens per second only: give --sequence and --global-batch"
         if trainer.clock and len(self._clock) > 0:
             return (
@@ -197,8 +206,7 @@ class Log:
 
     def last_number(self, pattern: str, exact: bool = False) -> float | None:
         """The last value of that pattern; None for a rounded one where it has to be exact."""
-        text = "\n".join(line for _, line in self.lines) if pattern else ""
-        found = re.findall(pattern, text)[-1:] if pattern else []
+        found = re.findall(pattern, self.rank_text)[-1:] if pattern else []
         if exact and found and not found[0][0].replace(",", "").removesuffix(".0").isdecimal():
             return None
         if exact and found and found[0][1]:

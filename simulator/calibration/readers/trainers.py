@@ -26,7 +26,8 @@ class Trainer:
     iteration: str
     """The number of the last iteration that a line is of: one group."""
     iteration_of_block: bool = False
-    """Whether the number stands on a line of its own above the values."""
+    """Whether the number stands on a line of its own above the values; else a sign is on each line
+    that is read."""
     redrawn: bool = False
     """Whether the line of an iteration may be printed several times."""
     seconds: tuple[str, ...] = ()
@@ -37,6 +38,8 @@ class Trainer:
     """Whether seconds and steps per second are means over the run so far."""
     whole_run: str = ""
     """Steps per second of a run that ended, its first steps included."""
+    runtime: str = ""
+    """Seconds of such a run."""
     tokens_per_gpu: str = ""
     """Tokens per second of a GPU."""
     tokens_per_second: str = ""
@@ -62,7 +65,7 @@ class Trainer:
 
 _ARGUMENT = r" \.+\s*"
 """Between an argument and its value where Megatron-LM and DeepSpeed print all."""
-_BAR = r"(?:^|\b[Tt]rain(?:ing)?|\b[Ss]teps?|\bEpoch \d+|Loss: [\d.]+)[: ]*\d+%\|[^|]{0,400}\|\s*"
+_BAR = r"(?:^|\b[Tt]rain(?:ing)?|\b[Ss]teps?|\bEpoch +\d+|Loss: [\d.]+)[: ]*\d+%\|[^|]{0,400}\|\s*"
 """A progress bar of tqdm until its count. Bars with other words before them are of loading."""
 _COUNT = r"\d+/\d+ \[[^\]]{0,40}, *"
 
@@ -75,12 +78,12 @@ _MEGATRON = Trainer(
     iteration=r"iteration=?\s+(\d+)/",
     seconds=(rf"elapsed[ _]time[ _]per[ _]iteration[ _]\(?ms\)?[:=]\s*{VALUE}",),
     seconds_scale=1e-3,
-    tokens_per_gpu=r"(?:tokens per GPU \(tokens/s/GPU\):|tokens/s/GPU inst/harmonic mean:"
-    rf"|tokens per gpu per second \(tgs\):)\s*{VALUE}",
-    batch=rf"(?:global[ _]batch[ _]size[:=]|\bglobal_batch_size{_ARGUMENT})\s*{VALUE}",
+    tokens_per_gpu=r"tokens(?: per GPU \(tokens/s/GPU\)|/s/GPU inst/harmonic mean"
+    rf"| per gpu per second \(tgs\)):\s*{VALUE}",
+    batch=rf"global[ _]batch[ _]size(?:[:=]|{_ARGUMENT})\s*{VALUE}",
     consumed=r"consumed[ _]samples[:=]\s*(\d+)\b",
     sequence=rf"(?:\bseq_length{_ARGUMENT}|actual[ _]seqlen[:=]\s*){VALUE}",
-    gpus=rf"(?:using world size:\s*|\bworld_size{_ARGUMENT}){VALUE}",
+    gpus=rf"world[ _]size(?::|{_ARGUMENT})\s*{VALUE}",
     allocated=((rf"\| max allocated: {VALUE}", MIB),),
     reserved=((rf"\| max (?:reserved|cached): {VALUE}", MIB),),
 )
@@ -97,9 +100,9 @@ TRAINERS = (
     # nanotron: src/nanotron/trainer.py, train_step_logs; human_format counts in thousands.
     Trainer(
         name="nanotron",
-        signs=("elapsed_time_per_iteration_ms:",),
+        signs=("time_per_iteration_ms: ",),
         iteration=r"iteration: (\d+)",
-        seconds=(rf"elapsed_time_per_iteration_ms: {NUMBER}",),
+        seconds=(rf"time_per_iteration_ms: {NUMBER}",),
         seconds_scale=1e-3,
         tokens_per_gpu=rf"tokens_per_sec_per_gpu: {NUMBER}",
         batch=rf"global_batch_size: {NUMBER}",
@@ -139,19 +142,20 @@ TRAINERS = (
         iteration=r"steps: (\d+)",
         seconds=(rf"iter time \(s\): {VALUE}",),
         samples_per_second=rf"samples/sec: {VALUE}",
-        batch=rf"\btrain_batch_size{_ARGUMENT}{VALUE}",
-        gpus=rf"\bworld_size{_ARGUMENT}{VALUE}",
+        batch=rf"train_batch_size{_ARGUMENT}{VALUE}",
+        gpus=rf"world_size{_ARGUMENT}{VALUE}",
         allocated=((rf"Max_MA {VALUE}\s*GB", GIB),),
         reserved=((rf"Max_CA {VALUE}\s*GB", GIB),),
     ),
-    # DeepSpeed: deepspeed/utils/timer.py, ThroughputTimer; GB of 2^30 bytes.
+    # DeepSpeed: deepspeed/utils/timer.py, ThroughputTimer (a mean without Curr until
+    # 2022); GB of 2^30 bytes.
     Trainer(
         name="DeepSpeed",
         signs=("SamplesPerSec=",),
-        iteration=r"global_step=(\d+)",
-        samples_per_second=rf"CurrSamplesPerSec={NUMBER}",
-        batch=rf"\btrain_batch_size{_ARGUMENT}{VALUE}",
-        gpus=rf"\bworld_size{_ARGUMENT}{VALUE}",
+        iteration=r"(?:global_step=|\] \d+/)(\d+)",
+        samples_per_second=rf"(?<!Avg)SamplesPerSec={NUMBER}",
+        batch=rf"train_batch_size{_ARGUMENT}{VALUE}",
+        gpus=rf"world_size{_ARGUMENT}{VALUE}",
         allocated=(
             (rf"MaxMemAllocated={VALUE}\s*GB", GIB),
             (rf"Max_MA {VALUE}\s*GB", GIB),
@@ -170,8 +174,8 @@ TRAINERS = (
             rf"\| step: {VALUE}",
         ),
         seconds_scale=1e-3,
-        batch=rf"\btrain_batch_size{_ARGUMENT}{VALUE}",
-        gpus=rf"\bworld_size{_ARGUMENT}{VALUE}",
+        batch=rf"train_batch_size{_ARGUMENT}{VALUE}",
+        gpus=rf"world_size{_ARGUMENT}{VALUE}",
         allocated=((rf"Max_MA {VALUE}\s*GB", GIB),),
         reserved=((rf"Max_CA {VALUE}\s*GB", GIB),),
     ),
@@ -267,15 +271,16 @@ TRAINERS = (
         reserved=((rf"memory\(GiB\){KEY}{VALUE}", GIB),),
     ),
     # Progress bars of tqdm: of Hugging Face's Trainer (src/transformers/trainer_callback.py),
-    # accelerate, Lightning; axolotl adds peaks in GiB to the Trainer's dicts.
+    # accelerate, Lightning, Composer; axolotl adds peaks in GiB to the Trainer's dicts.
     Trainer(
         name="Hugging Face's Trainer",
-        signs=("s/it", "it/s", "train_steps_per_second", "'loss': ", '"loss": '),
+        signs=("s/it", "it/s", "s/ba", "ba/s", "train_steps_per_second", "'loss': ", '"loss": '),
         iteration=rf"{_BAR}(\d+)/\d+ \[",
         redrawn=True,
-        seconds=(rf"{_BAR}{_COUNT}{VALUE}s/it",),
-        steps_per_second=rf"{_BAR}{_COUNT}{VALUE}it/s",
+        seconds=(rf"{_BAR}{_COUNT}{VALUE}s/(?:it|ba)",),
+        steps_per_second=rf"{_BAR}{_COUNT}{VALUE}(?:it|ba)/s",
         whole_run=rf"train_steps_per_second{KEY}{VALUE}",
+        runtime=rf"train_runtime{KEY}{VALUE}",
         total=rf"{_BAR}\d+/(\d+) \[",
         batch=rf"Total train batch size [^=]{{0,80}}= {VALUE}",
         allocated=((rf"(?i)memory/max_\w*alloc\w*(?: ?\(gib\))?{KEY}{VALUE}", GIB),),

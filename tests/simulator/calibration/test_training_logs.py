@@ -102,6 +102,11 @@ def deepspeed_pipeline(i: int, v: float) -> str:
     return f"steps: {i} loss: 3.1234 iter time (s): {v:.3f} samples/sec: {64 / v:.3f}"
 
 
+def deepspeed_2021(i: int, v: float) -> str:
+    """deepspeed/utils/timer.py of 2021."""
+    return f"[INFO] [timer.py:157:stop] 0/{i}, SamplesPerSec={64 / v}"
+
+
 def deepspeed_timers(i: int, v: float) -> str:
     """deepspeed/utils/timer.py with wall_clock_breakdown."""
     parts = [v * share * 1e3 for share in (0.3, 0.6, 0.5, 0.1, 0.1)]
@@ -160,6 +165,14 @@ def foundry(i: int, v: float) -> str:
         f"[batch={i}/1000]:\n\t Train time/batch: {i - 1}\n\t Train throughput/batches_per_sec: "
         f"{1 / v:.4f}\n\t Train throughput/device/tokens_per_sec: {RATE / v:.4f}\n\t Train "
         "memory/peak_reserved_mem: 63.1000"
+    )
+
+
+def composer_bar(i: int, v: float) -> str:
+    """composer/loggers/progress_bar_logger.py: batches are `ba`."""
+    return (
+        f"\rtrain          Epoch   0:   1%|▏   | {i}/1251 [{clock(i)}<1:16:18,  {v:.2f}s/ba, loss/"
+        f"train/total=2.9341]\reval           Epoch   0:   9%|▏   | {i}/49 [01:43<00:00,  1.95s/ba]"
     )
 
 
@@ -231,6 +244,7 @@ LOGS: dict[str, tuple[str, float | None, float | None]] = {
     "torchtitan of 2024": (log(titan_2024), None, 66.5 * GIB),
     "nanotron": (log(nanotron), 64, 45.1 * GB),
     "DeepSpeed (pipeline)": (log(deepspeed_pipeline), 64, None),
+    "DeepSpeed of 2021": (log(deepspeed_2021), None, None),
     "DeepSpeed (timers)": (log(deepspeed_timers), None, None),
     "ms-swift": (log(swift, every=5), None, 58.3 * GIB),
     "Megatron-SWIFT": (log(megatron_swift, every=5), None, 58.3 * GIB),
@@ -242,6 +256,7 @@ LOGS: dict[str, tuple[str, float | None, float | None]] = {
     "axolotl": (log(axolotl), None, 61.5 * GIB),
     "LLaMA-Factory": (log(llama_factory, every=2), None, 58.3 * GIB),
     "llm-foundry": (log(foundry, "global_train_batch_size: 64\n"), 64, 63.1 * GB),
+    "llm-foundry's bar": (log(composer_bar), None, None),
     "OLMo-core": (log(olmo_core), None, 61.5 * GIB),
     "MaxText": (log(maxtext, "Config param global_batch_size_to_train_on: 64\n"), 64, None),
     "torchtune": (log(torchtune), None, 61.5 * GIB),
@@ -319,6 +334,16 @@ def test_a_whole_run_says_its_mean_where_the_trainer_logs_no_bar():
     for log_text in (short, text.split("\n")[0]):
         with pytest.raises(InputError, match="Hugging Face's Trainer, hold no time of a step"):
             outcome(log_text, SIZES, "run.log")
+
+
+def test_one_record_is_a_log_too(tmp_path):
+    path = tmp_path / "trainer_log.jsonl"
+    path.write_text(llama_factory(1, 2.0))
+    with pytest.raises(InputError, match="its clock does not run 50 s after the first 10"):
+        read(str(path), Hints(sizes=SIZES))
+    path.write_text("{\n" + llama_factory(1, 2.0)[1:] + "\n" + llama_factory(2, 2.0))
+    with pytest.raises(InputError, match="not JSON"):
+        read(str(path), Hints(sizes=SIZES))
 
 
 def test_bars_of_loading_are_no_steps():
