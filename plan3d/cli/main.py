@@ -74,6 +74,8 @@ def parser(asked: str = "") -> Parser:
     return top
 
 
+TAKES_ARGUMENTS = ("import", "explain")
+"""Verbs that read a script, whose arguments stand after `--`."""
 TRACEBACK = "--traceback"
 """Shows where an internal error comes from; before or after the verb."""
 ALL = "*"
@@ -140,9 +142,14 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
     if verb == "calibrate":
         at = arguments.index(verb)
         return int(VERBS[verb].load().run([*arguments[:at], *arguments[at + 1 :]]))
+    script_arguments: list[str] = []
+    if verb in TAKES_ARGUMENTS and "--" in arguments:
+        at = arguments.index("--")
+        arguments, script_arguments = arguments[:at], arguments[at + 1 :]
     try:
         top = parser(verb)
         args = top.parse(arguments, verb, OPTIONS, verb in PLACES)
+        args.script_arguments = [text(word, "argument") for word in script_arguments]
     except SystemExit as stop:
         return int(stop.code or 0)
     if args.verb is None:

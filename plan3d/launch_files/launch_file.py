@@ -19,6 +19,8 @@ from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
+from .shell.inputs import NO_INPUTS, ScriptInputs
+
 
 @dataclass(frozen=True, slots=True)
 class UnreadSetting:
@@ -59,6 +61,8 @@ class ReaderOptions:
     """Fields of the plan."""
     has_batch: bool = False
     """Whether the batch of a step is given."""
+    inputs: ScriptInputs = NO_INPUTS
+    """Arguments and variables of a script."""
 
 
 NO_OPTIONS = ReaderOptions()

@@ -99,6 +99,12 @@ def reader(text: str, file: str, framework: str | None) -> Reader:
     return READERS.lookup(framework or framework_of_file(text, file), "--from")
 
 
+def is_script(text: str, file: str, framework: str | None) -> bool:
+    """Whether a file is a script, which has arguments and variables."""
+    name = framework or framework_of_file(text, file)
+    return name in ("megatron", "deepspeed") and not text.lstrip().startswith("{")
+
+
 def flags_by_framework(field: str) -> dict[str, str]:
     """The flag of a plan field in each framework that has exactly one for it."""
     flags: dict[str, str] = {}

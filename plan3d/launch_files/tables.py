@@ -71,6 +71,8 @@ class Codec(NamedTuple):
     write: Callable[[Any], Any]
     """The setting: a number, a text, a truth, a list; None where nothing is stated."""
     read: Callable[[Source, str, Numbers], Any]
+    takes_value: bool = True
+    """It is not a flag without a value."""
 
 
 def integer(
@@ -88,7 +90,9 @@ def integer(
 
 def switch(on: bool = True) -> Codec:
     """A flag that is present or absent, or a truth; `on` is the number's value when present."""
-    return Codec(lambda value: bool(value) == on, lambda source, key, n: source.switch(key) == on)
+    return Codec(
+        lambda value: bool(value) == on, lambda source, key, n: source.switch(key) == on, False
+    )
 
 
 def choice(words: Mapping[str, Any], unmodelled: Sequence[str] = ()) -> Codec:

@@ -303,6 +303,9 @@ OPTIONS = (
         "megatron, torchtitan, deepspeed or nanotron (default: what the file looks like)"),
     Option("--vocabulary", "N", integer, (*IMPORT, *EXPLAIN),
         "tokens of the vocabulary, where the file does not say"),
+    Option("--set", "NAME=VALUE", text, (*IMPORT, *EXPLAIN),
+        "value of a variable or parameter that the script leaves open, SIZE=7B or 1=7B; repeatable "
+        "(arguments of the script also after --: run.sh ... -- 7B 2)", repeatable=True),
     switch("--estimate", IMPORT, "predict the plan's time and memory"),
     # Every answer.
     switch("--verbose", (*ALL_VERBS, "help"), VERBOSE_HELP, short="-v"),

@@ -30,6 +30,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from ...screens import explain as screens
 
     form, ranks = picture_form(args.plot), picture_form(args.ranks, "--ranks")
+    if args.file is None and (args.set or args.script_arguments):
+        raise InputError("--set and arguments after -- go with a launch script: give its file")
     question, plan = _question_of_options(args) if args.file is None else _question_of_file(args)
     if args.measured_step is not None and args.calibration is not None:
         raise InputError(

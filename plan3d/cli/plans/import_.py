@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +19,15 @@ if TYPE_CHECKING:
     from plan3d.simulator.workload.model import Model
 
     from ...launch_files.launch_file import Launch
+    from ...launch_files.shell.inputs import ScriptInputs
 
 LARGEST = 2_000_000
 """Bytes of the largest launch file."""
 ABOUT = """Read a launch file of a training framework as task and plan.
 
   plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --estimate
+  plan3d import run.sh --cluster h100-sxm --set SIZE=8B
+  plan3d import run.sh --cluster h100-sxm -- 8B 2
   plan3d import job.yaml --cluster h100-sxm --gpus 64 --json
   plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --to torchtitan \\
       --with recompute=full
@@ -98,15 +102,38 @@ def imported(args: argparse.Namespace) -> Imported:
 
 def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, Any]) -> Launch:
     from ...launch_files.launch_file import ReaderOptions
-    from ...launch_files.registry import reader
+    from ...launch_files.registry import is_script, reader
 
     text = read_text(Path(args.file), most=LARGEST)
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")
+    inputs = _script_inputs(args)
+    if (inputs.arguments or inputs.values) and not is_script(text, args.file, wanted):
+        raise InputError(
+            f"{args.file}: is no script: it takes neither --set nor arguments after --"
+        )
     has_batch = args.global_batch is not None or args.global_batch_tokens is not None
-    options = ReaderOptions(model, args.vocabulary, overrides, has_batch)
+    options = ReaderOptions(model, args.vocabulary, overrides, has_batch, inputs)
     return reader(text, args.file, wanted)(text, args.file, options)
+
+
+def _script_inputs(args: argparse.Namespace) -> ScriptInputs:
+    """The arguments after -- and the values of --set."""
+    from ...launch_files.shell.inputs import ScriptInputs
+
+    values: dict[str, str] = {}
+    for stated in args.set or ():
+        name, equals, value = stated.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z_]\w*|[1-9]\d?", name, re.ASCII):
+            raise InputError(f"--set {stated!r} must be NAME=VALUE, such as SIZE=7B or 1=7B")
+        if values.setdefault(name, value) != value:
+            raise InputError(f"--set gives {name} two values: {values[name]} and {value}")
+    arguments = tuple(args.script_arguments)
+    for place, text in enumerate(arguments, 1):
+        if values.get(str(place), text) != text:
+            raise InputError(f"--set {place}={values[str(place)]} contradicts {text!r} after --")
+    return ScriptInputs(arguments, values)
 
 
 def _model(launch: Launch, given: Model | None) -> Model:

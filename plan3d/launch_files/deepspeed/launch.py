@@ -29,7 +29,6 @@ from ..megatron.launch import environment
 from ..megatron.meaning import from_flags
 from ..numbers import fill_launch, model_of, numbers_of
 from ..shell import launch_script
-from ..shell.flags import Flags
 from ..shell.script import Script
 from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
 from .keys import ARRAYS, CONFIG, FILE, TABLE
@@ -102,8 +101,8 @@ def _read_config(
 
 def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     """A script of Megatron-DeepSpeed: its flags, and the JSON that it writes."""
-    script = launch_script.script_of(text, launch.file)
-    flags, n = Flags.of(launch_script.training_words(script), launch.file), Numbers()
+    script = launch_script.script_of(text, launch.file, options.inputs)
+    flags, n = launch_script.command_flags(script, TABLE), Numbers()
     read_rows(TABLE, flags, n)
     from_flags(flags, n, launch, options.vocabulary)
     launch.launcher_gpus = launch_script.launcher_gpus(script)

@@ -18,14 +18,13 @@ from ..exporter import (
 )
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch, model_of, numbers_of
-from ..shell.flags import Flags
 from ..shell.launch_script import (
+    command_flags,
     flag_lines,
     fragment_text,
     launcher_gpus,
     required_assignments,
     script_of,
-    training_words,
     unread_flags,
     with_unread,
 )
@@ -82,8 +81,8 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a script. Raises InputError naming the line that is wrong."""
-    script = script_of(text, file)
-    flags = Flags.of(training_words(script), file)
+    script = script_of(text, file, options.inputs)
+    flags = command_flags(script, TABLE)
     launch, n = Launch(file, "megatron", launcher_gpus=launcher_gpus(script)), Numbers()
     read_rows(TABLE, flags, n)
     from_flags(flags, n, launch, options.vocabulary)

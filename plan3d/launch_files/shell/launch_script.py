@@ -14,8 +14,9 @@ from plan3d.simulator.base.errors import InputError, intended_name
 from plan3d.simulator.base.units import is_whole
 
 from ..launch_file import UnreadSetting
-from ..tables import KeyClasses
+from ..tables import KeyClasses, Row, Table
 from .flags import Flag, Flags, without_value
+from .inputs import NO_INPUTS, ScriptInputs, open_parameters
 from .script import Script, read_script
 from .words import CONDITION, Word, quote
 
@@ -29,12 +30,52 @@ FlagLines = list[tuple[str, str]]
 """Flags, each with its line of shell text."""
 
 
-def script_of(text: str, file: str) -> Script:
-    """The script, which must hold flags."""
-    script = read_script(text, file)
+def script_of(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
+    """The script with these inputs, which must hold flags."""
+    script = read_script(text, file, inputs=inputs)
     if not training_words(script):
         raise InputError(f"{file}: holds no flags of Megatron-LM")
     return script
+
+
+def _check_inputs(script: Script) -> None:
+    """Raise InputError for inputs that the script does not use."""
+    variables = script.variables
+    used = variables.names_used
+    for name in variables.inputs.values:
+        if name not in used:
+            raise InputError(f"{script.file}: nothing in it is open that --set {name} would decide")
+    if not used & {"@", "*", "#"}:
+        for place, text in enumerate(variables.inputs.arguments, 1):
+            if str(place) not in used and str(place) not in variables.inputs.values:
+                raise InputError(f"{script.file}: has no argument {place}: leave out {text!r}")
+
+
+def command_flags(script: Script, table: Table) -> Flags:
+    """The flags of the training command. Raises InputError that asks for all values at once that
+    flags of the table need and that are not in the file."""
+    flags, variables = Flags.of(training_words(script), script.file), script.variables
+    keys = {row.key for row in table if isinstance(row, Row) and row.codec.takes_value}
+    needs: list[tuple[str, str]] = []
+    for flag in flags.in_order:
+        value = flag.values[0] if flag.values and flag.name in keys else Word.of("")
+        names = value.condition.split(" and ") if value.condition else []
+        needs += [
+            (name, flag.name) for name in names or variables.dependences(value, expanded=True)
+        ]
+    every_key = {row.key for row in table if isinstance(row, Row)}
+    for own in script.conditional_values:
+        for flag in Flags.of(own.all_words, script.file).in_order:
+            if flag.name in every_key:
+                needs += [(name, flag.name) for name in own.condition.split(" and ")]
+    requests = [
+        parameter.request(variables.choices.get(parameter.name, ()), flag)
+        for parameter, flag in open_parameters(needs).items()
+    ]
+    if requests:
+        raise InputError(f"{script.file}: {'; '.join(requests)}")
+    _check_inputs(script)
+    return flags
 
 
 def training_words(script: Script) -> list[Word]:

@@ -11,11 +11,14 @@ import re
 from dataclasses import dataclass, field, replace
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.base.units import is_whole
 
 from . import lexer
 from .conditions import Branches, Truth, arithmetic, both, condition_truth, negation
+from .inputs import NO_INPUTS, ScriptInputs
 from .lexer import HereDocument, Operator, Token
-from .variables import LONGEST, Value, Variables, read_tokens
+from .variables import LONGEST, LONGEST_NAME, Value, Variables, read_tokens
 from .words import CONDITION, Part, Word
 
 UNRESOLVED = "$"
@@ -50,7 +53,7 @@ class Script:
 
     def assign(self, name: str, appends: bool, made: Value) -> None:
         """Record one assignment; under an unknown condition it makes the value conditional."""
-        before = self.variables.values.get(name)
+        before = self.variables.lookup(name)
         same = before is not None and made.text == before.text
         if made.condition and "--" in made.text and not same:
             added = None if appends or before is None else _added_flags(before, made)
@@ -92,11 +95,12 @@ def _added_flags(before: Value, made: Value) -> Value | None:
     return replace(made, words=tuple(words[count:]), array=True)
 
 
-def read_script(text: str, file: str, line: int = 1) -> Script:
-    """The contents of a script. Raises InputError where it has no tokens of a shell."""
+def read_script(text: str, file: str, line: int = 1, inputs: ScriptInputs = NO_INPUTS) -> Script:
+    """The contents of a script with these inputs. Raises InputError where it has no tokens of a
+    shell."""
     if len(text) > LONGEST or "\x00" in text:
         raise InputError(f"{file}: is not a shell script")
-    script = Script(file, Variables(file))
+    script = Script(file, Variables(file, inputs=inputs))
     if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")
     _Reader(read_tokens(text, file, line), script).read()
@@ -117,8 +121,9 @@ class _Reader:
     """Whether the last command succeeded."""
     dependences: list[str] = field(default_factory=list)
     """What the truths of tests in this list of commands depend on."""
-    outer_lists: list[tuple[Truth, Truth, list[str]]] = field(default_factory=list)
-    """Guard, status and dependences of the lists around this one, at each `{`."""
+    outer_lists: list[tuple[Truth, Truth, list[str], bool]] = field(default_factory=list)
+    """Guard, status and dependences of the lists around this one, at each `{`, and whether that
+    begins a function."""
     starts_command: bool = True
     """A command begins here."""
 
@@ -185,7 +190,9 @@ class _Reader:
         text = token.text if token.unquoted else ""
         if self.starts_command and text == "{":
             self.branches.enter(self.guard, self.dependences)
-            self.outer_lists.append((self.guard, self.status, self.dependences))
+            is_function = self._begins_function()
+            self.script.variables.function_depth += is_function
+            self.outer_lists.append((self.guard, self.status, self.dependences, is_function))
             self._end_list()
             return True
         if self.starts_command and text == "}":
@@ -208,11 +215,19 @@ class _Reader:
         self.starts_command = text not in _LOOPS
         return True
 
+    def _begins_function(self) -> bool:
+        """Whether the brace before this position is that of a function: `NAME() {`, or
+        `function NAME {`."""
+        before = [token for token in self.tokens[max(self.position - 6, 0) : self.position - 1]]
+        texts = [t.text for t in before if not isinstance(t, HereDocument) and t.text != "\n"]
+        return texts[-2:] == ["(", ")"] or texts[-2:-1] == ["function"]
+
     def _leave_group(self) -> None:
         """End the commands between braces, whose status is that of the last one."""
         if self.outer_lists:
             truth = self.status
-            self.guard, self.status, self.dependences = self.outer_lists.pop()
+            self.guard, self.status, self.dependences, was_function = self.outer_lists.pop()
+            self.script.variables.function_depth -= was_function
             self._succeed(truth)
             self.branches.leave()
 
@@ -221,6 +236,7 @@ class _Reader:
         ''. Also what it depends on."""
         variables = self.script.variables
         words: list[str] = []
+        operands: dict[int, Word] = {}
         dependences: list[str] = []
         while self.position < len(self.tokens):
             token = self.tokens[self.position]
@@ -235,6 +251,7 @@ class _Reader:
                 unknown = variables.dependences(token)
                 dependences += unknown
                 words.append(UNRESOLVED if unknown else variables.text(token))
+                operands[len(words) - 1] = token
             elif isinstance(token, Operator) and token.text not in ("\n", ";"):
                 words.append(token.text)
             elif isinstance(token, Operator) and closing == "]":
@@ -242,6 +259,11 @@ class _Reader:
             self.position += 1
             if ends or not closing:
                 break
+        for place, word in enumerate(words):
+            if word in ("=", "==", "!=") and 0 < place < len(words) - 1:
+                for one, other in ((place - 1, place + 1), (place + 1, place - 1)):
+                    if words[one] == UNRESOLVED != words[other] and one in operands:
+                        variables.note_choice(operands[one], words[other])
         return condition_truth(words, UNRESOLVED, variables.number), dependences
 
     def _assignment(self, token: Word) -> bool:
@@ -263,8 +285,25 @@ class _Reader:
             condition = " and ".join(dict.fromkeys(self.dependences)) or CONDITION
         value = Value(tuple(words), array, condition)
         self._succeed(True)
+        stated = self.script.variables.outside.get(match[1])
+        if stated is not None and not match[2]:
+            if not value.is_open and value.text != stated.text:
+                self._check_environment(match[1], token, value)
+            elif value.is_open and match[1] not in self.script.variables.values:
+                value = stated
+                self.script.variables.names_used.add(match[1])
         self.script.assign(match[1], bool(match[2]), value)
         return True
+
+    def _check_environment(self, name: str, token: Word, value: Value) -> None:
+        """Raise InputError for a variable that the user gives and the script decides."""
+        variables = self.script.variables
+        if name in variables.names_used or name in variables.values:
+            return
+        raise InputError(
+            f"{self.script.file}: line {token.line}: the script itself sets {name} to "
+            f"{one_line(value.text)[:LONGEST_NAME]}: leave out --set {name}"
+        )
 
     def _array(self) -> list[Word]:
         """The elements up to the closing bracket."""
@@ -282,8 +321,23 @@ class _Reader:
         if self.starts_command or not self.script.commands:
             self.script.commands.append([])
             self._succeed(None)
+        if self.starts_command and token.text == "shift" and token.unquoted:
+            self._shift()
         self.starts_command = False
         self.script.commands[-1].extend(self.script.variables.words(token))
+
+    def _shift(self) -> None:
+        """Leave out the first arguments; all, where it is unknown whether a line is reached."""
+        variables = self.script.variables
+        every = variables.outside.get("@")
+        if every is None or variables.function_depth:
+            return
+        following = self.tokens[self.position] if self.position < len(self.tokens) else None
+        text = following.text if isinstance(following, Word) else ""
+        reached = both(self.branches.reached, self.guard)
+        count = (int(text) if is_whole(text) else 1) if reached else len(every.words)
+        variables.names_used.add("#")
+        variables.set_arguments([word.text for word in every.words[count:]])
 
 
 def _stored(part: Part) -> Part:

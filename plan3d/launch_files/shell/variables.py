@@ -7,6 +7,7 @@ expansion is unresolved and keeps its source.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from plan3d.simulator.base.errors import InputError
@@ -15,6 +16,7 @@ from plan3d.simulator.base.units import is_whole
 
 from . import lexer
 from .conditions import arithmetic
+from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
 from .words import Part, Word, split_words
 
@@ -25,7 +27,9 @@ LONGEST_NAME = 60
 LONGEST_DEFAULT = 300
 """Characters of the longest default of a variable that is read."""
 _VARIABLE = re.compile(
-    r"\$(?P<bare>\w+)|\$\{(?P<name>\w+)(?:\[(?P<all>[@*])\])?(?::?[-=](?P<default>.*))?\}", re.S
+    r"\$(?P<bare>\w+|[@*#])|\$\{(?P<name>\w+|[@*#])(?:\[(?P<all>[@*])\])?"
+    r"(?::?[-=](?P<default>.*))?\}",
+    re.S,
 )
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"(?<![\w$])[A-Za-z_]\w*|(?<=\$)\w+")
@@ -40,6 +44,17 @@ class Value:
     array: bool = False
     condition: str = ""
     """What it depends on, as of words.Part."""
+
+    @classmethod
+    def of(cls, text: str) -> Value:
+        """A value from outside the file."""
+        return cls((Word((Part(text, 1),)),) if text else ())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it depends on what is not in the file, or takes a default in place of it."""
+        parts = (part for word in self.words for part in word.parts)
+        return bool(self.condition) or any(part.raw not in ("", *"~{}") for part in parts)
 
     @property
     def text(self) -> str:
@@ -71,6 +86,53 @@ class Variables:
     """In the order of assignment."""
     expanded_characters: int = 0
     """Characters that expansions produced."""
+    inputs: ScriptInputs = NO_INPUTS
+    outside: dict[str, Value] = field(default_factory=dict)
+    """Parameters and environment variables, as the inputs have them."""
+    names_used: set[str] = field(default_factory=set)
+    """Names of the inputs that the script refers to."""
+    choices: dict[str, list[str]] = field(default_factory=dict)
+    """What the script compares an open parameter with, by its name."""
+    function_depth: int = 0
+    """Functions around the words, whose parameters are not those of the script."""
+
+    def __post_init__(self) -> None:
+        self.outside = {name: Value.of(text) for name, text in self.inputs.values.items()}
+        if self.inputs.arguments:
+            self.set_arguments(self.inputs.arguments)
+
+    def set_arguments(self, arguments: Sequence[str]) -> None:
+        """Put the arguments of the script where its parameters are."""
+        names = [name for name in self.outside if _is_parameter(name)]
+        stated = [name for name in names if name in self.inputs.values]
+        for name in names:
+            if name not in stated:
+                del self.outside[name]
+        words = tuple(Word((Part(text, 1),)) for text in arguments)
+        numbered = {str(i): Value((word,)) for i, word in enumerate(words, 1)}
+        every = Value(words, array=True)
+        count = Value.of(str(len(words)))
+        self.outside = {**numbered, **self.outside, "@": every, "*": every, "#": count}
+
+    def lookup(self, name: str) -> Value | None:
+        """The value of a variable or a parameter; None where it has none."""
+        own = self.values.get(name)
+        if own is not None or (self.function_depth and _is_parameter(name)):
+            return own
+        if name in self.outside:
+            self.names_used.add(name)
+        return self.outside.get(name)
+
+    def note_choice(self, word: Word, text: str) -> None:
+        """Note a text that a word is compared with, where the word is one open parameter."""
+        parts = [part for part in self.expanded_parts(word) if part.text]
+        if len(parts) != 1 or not parts[0].unresolved or not is_choice(text):
+            return
+        for dependence in self.dependences(word)[:1]:
+            parameter = OpenParameter.of(dependence)
+            known = self.choices.setdefault(parameter.name, []) if parameter else []
+            if text not in known:
+                known.append(text)
 
     def words(self, word: Word) -> list[Word]:
         """The arguments that a shell makes of a word: expanded, then split."""
@@ -108,11 +170,12 @@ class Variables:
                 out += parts
         return out
 
-    def dependences(self, word: Word) -> list[str]:
+    def dependences(self, word: Word, expanded: bool = False) -> list[str]:
         """What the text of a word depends on: its parameters without a value, '$1 (SIZE)' where
-        SIZE=$1, or the conditions of their assignments."""
+        SIZE=$1, or the conditions of their assignments. `expanded`: the word is that of a command,
+        whose parameters are those of the place where it was made."""
         out = []
-        for part in self.expanded_parts(word):
+        for part in word.parts if expanded else self.expanded_parts(word):
             if part.condition:
                 out += part.condition.split(" and ")
             elif part.unresolved and part.raw.lstrip("$").startswith("(("):
@@ -134,7 +197,8 @@ class Variables:
             known = replace(part, text=str(number), raw="", unresolved=False)
             return [[part if number is None else known]]
         found = _VARIABLE.fullmatch(part.raw)
-        value = self.values.get(found["name"] or found["bare"]) if found else None
+        name = (found["name"] or found["bare"]) if found else ""
+        value = self.lookup(name) if found else None
         if found and value is None and found["default"] is not None:
             return [[self._default(part, found["default"])]]
         if found is None or value is None:
@@ -142,13 +206,14 @@ class Variables:
         if value.condition:
             known = replace(part, text=value.text, unresolved=False)
             return [[replace(known, condition=value.condition)]]
+        subscript = found["all"] or (name if name in ("@", "*") else None)
         fields = [
-            [_quoted_as(own, part) for own in word.parts] for word in value.elements(found["all"])
+            [_quoted_as(own, part) for own in word.parts] for word in value.elements(subscript)
         ]
         self._count_characters(fields)
-        if found["all"] == "*" and part.quoted:
+        if subscript == "*" and part.quoted:
             return [[p for own in fields for p in (Part(" ", part.line, quoted=True), *own)][1:]]
-        one = part.quoted and not (value.array and found["all"])
+        one = part.quoted and not (value.array and subscript)
         return fields or [[Part("", part.line, quoted=True)] if one else []]
 
     def _count_characters(self, fields: list[list[Part]]) -> None:
@@ -183,7 +248,7 @@ class Variables:
 
     def number(self, name: str) -> int | None:
         """The whole number in a variable; None where it has none or depends on a condition."""
-        value = self.values.get(name)
+        value = self.lookup(name)
         text = value.text.removeprefix("-") if value and not value.condition else ""
         return int(value.text) if value and is_whole(text) else None
 
@@ -194,6 +259,11 @@ def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
         return lexer.tokens(text, line)
     except Unclosed:
         raise InputError(f"{file}: a quotation or an escape is not closed") from None
+
+
+def _is_parameter(name: str) -> bool:
+    """Whether a name is that of arguments of the script: 1, 2, ..., @, * or #."""
+    return name.isdecimal() or name in ("@", "*", "#")
 
 
 def _quoted_as(own: Part, expansion: Part) -> Part:

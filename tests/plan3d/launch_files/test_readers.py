@@ -188,7 +188,10 @@ def test_windows_are_those_that_megatron_core_gives_the_layers(more, windows):
         ("--num-experts 8 --moe-router-topk 9", "9 must be a whole number from 1 to 8"),
         ("--num-layers-per-virtual-pipeline-stage 5", "5 x 16 stages does not divide 96 layers"),
         ("--ffn-hidden-size 4k", "4k must be a whole number"),
-        ("--swiglu $X --ffn-hidden-size $FFN", r"\$FFN has no value in this file"),
+        (
+            "--swiglu $X --ffn-hidden-size $FFN",
+            r"FFN has no value \(--ffn-hidden-size\): --set FFN=VALUE",
+        ),
     ],
 )
 def test_contradictions_name_their_line(more, message):
@@ -207,7 +210,10 @@ def test_contradictions_name_their_line(more, message):
             ("--seq-length", "--tokenizer-type HFTokenizer --seq-length"),
             "--vocab-size is missing: the tokenizer decides it: give --vocabulary N",
         ),
-        (('MORE="--fp16"', 'if [ "$A" = 1 ]; then MORE="--bf16"; fi'), r"depends on \$A, which"),
+        (
+            ('MORE="--fp16"', 'if [ "$A" = 1 ]; then MORE="--bf16"; fi'),
+            "A has no value, which the script compares with 1",
+        ),
         (('MORE="--fp16"', 'if [ -f x ]; then MORE="--bf16"; fi'), "depends on a condition; write"),
     ],
 )
