@@ -110,7 +110,7 @@ def test_m1_parameters_are_12_l_h2_plus_2_v_h(name: str) -> None:
 
 def state_bytes(precision: Precision) -> int:
     recipe = RECIPES[precision]
-    return recipe.weight + recipe.input_gradient + recipe.optimizer_bytes(Optimizer.ADAM)
+    return recipe.weight + recipe.gradient + recipe.optimizer_bytes(Optimizer.ADAM)
 
 
 def test_m2_adam_in_fp32_takes_16_bytes_a_parameter() -> None:
@@ -386,7 +386,7 @@ def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
     times = timeline_of(task(name, 1, 1), Plan(sequence_parallel=0, zero=0)).times
-    backward = times.input_gradient + times.weight_gradient
+    backward = times.gradient + times.weight_gradient
     assert 1.9 <= float((backward / times.forward)[0]) <= 2.1
 
 
@@ -683,7 +683,7 @@ def test_d12_more_communication_scales_worse_and_16_bits_send_two_bytes() -> Non
     question = task("gpt3-1.3b", 64, 64)
     costs = evaluate(question, Plan(precision="pure-bf16", sync="parameter-server"))
     assert traffic(costs).bytes_sent == costs.memory["weights"]
-    assert RECIPES[Precision.PURE_BF16].input_gradient == 2
+    assert RECIPES[Precision.PURE_BF16].gradient == 2
 
 
 S1 = {

@@ -74,7 +74,7 @@ def compare_systems(
 
     >>> task = Task(Model.preset("gpt3-1.3b"), Cluster.profile("a100-80gb-sxm", gpus=16),
     ...             sequence=2048, global_batch=64)
-    >>> compare_systems(task, ["ddp", "gpipe", "megatron"]).first.system.name
+    >>> compare_systems(task, ["ddp", "gpipe", "megatron"]).fastest.system.name
     'megatron'
     """
     check_task(task)

@@ -307,8 +307,7 @@ LOG_LINES = {
     "nanotron": "[INFO|DP=0|PP=0|TP=0]:  Memory usage: 100.00MiB. Peak allocated 2048.00MiB. Peak "
     "reserved: 4096.00MiB\niteration: {i} / 100 | elapsed_time_per_iteration_ms: {v}K | "
     "tokens_per_sec_per_gpu: 11.4K | global_batch_size: 64\n",
-    "nemo": "Epoch 0: :  47%|###| {i}/15 [06:19<07:13, consumed_samples={i}28.0, "
-    "train_step_timing in s={v}]\n",
+    "nemo": "Epoch 0: :  47%|###| {i}/15 [06:19<07:13, train_step_timing in s={v}]\n",
     "swift": "{{'memory(GiB)': 58.3, 'train_speed(iter/s)': {v}, 'iteration': '{i}/83'}}\n",
     "tqdm": "\r  1%|###| {i}/834 [01:{i}<2:12:00,  {v}s/it]\n{{'loss': '1.23', 'epoch': '0.1'}}\n",
     "llama-factory": '{{"current_steps": {i}, "elapsed_time": "1 day, 0:{i}:{v}"}}\n',
@@ -316,7 +315,7 @@ LOG_LINES = {
     "Train throughput/batches_per_sec: {v}\n\t Train memory/peak_reserved_mem: 63.1\n",
     "metaseq": '| {{"wps": "{v}", "wpb": "1.31072e+05", "bsz": "64", "num_updates": "{i}"}}\n',
     "levanter": "Progress on:train {i}.0it/834it rate:1.4it/s elapsed:{i}:15 postfix:-\n",
-    "pipeline": "steps: {i} loss: 3.12 iter time (s): {v} samples/sec: 30.5\n",
+    "pipeline": "steps: {i} loss: 3.12 iter time (s): {v}\n",
 }
 COMMANDS = (
     "estimate gpt3-1.3b h100 8 --sequence 1024 --global-batch 64 --plan 'tp=2 pp=2' --tokens 300B",

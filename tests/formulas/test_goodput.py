@@ -21,7 +21,7 @@ def test_a_thousand_gpus_that_fail_every_ten_hours():
     assert TEN_HOURS.seconds_between_failures(1000) == pytest.approx(36_000)
     young = 1897.366596
     tau = young * (1 + 0.02635231 / 3 + 6.94444e-4 / 9) - 50
-    assert TEN_HOURS.interval(1000) == pytest.approx(tau, rel=1e-6)
+    assert TEN_HOURS.checkpoint_interval(1000) == pytest.approx(tau, rel=1e-6)
     # exp(R / M) = exp(.1), exp((tau + d) / M) - 1 = exp(.053171...) - 1
     share = tau / (36_000 * math.exp(0.1) * (math.exp((tau + 50) / 36_000) - 1))
     assert TEN_HOURS.goodput(1000) == pytest.approx(share, rel=1e-6)
@@ -32,7 +32,7 @@ def test_the_first_order_is_youngs():
     """1 - g = d / tau + tau / 2M + R / M where failures are rare."""
     rare = Reliability(failures_per_gpu_day=1e-6, checkpoint_seconds=20, restart_seconds=600)
     between = rare.seconds_between_failures(1000)
-    tau = rare.interval(1000)
+    tau = rare.checkpoint_interval(1000)
     assert tau == pytest.approx(math.sqrt(2 * 20 * between), rel=2e-3)
     lost = 20 / tau + tau / (2 * between) + 600 / between
     assert 1 - rare.goodput(1000) == pytest.approx(lost, rel=2e-3)
@@ -69,7 +69,7 @@ def test_the_interval_is_the_best_one(gpus, rate, checkpoint, restart):
     assert mine.goodput(2 * gpus) <= share
     between = mine.seconds_between_failures(gpus)
     if checkpoint < between / 10 and restart < between:
-        tau = mine.interval(gpus)
+        tau = mine.checkpoint_interval(gpus)
         for other in (0.5 * tau, 2 * tau):
             held = math.exp(restart / between) * math.expm1((other + checkpoint) / between)
             assert other / (between * held) < 1.01 * share

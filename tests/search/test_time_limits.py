@@ -123,10 +123,10 @@ def test_bounds_hold_whenever_a_search_ends(monkeypatch, search):
 def test_a_deadline_is_never_or_so_many_seconds_away():
     assert Deadline.after(None) == Deadline()
     assert not Deadline().passed
-    assert 9 < Deadline.after(10).left <= 10
+    assert 9 < Deadline.after(10).seconds_left <= 10
     late = Deadline(time.perf_counter())
     assert late.passed
-    assert late.left == 0
+    assert late.seconds_left == 0
     with pytest.raises(TimeIsUp):
         late.check()
     for seconds in (0, -1.0, float("nan")):

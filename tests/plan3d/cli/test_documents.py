@@ -33,7 +33,7 @@ def test_a_saved_answer_knows_its_documents(
     assert main(["search", *ASKED, *few, "--documents", "512,512", "--json"]) == 0
     saved.write_text(capsys.readouterr().out, encoding="utf-8")
     assert main(["export", f"{saved}#1", "--to", "torchtitan"]) == 2
-    assert "packs documents into sequences is not written" in capsys.readouterr().err
+    assert "packing of documents into sequences is not written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -232,7 +232,7 @@ def test_a_count_never_falls() -> None:
     bar, seen = ProgressBar(quiet=True), []
     for costed in (4, 9, 2, 5, 1):
         bar(costed)
-        seen.append(bar.done)
+        seen.append(bar.total_done)
     assert seen == [4, 9, 11, 14, 15]
 
 

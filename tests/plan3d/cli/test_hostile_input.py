@@ -68,7 +68,7 @@ CASES = (
     (["estimate", *TASK, "--plan", "tp=2", "--tokens", "1e300"], "1e-30 to"),
     (["timeline", *TASK[:-1], "9999999", "--plan", "pp=8 micro_batch=1"], "at most 125,000 of 8"),
     (["models", "layers.json"], "efficiency is 9"),
-    (["models", "idle.json"], "no layer that works"),
+    (["models", "idle.json"], "has no layer with FLOPs or bytes"),
     (["models", "layers.csv"], "is not CSV"),
     (["models", "more.csv"], "line 2 has 6 cells, not 5"),
     (["validate", "--runs", "batch.runs"], "micro_batch 'x' must be a whole number"),

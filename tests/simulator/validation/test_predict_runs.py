@@ -171,7 +171,7 @@ def test_memory_is_that_of_the_rank_the_source_reports(p: Prediction) -> None:
     seen = set()
     for row in range(0, len(p), 5):
         q = p.questions[row]
-        stages = by_stage(simulate(q.task, q.plan.table(), single=True))
+        stages = by_stage(simulate(q.task, q.plan.table(), scalar=True))
         meter, rank = q.run.get("peak_meter", "device"), q.run["peak_rank"]
         held = stages["total"] - stages["reserve"]
         held = {"device": stages["total"], "allocated": held, "reserved": slack(q) * held}[meter]
