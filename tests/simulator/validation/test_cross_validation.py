@@ -158,7 +158,9 @@ def test_every_part_names_numbers_that_scale() -> None:
         if part.source not in shipped_sources:
             assert part.source == "hagemann24"
             continue
-        timed = [r for r in runs if r.source == part.source and r["step_seconds"] and part.selects(r)]
+        timed = [
+            r for r in runs if r.source == part.source and r["step_seconds"] and part.selects(r)
+        ]
         task = ask(timed[:20])[0].task
         for field in part.fields:
             before = shipped_value(task, field)
