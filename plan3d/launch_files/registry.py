@@ -6,6 +6,7 @@ in the groups `plan3d.exporters` and `plan3d.readers`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -43,6 +44,13 @@ READERS: Registry[Reader] = Registry(
 """Readers by framework."""
 
 
+TORCHTITAN_COMMAND = (
+    r"^(?![ \t]*#).*(?:\btorchtitan(?:\.train\b|/train\.py)|--job\.config[_-]file\b"
+    r"|\bCONFIG_FILE=\S*\.toml\b)"
+)
+"""A line, no comment, that starts torchtitan or names its job."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """Files of one kind that a framework's reader takes, and how they are recognised."""
@@ -55,20 +63,21 @@ class Dialect:
     opening: str = ""
     """Beginning of the text, without leading white space."""
     marker: str = ""
-    """Text that stands in no file of another dialect."""
+    """Pattern of a line that stands in no file of another dialect."""
 
     def matches(self, text: str, file: str) -> bool:
         """Whether a file has an ending, the opening or the marker of the dialect."""
         return (
             file.rpartition(".")[2].lower() in self.endings
             or bool(self.opening and text.lstrip().startswith(self.opening))
-            or bool(self.marker and self.marker in text)
+            or bool(self.marker and re.search(self.marker, text, re.M))
         )
 
 
 DIALECTS = (
     Dialect("nanotron configuration", "nanotron", endings=("yaml", "yml")),
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
+    Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND),
     Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
     Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed"),
 )

@@ -21,6 +21,7 @@ from ..exporter import Exporter, Form, heading, unwritten_settings
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch, numbers_of
 from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from .command import command_error, starts_torchtitan
 from .keys import RECIPE, TABLE
 from .model_flavors import (
     UNWRITTEN_0_2,
@@ -49,7 +50,10 @@ def write_toml(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> 
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
-    """The launch of a TOML file. Raises InputError naming the key that is wrong."""
+    """The launch of a TOML file. Raises InputError naming the key that is wrong, or the TOML file of
+    a command that starts torchtitan."""
+    if not file.lower().endswith(".toml") and starts_torchtitan(text):
+        raise command_error(text, file)
     content = parse_toml(text, file)
     launch, job, n = Launch(file, "torchtitan"), Document(content, file), Numbers()
     if not content.keys() & {"training", "parallelism"}:
