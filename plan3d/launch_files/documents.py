@@ -168,7 +168,7 @@ def with_unread(
     stated = {path for path, _ in leaves(content)}
     stated |= {tuple(key.split(".")) for key in classes.decided}
     for setting in unread:
-        overrides = ".".join(setting.path) in classes.overridable
+        overrides = setting.overrides or ".".join(setting.path) in classes.overridable
         if setting.path and (overrides if setting.path in stated else not setting.is_derived):
             _set_path(out, setting.path, setting.value)
     return out

@@ -43,6 +43,8 @@ class UnreadSetting:
     """The value at that path."""
     suggestion: str = ""
     """The known flag or key that it may misspell."""
+    overrides: bool = False
+    """It is written in place of what the plan decides."""
 
     @property
     def message(self) -> str:
@@ -92,6 +94,8 @@ class Launch:
     """Copies of the shards of hybrid sharding."""
     launcher_gpus: int | None = None
     """GPUs of the launcher that the file names; --gpus replaces it."""
+    overlap_setting: UnreadSetting | None = None
+    """The setting of overlap_tp, to be listed as not modelled by stacks that hide none of it."""
 
     @property
     def stem(self) -> str:
@@ -157,13 +161,17 @@ def explicit_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, t
 def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
     """The plan without what frameworks ignore, and with the shard size that its replicas imply.
 
-    Ignored are selective recompute of modules that the model lacks, and what has no effect on one
-    data-parallel rank.
+    Ignored are selective recompute of modules that the model lacks, what has no effect on one
+    data-parallel rank, and an overlap of tensor communication of which the stack hides nothing: its
+    setting is listed as not modelled.
 
     Raises InputError where the replicas do not divide the data ranks.
     """
     row = resolve(plan, task.gpus)
     listed = task.software.selective
+    if launch.overlap_setting and plan.overlap_tp and not task.software.tp_overlap_share:
+        plan = replace(plan, overlap_tp=0)
+        launch.unread.append(launch.overlap_setting)
     if row.recompute == Recompute.SELECTIVE and listed and not recomputed_modules(task):
         plan = replace(plan, recompute=Recompute.NONE)
     ranks = int(row.dp * row.cp)

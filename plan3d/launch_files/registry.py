@@ -15,6 +15,7 @@ from plan3d.simulator.base.registry import Registry
 from .exporter import Exporter
 from .launch_file import Launch, ReaderOptions
 from .tables import Row
+from .yaml_frameworks import framework_of_document
 
 Reader = Callable[[str, str, ReaderOptions], Launch]
 """(text, file name, what the user gives beside it) -> the contents of the file."""
@@ -64,6 +65,8 @@ class Dialect:
     """Beginning of the text, without leading white space."""
     marker: str = ""
     """Pattern of a line that stands in no file of another dialect."""
+    is_script: bool = False
+    """It has arguments and variables."""
 
     def matches(self, text: str, file: str) -> bool:
         """Whether a file has an ending, the opening or the marker of the dialect."""
@@ -75,20 +78,31 @@ class Dialect:
 
 
 DIALECTS = (
-    Dialect("nanotron configuration", "nanotron", endings=("yaml", "yml")),
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
-    Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND),
+    Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
     Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
-    Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed"),
+    Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),
 )
-"""Dialects in the order in which files are compared with them; other files are scripts of
-Megatron-LM."""
+"""Dialects in the order in which files are compared with them. YAML is recognised by its keys
+(yaml_frameworks.py); other files are scripts of Megatron-LM."""
+MEGATRON_SCRIPT = Dialect("Megatron-LM script", "megatron", is_script=True)
 
 
 def framework_of_file(text: str, file: str) -> str:
-    """The framework of the first dialect that a file matches."""
-    matching = (dialect.framework for dialect in DIALECTS if dialect.matches(text, file))
-    return next(matching, "megatron")
+    """The framework of the first dialect that a file matches; a YAML document of one that is not
+    read is an InputError."""
+    if _is_yaml(file):
+        return framework_of_document(text, file)
+    return _dialect_of(text, file).framework
+
+
+def _is_yaml(file: str) -> bool:
+    return file.rpartition(".")[2].lower() in ("yaml", "yml")
+
+
+def _dialect_of(text: str, file: str) -> Dialect:
+    matching = (dialect for dialect in DIALECTS if dialect.matches(text, file))
+    return next(matching, MEGATRON_SCRIPT)
 
 
 def register_exporter(exporter: Exporter, read: Reader | None = None) -> None:
@@ -109,9 +123,12 @@ def reader(text: str, file: str, framework: str | None) -> Reader:
 
 
 def is_script(text: str, file: str, framework: str | None) -> bool:
-    """Whether a file is a script, which has arguments and variables."""
-    name = framework or framework_of_file(text, file)
-    return name in ("megatron", "deepspeed") and not text.lstrip().startswith("{")
+    """Whether a file is a script, which has arguments and variables; one of a named framework is
+    any that is no document."""
+    if framework is None and not _is_yaml(file):
+        return _dialect_of(text, file).is_script
+    ending = file.rpartition(".")[2].lower()
+    return ending not in ("yaml", "yml", "toml", "json") and not text.lstrip().startswith("{")
 
 
 def flags_by_framework(field: str) -> dict[str, str]:

@@ -276,6 +276,9 @@ def read_rows(table: Table, source: Source, n: Numbers) -> None:
 
     Defaults that follow from other numbers are worked out after all that is stated.
     """
+    for unmodelled in (row for row in table if isinstance(row, Unmodelled)):
+        if unmodelled.effect is Effect.MODEL and source.contains(unmodelled.key):
+            raise source.value_error(unmodelled.key, f"is not modelled; {unmodelled.advice}")
     rows = [row for row in table if isinstance(row, Row)]
     for row in rows:
         if row.condition(n) and (source.claim(row.key) or row.default is REQUIRED):
@@ -285,9 +288,6 @@ def read_rows(table: Table, source: Source, n: Numbers) -> None:
     for row in rows:
         if not hasattr(n, row.name):
             setattr(n, row.name, row.default_value(n))
-    for unmodelled in (row for row in table if isinstance(row, Unmodelled)):
-        if unmodelled.effect is Effect.MODEL and source.contains(unmodelled.key):
-            raise source.value_error(unmodelled.key, f"is not modelled; {unmodelled.advice}")
 
 
 def read_implied(table: Table, source: Source, n: Numbers) -> frozenset[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,7 +134,15 @@ def _script_inputs(args: argparse.Namespace) -> ScriptInputs:
     for place, text in enumerate(arguments, 1):
         if values.get(str(place), text) != text:
             raise InputError(f"--set {place}={values[str(place)]} contradicts {text!r} after --")
-    return ScriptInputs(arguments, values)
+    return ScriptInputs(arguments, values, partial(_read_beside, Path(args.file)))
+
+
+def _read_beside(file: Path, name: str) -> str | None:
+    """The text of a file that a launch file names, from its folder or the nearest one above it, in
+    which the launch file may be started; None where there is none."""
+    folders = file.absolute().parents
+    place = next((folder / name for folder in folders if (folder / name).is_file()), None)
+    return None if place is None else read_text(place, most=LARGEST)
 
 
 def _model(launch: Launch, given: Model | None) -> Model:

@@ -15,7 +15,7 @@ from plan3d.simulator.plan.field_values import ContextComm, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..documents import Document
-from ..launch_file import Launch
+from ..launch_file import Launch, UnreadSetting
 from ..tables import (
     LARGEST,
     SWITCH,
@@ -39,6 +39,8 @@ ENGINES = {name: schedule for schedule, name in launched_by("nanotron").items()}
 """schedule by pp_engine."""
 MODES = {"ALL_REDUCE": 0, "REDUCE_SCATTER": 1, "all_reduce": 0, "reduce_scatter": 1}
 """sequence_parallel by tp_mode."""
+ASYNC = "parallelism.tp_linear_async_communication"
+"""The key of overlap_tp."""
 KERNELS = {
     "llama3_ring_attention": ContextComm.ALL_GATHER,
     "ring": ContextComm.P2P,
@@ -84,6 +86,7 @@ CONFIG: Table = in_section(
     Row("vocab_size", "vocabulary"),
     Row("attention_bias", "qkv_bias", SWITCH, False, read_only=True),
     Row("_attn_implementation", "cp_comm", choice(KERNELS), None, lambda n: n.cp > 1),
+    Unmodelled("is_mamba_config", Effect.MODEL, _LLAMA_OR_QWEN),
     Unmodelled("is_starcoder2_config", Effect.MODEL, _LLAMA_OR_QWEN),
     Unmodelled("moe_config", Effect.MODEL, _LLAMA_OR_QWEN),
     Unmodelled("sliding_window_size", Effect.MODEL, _LLAMA_OR_QWEN),
@@ -142,6 +145,15 @@ def from_keys(config: Document, n: Numbers, launch: Launch) -> None:
     n.accumulation = n.micro_batches
     n.schedule = n.schedule if n.pp > 1 else schedule_code("1f1b")
     n.overlap_tp = n.overlap_tp and n.tp > 1
+    if n.overlap_tp:
+        launch.overlap_setting = UnreadSetting(
+            f"$.{ASYNC}",
+            "true (no tensor communication is hidden, as in published runs of nanotron)",
+            affects_cost=True,
+            path=tuple(ASYNC.split(".")),
+            value=True,
+            overrides=True,
+        )
     n.recompute = Recompute.FULL if n.recompute_layer else Recompute.NONE
     n.overlap_grad_reduce, n.overlap_param_gather = n.dp * n.cp > 1, 0
     if n.cp > 1 and n.cp_comm is None:

@@ -38,7 +38,7 @@ def script_of(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
     return script
 
 
-def _check_inputs(script: Script) -> None:
+def check_inputs(script: Script) -> None:
     """Raise InputError for inputs that the script does not use."""
     variables = script.variables
     used = variables.names_used
@@ -74,7 +74,7 @@ def command_flags(script: Script, table: Table) -> Flags:
     ]
     if requests:
         raise InputError(f"{script.file}: {'; '.join(requests)}")
-    _check_inputs(script)
+    check_inputs(script)
     return flags
 
 

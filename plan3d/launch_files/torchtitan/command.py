@@ -1,4 +1,5 @@
-"""Commands that start torchtitan: the job is in a file of its own, which the command names.
+"""Commands that start torchtitan: the job is in a file of its own, which the command names, and
+flags of the command replace keys of it.
 
 Source: torchtitan 0.2.2, run_train.sh, multinode_trainer.slurm and config/manager.py
 (--job.config_file, and overrides of its keys as --section.key); 0.3.0, run_train.sh (--module and
@@ -8,82 +9,156 @@ Source: torchtitan 0.2.2, run_train.sh, multinode_trainer.slurm and config/manag
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from plan3d.simulator.base.documents import parse_toml
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.base.units import is_whole
 
+from ..launch_file import ReaderOptions
+from ..registry import TORCHTITAN_COMMAND
 from ..shell.flags import Flag, Flags
+from ..shell.launch_script import check_inputs
 from ..shell.script import Script, read_script
 from ..shell.words import Word
+from .keys import TABLE
 
-_STARTS = re.compile(
-    r"^(?![ \t]*#).*(?:\btorchtitan(?:\.train\b|/train\.py)|--job\.config[_-]file\b"
-    r"|\bCONFIG_FILE=\S*\.toml\b)",
-    re.M,
-)
-"""A line, no comment, that starts torchtitan or names its job."""
 _PROGRAM = re.compile(r"(?:^|[\s/])torchtitan(?:\.train|/train\.py)|run_(?:llama_)?train\.sh$")
 """A word that is the training program or its wrapper, or that holds a command with it."""
 CONFIG_FILE = "--job.config-file"
 """The flag of the job, with dashes."""
-_OVERRIDE = re.compile(r"--[a-z_-]+\.[a-z0-9_.-]+$")
-"""A flag that replaces a key of the job."""
+_OVERRIDE = re.compile(r"--(no-)?([a-z_-]+\.[a-z0-9_.-]+)")
+"""A flag that replaces a key of the job; a switch may be turned off."""
+_KEYS = frozenset(row.key for row in TABLE)
+"""Keys that are read: the values of others may stay open."""
+DEEPEST = 4
+"""Commands inside words of commands."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a command says of its job."""
+
+    file: str
+    job: str
+    """The path of the TOML file as the command has it; empty where it names none."""
+    recipe: str = ""
+    """The Python recipe of 0.3, with its module."""
+    overrides: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """Values by path that replace those of the job."""
+    flags: tuple[str, ...] = ()
+    """The same as the command spells them."""
+    gpus: int | None = None
+    """GPUs of torchrun, where both of its sizes are numbers."""
+
+    def refusal(self) -> InputError:
+        """The error that names the job's file."""
+        replaced = f", with {' '.join(self.flags)} written into it" if self.flags else ""
+        if self.job:
+            problem = f"the job is in {self.job}: give that file{replaced}"
+        elif self.recipe:
+            problem = (
+                f"the job is the recipe {self.recipe}, which is Python code and is not read: "
+                "give the model, the batch and the plan to plan3d estimate"
+            )
+        else:
+            problem = f"the job is in a TOML file that it does not name: give that file{replaced}"
+        return InputError(f"{self.file}: starts torchtitan: {one_line(problem)}")
 
 
 def starts_torchtitan(text: str) -> bool:
     """Whether a text is a script that starts torchtitan."""
-    return _STARTS.search(text) is not None
+    return re.search(TORCHTITAN_COMMAND, text, re.M) is not None
 
 
-def command_error(text: str, file: str) -> InputError:
-    """The error about a script that starts torchtitan, which names the job's file and the keys that
-    the command replaces in it."""
-    script = read_script(text, file)
-    flags = Flags.of(_program_words(script), file)
-    overrides = [
-        str(flag)
-        for flag in flags.in_order
-        if _OVERRIDE.match(flag.name) and flag.name != CONFIG_FILE
-    ]
+def job_of_command(
+    text: str, file: str, options: ReaderOptions
+) -> tuple[Command, dict[str, Any], str]:
+    """The command, the job with its overrides and the job's path.
+
+    Raises InputError naming the file of the job where it is not beside the script.
+    """
+    command = _command(text, file, options)
+    source = options.inputs.read_source
+    job = source(command.job) if source and command.job else None
+    if job is None:
+        raise command.refusal()
+    content = parse_toml(job, command.job)
+    for path, value in command.overrides.items():
+        here: Any = content
+        for name in path[:-1]:
+            here = here.setdefault(name, {})
+            if not isinstance(here, dict):
+                raise InputError(f"{file}: --{'.'.join(path)}: {name} of the job is no section")
+        here[path[-1]] = value
+    return command, content, command.job
+
+
+def _command(text: str, file: str, options: ReaderOptions) -> Command:
+    """The first command that starts the program."""
+    script = read_script(text, file, inputs=options.inputs)
+    before, after = _split_at_program(script)
+    flags = Flags.of(after, file)
     job = _first_value(flags.by_name.get(CONFIG_FILE)) or _variable(script, "CONFIG_FILE")
     recipe = _first_value(flags.by_name.get("--config"))
     module = _first_value(flags.by_name.get("--module")) or _variable(script, "MODULE")
     recipe = recipe or (_variable(script, "CONFIG") if module else "")
-    replaced = f", with {' '.join(overrides)} written into it" if overrides else ""
-    if job:
-        problem = f"the job is in {job}: give that file{replaced}"
-    elif recipe:
-        of_module = f" of {module}" if module else ""
-        problem = (
-            f"the job is the recipe {recipe}{of_module}, which is Python code and is not read: "
-            "give the model, the batch and the plan to plan3d estimate"
-        )
-    else:
-        problem = f"the job is in a TOML file that it does not name: give that file{replaced}"
-    return InputError(f"{file}: starts torchtitan: {one_line(problem)}")
+    overrides, texts = {}, []
+    for flag in flags.in_order:
+        match = _OVERRIDE.fullmatch(flag.name)
+        if match is None or flag.name == CONFIG_FILE:
+            continue
+        key = match[2].replace("-", "_")
+        unresolved = next((word for word in flag.values if word.unresolved), None)
+        if unresolved is not None and key in _KEYS:
+            problem = f"{flag.name} {unresolved.text} has no value in this file: --set NAME=VALUE"
+            raise InputError(f"{file}: line {flag.line}: {problem}")
+        if unresolved is not None:
+            continue
+        overrides[tuple(key.split("."))] = not match[1] if not flag.texts else _value(flag.texts)
+        texts.append(str(flag))
+    check_inputs(script)
+    title = f"{recipe} of {module}" if module else recipe
+    return Command(file, job, title, overrides, tuple(texts), _torchrun_gpus(before, file))
 
 
-def _program_words(script: Script) -> Sequence[Word]:
-    """The words after the program of the first command that starts it."""
+def _split_at_program(
+    script: Script, levels: int = DEEPEST
+) -> tuple[Sequence[Word], Sequence[Word]]:
+    """The words before and after the program of the first command that starts it."""
     for command in script.commands:
         for at, word in enumerate(command):
             if not _PROGRAM.search(word.text):
                 continue
-            if " " in word.text:
+            if " " in word.text and levels:
                 inside = read_script(word.text, script.file, word.line)
-                return _words_after_program(inside.commands)
-            return command[at + 1 :]
-    return ()
+                return _split_at_program(inside, levels - 1)
+            return command[:at], command[at + 1 :]
+    return (), ()
 
 
-def _words_after_program(commands: Iterable[list[Word]]) -> Sequence[Word]:
-    """The words after the program, of commands that are themselves one word of a command."""
-    for command in commands:
-        for at, word in enumerate(command):
-            if _PROGRAM.search(word.text):
-                return command[at + 1 :]
-    return ()
+def _torchrun_gpus(before: Sequence[Word], file: str) -> int | None:
+    """Nodes, one unless stated, times processes a node."""
+    flags = Flags.of(before, file).by_name
+    each, nodes = (_first_value(flags.get(name)) for name in ("--nproc-per-node", "--nnodes"))
+    nodes = nodes or "1"
+    return int(each) * int(nodes) if is_whole(each) and is_whole(nodes) else None
+
+
+def _value(texts: tuple[str, ...]) -> Any:
+    """A value as TOML has it: a number, a truth, a list, else text; several words are a list."""
+    if len(texts) > 1:
+        return list(texts)
+    if texts[0] in ("True", "False"):
+        return texts[0] == "True"
+    try:
+        return tomllib.loads(f"value = {texts[0]}")["value"]
+    except ValueError:
+        return texts[0]
 
 
 def _first_value(flag: Flag | None) -> str:

@@ -8,8 +8,10 @@ config_registry.py of the models, distributed/activation_checkpoint.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from plan3d.simulator.base.documents import format_toml, parse_toml
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
@@ -21,7 +23,7 @@ from ..exporter import Exporter, Form, heading, unwritten_settings
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch, numbers_of
 from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
-from .command import command_error, starts_torchtitan
+from .command import job_of_command, starts_torchtitan
 from .keys import RECIPE, TABLE
 from .model_flavors import (
     UNWRITTEN_0_2,
@@ -50,20 +52,28 @@ def write_toml(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> 
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
-    """The launch of a TOML file. Raises InputError naming the key that is wrong, or the TOML file of
-    a command that starts torchtitan."""
-    if not file.lower().endswith(".toml") and starts_torchtitan(text):
-        raise command_error(text, file)
-    content = parse_toml(text, file)
-    launch, job, n = Launch(file, "torchtitan"), Document(content, file), Numbers()
+    """The launch of a TOML file, or of a script that names one beside it. Raises InputError naming
+    the key that is wrong, or the TOML file of a script."""
+    if file.lower().endswith(".toml") or not starts_torchtitan(text):
+        return _read_job(parse_toml(text, file), file, file, options)
+    command, content, job = job_of_command(text, file, options)
+    launch = _read_job(content, job, f"{file}: {job}", options)
+    launch.launcher_gpus = command.gpus
+    return launch
+
+
+def _read_job(content: dict[str, Any], job_file: str, file: str, options: ReaderOptions) -> Launch:
+    """The launch of a job; `job_file` is where its keys are."""
+    launch, job, n = Launch(file, "torchtitan"), Document(content, job_file), Numbers()
     if not content.keys() & {"training", "parallelism"}:
-        raise launch.refuse("has neither [training] nor [parallelism]: not a torchtitan job")
+        problem = "has neither [training] nor [parallelism]: not a torchtitan job"
+        raise InputError(f"{job_file}: {problem}")
     read_rows(TABLE, job, n)
     launch.model = flavor_model(n.family, n.flavor)
     model = launch.model or options.model
     if model is None:
-        raise launch.refuse(
-            f"names {n.family} {n.flavor}, which is no flavor that plan3d knows "
+        raise InputError(
+            f"{job_file}: names {n.family} {n.flavor}, which is no flavor that plan3d knows "
             f"({flavors_text(n.family)}): give --model"
         )
     from_keys(job, n, launch, model)

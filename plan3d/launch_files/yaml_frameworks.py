@@ -1,0 +1,96 @@
+"""YAML documents of frameworks, recognised by their keys: whose reader takes them, or none.
+
+Source: examples of LLaMA-Factory (README of examples/, and examples/v1 of its second design),
+axolotl (examples), ms-swift (examples/yaml), the file of `accelerate config`, NeMo 1 (Hydra) and
+2 (nemo-run), NeMo-RL, Megatron-Bridge, torchtune's recipes, verl's ppo_trainer.yaml, llm-foundry's
+and OLMo's pretraining files, MaxText's base.yml, Primus, Megatron-LM's --yaml-cfg.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.base.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Recognition:
+    """How documents of one framework are recognised."""
+
+    title: str
+    alternatives: tuple[tuple[str, ...], ...]
+    """Keys by path; a document with all of one alternative is the framework's."""
+    reader: str = ""
+    """The name of its reader; empty where it is not read."""
+
+
+RECOGNITIONS = (
+    Recognition("Kubernetes", (("apiVersion", "kind"),)),
+    Recognition("SkyPilot", (("resources", "run"),)),
+    Recognition("Primus", (("work_group", "modules"), ("modules.pre_trainer",))),
+    Recognition("verl", (("actor_rollout_ref",),)),
+    Recognition("slime", (("rollout_num_gpus",), ("actor_num_gpus_per_node",))),
+    Recognition("NeMo-RL", (("policy", "grpo"), ("policy", "sft"), ("policy", "dpo"))),
+    Recognition(
+        "NeMo",
+        (("exp_manager",), ("trainer.num_nodes",), ("run.results_dir",), ("recipe._target_",)),
+    ),
+    Recognition("NeMo AutoModel", (("model._target_",), ("step_scheduler",))),
+    Recognition("Megatron-LM (--yaml-cfg)", (("language_model", "model_parallel"),)),
+    Recognition("torchtune", (("model._component_",), ("tokenizer._component_",))),
+    Recognition("OLMo", (("model.d_model",), ("model.mlp_ratio",))),
+    Recognition("llm-foundry", (("device_train_microbatch_size",), ("variables.data_local",))),
+    Recognition(
+        "MaxText",
+        (
+            ("base_emb_dim",),
+            ("ici_fsdp_parallelism",),
+            ("ici_tensor_parallelism",),
+            ("base_config",),
+            ("per_device_batch_size",),
+        ),
+    ),
+    Recognition("Levanter", (("trainer.tracker",), ("trainer.train_batch_size",))),
+)
+"""Frameworks in the order in which documents are compared with them."""
+SECTIONS_OF_NANOTRON = ("parallelism", "model", "tokens", "general")
+
+
+def framework_of_document(text: str, file: str) -> str:
+    """The reader of a YAML document. Raises InputError naming the framework of one that is not
+    read, or nanotron's sections where the document has none of them."""
+    content = parse_yaml(text, file)
+    if not isinstance(content, dict):
+        return "nanotron"
+    recognised = recognition_of(content)
+    if recognised is not None:
+        if recognised.reader:
+            return recognised.reader
+        raise InputError(
+            f"{file}: is a file of {recognised.title}, which is not read: give the model, the "
+            "batch and the plan to plan3d estimate"
+        )
+    if not content.keys() & set(SECTIONS_OF_NANOTRON):
+        raise InputError(
+            f"{file}: has keys of no framework that plan3d reads, and none of nanotron's sections "
+            f"({', '.join(SECTIONS_OF_NANOTRON)})"
+        )
+    return "nanotron"
+
+
+def recognition_of(content: dict[str, Any]) -> Recognition | None:
+    """The first framework of whose keys a document has one of the alternatives."""
+    for recognition in RECOGNITIONS:
+        for keys in recognition.alternatives:
+            if all(_has_key(content, key) for key in keys):
+                return recognition
+    return None
+
+
+def _has_key(content: dict[str, Any], path: str) -> bool:
+    """Whether a document has a key at a path."""
+    section, _, key = path.rpartition(".")
+    inner = content.get(section) if section else content
+    return isinstance(inner, dict) and key in inner

@@ -1,0 +1,131 @@
+"""Files are recognised by their content; a framework that is not read is refused by its name."""
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions, effective_plan, plan_of
+from plan3d.launch_files.registry import READERS, framework_of_file, is_script
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.yaml_frameworks import RECOGNITIONS
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.task import Task
+
+JOB = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 4
+seq_len = 4096
+[parallelism]
+tensor_parallel_degree = 1
+"""
+COMMAND = """
+NGPU=${NGPU:-"8"}
+CONFIG_FILE=${CONFIG_FILE:-"./jobs/llama.toml"}
+torchrun --nproc_per_node=${NGPU} -m torchtitan.train --job.config_file ${CONFIG_FILE} \\
+  --parallelism.tensor_parallel_degree 2 --training.local_batch_size=2 --compile.enable
+"""
+NANOTRON = """
+model:
+  model_config: {is_llama_config: true, hidden_size: 512, intermediate_size: 2048,
+    num_attention_heads: 8, num_hidden_layers: 4, vocab_size: 32000}
+parallelism: {dp: 2, pp: 1, tp: 2, tp_linear_async_communication: true}
+tokens: {sequence_length: 256, micro_batch_size: 2}
+"""
+
+
+JOBS = {"./jobs/llama.toml": JOB}
+
+
+def titan(text=COMMAND, jobs=JOBS, **values):
+    inputs = ScriptInputs(values=values, read_source=jobs.get)
+    return READERS["torchtitan"](text, "run.sh", ReaderOptions(inputs=inputs))
+
+
+def test_flags_of_a_torchtitan_command_replace_keys_of_its_job():
+    launch = titan()
+    assert (launch.model.name, launch.sequence, launch.launcher_gpus) == ("llama-3.1-8b", 4096, 8)
+    assert (launch.plan["tp"], launch.plan["micro_batch"]) == (2, 2)
+    assert "norm_bytes" not in launch.software  # compiled
+    assert titan(jobs={"x.toml": JOB}, CONFIG_FILE="x.toml").file == "run.sh: x.toml"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (COMMAND, r"the job is in ./jobs/llama.toml: give that file, with --parallelism.tensor_"),
+        ("./torchtitan/train.py --module llama3 --config llama3_8b", "the recipe llama3_8b of lla"),
+        ("python torchtitan/train.py", "in a TOML file that it does not name"),
+        (COMMAND.replace("degree 2", "degree $TP"), r"line 5: --parallelism.*\$TP has no value"),
+    ],
+)
+def test_the_job_of_a_torchtitan_command_is_named(command, message):
+    with pytest.raises(InputError, match=message) as error:
+        titan(command, {})
+    assert "\n" not in str(error.value)
+
+
+def test_an_override_of_what_is_no_section_is_named():
+    with pytest.raises(InputError, match="tensor_parallel_degree of the job is no section"):
+        titan(COMMAND.replace("--compile", "--parallelism.tensor_parallel_degree.x"))
+
+
+def test_overlap_of_tensor_communication_that_a_stack_does_not_hide_is_listed():
+    launch = READERS["nanotron"](NANOTRON, "run.yaml", ReaderOptions())
+    task = Task(
+        launch.model,
+        Cluster.profile("h100-sxm", gpus=4),
+        sequence=256,
+        global_batch=4,
+        software=software_profile("nanotron"),
+    )
+    plan = effective_plan(launch, plan_of(launch, {}), task)
+    assert (plan.tp, plan.overlap_tp) == (2, 0)
+    (setting,) = (setting for setting in launch.unread if setting.overrides)
+    assert setting.place == "$.parallelism.tp_linear_async_communication"
+    assert setting.affects_cost
+    hidden = effective_plan(
+        READERS["nanotron"](NANOTRON, "run.yaml", ReaderOptions()),
+        plan_of(launch, {}),
+        Task(launch.model, task.cluster, sequence=256, global_batch=4),
+    )
+    assert hidden.overlap_tp == 1
+
+
+@pytest.mark.parametrize("recognition", RECOGNITIONS, ids=lambda one: one.title)
+def test_a_document_is_recognised_by_its_keys(recognition):
+    for keys in recognition.alternatives:
+        text = ""
+        for key in keys:
+            section, _, name = key.rpartition(".")
+            text += f"{section}: {{{name}: 1}}\n" if section else f"{key}: 1\n"
+        if recognition.reader:
+            assert framework_of_file(text, "job.yaml") == recognition.reader
+            continue
+        with pytest.raises(InputError, match="is a file of") as error:
+            framework_of_file(text, "job.yaml")
+        assert recognition.title in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "file", "framework", "script"),
+    [
+        (NANOTRON, "run.yml", "nanotron", False),
+        ("- 1", "run.yaml", "nanotron", False),
+        (JOB, "job.toml", "torchtitan", False),
+        (COMMAND, "run.slurm", "torchtitan", True),
+        ("# torchtitan.train\npython pretrain_gpt.py --x", "run.sh", "megatron", True),
+        ("python pretrain_gpt.py --deepspeed", "run.sh", "deepspeed", True),
+        ("  {}", "config", "deepspeed", False),
+    ],
+)
+def test_a_file_is_of_the_framework_that_its_content_says(text, file, framework, script):
+    assert framework_of_file(text, file) == framework
+    assert is_script(text, file, None) == is_script(text, file, framework) == script
+
+
+def test_keys_of_no_framework_are_no_nanotron_file():
+    with pytest.raises(InputError, match="keys of no framework that plan3d reads"):
+        framework_of_file("a: 1", "run.yaml")
