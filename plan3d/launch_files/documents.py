@@ -117,7 +117,7 @@ class Document:
                 UnreadSetting(
                     f"$.{key}",
                     json_text(value),
-                    affects_cost=key in costs or bool(suggestion),
+                    affects_cost=(key in costs and value is not False) or bool(suggestion),
                     is_derived=key in derived,
                     path=path,
                     value=value,

@@ -17,6 +17,7 @@ from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
 
 from .shell.inputs import NO_INPUTS, ScriptInputs
@@ -76,7 +77,12 @@ class Launch:
 
     file: str
     framework: str
+    """Whose stack runs it."""
+    title: str = ""
+    """The tool that reads it, where that is not the framework."""
     model: Model | None = None
+    adapters: Adapters | None = None
+    """The only trained weights; None where all are trained."""
     sequence: int | None = None
     global_batch: int | None = None
     """Sequences of a step."""

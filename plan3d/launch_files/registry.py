@@ -29,6 +29,7 @@ EXPORTERS: Registry[Exporter] = Registry(
         "torchtitan": f"{_PACKAGE}.torchtitan.launch:EXPORTER",
         "deepspeed": f"{_PACKAGE}.deepspeed.launch:EXPORTER",
         "nanotron": f"{_PACKAGE}.nanotron.launch:EXPORTER",
+        "accelerate": f"{_PACKAGE}.trainer.export:EXPORTER",
     },
 )
 """Writers by framework."""
@@ -40,6 +41,12 @@ READERS: Registry[Reader] = Registry(
         "torchtitan": f"{_PACKAGE}.torchtitan.launch:read",
         "deepspeed": f"{_PACKAGE}.deepspeed.launch:read",
         "nanotron": f"{_PACKAGE}.nanotron.launch:read",
+        "llama-factory": f"{_PACKAGE}.trainer.launch:read_llama_factory",
+        "axolotl": f"{_PACKAGE}.trainer.launch:read_axolotl",
+        "ms-swift": f"{_PACKAGE}.trainer.launch:read_swift",
+        "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
+        "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
+        "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",
     },
 )
 """Readers by framework."""
@@ -50,6 +57,13 @@ TORCHTITAN_COMMAND = (
     r"|\bCONFIG_FILE=\S*\.toml\b)"
 )
 """A line, no comment, that starts torchtitan or names its job."""
+TRAINER_COMMAND = (
+    r"^(?![ \t]*#).*(?:\bswift (?:sft|pt)\b|\bswift/cli/(?:sft|pt)\.py"
+    r"|\baxolotl(?:\.cli\.| )train\b"
+    r"|\b(?:llamafactory-cli|lmf) train\b|\bsrc/train\.py\s+\S+\.ya?ml\b"
+    r"|--per_device_train_batch_size\b)"
+)
+"""A line, no comment, that starts Hugging Face's Trainer or what is built on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,7 @@ class Dialect:
 DIALECTS = (
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
+    Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),
     Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
     Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),
 )

@@ -53,6 +53,50 @@ RECOGNITIONS = (
         ),
     ),
     Recognition("Levanter", (("trainer.tracker",), ("trainer.train_batch_size",))),
+    Recognition(
+        "LLaMA-Factory v1",
+        (
+            ("model_class", "dist_config"),
+            ("model_class", "train_dataset"),
+            ("model", "model_class"),
+        ),
+    ),
+    Recognition(
+        "LLaMA-Factory with Megatron",
+        (("finetuning_type", "tensor_model_parallel_size"), ("stage", "use_distributed_optimizer")),
+    ),
+    Recognition("LLaMA-Factory with KTransformers", (("use_kt",), ("kt_config",))),
+    Recognition(
+        "LLaMA-Factory",
+        (
+            ("finetuning_type",),
+            ("cutoff_len",),
+            ("model_name_or_path", "stage"),
+            ("model_name_or_path", "template"),
+        ),
+        "llama-factory",
+    ),
+    Recognition("axolotl", (("base_model",),), "axolotl"),
+    Recognition("accelerate", (("distributed_type",), ("compute_environment",)), "accelerate"),
+    Recognition(
+        "ms-swift (Megatron)",
+        (("model", "tensor_model_parallel_size"), ("model", "global_batch_size", "max_length")),
+    ),
+    Recognition(
+        "ms-swift",
+        (
+            ("tuner_type",),
+            ("train_type",),
+            ("rlhf_type",),
+            ("model", "per_device_train_batch_size"),
+        ),
+        "ms-swift",
+    ),
+    Recognition(
+        "Hugging Face's Trainer",
+        (("per_device_train_batch_size",), ("model_name_or_path", "learning_rate")),
+        "trainer",
+    ),
 )
 """Frameworks in the order in which documents are compared with them."""
 SECTIONS_OF_NANOTRON = ("parallelism", "model", "tokens", "general")
@@ -72,7 +116,7 @@ def framework_of_document(text: str, file: str) -> str:
             f"{file}: is a file of {recognised.title}, which is not read: give the model, the "
             "batch and the plan to plan3d estimate"
         )
-    if not content.keys() & set(SECTIONS_OF_NANOTRON):
+    if not any(isinstance(content.get(name), dict) for name in SECTIONS_OF_NANOTRON):
         raise InputError(
             f"{file}: has keys of no framework that plan3d reads, and none of nanotron's sections "
             f"({', '.join(SECTIONS_OF_NANOTRON)})"

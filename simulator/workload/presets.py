@@ -218,13 +218,13 @@ def is_hub_id(name: str) -> bool:
 
 def preset_of_id(hub_id: str) -> str:
     """The preset that a hub id means, tuned or not; InputError where there is none."""
-    presets = {_untuned(known): name for known, name in hub_models().ids.items()}
-    if _untuned(hub_id) in presets:
-        return presets[_untuned(hub_id)]
+    presets = {untuned(known): name for known, name in hub_models().ids.items()}
+    if untuned(hub_id) in presets:
+        return presets[untuned(hub_id)]
     near = did_you_mean(hub_id, {known.lower(): known for known in hub_models().ids})
     raise InputError(f"no preset is {hub_id!r} of the Hub; give its config.json{near}")
 
 
-def _untuned(hub_id: str) -> str:
+def untuned(hub_id: str) -> str:
     """A hub id without case and what tuning adds to it."""
     return _TUNING.sub("", hub_id.lower())

@@ -93,6 +93,18 @@ def _imports(path: Path) -> None:
     _command(words if whole else [*words, "--model", "llama-3.1-8b"])
 
 
+def _titan_command(path: Path) -> None:
+    """A command with its job beside it."""
+    path.with_name("job.toml").write_bytes(TITAN_JOB)
+    _imports(path)
+
+
+def _accelerate(path: Path) -> None:
+    """A configuration with what it leaves open."""
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "8", "--model", "llama-7b"]
+    _command([*words, "--global-batch", "64", "--with", "micro_batch=1", "--traceback"])
+
+
 def _command(words: list[str]) -> None:
     out, told = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(told):
@@ -241,6 +253,34 @@ PLANS = (
     b"dp=8 sync=gossip topology=ring",
 )
 LAYOUTS = (b"Et*3|(tt|)*9|m|L", b"11,12,12,11", b"E(t|)*4tL")
+TRAINERS = (
+    b"model_name_or_path: Qwen/Qwen2.5-7B\nstage: sft\ndo_train: true\nfinetuning_type: lora\n"
+    b"lora_target: q_proj,v_proj\nquantization_bit: 4\ndeepspeed: ds_z3_offload_config.json\n",
+    b"base_model: Qwen/Qwen3-8B\nmicro_batch_size: 2\nsequence_len: 4096\nbf16: auto\n"
+    b"fsdp: [full_shard]\nfsdp_config: {fsdp_offload_params: true}\n",
+    b"model: Qwen/Qwen2.5-7B\ntuner_type: full\nmax_length: 2048\ndeepspeed: zero2\n"
+    b"gradient_accumulation_steps: 4\nper_device_train_batch_size: 1\n",
+)
+TRAINER_COMMANDS = (
+    b"NPROC_PER_NODE=8 swift sft --model Qwen/Qwen3-8B --max_length 4096 --tuner_type lora \\\n"
+    b' --gradient_accumulation_steps $(expr 16 / 8) --deepspeed \'{"zero_optimization": '
+    b'{"stage": 3}}\' --packing true\n',
+    b"cat > a.yaml <<'END'\ndistributed_type: FSDP\nmixed_precision: bf16\nEND\n"
+    b"accelerate launch --config_file a.yaml sft.py --model_name_or_path Qwen/Qwen3-8B "
+    b"--max_length 2048 --per_device_train_batch_size 1\n",
+)
+TITAN_COMMAND = (
+    b"torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file job.toml "
+    b"--parallelism.tensor_parallel_degree=2 --compile.enable\n"
+)
+TITAN_JOB = (
+    b'[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = 2048\n'
+    b'[activation_checkpoint]\nmode = "full"\n'
+)
+ACCELERATE = (
+    b"compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\nnum_processes: 8\n"
+    b"deepspeed_config: {zero_stage: 3, offload_param_device: cpu}\nmixed_precision: bf16\n"
+)
 GRAPHS = (b"0 1\n1 2\n2 0\n", b"# ring\n0-1\n1,2\n2;3\n3 0\n")
 STEPS = b"plan,seconds,gpus,global_batch\ntp=2 pp=1,1.2,8,8\ntp=4,1500ms,8,8\n"
 ORIGINS = b"source,origin\nmegatron,nvidia\nmine,me\n"
@@ -447,6 +487,10 @@ READERS = {
     "nanotron": Reader(
         "n.yaml", lambda: _exported("nanotron", "tp=2 pp=2 overlap_param_gather=0"), _imports
     ),
+    "trainer": Reader("t.yaml", lambda: [*TRAINERS], _imports),
+    "trainer-command": Reader("r.sh", lambda: [*TRAINER_COMMANDS], _imports),
+    "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
+    "accelerate": Reader("a.yaml", lambda: [ACCELERATE], _accelerate),
     "plan-words": Reader("plan.txt", lambda: [*PLANS], _texts(_plan_words)),
     "layout": Reader("layout.txt", lambda: [*LAYOUTS], _texts(read_layout)),
     "result": Reader(

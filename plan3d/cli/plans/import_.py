@@ -93,7 +93,7 @@ def imported(args: argparse.Namespace) -> Imported:
     gpus = gpus_of(launch, cluster.gpus)
     sequence = sequence_of(launch, args.sequence, model)
     batch = batch_of(launch, plan, gpus, task_arguments.stated_batch(args, sequence))
-    asked = task_arguments.question(model, cluster, sequence, batch, args.software)
+    asked = task_arguments.question(model, cluster, sequence, batch, args.software, launch.adapters)
     task = in_own_stack(asked, launch.framework)
     task = replace(task, software=replace(task.software, **launch.software))
     plan = effective_plan(launch, plan, task)
@@ -225,7 +225,7 @@ def _print(screen: Screen, found: Imported) -> None:
     from ...screens import views
 
     launch, task = found.launch, found.task
-    screen.lines([f"{launch.file}, read as {launch.framework}"])
+    screen.lines([f"{launch.file}, read as {launch.title or launch.framework}"])
     screen.lines(views.header(task))
     screen.lines([f"Plan: {resolve(found.plan, task.gpus)}"])
     print()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.plan.field_values import Recompute
@@ -74,7 +75,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     if not text.lstrip().startswith("{"):
         return _read_script(text, launch, options)
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
-    config, derived = _read_config(text, launch, file, n, options)
+    config, derived = read_configuration(parse_json(text, file), launch, file, n, options)
     n.recompute = Recompute.FULL if n.has_checkpointing else Recompute.NONE
     fill_launch(launch, n)
     launch.unread = config.unread(cost_keys(CONFIG), derived)
@@ -85,11 +86,10 @@ Configuration = tuple[Document, frozenset[str]]
 """A configuration that was read, and its keys whose values deviate from what the plan implies."""
 
 
-def _read_config(
-    text: str, launch: Launch, place: str, n: Numbers, options: ReaderOptions
+def read_configuration(
+    content: Any, launch: Launch, place: str, n: Numbers, options: ReaderOptions
 ) -> Configuration:
-    """Put a JSON configuration into the numbers; `place` names it in errors."""
-    content = parse_json(text, place)
+    """Put the content of a JSON configuration into the numbers; `place` names it in errors."""
     if not isinstance(content, dict):
         raise Launch(place, "").refuse("must hold a JSON object")
     config = Document(with_trainer_values(content, place, options), place)
@@ -129,7 +129,9 @@ def _here_document(script: Script, n: Numbers, launch: Launch) -> Configuration 
     place = f"{launch.file}: line {document.line}"
     decided_by_flags = {"micro_batch": n.micro_batch, "precision": n.precision}
     options = ReaderOptions(launch.model, plan=decided_by_flags, has_batch=True)
-    configuration = _read_config(document.text, launch, place, stated, options)
+    configuration = read_configuration(
+        parse_json(document.text, place), launch, place, stated, options
+    )
     for name in ("micro_batch", "zero", "precision"):
         if getattr(stated, name) != getattr(n, name):
             raise launch.refuse(

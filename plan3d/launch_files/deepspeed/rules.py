@@ -175,8 +175,8 @@ RULES = (
     one_of("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),
     Rule(
         "deepspeed-gather-overlap",
-        ("overlap_param_gather", "zero"),
-        lambda p, t: p.overlap_param_gather == (p.zero == 3),
+        ("overlap_param_gather", "zero", "overlap_grad_reduce"),
+        lambda p, t: p.overlap_param_gather == ((p.zero == 3) & (p.overlap_grad_reduce > 0)),
         lambda p, t: (
             f"{field_text(p, 'overlap_param_gather')}: ZeRO 3 prefetches weights, ZeRO 1 and 2 "
             f"gather them after the step; nearest: overlap_param_gather={int(p.zero == 3)}"

@@ -97,9 +97,10 @@ def schedule_from_flags(n: Numbers, launch: Launch) -> None:
 
 
 def _add_overlaps(n: Numbers, overlapped: bool) -> None:
-    """Reductions hide behind the backward pass with ZeRO and without a pipeline."""
+    """Reductions hide behind the backward pass with ZeRO and without a pipeline; gathers of ZeRO 3
+    have a stream of their own only where reductions have (partitioned_param_coordinator.py)."""
     n.overlap_grad_reduce = bool(overlapped) and n.zero > 0 and n.pp == 1
-    n.overlap_param_gather = n.zero == 3
+    n.overlap_param_gather = n.zero == 3 and n.overlap_grad_reduce
 
 
 def _bucket_parameters(config: Document, n: Numbers) -> int:

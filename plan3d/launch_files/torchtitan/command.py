@@ -31,7 +31,7 @@ _PROGRAM = re.compile(r"(?:^|[\s/])torchtitan(?:\.train|/train\.py)|run_(?:llama
 """A word that is the training program or its wrapper, or that holds a command with it."""
 CONFIG_FILE = "--job.config-file"
 """The flag of the job, with dashes."""
-_OVERRIDE = re.compile(r"--(no-)?([a-z_-]+\.[a-z0-9_.-]+)")
+_OVERRIDE = re.compile(r"--(no-)?([a-z_-]+(?:\.[a-z0-9_-]+){1,5})")
 """A flag that replaces a key of the job; a switch may be turned off."""
 _KEYS = frozenset(row.key for row in TABLE)
 """Keys that are read: the values of others may stay open."""

@@ -870,7 +870,18 @@ def test_branches():
     assert branches.reached is False
 
 
-FILES = {"megatron": GPT3, "deepspeed": DEEPSPEED, "torchtitan": TORCHTITAN, "nanotron": NANOTRON}
+FILES = {
+    "megatron": GPT3,
+    "deepspeed": DEEPSPEED,
+    "torchtitan": TORCHTITAN,
+    "nanotron": NANOTRON,
+    "llama-factory": "model_name_or_path: Qwen/Qwen3-8B\ndo_train: true\nquantization_bit: 4\n",
+    "axolotl": "base_model: Qwen/Qwen3-8B\nsequence_len: 2048\nfsdp_config: {version: 2}\n",
+    "ms-swift": "model: Qwen/Qwen2.5-7B\nmax_length: 2048\ndeepspeed: zero2\ntuner_type: lora\n",
+    "trainer": "model_name_or_path: Qwen/Qwen2.5-7B\nfsdp: full_shard\nbf16: true\n",
+    "trainer-command": "NNODES=2 swift sft --model Qwen/Qwen3-8B --bf16 true --deepspeed zero3",
+    "accelerate": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",
+}
 
 
 @pytest.mark.parametrize("name", READERS)

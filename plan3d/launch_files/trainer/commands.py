@@ -1,0 +1,177 @@
+"""Commands that start a trainer: which tool they start, its arguments and files, and the GPUs.
+
+Source: README and examples of LLaMA-Factory (llamafactory-cli train), axolotl (axolotl train),
+ms-swift (swift sft, megatron sft; NPROC_PER_NODE and NNODES), accelerate (commands/launch.py),
+torch.distributed.run and DeepSpeed's launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.units import is_whole
+
+from ..shell.flags import Flags
+from ..shell.launch_script import check_inputs
+from ..shell.script import Script
+from ..shell.words import Word
+
+FILES = (".yaml", ".yml", ".json")
+"""Endings of files of arguments."""
+TOOLS = {
+    "swift": "ms-swift",
+    "megatron": "megatron-swift",
+    "llamafactory-cli": "llama-factory",
+    "lmf": "llama-factory",
+    "axolotl": "axolotl",
+}
+"""Tools by program."""
+VERBS = ("sft", "pt", "train")
+"""What programs of tools are told to do where they train."""
+MODULES = {
+    "swift/cli/sft.py": "ms-swift",
+    "swift/cli/pt.py": "ms-swift",
+    "swift/cli/_megatron/sft.py": "megatron-swift",
+    "swift/cli/_megatron/pt.py": "megatron-swift",
+    "axolotl.cli.train": "axolotl",
+}
+"""Tools by the file or module that a launcher starts."""
+
+
+_QUOTIENT = re.compile(r"\$\(expr ([\w${} /]{1,200})\)")
+"""A quotient that expr computes."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command that trains."""
+
+    tool: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    """Values by name, with underscores."""
+    files: tuple[str, ...] = ()
+    """Files of arguments."""
+    accelerate_file: str = ""
+    """The configuration of accelerate launch."""
+    gpus: int | None = None
+
+
+def command_of(script: Script, keys: Sequence[str]) -> Command:
+    """The first command of a script that trains; `keys` are the arguments whose values are needed.
+
+    Raises InputError for a needed value that is open, and where nothing trains.
+    """
+    for words in script.commands:
+        split = _split(words)
+        if split is None:
+            continue
+        tool, at = split
+        before, after = words[:at], words[at + 1 :]
+        launcher = Flags.of(before, script.file).by_name
+        config = launcher.get("--config-file")
+        check_inputs(script)
+        return Command(
+            tool,
+            _arguments(after, script, keys),
+            tuple(word.text for word in after if word.text.lower().endswith(FILES)),
+            config.texts[0] if config and config.texts else "",
+            _gpus(before, script),
+        )
+    raise InputError(f"{script.file}: starts no training that plan3d knows")
+
+
+def _split(words: Sequence[Word]) -> tuple[str, int] | None:
+    """The tool and the place of the last word before its arguments; None for other commands."""
+    texts = [word.text for word in words]
+    for at, text in enumerate(texts):
+        name = text.rpartition("/")[2]
+        following = texts[at + 1] if at + 1 < len(texts) else ""
+        if name in TOOLS and following in VERBS:
+            return TOOLS[name], at + 1
+        module = next((tool for end, tool in MODULES.items() if text.endswith(end)), None)
+        if module:
+            return module, at
+        if text.endswith(".py") and any("per_device_train_batch_size" in word for word in texts):
+            return "trainer", at
+        if text.endswith("src/train.py") and following.lower().endswith(FILES):
+            return "llama-factory", at
+    return None
+
+
+def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> dict[str, Any]:
+    """The values of flags, and of words KEY=VALUE, by name."""
+    file = script.file
+    out: dict[str, Any] = {}
+    for flag in Flags.of(words, file).in_order:
+        name = flag.name.removeprefix("--").replace("-", "_")
+        if not flag.name:
+            pairs = (text.partition("=") for text in flag.texts if "=" in text)
+            out |= {key.replace("-", "_"): typed(value) for key, _, value in pairs}
+            continue
+        values: list[Any] = []
+        for word in flag.values:
+            value = _quotient(word.text, script) if word.unresolved else typed(word.text)
+            if value is None and name in keys and not values:
+                problem = f"--{name} {word.text} has no value in this file"
+                raise InputError(
+                    f"{file}: line {flag.line}: {problem}: --set NAME=VALUE, or write it there"
+                )
+            values += [] if value is None else [value]
+        out[name] = True if not flag.values else values[0] if len(values) == 1 else values
+    return out
+
+
+def _quotient(text: str, script: Script) -> int | None:
+    """The value of $(expr 16 / $GPUS); None for any other open text."""
+    match = _QUOTIENT.fullmatch(text)
+    if match is None:
+        return None
+    variables = script.variables.values
+    names = [part.strip().strip("${}") for part in match[1].split("/")]
+    numbers = [variables[name].text if name in variables else name for name in names]
+    if not all(is_whole(part) and int(part) for part in numbers):
+        return None
+    out = int(numbers[0])
+    for part in numbers[1:]:
+        out //= int(part)
+    return out
+
+
+def typed(text: str) -> Any:
+    """A whole number, a number, a JSON object or list, else the text."""
+    if is_whole(text) and len(text) < 19:
+        return int(text)
+    if text[:1] in "{[":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+    try:
+        return float(text) if any(digit.isdigit() for digit in text) and len(text) < 40 else text
+    except ValueError:
+        return text
+
+
+def _gpus(before: Sequence[Word], script: Script) -> int | None:
+    """GPUs that launcher and environment name; None where they are not numbers."""
+    flags = Flags.of(before, script.file).by_name
+    values = {name: flag.texts[0] for name, flag in flags.items() if flag.texts}
+    variables = {name: value.text for name, value in script.variables.values.items()}
+    if is_whole(values.get("--num-processes", "")):
+        return int(values["--num-processes"])
+    each = values.get("--nproc-per-node") or values.get("--num-gpus")
+    each = each or variables.get("NPROC_PER_NODE") or _visible(variables, before)
+    nodes = values.get("--nnodes") or values.get("--num-nodes") or variables.get("NNODES") or "1"
+    return int(each) * int(nodes) if is_whole(each or "") and is_whole(nodes) else None
+
+
+def _visible(variables: Mapping[str, str], before: Sequence[Word]) -> str:
+    """The number of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher."""
+    devices = [part for part in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
+    has_launcher = any(word.text in ("torchrun", "accelerate", "deepspeed") for word in before)
+    return str(len(devices)) if len(devices) == 1 or (devices and has_launcher) else ""

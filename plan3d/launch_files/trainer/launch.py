@@ -1,0 +1,284 @@
+"""Runs of Hugging Face's Trainer and of what is built on it, read: YAML files and scripts.
+
+Source: see arguments.py, accelerate.py and commands.py; transformers, integrations/deepspeed.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from plan3d.simulator.base.documents import parse_json, parse_yaml
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.presets import hub_models, untuned
+
+from ..deepspeed.keys import CONFIG
+from ..deepspeed.launch import read_configuration
+from ..documents import Document
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
+from ..numbers import fill_launch
+from ..shell.script import read_script
+from ..tables import Numbers, Row, cost_keys, read_rows
+from .accelerate import FSDP, configuration_of, merge_configuration
+from .arguments import AXOLOTL, HUGGING_FACE, LLAMA_FACTORY, MS_SWIFT, Dialect
+from .commands import Command, command_of
+from .spelling import fill_plan, fsdp_section, fsdp_strategy, shard_by_degrees, shard_by_fsdp
+
+FRAMEWORK = "accelerate"
+"""The framework whose stack runs all of them."""
+DIALECTS = {
+    "llama-factory": LLAMA_FACTORY,
+    "axolotl": AXOLOTL,
+    "ms-swift": MS_SWIFT,
+    "trainer": HUGGING_FACE,
+}
+"""Tools by name."""
+UPDATES: dict[str, dict[str, Any]] = {"-2507": {"rotary_base": 5e6, "sequence": 262_144}}
+"""What later checkpoints of a model changed, by the end of their names: Qwen3's of July 2025."""
+KEYS = tuple(
+    {row.key for dialect in DIALECTS.values() for row in dialect.table if isinstance(row, Row)}
+)
+ENGINE_FIELDS = (
+    *("zero", "overlap_grad_reduce", "overlap_param_gather", "bucket_parameters"),
+    *("offload_optimizer", "offload_parameters", "nvme"),
+)
+"""Fields of the plan that a configuration of DeepSpeed decides."""
+
+
+def read_llama_factory(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a YAML file of LLaMA-Factory."""
+    return _read_document(text, file, options, LLAMA_FACTORY)
+
+
+def read_axolotl(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a YAML file of axolotl."""
+    return _read_document(text, file, options, AXOLOTL)
+
+
+def read_swift(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a YAML file of ms-swift."""
+    return _read_document(text, file, options, MS_SWIFT)
+
+
+def read_trainer(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a YAML file of the Trainer's arguments."""
+    return _read_document(text, file, options, HUGGING_FACE)
+
+
+def read_accelerate(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a configuration of accelerate, which states neither model nor batch."""
+    return _read_run({}, file, options, HUGGING_FACE, configuration_of(text, file), is_open=True)
+
+
+def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a script that starts one of the tools. Raises InputError naming a file of
+    arguments that is not beside it."""
+    script = read_script(text, file, inputs=options.inputs)
+    command = command_of(script, KEYS)
+    options = with_here_documents(options, [document.text for document in script.documents])
+    if command.tool not in DIALECTS:
+        raise InputError(f"{file}: starts {command.tool}, which another reader takes")
+    content = _file_arguments(command, file, options) | command.arguments
+    config = None
+    if command.accelerate_file:
+        config = configuration_of(
+            _text_beside(command.accelerate_file, file, options), command.accelerate_file
+        )
+    launch = _read_run(content, file, options, DIALECTS[command.tool], config)
+    launch.launcher_gpus = command.gpus or launch.launcher_gpus
+    flags = {f"$.{name}": f"--{name}" for name in command.arguments}
+    launch.unread = [replace(one, place=flags.get(one.place, one.place)) for one in launch.unread]
+    return launch
+
+
+def with_here_documents(options: ReaderOptions, texts: list[str]) -> ReaderOptions:
+    """The options with the here-documents of a script as the files that are not beside it: one of
+    JSON and one of YAML at most."""
+    beside = options.inputs.read_source
+
+    def read_source(name: str) -> str | None:
+        found = beside(name) if beside else None
+        if found is not None:
+            return found
+        is_json = name.endswith(".json")
+        matching = (text for text in texts if text.lstrip().startswith("{") == is_json)
+        return next(matching, None)
+
+    return replace(options, inputs=replace(options.inputs, read_source=read_source))
+
+
+def _file_arguments(command: Command, file: str, options: ReaderOptions) -> dict[str, Any]:
+    """The arguments of the first file that a command names before its flags."""
+    if not command.files or "=" in command.files[0]:
+        return {}
+    name = command.files[0]
+    if name in map(str, command.arguments.values()):
+        return {}
+    content = parse_yaml(_text_beside(name, file, options), name)
+    return content if isinstance(content, dict) else {}
+
+
+def _text_beside(name: str, file: str, options: ReaderOptions) -> str:
+    text = options.inputs.read_source(name) if options.inputs.read_source else None
+    if text is None:
+        raise InputError(f"{file}: the run is in {name}: give that file, or put it beside this one")
+    return text
+
+
+def _read_document(text: str, file: str, options: ReaderOptions, dialect: Dialect) -> Launch:
+    content = parse_yaml(text, file)
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: must hold keys and values of {dialect.title}")
+    return _read_run(content, file, options, dialect)
+
+
+def _read_run(
+    content: dict[str, Any],
+    file: str,
+    options: ReaderOptions,
+    dialect: Dialect,
+    accelerate: Document | None = None,
+    is_open: bool = False,
+) -> Launch:
+    """The launch of arguments, with a configuration of accelerate; one that is open states no
+    batch."""
+    launch = Launch(file, FRAMEWORK, title=dialect.title)
+    if accelerate is None and not content.keys() & {row.key for row in dialect.table}:
+        raise launch.refuse(f"has no argument of {dialect.title}")
+    document, n = Document(content, file), Numbers()
+    read_rows(dialect.table, document, n)
+    n.is_checkpointed, n.pp, n.fsdp_document = dialect.is_checkpointed, 1, document
+    n.dtype = str(getattr(n, "dtype", "") or (dialect.dtype if n.bf16 else ""))
+    n.zero, n.has_engine, n.recompute, n.loss = 0, False, int(Recompute.NONE), 0
+    n.overlap_grad_reduce, n.overlap_param_gather, n.replicas = True, False, _replicas(n)
+    if is_open:
+        n.accumulation = None
+    if accelerate is not None:
+        merge_configuration(accelerate, n, launch)
+    _check_training(n, launch)
+    _name_model(n, launch, options)
+    _shard(n, launch, options, dialect, is_stated=accelerate is not None)
+    if launch.framework == FRAMEWORK:
+        shard_by_degrees(n, launch)
+    fill_plan(n, document, launch)
+    fill_launch(launch, n)
+    if is_open:
+        launch.title = FRAMEWORK
+        launch.plan.pop("micro_batch", None)
+        launch.unmodelled["micro_batch"] = "states no micro-batch"
+    for one in (document, *([accelerate] if accelerate else [])):
+        launch.unread += one.unread(cost_keys(dialect.table), ())
+    return launch
+
+
+def _check_training(n: Numbers, launch: Launch) -> None:
+    """Raise InputError for a run that only predicts or writes a model."""
+    if not getattr(n, "trains", True):
+        raise launch.refuse("does not train: do_train is not true in it")
+
+
+def _replicas(n: Numbers) -> int:
+    return int(getattr(n, "replicas", 1) or 1)
+
+
+def _name_model(n: Numbers, launch: Launch, options: ReaderOptions) -> None:
+    """The model by hub id, or by the name of its folder; one that no preset is has to be given."""
+    name = str(n.model_id).strip().rstrip("/")
+    launch.model = known_model(name)
+    if launch.model is None and options.model is None and name:
+        raise launch.refuse(f"trains {name[:80]}, which is no preset: give --model config.json")
+
+
+def known_model(name: str) -> Model | None:
+    """The preset of a hub id, or of the name of a folder or of a copy that is called as one; None
+    where there is none."""
+    plain, changes = name, {}
+    for suffix, changed in UPDATES.items():
+        if name.endswith(suffix):
+            plain, changes = name.removesuffix(suffix), changed
+    wanted = untuned(plain.rpartition("/")[2]).removeprefix("meta-")
+    for hub, preset in hub_models().ids.items():
+        if wanted and untuned(hub.rpartition("/")[2]).removeprefix("meta-") == wanted:
+            return replace(Model.preset(preset), **changes)
+    return None
+
+
+def _shard(
+    n: Numbers, launch: Launch, options: ReaderOptions, dialect: Dialect, is_stated: bool
+) -> None:
+    """Add the sharding of DeepSpeed or FSDP."""
+    path = FSDP if n.fsdp_document.contains(FSDP) else dialect.fsdp
+    section = fsdp_section(n.fsdp_document, path)
+    if n.deepspeed:
+        _shard_by_engine(n, launch, options, dialect)
+        return
+    strategy = fsdp_strategy(n.fsdp, section)
+    if strategy:
+        shard_by_fsdp(n, launch, strategy, section)
+    elif not is_stated and "zero" not in options.plan and not getattr(n, "shard_degree", None):
+        launch.unread.append(
+            UnreadSetting(
+                "sharding",
+                "none is stated, so that every GPU holds all weights: a configuration of "
+                "accelerate may decide otherwise (--with zero=3)",
+                affects_cost=True,
+            )
+        )
+
+
+def _shard_by_engine(n: Numbers, launch: Launch, options: ReaderOptions, dialect: Dialect) -> None:
+    """Add the sharding of a configuration of DeepSpeed."""
+    content, place = _engine_content(n.deepspeed, launch, options, dialect)
+    n.has_engine = True
+    if content is None:
+        n.zero = int(options.plan["zero"])
+        n.overlap_param_gather = n.zero == 3
+        return
+    half = "fp16" if n.fp16 else "bf16"
+    values = {"micro_batch": n.micro_batch or 1, "precision": _engine_precision(half)}
+    given = ReaderOptions(launch.model or options.model, plan=values, has_batch=True)
+    stated = Numbers(tp=1, pp=1, cp=1)
+    config, derived = read_configuration(dict(content), launch, place, stated, given)
+    if n.micro_batch and stated.micro_batch != n.micro_batch:
+        raise launch.refuse(
+            f"{place} has a micro-batch of {stated.micro_batch}, the arguments {n.micro_batch}"
+        )
+    for name in ENGINE_FIELDS:
+        setattr(n, name, getattr(stated, name))
+    launch.unread += [
+        replace(setting, place=f"{place}: {setting.place}")
+        for setting in config.unread(cost_keys(CONFIG), derived)
+        if setting.affects_cost and setting.value != "auto"
+    ]
+
+
+def _engine_precision(half: str) -> int:
+    from ..deepspeed.keys import FORMATS
+
+    return next(int(code) for code, name in FORMATS.items() if name == half)
+
+
+def _engine_content(
+    value: Any, launch: Launch, options: ReaderOptions, dialect: Dialect
+) -> tuple[Mapping[str, Any] | None, str]:
+    """The configuration and its place: written out, in a file beside the run, or shipped with the
+    tool; None where the stage is given by --with zero=N."""
+    if isinstance(value, dict):
+        return value, "deepspeed"
+    name = str(value)
+    text = options.inputs.read_source(name) if options.inputs.read_source else None
+    if text is not None:
+        content = parse_json(text, name)
+        return content if isinstance(content, dict) else {}, name
+    shipped = (dialect.configurations or {}).get(name.rpartition("/")[2])
+    if shipped is not None:
+        launch.unread.append(
+            UnreadSetting("deepspeed", f"{name}, as {dialect.title} ships it", is_derived=True)
+        )
+        return {"zero_optimization": dict(shipped), "bf16": {"enabled": "auto"}}, name
+    if "zero" in options.plan:
+        return None, name
+    raise launch.refuse(f"shards by {name[:80]}: put that file beside it, or give --with zero=N")

@@ -1,0 +1,259 @@
+"""Numbers of a Trainer's arguments as a launch: formats, optimizer, sharding, adapters.
+
+Source: transformers 4.57, training_args.py (OptimizerNames, fsdp) and trainer.py; accelerate 1.11,
+utils/dataclasses.py (FullyShardedDataParallelPlugin); LLaMA-Factory, src/llamafactory/model/
+adapter.py (trained weights in fp32 unless pure_bf16); axolotl and ms-swift, which load all weights
+in bf16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Optimizer, Precision
+from plan3d.simulator.plan.field_values import ContextComm, Loss, Recompute
+from plan3d.simulator.workload.adapters import WORDS, Adapters
+
+from ..documents import Document
+from ..launch_file import Launch, UnreadSetting
+from ..tables import Numbers
+from .arguments import TRUTHS
+
+FSDP_STAGES = {
+    **{"full_shard": 3, "shard_grad_op": 2, "no_shard": 0},
+    **{"hybrid_shard": 3, "hybrid_shard_zero2": 2},
+    **{"1": 3, "2": 2, "3": 0, "4": 3, "5": 2},
+}
+"""ZeRO stages by strategy of FSDP, by name or number."""
+HYBRID = ("hybrid_shard", "hybrid_shard_zero2", "4", "5")
+FSDP_KEYS = (
+    "sharding_strategy",
+    "reshard_after_forward",
+    "offload_params",
+    "cpu_offload",
+    "activation_checkpointing",
+    "version",
+)
+"""Keys of the section that decide time or memory."""
+EIGHT_BITS, FOUR_BITS = "8bit", "4bit"
+"""Parts of names of optimizers with moments in so few bits."""
+FAMILIES = {
+    "adamw": Optimizer.ADAM,
+    "adam": Optimizer.ADAM,
+    "lion": Optimizer.LION,
+    "adafactor": Optimizer.ADAFACTOR,
+    "sgd": Optimizer.SGD,
+    "muon": Optimizer.MUON,
+}
+QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
+"""Formats of frozen weights by method and bits."""
+STAGES = ("sft", "pt", "pretrain")
+"""Losses of one model on tokens."""
+
+
+def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
+    """Add what the arguments decide beside the sharding. Raises InputError for what trains another
+    model than the one named."""
+    _check_loss(n, document)
+    _read_sequence(n, document, launch)
+    launch.adapters = _adapters(n, document, launch)
+    n.dtype = str(n.dtype or getattr(n, "model_dtype", "") or "").rpartition(".")[2]
+    if n.bf16 is None:
+        n.bf16 = n.dtype == "bfloat16" and not n.fp16
+    n.precision = int(_precision(n, launch))
+    n.optimizer = int(_optimizer(n, launch))
+    if _is_recomputed(n, document, launch):
+        n.recompute = Recompute.FULL
+    if n.liger or getattr(n, "enabled_liger", False):
+        n.loss = int(Loss.FUSED_LINEAR)
+    n.accumulation = n.accumulation if isinstance(n.accumulation, int) else None
+
+
+def _check_loss(n: Numbers, document: Document) -> None:
+    """Raise InputError for a loss that needs a second model, or scores."""
+    stage = str(getattr(n, "stage", "sft") or "sft").lower()
+    if getattr(n, "scores", False) or getattr(n, "scores_steps", False):
+        stage = "a reward"
+    task = str(getattr(n, "task", "causal_lm")).lower()
+    wrong = stage if stage not in STAGES else task if task != "causal_lm" else ""
+    if wrong:
+        raise InputError(
+            f"{document.file}: trains by {wrong}, which is not modelled: give a run that trains "
+            "one model on tokens (sft or pt)"
+        )
+
+
+def _read_sequence(n: Numbers, document: Document, launch: Launch) -> None:
+    """Tokens of a sequence; samples that are not packed are shorter."""
+    names = ("max_seq_length", "block_size", "model_max_length")
+    lengths = [n.sequence, *(getattr(n, name, None) for name in names)]
+    n.sequence = next(filter(None, lengths), None)
+    packed = TRUTHS.get(str(n.packing).lower(), False) or getattr(n, "neat_packing", False)
+    is_pretraining = getattr(n, "stage", "sft") == "pt" or getattr(n, "block_size", None)
+    if n.sequence and not packed and not is_pretraining:
+        launch.unread.append(
+            UnreadSetting(
+                "sequences",
+                f"taken as {n.sequence} tokens each: shorter samples are not packed into them",
+                affects_cost=True,
+            )
+        )
+
+
+def _adapters(n: Numbers, document: Document, launch: Launch) -> Adapters | None:
+    """The adapters; None where all weights are trained."""
+    names = [getattr(n, name, "") for name in ("sft_type", "train_type", "tuner")]
+    tuner = next(filter(None, names), "lora" if getattr(n, "uses_adapters", False) else "full")
+    tuner = {"qlora": "lora"}.get(tuner.lower(), tuner.lower())
+    base = _frozen_format(n, document)
+    if tuner == "full":
+        if base:
+            raise InputError(f"{document.file}: trains all weights of a model in {n.bits} bits")
+        return None
+    if tuner != "lora":
+        raise InputError(
+            f"{document.file}: trains by {tuner}, which is not modelled; nearest: full or lora"
+        )
+    targets = _targets(n, document)
+    return Adapters(rank=n.rank, targets=targets, base=base or "bf16")
+
+
+def _frozen_format(n: Numbers, document: Document) -> str:
+    """The format of frozen weights; '' for 16 bits."""
+    if getattr(n, "in_4_bits", False):
+        n.bits = 4
+    elif getattr(n, "in_8_bits", False):
+        n.bits = 8
+    bits = getattr(n, "bits", 0)
+    method = str(getattr(n, "quantization", "bnb")).lower()
+    if not bits:
+        return ""
+    known = QUANTIZED.get({"bitsandbytes": "bnb"}.get(method, method), {})
+    if bits not in known:
+        raise InputError(
+            f"{document.file}: weights of {bits} bits by {method} are not modelled; nearest: "
+            "4 or 8 bits by bnb"
+        )
+    return "nf4" if bits == 4 and not getattr(n, "double_quantization", True) else known[bits]
+
+
+def _targets(n: Numbers, document: Document) -> tuple[str, ...]:
+    """The matrices that have an adapter; those of the tool's default, the queries and values of
+    PEFT, where none is named."""
+    stated = n.targets
+    if getattr(n, "all_linear", False):
+        stated = "all-linear"
+    if stated is None:
+        return ("q", "v")
+    names = stated if isinstance(stated, list) else str(stated).replace(",", " ").split()
+    unknown = [str(name) for name in names if str(name) not in WORDS]
+    if unknown or not names:
+        raise InputError(
+            f"{document.file}: adapters of {' '.join(unknown)[:60] or 'nothing'} are not modelled; "
+            f"nearest: {', '.join(name for name in WORDS if name.endswith('_proj'))}"
+        )
+    return tuple(part for name in names for part in WORDS[str(name)])
+
+
+def _precision(n: Numbers, launch: Launch) -> Precision:
+    """Adapters are multiplied in 16 bits; DeepSpeed keeps 32-bit weights beside those of 16 bits,
+    and accelerate makes shards of FSDP 32-bit weights where training is mixed (fsdp_utils.py); else
+    the format of the loaded weights decides."""
+    half = Precision.FP16 if n.fp16 else Precision.BF16
+    if n.fp16 and n.bf16:
+        raise launch.refuse("switches both bf16 and fp16 on: switch one off")
+    if launch.adapters or n.has_engine:
+        return half if n.fp16 or n.bf16 or launch.adapters else Precision.FP32
+    if getattr(n, "pure_bf16", False):
+        return Precision.PURE_BF16
+    if n.zero and (n.fp16 or n.bf16):
+        return half
+    if n.dtype == "bfloat16":
+        return Precision.PURE_BF16
+    if not (n.fp16 or n.bf16):
+        return Precision.FP32
+    return half if n.fp16 else Precision.AMP
+
+
+def _optimizer(n: Numbers, launch: Launch) -> Optimizer:
+    """The optimizer by its name in the Trainer."""
+    name = str(n.optimizer_name).lower()
+    family = next((key for key in FAMILIES if key in name), "")
+    if family in ("adamw", "adam") and "mini" not in name and FOUR_BITS not in name:
+        return Optimizer.ADAM_8BIT if EIGHT_BITS in name else Optimizer.ADAM
+    if family in ("", "adamw", "adam") or EIGHT_BITS in name:
+        launch.unmodelled["optimizer"] = f"its optimizer is {name[:40]}, which is not modelled"
+        return Optimizer.ADAM
+    return FAMILIES[family]
+
+
+def _is_recomputed(n: Numbers, document: Document, launch: Launch) -> bool:
+    """Whether layers are recomputed; checkpoints on the host are named as not modelled."""
+    value = n.checkpointing
+    if isinstance(value, str) and value.lower() not in TRUTHS:
+        launch.unread.append(
+            UnreadSetting("gradient_checkpointing", f"{value} (checkpoints stay on GPUs)", True)
+        )
+        return True
+    on = value if isinstance(value, bool) else TRUTHS.get(str(value).lower(), n.is_checkpointed)
+    if getattr(n, "not_checkpointing", False):
+        return False
+    return bool(on) or (n.is_checkpointed and value is None)
+
+
+def fsdp_strategy(words: Any, section: dict[str, Any]) -> str:
+    """The sharding strategy of the argument fsdp and of its section; '' without FSDP."""
+    given = words if isinstance(words, list) else str(words or "").split()
+    names = [str(word).lower() for word in given if str(word).lower() in FSDP_STAGES]
+    stated = str(section.get("sharding_strategy", "")).lower()
+    if stated in FSDP_STAGES:
+        return stated
+    reshard = section.get("reshard_after_forward")
+    if str(reshard).lower() in FSDP_STAGES:
+        return str(reshard).lower()
+    if section or names or TRUTHS.get(str(words).lower()):
+        name = names[0] if names else "full_shard"
+        return "shard_grad_op" if reshard is False and name == "full_shard" else name
+    return ""
+
+
+def fsdp_section(document: Document, path: str) -> dict[str, Any]:
+    """The section of FSDP at a path, without prefixes of its keys; everything in it that decides
+    the sharding counts as read."""
+    section = document.section(path).values if isinstance(document.content.get(path), dict) else {}
+    out = {}
+    for name, value in section.items():
+        short = str(name).removeprefix("fsdp_")
+        out[short] = value
+        if short in FSDP_KEYS:
+            document.claim(f"{path}.{name}")
+    return out
+
+
+def shard_by_fsdp(n: Numbers, launch: Launch, strategy: str, section: dict[str, Any]) -> None:
+    """Add the plan of FSDP."""
+    n.zero = FSDP_STAGES[strategy]
+    n.overlap_grad_reduce = n.overlap_param_gather = n.zero > 0
+    if n.zero == 0:
+        n.overlap_grad_reduce = True
+    if strategy in HYBRID:
+        launch.unmodelled["shard"] = f"its strategy is {strategy}, of ranks of one node"
+    offloads = section.get("offload_params", section.get("cpu_offload"))
+    if TRUTHS.get(str(offloads).lower()):
+        n.offload_parameters = n.offload_optimizer = 100
+    if TRUTHS.get(str(section.get("activation_checkpointing")).lower()):
+        n.recompute = Recompute.FULL
+
+
+def shard_by_degrees(n: Numbers, launch: Launch) -> None:
+    """Add the axes that arguments size, as those of axolotl do."""
+    n.tp, n.cp, n.ep = (getattr(n, name, 1) or 1 for name in ("tp", "cp", "ep"))
+    n.sequence_parallel = 0
+    n.cp_comm = int(ContextComm.P2P)
+    degree = getattr(n, "shard_degree", None)
+    if degree and n.zero == 0 and not n.has_engine:
+        n.zero, n.overlap_grad_reduce, n.overlap_param_gather = 3, True, True
+    if degree:
+        launch.gpus = degree * n.replicas * n.tp * n.cp
+    launch.replicas = n.replicas if degree or n.zero else 1

@@ -1,0 +1,293 @@
+"""Runs of Hugging Face's Trainer and of what is built on it: what each tool's keys mean."""
+
+import pytest
+import yaml
+
+from plan3d.cli.main import main
+from plan3d.launch_files.launch_file import ReaderOptions, batch_of, plan_of
+from plan3d.launch_files.registry import READERS, framework_of_file, is_script
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.trainer.commands import typed
+from plan3d.launch_files.trainer.launch import known_model
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan
+
+LLAMA_FACTORY = """
+model_name_or_path: Qwen/Qwen2.5-7B-Instruct
+stage: sft
+do_train: true
+finetuning_type: full
+deepspeed: examples/deepspeed/ds_z3_offload_config.json
+cutoff_len: 4096
+per_device_train_batch_size: 2
+gradient_accumulation_steps: 4
+bf16: true
+learning_rate: 1.0e-5
+"""
+AXOLOTL = """
+base_model: NousResearch/Meta-Llama-3.1-8B
+sequence_len: 2048
+micro_batch_size: 2
+gradient_accumulation_steps: 4
+adapter: qlora
+load_in_4bit: true
+lora_r: 32
+lora_target_linear: true
+sample_packing: true
+optimizer: adamw_bnb_8bit
+bf16: auto
+gradient_checkpointing: true
+"""
+SWIFT = """
+NPROC_PER_NODE=4 NNODES=2 swift sft --model Qwen/Qwen2.5-7B --tuner_type full \\
+  --torch_dtype bfloat16 --max_length 8192 --packing true --deepspeed zero2 \\
+  --gradient_accumulation_steps $(expr 16 / $NPROC_PER_NODE) --learning_rate 1e-5
+"""
+ACCELERATE = """
+compute_environment: LOCAL_MACHINE
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 16
+fsdp_config: {fsdp_version: 2, fsdp_reshard_after_forward: false, fsdp_offload_params: false,
+  fsdp_activation_checkpointing: true}
+"""
+TRAINER = """
+cat > accelerate.yaml <<'END'
+distributed_type: DEEPSPEED
+num_processes: 8
+deepspeed_config: {zero_stage: 1, offload_optimizer_device: cpu, gradient_accumulation_steps: 3}
+END
+accelerate launch --config_file accelerate.yaml sft.py --model_name_or_path /models/Qwen3-8B \\
+  --max_length 4096 --per_device_train_batch_size 2 --bf16 True --optim adamw_torch_fused "$@"
+"""
+
+
+def read(text, tool="llama-factory", plan=None, files=(), **changes):
+    """The launch of a YAML text with other values of some keys; None leaves one out."""
+    if changes:
+        content = yaml.safe_load(text) | changes
+        text = yaml.safe_dump({key: value for key, value in content.items() if value is not None})
+    options = ReaderOptions(plan=plan or {}, inputs=ScriptInputs(read_source=dict(files).get))
+    return READERS[tool](text, "run.yaml", options)
+
+
+def fields(launch, *names):
+    """Fields of a launch's plan, spelled."""
+    spelled = plan_of(launch, {}).to_dict()
+    return [spelled[name] for name in names]
+
+
+def notes(launch):
+    """Places of settings that change time or memory and are not modelled."""
+    return [setting.place for setting in launch.unread if setting.affects_cost]
+
+
+def test_a_file_of_llama_factory():
+    launch = read(LLAMA_FACTORY)
+    assert (launch.model.name, launch.sequence, launch.title) == (
+        "qwen2.5-7b",
+        4096,
+        "LLaMA-Factory",
+    )
+    names = ("zero", "micro_batch", "recompute", "precision")
+    assert fields(launch, *names) == [3, 2, "full", "bf16"]
+    assert fields(launch, "offload_optimizer", "offload_parameters") == [100, 100]
+    assert batch_of(launch, plan_of(launch, {}), 8, None) == 2 * 4 * 8
+    assert launch.adapters is None
+    assert notes(launch) == ["sequences"]
+    assert "$.learning_rate" in [setting.place for setting in launch.unread]
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision"),
+    [
+        ({}, "amp"),  # trained weights are 32 bits wide, and multiplied in 16
+        ({"pure_bf16": True, "bf16": None}, "pure-bf16"),
+        ({"bf16": None}, "fp32"),
+        ({"bf16": None, "fp16": True}, "fp16"),
+    ],
+)
+def test_formats_of_llama_factory_without_sharding(changes, precision):
+    launch = read(LLAMA_FACTORY, deepspeed=None, **changes)
+    assert fields(launch, "zero", "precision") == [0, precision]
+    assert "sharding" in notes(launch)
+
+
+def test_adapters_and_frozen_weights_of_axolotl():
+    launch = read(AXOLOTL, "axolotl")
+    assert launch.model.name == "llama-3.1-8b"
+    assert (launch.adapters.rank, launch.adapters.base) == (32, "nf4-dq")
+    assert launch.adapters.targets == ("q", "k", "v", "o", "gate", "up", "down")
+    names = ("optimizer", "recompute", "precision", "zero")
+    assert fields(launch, *names) == ["adam-8bit", "full", "bf16", 0]
+    assert notes(launch) == ["sharding"]
+    full = read(AXOLOTL, "axolotl", adapter=None, load_in_4bit=None)
+    assert full.adapters is None
+    assert fields(full, "precision") == ["pure-bf16"]
+    sharded = read(AXOLOTL, "axolotl", adapter=None, load_in_4bit=None, fsdp=["full_shard"])
+    assert fields(sharded, "zero", "precision") == [3, "bf16"]
+
+
+@pytest.mark.parametrize(
+    ("section", "stated"),
+    [
+        ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, [2, "none", 0]),
+        ({"reshard_after_forward": False, "offload_params": True}, [2, "none", 100]),
+        ({"fsdp_activation_checkpointing": True, "fsdp_version": 2}, [3, "full", 0]),
+        ({"fsdp_sharding_strategy": 3}, [0, "none", 0]),
+    ],
+)
+def test_sections_of_fsdp(section, stated):
+    launch = read(AXOLOTL, "axolotl", fsdp_config=section, gradient_checkpointing=False)
+    assert fields(launch, "zero", "recompute", "offload_parameters") == stated
+
+
+def test_a_command_of_ms_swift():
+    assert framework_of_file(SWIFT, "run.sh") == "trainer-command"
+    assert is_script(SWIFT, "run.sh", None)
+    launch = read(SWIFT, "trainer-command")
+    assert (launch.title, launch.launcher_gpus, launch.sequence) == ("ms-swift", 8, 8192)
+    assert (launch.accumulation, launch.plan["micro_batch"]) == (16 // 4, 1)
+    assert fields(launch, "zero", "precision", "recompute") == [2, "bf16", "full"]
+    assert fields(launch, "overlap_grad_reduce") == [0]  # its zero2.json: overlap_comm false
+    assert {"--learning_rate", "deepspeed"} <= {setting.place for setting in launch.unread}
+    with pytest.raises(InputError, match=r"--max_length \$LENGTH has no value in this file"):
+        read(SWIFT.replace("8192", "$LENGTH"), "trainer-command")
+
+
+def test_a_configuration_of_accelerate_needs_model_and_batch():
+    launch = read(ACCELERATE, "accelerate")
+    assert (launch.model, launch.sequence, launch.launcher_gpus) == (None, None, 16)
+    with pytest.raises(InputError, match=r"states no micro-batch; .*--with micro_batch=VALUE"):
+        plan_of(launch, {})
+    plan = plan_of(launch, {"micro_batch": 1}).to_dict()
+    assert (plan["zero"], plan["recompute"], plan["precision"]) == (2, "full", "bf16")
+
+
+def test_a_command_under_accelerate_with_its_configuration_as_a_here_document():
+    launch = read(TRAINER, "trainer-command")
+    assert (launch.model.name, launch.launcher_gpus, launch.accumulation) == ("qwen3-8b", 8, 3)
+    assert fields(launch, "zero", "offload_optimizer", "micro_batch") == [1, 100, 2]
+
+
+def test_the_megatron_plugin_of_accelerate_is_megatrons_stack():
+    text = "distributed_type: MEGATRON_LM\nmegatron_lm_config: {megatron_lm_tp_degree: 4, "
+    text += "megatron_lm_pp_degree: 2, megatron_lm_use_distributed_optimizer: true}"
+    launch = read(text, "accelerate")
+    assert launch.framework == "megatron"
+    assert [launch.plan[name] for name in ("tp", "pp", "zero")] == [4, 2, 1]
+
+
+def test_a_configuration_of_deepspeed_beside_the_run_wins_over_the_shipped_one():
+    files = {"examples/deepspeed/ds_z3_offload_config.json": '{"zero_optimization": {"stage": 2}}'}
+    assert fields(read(LLAMA_FACTORY, files=files), "zero") == [2]
+    unknown = {"deepspeed": "mine.json"}
+    with pytest.raises(InputError, match=r"shards by mine.json: put that file beside it, or give"):
+        read(LLAMA_FACTORY, **unknown)
+    launch = read(LLAMA_FACTORY, plan={"zero": 1}, **unknown)
+    assert launch.plan["zero"] == 1
+    contradiction = {"mine.json": '{"train_micro_batch_size_per_gpu": 4}'}
+    with pytest.raises(InputError, match="has a micro-batch of 4, the arguments 2"):
+        read(LLAMA_FACTORY, files=contradiction, **unknown)
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "changes", "message"),
+    [
+        (LLAMA_FACTORY, "llama-factory", {"stage": "dpo"}, "trains by dpo, which is not modelled"),
+        (LLAMA_FACTORY, "llama-factory", {"do_train": False}, "does not train: do_train is not"),
+        (LLAMA_FACTORY, "llama-factory", {"finetuning_type": "freeze"}, "trains by freeze"),
+        (LLAMA_FACTORY, "llama-factory", {"quantization_bit": 4}, "all weights of a model in 4 b"),
+        (LLAMA_FACTORY, "llama-factory", {"model_name_or_path": "a/b"}, "a/b, which is no preset"),
+        (LLAMA_FACTORY, "llama-factory", {"bf16": "perhaps"}, r"\$.bf16 is .perhaps.; it must"),
+        (LLAMA_FACTORY, "llama-factory", {"cutoff_len": "x"}, r"\$.cutoff_len is .x."),
+        (LLAMA_FACTORY, "llama-factory", {"fp16": True}, "switches both bf16 and fp16 on"),
+        (AXOLOTL, "axolotl", {"rl": "kto"}, "trains by kto"),
+        (AXOLOTL, "axolotl", {"reward_model": True}, "trains by a reward"),
+        (AXOLOTL, "axolotl", {"lora_target_linear": False, "lora_target_modules": ["lm_head"]},
+         "adapters of lm_head are not modelled"),
+        (AXOLOTL, "axolotl", {"gptq": True}, ""),
+        (ACCELERATE, "accelerate", {"distributed_type": "TPU"}, "is TPU, not modelled"),
+    ],
+)  # fmt: skip
+def test_what_is_not_modelled_is_refused_by_name(text, tool, changes, message):
+    if not message:
+        assert "$.gptq" in notes(read(text, tool, **changes))
+        return
+    with pytest.raises(InputError, match=message) as error:
+        read(text, tool, **changes)
+    assert "\n" not in str(error.value)
+
+
+def test_an_optimizer_that_is_not_modelled_can_be_replaced():
+    launch = read(AXOLOTL, "axolotl", optimizer="adamw_torch_4bit")
+    with pytest.raises(
+        InputError, match="its optimizer is adamw_torch_4bit, which is not modelled"
+    ):
+        plan_of(launch, {})
+    assert plan_of(launch, {"optimizer": "adam"})
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("/data/checkpoints/Qwen2.5-7B/2", None),
+        ("/data/checkpoints/Qwen2.5-7B", "qwen2.5-7b"),
+        ("someone/other-7b", None),
+        ("", None),
+    ],
+)
+def test_models_by_hub_id_or_by_the_name_of_a_folder(name, preset):
+    model = known_model(name)
+    assert (model.name if model else None) == preset
+
+
+def test_a_later_checkpoint_keeps_the_sizes_of_its_model():
+    first, later = known_model("Qwen/Qwen3-4B"), known_model("Qwen/Qwen3-4B-Instruct-2507")
+    assert first.parameters == later.parameters
+    assert (first.rotary_base, later.rotary_base) == (1e6, 5e6)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("16", 16),
+        ("1e-5", 1e-5),
+        ('{"a": 1}', {"a": 1}),
+        ("{", "{"),
+        ("true", "true"),
+        ("nan", "nan"),
+    ],
+)
+def test_values_of_flags(text, value):
+    assert typed(text) == value
+
+
+PLANS = (
+    ("fsdp2", "zero=3 recompute=full micro_batch=2"),
+    ("fsdp2", "zero=2 precision=pure-bf16"),
+    ("fsdp2", "zero=0 precision=amp optimizer=adafactor overlap_param_gather=0"),
+    ("fsdp2", "zero=3 offload_optimizer=100 offload_parameters=100 loss=fused-linear"),
+    ("deepspeed", "zero=3 offload_optimizer=100 optimizer=lion"),
+    ("deepspeed", "zero=2 recompute=full overlap_param_gather=0"),
+    ("deepspeed", "zero=3 overlap_grad_reduce=0 overlap_param_gather=0"),
+    ("deepspeed", "zero=1 precision=fp16 optimizer=adam-8bit overlap_param_gather=0"),
+)
+
+
+@pytest.mark.parametrize(("version", "plan"), PLANS)
+def test_a_plan_is_the_same_after_export_and_import(version, plan, tmp_path, capsys):
+    path = str(tmp_path / "run.sh")
+    words = ["export", plan, "--to", "accelerate", "--version", version, "-o", path, "--quiet"]
+    words += ["--model", "qwen2.5-7b", "--cluster", "h100-sxm", "--gpus", "16"]
+    assert main([*words, "--sequence", "4096", "--global-batch", "64"]) == 0
+    launch = READERS["trainer-command"]((tmp_path / "run.sh").read_text(), path, ReaderOptions())
+    again = plan_of(launch, {})
+    wanted = Plan.parse(plan)
+    for word in plan.split():
+        name = word.partition("=")[0]
+        assert getattr(again, name) == getattr(wanted, name), name
+    assert (launch.model.name, launch.sequence, launch.launcher_gpus) == ("qwen2.5-7b", 4096, 16)
+    assert batch_of(launch, again, 16, None) == 64
+    assert not notes(launch)
