@@ -44,6 +44,9 @@ READERS: Registry[Reader] = Registry(
         "llama-factory": f"{_PACKAGE}.trainer.launch:read_llama_factory",
         "axolotl": f"{_PACKAGE}.trainer.launch:read_axolotl",
         "ms-swift": f"{_PACKAGE}.trainer.launch:read_swift",
+        "megatron-swift": f"{_PACKAGE}.mcore.swift:read",
+        "megatron-swift-command": f"{_PACKAGE}.mcore.swift:read_command",
+        "nemo": f"{_PACKAGE}.mcore.nemo:read",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",
@@ -57,6 +60,10 @@ TORCHTITAN_COMMAND = (
     r"|\bCONFIG_FILE=\S*\.toml\b)"
 )
 """A line, no comment, that starts torchtitan or names its job."""
+SWIFT_COMMAND = (
+    r"^(?![ \t]*#).*(?:(?<![\w./-])megatron (?:sft|pt)\b|\bswift/cli/_megatron/(?:sft|pt)\.py)"
+)
+"""A line, no comment, that starts Megatron under ms-swift."""
 TRAINER_COMMAND = (
     r"^(?![ \t]*#).*(?:\bswift (?:sft|pt)\b|\bswift/cli/(?:sft|pt)\.py"
     r"|\baxolotl(?:\.cli\.| )train\b"
@@ -94,6 +101,7 @@ class Dialect:
 DIALECTS = (
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
+    Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),
     Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),
     Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
     Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),

@@ -35,6 +35,11 @@ RECOGNITIONS = (
     Recognition("NeMo-RL", (("policy", "grpo"), ("policy", "sft"), ("policy", "dpo"))),
     Recognition(
         "NeMo",
+        (("trainer.num_nodes", "model.encoder_seq_length", "model.num_layers"),),
+        "nemo",
+    ),
+    Recognition(
+        "NeMo",
         (("exp_manager",), ("trainer.num_nodes",), ("run.results_dir",), ("recipe._target_",)),
     ),
     Recognition("NeMo AutoModel", (("model._target_",), ("step_scheduler",))),
@@ -80,7 +85,12 @@ RECOGNITIONS = (
     Recognition("accelerate", (("distributed_type",), ("compute_environment",)), "accelerate"),
     Recognition(
         "ms-swift (Megatron)",
-        (("model", "tensor_model_parallel_size"), ("model", "global_batch_size", "max_length")),
+        (
+            ("model", "expert_model_parallel_size", "max_length"),
+            ("model", "tensor_model_parallel_size", "max_length"),
+            ("model", "global_batch_size", "max_length"),
+        ),
+        "megatron-swift",
     ),
     Recognition(
         "ms-swift",

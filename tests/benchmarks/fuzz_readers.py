@@ -269,6 +269,16 @@ TRAINER_COMMANDS = (
     b"accelerate launch --config_file a.yaml sft.py --model_name_or_path Qwen/Qwen3-8B "
     b"--max_length 2048 --per_device_train_batch_size 1\n",
 )
+MEGATRON_SWIFT = (
+    b"NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 "
+    b"--packing true --recompute_granularity full --max_length 8192 --sequence_parallel true\n"
+)
+NEMO = (
+    b"trainer: {num_nodes: 1, devices: 8, precision: bf16}\nmodel:\n  micro_batch_size: 2\n"
+    b"  global_batch_size: 64\n  encoder_seq_length: 2048\n  num_layers: 24\n"
+    b"  hidden_size: 2048\n  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n"
+    b"  num_attention_heads: 16\n  tokenizer: {library: megatron}\n"
+)
 TITAN_COMMAND = (
     b"torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file job.toml "
     b"--parallelism.tensor_parallel_degree=2 --compile.enable\n"
@@ -489,6 +499,8 @@ READERS = {
     ),
     "trainer": Reader("t.yaml", lambda: [*TRAINERS], _imports),
     "trainer-command": Reader("r.sh", lambda: [*TRAINER_COMMANDS], _imports),
+    "megatron-swift": Reader("m.sh", lambda: [MEGATRON_SWIFT], _imports),
+    "nemo": Reader("n.yaml", lambda: [NEMO], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
     "accelerate": Reader("a.yaml", lambda: [ACCELERATE], _accelerate),
     "plan-words": Reader("plan.txt", lambda: [*PLANS], _texts(_plan_words)),

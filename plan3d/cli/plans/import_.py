@@ -74,6 +74,7 @@ def imported(args: argparse.Namespace) -> Imported:
     from plan3d.simulator.rules.validity import check
 
     from ...launch_files.launch_file import batch_of, effective_plan, gpus_of, plan_of, sequence_of
+    from ...launch_files.registry import exporter
     from ..arguments import plan_arguments, task_arguments
     from .export import in_own_stack
 
@@ -93,7 +94,8 @@ def imported(args: argparse.Namespace) -> Imported:
     gpus = gpus_of(launch, cluster.gpus)
     sequence = sequence_of(launch, args.sequence, model)
     batch = batch_of(launch, plan, gpus, task_arguments.stated_batch(args, sequence))
-    asked = task_arguments.question(model, cluster, sequence, batch, args.software, launch.adapters)
+    stack = args.software or (exporter(launch.framework).software if launch.adapters else None)
+    asked = task_arguments.question(model, cluster, sequence, batch, stack, launch.adapters)
     task = in_own_stack(asked, launch.framework)
     task = replace(task, software=replace(task.software, **launch.software))
     plan = effective_plan(launch, plan, task)

@@ -12,8 +12,6 @@ from typing import Any
 from plan3d.simulator.base.documents import parse_json, parse_yaml
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.field_values import Recompute
-from plan3d.simulator.workload.model import Model
-from plan3d.simulator.workload.presets import hub_models, untuned
 
 from ..deepspeed.keys import CONFIG
 from ..deepspeed.launch import read_configuration
@@ -25,6 +23,7 @@ from ..tables import Numbers, Row, cost_keys, read_rows
 from .accelerate import FSDP, configuration_of, merge_configuration
 from .arguments import AXOLOTL, HUGGING_FACE, LLAMA_FACTORY, MS_SWIFT, Dialect
 from .commands import Command, command_of
+from .models import name_model
 from .spelling import fill_plan, fsdp_section, fsdp_strategy, shard_by_degrees, shard_by_fsdp
 
 FRAMEWORK = "accelerate"
@@ -36,8 +35,6 @@ DIALECTS = {
     "trainer": HUGGING_FACE,
 }
 """Tools by name."""
-UPDATES: dict[str, dict[str, Any]] = {"-2507": {"rotary_base": 5e6, "sequence": 262_144}}
-"""What later checkpoints of a model changed, by the end of their names: Qwen3's of July 2025."""
 KEYS = tuple(
     {row.key for dialect in DIALECTS.values() for row in dialect.table if isinstance(row, Row)}
 )
@@ -159,7 +156,8 @@ def _read_run(
     if accelerate is not None:
         merge_configuration(accelerate, n, launch)
     _check_training(n, launch)
-    _name_model(n, launch, options)
+    if n.model_id:
+        name_model(n.model_id, launch, options)
     _shard(n, launch, options, dialect, is_stated=accelerate is not None)
     if launch.framework == FRAMEWORK:
         shard_by_degrees(n, launch)
@@ -182,28 +180,6 @@ def _check_training(n: Numbers, launch: Launch) -> None:
 
 def _replicas(n: Numbers) -> int:
     return int(getattr(n, "replicas", 1) or 1)
-
-
-def _name_model(n: Numbers, launch: Launch, options: ReaderOptions) -> None:
-    """The model by hub id, or by the name of its folder; one that no preset is has to be given."""
-    name = str(n.model_id).strip().rstrip("/")
-    launch.model = known_model(name)
-    if launch.model is None and options.model is None and name:
-        raise launch.refuse(f"trains {name[:80]}, which is no preset: give --model config.json")
-
-
-def known_model(name: str) -> Model | None:
-    """The preset of a hub id, or of the name of a folder or of a copy that is called as one; None
-    where there is none."""
-    plain, changes = name, {}
-    for suffix, changed in UPDATES.items():
-        if name.endswith(suffix):
-            plain, changes = name.removesuffix(suffix), changed
-    wanted = untuned(plain.rpartition("/")[2]).removeprefix("meta-")
-    for hub, preset in hub_models().ids.items():
-        if wanted and untuned(hub.rpartition("/")[2]).removeprefix("meta-") == wanted:
-            return replace(Model.preset(preset), **changes)
-    return None
 
 
 def _shard(

@@ -48,6 +48,14 @@ FAMILIES = {
 }
 QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
 """Formats of frozen weights by method and bits."""
+MATRICES = {
+    **WORDS,
+    "linear_qkv": ("q", "k", "v"),
+    "linear_proj": ("o",),
+    "linear_fc1": ("gate", "up"),
+    "linear_fc2": ("down",),
+}
+"""Targets of adapters by name, those of Megatron-Core too."""
 STAGES = ("sft", "pt", "pretrain")
 """Losses of one model on tokens."""
 
@@ -55,9 +63,9 @@ STAGES = ("sft", "pt", "pretrain")
 def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
     """Add what the arguments decide beside the sharding. Raises InputError for what trains another
     model than the one named."""
-    _check_loss(n, document)
+    check_loss(n, document)
     _read_sequence(n, document, launch)
-    launch.adapters = _adapters(n, document, launch)
+    launch.adapters = adapters_of(n, document)
     n.dtype = str(n.dtype or getattr(n, "model_dtype", "") or "").rpartition(".")[2]
     if n.bf16 is None:
         n.bf16 = n.dtype == "bfloat16" and not n.fp16
@@ -70,7 +78,7 @@ def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
     n.accumulation = n.accumulation if isinstance(n.accumulation, int) else None
 
 
-def _check_loss(n: Numbers, document: Document) -> None:
+def check_loss(n: Numbers, document: Document) -> None:
     """Raise InputError for a loss that needs a second model, or scores."""
     stage = str(getattr(n, "stage", "sft") or "sft").lower()
     if getattr(n, "scores", False) or getattr(n, "scores_steps", False):
@@ -101,7 +109,7 @@ def _read_sequence(n: Numbers, document: Document, launch: Launch) -> None:
         )
 
 
-def _adapters(n: Numbers, document: Document, launch: Launch) -> Adapters | None:
+def adapters_of(n: Numbers, document: Document) -> Adapters | None:
     """The adapters; None where all weights are trained."""
     names = [getattr(n, name, "") for name in ("sft_type", "train_type", "tuner")]
     tuner = next(filter(None, names), "lora" if getattr(n, "uses_adapters", False) else "full")
@@ -147,13 +155,13 @@ def _targets(n: Numbers, document: Document) -> tuple[str, ...]:
     if stated is None:
         return ("q", "v")
     names = stated if isinstance(stated, list) else str(stated).replace(",", " ").split()
-    unknown = [str(name) for name in names if str(name) not in WORDS]
+    unknown = [str(name) for name in names if str(name) not in MATRICES]
     if unknown or not names:
         raise InputError(
             f"{document.file}: adapters of {' '.join(unknown)[:60] or 'nothing'} are not modelled; "
             f"nearest: {', '.join(name for name in WORDS if name.endswith('_proj'))}"
         )
-    return tuple(part for name in names for part in WORDS[str(name)])
+    return tuple(part for name in names for part in MATRICES[str(name)])
 
 
 def _precision(n: Numbers, launch: Launch) -> Precision:

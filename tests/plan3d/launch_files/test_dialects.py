@@ -1,6 +1,7 @@
 """Files are recognised by their content; a framework that is not read is refused by its name."""
 
 import pytest
+import yaml
 
 from plan3d.launch_files.launch_file import ReaderOptions, effective_plan, plan_of
 from plan3d.launch_files.registry import READERS, framework_of_file, is_script
@@ -97,10 +98,12 @@ def test_overlap_of_tensor_communication_that_a_stack_does_not_hide_is_listed():
 @pytest.mark.parametrize("recognition", RECOGNITIONS, ids=lambda one: one.title)
 def test_a_document_is_recognised_by_its_keys(recognition):
     for keys in recognition.alternatives:
-        text = ""
+        content = {}
         for key in keys:
             section, _, name = key.rpartition(".")
-            text += f"{section}: {{{name}: 1}}\n" if section else f"{key}: 1\n"
+            here = content.setdefault(section, {}) if section else content
+            here[name] = 1
+        text = yaml.safe_dump(content)
         if recognition.reader:
             assert framework_of_file(text, "job.yaml") == recognition.reader
             continue

@@ -880,6 +880,10 @@ FILES = {
     "ms-swift": "model: Qwen/Qwen2.5-7B\nmax_length: 2048\ndeepspeed: zero2\ntuner_type: lora\n",
     "trainer": "model_name_or_path: Qwen/Qwen2.5-7B\nfsdp: full_shard\nbf16: true\n",
     "trainer-command": "NNODES=2 swift sft --model Qwen/Qwen3-8B --bf16 true --deepspeed zero3",
+    "megatron-swift": "model: Qwen/Qwen3-8B\nglobal_batch_size: 8\nmax_length: 2048\n",
+    "megatron-swift-command": "NNODES=2 megatron pt --model Qwen/Qwen3-8B --max_length 2048",
+    "nemo": "trainer: {num_nodes: 1}\nmodel: {num_layers: 2, hidden_size: 64, micro_batch_size: 1, "
+    "num_attention_heads: 4, global_batch_size: 4, encoder_seq_length: 64}\n",
     "accelerate": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",
 }
 

@@ -8,7 +8,7 @@ from plan3d.launch_files.launch_file import ReaderOptions, batch_of, plan_of
 from plan3d.launch_files.registry import READERS, framework_of_file, is_script
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.trainer.commands import typed
-from plan3d.launch_files.trainer.launch import known_model
+from plan3d.launch_files.trainer.models import known_model
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import Plan
 

@@ -1,0 +1,1 @@
+"""Files in the words of Megatron-Core's configuration: ms-swift (megatron), NeMo."""

@@ -1,0 +1,46 @@
+"""Models of training runs: by hub id, or by the name of a folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.presets import hub_models, untuned
+
+from ..launch_file import Launch, ReaderOptions
+
+UPDATES: dict[str, dict[str, Any]] = {
+    "-2507": {"rotary_base": 5e6, "sequence": 262_144},
+    "-FP8": {},
+}
+"""What other checkpoints of a model changed, by the end of their names: Qwen3's of July 2025, and
+those in 8 bits, which are trained in 16."""
+
+
+def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
+    """Put the model of a name into the launch. Raises InputError for one that is no preset, where
+    none is given."""
+    name = str(name).strip().rstrip("/")
+    launch.model = known_model(name)
+    model = launch.model or options.model
+    if model is None:
+        what = f"trains {name[:80]}, which is no preset" if name else "does not name its model"
+        raise launch.refuse(f"{what}: give --model config.json")
+    return model
+
+
+def known_model(name: str) -> Model | None:
+    """The preset of a hub id, or of the name of a folder or of a copy that is called as one; None
+    where there is none. Multi-token prediction is not loaded by transformers (modeling_deepseek_v3,
+    _keys_to_ignore_on_load_unexpected)."""
+    plain = name
+    changes: dict[str, Any] = {}
+    for suffix in ("-FP8", "-2507"):
+        if plain.endswith(suffix):
+            plain, changes = plain.removesuffix(suffix), changes | UPDATES[suffix]
+    wanted = untuned(plain.rpartition("/")[2]).removeprefix("meta-")
+    for hub, preset in hub_models().ids.items():
+        if wanted and untuned(hub.rpartition("/")[2]).removeprefix("meta-") == wanted:
+            return replace(Model.preset(preset), **{"mtp_layers": 0, **changes})
+    return None

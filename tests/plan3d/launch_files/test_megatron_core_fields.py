@@ -1,0 +1,165 @@
+"""Files in the words of Megatron-Core's configuration: Megatron under ms-swift, and NeMo 1."""
+
+import pytest
+import yaml
+
+from plan3d.cli.main import main
+from plan3d.launch_files.launch_file import ReaderOptions, plan_of
+from plan3d.launch_files.registry import READERS, framework_of_file
+from plan3d.simulator.base.errors import InputError
+
+SWIFT = """
+NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 \\
+  --micro_batch_size 1 --global_batch_size 32 --packing true --recompute_granularity full \\
+  --recompute_method uniform --recompute_num_layers 1 --max_length 8192 --sequence_parallel true \\
+  --lr 1e-5
+"""
+NEMO = """
+trainer: {num_nodes: 2, devices: 8, precision: bf16}
+model:
+  micro_batch_size: 2
+  global_batch_size: 64
+  encoder_seq_length: 2048
+  max_position_embeddings: ${.encoder_seq_length}
+  num_layers: 24
+  hidden_size: 2048
+  ffn_hidden_size: ${multiply:4, ${.hidden_size}}
+  num_attention_heads: 16
+  tensor_model_parallel_size: 2
+  pipeline_model_parallel_size: 2
+  virtual_pipeline_model_parallel_size: 3
+  megatron_amp_O2: true
+  sequence_parallel: true
+  tokenizer: {library: megatron, type: GPT2BPETokenizer}
+  optim: {name: mcore_distributed_optim, overlap_grad_sync: true, overlap_param_sync: true}
+exp_manager: {name: x}
+"""
+
+
+def swift(old="", new="", text=SWIFT):
+    return READERS["megatron-swift-command"](text.replace(old, new), "run.sh", ReaderOptions())
+
+
+def nemo(vocabulary=None, **changes):
+    content = yaml.safe_load(NEMO)
+    for key, value in changes.items():
+        section, _, name = key.rpartition("__")
+        here = content[section] if section else content["model"]
+        here[name] = value
+    text = yaml.safe_dump(content)
+    return READERS["nemo"](text, "job.yaml", ReaderOptions(vocabulary=vocabulary))
+
+
+def test_megatron_under_ms_swift():
+    assert framework_of_file(SWIFT, "run.sh") == "megatron-swift-command"
+    launch = swift()
+    assert (launch.model.name, launch.sequence, launch.global_batch) == ("qwen2.5-14b", 8192, 32)
+    assert (launch.framework, launch.launcher_gpus) == ("megatron", 8)
+    plan = plan_of(launch, {}).to_dict()
+    assert (plan["tp"], plan["zero"], plan["recompute"], plan["loss"]) == (4, 1, "full", "fused")
+    assert (plan["overlap_grad_reduce"], plan["precision"]) == (0, "bf16")
+    assert [setting.place for setting in launch.unread] == ["--lr"]
+
+
+def test_adapters_under_megatron_keep_megatrons_stack(tmp_path, capsys):
+    path = tmp_path / "run.sh"
+    path.write_text(SWIFT.replace("--packing", "--tuner_type lora --lora_rank 4 --packing"))
+    assert main(["import", str(path), "--cluster", "a100-80gb-sxm"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "read as ms-swift (Megatron)" in out
+    assert "LoRA of rank 4" in out
+    assert "software megatron-core" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "field", "value"),
+    [
+        ("--lr 1e-5", "--pipeline_model_parallel_size 2 "
+         "--virtual_pipeline_model_parallel_size 3", "virtual_stages", 3),
+        ("--lr 1e-5", "--use_distributed_optimizer false", "zero", 0),
+        ("--lr 1e-5", "--overlap_grad_reduce true", "overlap_grad_reduce", 1),
+        ("--lr 1e-5", "--fp8_format hybrid --fp8_recipe blockwise", "precision", "fp8-blockwise"),
+        ("--lr 1e-5", "--fp16 true", "precision", "fp16"),
+        ("--lr 1e-5", "--optimizer_cpu_offload true --optimizer_offload_fraction 0.5",
+         "offload_optimizer", 50),
+        ("--recompute_granularity full --recompute_method uniform --recompute_num_layers 1".replace(
+            " --recompute_method", " \\\n  --recompute_method"), "", "recompute", "selective"),
+        ("--lr 1e-5", "--use_megatron_fsdp true", "zero", 3),
+        ("--lr 1e-5", "--cross_entropy_loss_fusion false", "loss", "usual"),
+        ("--lr 1e-5", "--pipeline_model_parallel_size 2 --decoder_first_pipeline_num_layers 20",
+         "first_stage_layers", 20),
+    ],
+)  # fmt: skip
+def test_arguments_of_ms_swift(old, new, field, value):
+    assert plan_of(swift(old, new), {}).to_dict()[field] == value
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("--lr 1e-5", "--rlhf_type dpo", "trains by dpo, which is not modelled"),
+        ("--lr 1e-5", "--pipeline_model_parallel_size 5", "48 layers cannot be cut into 5 equal"),
+        ("num_layers 1", "num_layers 2", "uniform recompute of 2 layers is not modelled"),
+        ("Qwen2.5-14B", "Other-14B", "trains Qwen/Other-14B, which is no preset"),
+        ("--lr 1e-5", "--fp8_format e4m3 --fp8_recipe custom", "fp8 by custom is not modelled"),
+        ("--lr 1e-5", "--optimizer_offload_fraction x --optimizer_cpu_offload true",
+         "must be a number from 0 to 1"),
+        ("--lr 1e-5", "--pipeline_model_parallel_size 2 --pipeline_model_parallel_layout 'Et|L'",
+         "has 2 stages with 1 layers"),
+    ],
+)  # fmt: skip
+def test_what_megatron_under_ms_swift_cannot_say_is_refused(old, new, message):
+    with pytest.raises(InputError, match=message):
+        plan_of(swift(old, new), {})
+
+
+def test_a_job_of_nemo():
+    assert framework_of_file(NEMO, "job.yaml") == "nemo"
+    launch = nemo()
+    h, layers, vocabulary = 2048, 24, 50257
+    each = 12 * h * h + 13 * h  # matrices, biases and norms of a GPT-2 layer
+    positions = 2048
+    assert launch.model.parameters == layers * each + (vocabulary + positions) * h + 2 * h
+    assert (launch.gpus, launch.global_batch, launch.sequence) == (16, 64, 2048)
+    plan = plan_of(launch, {}).to_dict()
+    assert [plan[name] for name in ("tp", "pp", "virtual_stages", "micro_batch")] == [2, 2, 3, 2]
+    assert [plan[name] for name in ("zero", "precision", "recompute")] == [1, "bf16", "none"]
+    assert launch.software["dropout"]
+
+
+def test_a_llama_of_nemo():
+    launch = nemo(
+        **{"normalization": "rmsnorm", "bias": False, "activation": "fast-swiglu"},
+        **{"position_embedding_type": "rope", "num_query_groups": 4, "ffn_hidden_size": 5632},
+        **{"share_embeddings_and_output_weights": False, "hidden_dropout": 0.0},
+        **{"attention_dropout": 0.0, "megatron_amp_O2": False},
+        tokenizer={"library": "huggingface", "type": "meta-llama/Meta-Llama-3-8B"},
+    )
+    h, ffn, kv = 2048, 5632, 4 * 128
+    layer = 2 * h * h + 2 * h * kv + 3 * h * ffn + 2 * h
+    assert launch.model.parameters == 24 * layer + 2 * 128256 * h + h
+    assert plan_of(launch, {}).to_dict()["precision"] == "amp"
+    assert not launch.software["dropout"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer": {"library": "sentencepiece"}}, "decides the vocabulary: give --vocabulary"),
+        ({"position_embedding_type": "alibi"}, "is alibi, which is not modelled"),
+        ({"mm_cfg": {"llm": 1}}, r"\$.model.mm_cfg is not modelled"),
+        ({"num_attention_heads": 15}, "is 15, which does not divide 2048"),
+        ({"trainer__precision": "fp4"}, "must be one of 32, 16, bf16"),
+        ({"window_size": 5}, r"must be \[LEFT, 0\]"),
+        ({"hidden_size": "${.x}"}, r"\$.model.hidden_size is"),
+    ],
+)
+def test_what_nemo_cannot_say_is_refused(changes, message):
+    with pytest.raises(InputError, match=message) as error:
+        nemo(**changes)
+    assert "\n" not in str(error.value)
+
+
+def test_the_vocabulary_of_nemo_may_be_given():
+    launch = nemo(vocabulary=32000, tokenizer={"library": "sentencepiece"})
+    assert launch.model.vocabulary == 32000
