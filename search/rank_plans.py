@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,6 +11,11 @@ from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
 from plan3d.simulator.rules.training_rules import default_precision
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import (
+    EDGE_PROBABILITY,
+    fitting_bytes,
+    headroom_bytes,
+)
 
 from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
 from .result.families import OBJECTIVES as OF_FAMILIES
@@ -53,8 +57,6 @@ SPACES = ("uniform", "staged")
 
 TOP = 10
 """Plans to rank."""
-DEFAULT_HEADROOM = 0.10
-"""Share of a GPU's memory left free where no plan is sure to fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +74,13 @@ class Ranking:
     system: str | None = None
     """One of systems.SYSTEMS, whose plans alone are searched."""
     headroom: float | None = None
-    """Share of memory to leave free; without it plans are searched that fit with FITS_PROBABILITY
-    (uncertainty.memory), and where there is none those that leave DEFAULT_HEADROOM."""
+    """Share of memory to leave free, in place of `fits_probability`."""
+    fits_probability: float = EDGE_PROBABILITY
+    """The least probability of fitting of a plan (uncertainty.memory)."""
     risk: float | None = None
     """Ranks the at_risk.SHORT_LIST best by that quantile of their forecast step instead of its
-    expectation: 0.9 is what nine of ten such runs stay below."""
+    expectation, among plans that fit with that probability at least: 0.9 is what nine of ten such
+    runs fit in and stay below."""
     top: int = TOP
     """Plans to rank."""
     families: bool = False
@@ -105,6 +109,13 @@ class Ranking:
         of_time = self.objective in OF_FAMILIES and self.risk is None
         return self.backend == "exhaustive" and of_time
 
+    @property
+    def least_probability(self) -> float:
+        """The least probability of fitting of a plan that is ranked."""
+        if self.risk is None:
+            return self.fits_probability
+        return max(self.fits_probability, self.risk)
+
 
 class RankingOptions(TypedDict, total=False):
     """The fields of a Ranking that are asked for as keywords; None for the default."""
@@ -115,6 +126,7 @@ class RankingOptions(TypedDict, total=False):
     choose: Choices | None
     system: str | None
     headroom: float | None
+    fits_probability: float | None
     risk: float | None
     top: int | None
     frontier: bool | None
@@ -154,8 +166,7 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
     subject = _subject(wanted, space, backend, values)
     options = SearchOptions(
         objective=asked.objective,
-        limit=_limit(subject, asked.headroom),
-        edge=_limit(subject, DEFAULT_HEADROOM),
+        limit=_limit(subject, asked),
         top=asked.top if asked.risk is None else max(asked.top, SHORT_LIST),
         families=asked.families,
         frontier=asked.frontier,
@@ -169,30 +180,30 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
         # What was asked for by name has an answer, if none that can be launched.
         subject = _subject(without_optional_framework(wanted), space, backend, values)
         result = search(subject, options, **drawn)
-    least = result.smallest.memory_bytes if result.smallest else math.inf
-    tight = options.limit < least <= options.edge
-    if asked.headroom is None and tight and not result.interrupted:
-        result = search(subject, replace(options, limit=options.edge), **drawn)
     result = replace(result, task=task, system=system)
     return result if asked.risk is None else ranked_at_risk(result, asked.risk, asked.top)
 
 
-def _limit(subject: Space | StagedProblem, headroom: float | None) -> float:
+def _limit(subject: Space | StagedProblem, ranking: Ranking) -> float:
     """Bytes a plan of the subject may use on a GPU."""
     tried = subject.axes["precision"] if isinstance(subject, Space) else ()
-    return memory_limit(subject.task, headroom, tried)
+    return memory_limit(subject.task, ranking.headroom, ranking.least_probability, tried)
 
 
-def memory_limit(task: Task, headroom: float | None, precisions: Sequence[int] = ()) -> float:
-    """Bytes a plan may use on a GPU; without a headroom as many as plans are sure to fit in.
+def memory_limit(
+    task: Task,
+    headroom: float | None,
+    probability: float = EDGE_PROBABILITY,
+    precisions: Sequence[int] = (),
+) -> float:
+    """Bytes a plan may use on a GPU; without a headroom as many as plans fit in with that
+    `probability`.
 
-    `precisions` are the codes that are searched, the task's usual one where there are none.
+    `precisions` are the codes that are searched, the task's default one where there are none.
     """
-    from plan3d.simulator.uncertainty.memory import fitting_bytes, headroom_bytes
-
     if headroom is not None:
         return headroom_bytes(task, headroom)
-    return fitting_bytes(task, precisions or (default_precision(task),))
+    return fitting_bytes(task, precisions or (default_precision(task),), probability)
 
 
 def _launchable(task: Task, space: str, backend: str, system: str | None, choose: Choices) -> Task:
@@ -253,6 +264,10 @@ def _check_numbers(ranking: Ranking) -> None:
         raise InputError(f"top must be at least 1, not {top}")
     if headroom is not None and not 0 <= headroom < 1:
         raise InputError(f"memory headroom must be at least 0 and below 1, not {headroom}")
+    if not 0 < ranking.fits_probability < 1:
+        raise InputError(
+            f"fits_probability must be above 0 and below 1, not {ranking.fits_probability:g}"
+        )
     if budget is not None and not budget > 0:
         raise InputError(f"budget must be above 0, not {budget}")
 

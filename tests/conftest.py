@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -14,3 +15,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def _width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Text is as wide as in a pipe, whatever terminal runs the tests."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The last search of a test is not that of the user."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))

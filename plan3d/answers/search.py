@@ -20,6 +20,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task, check_task
 from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY
 
 from ..launch_files.frameworks import for_framework
 from .plan import PlanAnswer
@@ -74,14 +75,18 @@ class SearchAnswer:
         return why_infeasible(self.result, self.ranking.choose)
 
     @cached_property
-    def edge(self) -> Costs | None:
-        """A faster plan that is not sure to fit, where all plans were ranked by their steps."""
-        if not self.ranking.families or self.ranking.objective != "step-time":
+    def safe(self) -> Costs | None:
+        """The first plan that fits with FITS_PROBABILITY, where plan 1 does not; None where it does
+        or none would."""
+        ranking, best = self.ranking, self.best
+        if best is None or best.probability_fits >= FITS_PROBABILITY:
             return None
-        from plan3d.search.whatif.at_the_edge import at_the_edge
-
+        if ranking.headroom is not None or not self.result.complete:
+            return None
+        surer = replace(ranking, fits_probability=FITS_PROBABILITY, frontier=False, top=1)
+        task = self.result.task
         try:
-            return at_the_edge(self.result, self.ranking)
+            return improved(rank_plans(task, surer), task, surer).best
         except KeyboardInterrupt:
             self.result = self.result.ended_by_interrupt()
             return None
@@ -227,9 +232,10 @@ def find_plans(
     * `framework`: what is to launch the plans; without it the framework of the task's stack, which
       yields to `choose` and `system`.
     * `system`: the name of a training system, whose plans alone are searched.
-    * `headroom`: share of memory to leave free; without it plans fit with probability 0.95.
+    * `fits_probability`: the least probability of fitting of a plan, 0.5; `headroom`: share of
+      memory to leave free, in its place.
     * `objective`: what ranks, such as 'step-time', 'memory' or 'cost'; `risk`: a quantile of the
-      step that ranks instead of its expectation, such as 0.9.
+      step that ranks instead of its expectation, such as 0.9, of plans as likely to fit.
     * `top`: plans to rank; `families`: whether to list the simplest plan of each family and climb
       the best (the default where every plan is costed by its time); `frontier`: whether to keep the
       plans that no other beats in both time and memory.

@@ -82,7 +82,7 @@ def search_two_pools(request: PoolsRequest) -> PoolsAnswer:
     each = [rank_plans(one, whole).unless_interrupted().costs for one in tasks]
     hints = [costs.plans for costs in each if costs is not None]
     precisions = [code("precision", value) for value in request.choose.get("precision", ())]
-    limits = [memory_limit(one, request.headroom, precisions) for one in tasks]
+    limits = [memory_limit(one, request.headroom, precisions=precisions) for one in tasks]
     unlaunched = replace(tasks[0], framework=None), replace(tasks[1], framework=None)
     result = search(
         unlaunched,

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from plan3d.search.rank_plans import DEFAULT_HEADROOM
 from plan3d.search.result.search_result import TIE, Gain, SearchResult, UniformSteps
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
-from plan3d.simulator.plan.plan import Plan, families, family_name
+from plan3d.simulator.plan.plan import families, family_name
 from plan3d.simulator.runs.nearest_run import nearest_run
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
@@ -37,17 +36,10 @@ from .plan import print_breakdown
 
 LISTED = 5
 """Plans of the first screen where the user does not say how many."""
-TELLING = (
-    *("tp", "pp", "cp", "ep", "zero", "virtual_stages"),
-    *("recompute", "precision", "micro_batch"),
-)
-"""Fields by which an alternative is told, the most telling first."""
-WIDEST = 26
-"""Characters of them."""
 RULES_SHOWN = 4
 TO_TIME = 3
 """Plans that are suggested to be timed."""
-MORE_LINE = "-v adds all numbers, assumptions and the next step; plan3d help words"
+MORE_LINE = "plan3d explain last#2, or export; -v adds all numbers and the next step"
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
 
@@ -73,7 +65,7 @@ def _print_best(
     """What to do, how sure that is, what else could be done and why not."""
     screen.lines([plan_lines.headline(best)])
     print()
-    items = [*plan_lines.facts(best), *_edge_line(answer, best.costs)]
+    items = [*plan_lines.facts(best), *_safe_line(answer, best.costs)]
     items += [("system", line) for line in system]
     items += [*plan_lines.failures(best), *_proof_items(answer.result)]
     screen.items([*items, *(("warning", line) for line in answer.refused(listed))])
@@ -81,22 +73,24 @@ def _print_best(
     table = _alternatives(answer.result, listed)
     if table.rows:
         screen.table(table)
+        plans = enumerate(answer.result.plans[1 : len(table.rows) + 1], 2)
+        screen.items([(f"last#{rank}", str(plan)) for rank, plan in plans])
+        print()
     screen.items(plan_lines.reasons(best.costs))
     if best.launch_words:
         screen.command(best.launch_words, "launch")
     screen.items([("more", MORE_LINE)])
 
 
-def _edge_line(answer: SearchAnswer, best: Costs) -> plan_lines.Items:
-    """What a plan that is not sure to fit would bring."""
-    edge = answer.edge
-    if edge is None:
+def _safe_line(answer: SearchAnswer, best: Costs) -> plan_lines.Items:
+    """The fastest plan that is predicted to fit, where plan 1 is at the edge."""
+    safe = answer.safe
+    if safe is None:
         return []
-    less = 100 * (1 - edge.step_seconds / best.step_seconds)
-    likely = format_probability(float(probability_fits(edge)))
-    change = differences(edge.plans.take(0), best.plans.take(0))
-    line = f"{less:.1f} % faster with {change}, which fits with probability {likely}"
-    return [("or", f"{line}: --memory-headroom {DEFAULT_HEADROOM:.0%}")]
+    likely = format_probability(float(probability_fits(safe)))
+    more = 100 * (safe.step_seconds / best.step_seconds - 1)
+    price = f"{safe.step_seconds:.4g} s ({more:+.1f} %), fits with probability {likely}"
+    return [("safe", f"{price}: {safe.plans.take(0)}")]
 
 
 def _proof_items(result: SearchResult) -> plan_lines.Items:
@@ -124,39 +118,23 @@ def _print_none(screen: Screen, answer: SearchAnswer) -> None:
 
 
 def _alternatives(result: SearchResult, listed: int) -> Table:
-    """The best of other families, or the next plans, by what they trade against the best."""
+    """The best of other families, or the next plans, with what they trade against the best."""
     costs = result.costs
     assert costs is not None
-    names = family_columns(result).get("family")
+    names = family_columns(result).get("family", [""] * len(costs))
     likely = np.atleast_1d(probability_fits(costs))
     rows = [
         (
-            str(row + 1) if names is None else names[row],
+            f"{row + 1} {names[row]}".rstrip(),
             f"{costs.step[row]:.4g}",
             f"{100 * (costs.step[row] / costs.step[0] - 1):+.1f}",
             f"{(costs.memory_total[row] - costs.memory_total[0]) / GIB:+.1f}",
             whole_percent(float(likely[row])),
-            differences(costs.plans.take(row), costs.plans.take(0)),
         )
         for row in range(1, min(len(costs), listed))
     ]
-    first = "instead" if names is not None else "plan"
-    headers = (first, "step s", "change %", "change GiB", "fits %", "with")
-    return Table(headers=headers, rows=tuple(rows), words=frozenset({0, 5}))
-
-
-def differences(plan: Plan, best: Plan) -> str:
-    """The most telling fields in which a plan differs from the best."""
-    fields, others = plan.to_dict(), best.to_dict()
-    out = ""
-    for name in (name for name in TELLING if fields[name] != others[name]):
-        longer = f"{out} {name}={fields[name]}".strip()
-        if len(longer) > WIDEST:
-            break
-        out = longer
-    if out or plan.segments:
-        return out or f"segments={plan.segments_text}"[:WIDEST]
-    return next((f"{name}={fields[name]}" for name in fields if fields[name] != others[name]), "")
+    headers = ("instead", "step s", "change %", "change GiB", "fits %")
+    return Table(headers=headers, rows=tuple(rows))
 
 
 def _print_details(
@@ -174,7 +152,7 @@ def _print_details(
     screen.lines([views.peak_line(result.costs)])
     print()
     print_ranking(screen, result.costs, training, extra=family_columns(result))
-    screen.lines([*answer.refused(), *count_lines(answer), *_fits_lines(result.costs)])
+    screen.lines([*answer.refused(), *count_lines(answer), *_fits_lines(answer, answer.best)])
     if training is not None:
         screen.lines([views.training_line(result.costs, training)])
         screen.lines([text for _, text in plan_lines.failures(answer.best)])
@@ -303,19 +281,16 @@ def _to_time(forecast: Forecast) -> str:
     return f"benchmark plans {ranks} next: expected regret then {100 * chosen[-1].regret:.1f} %"
 
 
-def _fits_lines(costs: Costs) -> list[str]:
-    """Where the best plan is not sure to fit, the first listed one that is."""
-    fits = np.atleast_1d(probability_fits(costs))
-    if fits[0] >= FITS_PROBABILITY:
+def _fits_lines(answer: SearchAnswer, best: PlanAnswer) -> list[str]:
+    """Where plan 1 is at the edge, the fastest plan that is predicted to fit."""
+    if best.probability_fits >= FITS_PROBABILITY:
         return []
-    sure = np.flatnonzero(fits >= FITS_PROBABILITY)
-    first = costs.row(0)
-    most = fitting_share(first) * first.capacity / GIB
-    other = f"plan {sure[0] + 1} is the first listed that does" if sure.size else "none listed does"
+    most = fitting_share(best.costs) * best.costs.capacity / GIB
+    safe = [f"safe: {line}" for _, line in _safe_line(answer, best.costs)]
     return [
-        f"plan 1 fits with probability {format_probability(float(fits[0]))}, not "
-        f"{FITS_PROBABILITY:g}: {other}; "
-        f"plans are sure to fit up to {most:.1f} GiB"
+        f"plan 1 fits with probability {format_probability(best.probability_fits)}; "
+        f"{FITS_PROBABILITY:g} up to {most:.1f} GiB",
+        *(safe or ["no plan found fits more surely"]),
     ]
 
 
@@ -464,6 +439,8 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         "time_next": time_next,
         "plans": plans,
     }
+    if answer.safe is not None:
+        out["safe"] = views.plan_records(answer.safe, result.limit, training)[0]
     if pareto:
         out["frontier"] = views.plan_records(result.frontier, result.limit, training)
     if answer.infeasible:

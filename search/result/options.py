@@ -62,8 +62,6 @@ class SearchOptions:
     objective: str = "step-time"
     limit: float
     """Bytes a plan may use on a GPU."""
-    edge: float = 0.0
-    """Bytes of plans whose least step is kept as well, sure to fit or not."""
     top: int = 10
     """Plans to rank."""
     families: bool = False

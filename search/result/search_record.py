@@ -121,7 +121,6 @@ class SearchRecord:
         self.uneven = SimplestPlans(_depths_of_families, FAMILY_COUNT * (task.model.layers + 1))
         self.of_families: dict[int, Frontier] = {}
         self.smallest: Costs | None = None
-        self.edge_seconds = np.inf
         self.host_short = 0
         self.complete = self.interrupted = False
         self.began = time.perf_counter()
@@ -150,8 +149,6 @@ class SearchRecord:
             self.frontier.add(costs, feasible)
             if self.options.families:
                 self._add_by_family(costs, feasible)
-        near = costs.step[costs.memory_total <= self.options.edge]
-        self.edge_seconds = float(min(self.edge_seconds, near.min(initial=np.inf)))
         row = int(np.argmin(costs.memory_total))
         if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
             self.smallest = costs.row(row)
@@ -194,7 +191,6 @@ class SearchRecord:
             frontier=self.frontier.costs,
             of_families=concat_costs(of_families) if of_families else None,
             smallest=self.smallest,
-            edge_seconds=self.edge_seconds,
             interrupted=self.interrupted,
             trace=trace,
         )

@@ -122,9 +122,6 @@ class SearchResult:
     was asked for."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
-    edge_seconds: float = np.inf
-    """Least step of the plans that were costed and leave DEFAULT_HEADROOM of memory, sure to fit or
-    not."""
     climbed: tuple[Gain, ...] = ()
     """How plan 1 departs from the space: single changes that made it faster."""
     interrupted: bool = False

@@ -160,7 +160,8 @@ def _searched(task: Task, plan: Costs, limit: float | None, **choose: list[int])
 def _best(task: Task, plan: Costs, **choose: list[int]) -> Costs | None:
     row = plan.plans.take(0)
     trained = {"precision": [row.precision], "optimizer": [row.optimizer]}
-    return rank_plans(task, Ranking(choose=trained | choose, top=1)).unless_interrupted().best
+    ranking = Ranking(choose=trained | choose, fits_probability=FITS_PROBABILITY, top=1)
+    return rank_plans(task, ranking).unless_interrupted().best
 
 
 def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:

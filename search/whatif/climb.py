@@ -127,6 +127,7 @@ def _default_search(
         choose=ranking.choose,
         system=ranking.system,
         headroom=ranking.headroom,
+        fits_probability=ranking.least_probability,
         families=True,
         time_limit=time_limit,
     )

@@ -17,7 +17,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..exact import exhaustive
-from ..rank_plans import DEFAULT_HEADROOM, Ranking, memory_limit, rank_plans
+from ..rank_plans import Ranking, memory_limit, rank_plans
 from ..result.obstacle import obstacle
 from ..result.options import Progress, SearchOptions
 from ..result.search_result import SearchResult
@@ -168,7 +168,7 @@ def compare_systems(task: Task, request: SystemsRequest) -> BySystem:
     )
     entries: list[SystemEntry] = []
     device = _one_device(task, choose)
-    limit = memory_limit(device.task, headroom, device.axes["precision"])
+    limit = memory_limit(device.task, headroom, precisions=device.axes["precision"])
     alone, complete = _fastest(device, limit, headroom), True
     for system in (system_named(s) if isinstance(s, str) else s for s in asked):
         own = task if system.gpus is None else with_gpus(task, system.gpus)
@@ -189,8 +189,7 @@ def _one_device(task: Task, choose: Mapping[str, Sequence[Any]]) -> Space:
 
 def _fastest(space: Space, limit: float, headroom: float | None) -> Costs | None:
     """The fastest plan that fits, as find_plans has it; where none does, of unlimited memory."""
-    edge = [memory_limit(space.task, DEFAULT_HEADROOM)] if headroom is None else []
-    for most in (limit, *edge, np.inf):
+    for most in (limit, np.inf):
         found = exhaustive.search(space, SearchOptions(limit=most, top=1)).unless_interrupted()
         if found.best is not None:
             return found.best

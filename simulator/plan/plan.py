@@ -208,13 +208,17 @@ class Plan(PlanFields):
 
 
 def _row_defaults(row: Plan) -> Plan:
-    """The defaults for a row's sizes, synchronisation and segments, dp aside."""
-    sizes = {name: getattr(row, name) for name in ("tp", "cp", "pp", "dp", "virtual_stages")}
+    """The defaults for a row's sizes, schedule, synchronisation, host copies and segments, dp
+    aside."""
+    names = ("tp", "cp", "pp", "dp", "virtual_stages")
+    usual = {"schedule": schedules.default_code(row.virtual_stages)}
+    usual |= {"offload_parameters": 0, "nvme": 0}
+    sizes = {name: getattr(row, name) for name in (*names, *usual)}
     sync = {name: getattr(row, name) for name in ("tp_grid", "sync", "sync_period", "compression")}
     defaults = resolve(Plan(**sizes, **sync, segments=row.segments), 1)
     stated = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
     gather = resolve(Plan(**sizes, **sync, **stated, segments=row.segments), 1).overlap_param_gather
-    fixed = {**dict.fromkeys(sizes, 1), **dict.fromkeys(sync, 0), "sync_period": 1}
+    fixed = {**dict.fromkeys(names, 1), **usual, **dict.fromkeys(sync, 0), "sync_period": 1}
     return _unchecked({**defaults.columns(), **fixed, "overlap_param_gather": gather}, ())
 
 

@@ -159,12 +159,12 @@ def fitting_share(costs: Costs) -> float:
     return largest_prediction_within(costs.task, share * costs.capacity) / costs.capacity
 
 
-def fitting_bytes(task: Task, precisions: Sequence[int]) -> float:
-    """Bytes of a GPU up to which plans in any of these precisions are predicted to fit."""
+def fitting_bytes(
+    task: Task, precisions: Sequence[int], probability: float = FITS_PROBABILITY
+) -> float:
+    """Bytes of a GPU up to which plans in any of these precisions fit with that probability."""
     scale = float(error_scale_of_precisions(task, precisions).max())
-    share = min(
-        share_for_probability(FITS_PROBABILITY, spread_of(task), scale), largest_share(task)
-    )
+    share = min(share_for_probability(probability, spread_of(task), scale), largest_share(task))
     return largest_prediction_within(task, task.cluster.accelerator.memory * share)
 
 

@@ -1,4 +1,8 @@
-"""The plan that is meant: fields written out, a text file, or a plan of a saved result."""
+"""The plan that is meant: fields written out, a text file, or a plan of a saved result.
+
+A saved result is a file of --json or the last search: `result.json#3`, `last#2`, `last#safe`.
+Fields after it replace those of its plan: 'last#1 micro_batch=2'.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 from plan3d.simulator.base.documents import SCHEMA, parse_json
 from plan3d.simulator.base.errors import InputError, check_path
 from plan3d.simulator.base.files import read_text
+from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.task import Task
 
-from . import adapter_arguments, goal_arguments, system_arguments
+from . import adapter_arguments, goal_arguments, last_answer, system_arguments
 from .task_arguments import PLAN_FIELDS, layout_of, task_of
 
 if TYPE_CHECKING:
@@ -40,6 +45,10 @@ MACHINE = (
     "expert_imbalance",
 )
 """Options that a verb without prediction does not have."""
+
+
+SAFE = "safe"
+"""The plan of a result that fits more surely than its first."""
 
 
 @dataclass(frozen=True)
@@ -108,15 +117,21 @@ def fields_of(texts: list[str] | None, option: str) -> dict[str, Any]:
     return {name: getattr(plan, name) for name in names}
 
 
-def task_of_saved(args: argparse.Namespace, saved: Saved) -> Task:
-    """The task of the options, and of the saved result where they leave it open."""
-    filled = argparse.Namespace(**{**dict.fromkeys(MACHINE), **vars(args)})
+def _with_saved(args: argparse.Namespace, saved: Saved) -> argparse.Namespace:
+    """The options, and those of the saved result where they are left open."""
+    filled = argparse.Namespace(**vars(args))
     sized = args.gpus is not None or args.nodes is not None
     batched = args.global_batch is not None or args.global_batch_tokens is not None
     given = {"gpus": sized, "gpus_per_node": sized, "global_batch": batched}
     for name, value in saved.task.items():
         if not given.get(name, getattr(args, name, None) is not None):
             setattr(filled, name, value)
+    return filled
+
+
+def task_of_saved(args: argparse.Namespace, saved: Saved) -> Task:
+    """The task of the options, and of the saved result where they leave it open."""
+    filled = _with_saved(argparse.Namespace(**{**dict.fromkeys(MACHINE), **vars(args)}), saved)
     for name in ("model", "cluster"):
         if getattr(filled, name) is None:
             raise InputError(f"the following arguments are required: --{name}")
@@ -131,11 +146,37 @@ def is_file(name: str) -> bool:
         return False
 
 
+def is_handle(word: str) -> bool:
+    """Whether a word names a plan of a saved result: last, last#2 or result.json#2."""
+    path, mark, _ = word.partition("#")
+    return path == last_answer.LAST or bool(mark and is_file(path))
+
+
+def fill_from_saved(args: argparse.Namespace) -> None:
+    """Take what the options leave open from the saved result that --plan names."""
+    if args.plan is None or not is_handle(args.plan.partition(" ")[0]):
+        return
+    filled = vars(_with_saved(args, read_plan(args.plan, "--plan")))
+    vars(args).update({name: filled[name] for name in vars(args)})
+
+
 def read_plan(source: str, option: str) -> Saved:
     """A plan written out, in a text file or in a saved result; `option` names it in errors."""
+    handle, _, changes = source.strip().partition(" ")
+    if changes and is_handle(handle):
+        from plan3d.simulator.plan.plan import Plan
+
+        saved, changed = read_plan(handle, option), fields_of([changes], option)
+        fields = _of_text(str(saved.plan))
+        stated = {name: getattr(fields.plan, name) for name in fields.stated - {"dp"}} | changed
+        return replace(saved, plan=replaced(Plan(), stated), stated=frozenset(stated))
     path, _, number = source.rpartition("#")
-    if not path or not is_file(path):
+    if not path or not (is_file(path) or path == last_answer.LAST):
         path, number = source, ""
+    if path == last_answer.LAST:
+        path = str(last_answer.path())
+        if not is_file(path):
+            raise InputError(f"{option} {source}: there is no last search; run plan3d search first")
     if not is_file(path):
         if "=" not in source:
             raise InputError(f"{option} {source!r} is neither FIELD=VALUE ... nor a file")
@@ -186,12 +227,13 @@ def _record(content: Any, source: str, number: str, option: str) -> dict[str, An
     """The wanted record of a saved result; the file's only object where it is no result."""
     if isinstance(content, dict) and isinstance(content.get("plans"), list):
         plans = content["plans"]
-        try:
-            rank = int(number or 1)
-        except ValueError:
-            rank = 0
+        if number == SAFE and SAFE in content:
+            return _record(content[SAFE], source, "", option)
+        rank = int(number or 1) if is_whole(number or "1") else 0
         if not 1 <= rank <= len(plans):
-            raise InputError(f"{option} {source}: the result holds {len(plans)} plans")
+            raise InputError(
+                f"{option} {source}: the result holds {len(plans)} plan{'s' * (len(plans) != 1)}"
+            )
         content = plans[rank - 1]
     elif number:
         raise InputError(f"{option} {source}: the file is not a saved result with plans")
@@ -206,6 +248,9 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
     profile = content.get("profile", {}) if isinstance(content, dict) else {}
     if not isinstance(task, dict) or not isinstance(profile, dict):
         raise InputError(f"{option} {path}: 'task' and 'profile' must be objects")
+    stated = content.get("options", {}) if isinstance(content, dict) else {}
+    if not isinstance(stated, dict) or not stated.keys() <= last_answer.OPTIONS_KEPT:
+        raise InputError(f"{option} {path}: 'options' must be an object of options of a search")
     found = {name: task[name] for name in TASK_OPTIONS if name in task}
     lengths = task.get("document_lengths", [])
     if not isinstance(lengths, list) or not all(type(length) is int for length in lengths):
@@ -220,4 +265,7 @@ def _task(content: Any, path: str, option: str) -> dict[str, Any]:
             check_path(str(value), f"{option} {path}: {name}")
     if lengths:
         found["documents"] = ",".join(map(str, lengths))
-    return found
+    for name, value in stated.items():
+        if not isinstance(value, str | int | float):
+            raise InputError(f"{option} {path}: {name} cannot be {json.dumps(value)[:60]}")
+    return {**found, **stated}

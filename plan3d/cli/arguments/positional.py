@@ -17,6 +17,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_bytes
 
 from ..options.parser import integer
+from ..options.table import ONE_PLAN
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,12 @@ def placed(args: argparse.Namespace) -> None:
     """Put the words without a flag where their options stand; InputError for a file that is not
     there, for one word too many, for what is said twice, and for everything that is missing."""
     words, places = args.words, PLACES.get(args.verb, ())
+    if args.verb in ONE_PLAN:
+        from . import plan_arguments
+
+        if words and args.plan is None and plan_arguments.is_handle(words[0]):
+            args.plan, words = " ".join(words), []
+        plan_arguments.fill_from_saved(args)
     if args.verb == "explain":
         args.file = None
         places = (FILE if _states_a_plan(words, args.plan) else MODEL, *places[1:])

@@ -18,7 +18,7 @@ from ...screens.output import (
     warn,
     write_whole,
 )
-from ..arguments import system_arguments, task_arguments
+from ..arguments import last_answer, system_arguments, task_arguments
 from . import two_pools
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     else:
         system = system_arguments.line(args)
         screens.print_search(Screen(args.verbose), answer, system, args.top, args.pareto)
+    last_answer.keep(args, answer)
     if answer.result.interrupted:
         warn("interrupted: the best so far", args.quiet)
         return INTERRUPTED

@@ -190,7 +190,7 @@ def check_plan(record: dict[str, Any]) -> None:
     limit, capacity = memory.pop("limit"), memory.pop("capacity")
     total, _ = memory.pop("total"), memory.pop("worst_rank")
     assert sum(memory.values()) == pytest.approx(total, rel=1e-12)
-    assert total <= limit < capacity
+    assert total <= limit <= capacity
     low, high = record["step_seconds_interval"]
     assert low < record["step_seconds"] < high
     assert 0 < record["mfu_causal"] < record["mfu"] < 1

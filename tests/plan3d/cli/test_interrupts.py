@@ -11,7 +11,7 @@ from plan3d.search.exact import exhaustive
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.search_record import SearchRecord
 from plan3d.search.stage_dp import stage_search
-from plan3d.search.whatif import at_the_edge, climb
+from plan3d.search.whatif import climb
 
 SEARCH = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", "--gpus", "16"]
 SEARCH += ["--sequence", "2048", "--global-batch", "64", "--json"]
@@ -60,14 +60,14 @@ def test_an_interrupt_is_never_lost(capsys, words, function, searches):
     assert err.endswith("plan3d: interrupted: the best so far\n")
 
 
-def test_the_answer_is_printed_where_looking_at_the_edge_is_interrupted(capsys):
-    """GPT-3 13B in full precision of its states: the best plan that fits for sure is not the
-    fastest that may."""
-    words = [word for word in SEARCH if word != "--json"]
-    with interrupted_in(at_the_edge.at_the_edge, 1):
-        assert main(words) == 130
+def test_the_answer_is_printed_where_the_search_of_a_safe_plan_is_interrupted(capsys):
+    """Of Llama 3.1 8B on 16 H100 plan 1 is at the edge of memory."""
+    words = "search llama-3.1-8b h100-sxm 16 --sequence 8192"
+    with interrupted_in(exhaustive.search, 1):
+        assert main(words.split()) == 130
     out, err = capsys.readouterr()
-    assert "Plan:" in out or "plan" in out
+    assert "at the edge" in out
+    assert "safe " not in out
     assert err.endswith("plan3d: interrupted: the best so far\n")
 
 

@@ -177,11 +177,11 @@ def test_systems_say_how_likely_they_fit(capsys: pytest.CaptureFixture[str]) -> 
     searched = answer(capsys, "search", *TASK)
     found = answer(capsys, "compare", *TASK, "--systems", SOME)
     assert found["memory_limit_bytes"] == searched["memory_limit_bytes"]
-    assert {one["best"]["verdict"] for one in found["systems"]} == {"fits"}
+    assert {one["best"]["verdict"] for one in found["systems"]} <= {"fits", "edge"}
     for more in ([], ["-v"], [*GOAL, "-v"]):
         assert "fits %" in printed(capsys, "compare", *TASK, "--systems", SOME, *more)
     tenth = answer(capsys, "compare", *TASK, "--systems", SOME, "--memory-headroom", "10%")
-    assert tenth["memory_limit_bytes"] > found["memory_limit_bytes"]
+    assert tenth["memory_limit_bytes"] == pytest.approx(0.9 * found["memory_limit_bytes"])
 
 
 def test_a_goal_adds_iterations_and_what_they_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -210,12 +210,12 @@ def test_what_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture[str]) 
     least = ddp["least_memory_bytes"] / 2**30
     assert (
         f"do not fit: sequential needs at least {least - 0.4:.1f} GiB, ddp {least:.1f}; "
-        "plans may use 65.5 of a GPU's 79.2 GiB"
+        "plans may use 79.2 of a GPU's 79.2 GiB"
     ) in words
     words = printed(capsys, "compare", *LARGE, "--systems", "ddp,zero3")
-    assert f"does not fit: ddp needs at least {least:.1f} GiB; plans may use 65.5" in words
+    assert f"does not fit: ddp needs at least {least:.1f} GiB; plans may use 79.2" in words
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3", "-v")
-    assert "does not fit in 65.5 GiB: 74.4 GiB are optimizer" in words
+    assert "does not fit in 79.2 GiB: 74.4 GiB are optimizer" in words
     assert "were its memory enough" in words
     assert main(["compare", *LARGE, "--systems", "ddp,horovod"]) == 3
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from plan3d.cli.main import main
-from plan3d.simulator.plan.plan import Plan
 
 TASK = ["--model", "megatron-7.5b", "--cluster", "a100-80gb-sxm", "--gpus", "64"]
 TASK += ["--sequence", "2048", "--global-batch", "256"]
@@ -105,10 +104,3 @@ def test_edits_of_a_plan_on_a_grid_are_other_grids(capsys):
     grids = [edit["edit"] for edit in found["edits"] if edit["edit"].startswith("tp_grid=")]
     assert len(grids) > 2
     assert "tp_grid=3d:2x2x2" not in grids
-
-
-def test_plans_that_differ_in_their_grid_alone_say_so():
-    from plan3d.screens.search import differences as told
-
-    best, other = (Plan(tp=64, tp_grid=grid) for grid in ("16x4x1", "8x8x1"))
-    assert told(other, best) == "tp_grid=3d:8x8x1"

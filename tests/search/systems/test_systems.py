@@ -23,7 +23,7 @@ from plan3d.simulator.plan.fields import code, spell
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.task import Goal, Task
-from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
+from plan3d.simulator.uncertainty.memory import EDGE_PROBABILITY, probability_fits
 from plan3d.simulator.workload.model import Model
 
 CLUSTER = Cluster.profile("a100-80gb-sxm", gpus=32)
@@ -198,7 +198,7 @@ def test_one_device_is_the_measure_even_where_it_does_not_fit() -> None:
 
 
 def test_the_limit_is_that_of_a_search() -> None:
-    """The plan of each system is the best of its search, and sure to fit where one is."""
+    """The plan of each system is the best of its search, which is likelier to fit than not."""
     task = Task(Model.preset("gpt3-2.7b"), CLUSTER, sequence=2048, global_batch=512)
     found = compare_systems(
         task, SystemsRequest(systems=[system("sequential"), system("ddp"), system("zero1")])
@@ -207,22 +207,22 @@ def test_the_limit_is_that_of_a_search() -> None:
     for entry in found.entries:
         best = rank_plans(entry.result.task, Ranking(system=entry.system.name)).best
         assert entry.best.step_seconds == best.step_seconds
-        assert probability_fits(entry.best) >= FITS_PROBABILITY
+        assert probability_fits(entry.best) >= EDGE_PROBABILITY
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
-    assert set(found.to_frame()["probability_fits"] >= FITS_PROBABILITY) == {True}
+    assert set(found.to_frame()["probability_fits"] >= EDGE_PROBABILITY) == {True}
 
 
-def test_where_nothing_is_sure_to_fit_one_device_is_at_the_edge_too() -> None:
+def test_the_limit_of_one_device_is_that_of_the_systems() -> None:
     choose = {"micro_batch": ["1"], "recompute": ["full"]}
     names = [system("sequential")]
     (entry,) = compared_on(TASK, names, choose=choose).entries
-    memory = entry.best.memory_bytes / 0.88
+    memory = entry.best.memory_bytes / 0.97
     small = replace(TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=32, memory=memory))
     found = compared_on(small, names, choose=choose)
     assert found.speed_up(found.entries[0].best) == pytest.approx(1)
-    assert found.limit < found.one_device.memory_bytes <= found.entries[0].result.limit
-    free = compared_on(small, names, choose=choose, headroom=0.0)
-    assert free.limit == small.cluster.accelerator.memory
+    assert found.one_device.memory_bytes <= found.limit == found.entries[0].result.limit
+    tenth = compared_on(small, names, choose=choose, headroom=0.1)
+    assert tenth.limit == pytest.approx(0.9 * small.cluster.accelerator.memory)
 
 
 def test_experts_are_split_only_by_systems_that_split_them() -> None:
@@ -251,7 +251,7 @@ def test_what_would_fit_says_that_the_system_is_in_the_way() -> None:
 
 def test_more_gpus_are_searched_within_the_system() -> None:
     task = Task(Model.preset("gpt3-6.7b"), CLUSTER, sequence=2048, global_batch=128)
-    small = replace(CLUSTER, accelerator=replace(CLUSTER.accelerator, memory=9.2e9))
+    small = replace(CLUSTER, accelerator=replace(CLUSTER.accelerator, memory=8.0e9))
     found = rank_plans(replace(task, cluster=small), Ranking(system="zero3", top=3))
     assert found.costs is None
     (line,) = (text for text in why_infeasible(found) if text.startswith("on "))

@@ -73,7 +73,8 @@ def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
     found = best_change(evaluate(task, Plan.parse("tp=8 recompute=full")))
     assert found is not None
     assert "--fix offload_optimizer=100" in found.description
-    fixed = rank_plans(task, Ranking(choose={"offload_optimizer": [100]}, top=1)).best
+    choose = {"offload_optimizer": [100]}
+    fixed = rank_plans(task, Ranking(choose=choose, fits_probability=FITS_PROBABILITY, top=1)).best
     before = evaluate(task, Plan.parse("tp=8 recompute=full")).tokens_per_second
     assert found.gain == pytest.approx(fixed.tokens_per_second / before - 1)
     slower = best_change(evaluate(task, Plan.parse("tp=8 recompute=full sequence_parallel=0")))
@@ -92,7 +93,7 @@ def test_gpus_that_do_not_divide_the_batch(gpus, batch, what, rounder):
     def best(gpus, batch):
         cluster = Cluster.profile("h100-sxm", gpus=gpus)
         task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=batch)
-        return rank_plans(task, Ranking(top=1)).best
+        return rank_plans(task, Ranking(fits_probability=FITS_PROBABILITY, top=1)).best
 
     asked = {"gpus": gpus, "batch": batch}
     plan = best(**asked)

@@ -65,10 +65,16 @@ def test_end_stages_of_other_sizes_bring_another_depth_forward():
     task = Task(Model.preset("deepseek-v3"), cluster, sequence=4096, global_batch=8192)
     narrow = {"tp": [4], "cp": [1], "micro_batch": [1], "zero": [1], "recompute": ["none"]}
     depths = {pp: {**narrow, "pp": [pp]} for pp in (2, 4, 8, 16)}
-    listed = rank_plans(task, Ranking(choose={**narrow, "pp": list(depths)}, families=True))
+    listed = rank_plans(
+        task, Ranking(choose={**narrow, "pp": list(depths)}, families=True, fits_probability=0.95)
+    )
     found = climbed(listed, {*narrow, "pp"}, top=10)
     alone = {
-        pp: climbed(rank_plans(task, Ranking(choose=one, families=True)), set(one), top=10)
+        pp: climbed(
+            rank_plans(task, Ranking(choose=one, families=True, fits_probability=0.95)),
+            set(one),
+            top=10,
+        )
         for pp, one in depths.items()
     }
     assert listed.plans[0].pp != 16
