@@ -54,7 +54,7 @@ VERBS = {
     "export": Verb(
         "write a plan as a launch file of a framework",
         "plans.export",
-        Positional("PLAN", "'tp=8 pp=8 ...', a file, or result.json#3", "file"),
+        Positional("PLAN", "'tp=8 pp=8 ...', a file, last#2 or result.json#3", "file"),
     ),
     "import": Verb(
         "read a launch file of a framework as task and plan",

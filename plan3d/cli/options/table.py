@@ -151,18 +151,19 @@ OPTIONS = (
     *TASK_OPTIONS,
     # The plan, or the space of plans and how it is searched.
     Option("--plan", "PLAN", plan_text, ONE_PLAN,
-        "'tp=8 pp=8 recompute=full', a file, or result.json#3 (third plan of a saved search)"),
+        "'tp=8 pp=8 recompute=full', a file, last#2 (second plan of the last search), or "
+        "result.json#3 (third of a saved one)"),
     Option("--fix", "F=V", plan_text, SPACES,
         "keep plan field F at V; repeatable (fields: --help-fields)", repeatable=True),
     Option("--choose", "F=V1,V2", plan_text, SPACES,
         "try only these values of plan field F; repeatable", repeatable=True),
     Option("--memory-headroom", "SHARE", parse_fraction, SPACES,
-        "share of a GPU's memory to leave free (default: plans fit at 95%%)"),
+        "share of a GPU's memory to leave free (default: plans fit with a probability of 50%%)"),
     Option("--objective", "O", text, RANKINGS,
         "step-time (default), memory, cost or time-to-accuracy"),
     Option("--risk", "Q", number, SEARCH,
-        "rank the 300 best plans by this quantile of the forecast step instead of its "
-        "expectation: 0.9 is what nine of ten such runs stay below"),
+        "rank the 300 best plans that fit with this probability by this quantile of the forecast "
+        "step instead of its expectation: 0.9 is what nine of ten such runs stay below"),
     Option("--backend", "B", text, SEARCH,
         "exhaustive (default), branch-and-bound, dynamic-programming, integer-programming, "
         "random, annealing, spsa, cma-es, reinforcement-learning or pretrained-policy"),

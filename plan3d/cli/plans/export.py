@@ -12,7 +12,6 @@ from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE
 from ...screens.output import Progress, check_writable, print_json, warn, write_whole
 
 if TYPE_CHECKING:
-    from plan3d.search.result.search_result import SearchResult
     from plan3d.simulator.plan.plan import Plan
     from plan3d.simulator.task import Task
 
@@ -22,6 +21,7 @@ ABOUT = """Write a plan as the launch file of a training framework.
 
   plan3d export "tp=2 pp=2 micro_batch=2" --to megatron -o plan.sh \\
       --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512
+  plan3d export last#2 --to megatron              # second plan of the last search
   plan3d export result.json#3 --to torchtitan     # third plan of a saved search
   plan3d export result.json#1 --to nanotron --with recompute=full
 
@@ -104,49 +104,3 @@ def deliver(args: argparse.Namespace, out: dict[str, Any], form: Form) -> None:
         print_json(out)
     elif args.output is None:
         print(out["text"], end="")
-
-
-def refusal_line(result: SearchResult) -> list[str]:
-    """Which of the plans the usual framework of their stack cannot launch, and why the first; there
-    are some where a value was asked for by name that it lacks."""
-    from ...launch_files.exporter import refusals
-    from ...launch_files.registry import exporter
-
-    assert result.costs is not None
-    task, plans, framework = result.task, result.costs.plans, result.task.framework
-    if framework is None or framework.required or result.system not in (None, framework.name):
-        return []
-    form = exporter(framework.name).form()
-    refused = {
-        row: why for row in range(plans.rows) if (why := refusals(task, plans.take(row), form))
-    }
-    if not refused:
-        return []
-    reasons = refused[min(refused)]
-    more = f", and {len(reasons) - 1} more" if len(reasons) > 1 else ""
-    rows = [row + 1 for row in refused]
-    several = rows[-1] - rows[0] == len(rows) - 1 > 0
-    which = f"{rows[0]} to {rows[-1]}" if several else ", ".join(map(str, rows))
-    plural = "s" if len(rows) > 1 else ""
-    return [f"plan{plural} {which} cannot be launched by {framework.title}: {reasons[0]}{more}"]
-
-
-def launch_words(task: Task, plan: Plan, args: argparse.Namespace) -> list[str]:
-    """The words of the command that writes a plan for the first framework that can run it; none
-    where no framework can."""
-    from ...launch_files.exporter import refusals
-    from ...launch_files.registry import EXPORTERS
-
-    first = [task.framework.name] if task.framework else []
-    names = dict.fromkeys((*first, *EXPORTERS))
-    name = next((n for n in names if not refusals(task, plan, EXPORTERS[n].form())), None)
-    if name is None:
-        return []
-    words = ["plan3d", "export", str(plan), "--to", name, "--model", args.model]
-    words += ["--cluster", args.cluster, "--gpus", str(task.gpus)]
-    words += ["--gpus-per-node", str(args.gpus_per_node)] if args.gpus_per_node else []
-    words += ["--gpus-per-domain", str(args.gpus_per_domain)] if args.gpus_per_domain else []
-    words += ["--sequence", str(task.sequence), "--global-batch", str(task.global_batch)]
-    named = args.software or (args.framework and task.software.name != DEFAULT_SOFTWARE)
-    words += ["--software", task.software.name] if named else []
-    return words
