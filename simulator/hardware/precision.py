@@ -190,11 +190,6 @@ class Recipe:
         """Operands of linear layers are scaled into their format."""
         return self.linear.is_scaled
 
-    @property
-    def operand_kept(self) -> float:
-        """Bytes an element of an input that waits for the weight gradient."""
-        return self.quantisation.kept_bytes if self.quantisation else self.activation
-
     def optimizer_bytes(self, optimizer: int) -> float:
         """Bytes a parameter of optimizer state; of Muon a parameter of a hidden matrix."""
         if optimizer == Optimizer.ADAM_8BIT:

@@ -188,11 +188,6 @@ def _table_path(where: str, key: str, node: Any) -> str:
     return path
 
 
-def check_number(where: str, key: str, value: float) -> float:
-    """The SI value of a field, refused unless it can be a property of a machine."""
-    return leaves.check_quantity(where, key, value, QUANTITIES[key])
-
-
 def _leaves(where: str, tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, node in tree.items():
         key = prefix + name
