@@ -386,7 +386,7 @@ def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
     times = timeline_of(task(name, 1, 1), Plan(sequence_parallel=0, zero=0)).times
-    backward = times.gradient + times.weight_gradient
+    backward = times.input_gradient + times.weight_gradient
     assert 1.9 <= float((backward / times.forward)[0]) <= 2.1
 
 
@@ -420,7 +420,8 @@ T14_BELOW = {"gpt3-350m": 0.285}
 @pytest.mark.parametrize("name", T14_ROWS)
 def test_t14_searched_plans_reach_30_to_55_percent_of_peak(name: str) -> None:
     gpus, batch = T14_ROWS[name]
-    best = rank_plans(task(name, gpus, batch, software="megatron-lm-2021"), Ranking(top=1)).best
+    question = task(name, gpus, batch, software="megatron-lm-2021")
+    best = rank_plans(question, Ranking(fits_probability=0.95, top=1)).best
     assert best is not None
     low = T14_BELOW.get(name, 0.30)
     assert low <= best.mfu <= 0.55
@@ -770,7 +771,7 @@ SHOWN = {
     "T12": r"forward 6\.\d+ s, backward 12\.\d+ s",
     "T13": r"bubble \+11\.\d s.*tensor-parallel communication -20\.9 s",
     "T14": r"5[34]\.\d % MFU.*lost: kernels below peak",
-    "T15": r"expected: 20 days, \$4\.75M",
+    "T15": r"expected: 19\.7 days, \$4\.7M",
     "T16": r"for 134\.8 B tokens",
     "D1": r"a rank sends 5\.7 GiB in 1 messages.*(receiving 90\.4 GiB|16 updates old)",
     "D2": r"a rank sends 10\.6 GiB in 30 messages",

@@ -24,6 +24,23 @@ MACHINE_UNITS = {
 """Units in which varied numbers are shown, in SI, unless all are written in another."""
 
 
+LAST = "last"
+"""What the command line calls the answer of its last search: its plans are last#1, last#2, ..."""
+
+
+def launching_framework(task: Task, plan: Plan) -> str | None:
+    """The framework of a task where it can run a plan, else the first that can; None where no
+    framework can."""
+    from ..launch_files.exporter import refusals
+    from ..launch_files.registry import EXPORTERS
+
+    names = [task.framework.name] if task.framework else []
+    for name in dict.fromkeys((*names, *EXPORTERS)):
+        if not refusals(task, plan, EXPORTERS[name].form()):
+            return name
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchCommand:
     """The command line that writes a plan as a launch file, as far as the question decides it."""
@@ -38,15 +55,9 @@ class LaunchCommand:
     """Whether the framework was asked for, so that another stack than the usual one is said."""
 
     def words(self, task: Task, plan: Plan) -> list[str]:
-        """The words for the first framework that can run a plan; none where no framework can."""
-        from ..launch_files.exporter import refusals
-        from ..launch_files.registry import EXPORTERS
-
-        names = [task.framework.name] if task.framework else []
-        for name in dict.fromkeys((*names, *EXPORTERS)):
-            if not refusals(task, plan, EXPORTERS[name].form()):
-                break
-        else:
+        """The words for the framework that launches a plan; none where no framework can."""
+        name = launching_framework(task, plan)
+        if name is None:
             return []
         stack = task.software.name
         says_stack = self.names_stack or (self.names_framework and stack != DEFAULT_SOFTWARE)

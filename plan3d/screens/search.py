@@ -28,7 +28,7 @@ from plan3d.simulator.uncertainty.memory import (
 )
 
 from ..answers.plan import PlanAnswer
-from ..answers.question import Question
+from ..answers.question import LAST, Question, launching_framework
 from ..answers.search import SearchAnswer
 from . import plan_lines, views
 from .output import Screen
@@ -39,7 +39,7 @@ LISTED = 5
 RULES_SHOWN = 4
 TO_TIME = 3
 """Plans that are suggested to be timed."""
-MORE_LINE = "plan3d explain last#2, or export; -v adds all numbers and the next step"
+MORE_LINE = f"plan3d explain {LAST}#2; -v adds all numbers and the next step"
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
 
@@ -74,11 +74,12 @@ def _print_best(
     if table.rows:
         screen.table(table)
         plans = enumerate(answer.result.plans[1 : len(table.rows) + 1], 2)
-        screen.items([(f"last#{rank}", str(plan)) for rank, plan in plans])
+        screen.items([(f"{LAST}#{rank}", str(plan)) for rank, plan in plans])
         print()
     screen.items(plan_lines.reasons(best.costs))
-    if best.launch_words:
-        screen.command(best.launch_words, "launch")
+    framework = launching_framework(answer.result.task, answer.result.plans[0])
+    if framework is not None:
+        screen.items([("launch", f"plan3d export {LAST} --to {framework}")])
     screen.items([("more", MORE_LINE)])
 
 

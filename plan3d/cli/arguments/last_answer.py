@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.documents import SCHEMA
 
+from ...answers.question import LAST
 from ...screens.output import write_whole
 from ..options.table import OPTIONS
 from .task_arguments import LAYOUTS, PLAN_FIELDS
@@ -22,8 +23,6 @@ from .task_arguments import LAYOUTS, PLAN_FIELDS
 if TYPE_CHECKING:
     from ...answers.search import SearchAnswer
 
-LAST = "last"
-"""What the answer is called in place of a file."""
 OPTIONS_KEPT = frozenset(
     option.name
     for option in OPTIONS

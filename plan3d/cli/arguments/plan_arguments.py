@@ -19,6 +19,7 @@ from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.task import Task
 
+from ...answers.question import LAST
 from . import adapter_arguments, goal_arguments, last_answer, system_arguments
 from .task_arguments import PLAN_FIELDS, layout_of, task_of
 
@@ -149,7 +150,7 @@ def is_file(name: str) -> bool:
 def is_handle(word: str) -> bool:
     """Whether a word names a plan of a saved result: last, last#2 or result.json#2."""
     path, mark, _ = word.partition("#")
-    return path == last_answer.LAST or bool(mark and is_file(path))
+    return path == LAST or bool(mark and is_file(path))
 
 
 def fill_from_saved(args: argparse.Namespace) -> None:
@@ -171,9 +172,9 @@ def read_plan(source: str, option: str) -> Saved:
         stated = {name: getattr(fields.plan, name) for name in fields.stated - {"dp"}} | changed
         return replace(saved, plan=replaced(Plan(), stated), stated=frozenset(stated))
     path, _, number = source.rpartition("#")
-    if not path or not (is_file(path) or path == last_answer.LAST):
+    if not path or not (is_file(path) or path == LAST):
         path, number = source, ""
-    if path == last_answer.LAST:
+    if path == LAST:
         path = str(last_answer.path())
         if not is_file(path):
             raise InputError(f"{option} {source}: there is no last search; run plan3d search first")

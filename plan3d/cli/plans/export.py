@@ -21,8 +21,8 @@ ABOUT = """Write a plan as the launch file of a training framework.
 
   plan3d export "tp=2 pp=2 micro_batch=2" --to megatron -o plan.sh \\
       --model llama-7b --cluster h100-sxm --gpus 64 --global-batch 512
-  plan3d export last#2 --to megatron              # second plan of the last search
-  plan3d export result.json#3 --to torchtitan     # third plan of a saved search
+  plan3d export last#2 --to megatron           # second plan of the last search
+  plan3d export result.json#3 --to torchtitan  # third plan of a saved search
   plan3d export result.json#1 --to nanotron --with recompute=full
 
 What a framework cannot run is refused by name; --with replaces a field."""
