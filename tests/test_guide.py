@@ -29,7 +29,7 @@ FEW = ("flagperf_paddle",)
 ANSWERED = (0, 3)
 """Exit codes of an answer: a plan, or why none fits."""
 
-LINES, COLUMNS = 28, 80
+LINES, COLUMNS = 32, 80
 """Of a first screen at most."""
 CATALOGUES = ("clusters", "systems")
 """Verbs that list what is known, and answer no question."""

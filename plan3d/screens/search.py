@@ -34,7 +34,7 @@ from . import plan_lines, views
 from .output import Screen
 from .plan import print_breakdown
 
-LISTED = 5
+LISTED = 4
 """Plans of the first screen where the user does not say how many."""
 RULES_SHOWN = 4
 TO_TIME = 3

@@ -175,7 +175,7 @@ OPTIONS = (
         "recompute, for backends that draw at random"),
     Option("--backends", "B1,B2", text, COMPARE,
         "what to compare (default: all backends that draw at random)"),
-    Option("--top", "K", integer, SEARCH, "plans ranked (10; the first screen shows 5)"),
+    Option("--top", "K", integer, SEARCH, "plans ranked (10; the first screen shows 4)"),
     switch("--all-plans", SEARCH,
         "rank every plan of the space on its own, not the simplest of each family that is as "
         "fast; none is changed in the fields that the search keeps fixed"),

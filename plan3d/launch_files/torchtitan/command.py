@@ -9,7 +9,6 @@ Source: torchtitan 0.2.2, run_train.sh, multinode_trainer.slurm and config/manag
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -156,8 +155,8 @@ def _value(texts: tuple[str, ...]) -> Any:
     if texts[0] in ("True", "False"):
         return texts[0] == "True"
     try:
-        return tomllib.loads(f"value = {texts[0]}")["value"]
-    except ValueError:
+        return parse_toml(f"value = {texts[0]}", texts[0])["value"]
+    except InputError:
         return texts[0]
 
 

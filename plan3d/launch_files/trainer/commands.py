@@ -7,12 +7,12 @@ torch.distributed.run and DeepSpeed's launcher.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 
@@ -148,8 +148,8 @@ def typed(text: str) -> Any:
         return int(text)
     if text[:1] in "{[":
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
+            return parse_json(text, text)
+        except InputError:
             return text
     try:
         return float(text) if any(digit.isdigit() for digit in text) and len(text) < 40 else text

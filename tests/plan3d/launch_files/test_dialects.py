@@ -95,21 +95,33 @@ def test_overlap_of_tensor_communication_that_a_stack_does_not_hide_is_listed():
     assert hidden.overlap_tp == 1
 
 
-@pytest.mark.parametrize("recognition", RECOGNITIONS, ids=lambda one: one.title)
-def test_a_document_is_recognised_by_its_keys(recognition):
-    for keys in recognition.alternatives:
-        content = {}
-        for key in keys:
-            section, _, name = key.rpartition(".")
-            here = content.setdefault(section, {}) if section else content
-            here[name] = 1
-        text = yaml.safe_dump(content)
-        if recognition.reader:
-            assert framework_of_file(text, "job.yaml") == recognition.reader
-            continue
-        with pytest.raises(InputError, match="is a file of") as error:
-            framework_of_file(text, "job.yaml")
-        assert recognition.title in str(error.value)
+ALTERNATIVES = [(one, keys) for one in RECOGNITIONS for keys in one.alternatives]
+
+
+def document_with(keys):
+    """A YAML document with those keys, 'section.key' in its section."""
+    content = {}
+    for key in keys:
+        section, _, name = key.rpartition(".")
+        here = content.setdefault(section, {}) if section else content
+        here[name] = 1
+    return yaml.safe_dump(content)
+
+
+@pytest.mark.parametrize(
+    ("reader", "keys"), [(one.reader, keys) for one, keys in ALTERNATIVES if one.reader]
+)
+def test_a_document_is_recognised_by_its_keys(reader, keys):
+    assert framework_of_file(document_with(keys), "job.yaml") == reader
+
+
+@pytest.mark.parametrize(
+    ("title", "keys"), [(one.title, keys) for one, keys in ALTERNATIVES if not one.reader]
+)
+def test_a_document_that_is_not_read_is_refused_by_name(title, keys):
+    with pytest.raises(InputError, match="is a file of") as error:
+        framework_of_file(document_with(keys), "job.yaml")
+    assert title in str(error.value)
 
 
 @pytest.mark.parametrize(
