@@ -31,6 +31,7 @@ TRIED_BY = {
     "plan3d/launch_files/torchtitan/command.py": "torchtitan-command",
     "plan3d/launch_files/torchtitan/launch.py": "torchtitan",
     "plan3d/launch_files/trainer/accelerate.py": "accelerate",
+    "plan3d/launch_files/trainer/commands.py": "trainer-command",
     "plan3d/launch_files/trainer/launch.py": "trainer-command",
     "plan3d/launch_files/yaml_frameworks.py": "trainer",
     "plan3d/tuning/loop.py": "logs",
