@@ -17,6 +17,7 @@ from .hardware.software_stack import (
     software_profile,
 )
 from .workload.adapters import Adapters
+from .workload.blocks import LinearAttention
 from .workload.model import Model
 
 if TYPE_CHECKING:
@@ -132,6 +133,12 @@ class Task(_Question):
                 raise InputError(f"{key} {limit}, not {value!r}")
         if self.calibration:
             self.calibration.check(self)
+        linear = [k.attention for k in self.model.kinds if isinstance(k.attention, LinearAttention)]
+        if linear:
+            raise InputError(
+                f"{self.model.name} has layers of {linear[0].mixer}, whose time and memory are not "
+                "modelled (state-space or linear attention); plan3d models counts its parameters"
+            )
         if self.model.mtp_layers > 1:
             raise InputError(
                 f"{self.model.name} has {self.model.mtp_layers} multi-token-prediction layers; "

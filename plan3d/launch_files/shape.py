@@ -15,6 +15,7 @@ ATTENTION_SINKS = "attention sinks"
 WINDOWED_ATTENTION = "attention windows"
 WINDOW_WIDTHS = "attention windows of several widths"
 CHUNKED_ATTENTION = "attention in chunks"
+OUTPUT_GATE = "a gate of the output of attention"
 HEAD_NORM = "norms of queries and keys per head"
 FULL_NORM = "norms of queries and keys over their full width"
 HEAD_WIDTH = "heads that are not hidden / heads wide"
@@ -165,6 +166,8 @@ def _attention_features(a: Attention, hidden: int) -> Iterator[str]:
         yield ATTENTION_SINKS
     if a.window:
         yield CHUNKED_ATTENTION if a.chunked else WINDOWED_ATTENTION
+    if a.output_gate:
+        yield OUTPUT_GATE
     if a.query_key_norm:
         yield HEAD_NORM if a.query_key_norm == "head" else FULL_NORM
 

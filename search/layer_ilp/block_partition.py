@@ -142,7 +142,7 @@ def _product_sides(block: Block, hidden: int, name: str, ranks: int) -> tuple[fl
     assert mlp
     if name == "qkv":
         widths = [
-            attention.heads / n * attention.head_dim
+            (attention.heads * attention.head_dim + attention.gate_width) / n
             + float(kv_heads_per_rank(attention, np.array(float(n))))
             * (attention.head_dim + attention.value_dim)
             for n in (1, ranks)

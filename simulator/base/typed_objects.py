@@ -20,6 +20,8 @@ class JsonObject:
     path: str = "$"
     missing: set[str] = field(default_factory=set, compare=False, repr=False)
     """Keys that were asked for and are absent."""
+    read: set[str] = field(default_factory=set, compare=False, repr=False)
+    """Keys that were asked for and are there."""
 
     @classmethod
     def from_value(cls, value: object, name: str, path: str = "$") -> JsonObject:
@@ -32,6 +34,7 @@ class JsonObject:
         if self.values.get(key) is None:
             self.missing.add(key)
             return False
+        self.read.add(key)
         return True
 
     def error(self, key: str, problem: str) -> InputError:
@@ -48,6 +51,7 @@ class JsonObject:
         """The whole number under any of the keys, which must agree."""
         valid = f"it must be a whole number from {least} to {most}{limit}"
         found = [key for key in keys if self.values.get(key) is not None]
+        self.read.update(found)
         if not found:
             self.missing.update(keys)
         if not found and default is None:
@@ -94,7 +98,7 @@ class JsonObject:
         """Raise InputError for a key that is one slip off an absent one."""
         for key in self.values:
             meant = intended_name(str(key), self.missing)
-            if meant and meant not in self.values and self.has_key(key):
+            if meant and meant not in self.values and key not in self.read and self.has_key(key):
                 raise self.error(key, f"is unknown; did you mean {meant}?")
 
     def per_layer(self, key: str, layers: int, known: Sequence[object]) -> list[object]:

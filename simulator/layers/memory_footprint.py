@@ -234,6 +234,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
         materialised scores add (c + 3 dropout) a s T / t, c = 2 with a fused softmax, dropout
         masks 2 h T / u.
 
+    A gate of the output keeps itself and what it multiplies.
     Of frozen matrices only the inputs that adapters read are kept (frozen_weights.spare_inputs).
     What `selective` names is dropped: layernorm its outputs, out_proj its output, mla_up_proj
     queries, keys and values, core_attn stored scores, mlp and mlp_in all of ffn width, gelu the
@@ -254,6 +255,8 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     cores = element * tokens * (layer_parts.qkv_width(attn, s.tp) + spare.adapter_widths)
     kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
     kept = kept + quantisation.kept_output(local) * tokens * heads
+    if attn.output_gate:
+        kept = kept + element * tokens * (attn.gate_width / s.tp + heads)
     ops = software.selective
     norms_dropped = rerun_norms(block, ops, software.norm_in_linear)
     dropped = dropped + inputs * norms_dropped / block.norms

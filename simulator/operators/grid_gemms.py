@@ -60,7 +60,7 @@ def block_matrices(block: Block, hidden: int, grid: Grid) -> list[Matrix]:
     """The matrices of a dense transformer layer."""
     attn, mlp = block.attention, block.mlp
     wide = np.asarray(grid.features, float)
-    heads = layer_parts.qkv_width(attn, wide) * wide
+    heads = layer_parts.qkv_width(attn, wide) * wide + attn.gate_width
     out = [
         Matrix("queries, keys, values", heads * 0 + hidden, heads, down=False),
         Matrix("attention output", attn.heads * attn.value_dim, hidden, down=True),

@@ -60,7 +60,7 @@ def attention_gemms(attn: Attention, hidden: int, s: Strategy, sequence: int) ->
     tokens = s.tokens(sequence)
     out = Gemm(tokens, hidden, attn.heads * attn.value_dim / s.tp)
     if not attn.kv_rank:
-        return [Gemm(tokens, qkv_width(attn, s.tp), hidden), out]
+        return [Gemm(tokens, qkv_width(attn, s.tp) + attn.gate_width / s.tp, hidden), out]
     gemms = [*latent_down_gemms(attn, hidden, s, tokens), *latent_up_gemms(attn, hidden, s, tokens)]
     if attn.index_heads:
         width = attn.index_heads * attn.index_dim
@@ -69,6 +69,8 @@ def attention_gemms(attn: Attention, hidden: int, s: Strategy, sequence: int) ->
         # Every index head scores every earlier key: half the sequence on average.
         queries = tokens / s.norm_split * attn.index_heads
         gemms.append(Gemm(queries, sequence / 2, attn.index_dim))
+    if attn.output_gate:
+        gemms.append(Gemm(tokens, attn.gate_width / s.tp, hidden))
     return [*gemms, out]
 
 
@@ -220,6 +222,9 @@ def layer_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
     tokens = s.tokens(sequence)
     heads = block.attention.heads * block.attention.value_dim
     moved = _norm_bytes(block, hidden, s, tokens) + 2 * tokens * 8 * heads / s.tp
+    # A gate is read with the output of attention, and their product written.
+    gated = block.attention.gate_width + 2 * heads * (block.attention.output_gate > 0)
+    moved = moved + 2 * tokens * gated / s.tp
     if block.mlp:
         moved = moved + activation_bytes(block.mlp, s.tp, tokens)
     if block.experts:

@@ -44,11 +44,19 @@ class Attention:
     index_dim: int = 0
     index_topk: int = 0
     """Keys that the indexer lets a query see."""
+    output_gate: int = 0
+    """Width a head of a gate that a token's hidden state sets on the output: 0 for none, 1 for a
+    number a head, value_dim for one an element (Qwen 3.5)."""
+
+    @property
+    def gate_width(self) -> int:
+        """Columns of the projection that makes the gate."""
+        return self.heads * self.output_gate
 
     def parameters(self, hidden: int) -> int:
         """Weights and biases of the projections, norms excluded."""
         h, a, kv, d, dv = hidden, self.heads, self.kv_heads, self.head_dim, self.value_dim
-        out = a * dv * h + self.out_bias * h + self.sinks * a
+        out = a * dv * h + self.out_bias * h + self.sinks * a + h * self.gate_width
         if not self.kv_rank:
             return (h + self.qkv_bias) * (a * d + kv * (d + dv)) + out
         queries = (h + a * d) * self.q_rank if self.q_rank else h * a * d
@@ -66,6 +74,63 @@ class Attention:
         }
         indexer = 2 * self.index_dim if self.index_heads else 0
         return per_norm[self.query_key_norm] + self.q_rank + self.kv_rank + indexer
+
+
+NO_ATTENTION = Attention(heads=0, kv_heads=0, head_dim=0, value_dim=0)
+"""Of a layer that is an MLP or a mixture of experts alone."""
+
+MAMBA2 = "Mamba-2"
+GATED_DELTA = "gated delta net"
+KIMI_DELTA = "Kimi delta attention"
+LIGHTNING = "lightning attention"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearAttention(Attention):
+    """A layer with a state of fixed size in place of keys: Mamba-2, gated delta rule, lightning.
+
+    Queries and keys are kv_heads of head_dim (Mamba-2: groups of its state), values heads of
+    value_dim. Its parameters are counted; Task refuses it, as its time is not modelled.
+
+    Source: transformers 5.24, modeling_granitemoehybrid.py, GraniteMoeHybridMambaLayer;
+    modeling_qwen3_next.py, Qwen3NextGatedDeltaNet; modeling_kimi_linear.py, modeling_minimax.py,
+    MiniMaxLightningAttention.
+    """
+
+    mixer: str
+    """MAMBA2, GATED_DELTA, KIMI_DELTA or LIGHTNING."""
+    conv: int = 0
+    """Width of the convolution over queries, keys and values; 0 for none."""
+    conv_bias: bool = False
+    gate_rank: int = 0
+    """Kimi delta attention: width between the two matrices of a gate; 0 where it is one matrix."""
+
+    @property
+    def state_elements(self) -> int:
+        """Numbers of the state of one sequence: a key width times a value width a head."""
+        return self.heads * self.head_dim * self.value_dim
+
+    def parameters(self, hidden: int) -> int:
+        """Weights and biases of projections, convolution and decay, norms excluded."""
+        h, a = hidden, self.heads
+        keys, values = self.kv_heads * self.head_dim, a * self.value_dim
+        inner = 2 * keys + values
+        out = values * h + self.out_bias * h
+        if self.mixer == LIGHTNING:
+            return (2 * keys + 2 * values) * h + out
+        out += inner * (self.conv + self.conv_bias)
+        if self.mixer == MAMBA2:
+            return (h + self.qkv_bias) * (inner + values + a) + 3 * a + out
+        if self.mixer == GATED_DELTA:
+            return h * (inner + values + 2 * a) + 2 * a + out
+        gates = (h + keys) * self.gate_rank + (h + values) * self.gate_rank
+        gates = gates if self.gate_rank else h * (keys + values)
+        return h * (inner + a) + gates + keys + a + out
+
+    def norm_parameters(self) -> int:
+        """The norm of the output: over all values, or one weight for the width of a head."""
+        over_all = self.mixer in (MAMBA2, LIGHTNING)
+        return self.heads * self.value_dim if over_all else self.value_dim
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +181,8 @@ class Experts:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """One kind of transformer layer: attention, then a dense MLP or a mixture of experts."""
+    """One kind of layer: attention, or what stands for it, then a dense MLP, a mixture of experts
+    or (hybrids whose layers are one part each) nothing."""
 
     attention: Attention
     mlp: Mlp | None = None

@@ -12,27 +12,33 @@ from pathlib import Path
 from typing import Any
 
 from ..base.documents import parse_json
-from ..base.errors import InputError, check_name, check_path, did_you_mean
+from ..base.errors import InputError, check_name, check_path, did_you_mean, intended_name
 from ..base.files import read_text
 from ..base.typed_objects import LARGEST_SIZE, JsonObject, describe
-from .blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
-from .hf_families import (
-    FAMILIES,
+from .blocks import MOST_LAYERS, NO_ATTENTION, Attention, Block, Experts, Mlp
+from .hf_families import FAMILIES, UNSUPPORTED_TYPES
+from .hf_family import (
     LINEAR_ATTENTION,
     NONE_WHEN_NULL,
     SHARED_COUNTS,
+    SHARED_WIDTHS,
     SWITCHES,
-    UNSUPPORTED_TYPES,
     ConfigFamily,
 )
+from .hf_layers import (
+    LAYERS,
+    MOST_HEADS,
+    LayerParts,
+    has_chunked_window,
+    layer_parts,
+    linear_attention,
+)
+from .hf_parts import EXPERT_COUNTS, TOP_K, family_of_parts
 
-MOST_HEADS = 65_536
-
-TOWERS = ("vision_config", "audio_config", "speech_config")
+HYBRID_PATTERN = "hybrid_override_pattern"
+TOWERS = ("vision_config", "audio_config", "speech_config", "vision_tower", "audio_tower")
 """Encoders beside the text model."""
-LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-EXPERT_COUNTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
-TOP_K = ("num_experts_per_tok", "experts_per_token", "moe_top_k", "moe_k")
+TEXT_PARTS = ("text_config", "llm_config", "language_config")
 
 
 def read_json(path: str | Path) -> tuple[object, str]:
@@ -57,13 +63,14 @@ def name_of(config: Mapping[str, object]) -> str:
 def config_arguments(config: object, name: str) -> dict[str, Any]:
     """What the Model of a parsed config.json is made of: of its text part, where it has others."""
     outer = JsonObject.from_value(config, name)
-    nested = next((key for key in ("text_config", "llm_config") if outer.has_key(key)), "")
+    nested = next((key for key in TEXT_PARTS if outer.has_key(key)), "")
     text = JsonObject.from_value(outer.values[nested], name, f"$.{nested}") if nested else outer
     if nested and outer.has_key("tie_word_embeddings"):
         tied = {"tie_word_embeddings": outer.values["tie_word_embeddings"]}
         text = replace(text, values={**text.values, **tied})
     _check_decoder_only(outer)
-    arguments = _arguments(text, _family(text))
+    family, source = _family(text)
+    arguments = _arguments(text, family) | {"source": source}
     for read in (text, outer):
         read.refuse_slips()
     return arguments | {"left_out": tuple(key for key in TOWERS if outer.has_key(key))}
@@ -75,8 +82,9 @@ def _check_decoder_only(config: JsonObject) -> None:
             raise config.error(key, "is true; only decoder-only transformers are supported")
 
 
-def _family(config: JsonObject) -> ConfigFamily:
-    """The family of the model_type with the file's switches applied."""
+def _family(config: JsonObject) -> tuple[ConfigFamily, str]:
+    """The family of the model_type, or of the file's parts where that is unknown, with the file's
+    switches applied; and what a screen says of it."""
     kind = config.values.get("model_type")
     if not config.has_key("model_type"):
         config.refuse_slips()
@@ -87,11 +95,18 @@ def _family(config: JsonObject) -> ConfigFamily:
     if kind in UNSUPPORTED_TYPES:
         problem = f"{kind} has {UNSUPPORTED_TYPES[kind]}, which is not modelled"
         raise config.error("model_type", problem)
-    if kind not in FAMILIES:
-        near = did_you_mean(kind[:60], FAMILIES)
-        raise config.error("model_type", f"{describe(kind)} is not supported{near}")
-    family = FAMILIES[kind]
-    _check_family(config, family, kind)
+    source = f"Hugging Face config.json, model_type {kind}"
+    if kind in FAMILIES:
+        family = FAMILIES[kind]
+        _check_family(config, family, kind)
+    else:
+        meant = intended_name(kind[:60], FAMILIES)
+        if meant:
+            raise config.error("model_type", f"{describe(kind)} is unknown; did you mean {meant}?")
+        family, notes = family_of_parts(config)
+        source = f"{source[:120]}, unknown and read by its parts: {', '.join(notes)}"
+    if family.experts and all(config.values.get(key) in (None, 0) for key in EXPERT_COUNTS):
+        family = _without_experts(config, family)
     switches = {
         field: config.flag(key, False)
         for key, fields in SWITCHES.items()
@@ -100,7 +115,17 @@ def _family(config: JsonObject) -> ConfigFamily:
     }
     if family.qkv_alone:
         switches["out_bias"] = config.flag("attention_out_bias", False)
-    return replace(family, **switches)  # type: ignore[arg-type]
+    return replace(family, **switches), source  # type: ignore[arg-type]
+
+
+def _without_experts(config: JsonObject, family: ConfigFamily) -> ConfigFamily:
+    """The family of a file whose number of experts is 0: the shared ones are then the MLP
+    (Granite 4)."""
+    if all(key not in config.values or config.values[key] is None for key in EXPERT_COUNTS):
+        return family
+    is_width = family.shared_key in SHARED_WIDTHS and config.has_key(family.shared_key)
+    ffn = (family.shared_key,) if is_width else family.ffn
+    return replace(family, experts=False, shared_key="", ffn=ffn)
 
 
 def _check_family(config: JsonObject, family: ConfigFamily, kind: str) -> None:
@@ -117,33 +142,27 @@ def _check_family(config: JsonObject, family: ConfigFamily, kind: str) -> None:
             raise config.error(key, problem)
     absent = {"sliding_window": family.windows, "kv_lora_rank": family.latent}
     absent |= dict.fromkeys(EXPERT_COUNTS, family.experts)
+    absent[HYBRID_PATTERN] = family.lone_parts
     for key, known in absent.items():
-        if not known and config.has_key(key):
-            raise config.error(key, f"does not belong to {kind}; remove it or set it to null")
-    if config.has_key("hybrid_override_pattern"):
-        raise config.error(
-            "hybrid_override_pattern", f"means {LINEAR_ATTENTION}, which is not supported"
-        )
+        if not known and config.has_key(key) and config.values[key] != 0:
+            means = f" and means {LINEAR_ATTENTION}" if key == HYBRID_PATTERN else ""
+            problem = f"does not belong to {kind}{means}; remove it or set it to null"
+            raise config.error(key, problem)
 
 
 def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
     hidden = config.size("hidden_size", "n_embd", "n_embed", "d_model")
-    layers = config.size(*LAYERS, most=MOST_LAYERS)
     if config.size("word_embed_proj_dim", default=hidden) != hidden:
         problem = f"differs from hidden size {hidden}; projections in and out are not supported"
         raise config.error("word_embed_proj_dim", problem)
-    shapes = list(
-        zip(_windows(config, family, layers), _expert_layers(config, family, layers), strict=True)
-    )
+    shapes = layer_parts(config, family)
     distinct = list(dict.fromkeys(shapes))
     positions = config.size(family.positions) if family.positions else 0
     return {
         "name": config.name,
         "hidden": hidden,
         "vocabulary": config.size("vocab_size", "vocabulary_size"),
-        "kinds": tuple(
-            _block(config, family, hidden, window, sparse) for window, sparse in distinct
-        ),
+        "kinds": tuple(_block(config, family, hidden, parts) for parts in distinct),
         "order": tuple(distinct.index(shape) for shape in shapes),
         "tied": family.tied,
         "norm_bias": family.norm_bias,
@@ -154,9 +173,13 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         "embedding_norm": family.embedding_norm,
         "head_bias": family.head_bias,
         "mtp_layers": config.size(
-            "num_nextn_predict_layers", "num_mtp_modules", default=0, least=0, most=MOST_LAYERS
+            "num_nextn_predict_layers",
+            "num_mtp_modules",
+            "num_mtp_layers",
+            default=0,
+            least=0,
+            most=MOST_LAYERS,
         ),
-        "source": f"Hugging Face config.json, model_type {config.values['model_type']}",
     }
 
 
@@ -173,88 +196,19 @@ def _rotary_base(config: JsonObject) -> float:
     return 0.0
 
 
-def _windows(config: JsonObject, family: ConfigFamily, layers: int) -> list[int]:
-    """Each layer's window; 0 where attention sees everything."""
-    limited = "chunked_attention" if _has_chunked_window(family) else "sliding_attention"
-    limited = "indexed_attention" if family.latent else limited
-    types = config.per_layer("layer_types", layers, ("full_attention", limited))
-    window = _window(config, family)
-    if types:
-        local = [kind == limited for kind in types]
-        if any(local) and not window and not family.latent:
-            raise config.error("layer_types", f"has windows but {family.window_key} states none")
-    else:
-        local = _windowed_layers(config, family, layers) if window else [False] * layers
-    return [window * is_local for is_local in local]
-
-
-def _has_chunked_window(family: ConfigFamily) -> bool:
-    return family.window_key == "attention_chunk_size"
-
-
-def _window(config: JsonObject, family: ConfigFamily) -> int:
-    """The family's window; 0 when the config switches it off."""
-    key = family.window_key
-    switched_off = not config.flag("use_sliding_window", not family.optional_window)
-    explicit_null = key in config.values and not config.has_key(key)
-    if not family.windows or switched_off or explicit_null:
-        return 0
-    return config.size(key, default=family.window)
-
-
-def _windowed_layers(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
-    """Which layers have the window, by the family's rule."""
-    numbers = range(layers)
-    if family.windows == "upper":
-        first = config.size("max_window_layers", least=0)
-        return [layer >= first for layer in numbers]
-    rotary = config.per_layer("no_rope_layers", layers, (0, 1))
-    if rotary:
-        return [bool(uses_rope) for uses_rope in rotary]
-    if family.windows == "all":
-        return [True] * layers
-    every = config.size(
-        "sliding_window_pattern", "no_rope_layer_interval", default=family.full_every
-    )
-    return [(layer + 1) % every > 0 for layer in numbers]
-
-
-def _expert_layers(config: JsonObject, family: ConfigFamily, layers: int) -> list[bool]:
-    """Which layers are mixtures of experts."""
-    numbers = range(layers)
-    if not family.experts:
-        return [False] * layers
-    types = config.per_layer("mlp_layer_types", layers, ("dense", "sparse"))
-    if types:
-        return [kind == "sparse" for kind in types]
-    if config.has_key("moe_layers"):
-        listed = set(config.indices("moe_layers", layers))
-        return [layer in listed for layer in numbers]
-    first = config.size(
-        "first_k_dense_replace", "moe_layer_start_index", default=0, least=0, most=layers
-    )
-    last = config.size("moe_layer_end_index", default=-1, least=-1, most=layers)
-    frequency = config.size("moe_layer_freq", default=1)
-    step = config.size(
-        "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval", default=1
-    )
-    beyond = range(layers if last < 0 else last + 1, layers)
-    dense = {*config.indices("mlp_only_layers", layers), *range(first), *beyond}
-    return [
-        layer not in dense and layer % frequency == 0 and (layer + 1) % step == 0
-        for layer in numbers
-    ]
-
-
-def _block(
-    config: JsonObject, family: ConfigFamily, hidden: int, window: int, sparse: bool
-) -> Block:
-    attention = _latent_attention if family.latent else _attention
+def _block(config: JsonObject, family: ConfigFamily, hidden: int, parts: LayerParts) -> Block:
+    attention = NO_ATTENTION
+    if parts.mixer == "linear":
+        attention = linear_attention(config, family, hidden)
+    elif parts.mixer:
+        of = _latent_attention if family.latent else _attention
+        attention = of(config, family, hidden, parts.window)
+    sparse = parts.feed == "sparse"
     return Block(
-        attention=attention(config, family, hidden, window),
-        mlp=None if sparse else _mlp(config, family, hidden),
+        attention=attention,
+        mlp=_mlp(config, family, hidden) if parts.feed == "dense" else None,
         experts=_experts(config, family) if sparse else None,
-        norms=_norms(config, family),
+        norms=_norms(config, family) + sparse * family.sparse_norms,
         parallel=family.parallel,
     )
 
@@ -283,12 +237,18 @@ def _attention(config: JsonObject, family: ConfigFamily, hidden: int, window: in
         head_dim=head_dim,
         value_dim=head_dim,
         window=window,
-        chunked=window > 0 and _has_chunked_window(family),
+        chunked=window > 0 and has_chunked_window(family),
         qkv_bias=family.qkv_bias,
         out_bias=family.out_bias,
         query_key_norm=family.query_key_norm if family.has_query_key_norm else "",
         sinks=family.sinks,
+        output_gate=_output_gate(family, head_dim),
     )
+
+
+def _output_gate(family: ConfigFamily, value_dim: int) -> int:
+    """Width a head of the gate of the output."""
+    return {"": 0, "head": 1, "element": value_dim}[family.output_gate]
 
 
 def _kv_heads(config: JsonObject, family: ConfigFamily, heads: int) -> int:
@@ -325,6 +285,7 @@ def _latent_attention(
         kv_heads=heads,
         head_dim=head_dim,
         value_dim=config.size("v_head_dim"),
+        output_gate=_output_gate(family, config.size("v_head_dim")),
         kv_rank=config.size("kv_lora_rank"),
         q_rank=config.size("q_lora_rank", default=0),
         rope_dim=rope,
@@ -355,6 +316,6 @@ def _experts(config: JsonObject, family: ConfigFamily) -> Experts:
         shared_ffn=shared * ffn if family.shared_key in SHARED_COUNTS else shared,
         shared_gate=family.shared_gate,
         router_bias=family.expert_bias or family.router_bias,
-        groups=config.size("n_group", default=1, most=count),
+        groups=config.size("n_group", "num_expert_group", default=1, most=count),
         group_limit=config.size("topk_group", default=1, most=count),
     )

@@ -8,94 +8,10 @@ the configuration class (tests/simulator/workload).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ConfigFamily:
-    """What a model_type means beyond the sizes in its config; switches in the file overrule it."""
-
-    gated: bool = True
-    tied: bool = False
-    parallel: bool = False
-    norms: int = 2
-    """Norms a layer, after one another ..."""
-    parallel_norms: int = 2
-    """... and when attention and MLP are parallel."""
-    norm_bias: bool = False
-    norm_weights: bool = True
-    """Norms have weights."""
-    embedding_norm: bool = False
-    query_key_norm: str = ""
-    has_query_key_norm: bool = True
-    """Queries and keys are normed, in the way of query_key_norm."""
-    qkv_bias: bool = False
-    out_bias: bool = False
-    qkv_alone: bool = False
-    """`attention_bias` is of queries, keys and values; `attention_out_bias` of the output."""
-    mlp_bias: bool = False
-    head_bias: bool = False
-    sinks: bool = False
-    multi_query: bool = False
-    latent: bool = False
-    """Multi-head latent attention (kv_lora_rank)."""
-    positions: str = ""
-    """Key of the learned position table's rows; none for rotary and ALiBi."""
-    extra_positions: int = 0
-    """Rows of that table before the one of the first token."""
-    ffn: tuple[str, ...] = ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size")
-    ffn_of_hidden: int = 0
-    """Width of the MLP over hidden when the file does not say."""
-    windows: str = ""
-    """Layers with a window: 'all', 'upper' (from max_window_layers), 'interval' (but every nth)."""
-    window_key: str = "sliding_window"
-    window: int | None = None
-    """The window when the key is absent: 0 for none; None where the file must state it."""
-    optional_window: bool = False
-    """There are windows only with use_sliding_window."""
-    full_every: int = 0
-    experts: bool = False
-    expert_ffn: str = "intermediate_size"
-    expert_bias: bool = False
-    """Of the routed experts and of the router."""
-    router_bias: bool = False
-    """Of the router alone."""
-    shared_key: str = ""
-    """Key of the shared experts' number (SHARED_COUNTS) or total width."""
-    shared_gate: bool = False
-    required_keys: tuple[str, ...] = ()
-    """Keys whose absence would mean a size that only the model's code knows."""
-    fixed_values: tuple[tuple[str, object], ...] = ()
-    """Keys whose other values are not modelled."""
-
-
-SHARED_COUNTS = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
-"""Keys of a number of shared experts, each as wide as a routed one."""
-
-SWITCHES = {
-    "tie_word_embeddings": ("tied",),
-    "attention_bias": ("qkv_bias", "out_bias"),
-    "mlp_bias": ("mlp_bias",),
-    "bias": ("qkv_bias", "out_bias", "mlp_bias"),
-    "use_bias": ("qkv_bias", "out_bias", "mlp_bias"),
-    "enable_bias": ("qkv_bias", "out_bias", "mlp_bias"),
-    "qkv_bias": ("qkv_bias",),
-    "use_qkv_bias": ("qkv_bias",),
-    "lm_head_bias": ("head_bias",),
-    "use_parallel_residual": ("parallel",),
-    "parallel_attn": ("parallel",),
-    "use_qk_norm": ("has_query_key_norm",),
-    "qk_layernorm": ("has_query_key_norm",),
-    "multi_query": ("multi_query",),
-}
-"""Booleans of a config and the Family fields they set."""
-
-NONE_WHEN_NULL = (
-    "n_shared_experts",
-    "num_key_value_heads",
-    "q_lora_rank",
-)
-"""Required keys in which null is a statement: no shared experts, no grouping, no compression."""
+from .blocks import GATED_DELTA, KIMI_DELTA, LIGHTNING, MAMBA2
+from .hf_family import LINEAR_ATTENTION, ConfigFamily
 
 _KV = ("num_key_value_heads",)
 _KV_DIM = (*_KV, "head_dim")
@@ -136,9 +52,66 @@ _DEEPSEEK_SPARSE = replace(
     fixed_values=(*_DEEPSEEK.fixed_values, ("index_topk_freq", 1), ("index_topk_pattern", None)),
 )
 
+_QWEN_HYBRID = ConfigFamily(
+    linear=GATED_DELTA,
+    full_every=4,
+    query_key_norm="head",
+    output_gate="element",
+    required_keys=_KV_DIM,
+)
+_QWEN_HYBRID_EXPERTS = replace(
+    _QWEN_HYBRID,
+    experts=True,
+    expert_ffn="moe_intermediate_size",
+    shared_key="shared_expert_intermediate_size",
+    shared_gate=True,
+)
+_MINIMAX = ConfigFamily(
+    linear=LIGHTNING,
+    experts=True,
+    required_keys=_KV,
+    fixed_values=(("shared_intermediate_size", 0),),
+)
+_KIMI_LINEAR = replace(
+    _DEEPSEEK,
+    linear=KIMI_DELTA,
+    low_rank_gates=True,
+    first_dense=1,
+    shared_key="num_shared_experts",
+    required_keys=("num_shared_experts",),
+)
+
 FAMILIES = {
+    "afmoe": ConfigFamily(
+        norms=4,
+        query_key_norm="head",
+        output_gate="element",
+        windows="interval",
+        full_every=4,
+        experts=True,
+        router_bias=True,
+        expert_ffn="moe_intermediate_size",
+        shared_key="num_shared_experts",
+        required_keys=(*_KV_DIM, "num_shared_experts", "num_dense_layers"),
+    ),
     "arcee": ConfigFamily(gated=False, required_keys=_KV),
+    "axk1": replace(_DEEPSEEK, sparse_norms=1, required_keys=("q_lora_rank", "n_shared_experts")),
     "baichuan": _LLAMA,
+    "bailing_hybrid": replace(
+        _KIMI_LINEAR,
+        low_rank_gates=False,
+        output_gate="head",
+        full_every=6,
+        first_dense=2,
+    ),
+    "bailing_moe_v2": replace(
+        _GLM_EXPERTS,
+        query_key_norm="head",
+        qkv_alone=False,
+        shared_key="num_shared_experts",
+        required_keys=(*_KV, "num_shared_experts", "first_k_dense_replace"),
+    ),
+    "bamba": ConfigFamily(linear=MAMBA2, required_keys=_KV),
     "bloom": replace(_GPT, embedding_norm=True),
     "codegen": replace(_GPTJ, parallel_norms=1, ffn_of_hidden=4),
     "cohere": _COHERE,
@@ -204,13 +177,52 @@ FAMILIES = {
     ),
     "gptj": replace(_GPTJ, parallel_norms=1, ffn_of_hidden=4),
     "granite": _LLAMA,
+    "granite_swa": ConfigFamily(sinks=True, tied=True, windows="all", required_keys=_KV),
     "granitemoe": _GRANITE_EXPERTS,
+    "granitemoe_swa": replace(_GRANITE_EXPERTS, sinks=True, windows="all"),
+    "granitemoehybrid": replace(
+        _GRANITE_EXPERTS,
+        linear=MAMBA2,
+        shared_key="shared_intermediate_size",
+        required_keys=(*_KV, "num_local_experts", "shared_intermediate_size"),
+    ),
     "granitemoeshared": replace(_GRANITE_EXPERTS, shared_key="shared_intermediate_size"),
     "helium": ConfigFamily(required_keys=_KV),
+    "hy_v3": replace(
+        _GLM_EXPERTS,
+        query_key_norm="head",
+        first_dense=1,
+        shared_key="num_shared_experts",
+        required_keys=(*_KV_DIM, "num_shared_experts"),
+    ),
     "hunyuan_v1_dense": ConfigFamily(query_key_norm="head", required_keys=_KV),
     "internlm2": ConfigFamily(required_keys=_KV),
     "internlm3": ConfigFamily(required_keys=_KV),
+    "iquestcoder": ConfigFamily(required_keys=_KV_DIM),
+    "jais2": replace(_BIASED, required_keys=_KV),
     "kimi_k2": _DEEPSEEK,
+    "kimi_linear": _KIMI_LINEAR,
+    "kolibri1": ConfigFamily(
+        norms=4,
+        query_key_norm="head",
+        windows="all",
+        experts=True,
+        expert_ffn="moe_intermediate_size",
+        shared_key="shared_expert_intermediate_size",
+        required_keys=(*_KV_DIM, "layer_types", "shared_expert_intermediate_size"),
+    ),
+    "laguna": ConfigFamily(
+        query_key_norm="head",
+        output_gate="head",
+        windows="all",
+        experts=True,
+        router_bias=True,
+        first_dense=1,
+        expert_ffn="moe_intermediate_size",
+        shared_key="shared_expert_intermediate_size",
+        required_keys=(*_KV_DIM, "layer_types", "shared_expert_intermediate_size"),
+        fixed_values=(("gating", True),),
+    ),
     "llama": _LLAMA,
     "llama4_text": ConfigFamily(
         ffn=("intermediate_size_mlp",),
@@ -221,13 +233,22 @@ FAMILIES = {
         shared_key="intermediate_size",
         required_keys=(*_KV, "interleave_moe_layer_step"),
     ),
+    "mellum": replace(
+        _MIXTRAL,
+        query_key_norm="head",
+        expert_ffn="moe_intermediate_size",
+        required_keys=(*_KV_DIM, "layer_types"),
+    ),
     "minicpm3": ConfigFamily(latent=True, required_keys=("q_lora_rank",)),
+    "minimax": _MINIMAX,
+    "minimax_m1": _MINIMAX,
     "minimax_m2": ConfigFamily(
         query_key_norm="full",
         experts=True,
         required_keys=_KV_DIM,
         fixed_values=(("shared_intermediate_size", 0),),
     ),
+    "minimax_text_01": _MINIMAX,
     "ministral": ConfigFamily(windows="all", window=4096, required_keys=_KV_DIM),
     "ministral3": ConfigFamily(windows="all", window=0, required_keys=_KV_DIM),
     "mistral": ConfigFamily(windows="all", window=4096, required_keys=_KV),
@@ -240,6 +261,17 @@ FAMILIES = {
     ),
     "nanochat": ConfigFamily(gated=False, norm_weights=False, required_keys=_KV),
     "nemotron": ConfigFamily(gated=False, norm_bias=True),
+    "nemotron_h": ConfigFamily(
+        gated=False,
+        linear=MAMBA2,
+        lone_parts=True,
+        norms=1,
+        experts=True,
+        expert_ffn="moe_intermediate_size",
+        shared_key="moe_shared_expert_intermediate_size",
+        required_keys=_KV,
+        fixed_values=(("moe_latent_size", None), ("n_shared_experts", 1)),
+    ),
     "olmo": ConfigFamily(norm_weights=False),
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, windows="interval", full_every=4),
@@ -261,6 +293,9 @@ FAMILIES = {
     "phi3": ConfigFamily(windows="all", window=0),
     "phimoe": replace(_MIXTRAL, norm_bias=True),
     "qwen2": replace(_QWEN, qkv_bias=True),
+    "qwen3_5_text": _QWEN_HYBRID,
+    "qwen3_5_moe_text": _QWEN_HYBRID_EXPERTS,
+    "qwen3_next": _QWEN_HYBRID_EXPERTS,
     "qwen2_moe": replace(
         _QWEN_EXPERTS, qkv_bias=True, shared_key="shared_expert_intermediate_size", shared_gate=True
     ),
@@ -268,6 +303,8 @@ FAMILIES = {
     "qwen3_moe": replace(
         _QWEN_EXPERTS, windows="all", query_key_norm="head", required_keys=_KV_DIM
     ),
+    "sarvam_mla": replace(_DEEPSEEK, required_keys=("n_shared_experts", "first_k_dense_replace")),
+    "sarvam_moe": replace(_GLM_EXPERTS, query_key_norm="head", required_keys=_GLM_STATED),
     "seed_oss": replace(_GLM, required_keys=_KV_DIM),
     "smollm3": ConfigFamily(tied=True, windows="all", optional_window=True, required_keys=_KV),
     "solar_open": _GLM_EXPERTS,
@@ -280,6 +317,9 @@ FAMILIES = {
     ),
     "starcoder2": replace(_BIASED, tied=True, windows="all", window=0, required_keys=_KV),
     "vaultgemma": replace(_GEMMA, windows="interval", full_every=2),
+    "youtu": replace(
+        _DEEPSEEK, experts=False, shared_key="", tied=True, required_keys=("q_lora_rank",)
+    ),
 }
 
 FAMILIES |= {
@@ -290,16 +330,16 @@ FAMILIES |= {
         "qwen2": ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
         "qwen3": ("qwen3_vl_text",),
         "qwen3_moe": ("qwen3_vl_moe_text",),
+        "qwen3_5_text": ("qwen3_5",),
+        "qwen3_5_moe_text": ("qwen3_5_moe",),
     }.items()
     for text in texts
 }
 """Text models beside a vision tower."""
 
-LINEAR_ATTENTION = "state-space (Mamba) or linear-attention layers"
 _LINEAR_TYPES = (
-    "bailing_hybrid bamba falcon_h1 falcon_mamba granitemoehybrid jamba kimi_linear lfm2 lfm2_moe "
-    "mamba mamba2 minimax minimax_m1 minimax_text_01 nemotron_h olmo_hybrid plamo2 qwen3_5 "
-    "qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma rwkv xlstm zamba zamba2"
+    "falcon_h1 falcon_mamba jamba mamba mamba2 olmo_hybrid plamo2 qwen4_exp recurrent_gemma rwkv "
+    "xlstm zamba zamba2"
 )
 _ENCODER_TYPES = (
     "albert bart bert blenderbot clip deberta distilbert electra longt5 mbart modernbert mt5 "
@@ -311,8 +351,10 @@ UNSUPPORTED_TYPES = (
     | dict.fromkeys(("gemma3n", "gemma3n_text"), "embeddings in every layer and parallel streams")
     | dict.fromkeys(("gemma4", "gemma4_text"), "embeddings in every layer, or two widths of heads")
     | dict.fromkeys(("deci", "nemotron-nas", "openelm"), "layers of different widths")
+    | dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), "layers of short convolutions")
     | {
         "apertus": "activations with weights",
+        "jetmoe": "experts in place of the projections of attention",
         "deepseek_v4": "compressed attention and several residual streams",
         "longcat_flash": "two attentions a layer and experts that compute nothing",
         "mimo_v2_flash": "two widths of heads",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 from plan3d.search.systems.systems import SYSTEMS, System, Values, ValueSet, describe_values, system
 from plan3d.simulator.base.text_tables import Table, select_columns
 from plan3d.simulator.base.units import format_count
+from plan3d.simulator.workload.blocks import Attention, LinearAttention
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import hub_id_of, preset_names
 
@@ -76,11 +78,16 @@ class Catalogue:
         screen.lines(entry.lines[1:] if screen.details else entry.lines[1:2])
 
 
+ATTENTION = "attention"
+
+
 def model_record(model: Model) -> dict[str, Any]:
     """One model as JSON holds it."""
     experts = next((kind.experts for kind in model.kinds if kind.experts), None)
     widths = [kind.mlp.ffn for kind in model.kinds if kind.mlp]
-    attention = next((kind.attention for kind in model.kinds[:1]), None)
+    mixers = Counter(_mixer(model.kinds[kind].attention) for kind in model.order if model.kinds)
+    with_keys = [kind.attention for kind in model.kinds if _mixer(kind.attention) == ATTENTION]
+    attention = with_keys[0] if with_keys else None
     return {
         "name": model.name,
         "parameters": model.parameters,
@@ -101,7 +108,15 @@ def model_record(model: Model) -> dict[str, Any]:
         "hub_id": hub_id_of(model.name) or None,
         "source": model.source,
         "left_out": list(model.left_out),
+        **({"layer_mixers": dict(mixers)} if set(mixers) - {ATTENTION} else {}),
     }
+
+
+def _mixer(attention: Attention) -> str:
+    """What mixes the tokens of a layer."""
+    if isinstance(attention, LinearAttention):
+        return attention.mixer
+    return ATTENTION if attention.heads else "none"
 
 
 def models_records() -> list[dict[str, Any]]:
@@ -137,9 +152,13 @@ def model_entry(name: str) -> Entry:
         (part, f"{count:,}", f"{100 * count / total:.1f}")
         for part, count in (*parts, ("total", total), ("active", record["active_parameters"]))
     ]
-    hidden = ("name", "parameters", "active_parameters", "parameters_by_component", "source")
+    hidden = {"name", "parameters", "active_parameters", "parameters_by_component", "source"}
+    hidden |= {"left_out", "layer_mixers"}
+    mixers = record.get("layer_mixers", {})
     sizes = [(n, str(v)) for n, v in record.items() if n not in hidden and v is not None]
-    title = f"{record['name']}: {format_count(total)} parameters; {record['source']}"
+    without = f"; left out: {', '.join(record['left_out'])}" if record["left_out"] else ""
+    title = f"{record['name']}: {format_count(total)} parameters{without}; {record['source']}"
+    sizes += [(f"layers of {mixer}", str(count)) for mixer, count in mixers.items()]
     tables = [
         Table(headers=("size", "value"), rows=tuple(sizes)),
         Table(headers=("component", "parameters", "share %"), rows=tuple(cells)),

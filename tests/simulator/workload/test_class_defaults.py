@@ -18,10 +18,11 @@ from plan3d.simulator.workload.hf_families import FAMILIES, UNSUPPORTED_TYPES
 from plan3d.simulator.workload.model import Model
 
 CASES: dict[str, Any] = json.loads((Path(__file__).parent / "class_defaults.json").read_text())
+NEW: dict[str, Any] = json.loads((Path(__file__).parent / "families_2025.json").read_text())
 REMOTE = {"baichuan", "deepseek", "internlm2"}
 """Model types whose code is not in transformers."""
-FLAT = {"qwen2_vl", "qwen2_5_vl", "qwen2_vl_text"}
-"""Older spellings of qwen2_5_vl_text, whose sizes may stand beside the tower's."""
+FLAT = {"qwen2_vl", "qwen2_5_vl", "qwen2_vl_text", "qwen3_5", "qwen3_5_moe", "minimax_m1"}
+"""Older spellings of a type, or those beside a tower."""
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -38,7 +39,7 @@ def test_parameters_of_class_defaults(name: str) -> None:
 def test_every_family_is_counted_somewhere() -> None:
     configs = Path(__file__).parent / "hf_configs"
     read = [json.loads(file.read_text()) for file in configs.glob("*.json")]
-    read += [case["config"] for case in CASES.values()]
+    read += [case["config"] for case in (*CASES.values(), *NEW.values())]
     counted = {config.get("text_config", config)["model_type"] for config in read}
     assert set(FAMILIES) - counted == REMOTE | FLAT
 
@@ -58,8 +59,7 @@ def test_sizes_beside_a_tower() -> None:
 @pytest.mark.parametrize(
     ("kind", "what"),
     [
-        ("qwen3_next", "linear-attention layers, which is not modelled"),
-        ("qwen3_5_moe", "linear-attention layers, which is not modelled"),
+        ("falcon_h1", "linear-attention layers, which is not modelled"),
         ("gemma3n_text", "parallel streams, which is not modelled"),
         ("gemma4", "two widths of heads, which is not modelled"),
         ("deepseek_v4", "compressed attention"),
