@@ -100,6 +100,8 @@ class Launch:
     """Copies of the shards of hybrid sharding."""
     launcher_gpus: int | None = None
     """GPUs of the launcher that the file names; --gpus replaces it."""
+    log: str = ""
+    """The text of the log that the settings are from."""
     overlap_setting: UnreadSetting | None = None
     """The setting of overlap_tp, to be listed as not modelled by stacks that hide none of it."""
 

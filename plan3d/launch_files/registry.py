@@ -50,6 +50,7 @@ READERS: Registry[Reader] = Registry(
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",
+        "log": f"{_PACKAGE}.logs.launch:read",
     },
 )
 """Readers by framework."""
@@ -60,6 +61,12 @@ TORCHTITAN_COMMAND = (
     r"|\bCONFIG_FILE=\S*\.toml\b)"
 )
 """A line, no comment, that starts torchtitan or names its job."""
+LOG_ENDINGS = ("log", "out", "err")
+LOG = (
+    r"^.{0,200}(?:-{8,} arguments -{8,}\s*$|\bRunning with (?:args|configs): ?\{"
+    r"|\*{8,} Experiment configuration \*{8,}|\bparameters \w*TrainingArguments\()"
+)
+"""A line with which a trainer begins to print its settings."""
 SWIFT_COMMAND = (
     r"^(?![ \t]*#).*(?:(?<![\w./-])megatron (?:sft|pt)\b|\bswift/cli/_megatron/(?:sft|pt)\.py)"
 )
@@ -99,6 +106,7 @@ class Dialect:
 
 
 DIALECTS = (
+    Dialect("log", "log", endings=LOG_ENDINGS, marker=LOG),
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
     Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),

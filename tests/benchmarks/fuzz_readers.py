@@ -279,6 +279,16 @@ NEMO = (
     b"  hidden_size: 2048\n  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n"
     b"  num_attention_heads: 16\n  tokenizer: {library: megatron}\n"
 )
+LOGS = (
+    b"---- arguments ----\n num_layers ... 4\n hidden_size ... 512\n num_attention_heads ... 8\n"
+    b" bf16 ... True\n micro_batch_size ... 1\n seq_length ... 512\n world_size ... 8\n"
+    b" max_position_embeddings ... 512\n cp_comm_type ... ['p2p']\n---- end of arguments ----\n"
+    b" padded vocab (size: 32000) with 0 dummy tokens\n",
+    b'[titan] Running with configs: {"model": {"name": "llama3", "flavor": "8B"}, "training": '
+    b'{"seq_len": 2048}, "activation_checkpoint": {"mode": "full"}}\n',
+    b"[INFO:swift] args: SftArguments(model='Qwen/Qwen3-8B', max_length=2048, "
+    b"gradient_accumulation_steps=2)\n",
+)
 TITAN_COMMAND = (
     b"torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file job.toml "
     b"--parallelism.tensor_parallel_degree=2 --compile.enable\n"
@@ -500,6 +510,7 @@ READERS = {
     "trainer": Reader("t.yaml", lambda: [*TRAINERS], _imports),
     "trainer-command": Reader("r.sh", lambda: [*TRAINER_COMMANDS], _imports),
     "megatron-swift": Reader("m.sh", lambda: [MEGATRON_SWIFT], _imports),
+    "printed-settings": Reader("p.log", lambda: [*LOGS], _imports),
     "nemo": Reader("n.yaml", lambda: [NEMO], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
     "accelerate": Reader("a.yaml", lambda: [ACCELERATE], _accelerate),

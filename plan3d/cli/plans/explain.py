@@ -32,7 +32,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     form, ranks = picture_form(args.plot), picture_form(args.ranks, "--ranks")
     if args.file is None and (args.set or args.script_arguments):
         raise InputError("--set and arguments after -- go with a launch script: give its file")
-    question, plan = _question_of_options(args) if args.file is None else _question_of_file(args)
+    question, plan = _question_of_options(args) if args.file is None else question_of_file(args)
     if args.measured_step is not None and args.calibration is not None:
         raise InputError(
             "--measured-step does not go with --calibration: give the step to calibrate steps too"
@@ -70,7 +70,7 @@ def _question_of_options(args: argparse.Namespace) -> tuple[Question, Plan]:
     return question_of(args, task_arguments.task_of(args)), plan_arguments.plan_of(args)
 
 
-def _question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
+def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     """The question and the plan of a launch file, and of the options that it leaves open."""
     from ...answers.question import Question
     from ...launch_files import frameworks
@@ -90,6 +90,8 @@ def _question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     if args.documents is not None:
         raise InputError("--documents does not go with a launch file: give model and plan instead")
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
+    if found.measured and args.measured_step is None and args.calibration is None:
+        args.measured_step = found.measured.seconds
     for part in (part for part in found.launch.unread if part.affects_cost):
         warn(f"{args.file}: {part.place}: {part.message} is not modelled", args.quiet)
     asked = framework_arguments.launched(args, found.task, args.file)

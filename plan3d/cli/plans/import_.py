@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from plan3d.simulator.workload.model import Model
 
     from ...launch_files.launch_file import Launch
+    from ...launch_files.logs.launch import MeasuredRun
     from ...launch_files.shell.inputs import ScriptInputs
 
+GIB = 2**30
 LARGEST = 2_000_000
 """Bytes of the largest launch file."""
+LARGEST_LOG = 64_000_000
+"""Bytes of the largest log."""
 ABOUT = """Read a launch file of a training framework as task and plan.
 
   plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --estimate
@@ -44,6 +48,8 @@ class Imported:
     launch: Launch
     task: Task
     plan: Plan
+    measured: MeasuredRun | None = None
+    """What the log says of the run, where the file is one."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
@@ -100,14 +106,25 @@ def imported(args: argparse.Namespace) -> Imported:
     task = replace(task, software=replace(task.software, **launch.software))
     plan = effective_plan(launch, plan, task)
     check(resolve(plan, gpus).take(0), task)
-    return Imported(launch, task, plan)
+    return Imported(launch, task, plan, _measured(launch, task))
+
+
+def _measured(launch: Launch, task: Task) -> MeasuredRun | None:
+    """Timed steps and peaks of a log."""
+    if not launch.log:
+        return None
+    from ...launch_files.logs.launch import measured_run
+
+    return measured_run(launch.log, task.gpus, task.sequence, task.global_batch, launch.file)
 
 
 def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, Any]) -> Launch:
     from ...launch_files.launch_file import ReaderOptions
     from ...launch_files.registry import is_script, reader
 
-    text = read_text(Path(args.file), most=LARGEST)
+    is_log = args.file.lower().endswith((".log", ".out", ".err"))
+    bounds = (LARGEST_LOG, "replace") if is_log else (LARGEST, "strict")
+    text = read_text(Path(args.file), most=bounds[0], errors=bounds[1])
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")
@@ -218,7 +235,25 @@ def record(found: Imported) -> dict[str, Any]:
         "framework": launch.framework,
         "plans": [{"rank": 1, "plan": resolve(found.plan, found.task.gpus).to_record()}],
         "kept": kept_records(launch),
+        **({"measured": asdict(found.measured)} if found.measured else {}),
     }
+
+
+def measured_lines(measured: MeasuredRun | None) -> list[str]:
+    """What a log says of its run, in one line."""
+    if measured is None:
+        return []
+    if measured.ran_out:
+        return ["Measured: it ran out of memory"]
+    parts = ["no timed step"]
+    if measured.seconds is not None:
+        parts = [f"{measured.seconds:.4g} s a step (median of {measured.steps} lines)"]
+    for size, what in (
+        (measured.memory_bytes, "of tensors"),
+        (measured.reserved_bytes, "reserved"),
+    ):
+        parts += [f"{size / GIB:.1f} GiB {what}"] if size else []
+    return [f"Measured: {', '.join(parts)}"]
 
 
 def _print(screen: Screen, found: Imported) -> None:
@@ -230,6 +265,7 @@ def _print(screen: Screen, found: Imported) -> None:
     screen.lines([f"{launch.file}, read as {launch.title or launch.framework}"])
     screen.lines(views.header(task))
     screen.lines([f"Plan: {resolve(found.plan, task.gpus)}"])
+    screen.lines(measured_lines(found.measured))
     print()
     ignored = [f"{k.place}: {k.message}" for k in launch.unread if k.affects_cost]
     screen.section("Not modelled, and able to change time or memory", ignored)

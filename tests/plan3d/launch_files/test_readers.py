@@ -884,6 +884,9 @@ FILES = {
     "megatron-swift-command": "NNODES=2 megatron pt --model Qwen/Qwen3-8B --max_length 2048",
     "nemo": "trainer: {num_nodes: 1}\nmodel: {num_layers: 2, hidden_size: 64, micro_batch_size: 1, "
     "num_attention_heads: 4, global_batch_size: 4, encoder_seq_length: 64}\n",
+    "log": "---- arguments ----\n num_layers ... 2\n hidden_size ... 64\n"
+    " num_attention_heads ... 4\n micro_batch_size ... 1\n seq_length ... 64\n"
+    " max_position_embeddings ... 64\n",
     "accelerate": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",
 }
 

@@ -1,0 +1,71 @@
+"""Logs of training runs, read as launch files: settings, timed steps and peaks of memory."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.calibration.readers.log_values import RunSizes, without_prefixes
+from plan3d.simulator.calibration.readers.training_logs import is_log, ran_out, read_log
+
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
+from ..registry import READERS
+from .printed_settings import other_model, printed_settings
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@dataclass(frozen=True)
+class MeasuredRun:
+    """What a log says of its run."""
+
+    seconds: float | None
+    """Of a step, the median; None where no step was timed."""
+    steps: int
+    """Timed lines."""
+    memory_bytes: int | None
+    """Peak of tensors; None where the log does not say."""
+    reserved_bytes: int | None
+    """Peak that the allocator reserved."""
+    ran_out: bool
+    """It needed more memory than its GPUs have."""
+
+
+def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of the settings that a log prints. Raises InputError where it prints none."""
+    plain = without_prefixes(_COLOUR.sub("", text))
+    printed = printed_settings(plain)
+    if printed is None:
+        hint = ": give the launch file, and the log to plan3d calibrate steps" * is_log(text)
+        raise InputError(f"{file}: prints no settings of a trainer that plan3d reads{hint}")
+    other = other_model(plain) if printed.reader in ("megatron", "deepspeed") else ""
+    if other:
+        raise InputError(
+            f"{file}: {other} makes it another model than its flags describe: not read"
+        )
+    launch = READERS.lookup(printed.reader, "--from")(
+        printed.text, f"{file}.{printed.ending}", options
+    )
+    launch.file, launch.log = file, text
+    launch.launcher_gpus = printed.gpus or launch.launcher_gpus
+    launch.title = f"{launch.title or launch.framework}, in a log"
+    launch.unread = [setting for setting in launch.unread if setting.affects_cost]
+    return launch
+
+
+def measured_run(text: str, gpus: int, sequence: int, batch: int, file: str) -> MeasuredRun:
+    """The timed steps and peaks of a log of so many GPUs, tokens and sequences."""
+    if ran_out(text) or not is_log(text):
+        return MeasuredRun(None, 0, None, None, ran_out(text))
+    (row,) = read_log(text, RunSizes(gpus, sequence, batch), file)
+    seconds, tokens, reserved = (
+        row.get(name) for name in ("seconds", "memory_bytes", "reserved_bytes")
+    )
+    return MeasuredRun(
+        seconds=float(str(seconds)) if seconds else None,
+        steps=int(str(row["repeats"])),
+        memory_bytes=int(str(tokens)) if tokens else None,
+        reserved_bytes=int(str(reserved)) if reserved else None,
+        ran_out=False,
+    )

@@ -1,0 +1,290 @@
+"""Settings that trainers print when they start, as a file of the reader that takes them.
+
+Source: Megatron-LM, megatron/training/arguments.py (_print_args); torchtitan 0.2,
+config/job_config.py (maybe_log) and distributed/parallel_dims.py; NeMo 1, examples/nlp/
+language_modeling/megatron_gpt_pretraining.py; DeepSpeed, runtime/config.py (print_user_config);
+transformers, TrainingArguments.__str__ and Trainer._inner_training_loop; ms-swift,
+swift/pipelines/base.py; axolotl, src/axolotl/cli/config.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import textwrap
+import warnings
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+from plan3d.simulator.base.documents import format_toml
+
+
+class Printed(NamedTuple):
+    """What a trainer printed."""
+
+    reader: str
+    """The name of the reader (registry.READERS)."""
+    ending: str
+    """Of the name of such a file."""
+    text: str
+    gpus: int | None = None
+    """GPUs of the run, where the log says so outside the settings."""
+
+
+LONGEST = 1_000_000
+"""Characters of the longest settings."""
+_ARGUMENT = re.compile(r"^\s*(\w+) \.{2,}\s?(.*?)\s*$", re.M)
+_PADDED = re.compile(r"padded vocab \(size: (\d{1,9})\)")
+_MESH = re.compile(r"Building \d-D device mesh with \[[^\]\n]{0,200}\], \[([\d, ]{1,60})\]")
+_PARALLELISM = re.compile(r"device mesh with parallelism: ([\w=, ]{1,200})")
+_BATCH = re.compile(r"Total train batch size [^=\n]{0,80}= ([\d,]+)")
+_MICRO = re.compile(r"Instantaneous batch size per device = ([\d,]+)")
+_STEPS = re.compile(r"Gradient Accumulation steps = ([\d,]+)")
+_CACHED = re.compile(r"models--([\w.]{1,80}(?:-[\w.]{1,80}){0,9}?)--([\w.-]{1,120})/")
+"""A model in the cache of the Hub."""
+WORLD = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Axes of torchtitan whose product is the number of GPUs."""
+CHUNKS = "virtual_pipeline_model_parallel_size"
+OTHER_NAMES = {
+    "fp8": "fp8_format",
+    "fp4": "fp4_format",
+    CHUNKS: "num_virtual_stages_per_pipeline_rank",
+}
+"""Flags of Megatron-LM by arguments that have another name."""
+NEGATIONS = {
+    "add_bias_linear": "disable_bias_linear",
+    "gradient_accumulation_fusion": "no_gradient_accumulation_fusion",
+}
+"""Flags that switch an argument off."""
+ABSENT = ("None", "False", "[]", "")
+NEEDS = {
+    "num_query_groups": "group_query_attention",
+    "fp8_recipe": "fp8",
+    "data_parallel_sharding_strategy": "use_megatron_fsdp",
+    "expert_model_parallel_size": "num_experts",
+    "expert_tensor_parallel_size": "num_experts",
+    "moe_token_dispatcher_type": "num_experts",
+    "moe_layer_freq": "num_experts",
+    "moe_router_topk": "num_experts",
+    "moe_ffn_hidden_size": "num_experts",
+    "recompute_modules": "recompute_granularity",
+}
+"""Arguments that have an effect, and a default that is printed, only beside another."""
+NOT_FLAGS = ("num_layers_per_virtual_pipeline_stage", "encoder_num_layers", "encoder_seq_length")
+"""Arguments that Megatron-LM works out from others."""
+OTHER_MODELS = (
+    *("hybrid_override_pattern", "hybrid_layer_pattern", "is_hybrid_model", "spec"),
+    *("heterogeneous_layers_config_path", "experimental_attention_variant", "vision_pretraining"),
+    *("retro_add_retriever", "glu_activation", "squared_relu", "multi_query_attention"),
+)
+"""Arguments of which any value is of a model that no flag describes."""
+
+
+def megatron(text: str, at: int) -> Printed | None:
+    """The arguments of Megatron-LM, or of Megatron-DeepSpeed, as a command."""
+    end = text.find("end of arguments", at)
+    values = dict(_ARGUMENT.findall(text[at : end if end > 0 else at + LONGEST]))
+    if "num_layers" not in values:
+        return None
+    words = list(_words(values))
+    padded = _PADDED.search(text, at)
+    if values.get("vocab_size", "None") in ABSENT and padded:
+        words.append(f"--vocab-size {padded[1]}")
+    world = values.get("world_size", "")
+    launcher = f"torchrun --nnodes 1 --nproc-per-node {world} " if world.isdecimal() else ""
+    reader = "deepspeed" if values.get("deepspeed") == "True" else "megatron"
+    return Printed(reader, "sh", f"{launcher}pretrain_gpt.py {' '.join(words)}\n")
+
+
+def other_model(text: str) -> str:
+    """An argument of Megatron-LM that says that the model is another than its flags describe; ''
+    where none does."""
+    for name in OTHER_MODELS:
+        match = re.search(rf"^\s*{name} \.{{2,}}\s?(\S.*?)\s*$", text, re.M)
+        if match and match[1] not in ABSENT:
+            return f"{name} {match[1][:60]}"
+    return ""
+
+
+def _words(values: dict[str, str]) -> Iterator[str]:
+    """Arguments as flags: those that are set."""
+    for name, value in values.items():
+        need = NEEDS.get(name)
+        if name in NOT_FLAGS or (need and values.get(need, "None") in ABSENT):
+            continue
+        if name in NEGATIONS:
+            if value == "False":
+                yield _flag(NEGATIONS[name])
+            continue
+        if name == "overlap_p2p_comm":
+            if value == "False" and values.get(CHUNKS, "None") not in ABSENT:
+                yield "--no-overlap-p2p-communication"
+            continue
+        if value in ABSENT:
+            continue
+        flag = _flag(OTHER_NAMES.get(name, name))
+        yield flag if value == "True" else f"{flag} {_quoted(value)}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _quoted(value: str) -> str:
+    """A value as words of a shell: a list or a tuple without spaces and quotes, texts of a list as
+    words."""
+    if value[:1] in "[(":
+        items = _python_value(value, ())
+        if not isinstance(items, list | tuple):
+            return "''"
+        if items and all(isinstance(item, str) for item in items):
+            return " ".join(f"'{_plain(item)}'" for item in items)
+        text = ",".join(map(str, items))
+        return f"'[{text}]'" if value[0] == "[" else f"'{text}'"
+    return f"'{_plain(value)}'"
+
+
+def _plain(text: str) -> str:
+    """A text that can stand in single quotes."""
+    return text.replace("'", "").replace("\n", " ")
+
+
+def torchtitan(text: str, at: int) -> Printed | None:
+    """The job of torchtitan as TOML."""
+    content = _literal(text, text.find("{", at))
+    if not isinstance(content, dict):
+        return None
+    mesh, named = _MESH.search(text), _PARALLELISM.search(text)
+    gpus = None
+    if mesh:
+        gpus = prod(int(size) for size in mesh[1].split(",") if size.strip().isdecimal())
+    elif named:
+        sizes = dict(part.strip().split("=") for part in named[1].split(",") if "=" in part)
+        gpus = prod(int(sizes.get(axis, "1")) for axis in WORLD)
+    return Printed("torchtitan", "toml", format_toml(_without_none(content)), gpus)
+
+
+def nemo(text: str, at: int) -> Printed | None:
+    """The configuration of NeMo 1 as YAML."""
+    start = text.find("\n", text.find("[NeMo", at))
+    end = text.find("\n[NeMo", start)
+    block = text[start + 1 : end if end > 0 else start + LONGEST] if start > 0 else ""
+    return Printed("nemo", "yaml", textwrap.dedent(block)) if "trainer:" in block else None
+
+
+def axolotl(text: str, at: int) -> Printed | None:
+    """The configuration of axolotl, which is JSON, and so YAML."""
+    content = _literal(text, text.find("{", at))
+    return _as_yaml("axolotl", content, _trainer_gpus(text))
+
+
+def swift(text: str, at: int) -> Printed | None:
+    """The arguments of ms-swift."""
+    values = _constructed(text, text.find("(", at))
+    reader = "megatron-swift" if "tensor_model_parallel_size" in values else "ms-swift"
+    return _as_yaml(reader, values, _trainer_gpus(text))
+
+
+def trainer(text: str, at: int) -> Printed | None:
+    """The arguments of Hugging Face's Trainer."""
+    values = _constructed(text, text.find("(", at))
+    if not values.get("fsdp"):
+        values.pop("fsdp", None)
+    cached = _CACHED.search(text)
+    if cached and "model_name_or_path" not in values:
+        values["model_name_or_path"] = f"{cached[1]}/{cached[2]}"
+    return _as_yaml("trainer", values, _trainer_gpus(text))
+
+
+def deepspeed(text: str, at: int) -> Printed | None:
+    """The configuration of DeepSpeed."""
+    content = _literal(text, text.find("{", at))
+    if not isinstance(content, dict):
+        return None
+    return Printed("deepspeed", "json", json.dumps(content), _trainer_gpus(text))
+
+
+def _as_yaml(reader: str, content: Any, gpus: int | None) -> Printed | None:
+    """Values as a document; JSON is YAML."""
+    if not isinstance(content, dict) or not content:
+        return None
+    return Printed(reader, "yaml", json.dumps(content, default=str), gpus)
+
+
+def _literal(text: str, at: int) -> Any:
+    """The JSON object, or the dict as Python prints it on one line, at a position; None where there
+    is none."""
+    if at < 0:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text[at : at + LONGEST])[0]
+    except (ValueError, RecursionError):
+        line = text[at : at + LONGEST].partition("\n")[0]
+    return _python_value(line, None)
+
+
+def _python_value(text: str, default: Any) -> Any:
+    """The value that Python prints so; the default for what is no literal."""
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            return ast.literal_eval(text)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return default
+
+
+def _constructed(text: str, at: int) -> dict[str, Any]:
+    """The values of `Name(key=value, ...)` as dataclasses are printed: a line or a comma each."""
+    if at < 0:
+        return {}
+    inside = text[at + 1 : at + LONGEST]
+    end = re.search(r"^\)|\)\s*$", inside, re.M)
+    out: dict[str, Any] = {}
+    for match in re.finditer(
+        r"(?:^|,\s*)(\w+)=(.*?)(?=,\s*\n?\s*\w+=|,?\s*\Z)",
+        inside[: end.start() if end else 0],
+        re.S,
+    ):
+        word = re.sub(r"^<\w+\.(\w+): .*>$", r"\1", match[2].strip())
+        out[match[1]] = _python_value(match[2], word)
+    return out
+
+
+def _trainer_gpus(text: str) -> int | None:
+    """GPUs of a run of the Trainer: batch over micro-batch and accumulation."""
+    found = [pattern.search(text) for pattern in (_BATCH, _MICRO, _STEPS)]
+    if not all(found):
+        return None
+    batch, micro, steps = (int(one[1].replace(",", "")[:9]) for one in found if one)
+    return batch // (micro * steps) if micro * steps and batch % (micro * steps) == 0 else None
+
+
+def _without_none(content: Any) -> Any:
+    """A document without values that are None, which TOML has not."""
+    if isinstance(content, dict):
+        return {str(k): _without_none(v) for k, v in content.items() if v is not None}
+    return content
+
+
+SECTIONS: tuple[tuple[str, Callable[[str, int], Printed | None]], ...] = (
+    (r"-{4,} arguments -{4,}", megatron),
+    (r"\bRunning with (?:args|configs): ?\{", torchtitan),
+    (r"\*{4,} Experiment configuration \*{4,}", nemo),
+    (r"\bargs: \w*(?:Sft|Pretrain|Train)Arguments\(", swift),
+    (r"\bconfig:\s*\{\s*\"", axolotl),
+    (r"\b(?:parameters|args:?) \w*(?:TrainingArguments|SFTConfig)\(", trainer),
+    (r"\bjson = \{", deepspeed),
+)
+"""What precedes settings, in the order in which logs are searched, and who reads them."""
+MARKER = "|".join(pattern for pattern, _ in SECTIONS)
+
+
+def printed_settings(text: str) -> Printed | None:
+    """The first settings that a log prints; None where it prints none that are read."""
+    for pattern, extract in SECTIONS:
+        match = re.search(pattern, text)
+        printed = extract(text, match.start()) if match else None
+        if printed is not None:
+            return printed
+    return None

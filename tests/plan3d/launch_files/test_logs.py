@@ -1,0 +1,266 @@
+"""A log that prints its settings is read as a launch file, with its timed steps and peaks."""
+
+import json
+
+import pytest
+
+from plan3d.cli.arguments.positional import placed
+from plan3d.cli.main import main, parser
+from plan3d.cli.options.table import OPTIONS
+from plan3d.cli.plans.explain import question_of_file
+from plan3d.launch_files.launch_file import ReaderOptions, plan_of
+from plan3d.launch_files.logs.launch import measured_run
+from plan3d.launch_files.logs.printed_settings import printed_settings
+from plan3d.launch_files.registry import READERS, framework_of_file
+from plan3d.simulator.base.errors import InputError
+
+ARGUMENTS = {
+    "add_bias_linear": False,
+    "attention_dropout": 0.0,
+    "bf16": True,
+    "cp_comm_type": ["p2p"],
+    "encoder_num_layers": 16,
+    "expert_model_parallel_size": 1,
+    "ffn_hidden_size": 5632,
+    "fp8": None,
+    "fp8_recipe": "delayed",
+    "global_batch_size": 32,
+    "group_query_attention": True,
+    "hidden_dropout": 0.0,
+    "hidden_size": 2048,
+    "hybrid_override_pattern": None,
+    "max_position_embeddings": 4096,
+    "micro_batch_size": 2,
+    "moe_layer_freq": 1,
+    "moe_token_dispatcher_type": "allgather",
+    "normalization": "RMSNorm",
+    "num_attention_heads": 16,
+    "num_experts": None,
+    "num_layers": 16,
+    "num_query_groups": 4,
+    "overlap_grad_reduce": True,
+    "overlap_p2p_comm": True,
+    "overlap_param_gather": True,
+    "pipeline_model_parallel_size": 2,
+    "position_embedding_type": "rope",
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+    "rotary_base": 500000,
+    "seq_length": 4096,
+    "swiglu": True,
+    "tensor_model_parallel_size": 2,
+    "tokenizer_type": "HuggingFaceTokenizer",
+    "untie_embeddings_and_output_weights": True,
+    "use_distributed_optimizer": True,
+    "virtual_pipeline_model_parallel_size": 4,
+    "vocab_size": None,
+    "world_size": 8,
+}
+
+
+def megatron(**changes):
+    """A log of Megatron-LM: arguments, the tokenizer, 24 steps of 1.5 s and a peak."""
+    lines = ["-------- arguments --------"]
+    lines += [f"  {k} {'.' * (40 - len(k))} {v}" for k, v in (ARGUMENTS | changes).items()]
+    lines += ["-------- end of arguments --------"]
+    lines += [" > padded vocab (size: 32000) with 256 dummy tokens (new size: 32256)"]
+    lines += [
+        f" iteration {i:6d}/ 99 | consumed samples: {32 * i} | elapsed time per iteration (ms): "
+        f"{9000.0 if i < 3 else 1500.0} | global batch size: 32 | lm loss: 1.0 |"
+        for i in range(1, 25)
+    ]
+    lines += [
+        "[Rank 0] memory (MB) | allocated: 1.0 | max allocated: 20480.0 | max reserved: 30720.0"
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def read(text):
+    return READERS["log"](text, "train.log", ReaderOptions())
+
+
+def test_arguments_of_megatron_are_its_flags():
+    assert framework_of_file(megatron(), "train.log") == "log"
+    assert framework_of_file(megatron(), "stdout.txt") == "log"
+    launch = read(megatron())
+    h, ffn, kv = 2048, 5632, 4 * 128
+    layer = 2 * h * h + 2 * h * kv + 3 * h * ffn + 2 * h
+    assert launch.model.parameters == 16 * layer + 2 * 32000 * h + h
+    assert (launch.launcher_gpus, launch.global_batch, launch.sequence) == (8, 32, 4096)
+    plan = plan_of(launch, {}).to_dict()
+    assert [plan[name] for name in ("tp", "pp", "virtual_stages", "micro_batch")] == [2, 2, 4, 2]
+    assert [plan[name] for name in ("zero", "recompute", "overlap_p2p")] == [1, "full", 1]
+    assert launch.unread == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        ({"fp8": "hybrid", "fp8_recipe": "blockwise"}, "precision", "fp8-blockwise"),
+        ({"overlap_p2p_comm": False}, "overlap_p2p", 0),
+        ({"overlap_p2p_comm": False, "virtual_pipeline_model_parallel_size": None},
+         "virtual_stages", 1),
+        ({"num_experts": 8, "expert_model_parallel_size": 2, "moe_router_topk": 2,
+          "moe_layer_freq": [0] + [1] * 15, "moe_token_dispatcher_type": "alltoall"}, "ep", 2),
+    ],
+)  # fmt: skip
+def test_arguments_with_defaults_and_other_names(changes, field, value):
+    assert plan_of(read(megatron(**changes)), {}).to_dict()[field] == value
+
+
+def test_another_model_than_its_flags_describe_is_refused():
+    with pytest.raises(
+        InputError, match=r"hybrid_override_pattern M-M-M-.* makes it another model"
+    ):
+        read(megatron(hybrid_override_pattern="M-M-M-M*-"))
+
+
+def test_timed_steps_and_peaks_stand_beside_the_plan(tmp_path, capsys):
+    path = tmp_path / "train.log"
+    path.write_text(megatron())
+    assert main(["import", str(path), "--cluster", "h100-sxm", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["measured"]
+    assert (measured["seconds"], measured["steps"]) == (1.5, 14)  # after ten of warm-up
+    assert (measured["memory_bytes"], measured["reserved_bytes"]) == (20 * 2**30, 30 * 2**30)
+    assert main(["import", str(path), "--cluster", "h100-sxm"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "Measured: 1.5 s a step (median of 14 lines), 20.0 GiB of tensors, 30.0 GiB" in out
+
+
+def test_the_measured_step_of_a_log_is_explained(tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(megatron())
+    words = ["explain", str(path), "h100-sxm"]
+    args = parser("explain").parse(words, "explain", OPTIONS, True)
+    args.script_arguments = ()
+    placed(args)
+    question, plan = question_of_file(args)
+    assert (args.measured_step, question.task.gpus, int(plan.tp)) == (1.5, 8, 2)
+
+
+def test_a_run_that_ran_out_of_memory():
+    text = megatron() + "torch.OutOfMemoryError: CUDA out of memory\n"
+    run = measured_run(text, 8, 4096, 32, "train.log")
+    assert run.ran_out
+    assert run.seconds is None
+
+
+JOB = {
+    "model": {"name": "llama3", "flavor": "8B", "tokenizer_path": None},
+    "training": {"seq_len": 8192, "local_batch_size": 1},
+    "parallelism": {"tensor_parallel_degree": 2, "data_parallel_shard_degree": -1},
+    "activation_checkpoint": {"mode": "full"},
+}
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        f"[titan] 2025-01-01 - root - INFO - Running with configs: {json.dumps(JOB, indent=2)}\n"
+        "[titan] Building 2-D device mesh with ['dp_shard', 'tp'], [8, 2]\n",
+        f"[titan] - INFO - Running with args: {JOB}\n[titan] Building device mesh with "
+        "parallelism: pp=1, dp_replicate=2, dp_shard=4, cp=1, tp=2, ep=1, etp=1\n",
+    ],
+)
+def test_a_log_of_torchtitan(printed):
+    launch = read(printed)
+    assert (launch.model.name, launch.sequence) == ("llama-3.1-8b", 8192)
+    assert (launch.launcher_gpus, launch.plan["tp"]) == (16, 2)
+
+
+def test_a_log_of_nemo():
+    text = """[NeMo I 2024-01-01 megatron_gpt_pretraining:46]
+
+    ************** Experiment configuration ***********
+[NeMo I 2024-01-01 megatron_gpt_pretraining:47]
+    trainer:
+      num_nodes: 1
+      precision: bf16
+      devices: 8
+    model:
+      micro_batch_size: 1
+      global_batch_size: 16
+      encoder_seq_length: 2048
+      num_layers: 24
+      hidden_size: 2048
+      num_attention_heads: 16
+      tokenizer:
+        library: megatron
+[NeMo W 2024-01-01 nemo_logging:349] more
+"""
+    launch = read(text)
+    assert (launch.model.layers, launch.gpus, launch.global_batch) == (24, 8, 16)
+
+
+BATCHES = """***** Running training *****
+  Num examples = 100
+  Instantaneous batch size per device = 2
+  Total train batch size (w. parallel, distributed & accumulation) = 64
+  Gradient Accumulation steps = 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "accumulation"),
+    [
+        (
+            "loading configuration file /hf/models--Qwen--Qwen2.5-7B/snapshots/1/config.json\n"
+            "Training/evaluation parameters TrainingArguments(\n_n_gpu=1,\nbf16=True,\n"
+            "gradient_accumulation_steps=4,\nlr_scheduler_type=<SchedulerType.LINEAR: 'linear'>,\n"
+            "fsdp=[],\nper_device_train_batch_size=2,\n)\n",
+            "qwen2.5-7b",
+            4,
+        ),
+        (
+            "[INFO:swift] args: SftArguments(model='Qwen/Qwen3-8B', tuner_type='full', "
+            "max_length=4096, per_device_train_batch_size=2, gradient_accumulation_steps=4)\n",
+            "qwen3-8b",
+            4,
+        ),
+        (
+            '[INFO] [axolotl.cli.config] config:\n{\n  "base_model": "Qwen/Qwen3-8B",\n'
+            '  "micro_batch_size": 2,\n  "gradient_accumulation_steps": 4\n}\n',
+            "qwen3-8b",
+            4,
+        ),
+    ],
+)
+def test_logs_of_the_trainer(text, model, accumulation):
+    launch = read(text + BATCHES)
+    assert (launch.model.name, launch.accumulation) == (model, accumulation)
+    assert (launch.plan["micro_batch"], launch.launcher_gpus) == (2, 64 // (2 * 4))
+
+
+def test_a_log_of_deepspeed_asks_for_the_model():
+    config = {
+        "train_micro_batch_size_per_gpu": 2,
+        "train_batch_size": 16,
+        "bf16": {"enabled": True},
+    }
+    config["zero_optimization"] = {"stage": 3}
+    launch = read(
+        f"[INFO] [config.py:1000:print_user_config]   json = {json.dumps(config, indent=4)}\n"
+    )
+    assert launch.model is None
+    assert (launch.plan["zero"], launch.plan["micro_batch"], launch.global_batch) == (3, 2, 16)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nothing",
+        "-------- arguments --------\n",
+        "Running with configs: {",
+        "args: SftArguments(",
+    ],
+)
+def test_a_log_without_settings_is_refused_in_one_line(text):
+    assert printed_settings(text) is None
+    with pytest.raises(InputError, match="prints no settings of a trainer") as error:
+        read(text)
+    assert "\n" not in str(error.value)
+    steps = "\n".join(line for line in megatron().splitlines() if "iteration" in line)
+    with pytest.raises(InputError, match="give the launch file, and the log to plan3d calibrate"):
+        read(f"{text}\n{steps}")
