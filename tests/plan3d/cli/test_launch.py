@@ -293,7 +293,7 @@ def test_documents_keep_other_keys(capsys, tmp_path, framework):
         (["--cluster", "h100-sxm", "--gpus", "16", "--model", "llama-7b"], "describes a model of"),
         (["--cluster", "h100-sxm", "--gpus", "16", "-o", "x"], "--output needs --to"),
         (["--cluster", "h100-sxm", "--gpus", "16", "--to", "megatron", "--estimate"], "give one"),
-        (["--cluster", "h100-sxm", "--gpus", "16", "--from", "nemo"], "--from nemo is not known"),
+        (["--cluster", "h100-sxm", "--gpus", "16", "--from", "jax"], "--from jax is not known"),
         (["--cluster", "h100-sxm", "--gpus", "16", "--vocabulary", "0"], "must be at least 1"),
         (["--cluster", "h100-sxm", "--gpus", "16", "--from", "nanotron"], "it must be an object"),
     ],
