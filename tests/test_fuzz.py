@@ -23,7 +23,7 @@ TRIED_BY = {
     "plan3d/cli/arguments/task_arguments.py": "documents",
     "plan3d/cli/evidence/calibrate_steps.py": "steps",
     "plan3d/cli/arguments/positional.py": "megatron",
-    "plan3d/cli/plans/import_.py": "megatron",
+    "plan3d/cli/arguments/launch_file_arguments.py": "megatron",
     "plan3d/launch_files/deepspeed/launch.py": "deepspeed",
     "plan3d/launch_files/mcore/nemo.py": "nemo",
     "plan3d/launch_files/mcore/swift.py": "megatron-swift",

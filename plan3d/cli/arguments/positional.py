@@ -18,6 +18,7 @@ from plan3d.simulator.base.files import read_bytes
 
 from ..options.parser import integer
 from ..options.table import ONE_PLAN
+from .launch_file_arguments import TAKES_SIZES, fill_sizes, is_launch_file
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ VARIES = {"sweep": (MODEL, CLUSTER, GPUS)}
 """The same of a verb that may vary it: asked for point by point."""
 OF_MODELS = (".json", ".csv")
 """Endings of files that may describe a model."""
-OF_FILES = (*OF_MODELS, ".sh", ".py", ".toml", ".yaml", ".yml")
+OF_FILES = (*OF_MODELS, ".sh", ".slurm", ".py", ".toml", ".yaml", ".yml", ".log", ".out", ".err")
 """Endings of all files that stand in place of a name."""
 
 
@@ -91,6 +92,11 @@ def placed(args: argparse.Namespace) -> None:
             raise InputError(f"{word!r} and --{place.name} both say the {place.name}: give one")
         read = integer(word, place.name.upper()) if place is GPUS else word
         setattr(args, place.name, read)
+    if args.verb in TAKES_SIZES and args.model and is_launch_file(args.model):
+        fill_sizes(args, args.model)
+        if args.verb == "estimate" and args.plan is None:
+            check_complete(args, {args.verb: (MODEL, CLUSTER, GPUS)})
+            return
     if getattr(args, "widths", None) is not None:
         return
     if args.verb != "explain" or args.file is None:

@@ -18,7 +18,13 @@ from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 from plan3d.simulator.workload.presets import is_hub_id, preset_names
 
-from . import adapter_arguments, framework_arguments, goal_arguments, usual_sizes
+from . import (
+    adapter_arguments,
+    framework_arguments,
+    goal_arguments,
+    launch_file_arguments,
+    usual_sizes,
+)
 
 AUTO_SHARES = "0,25,50,75,100"
 """Percents that a search tries of what may be on the host, where auto is asked for."""
@@ -40,11 +46,17 @@ def model_of(name: str) -> Model:
         return Network.from_file(path)
     if path.is_dir():
         return Model.from_config(path / "config.json")
+    if launch_file_arguments.is_launch_file(name):
+        return launch_file_arguments.launch_of(name).model or _no_model(name)
     if is_hub_id(name) and not path.exists():
         return Model.preset(name)
     if "/" in name or name.endswith(".json") or path.exists():
         return Model.from_config(name)
     return Model.preset(name)
+
+
+def _no_model(name: str) -> Model:
+    raise InputError(f"{name[:200]}: describes no model: give its name or its config.json")
 
 
 def cluster_of(args: argparse.Namespace) -> Cluster:

@@ -18,6 +18,7 @@ ABOUT = """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA.
   plan3d fits llama-3.1-8b rtx-4090
   plan3d fits llama-3.1-70b h100-sxm 8 --sequence 4096
   plan3d fits config.json a100-80gb-sxm 2 --lora-rank 64 --json
+  plan3d fits sft.yaml a100-80gb-sxm 8
 
 Of each way, with and without recompute, the fastest data-parallel plan that
 fits with probability 0.95, and the longest sequence with its ZeRO stage and a

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.files import read_text
 
 from ...screens.output import Progress, Screen, check_writable, print_json, warn
+from ..arguments.launch_file_arguments import read_beside, text_of
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from ...launch_files.shell.inputs import ScriptInputs
 
 GIB = 2**30
-LARGEST = 2_000_000
-"""Bytes of the largest launch file."""
-LARGEST_LOG = 64_000_000
-"""Bytes of the largest log."""
 ABOUT = """Read a launch file of a training framework as task and plan.
 
   plan3d import pretrain.sh --cluster h100-sxm --gpus 64 --estimate
@@ -122,9 +118,7 @@ def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, 
     from ...launch_files.launch_file import ReaderOptions
     from ...launch_files.registry import is_script, reader
 
-    is_log = args.file.lower().endswith((".log", ".out", ".err"))
-    bounds = (LARGEST_LOG, "replace") if is_log else (LARGEST, "strict")
-    text = read_text(Path(args.file), most=bounds[0], errors=bounds[1])
+    text = text_of(args.file)
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")
@@ -153,15 +147,7 @@ def _script_inputs(args: argparse.Namespace) -> ScriptInputs:
     for place, text in enumerate(arguments, 1):
         if values.get(str(place), text) != text:
             raise InputError(f"--set {place}={values[str(place)]} contradicts {text!r} after --")
-    return ScriptInputs(arguments, values, partial(_read_beside, Path(args.file)))
-
-
-def _read_beside(file: Path, name: str) -> str | None:
-    """The text of a file that a launch file names, from its folder or the nearest one above it, in
-    which the launch file may be started; None where there is none."""
-    folders = file.absolute().parents
-    place = next((folder / name for folder in folders if (folder / name).is_file()), None)
-    return None if place is None else read_text(place, most=LARGEST)
+    return ScriptInputs(arguments, values, partial(read_beside, Path(args.file)))
 
 
 def _model(launch: Launch, given: Model | None) -> Model:
@@ -194,6 +180,14 @@ def _write_again(args: argparse.Namespace, found: Imported) -> int:
     out = export.record(found.task, found.plan, args.to, form, text)
     export.deliver(args, out, form)
     return 0
+
+
+def estimate_file(args: argparse.Namespace) -> int:
+    """The plan of a launch file that stands in place of a model, costed."""
+    open_options = dict.fromkeys(("with", "from", "set", "vocabulary", "file"))
+    named = argparse.Namespace(**{**open_options, "script_arguments": (), **vars(args)})
+    named.file, named.model = args.model, None
+    return _estimate(named, imported(named))
 
 
 def _estimate(args: argparse.Namespace, found: Imported) -> int:
