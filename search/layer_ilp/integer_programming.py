@@ -44,7 +44,7 @@ from ..stages.stage_space import (
     uncovered_plans,
 )
 from . import cp_sat
-from .layer_program import LayerProgram, counts_of, proposals
+from .layer_program import MOST_ORDERS, LayerProgram, counts_of, proposals
 from .layer_step import StepProgram
 
 NAME = "integer-programming"
@@ -141,8 +141,11 @@ class LayerSearch:
         item.bound = max(item.bound, answer.bound * step.units.size)
         if answer.has_solution:
             counts = program.solution(answer.value)
-            self.record.add(proposals(item.pipeline, counts))
+            plans = proposals(item.pipeline, counts)
+            self.record.add(plans)
         if answer.optimal:
+            if plans.rows == MOST_ORDERS:  # its other orders are not costed
+                self.closed_bound = min(self.closed_bound, item.bound)
             program.forbid(counts)
             item.proposed += 1
         if item.proposed >= self.patience:

@@ -71,10 +71,11 @@ class Sum:
 
 @dataclass(frozen=True)
 class End:
-    """Embedding or head: its kinds, and which shard of its stage it belongs to."""
+    """Embedding or head: its kinds, and the strategy of the layer beside it, which it shares."""
 
     kinds: list[int]
-    shard_variables: dict[Shard, Variable]
+    choices: dict[tuple[int, int, int], Variable]
+    """Whether it has a strategy, a recompute and a ZeRO stage: one of them."""
 
 
 @dataclass
@@ -88,19 +89,19 @@ class Stage:
     ends: list[End] = field(default_factory=list)
 
     def over_layers(self, into: Sum, costs: Value) -> None:
-        """Add costs [s, r, k] of its layers; of its ends the least over r."""
+        """Add costs [s, r, k] of its layers and of its ends."""
         for s, r, _, k, n in self.layers:
             into.add(costs[s, r, k], n)
         for end in self.ends:
-            for (s, _), x in end.shard_variables.items():
-                into.add(costs[s][:, end.kinds].sum(axis=1).min(), x)
+            for (s, r, _), x in end.choices.items():
+                into.add(costs[s, r, end.kinds].sum(), x)
 
     def over_shards(self, into: Sum, costs: Value) -> None:
         """Add costs [z, s, k] of its layers and of its ends."""
         for s, _, z, k, n in self.layers:
             into.add(costs[z, s, k], n)
         for end in self.ends:
-            for (s, z), x in end.shard_variables.items():
+            for (s, _, z), x in end.choices.items():
                 into.add(costs[z, s, end.kinds].sum(), x)
 
 
@@ -161,21 +162,25 @@ class LayerProgram:
         return out
 
     def _assign_ends(self) -> None:
-        names, alone = self.names, self.pipeline.pp == 1
+        names, alone, order = self.names, self.pipeline.pp == 1, self.pipeline.task.model.order
         tail = [f"shared {n}" if alone and f"shared {n}" in names else n for n in ("head", "mtp")]
-        for stage, own in ((self.stages[0], ["embedding"]), (self.stages[-1], tail)):
-            follows = self._choose_shard(stage)
+        first, last = (self.stages[0], order[0]), (self.stages[-1], order[-1])
+        for (stage, beside), own in ((first, ["embedding"]), (last, tail)):
             kinds = [names.index(name) for name in own if name in names]
             if kinds:
-                stage.ends.append(End(kinds, follows))
+                stage.ends.append(End(kinds, self._choose_layer(stage, beside)))
 
-    def _choose_shard(self, stage: Stage) -> dict[Shard, Variable]:
-        """One of the shards that a stage has."""
-        chosen = {shard: self.model.new_bool_var("end") for shard in self.shards}
-        self.model.add_exactly_one(chosen.values())
-        for shard, x in chosen.items():
-            self.model.add(x <= stage.shards_used[shard])
-        return chosen
+    def _choose_layer(self, stage: Stage, kind: int) -> dict[tuple[int, int, int], Variable]:
+        """The strategy of one of the layers of a kind that a stage has."""
+        chosen = {
+            (s, r, z): (self.model.new_bool_var("end"), n)
+            for s, r, z, k, n in stage.layers
+            if k == kind
+        }
+        self.model.add_exactly_one(x for x, _ in chosen.values())
+        for x, n in chosen.values():
+            self.model.add(x <= n)
+        return {key: x for key, (x, _) in chosen.items()}
 
     def _place(self, found: Intervals) -> None:
         """A stage holds the layers between two cuts, one of the intervals that it may hold."""
@@ -236,9 +241,9 @@ class LayerProgram:
             self.model.add(sum(layers) <= int(self.counts[k]) * there)
             self.model.add(out >= floor(working[s, r, k] / KIB) * there)
         for end in stage.ends:
-            for (s, _), x in end.shard_variables.items():
-                least = working[s][:, end.kinds].max(axis=1).min()
-                self.model.add(out >= floor(least / KIB) * x)
+            for (s, r, _), x in end.choices.items():
+                largest = working[s, r, end.kinds].max()
+                self.model.add(out >= floor(largest / KIB) * x)
         return out
 
     def _largest_sharding(self, stage: Stage) -> Variable:
@@ -279,16 +284,13 @@ class LayerProgram:
 
 
 MOST_ORDERS = 64
-"""Orders of strategies within stages that are tried for one solution."""
+"""Orders of layers that are tried for one solution."""
 
 
 def proposals(pipeline: Pipeline, counts: Counts) -> Plan:
-    """The plans of a solution: each stage's shards in every order, MOST_ORDERS in all."""
-    used: list[set[Shard]] = [set() for _ in range(pipeline.pp)]
-    for i, s, _, z, _ in counts:
-        used[i].add((s, z))
-    orders = islice(product(*(permutations(sorted(shards)) for shards in used)), MOST_ORDERS)
-    found = [_stage_runs(pipeline, counts, order) for order in orders]
+    """The plans of a solution, MOST_ORDERS at most: each stage's shards in every order, and beside
+    the ends of the model a layer in every mode of recompute."""
+    found = [*islice(_layer_orders(pipeline, counts), MOST_ORDERS)]
     fields = plan_of(pipeline, found[0]).columns()
     columns = {name: np.repeat(column, len(found)) for name, column in fields.items()}
     return from_columns(
@@ -296,32 +298,64 @@ def proposals(pipeline: Pipeline, counts: Counts) -> Plan:
     )
 
 
-def _stage_runs(
-    pipeline: Pipeline, counts: Counts, orders: Sequence[Sequence[Shard]]
-) -> list[list[Run]]:
-    """Runs of every stage, its shards in the order given."""
-    layers = iter(pipeline.task.model.order)
-    return [
-        [
-            {**_run_of(pipeline, *key), "layers": len(list(run))}
-            for key, run in groupby(_layer_strategies(layers, counts, stage, order))
-        ]
-        for stage, order in enumerate(orders)
-    ]
+def _layer_orders(pipeline: Pipeline, counts: Counts) -> Iterator[list[list[Run]]]:
+    """Runs of every stage in every order, each once."""
+    used: list[set[Shard]] = [set() for _ in range(pipeline.pp)]
+    modes: list[set[int]] = [set() for _ in range(pipeline.pp)]
+    for i, s, r, z, _ in counts:
+        used[i].add((s, z))
+        modes[i].add(r)
+    seen: set[str] = set()
+    ends = [*product(sorted(modes[0], reverse=True), sorted(modes[-1]))]
+    for orders in product(*(permutations(sorted(shards)) for shards in used)):
+        for first, last in ends:
+            layers = iter(pipeline.task.model.order)
+            runs = []
+            for stage, order in enumerate(orders):
+                mode = first if stage == 0 else None, last if stage == pipeline.pp - 1 else None
+                strategies = _layer_strategies(layers, counts, stage, order, mode)
+                runs.append(
+                    [
+                        {**_run_of(pipeline, *key), "layers": len(list(run))}
+                        for key, run in groupby(strategies)
+                    ]
+                )
+            if str(runs) not in seen:
+                seen.add(str(runs))
+                yield runs
 
 
 def _layer_strategies(
-    layers: Iterator[int], counts: Counts, stage: int, order: Sequence[Shard]
+    layers: Iterator[int],
+    counts: Counts,
+    stage: int,
+    order: Sequence[Shard],
+    ends: tuple[int | None, int | None],
 ) -> Iterator[tuple[int, int, int]]:
-    """Strategy, recompute and ZeRO stage of each layer of a stage, from the layers left."""
-    left: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    """Strategy, recompute and ZeRO stage of each layer of a stage, from the layers left: shard by
+    shard, the heavier recompute first; the first and the last layer of its shard's in modes of
+    their own, if there are any."""
     own = [(key, n) for key, n in counts.items() if key[0] == stage]
+    kinds = [*islice(layers, sum(n for _, n in own))]
+    left: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for (_, s, r, z, k), n in sorted(
         own, key=lambda item: (order.index((item[0][1], item[0][3])), -item[0][2])
     ):
         left[k] += n * [(s, r, z)]
-    for _ in range(sum(n for _, n in own)):
-        yield left[next(layers)].pop(0)
+    first, last = ends
+    if first is not None:
+        _move(left[kinds[0]], first, 0)
+    if last is not None:
+        _move(left[kinds[-1]], last, -1, int(first is not None and kinds[0] == kinds[-1]))
+    for kind in kinds:
+        yield left[kind].pop(0)
+
+
+def _move(layers: list[tuple[int, int, int]], mode: int, to: int, start: int = 0) -> None:
+    """Exchange the layer at one end with one of its shard, from `start` on, that has this mode."""
+    s, _, z = layers[to]
+    at = next((i for i in range(start, len(layers)) if layers[i] == (s, mode, z)), to)
+    layers[at], layers[to] = layers[to], layers[at]
 
 
 def _run_of(pipeline: Pipeline, s: int, r: int, z: int) -> Run:

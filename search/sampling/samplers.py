@@ -28,9 +28,13 @@ from ..space.uniform_problem import UniformProblem
 
 BUDGET = 2000
 """Plans costed by default."""
-STALE_TABLES = 200
-"""Tables in a row without a new plan after which a search ends; more than the backends need to
-restart."""
+STALE_TABLES = 50
+"""Tables in a row without a new plan after which a sampler starts again; more than the samplers'
+own restarts need."""
+STALE_SHARE = 0.25
+"""Share of the budget without a better plan after which it does so as well."""
+STALE_STARTS = 3
+"""Starts in a row without a new plan after which a search ends: what is left is out of reach."""
 
 
 class Sampler(Protocol):
@@ -162,15 +166,34 @@ class AskTell:
             self.improvements.add(done, scores)
         return self.scores.look_up(points) if len(within) == len(new) else None
 
-    def run(self, sampler: Sampler) -> None:
-        """Ask, cost and tell until plans or seconds run out, or no new plan comes."""
-        options = self.record.options
-        while self.plans_left and self.stale_tables < STALE_TABLES and not options.deadline.passed:
-            points = sampler.ask(1 - self.plans_left / self.budget)
+    def run(self, make: Callable[[], Sampler]) -> None:
+        """Ask, cost and tell until plans or seconds run out; a sampler that finds nothing new or
+        nothing better is replaced by one that knows nothing, which is told known scores again for
+        free, until STALE_STARTS of them find nothing new."""
+        stale_starts = 0
+        while self.plans_left and stale_starts < STALE_STARTS:
+            before = self.record.counts.evaluated
+            self._run_one(make())
+            if self.record.options.deadline.passed:
+                return
+            stale_starts = 0 if self.record.counts.evaluated > before else stale_starts + 1
+
+    def _run_one(self, sampler: Sampler) -> None:
+        """Run one sampler until plans or seconds run out, or it is stale; it sees the share that it
+        spent of what was left."""
+        start, best, deadline = self.record.counts.evaluated, np.inf, self.record.options.deadline
+        self.stale_tables, best_at = 0, start
+        while self.plans_left and self.stale_tables < STALE_TABLES and not deadline.passed:
+            points = sampler.ask((self.record.counts.evaluated - start) / (self.budget - start))
             scores = self.cost(points)
-            options.tell(self.record.counts.evaluated)
-            if scores is not None:
-                sampler.tell(points, scores)
+            self.record.options.tell(self.record.counts.evaluated)
+            if scores is None:
+                continue
+            sampler.tell(points, scores)
+            if scores.min() < best:
+                best, best_at = scores.min(), self.record.counts.evaluated
+            elif self.record.counts.evaluated - best_at > STALE_SHARE * self.budget:
+                return
 
 
 def sample(
@@ -193,7 +216,7 @@ def sample(
         if problem.size == 1:
             ask_tell.cost(draw(problem, 1, random))
         elif problem.size:
-            ask_tell.run(make(problem, random))
+            ask_tell.run(lambda: make(problem, random))
     except KeyboardInterrupt:
         record.interrupted = True
     record.complete = record.counts.evaluated == problem.size

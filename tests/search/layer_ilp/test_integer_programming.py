@@ -121,6 +121,11 @@ CASES = {
     "zero": ("llama-7b", 4, {"pp": [2], "tp": [2], "recompute": [0, 2], "zero": [0, 1, 3]}),
     "zero 2": ("llama-7b", 4, {"pp": [2, 4], "tp": [1], "recompute": [0, 2], "zero": [1, 2]}),
     "kinds": ("deepseek-v3", 4, {"pp": [2, 4], "tp": [2], "recompute": [0, 2], "zero": [1]}),
+    "kinds on one rank": (
+        "deepseek-v3",
+        4,
+        {"pp": [1], "tp": [2], "recompute": [0, 2], "zero": [1]},
+    ),
     "tied": ("gpt3-125m", 5, {"pp": [1, 2], "tp": [1], "recompute": [0, 2], "zero": [0, 1]}),
 }
 
@@ -155,6 +160,20 @@ def test_the_search_is_brute_force(name, room):
     assert found.bound == pytest.approx(best, rel=1e-9)
     assert found.costs.memory_total[0] <= limit
     assert legal_rows(found.costs.plans, question).all()
+
+
+@pytest.mark.parametrize("share", np.linspace(0.1, 0.9, 5).tolist())
+def test_which_layers_keep_their_activations_counts_where_memory_is_tight(share):
+    """The ends of a model are with its first and last layer, multi-token prediction among them:
+    how much they keep depends on which layers recompute, not only on how many."""
+    steps, sizes = brute_force("kinds on one rank")
+    limit = float(np.quantile(sizes, share)) * (1 + 1e-9)
+    model, layers, choose = CASES["kinds on one rank"]
+    space = Space.of(task(model, layers), choices(choose))
+    asked = SearchOptions(limit=limit, top=1)
+    found = integer_programming.search(space, asked, tolerance=0.0)
+    assert found.complete
+    assert found.costs.step[0] == pytest.approx(steps[sizes <= limit].min(), rel=1e-9)
 
 
 def uniform_row(question, **fields):
