@@ -7,7 +7,9 @@ written and read again is the same plan.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,6 +24,7 @@ from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.settings import ModelSettings
 
 from .common_rules import (
     ALL_REDUCED_GRADIENTS,
@@ -30,9 +33,20 @@ from .common_rules import (
     RARELY_SUPPORTED,
     value_text,
 )
-from .launch_file import UnreadSetting
+from .launch_file import Launch, UnreadSetting
+from .model_settings import unwritten
 from .shape import EXPERTS, ROTARY_POSITIONS, features
 from .tables import Row, Table
+
+PROFILE = r"[a-z0-9][\w.-]*"
+"""A name of a hardware profile, not the path of one."""
+HEADING = re.compile(
+    r"^# [^\n]*, written by plan3d\n"
+    r"# (?P<model>[^\n]{1,200}) on (?P<gpus>[1-9]\d{0,6}) x [^\n]*"
+    rf"\(\d+ x \d+(?:, (?P<cluster>{PROFILE}))?\)\n# plan: (?P<plan>[^\n]*)$",
+    re.M,
+)
+"""The lines of heading()."""
 
 Writer = Callable[[Task, Plan, Sequence[UnreadSetting]], str]
 """(task, plan, unread settings of an imported file) -> the file."""
@@ -53,6 +67,9 @@ class Form:
     """It can hold the unread settings of an imported file."""
     table: Table = ()
     """Its settings."""
+    model_settings: frozenset[str] | None = None
+    """Settings of a model other than sizes that it holds (names of model_settings); None where it
+    takes them from the model's own files."""
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -93,7 +110,15 @@ def launch_text(task: Task, plan: Plan, form: Form, unread: Sequence[UnreadSetti
     refused = refusals(task, plan, form)
     if refused:
         raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
-    return form.write(task, with_stage_layers(plan), unread)
+    text = form.write(task, with_stage_layers(plan), unread)
+    absent = [] if form.model_settings is None else unwritten(task.model, form.model_settings)
+    if not absent:
+        return text
+    return f"{NOT_WRITTEN}, and part of {one_line(task.model.name)}: {'; '.join(absent)}\n{text}"
+
+
+NOT_WRITTEN = "# Not in this file"
+"""The beginning of the first line of a file that does not hold the whole model."""
 
 
 def refusals(task: Task, plan: Plan, form: Form) -> list[str]:
@@ -143,22 +168,41 @@ def heading(task: Task, plan: Plan, title: str) -> list[str]:
     """The comment at the top of a file: title, model and machine, plan."""
     cluster = task.cluster
     model, machine = one_line(task.model.name), one_line(cluster.accelerator.name)
+    profile = f", {cluster.name}" if re.fullmatch(PROFILE, cluster.name) else ""
+    sizes = f"{cluster.nodes} x {cluster.gpus_per_node}{profile}"
     return [
         f"# {title}, written by plan3d",
-        f"# {model} on {task.gpus} x {machine} ({cluster.nodes} x {cluster.gpus_per_node})",
+        f"# {model} on {task.gpus} x {machine} ({sizes})",
         f"# plan: {plan}",
     ]
 
 
-def unwritten_settings(model: Model, base: str, scaling: str, router: str = "") -> list[str]:
-    """A comment that names the settings of rotary positions and of the router that are not written,
-    as they change neither time nor memory; the base is written where the model states it."""
+def read_heading(launch: Launch, text: str) -> None:
+    """Add what the comment at the top of a file of plan3d says: the GPUs, the cluster, the name of
+    the model, and how the layers of its stages were stated."""
+    found = HEADING.search(text)
+    if not found:
+        return
+    launch.launcher_gpus = launch.launcher_gpus or int(found["gpus"])
+    launch.cluster = found["cluster"] or ""
+    if launch.model:
+        launch.model = replace(launch.model, name=found["model"])
+    with suppress(InputError):
+        launch.stated_plan = Plan.parse(found["plan"])
+
+
+def unwritten_settings(
+    model: Model, base: str, scaling: str, router: str = "", balancing: str = ""
+) -> list[str]:
+    """A comment that names the settings of rotary positions and of the router that the model does
+    not state, and how experts are balanced: they change neither time nor memory."""
     present, settings = features(model), []
+    stated = model.settings != ModelSettings()
     if ROTARY_POSITIONS in present:
-        names = [scaling] if model.rotary_base else [f"{base} (10000 unless set)", scaling]
-        settings.append(", ".join(filter(None, names)))
+        names = [] if model.rotary_base else [f"{base} (10000 unless set)"]
+        settings.append(", ".join(filter(None, [*names, "" if stated else scaling])))
     if EXPERTS in present:
-        settings.append(router)
+        settings.append(balancing if stated else router)
     left_out = "; ".join(filter(None, settings))
     reason = "to be set as the model was published (they change no time)"
     return [f"# Left out, {reason}: {left_out}"] if left_out else []

@@ -16,6 +16,7 @@ from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.training_rules import recomputed_modules
+from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
@@ -102,6 +103,10 @@ class Launch:
     """GPUs of the launcher that the file names; --gpus replaces it."""
     log: str = ""
     """The text of the log that the settings are from."""
+    cluster: str = ""
+    """The hardware profile that a file of plan3d is for; --cluster replaces it."""
+    stated_plan: Plan | None = None
+    """The plan that a file of plan3d states at its top."""
     overlap_setting: UnreadSetting | None = None
     """The setting of overlap_tp, to be listed as not modelled by stacks that hide none of it."""
 
@@ -166,6 +171,25 @@ def explicit_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, t
     return {} if tuple(chunks) == even else {"layers_per_stage": tuple(chunks)}
 
 
+def _with_stated_stages(launch: Launch, plan: Plan, task: Task) -> Plan:
+    """The plan with the layers of its stages as the top of the file states them, where the settings
+    mean the same chunks."""
+    stated = launch.stated_plan
+    if stated is None or (int(stated.pp), int(stated.virtual_stages)) != (
+        int(plan.pp),
+        int(plan.virtual_stages),
+    ):
+        return plan
+    rows = [resolve(one, task.gpus).take(0) for one in (plan, stated)]
+    if chunk_sizes(task, rows[0]) != chunk_sizes(task, rows[1]):
+        return plan
+    return replace(plan, **{name: getattr(stated, name) for name in STAGE_LAYERS})
+
+
+STAGE_LAYERS = ("first_stage_layers", "last_stage_layers", "layers_per_stage")
+"""Fields that state the layers of stages."""
+
+
 def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
     """The plan without what frameworks ignore, and with the shard size that its replicas imply.
 
@@ -175,6 +199,7 @@ def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
 
     Raises InputError where the replicas do not divide the data ranks.
     """
+    plan = _with_stated_stages(launch, plan, task)
     row = resolve(plan, task.gpus)
     listed = task.software.selective
     if launch.overlap_setting and plan.overlap_tp and not task.software.tp_overlap_share:

@@ -19,8 +19,10 @@ from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.settings import ModelSettings
 
 from .launch_file import Launch
+from .model_settings import setting_numbers, settings_from_numbers
 from .shape import Shape, blocks, model_of_shape, shape_of
 from .tables import Numbers
 
@@ -63,6 +65,7 @@ def model_numbers(model: Model) -> dict[str, Any]:
         "sparse": s.sparse,
         "windows": s.windows,
     }
+    out |= setting_numbers(model)
     names = ("heads", "kv_heads", "head_dim", "value_dim", "kv_rank", "q_rank", "rope_dim")
     out |= {name: getattr(a, name) for name in (*names, "qkv_bias", "out_bias")}
     if experts:
@@ -96,6 +99,7 @@ def model_of(n: Numbers, name: str, source: str) -> Model:
         learned_positions=n.learned_positions,
         rotary_base=0.0 if n.learned_positions else float(n.rotary_base),
         mtp_layers=n.mtp_layers,
+        settings=settings_from_numbers(n) if hasattr(n, "norm_epsilon") else ModelSettings(),
         sequence=0 if n.learned_positions else n.positions,
         source=source,
     )

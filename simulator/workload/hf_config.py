@@ -34,6 +34,7 @@ from .hf_layers import (
     linear_attention,
 )
 from .hf_parts import EXPERT_COUNTS, TOP_K, family_of_parts
+from .settings import settings_of
 
 HYBRID_PATTERN = "hybrid_override_pattern"
 TOWERS = ("vision_config", "audio_config", "speech_config", "vision_tower", "audio_tower")
@@ -170,6 +171,7 @@ def _arguments(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
         "learned_positions": positions + family.extra_positions,
         "idle_positions": family.extra_positions,
         "rotary_base": _rotary_base(config),
+        "settings": settings_of(config, family),
         "embedding_norm": family.embedding_norm,
         "head_bias": family.head_bias,
         "mtp_layers": config.size(

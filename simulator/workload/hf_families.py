@@ -337,6 +337,23 @@ FAMILIES |= {
 }
 """Text models beside a vision tower."""
 
+_CORRECTED = (
+    "afmoe axk1 bailing_hybrid bailing_moe_v2 deepseek_v3 deepseek_v32 dots1 exaone_moe glm4_moe "
+    "glm4_moe_lite glm4v_moe_text glm_moe_dsa hy_v3 kimi_k2 kimi_linear laguna minimax_m2 "
+    "nemotron_h sarvam_mla sarvam_moe solar_open"
+)
+FAMILIES |= {
+    kind: replace(FAMILIES[kind], router_score="sigmoid", router_correction=True)
+    for kind in _CORRECTED.split()
+}
+"""Routers of DeepSeek-V3: sigmoid scores, and a bias that balances experts."""
+FAMILIES["ernie4_5_moe"] = replace(FAMILIES["ernie4_5_moe"], router_correction=True)
+FAMILIES["llama4_text"] = replace(FAMILIES["llama4_text"], router_score="sigmoid")
+FAMILIES |= {
+    kind: replace(FAMILIES[kind], normalised_router=False)
+    for kind in ("deepseek", "deepseek_v2", "olmoe", "qwen2_moe")
+}
+
 _LINEAR_TYPES = (
     "falcon_h1 falcon_mamba jamba mamba mamba2 olmo_hybrid plamo2 qwen4_exp recurrent_gemma rwkv "
     "xlstm zamba zamba2"

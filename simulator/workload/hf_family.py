@@ -73,6 +73,12 @@ class ConfigFamily:
     shared_key: str = ""
     """Key of the shared experts' number (SHARED_COUNTS) or total width."""
     shared_gate: bool = False
+    router_score: str = "softmax"
+    """How the router scores experts, where the file does not say."""
+    router_correction: bool = False
+    """A bias that no gradient moves chooses experts, where the file does not say."""
+    normalised_router: bool = True
+    """The weights of the chosen experts add up to one, where the file does not say."""
     required_keys: tuple[str, ...] = ()
     """Keys whose absence would mean a size that only the model's code knows."""
     fixed_values: tuple[tuple[str, object], ...] = ()

@@ -19,6 +19,7 @@ from .blocks import Block, ListedLayer
 from .hf_config import config_arguments, name_of, read_json
 from .layer_list import network_arguments, read_layer_list
 from .presets import preset_arguments
+from .settings import ModelSettings
 
 MOST_PARAMETERS = 10**16
 """Parameters, and their bytes, then stay exact in 64-bit columns."""
@@ -65,6 +66,8 @@ class Model:
     """Rows of it that are no token's: the first two of OPT."""
     rotary_base: float = field(default=0.0, compare=False)
     """Base of the rotary frequencies (rope_theta); 0 when not stated. Changes no time or memory."""
+    settings: ModelSettings = field(default=ModelSettings(), compare=False)
+    """What else makes it this model and changes no time or memory."""
     embedding_norm: bool = False
     head_bias: bool = False
     mtp_layers: int = 0

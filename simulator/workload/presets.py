@@ -16,6 +16,7 @@ from ..base.typed_objects import JsonObject
 from .blocks import Attention, Block, Experts, Mlp
 from .hf_config import config_arguments
 from .layer_list import network_arguments, read_layer_list
+from .settings import ModelSettings
 
 FIELDS = (
     "layers",
@@ -48,6 +49,7 @@ FIELDS = (
     "batch_tokens",
     "train_tokens",
     "source",
+    "settings",
 )
 FILE = "model_presets.toml"
 MOST_TOKENS = 10**15
@@ -120,12 +122,21 @@ def table_arguments(name: str, values: Mapping[str, object]) -> dict[str, Any]:
         "norm_bias": table.flag("norm_bias", False),
         "learned_positions": table.size("learned_positions", default=0),
         "rotary_base": float(table.size("rotary_base", default=0, least=0)),
+        "settings": _settings(table),
         "mtp_layers": table.size("mtp_layers", default=0),
         "sequence": table.size("sequence", default=0),
         "batch_tokens": table.size("batch_tokens", default=0, most=MOST_TOKENS),
         "train_tokens": table.size("train_tokens", default=0, most=MOST_TOKENS),
         "source": table.string("source"),
     }
+
+
+def _settings(table: JsonObject) -> ModelSettings:
+    """The settings of a preset that change no time, in the words of ModelSettings."""
+    stated = table.values.get("settings", {})
+    assert isinstance(stated, dict)
+    numbers = tuple(stated.get("rope_numbers", {}).items())
+    return ModelSettings(**{**stated, "rope_numbers": numbers})
 
 
 def _attention(table: JsonObject) -> Attention:

@@ -96,7 +96,12 @@ def record(task: Task, plan: Plan, name: str, form: Form, text: str) -> dict[str
 
 
 def deliver(args: argparse.Namespace, out: dict[str, Any], form: Form) -> None:
-    """The file to --output, else to standard output."""
+    """The file to --output, else to standard output; a first line that names what of the model is
+    not in it is a warning too."""
+    from ...launch_files.exporter import NOT_WRITTEN
+
+    if out["text"].startswith(NOT_WRITTEN):
+        warn(out["text"].partition("\n")[0].lstrip("# "), args.quiet)
     if args.output is not None:
         write_whole(args.output, "--output", out["text"])
         warn(f"{args.output}: {form.title}", args.quiet)

@@ -87,9 +87,10 @@ def imported(args: argparse.Namespace) -> Imported:
     if "shard" in overrides:
         launch.replicas = 1
     model = task_arguments.with_imbalance_of(_model(launch, given), args)
-    if args.cluster is None:
+    profile = args.cluster or launch.cluster
+    if not profile:
         raise InputError("a launch file does not name the machine: give --cluster")
-    sizes = {"gpus": args.gpus}
+    sizes = {"gpus": args.gpus, "cluster": profile}
     if args.nodes is None:
         sizes["gpus"] = gpus_of(launch, args.gpus)
     cluster = task_arguments.cluster_of(argparse.Namespace(**{**vars(args), **sizes}))
@@ -115,6 +116,7 @@ def _measured(launch: Launch, task: Task) -> MeasuredRun | None:
 
 
 def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, Any]) -> Launch:
+    from ...launch_files.exporter import read_heading
     from ...launch_files.launch_file import ReaderOptions
     from ...launch_files.registry import is_script, reader
 
@@ -129,7 +131,9 @@ def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, 
         )
     has_batch = args.global_batch is not None or args.global_batch_tokens is not None
     options = ReaderOptions(model, args.vocabulary, overrides, has_batch, inputs)
-    return reader(text, args.file, wanted)(text, args.file, options)
+    launch = reader(text, args.file, wanted)(text, args.file, options)
+    read_heading(launch, text)
+    return launch
 
 
 def _script_inputs(args: argparse.Namespace) -> ScriptInputs:

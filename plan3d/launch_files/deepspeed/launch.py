@@ -152,7 +152,7 @@ def _here_document(script: Script, n: Numbers, launch: Launch) -> Configuration 
 
 EXPORTER = Exporter(
     "deepspeed",
-    (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG)),),
+    (Form(VERSION, TITLE, RULES, write, table=(*TABLE, *CONFIG), model_settings=frozenset()),),
     software="deepspeed",
     search_values={"overlap_param_gather": (0, 1), "cp_comm": ("p2p", "a2a")},
 )

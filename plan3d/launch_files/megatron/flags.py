@@ -10,6 +10,7 @@ from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.field_values import Dispatch, Loss, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
+from ..model_settings import DECIMAL, DEFAULT_EPSILON
 from ..tables import (
     COUNT,
     SWITCH,
@@ -162,6 +163,43 @@ ROTARY: Table = (
     ),
 )
 """Rotary positions, for which Megatron-DeepSpeed has a flag of another name."""
+SETTINGS: Table = (
+    optional(
+        "--rotary-percent",
+        "rotary_percent",
+        1.0,
+        codec=DECIMAL,
+        condition=lambda n: not _learned_positions(n),
+    ),
+    *rows_if(
+        lambda n: not _learned_positions(n) and not n.multi_latent,
+        flag("--use-rope-scaling", "llama3_scaling"),
+        optional("--rope-scaling-factor", "rope_factor", 8.0, codec=DECIMAL),
+    ),
+    *rows_if(
+        is_latent,
+        Row("--rope-type", "rope_type", choice({"yarn": "yarn", "rope": "rope"}), "yarn"),
+        optional("--rotary-scaling-factor", "yarn_factor", 1.0, codec=DECIMAL),
+        optional("--mscale", "mscale", 1.0, codec=DECIMAL),
+        optional("--mscale-all-dim", "mscale_all_dim", 0.0, codec=DECIMAL),
+    ),
+    optional("--norm-epsilon", "norm_epsilon", DEFAULT_EPSILON, codec=DECIMAL),
+    flag("--squared-relu", "squared_relu"),
+    *rows_if(
+        has_experts,
+        optional(
+            "--moe-router-score-function",
+            "router_score",
+            "softmax",
+            codec=choice({"softmax": "softmax", "sigmoid": "sigmoid"}),
+        ),
+        flag("--moe-router-enable-expert-bias", "router_correction"),
+        optional("--moe-router-topk-scaling-factor", "router_scale", 0.0, codec=DECIMAL),
+        flag("--moe-router-pre-softmax", "pre_softmax"),
+        optional("--moe-router-dtype", "router_dtype", "", codec=TEXT),
+    ),
+)
+"""Settings of the model that change no time."""
 WINDOWS: Table = (
     optional("--window-size", "window_size", "", codec=TEXT),
     optional(
@@ -301,7 +339,7 @@ UNMODELLED: Table = (
 )
 """Flags that change time or memory and are not modelled."""
 ARRAYS: dict[str, Table] = {
-    "MODEL_ARGS": (*MODEL, *ROTARY, *WINDOWS),
+    "MODEL_ARGS": (*MODEL, *ROTARY, *SETTINGS, *WINDOWS),
     "PARALLEL_ARGS": (*AXES, *SHARDING),
     "TRAINING_ARGS": TRAINING,
 }

@@ -17,6 +17,7 @@ from ..exporter import (
     unwritten_settings,
 )
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
+from ..model_settings import ALL
 from ..numbers import fill_launch, model_of, numbers_of
 from ..shell.launch_script import (
     command_flags,
@@ -39,11 +40,12 @@ TITLE = f"Megatron-LM (core {VERSION})"
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 """Accelerators without the limit on device connections."""
 BASE, SCALING = "--rotary-base", "--use-rope-scaling"
+BALANCING = "--moe-router-load-balancing-type"
 ROUTER = (
     "--moe-router-score-function (softmax unless set), --moe-router-enable-expert-bias, "
-    "--moe-router-topk-scaling-factor, --moe-router-load-balancing-type"
+    f"--moe-router-topk-scaling-factor, {BALANCING}"
 )
-"""Settings of a model that change neither time nor memory, and are not written."""
+"""Settings that change neither time nor memory, and are not written where a model states none."""
 
 
 def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
@@ -52,7 +54,7 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     groups = {name: flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()}
     top = [
         *heading(task, plan, TITLE),
-        *unwritten_settings(task.model, BASE, SCALING, ROUTER),
+        *unwritten_settings(task.model, BASE, SCALING, ROUTER, BALANCING),
         *environment(task, plan, n.fsdp),
         *required_assignments(unread),
         *partial_node(task.cluster, PROCESSES),
@@ -98,6 +100,6 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
 
 EXPORTER = Exporter(
     "megatron",
-    (Form(VERSION, TITLE, rules(TITLE, "megatron"), write, table=TABLE),),
+    (Form(VERSION, TITLE, rules(TITLE, "megatron"), write, table=TABLE, model_settings=ALL),),
     software="megatron-core",
 )

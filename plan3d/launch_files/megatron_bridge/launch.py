@@ -32,6 +32,7 @@ from ..megatron.flags import (
 from ..megatron.launch import environment
 from ..megatron.rules import rules
 from ..megatron.spelling import has_hybrid_exchange, to_flags
+from ..model_settings import ALL, DECIMAL
 from ..numbers import numbers_of
 from ..shell.launch_script import bash_array
 from ..shell.words import quote
@@ -64,6 +65,8 @@ PRECISION_RECIPES = {
 }
 """precision by `mixed_precision` recipe."""
 OR_NULL = integer(unset=0)
+NUMBER = Codec(float, DECIMAL.read)
+NUMBER_OR_NULL = Codec(lambda value: float(value) or None, DECIMAL.read)
 WORD_OR_NULL = Codec(lambda value: value or None, TEXT.read)
 WORDS_OR_NULL = Codec(lambda value: list(value) or None, WORDS.read)
 GRANULARITY = Codec(
@@ -84,6 +87,16 @@ MODEL: Table = in_section(
     *rows_if(
         lambda n: n.rotary_base and not n.absolute_positions, Row("rotary_base", "rotary_base")
     ),
+    *rows_if(
+        lambda n: n.states_settings and not n.absolute_positions,
+        Row("rotary_percent", "rotary_percent", NUMBER),
+        *rows_if(
+            lambda n: not n.multi_latent,
+            Row("rope_scaling", "llama3_scaling", SWITCH),
+            *rows_if(lambda n: n.llama3_scaling, Row("rope_scaling_factor", "rope_factor", NUMBER)),
+        ),
+    ),
+    *rows_if(lambda n: n.stated_epsilon, Row("layernorm_epsilon", "norm_epsilon", NUMBER)),
     Row("gated_linear_unit", "gated", SWITCH),
     Row("add_bias_linear", "out_bias", SWITCH),
     Row("add_qkv_bias", "qkv_bias", SWITCH),
@@ -100,6 +113,13 @@ MODEL: Table = in_section(
         Row("qk_head_dim", "qk_head_dim"),
         Row("qk_pos_emb_head_dim", "rope_dim"),
         Row("v_head_dim", "value_dim"),
+        *rows_if(
+            lambda n: n.states_settings,
+            Row("rope_type", "rope_type", TEXT),
+            Row("rotary_scaling_factor", "yarn_factor", NUMBER),
+            Row("mscale", "mscale", NUMBER),
+            Row("mscale_all_dim", "mscale_all_dim", NUMBER),
+        ),
     ),
     Row("qk_layernorm", "qk_norm", SWITCH),
     Row("window_size", "window_pair", TEXT),
@@ -114,6 +134,14 @@ MODEL: Table = in_section(
         Row("moe_router_num_groups", "groups", integer(unset=1)),
         Row("moe_router_group_topk", "group_topk", OR_NULL),
         Row("moe_layer_freq", "layer_frequency", TEXT),
+        *rows_if(
+            lambda n: n.states_settings,
+            Row("moe_router_score_function", "router_score", TEXT),
+            Row("moe_router_enable_expert_bias", "router_correction", SWITCH),
+            Row("moe_router_topk_scaling_factor", "router_scale", NUMBER_OR_NULL),
+            Row("moe_router_pre_softmax", "pre_softmax", SWITCH),
+            Row("moe_router_dtype", "router_dtype", WORD_OR_NULL),
+        ),
         Implied("moe_grouped_gemm", True),
     ),
     Row("seq_length", "sequence"),
@@ -220,6 +248,8 @@ def to_overrides(n: Numbers, task: Task) -> Numbers:
     return n
 
 
+HELD = ALL - {"squared-relu"}
+"""Settings of a model that overrides can state; an activation is a function, which they cannot."""
 RULES = (
     *rules(TITLE, "megatron-bridge"),
     one_of(
@@ -261,6 +291,6 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
 
 EXPORTER = Exporter(
     "megatron-bridge",
-    (Form(VERSION, TITLE, RULES, write, keeps_unread=False, table=TABLE),),
+    (Form(VERSION, TITLE, RULES, write, keeps_unread=False, table=TABLE, model_settings=HELD),),
     software="megatron-core",
 )

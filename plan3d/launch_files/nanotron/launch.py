@@ -136,7 +136,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
 
 EXPORTER = Exporter(
     "nanotron",
-    (Form(VERSION, TITLE, RULES, write, table=TABLE),),
+    (Form(VERSION, TITLE, RULES, write, table=TABLE, model_settings=frozenset()),),
     software="nanotron",
     search_values={"overlap_param_gather": (0,)},
 )

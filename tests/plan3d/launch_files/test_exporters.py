@@ -80,7 +80,7 @@ def test_every_framework_names_its_version_and_states_the_plan():
         out = text(name, plan)
         assert out.startswith(f"# {form.title}, written by plan3d\n")
         assert form.version in form.title
-        assert "# llama-3.1-8b on 16 x H100-80GB-SXM5 (2 x 8)\n" in out
+        assert "# llama-3.1-8b on 16 x H100-80GB-SXM5 (2 x 8, h100-sxm)\n" in out
         assert "# plan: tp=2 dp=8 zero=0" in out
 
 
@@ -894,6 +894,7 @@ def test_megatron_describes_a_published_model_or_refuses_it_by_name(path):
     """The model that its flags describe has the same layers."""
     try:
         model = Model.from_config(path)
+        Task(replace(model, mtp_layers=0), task().cluster, sequence=512, global_batch=64)
     except InputError:
         return
     lacking = [feature for feature in features(model) if feature not in EXPRESSIBLE]

@@ -189,7 +189,7 @@ def comparable(task, plan):
     return fields, explicit_layers(chunks, int(plan.pp), int(plan.virtual_stages))
 
 
-@pytest.mark.parametrize("framework", READERS)
+@pytest.mark.parametrize("framework", MODELS)
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_import_undoes_export(framework, data):
