@@ -72,6 +72,22 @@ class ReaderOptions:
 NO_OPTIONS = ReaderOptions()
 
 
+def with_here_documents(options: ReaderOptions, texts: list[str]) -> ReaderOptions:
+    """The options with the here-documents of a script as the files that are not beside it: one of
+    JSON and one of YAML at most."""
+    beside = options.inputs.read_source
+
+    def read_source(name: str) -> str | None:
+        found = beside(name) if beside else None
+        if found is not None:
+            return found
+        is_json = name.endswith(".json")
+        matching = (text for text in texts if text.lstrip().startswith("{") == is_json)
+        return next(matching, None)
+
+    return replace(options, inputs=replace(options.inputs, read_source=read_source))
+
+
 @dataclass
 class Launch:
     """A launch file as far as it could be read."""

@@ -24,6 +24,7 @@ ABOUT = """Write a plan as the launch file of a training framework.
   plan3d export last#2 --to megatron           # second plan of the last search
   plan3d export result.json#3 --to torchtitan  # third plan of a saved search
   plan3d export result.json#1 --to nanotron --with recompute=full
+  plan3d export result.json#1 --to torchtitan --wrapper slurm -o job.slurm
 
 What a framework cannot run is refused by name; --with replaces a field."""
 
@@ -31,6 +32,7 @@ What a framework cannot run is refused by name; --with replaces a field."""
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Write one plan."""
     from ...launch_files.exporter import launch_text
+    from ...launch_files.wrappers import wrapped
     from ..arguments import plan_arguments
 
     form = form_of(args.to, args.version)
@@ -40,10 +42,15 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     task = in_own_stack(plan_arguments.task_of_saved(args, saved), args.to)
     plan = plan_arguments.completed(saved, args)
     plan = plan_arguments.replaced(plan, plan_arguments.fields_of(getattr(args, "with"), "--with"))
+    if args.second_pool is not None and args.wrapper is not None:
+        raise InputError("--wrapper starts nodes of one kind: leave out --second-pool")
     if args.second_pool is not None:
         out = _of_two_pools(args, task, plan, form)
     else:
-        out = record(task, plan, args.to, form, launch_text(task, plan, form))
+        text = launch_text(task, plan, form)
+        if args.wrapper is not None:
+            text = wrapped(text, args.to, task, args.wrapper)
+        out = record(task, plan, args.to, form, text)
     deliver(args, out, form)
     return 0
 

@@ -18,7 +18,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
-from ..launch_file import ReaderOptions
+from ..launch_file import ReaderOptions, with_here_documents
 from ..registry import TORCHTITAN_COMMAND
 from ..shell.flags import Flag, Flags
 from ..shell.launch_script import check_inputs
@@ -81,7 +81,9 @@ def job_of_command(
 
     Raises InputError naming the file of the job where it is not beside the script.
     """
-    command = _command(text, file, options)
+    script = read_script(text, file, inputs=options.inputs)
+    command = _command(script, file)
+    options = with_here_documents(options, [document.text for document in script.documents])
     source = options.inputs.read_source
     job = source(command.job) if source and command.job else None
     if job is None:
@@ -97,9 +99,8 @@ def job_of_command(
     return command, content, command.job
 
 
-def _command(text: str, file: str, options: ReaderOptions) -> Command:
+def _command(script: Script, file: str) -> Command:
     """The first command that starts the program."""
-    script = read_script(text, file, inputs=options.inputs)
     before, after = _split_at_program(script)
     flags = Flags.of(after, file)
     job = _first_value(flags.by_name.get(CONFIG_FILE)) or _variable(script, "CONFIG_FILE")

@@ -16,7 +16,13 @@ from plan3d.simulator.plan.field_values import Recompute
 from ..deepspeed.keys import CONFIG
 from ..deepspeed.launch import read_configuration
 from ..documents import Document
-from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
+from ..launch_file import (
+    NO_OPTIONS,
+    Launch,
+    ReaderOptions,
+    UnreadSetting,
+    with_here_documents,
+)
 from ..numbers import fill_launch
 from ..shell.script import read_script
 from ..tables import Numbers, Row, cost_keys, read_rows
@@ -89,22 +95,6 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     flags = {f"$.{name}": f"--{name}" for name in command.arguments}
     launch.unread = [replace(one, place=flags.get(one.place, one.place)) for one in launch.unread]
     return launch
-
-
-def with_here_documents(options: ReaderOptions, texts: list[str]) -> ReaderOptions:
-    """The options with the here-documents of a script as the files that are not beside it: one of
-    JSON and one of YAML at most."""
-    beside = options.inputs.read_source
-
-    def read_source(name: str) -> str | None:
-        found = beside(name) if beside else None
-        if found is not None:
-            return found
-        is_json = name.endswith(".json")
-        matching = (text for text in texts if text.lstrip().startswith("{") == is_json)
-        return next(matching, None)
-
-    return replace(options, inputs=replace(options.inputs, read_source=read_source))
 
 
 def _file_arguments(command: Command, file: str, options: ReaderOptions) -> dict[str, Any]:
