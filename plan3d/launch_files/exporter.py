@@ -70,6 +70,8 @@ class Form:
     model_settings: frozenset[str] | None = None
     """Settings of a model other than sizes that it holds (names of model_settings); None where it
     takes them from the model's own files."""
+    recipe_of: Callable[[Model], str] = lambda model: ""
+    """The framework's own recipe that states the whole of a model; '' where the file does."""
 
     @property
     def all_rules(self) -> tuple[Rule, ...]:
@@ -111,7 +113,8 @@ def launch_text(task: Task, plan: Plan, form: Form, unread: Sequence[UnreadSetti
     if refused:
         raise InputError(f"{form.title} cannot run {plan}: {'; '.join(refused)}")
     text = form.write(task, with_stage_layers(plan), unread)
-    absent = [] if form.model_settings is None else unwritten(task.model, form.model_settings)
+    by_others = form.model_settings is None or form.recipe_of(task.model)
+    absent = [] if by_others else unwritten(task.model, form.model_settings or frozenset())
     if not absent:
         return text
     return f"{NOT_WRITTEN}, and part of {one_line(task.model.name)}: {'; '.join(absent)}\n{text}"

@@ -8,13 +8,16 @@ closed structure); field names of megatron/core 0.16.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import MOST_LAYERS
+from plan3d.simulator.workload.model import Model
 
 from ..common_rules import one_of
 from ..exporter import PROCESSES, Exporter, Form, heading, partial_node, torchrun
@@ -34,6 +37,7 @@ from ..megatron.rules import rules
 from ..megatron.spelling import has_hybrid_exchange, to_flags
 from ..model_settings import ALL, DECIMAL
 from ..numbers import numbers_of
+from ..shape import same_shape
 from ..shell.launch_script import bash_array
 from ..shell.words import quote
 from ..tables import (
@@ -147,6 +151,8 @@ MODEL: Table = in_section(
     Row("seq_length", "sequence"),
 )
 """Fields of the provider that describe the layers."""
+LENGTH = MODEL[-1:]
+"""What of them a recipe leaves open."""
 
 PARALLEL: Table = in_section(
     "model",
@@ -250,8 +256,33 @@ def to_overrides(n: Numbers, task: Task) -> Numbers:
 
 HELD = ALL - {"squared-relu"}
 """Settings of a model that overrides can state; an activation is a function, which they cannot."""
+RECIPES = {
+    "gpt-oss-20b": "gpt_oss_20b_pretrain_config",
+    "gpt-oss-120b": "gpt_oss_120b_pretrain_config",
+}
+"""Recipes by preset whose model has parts that overrides cannot state: learned sinks, its own
+activation, YaRN. Source: megatron-bridge 0.3.1, recipes/gpt_oss/gpt_oss.py, which takes the model
+from the config.json of the Hub."""
+
+
+def recipe_of(model: Model) -> str:
+    """The recipe that a model's part of the settings is left to; '' where overrides state it."""
+    for name, recipe in RECIPES.items():
+        preset = Model.preset(name)
+        if same_shape(preset, model) and preset.rotary_base == model.rotary_base:
+            return recipe
+    return ""
+
+
+def _with_recipes(rule: Rule) -> Rule:
+    """The rule of the model's features, which one that has its recipe does not break."""
+    if rule.name != "megatron-bridge-model":
+        return rule
+    return replace(rule, ok=lambda p, t: bool(recipe_of(t.model)) or rule.ok(p, t))
+
+
 RULES = (
-    *rules(TITLE, "megatron-bridge"),
+    *map(_with_recipes, rules(TITLE, "megatron-bridge")),
     one_of(
         "megatron-bridge-recipe",
         "precision",
@@ -274,16 +305,21 @@ def hydra(value: Any) -> str:
 
 def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The overrides as a bash array."""
-    n = to_overrides(numbers_of(task, plan), task)
-    words = [quote(f"{key}={hydra(value)}") for key, value in settings_of(TABLE, n)]
+    n, recipe = to_overrides(numbers_of(task, plan), task), recipe_of(task.model)
+    table = (*LENGTH, *PARALLEL, *TRAINING) if recipe else TABLE
+    words = [quote(f"{key}={hydra(value)}") for key, value in settings_of(table, n)]
+    start = (
+        "this model, which states its layers" if recipe else "this model, or of one of its family"
+    )
     return "\n".join(
         [
             *heading(task, plan, TITLE),
             *environment(task, plan, n.fsdp),
             *bash_array("OVERRIDES", words),
-            "# Start from the recipe of this model, or of one of its family:",
+            f"# Start from the recipe of {start}:",
             *partial_node(task.cluster, PROCESSES),
-            f'# {torchrun(task.cluster)} run_recipe.py --recipe RECIPE "${{OVERRIDES[@]}}"',
+            f"# {torchrun(task.cluster)} run_recipe.py --recipe {recipe or 'RECIPE'} "
+            '"${OVERRIDES[@]}"',
             "",
         ]
     )
@@ -291,6 +327,17 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
 
 EXPORTER = Exporter(
     "megatron-bridge",
-    (Form(VERSION, TITLE, RULES, write, keeps_unread=False, table=TABLE, model_settings=HELD),),
+    (
+        Form(
+            VERSION,
+            TITLE,
+            RULES,
+            write,
+            keeps_unread=False,
+            table=TABLE,
+            model_settings=HELD,
+            recipe_of=recipe_of,
+        ),
+    ),
     software="megatron-core",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from plan3d.cli.plans.import_ import imported
 from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.launch_files.shape import same_shape
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.task import Task
@@ -106,9 +108,9 @@ def task_of(model: Model) -> Task:
     return Task(model, cluster, sequence=2048, global_batch=48, software="megatron-core")
 
 
-def back(text: str, folder: Path) -> tuple[Task, Plan]:
+def back(text: str, folder: Path, name: str = "run.sh") -> tuple[Task, Plan]:
     """Task and plan of a file, read without any option."""
-    file = folder / "run.sh"
+    file = folder / name
     file.write_text(text, encoding="utf-8")
     args = parser("import").parse_args(["import", str(file)])
     args.script_arguments = ()
@@ -206,3 +208,41 @@ def test_overrides_of_bridge_state_the_router() -> None:
         "model.rotary_base=500000",
     ):
         assert words in text
+
+
+def test_a_recipe_of_bridge_states_the_model() -> None:
+    """GPT-OSS: sinks, biases of experts and its activation are in the recipe of its name."""
+    model = Model.preset("gpt-oss-20b")
+    bridge = EXPORTERS["megatron-bridge"].form()
+    text = launch_text(task_of(model), Plan(zero=1, ep=8), bridge)
+    assert "run_recipe.py --recipe gpt_oss_20b_pretrain_config" in text
+    assert "model.expert_model_parallel_size=8" in text
+    assert "model.seq_length=2048" in text
+    assert "model.num_layers=" not in text
+    other = replace(model, rotary_base=10000.0)
+    with pytest.raises(InputError, match="attention sinks"):
+        launch_text(task_of(other), Plan(zero=1, ep=8), bridge)
+
+
+OTHERS = {
+    "torchtitan": ("llama-3.1-8b", "pp=4 zero=2 last_stage_layers=7", "job.toml"),
+    "nanotron": ("llama-3.1-8b", "pp=4 zero=1 overlap_param_gather=0", "run.yaml"),
+    "deepspeed": ("llama-3.1-8b", "pp=2 zero=1 overlap_grad_reduce=0", "run.sh"),
+    "accelerate": ("gpt-oss-20b", "zero=3", "run.sh"),
+    "accelerate ": ("gemma-3-4b", "zero=3 recompute=full", "run.sh"),
+    "accelerate  ": ("olmo-2-7b", "zero=2", "run.sh"),
+}
+
+
+@pytest.mark.parametrize("framework", OTHERS)
+def test_files_of_other_frameworks_are_read_without_options(framework: str, tmp_path: Path) -> None:
+    name, words, file = OTHERS[framework]
+    exporter = EXPORTERS[framework.strip()]
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    stack = exporter.software
+    task = Task(name, cluster, sequence=4096, global_batch=64, software=stack)  # type: ignore[arg-type]
+    plan = resolve(Plan.parse(words), task.gpus).take(0)
+    made, stated = back(launch_text(task, plan, exporter.form()), tmp_path, file)
+    assert same_shape(made.model, task.model)
+    assert (made.gpus, made.sequence, made.global_batch) == (16, 4096, 64)
+    assert resolve(stated, 16).take(0).to_dict() == plan.to_dict()
