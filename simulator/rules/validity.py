@@ -298,8 +298,10 @@ def _applicable_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     """The rules that the fields of a plan must meet; with segments, those of the pipeline."""
     framework = required_rules(task)
     if not plans.segments:
-        plain = plans.is_scalar and task.adapters is None
-        plain = plain and all(getattr(plans, name) == value for name, value in _PLAIN_FIELDS)
+        plain = task.adapters is None
+        plain = plain and all(
+            np.all(getattr(plans, name) == value) for name, value in _PLAIN_FIELDS
+        )
         return (*(_PLAIN_RULES if plain else RULES), *framework)
     return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
 
