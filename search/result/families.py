@@ -1,7 +1,7 @@
-"""One plan for each family: the simplest of those that a prediction cannot tell from its fastest.
+"""The fastest plan, then one for each family: the simplest that is as fast for all that is known.
 
 A search finds the plan that its model's errors favour most. Plans of one family whose steps are
-alike to ALIKE are therefore one answer, and the simplest of them is given: least context
+alike to ALIKE are therefore one answer, and the simplest of them is listed: least context
 parallelism, tensor parallelism inside a fast domain, chunks of as many layers each, groups of pp
 micro-batches, fewest virtual stages, gradients reduced beside the backward pass and not sharded,
 least memory. So are families:
@@ -59,6 +59,11 @@ class Families:
         """The chosen rows."""
         return Families(self.plans[rows], self.fastest[rows])
 
+    def after(self, first: Families, rows: int) -> Families:
+        """Those of the `first` plans and these, as many `rows` as there are plans."""
+        plans = np.concatenate([first.plans, self.plans])[:rows]
+        return Families(plans, np.concatenate([first.fastest, self.fastest])[:rows])
+
 
 @dataclass
 class SimplestPlans:
@@ -91,12 +96,14 @@ class SimplestPlans:
             self.tables = [self._merged()]
 
     def result(self) -> tuple[Costs, Families] | None:
-        """The simplest plan of each group, in order; None when nothing was offered."""
+        """The fastest plan and the simplest of each group, in order; None when nothing was
+        offered."""
         if not self.tables:
             return None
         costs = self._merged()
-        first = np.array([rows[0] for rows in self._by_group(costs)])
-        first = first[simplest_family_first(costs.take(first), float(self.fastest.min()))]
+        simplest = np.array([rows[0] for rows in self._by_group(costs)])
+        first = np.unique([int(costs.step.argmin()), *simplest])
+        first = first[fastest_first(costs.take(first))]
         of = self.groups(costs.plans)[first]
         every, steps = (np.concatenate(parts) for parts in zip(*self.alike, strict=True))
         count = np.bincount(every[self._near_fastest(every, steps)], minlength=self.count)
@@ -127,11 +134,13 @@ class SimplestPlans:
         return np.split(order, np.flatnonzero(np.diff(of[order])) + 1)
 
 
-def simplest_family_first(costs: Costs, fastest: float) -> Index:
-    """All rows, the fastest first, but for those within ALIKE of the `fastest` seconds: of these
-    the     plans that split the model in fewest ways."""
-    near = costs.step <= (1 + ALIKE) * fastest
-    out: Index = np.lexsort((costs.step, np.where(near, split_count(costs.plans), 0), ~near))
+def fastest_first(costs: Costs) -> Index:
+    """All rows, the fastest first; of the others those within ALIKE of it before the rest, by the
+    ways in which they split the model, and the rest by their steps."""
+    best = int(costs.step.argmin())
+    near = costs.step <= (1 + ALIKE) * costs.step[best]
+    ways = np.where(near, split_count(costs.plans), 0)
+    out: Index = np.lexsort((costs.step, ways, ~near, np.arange(len(costs)) != best))
     return out
 
 

@@ -25,7 +25,7 @@ from plan3d.simulator.task import Task
 
 from ..rank_plans import TOP, UNEQUAL, Ranking, rank_plans
 from ..result.at_risk import ranked_at_risk
-from ..result.families import simplest_family_first
+from ..result.families import fastest_first
 from ..result.objective import score
 from ..result.search_result import TIE, Gain, SearchResult
 from ..result.tolerances import TOLERANCE
@@ -74,15 +74,18 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
         enough = tops[row].seconds * (1 - WORTH)
         if other.seconds < enough and rescore(other.costs)[0] < enough:
             tops[row] = other
-    every = concat_costs([one.costs for one in tops])
-    fastest = np.minimum(families.fastest, every.step)
-    order = simplest_family_first(every, float(fastest.min()))[:top]
+    texts = [str(one.costs.plans.take(0)) for one in tops]
+    once = [row for row, text in enumerate(texts) if text not in texts[:row]]
+    every = concat_costs([tops[row].costs for row in once])
+    order = fastest_first(every)[:top]
+    rows = np.array(once)[order]
+    standing = replace(families, fastest=np.minimum(families.fastest[rows], every.step[order]))
     return replace(
         result,
         costs=every.take(order),
-        families=replace(families, fastest=fastest).take(order),
+        families=replace(standing, plans=families.plans[rows]),
         counts=replace(result.counts, changes=tried),
-        climbed=tops[int(order[0])].gains,
+        climbed=tops[int(rows[0])].gains,
     )
 
 
