@@ -157,8 +157,9 @@ def _with_safe(result: SearchResult, ranking: Ranking) -> tuple[SearchResult, Co
     if not ranking.can_list_families:
         return result, costs.row(int(fits.argmax())) if fits.any() else None
     surer = replace(ranking, fits_probability=FITS_PROBABILITY, frontier=False, top=1)
-    found = improved(rank_plans(result.task, surer), result.task, surer)
-    if found.interrupted:
+    try:
+        found = improved(rank_plans(result.task, surer), result.task, surer).unless_interrupted()
+    except KeyboardInterrupt:
         return result.ended_by_interrupt(), None
     if found.costs is None or objective(found.costs)[0] >= objective(costs)[0]:
         return result, found.best

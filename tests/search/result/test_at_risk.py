@@ -101,7 +101,8 @@ def test_climbed_plans_are_ranked_at_risk_too():
     moe = Task(Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=256)
     found = rank_plans(moe, Ranking(risk=0.9))
     ranked = improved(found, moe, Ranking(risk=0.9, top=5))
-    default = climbed(rank_plans(moe, Ranking(families=True)), (), 5)
+    sure = Ranking(families=True, fits_probability=0.9)
+    default = climbed(rank_plans(moe, sure), (), 5)
     assert len(ranked.plans) == 5
     assert len({str(plan) for plan in ranked.plans}) == 5
     quantiles = Forecast.of_plans(moe, concat_costs([ranked.costs, default.costs]).plans).quantile(
