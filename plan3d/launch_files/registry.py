@@ -14,6 +14,7 @@ from plan3d.simulator.base.registry import Registry
 
 from .exporter import Exporter
 from .launch_file import Launch, ReaderOptions
+from .other_programs import check_program
 from .tables import Row
 from .yaml_frameworks import framework_of_document
 
@@ -124,7 +125,10 @@ def framework_of_file(text: str, file: str) -> str:
     read is an InputError."""
     if _is_yaml(file):
         return framework_of_document(text, file)
-    return _dialect_of(text, file).framework
+    dialect = _dialect_of(text, file)
+    if dialect is MEGATRON_SCRIPT and "pretrain_" not in text:
+        check_program(text, file)
+    return dialect.framework
 
 
 def _is_yaml(file: str) -> bool:

@@ -144,3 +144,29 @@ def test_a_file_is_of_the_framework_that_its_content_says(text, file, framework,
 def test_keys_of_no_framework_are_no_nanotron_file():
     with pytest.raises(InputError, match="keys of no framework that plan3d reads"):
         framework_of_file("a: 1", "run.yaml")
+
+
+@pytest.mark.parametrize(
+    ("line", "title"),
+    [
+        ("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B", "verl"),
+        ("ray job submit -- python3 train.py --actor-num-nodes 1", "slime"),
+        ("python3 -m MaxText.train MaxText/configs/base.yml run_name=x", "MaxText"),
+        ("composer train/train.py train/yamls/pretrain/mpt-7b.yaml", "llm-foundry"),
+        ("tune run --nproc_per_node 8 full_finetune_distributed", "torchtune"),
+        ("python deepy.py train.py configs/49M.yml", "GPT-NeoX"),
+        ("swift rlhf \\\n --rlhf_type dpo", "ms-swift (RLHF)"),
+        ("python examples/megatron_gpt_pretraining.py trainer.devices=8", "NeMo"),
+    ],
+)
+def test_programs_that_are_not_read_are_refused_by_their_names(line, title):
+    with pytest.raises(InputError, match="which is not read") as error:
+        framework_of_file(f"set -x\n{line}\n", "run.sh")
+    assert f"run.sh: starts {title}, which" in str(error.value)
+    assert framework_of_file(f"# {line.splitlines()[0]}\npython pretrain_gpt.py --x", "r.sh")
+
+
+def test_the_file_of_a_nanotron_command_is_named():
+    line = "torchrun --nproc_per_node=8 run_train.py --config-file examples/tiny.yaml"
+    with pytest.raises(InputError, match=r"the run is in examples/tiny.yaml: give that file"):
+        framework_of_file(line, "run.sh")

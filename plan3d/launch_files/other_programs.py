@@ -1,0 +1,50 @@
+"""Scripts that start programs which are not read, recognised by the program.
+
+Source: examples of verl (python3 -m verl.trainer.main_ppo), OpenRLHF (openrlhf.cli), slime
+(train.py --actor-num-nodes), MaxText (python3 -m MaxText.train), Levanter, llm-foundry (composer
+train/train.py), torchtune (tune run), OLMo-core, GPT-NeoX (deepy.py), Colossal-AI, LitGPT, NeMo
+(nemo llm, megatron_gpt_pretraining.py), nanotron (run_train.py --config-file).
+"""
+
+from __future__ import annotations
+
+import re
+
+from plan3d.simulator.base.errors import InputError
+
+PROGRAMS = (
+    ("verl", r"\bverl\.trainer\b"),
+    ("OpenRLHF", r"\bopenrlhf\.cli\b"),
+    ("slime", r"--actor-num-nodes\b"),
+    ("MaxText", r"\bMaxText(?:\.|/)train\b|\bmaxtext\.trainers\b"),
+    ("Levanter", r"\blevanter\.main\.\w+|\blevanter/main/\w+\.py\b"),
+    ("llm-foundry", r"\bcomposer\b.*\btrain\.py\b"),
+    ("torchtune", r"\btune run\b"),
+    ("OLMo", r"\bolmo_core\b|\bscripts/train\.py\b.*\bconfigs/"),
+    ("GPT-NeoX", r"\bdeepy\.py\b"),
+    ("Colossal-AI", r"\bcolossalai run\b"),
+    ("LitGPT", r"\blitgpt (?:pretrain|finetune\w*)\b"),
+    ("NeMo", r"\bnemo llm\b|\bmegatron_\w+_(?:pretraining|finetuning)\.py\b"),
+    ("ms-swift (RLHF)", r"\b(?:swift|megatron) rlhf\b"),
+    ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),
+)
+"""Programs with the patterns of lines, no comments, that start them."""
+NANOTRON = re.compile(r"\brun_train\.py\b.*--config[-_]file[= ](\S+)")
+
+
+def check_program(text: str, file: str) -> None:
+    """Raise InputError for a script that starts a program which is not read, by its name, and for
+    one whose run is in a file of nanotron."""
+    joined = re.sub(r"\\\r?\n", " ", text)
+    lines = [line for line in joined.splitlines() if not line.lstrip().startswith("#")]
+    for line in lines:
+        run = NANOTRON.search(line)
+        if run:
+            name = run[1].strip("'\"")[:200]
+            raise InputError(f"{file}: starts nanotron: the run is in {name}: give that file")
+        for title, pattern in PROGRAMS:
+            if re.search(pattern, line):
+                raise InputError(
+                    f"{file}: starts {title}, which is not read: give the model, the batch and "
+                    "the plan to plan3d estimate"
+                )
