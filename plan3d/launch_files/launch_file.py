@@ -47,6 +47,8 @@ class UnreadSetting:
     """The known flag or key that it may misspell."""
     overrides: bool = False
     """It is written in place of what the plan decides."""
+    why_neutral: str = ""
+    """What it sets, where that changes neither model nor cost; '' of an unknown setting."""
 
     @property
     def message(self) -> str:
@@ -108,11 +110,15 @@ class Launch:
     gpus: int | None = None
     plan: dict[str, Any] = field(default_factory=dict)
     """Fields of the plan that the file decides."""
+    vocabulary_source: str = ""
+    """What states the vocabulary, where the file does not name the model."""
     unmodelled: dict[str, str] = field(default_factory=dict)
     """Fields that the file sets to what no plan can have -> why; --with replaces them."""
     software: dict[str, Any] = field(default_factory=dict)
     """Fields of the software profile that the file decides."""
     unread: list[UnreadSetting] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    """What the run has and the prediction lacks, and what was decided in reading, in sentences."""
     replicas: int = 1
     """Copies of the shards of hybrid sharding."""
     launcher_gpus: int | None = None

@@ -5,7 +5,7 @@ settings), `Fixed` (one value is modelled) and `Unmodelled` (known to change tim
 model). Export walks the rows from numbers to settings, import from the file to numbers. What a
 framework spells otherwise than a plan (two switches for one field, a size that others derive) is
 computed by a pair of functions, to its settings before the one walk and from them after the other.
-Versions of a framework are differences of tables. What no row covers is kept as it is.
+Versions of a framework are differences of tables. What no row covers is unknown, and said to be.
 """
 
 from __future__ import annotations
@@ -177,6 +177,10 @@ class Effect(Enum):
     """The file is read, and the setting named as not modelled."""
     MODEL = "the model"
     """The file is refused."""
+    PART = "a part that is left out"
+    """The file is read, and what the prediction lacks named."""
+    NONE = "neither model nor cost"
+    """The file is read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
         plan_arguments,
         task_arguments,
     )
-    from .import_ import imported
+    from .import_ import imported, model_line, unread_sections
 
     for name in ("plan", "system"):
         if getattr(args, name, None) is not None:
@@ -92,8 +92,11 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
     if found.measured and args.measured_step is None and args.calibration is None:
         args.measured_step = found.measured.seconds
-    for part in (part for part in found.launch.unread if part.affects_cost):
-        warn(f"{args.file}: {part.place}: {part.message} is not modelled", args.quiet)
+    if found.launch.vocabulary_source:
+        warn(f"{args.file}: {model_line(found)}", args.quiet)
+    for title, parts in list(unread_sections(found.launch).items())[:3]:
+        for part in parts:
+            warn(f"{args.file}: {part} ({title})", args.quiet)
     asked = framework_arguments.launched(args, found.task, args.file)
     task = frameworks.with_usual(asked, found.launch.framework)
     stated = frozenset(found.launch.plan)

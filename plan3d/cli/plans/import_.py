@@ -34,7 +34,7 @@ ABOUT = """Read a launch file of a training framework as task and plan.
       --with recompute=full
 
 What the file does not say is asked for by name; flags that plan3d does not know
-are listed, and kept when the plan is written again for the same framework."""
+are listed, and written again for the same framework."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,15 @@ def _estimate(args: argparse.Namespace, found: Imported) -> int:
 
 def kept_records(launch: Launch) -> list[dict[str, Any]]:
     """The parts of the file that were not read, as JSON holds them."""
-    return [{"where": k.place, "text": k.text, "matters": k.affects_cost} for k in launch.unread]
+    return [
+        {
+            "where": k.place,
+            "text": k.text,
+            "matters": k.affects_cost,
+            "known": bool(k.affects_cost or k.why_neutral),
+        }
+        for k in launch.unread
+    ]
 
 
 def record(found: Imported) -> dict[str, Any]:
@@ -234,6 +242,7 @@ def record(found: Imported) -> dict[str, Any]:
         "plans": [{"rank": 1, "plan": resolve(found.plan, found.task.gpus).to_record()}],
         "kept": kept_records(launch),
         **({"measured": asdict(found.measured)} if found.measured else {}),
+        **({"left_out": launch.left_out} if launch.left_out else {}),
     }
 
 
@@ -262,11 +271,48 @@ def _print(screen: Screen, found: Imported) -> None:
     launch, task = found.launch, found.task
     screen.lines([f"{launch.file}, read as {launch.title or launch.framework}"])
     screen.lines(views.header(task))
-    screen.lines([f"Plan: {resolve(found.plan, task.gpus)}"])
+    screen.lines([model_line(found), f"Plan: {resolve(found.plan, task.gpus)}"])
     screen.lines(measured_lines(found.measured))
     print()
-    ignored = [f"{k.place}: {k.message}" for k in launch.unread if k.affects_cost]
-    screen.section("Not modelled, and able to change time or memory", ignored)
-    screen.section(
-        "Kept as they are", [f"{k.place}: {k.message}" for k in launch.unread if not k.affects_cost]
+    for title, parts in unread_sections(launch).items():
+        screen.section(title, parts)
+
+
+def model_line(found: Imported) -> str:
+    """The model that was read, for a person to check: parameters, layers, experts, vocabulary."""
+    from plan3d.simulator.base.units import format_count
+
+    from ...launch_files.shape import blocks
+
+    model, source = found.task.model, found.launch.vocabulary_source
+    total, active = (format_count(n) for n in (model.parameters, model.active_parameters))
+    layers = blocks(model)
+    sparse = [layer.experts for layer in layers if layer.experts]
+    experts = "no experts"
+    if sparse:
+        experts = f"{len(sparse)} with {sparse[0].count} experts, {sparse[0].top_k} a token"
+    return (
+        f"Model: {total} parameters, {active if active != total else 'all'} active; "
+        f"{len(layers)} layers, {experts}; vocabulary {model.vocabulary:,}"
+        + (f" ({source})" if source else "")
     )
+
+
+def unread_sections(launch: Launch) -> dict[str, list[str]]:
+    """What the prediction lacks or does not know, and what changes nothing, by title."""
+    costs = [f"{k.place}: {k.message}" for k in launch.unread if k.affects_cost]
+    others = [k for k in launch.unread if not k.affects_cost]
+    by_reason: dict[str, list[str]] = {}
+    for part in others:
+        if part.why_neutral:
+            by_reason.setdefault(part.why_neutral, []).append(f"{part.place}: {part.text}")
+    return {
+        "Left out of the prediction, or decided in reading": launch.left_out,
+        "Not modelled, and able to change time or memory": costs,
+        "Not known to plan3d, kept as written; check that they change neither model nor step": [
+            f"{k.place}: {k.message}" for k in others if not k.why_neutral
+        ],
+        "Without effect on model, time and memory": [
+            f"{reason}: {'; '.join(parts)}" for reason, parts in by_reason.items()
+        ],
+    }

@@ -149,9 +149,16 @@ CONFIG: Table = (
 )
 """The JSON configuration."""
 
+EXPERT_FLAGS = ("--moe-router-topk", "--moe-layer-freq")
+"""Flags of Megatron-LM that Megatron-DeepSpeed has by other names, with other defaults."""
+EXPERTS: Table = rows_if(
+    megatron.has_experts,
+    Row("--topk", "top_k", default=1),
+    Row("--expert-interval", "expert_interval", default=2),
+)
 MODEL: Table = read_only_rows(
     with_replaced_rows(
-        megatron.MODEL,
+        (*(row for row in megatron.MODEL if row.key not in EXPERT_FLAGS), *EXPERTS),
         optional("--num-key-value-heads", "key_value_heads", codec=COUNT),
         flag("--use-rotary-position-embeddings", "rotary"),
         Row("--normalization", "norm_bias", choice({"layernorm": True, "rmsnorm": False}), True),

@@ -25,9 +25,9 @@ from ..exporter import (
     unwritten_settings,
 )
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
-from ..megatron.flags import UNMODELLED
 from ..megatron.launch import environment
 from ..megatron.meaning import from_flags
+from ..megatron.script_flags import command_flags, unread_flags
 from ..numbers import fill_launch, model_of, numbers_of
 from ..shell import launch_script
 from ..shell.script import Script
@@ -102,7 +102,7 @@ def read_configuration(
 def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     """A script of Megatron-DeepSpeed: its flags, and the JSON that it writes."""
     script = launch_script.script_of(text, launch.file, options.inputs)
-    flags, n = launch_script.command_flags(script, TABLE), Numbers()
+    flags, n = command_flags(script, TABLE, launch), Numbers()
     read_rows(TABLE, flags, n)
     from_flags(flags, n, launch, options.vocabulary)
     launch.launcher_gpus = launch_script.launcher_gpus(script)
@@ -113,7 +113,7 @@ def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     configuration = _here_document(script, n, launch)
     fill_launch(launch, n)
     derived = read_implied(TABLE, flags, n)
-    launch.unread = launch_script.unread_flags(flags, script, cost_keys(UNMODELLED), derived)
+    launch.unread = unread_flags(flags, script, TABLE, derived)
     if configuration:
         config, derived = configuration
         launch.unread += config.unread(cost_keys(CONFIG), derived)

@@ -22,7 +22,6 @@ from ..tables import (
     Row,
     Source,
     Table,
-    Unmodelled,
     choice,
     flag,
     integer,
@@ -40,8 +39,35 @@ HYBRID_EP = "hybridep"
 RECOMPUTE = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE, "none": Recompute.NONE}
 OPTIMIZERS = {"adam": Optimizer.ADAM, "adamw": Optimizer.ADAM, "sgd": Optimizer.SGD}
 NORMS = {"LayerNorm": True, "RMSNorm": False}
-POSITIONS = {"learned_absolute": True, "rope": False, "none": False, "yarn": False}
+POSITIONS = {
+    "learned_absolute": True,
+    **dict.fromkeys(("rope", "none", "yarn", "mrope", "alibi"), False),
+}
 """--position-embedding-type: whether the positions are learned."""
+HEAD_TYPES = {"multihead": False, "multiquery": True}
+"""--attention-head-type: whether all heads have one key and value."""
+ALIASES = {
+    "--n-head-kv": "--num-key-value-heads",
+    "--intermediate-size": "--ffn-hidden-size",
+    "--no-add-bias-linear": "--disable-bias-linear",
+    "--qk-nope-head-dim": "--qk-head-dim",
+    "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
+    "--shared-moe-ffn-hidden-size": "--moe-shared-expert-intermediate-size",
+    "--moe-expert-parallel-size": "--expert-model-parallel-size",
+    "--norm-epsilon": "--layernorm-epsilon",
+    **dict.fromkeys(
+        (
+            "--use-llama2-rotary-position-embeddings",
+            "--use-mistral-rotary-position-embeddings",
+            "--no-position-embedding",
+            "--use-alibi-mask",
+            "--use-alibi-position-embeddings",
+        ),
+        "--use-rotary-position-embeddings",
+    ),
+}
+"""Flags of forks and of older versions by the flag with the same meaning here; positions that are
+not learned have no weights, of whatever kind."""
 
 
 def is_latent(n: Numbers) -> bool:
@@ -51,7 +77,7 @@ def is_latent(n: Numbers) -> bool:
 
 def has_experts(n: Numbers) -> bool:
     """Whether some layers are mixtures of experts."""
-    return bool(n.experts > 0)
+    return bool(n.experts > 1)
 
 
 def _not_latent(n: Numbers) -> bool:
@@ -106,6 +132,14 @@ MODEL: Table = (
     flag("--group-query-attention", "grouped_queries", condition=_not_latent),
     Row("--num-query-groups", "query_groups", default=1, condition=lambda n: n.grouped_queries),
     Row(
+        "--attention-head-type",
+        "single_key_head",
+        choice(HEAD_TYPES),
+        False,
+        _not_latent,
+        read_only=True,
+    ),
+    Row(
         "--num-key-value-heads", "key_value_heads", default=0, condition=_not_latent, read_only=True
     ),
     optional(
@@ -119,7 +153,7 @@ MODEL: Table = (
     Row(
         "--position-embedding-type",
         "absolute_positions",
-        choice(POSITIONS, ("mrope", "relative")),
+        choice(POSITIONS, ("relative",)),
         True,
     ),
     flag("--use-rotary-position-embeddings", "rotary", read_only=True),
@@ -128,8 +162,12 @@ MODEL: Table = (
         "--max-position-embeddings", lambda n: n.positions, lambda n: not _learned_positions(n)
     ),
     Row("--vocab-size", "vocabulary", integer(least=0), default=0),
+    Row("--padded-vocab-size", "padded_vocabulary", default=0, read_only=True),
     Row("--normalization", "norm_bias", choice(NORMS), True),
     flag("--swiglu", "gated"),
+    flag("--quick-geglu", "quick_gate", read_only=True),
+    flag("--geglu", "gelu_gate", read_only=True),
+    Row("--glu-activation", "other_gate", TEXT, "", read_only=True),
     flag("--untie-embeddings-and-output-weights", "tied", on=False),
     flag("--disable-bias-linear", "out_bias", on=False),
     Row("--add-qkv-bias", "qkv_bias", SWITCH, lambda n: n.out_bias, lambda n: not n.out_bias),
@@ -285,6 +323,7 @@ TRAINING: Table = (
     Row("--micro-batch-size", "micro_batch"),
     Row("--global-batch-size", "global_batch", default=None),
     Row("--seq-length", "sequence"),
+    Row("--decoder-seq-length", "decoder_sequence", default=0, read_only=True),
     flag("--bf16", "bf16"),
     flag("--fp16", "fp16"),
     flag("--fp8-hybrid", "fp8_hybrid", read_only=True),
@@ -322,27 +361,11 @@ TRAINING: Table = (
     Row("--hidden-dropout", "hidden_dropout", RATE, True),
 )
 """Batch, number formats, recompute and dropout."""
-UNMODELLED: Table = (
-    Unmodelled("--cpu-offloading-weights"),
-    Unmodelled("--distribute-saved-activations"),
-    Unmodelled("--outer-dp-sharding-strategy"),
-    Unmodelled("--use-precision-aware-optimizer"),
-    Unmodelled("--grad-reduce-in-bf16"),
-    Unmodelled("--hierarchical-context-parallel-sizes"),
-    Unmodelled("--moe-shared-expert-overlap"),
-    Unmodelled("--defer-embedding-wgrad-compute"),
-    Unmodelled("--use-tp-pp-dp-mapping"),
-    Unmodelled("--rampup-batch-size"),
-    Unmodelled("--encoder-num-layers"),
-    Unmodelled("--moe-pad-expert-input-to-capacity"),
-    Unmodelled("--moe-expert-capacity-factor"),
-)
-"""Flags that change time or memory and are not modelled."""
 ARRAYS: dict[str, Table] = {
     "MODEL_ARGS": (*MODEL, *ROTARY, *SETTINGS, *WINDOWS),
     "PARALLEL_ARGS": (*AXES, *SHARDING),
     "TRAINING_ARGS": TRAINING,
 }
 """The tables by the bash array in which a script holds their flags."""
-TABLE: Table = (*(row for rows in ARRAYS.values() for row in rows), *UNMODELLED)
-"""The flags of Megatron-LM."""
+TABLE: Table = tuple(row for rows in ARRAYS.values() for row in rows)
+"""The flags of Megatron-LM that are modelled; other_flags has the others."""

@@ -20,19 +20,18 @@ from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..model_settings import ALL
 from ..numbers import fill_launch, model_of, numbers_of
 from ..shell.launch_script import (
-    command_flags,
     flag_lines,
     fragment_text,
     launcher_gpus,
     required_assignments,
     script_of,
-    unread_flags,
     with_unread,
 )
-from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
 from .flags import ARRAYS, TABLE
 from .meaning import from_flags, offload_from_flags, sharding_from_flags, windows_from_flags
 from .rules import rules
+from .script_flags import command_flags, unread_flags
 from .spelling import to_flags
 
 VERSION = "0.16"
@@ -84,8 +83,8 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a script. Raises InputError naming the line that is wrong."""
     script = script_of(text, file, options.inputs)
-    flags = command_flags(script, TABLE)
     launch, n = Launch(file, "megatron", launcher_gpus=launcher_gpus(script)), Numbers()
+    flags = command_flags(script, TABLE, launch)
     read_rows(TABLE, flags, n)
     from_flags(flags, n, launch, options.vocabulary)
     windows_from_flags(flags, n)
@@ -94,7 +93,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
     fill_launch(launch, n)
     derived = read_implied(TABLE, flags, n)
-    launch.unread = unread_flags(flags, script, cost_keys(TABLE), derived)
+    launch.unread = unread_flags(flags, script, TABLE, derived)
     return launch
 
 

@@ -31,7 +31,7 @@ LAYOUT = "--pipeline-model-parallel-layout"
 def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
     """Add the numbers of model and run that Megatron-LM and what is built on it have in common.
     Raises InputError naming the line that is wrong."""
-    _read_model(flags, n, vocabulary)
+    _read_model(flags, n, launch, vocabulary)
     _read_exchanges(flags, n, launch)
     _read_stages(flags, n, launch)
     _read_recompute(flags, n, launch)
@@ -47,9 +47,13 @@ def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None)
     n.accumulation = None if n.global_batch else 1
 
 
-def _read_model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
+def _read_model(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
     """Vocabulary, positions, attention and the layers with experts."""
-    n.vocabulary = _vocabulary(flags, n.vocabulary, vocabulary)
+    n.vocabulary = _vocabulary(flags, n, launch, vocabulary)
+    n.gated = n.gated or n.quick_gate or n.gelu_gate or bool(n.other_gate)
+    if launch.left_out and n.decoder_sequence:
+        n.sequence = n.decoder_sequence
+        launch.left_out.append(f"the sequence is the decoder's, {n.sequence:,} tokens")
     learned = n.absolute_positions and not n.rotary
     if learned and not n.positions:
         raise flags.missing_error("--max-position-embeddings")
@@ -64,19 +68,37 @@ def _read_model(flags: Flags, n: Numbers, vocabulary: int | None) -> None:
     if not n.head_dim:
         why = f"{n.heads} does not divide hidden size {n.hidden}"
         raise flags.value_error("--num-attention-heads", why)
+    n.experts = n.experts if n.experts > 1 else 0
     n.sparse = _sparse_layers(flags, n) if n.experts else (False,) * n.layers
     n.windows = (0,) * n.layers
 
 
-def _vocabulary(flags: Flags, stated: int, given: int | None) -> int:
+TOKENIZERS = (
+    *("--tokenizer-model", "--tokenizer-name-or-path", "--tokenizer-file"),
+    *("--patch-tokenizer-type", "--hf-checkpoint"),
+)
+"""Flags that name a tokenizer of which the script does not state the size."""
+
+
+def _vocabulary(flags: Flags, n: Numbers, launch: Launch, given: int | None) -> int:
+    """Tokens of the vocabulary: stated, given, or those of GPT-2, whose tokenizer is the default.
+    Raises InputError where another tokenizer, or a file of unknown size, decides them."""
+    name = "--vocab-size" if n.vocabulary else "--padded-vocab-size"
+    stated = int(n.vocabulary or n.padded_vocabulary)
     if stated and given not in (None, stated):
-        raise flags.value_error("--vocab-size", f"{stated} contradicts --vocabulary {given}")
+        raise flags.value_error(name, f"{stated} contradicts --vocabulary {given}")
     if stated or given is not None:
+        launch.vocabulary_source = name if stated else "--vocabulary"
         return stated or given or 0
-    tokenizer = flags.by_name.get("--tokenizer-type")
-    if tokenizer is None or tokenizer.texts == ("GPT2BPETokenizer",):
-        return GPT2_VOCABULARY
-    raise flags.missing_error("--vocab-size", "the tokenizer decides it: give --vocabulary N")
+    kind = flags.by_name.get("--tokenizer-type")
+    if any(map(flags.contains, TOKENIZERS)) or (kind and kind.texts != ("GPT2BPETokenizer",)):
+        raise flags.missing_error("--vocab-size", "the tokenizer decides it: give --vocabulary N")
+    file = flags.by_name.get("--vocab-file")
+    if file and "gpt2" not in "".join(file.texts).lower():
+        why = f"{file} decides it (line {file.line}): give --vocabulary N"
+        raise flags.missing_error("--vocab-size", why)
+    launch.vocabulary_source = "GPT2BPETokenizer"
+    return GPT2_VOCABULARY
 
 
 def _kv_heads(flags: Flags, n: Numbers) -> int:
@@ -85,7 +107,8 @@ def _kv_heads(flags: Flags, n: Numbers) -> int:
         raise flags.value_error(
             "--num-query-groups", "has no effect without --group-query-attention"
         )
-    groups = n.key_value_heads or (n.query_groups if n.grouped_queries else n.heads)
+    own = 1 if n.single_key_head else n.heads
+    groups = n.key_value_heads or (n.query_groups if n.grouped_queries else own)
     if n.heads % groups:
         why = f"{n.heads} is not a multiple of {groups} groups"
         raise flags.value_error("--num-attention-heads", why)
@@ -93,7 +116,11 @@ def _kv_heads(flags: Flags, n: Numbers) -> int:
 
 
 def _sparse_layers(flags: Flags, n: Numbers) -> tuple[bool, ...]:
-    """Layers with experts, from N (every Nth, the first included) or a list expression."""
+    """Layers with experts, from N (every Nth, the first included) or a list expression; of
+    Megatron-DeepSpeed every Nth from the Nth on."""
+    interval = getattr(n, "expert_interval", 0)
+    if interval:
+        return tuple(layer % interval == 0 for layer in range(1, n.layers + 1))
     text = n.layer_freq
     if is_whole(text) and int(text) > 0:
         return tuple(i % int(text) == 0 for i in range(n.layers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from plan3d.simulator.base.errors import InputError
@@ -10,6 +10,7 @@ from plan3d.simulator.base.errors import InputError
 from .words import CONDITION, Word
 
 LARGEST = 2**31
+NO_ALIASES: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +49,11 @@ class Flags:
     """Words after a flag that it does not take, such as a variable from outside the file."""
 
     @classmethod
-    def of(cls, words: Sequence[Word], file: str) -> Flags:
-        """Raises InputError for a flag that is given twice with different values."""
-        by_name: dict[str, Flag] = {}
-        flags = tuple(_split_flags(words))
-        for flag in flags:
-            before = by_name.setdefault(flag.name, flag)
-            if before.texts != flag.texts:
-                raise InputError(
-                    f"{file}: line {flag.line}: {flag} contradicts line {before.line}, "
-                    f"which has {before}"
-                )
-        return cls(file, flags, by_name)
+    def of(cls, words: Sequence[Word], file: str, aliases: Mapping[str, str] = NO_ALIASES) -> Flags:
+        """The last of a flag that is given several times counts, as argparse has it; `aliases`:
+        flags by another name."""
+        flags = tuple(_split_flags(words, aliases))
+        return cls(file, flags, {flag.name: flag for flag in flags})
 
     def contains(self, name: str) -> bool:
         """Whether a flag is present, without reading it."""
@@ -167,11 +161,17 @@ class Flags:
                 "give one of them"
             )
 
+    def replaced(self) -> list[tuple[Flag, Flag]]:
+        """Flags that a later one with other values replaces, and that one."""
+        pairs = [(flag, self.by_name[flag.name]) for flag in self.in_order if flag.name]
+        return [(flag, last) for flag, last in pairs if flag.texts != last.texts]
+
     def unread(self) -> tuple[Flag, ...]:
         """The flags that were not read and words that no flag takes, in their order."""
         unread = [
             f if f.name not in self.read_names else self.extra_words.get(f.name)
             for f in self.in_order
+            if f is self.by_name[f.name] or not f.name
         ]
         return tuple(filter(None, unread))
 
@@ -188,7 +188,7 @@ def _key(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _split_flags(words: Sequence[Word]) -> Iterator[Flag]:
+def _split_flags(words: Sequence[Word], aliases: Mapping[str, str]) -> Iterator[Flag]:
     """Each word that begins with two dashes, and the words after it."""
     name = ""
     typed: list[Word] = []
@@ -199,7 +199,7 @@ def _split_flags(words: Sequence[Word]) -> Iterator[Flag]:
             if typed:
                 yield Flag(name, tuple(values), tuple(typed))
             head, equals, _ = text.partition("=")
-            name, typed = _key(head), [word]
+            name, typed = aliases.get(_key(head), _key(head)), [word]
             values = [word.without_prefix(len(head) + 1)] if equals else []
         else:
             typed.append(word)

@@ -7,18 +7,18 @@ no reader took are written again with the assignments that they use.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from plan3d.simulator.base.errors import InputError, intended_name
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 
 from ..launch_file import UnreadSetting
-from ..tables import KeyClasses, Row, Table
-from .flags import Flag, Flags, without_value
-from .inputs import NO_INPUTS, ScriptInputs, open_parameters
+from ..tables import KeyClasses
+from .flags import Flags
+from .inputs import NO_INPUTS, ScriptInputs
 from .script import Script, read_script
-from .words import CONDITION, Word, quote
+from .words import Word, quote
 
 _COMMAND = re.compile(r"\.py\s.*--", re.S)
 """A command inside one word, such as that of `bash -c`."""
@@ -51,37 +51,16 @@ def check_inputs(script: Script) -> None:
                 raise InputError(f"{script.file}: has no argument {place}: leave out {text!r}")
 
 
-def command_flags(script: Script, table: Table) -> Flags:
-    """The flags of the training command. Raises InputError that asks for all values at once that
-    flags of the table need and that are not in the file."""
-    flags, variables = Flags.of(training_words(script), script.file), script.variables
-    keys = {row.key for row in table if isinstance(row, Row) and row.codec.takes_value}
-    needs: list[tuple[str, str]] = []
-    for flag in flags.in_order:
-        value = flag.values[0] if flag.values and flag.name in keys else Word.of("")
-        names = value.condition.split(" and ") if value.condition else []
-        needs += [
-            (name, flag.name) for name in names or variables.dependences(value, expanded=True)
-        ]
-    every_key = {row.key for row in table if isinstance(row, Row)}
-    for own in script.conditional_values:
-        for flag in Flags.of(own.all_words, script.file).in_order:
-            if flag.name in every_key:
-                needs += [(name, flag.name) for name in own.condition.split(" and ")]
-    requests = [
-        parameter.request(variables.choices.get(parameter.name, ()), flag)
-        for parameter, flag in open_parameters(needs).items()
-    ]
-    if requests:
-        raise InputError(f"{script.file}: {'; '.join(requests)}")
-    check_inputs(script)
-    return flags
-
-
 def training_words(script: Script) -> list[Word]:
     """The words of the training program's command; of all variables when nothing is started."""
     command, at = _training_command(script)
     return command[at + 1 :] if command else script.assigned_words()
+
+
+def training_program(script: Script) -> str:
+    """The path of the training program; '' where nothing is started."""
+    command, at = _training_command(script)
+    return command[at].text if command else ""
 
 
 def launcher_gpus(script: Script) -> int | None:
@@ -108,43 +87,6 @@ def _training_command(script: Script, levels: int = DEEPEST) -> tuple[list[Word]
                 if inner:
                     return inner, at
     return [], 0
-
-
-def unread_flags(
-    flags: Flags, script: Script, costs: Collection[str], derived: Collection[str]
-) -> list[UnreadSetting]:
-    """Every flag of a script that no reader took.
-
-    `costs`: flags that change time or memory; `derived`: flags that follow from the plan
-    (tables.read_implied). Raises InputError for a flag that was read and depends on a condition.
-    """
-    conditional: list[Flag] = []
-    for value in script.conditional_values:
-        conditional += Flags.of(value.all_words, script.file).in_order
-        for flag in conditional:
-            if flag.name in flags.read_names:
-                reason = "a condition; write it where it always holds"
-                if value.condition != CONDITION:
-                    reason = without_value(value.condition)
-                raise InputError(f"{script.file}: line {flag.line}: {flag} depends on {reason}")
-    settings = []
-    for flag in (*flags.unread(), *conditional):
-        suggestion = intended_name(flag.name, flags.read_names)
-        assignments = (
-            line for word in flag.words for line in script.variables.required_assignments(word)
-        )
-        settings.append(
-            UnreadSetting(
-                f"line {flag.line}",
-                str(flag),
-                affects_cost=flag.name in costs or bool(suggestion),
-                is_derived=flag.name in derived,
-                flag=flag.name,
-                assignments=tuple(dict.fromkeys(assignments)),
-                suggestion=suggestion,
-            )
-        )
-    return settings
 
 
 def flag_lines(settings: Iterable[tuple[str, Any]]) -> FlagLines:

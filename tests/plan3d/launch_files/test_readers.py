@@ -158,7 +158,6 @@ def test_windows_are_those_that_megatron_core_gives_the_layers(more, windows):
             "--pipeline-model-parallel-layout Et*96L --decoder-first-pipeline-num-layers 2",
             "contradicts --decoder-first-pipeline-num-layers in line 9",
         ),
-        ("--num-layers 95", "line 9: --num-layers 95 contradicts line 4, which has"),
         (
             "--recompute-granularity selective --recompute-method uniform",
             "line 9: --recompute-method contradicts selective recompute",

@@ -286,13 +286,13 @@ def test_here_documents_are_read_and_are_no_commands():
     ]
 
 
-def test_twice_the_same_is_fine_and_two_values_are_not():
-    assert values("python a.py --num-layers 2 --num-layers 2\n") == {"--num-layers": ("2",)}
-    with pytest.raises(
-        InputError,
-        match=r"line 2: --num_layers=4 contradicts line 1, which has --num-layers 2",
-    ):
-        flags("python a.py --num-layers 2 \\\n  --num_layers=4\n")
+def test_the_last_of_a_flag_counts():
+    text = "python a.py --num-layers 2 \\\n  --num_layers=4\n"
+    assert values(text) == {"--num-layers": ("4",)}
+    assert [(str(a), str(b)) for a, b in flags(text).replaced()] == [
+        ("--num-layers 2", "--num_layers=4")
+    ]
+    assert flags("python a.py --num-layers 2 --num-layers 2\n").replaced() == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,328 @@
+"""The flags of Megatron-LM that no row reads: what each of them changes.
+
+Four classes: the model (the file is refused), a part that the prediction leaves out (said on the
+screen), time or memory (said on the screen), neither (with the reason). A flag that is neither here
+nor in the tables of rows is unknown, and shown as such. `name=a,b` has no effect with these values;
+`name*` is every flag that begins so.
+Source: Megatron-LM, megatron/training/arguments.py with the configurations that it makes flags of
+(TransformerConfig, ModelParallelConfig, megatron/training/config), core 0.12 to 0.18;
+Megatron-DeepSpeed, megatron/arguments.py, as of 2024-05; Pai-Megatron-Patch,
+megatron_patch/arguments.py, as of 2025-12; slime, slime/utils/arguments.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from plan3d.simulator.base.errors import InputError
+
+from ..launch_file import Launch
+from ..shell.flags import Flag, Flags
+from ..tables import Effect, Table
+from .neutral_flags import NEUTRAL
+
+
+@dataclass(frozen=True, slots=True)
+class FlagGroup:
+    """Flags with the same effect."""
+
+    effect: Effect
+    what: str
+    """What they change or set, as a message says it."""
+    names: str
+    """Without dashes in front, separated by white space."""
+
+
+GROUPS = (
+    FlagGroup(
+        Effect.MODEL,
+        "state-space or linear-attention layers",
+        """
+        gdp-num-householder hybrid-attention-ratio=0,0.0 hybrid-layer-pattern
+        hybrid-mlp-ratio=0,0.0 hybrid-override-pattern is-hybrid-model
+        linear-attention-freq linear-attention-type linear-conv-kernel-dim
+        linear-key-head-dim linear-num-key-heads linear-num-value-heads
+        linear-value-head-dim mamba-head-dim mamba-num-groups mamba-num-heads
+        mamba-state-dim mtp-hybrid-override-pattern
+        """,
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "attention that is sparse, linear or gated",
+        """
+        attention-output-gate dsa-indexer-head-dim dsa-indexer-n-heads dsa-indexer-topk
+        experimental-attention-variant use-gated-attention
+        """,
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "layers that differ from each other",
+        """
+        heterogeneous-layers-config-encoded-json heterogeneous-layers-config-path
+        """,
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "an encoder beside the decoder",
+        """
+        decoder-num-layers encoder-pipeline-model-parallel-size=0
+        encoder-tensor-model-parallel-size=0 pipeline-model-parallel-split-rank
+        """,
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "a retriever",
+        """
+        biencoder-projection-dim=0 ict-head-size retriever-score-scaling
+        retro-add-retriever
+        """,
+    ),
+    FlagGroup(Effect.MODEL, "a model for images", "vision-pretraining vision-pretraining-type"),
+    FlagGroup(Effect.MODEL, "attention sinks", "softmax-type=vanilla"),
+    FlagGroup(
+        Effect.MODEL,
+        "several residual streams (hyper-connections)",
+        "enable-mhc-connections",
+    ),
+    FlagGroup(Effect.MODEL, "experts in a smaller width than that of the model", "moe-latent-size"),
+    FlagGroup(
+        Effect.MODEL,
+        "prediction of several tokens by one layer that repeats",
+        "mtp-use-repeated-layer",
+    ),
+    FlagGroup(Effect.MODEL, "residual experts of PR-MoE", "mlp-type=standard"),
+    FlagGroup(
+        Effect.MODEL, "experts in every Nth layer, of Megatron-DeepSpeed", "expert-interval topk"
+    ),
+    FlagGroup(Effect.MODEL, "positions in two dimensions", "position-encoding-2d"),
+    FlagGroup(Effect.MODEL, "experts of an older patch", "moe moe-topk use-normhead"),
+    FlagGroup(
+        Effect.MODEL,
+        "reinforcement learning: a step has rollouts, and sequences of unequal length",
+        """
+        actor-num-gpus-per-node actor-num-nodes n-samples-per-prompt perform-rl-step
+        rollout-batch-size rollout-function-path
+        """,
+    ),
+    FlagGroup(
+        Effect.PART,
+        "a vision tower, which is left out",
+        """
+        allow-missing-vision-projection-checkpoint cvcuda-image-processing
+        disable-vision-class-token image-folder image-size img-h img-w language-model-type
+        max-num-tiles=1 mm-projector-type mm-vision-select-layer num-channels num-frames=1
+        patch-dim patch-size use-thumbnail use-tiling vision-backbone-type
+        vision-model-type vision-root vision-tower
+        """,
+    ),
+    FlagGroup(
+        Effect.PART,
+        "frozen parts, which are taken as trained",
+        """
+        freeze-LM freeze-ViT freeze-all-layers freeze-clip-vision-tower freeze-llm
+        tune-mm-mlp-adapter
+        """,
+    ),
+    FlagGroup(
+        Effect.PART,
+        "a teacher, whose forward pass is left out",
+        """
+        export-kd-cfg export-kd-teacher-load kd load-teacher logits-load-dir
+        logits-save-dir mos num-layers-teacher
+        """,
+    ),
+    FlagGroup(
+        Effect.PART,
+        "medusa or eagle heads, which are left out",
+        "export-num-eagle-layers=0 export-num-medusa-heads=0",
+    ),
+    FlagGroup(
+        Effect.COST,
+        "time or memory",
+        """
+        DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-method
+        adaptive-seq-len attention-backend=auto,flash,fused batch-invariant-mode batch-size
+        cache-mla-latents calculate-per-token-loss
+        check-weight-hash-across-dp-replicas-interval checkpoint-in-cpu
+        checkpoint-num-layers=1 context-parallel-balance contigious-checkpointing
+        cpu-offloading-retain-pinned-cpu-buffers cpu-offloading-weights cpu-torch-adam
+        create-all-gather-group cross-entropy-fusion-impl=native cuda-graph-impl=none
+        cuda-graph-modules cuda-graph-scope curriculum-learning
+        data-efficiency-curriculum-learning data-pad-size-multiplier
+        dataloader-inter-document-masking ddp-num-buckets
+        ddp-pad-buckets-for-high-nccl-busbw ddp-reduce-scatter-with-fp32-accumulation
+        decrease-batch-size-if-needed defer-embedding-wgrad-compute
+        delay-offload-until-cuda-graph delay-wgrad-compute
+        delta-offload-bytes-across-pp-ranks=0 deterministic-mode disable-bias-attn-fc
+        disable-bias-linear-fc disable-jit-fuser disable-mamba-mem-eff-path
+        disable-mem-efficient-ln disable-moe-token-dropping disable-parallel-output
+        disable-symmetric-registration disable-tp-comm-bulk-dgrad
+        disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
+        disable-tp-comm-split-ag disable-tp-comm-split-rs
+        distribute-checkpointed-activations distribute-saved-activations embed-layernorm
+        embedding-weights-in-fp32 empty-unused-memory-level=0 enable-cuda-graph
+        enable-experimental enable-expert-tensor-parallelism enable-full-sharding-in-hsdp
+        enable-mtp-training encoder-num-layers ep-overlap-early-attn-memory-release
+        exp-avg-dtype=fp32 exp-avg-sq-dtype=fp32 expert-tensor-parallel-num-weight-shards
+        export-te-mcore-model external-cuda-graph
+        fine-grained-offloading-max-inflight-offloads flash-attention-version
+        force-ds-sequence-parallel fp16-lm-cross-entropy fp32-residual-connection
+        fp4-param-gather fp4-quantizer-factory fp4-recipe=nvfp4 fp8-output-proj
+        fp8-quantizer-factory fsdp-db-use-persist-buf-on-alloc-fail fsdp-double-buffer
+        fused-residual-rmsnorm goldfish-loss grad-reduce-in-bf16 gtp-remat-opt-in-modules
+        hierarchical-context-parallel-sizes high-priority-a2a-comm-stream
+        hybrid-context-parallel keep-fp8-transpose-cache
+        keep-fp8-transpose-cache-when-using-custom-fsdp kitchen-config-file
+        kitchen-recipe-number main-grads-dtype=fp32 main-params-dtype=fp32
+        max-seqlen-per-dp-cp-rank max-tokens-per-gpu
+        megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=auto
+        megatron-fsdp-main-grads-dtype=auto megatron-fsdp-main-params-dtype=fp32
+        megatron-fsdp-max-pool-double-buffer memory-centric-tiled-linear
+        mhc-recompute-layer-num min-offloaded-tensor-size mla-down-proj-fusion
+        mlp-chunks-for-training=1 moe-combine-bwd-dtype=bf16 moe-deepep-num-sms
+        moe-dispatch-fwd-dtype=bf16 moe-enable-deepep moe-expert-capacity-factor
+        moe-expert-rank-capacity-factor moe-extended-tp moe-flex-dispatcher-num-sms
+        moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute
+        moe-hybridep-num-sms moe-hybridep-num-sms-preprocessing
+        moe-hybridep-pad-uneven-dispatch-inputs moe-input-feature-slicing
+        moe-layer-recompute moe-ncclep-zero-copy moe-pad-expert-input-to-capacity
+        moe-paged-stash moe-permute-fusion-into-hybridep moe-router-force-biased
+        moe-router-force-load-balancing moe-router-fusion moe-router-padding-for-fp8
+        moe-router-padding-for-quantization moe-router-topk-limited-devices
+        moe-shared-expert-gate moe-shared-expert-overlap moe-single-grouped-weight
+        moe-train-capacity-factor moe-use-grouped-tensor moe-use-legacy-grouped-gemm
+        mtp-standalone nccl-communicator-config-path no-align-grad-reduce
+        no-align-param-gather no-async-tensor-model-parallel-allreduce no-attn-layernorm
+        no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion
+        no-clone-scatter-output-in-embedding no-contiguous-buffers-in-local-ddp
+        no-final-layernorm no-fp8-wgrad no-masked-softmax-fusion no-mlp-layernorm
+        no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion
+        no-scatter-gather-tensors-in-pipeline no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad
+        no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs
+        no-use-mamba-mem-eff-path optimizer-cuda-graph optimizer-offload-auto-threshold
+        optimizer-offload-chunk-size optimizer-offload-policy
+        outer-dp-sharding-strategy=no_shard output-logit-dtype
+        overlap-dispatch-backward-with-experts-wgrad overlap-p2p-communication
+        overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
+        partition-activations pipeline-model-parallel-comm-backend post-layer-norm
+        profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd remote-device=none
+        reset-attention-mask reset-position-ids scattered-embeddings sliding-window
+        softmax-in-fp32 spec split-transformers standalone-embedding-stage
+        step-batch-size-schedule suggested-communication-unit-size symmetric-ar-type
+        synchronize-each-layer te-precision-config-file tensor-parallel-num-weight-shards
+        tile-factor torch-fsdp2-no-reshard-after-forward tp-comm-overlap-cfg
+        tp-comm-overlap-rs-dgrad train-mode transformer-impl=transformer_engine
+        use-checkpoint-args use-custom-fsdp use-dynamic-batch-size use-flash-attn-triton
+        use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
+        use-grouped-gemm-for-shared-expert use-kitchen-attention use-legacy-models
+        use-nccl-ub use-pin-memory use-precision-aware-optimizer use-ring-exchange-p2p
+        use-sharp use-te-activation-func use-torch-optimizer-for-cpu-offload
+        use-tp-pp-dp-mapping use-transformer-engine-op-fuser use-tutel
+        wgrad-deferral-limit=0 yaml-cfg zero-allgather-bucket-size
+        zero-contigious-gradients zero-reduce-bucket-size zero-reduce-scatter
+        """,
+    ),
+    *(FlagGroup(Effect.NONE, what, names) for what, names in NEUTRAL.items()),
+)
+"""Every flag by its effect."""
+
+
+@cache
+def _by_name() -> dict[str, tuple[FlagGroup, tuple[str, ...]]]:
+    """The group and the values without effect of every flag, with dashes."""
+    out = {}
+    for group in GROUPS:
+        for entry in group.names.split():
+            name, _, values = entry.partition("=")
+            out[f"--{name}"] = (group, tuple(filter(None, values.split(","))))
+    return out
+
+
+@cache
+def _prefixes() -> tuple[str, ...]:
+    return tuple(name[:-1] for name in _by_name() if name.endswith("*"))
+
+
+WITHOUT_EFFECT = FlagGroup(Effect.NONE, "defaults, or without effect here", "")
+
+
+def group_of(name: str, values: Sequence[str] = ()) -> FlagGroup | None:
+    """The group of a flag with these values; None of an unknown flag.
+
+    >>> group_of("--log-interval", ["10"]).what
+    'logs and profiles'
+    """
+    known = _by_name()
+    prefix = next((begin for begin in _prefixes() if name.startswith(begin)), "")
+    group, neutral = known.get(name) or known.get(f"{prefix}*") or (None, ())
+    if group and group.effect is not Effect.NONE and len(values) == 1 and values[0] in neutral:
+        return WITHOUT_EFFECT
+    return group
+
+
+def check_flags(flags: Flags, launch: Launch, table: Table, program: str) -> None:
+    """Note the parts of the run that the prediction leaves out. Raises InputError for a program or
+    a flag of another model than rows describe."""
+    check_program(program, launch)
+    rows = {row.key for row in table}
+    parts: dict[str, list[str]] = {}
+    for flag in flags.in_order:
+        group = None if flag.name in rows else group_of(flag.name, flag.texts)
+        if group and group.effect is Effect.MODEL:
+            raise flag_error(launch.file, flag, group)
+        if group and group.effect is Effect.PART:
+            parts.setdefault(group.what, []).append(f"line {flag.line}: {flag}")
+    launch.left_out += [f"{what} ({', '.join(places)})" for what, places in parts.items()]
+
+
+def flag_error(file: str, flag: Flag, group: FlagGroup) -> InputError:
+    """The error about a flag that changes the model."""
+    return InputError(f"{file}: line {flag.line}: {flag} is not modelled: {group.what}")
+
+
+PROGRAMS = {
+    "bert": "BERT, an encoder",
+    "t5": "T5, an encoder and a decoder",
+    **dict.fromkeys(("mamba", "hybrid"), "state-space or linear-attention layers"),
+    **dict.fromkeys(("ict", "retro", "realm", "biencoder", "retriever"), "a retriever"),
+    **dict.fromkeys(("vision", "dino", "swin", "vit", "inpaint"), "a model for images"),
+    **dict.fromkeys(("rl", "grpo", "ppo"), "reinforcement learning"),
+}
+"""Models of training programs that are not modelled, by a word of the program's name."""
+NO_TRAINING = frozenset(
+    (
+        *("generate", "generation", "inference", "server", "serving", "evaluate", "eval"),
+        *("convert", "quantize", "preprocess", "export", "prune", "api", "tasks"),
+    )
+)
+"""Words of the names of programs that train no language model."""
+VISION = frozenset(("vlm", "multimodal", "llava", "vl", "clip", "omni"))
+"""Words of the names of programs that train a decoder behind a vision tower."""
+
+
+def check_program(program: str, launch: Launch) -> None:
+    """Raise InputError for a program that trains another model, or none, by the words of its name;
+    note a vision tower."""
+    path, _, name = program.rpartition("/")
+    words = re.split(r"[^a-z0-9]+", name.removesuffix(".py").lower())
+    for word in words:
+        if word in PROGRAMS:
+            raise launch.refuse(f"{name} is not modelled: {PROGRAMS[word]}")
+        if word in NO_TRAINING:
+            raise launch.refuse(f"{name} does not train a language model")
+    if path.rpartition("/")[2] == "tasks":
+        raise launch.refuse(f"{program} fine-tunes a head for a task, which is not modelled")
+    if VISION & {*words}:
+        launch.left_out.append(f"a vision tower, which is left out ({name})")
+
+
+def unread_effect(flag: str, values: Sequence[str], rows: Iterable[str]) -> tuple[bool, str]:
+    """Whether a flag that no row took changes time or memory, and what it sets where it changes
+    nothing; `rows`: the flags that rows read, which have no effect where they did not."""
+    group = group_of(flag, values)
+    if group is None:
+        return False, WITHOUT_EFFECT.what if flag in rows else ""
+    return group.effect is Effect.COST, "" if group.effect is Effect.COST else group.what

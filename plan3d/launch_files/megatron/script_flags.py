@@ -1,0 +1,91 @@
+"""Flags of the training command of a script: what is asked for, refused, and left unread."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from plan3d.simulator.base.errors import InputError, intended_name
+
+from ..launch_file import Launch, UnreadSetting
+from ..shell.flags import Flag, Flags, without_value
+from ..shell.inputs import open_parameters
+from ..shell.launch_script import check_inputs, training_program, training_words
+from ..shell.script import Script
+from ..shell.words import CONDITION, Word
+from ..tables import Effect, Row, Table
+from .flags import ALIASES
+from .other_flags import check_flags, group_of, unread_effect
+
+
+def command_flags(script: Script, table: Table, launch: Launch) -> Flags:
+    """The flags of the training command. Raises InputError for another model, and one that asks for
+    all values at once that flags of the table need and that are not in the file."""
+    flags, variables = Flags.of(training_words(script), script.file, ALIASES), script.variables
+    check_flags(flags, launch, table, training_program(script))
+    launch.left_out += [
+        f"line {before.line}: {before} gives way to line {last.line}: {last}"
+        for before, last in flags.replaced()
+    ]
+    keys = {row.key for row in table if isinstance(row, Row) and row.codec.takes_value}
+    needs: list[tuple[str, str]] = []
+    for flag in flags.in_order:
+        value = flag.values[0] if flag.values and flag.name in keys else Word.of("")
+        names = value.condition.split(" and ") if value.condition else []
+        needs += [
+            (name, flag.name) for name in names or variables.dependences(value, expanded=True)
+        ]
+    every_key = {row.key for row in table if isinstance(row, Row)}
+    for own in script.conditional_values:
+        for flag in Flags.of(own.all_words, script.file, ALIASES).in_order:
+            if flag.name in every_key:
+                needs += [(name, flag.name) for name in own.condition.split(" and ")]
+    requests = [
+        parameter.request(variables.choices.get(parameter.name, ()), flag)
+        for parameter, flag in open_parameters(needs).items()
+    ]
+    if requests:
+        raise InputError(f"{script.file}: {'; '.join(requests)}")
+    check_inputs(script)
+    return flags
+
+
+def unread_flags(
+    flags: Flags, script: Script, table: Table, derived: Collection[str]
+) -> list[UnreadSetting]:
+    """Every flag of a script that no reader took.
+
+    `derived`: flags that follow from the plan (tables.read_implied). Raises InputError for a flag
+    that was read, or changes the model, and depends on a condition.
+    """
+    conditional: list[Flag] = []
+    for value in script.conditional_values:
+        own = Flags.of(value.all_words, script.file, ALIASES).in_order
+        conditional += own
+        for flag in own:
+            group = group_of(flag.name, flag.texts)
+            if flag.name in flags.read_names or (group and group.effect is Effect.MODEL):
+                reason = "a condition; write it where it always holds"
+                if value.condition != CONDITION:
+                    reason = without_value(value.condition)
+                raise InputError(f"{script.file}: line {flag.line}: {flag} depends on {reason}")
+    settings, rows = [], {row.key for row in table}
+    for flag in (*flags.unread(), *conditional):
+        affects_cost, why_neutral = unread_effect(flag.name, flag.texts, rows)
+        is_unknown = not (affects_cost or why_neutral)
+        suggestion = intended_name(flag.name, flags.read_names) if is_unknown else ""
+        assignments = (
+            line for word in flag.words for line in script.variables.required_assignments(word)
+        )
+        settings.append(
+            UnreadSetting(
+                f"line {flag.line}",
+                str(flag),
+                affects_cost=affects_cost or bool(suggestion),
+                is_derived=flag.name in derived,
+                flag=flag.name,
+                assignments=tuple(dict.fromkeys(assignments)),
+                suggestion=suggestion,
+                why_neutral=why_neutral,
+            )
+        )
+    return settings

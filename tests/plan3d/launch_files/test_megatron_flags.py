@@ -1,0 +1,133 @@
+"""Flags of Megatron-LM: the table of all of them, and models that are refused or said by name."""
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.megatron.flags import ALIASES, TABLE
+from plan3d.launch_files.megatron.other_flags import GROUPS, group_of
+from plan3d.launch_files.registry import reader
+from plan3d.launch_files.tables import Effect
+from plan3d.simulator.base.errors import InputError
+
+DENSE = (
+    "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 128 "
+    "--max-position-embeddings 128 --micro-batch-size 1 --global-batch-size 8 --bf16"
+)
+LAYER, ENDS = 12 * 512**2 + 13 * 512, 50257 * 512 + 128 * 512 + 2 * 512
+"""Parameters of a layer of GPT, and of embedding, positions and final norm."""
+
+
+def launch(more="", program="pretrain_gpt.py", vocabulary=None, flags=DENSE):
+    text = f"torchrun {program} {flags} {more}\n"
+    return reader(text, "run.sh", None)(text, "run.sh", ReaderOptions(vocabulary=vocabulary))
+
+
+def test_the_table_has_every_flag_once():
+    names = [entry.partition("=")[0] for group in GROUPS for entry in group.names.split()]
+    assert len(names) == len(set(names)) > 750
+    assert all(name.strip("-") == name for name in names)
+    rows = {row.key.replace("_", "-") for row in TABLE}
+    models = [group for group in GROUPS if group.effect is Effect.MODEL]
+    assert not rows & {f"--{e.partition('=')[0]}" for g in models for e in g.names.split()}
+    assert {*ALIASES.values()} <= {*rows, "--layernorm-epsilon"}
+    assert not {*ALIASES} & rows
+
+
+@pytest.mark.parametrize(
+    ("flag", "values", "effect"),
+    [
+        ("--lr", ["3e-4"], Effect.NONE),
+        ("--lr-warmup-samples", ["10"], Effect.NONE),
+        ("--hybrid-attention-ratio", ["0.125"], Effect.MODEL),
+        ("--hybrid-attention-ratio", ["0.0"], Effect.NONE),
+        ("--softmax-type", ["learnable"], Effect.MODEL),
+        ("--grad-reduce-in-bf16", [], Effect.COST),
+        ("--freeze-ViT", [], Effect.PART),
+    ],
+)
+def test_every_flag_has_an_effect(flag, values, effect):
+    assert group_of(flag, values).effect is effect
+
+
+def test_a_flag_that_nobody_knows_is_unknown():
+    (part,) = launch("--brand-new-switch 3").unread
+    assert (part.affects_cost, part.why_neutral) == (False, "")
+    assert group_of("--brand-new-switch") is None
+
+
+@pytest.mark.parametrize(
+    ("program", "more", "message"),
+    [
+        ("pretrain_mamba.py", "", "pretrain_mamba.py is not modelled: state-space"),
+        ("pretrain_bert.py", "", "BERT, an encoder"),
+        ("tools/run_text_generation_server.py", "", "does not train"),
+        ("tasks/main.py", "--task RACE", "fine-tunes a head"),
+        ("my_train.py", "--is-hybrid-model", "--is-hybrid-model is not modelled: state-space"),
+        ("pretrain_gpt.py", "--attention-output-gate", "sparse, linear or gated"),
+        ("train.py", "--rollout-batch-size 32", "reinforcement learning"),
+        ("pretrain_gpt.py", "--expert-interval 2 --num-experts 8", "every Nth layer"),
+    ],
+)
+def test_another_model_is_refused_by_name(program, more, message):
+    with pytest.raises(InputError, match=message):
+        launch(more, program)
+
+
+def test_a_vision_tower_is_said_to_be_left_out():
+    found = launch("--img-h 336 --freeze-ViT --decoder-seq-length 256", "train.py")
+    assert found.sequence == 256
+    assert [text.partition(" (")[0] for text in found.left_out] == [
+        "a vision tower, which is left out",
+        "frozen parts, which are taken as trained",
+        "the sequence is the decoder's, 256 tokens",
+    ]
+
+
+def test_one_expert_is_a_dense_model():
+    model = launch("--num-experts 1").model
+    assert model.parameters == model.active_parameters == 4 * LAYER + ENDS
+
+
+def test_multi_query_attention_has_one_key_and_value():
+    narrower = 2 * (512 - 64) * 513
+    for more in (
+        "--attention-head-type multiquery",
+        "--group-query-attention --num-query-groups 1",
+    ):
+        assert launch(more).model.parameters == 4 * (LAYER - narrower) + ENDS
+
+
+def test_megatron_deepspeed_has_experts_in_every_second_layer_and_one_a_token():
+    found = launch("--deepspeed --zero-stage 0 --num-experts 4").model
+    expert = 2 * 4 * 512**2 + 5 * 512
+    assert found.parameters == 4 * LAYER + ENDS + 2 * (3 * expert + 4 * 512)
+    assert found.active_parameters == 4 * LAYER + ENDS + 2 * 4 * 512
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "--tokenizer-type GPT2BPETokenizer --vocab-file tok_131072/vocab.json",
+        "--vocab-file $1",
+        "--patch-tokenizer-type Qwen2Tokenizer",
+        "--tokenizer-type HuggingFaceTokenizer --tokenizer-model x",
+    ],
+)
+def test_the_vocabulary_of_another_tokenizer_is_asked_for(more):
+    with pytest.raises(InputError, match="give --vocabulary N"):
+        launch(more)
+    found = launch(more, vocabulary=1000)
+    assert (found.model.vocabulary, found.vocabulary_source) == (1000, "--vocabulary")
+
+
+def test_the_vocabulary_of_gpt2_and_a_padded_one_are_read():
+    assert launch("--vocab-file data/gpt2-vocab.json").model.vocabulary == 50257
+    assert launch("--padded-vocab-size 51200").vocabulary_source == "--padded-vocab-size"
+
+
+def test_a_flag_that_another_replaces_is_said():
+    found = launch("--num-layers 6")
+    assert found.model.layers == 6
+    assert found.left_out == [
+        "line 1: --num-layers 4 gives way to line 1: --num-layers 6",
+    ]
