@@ -304,7 +304,8 @@ def unread_sections(launch: Launch) -> dict[str, list[str]]:
     others = [k for k in launch.unread if not k.affects_cost]
     by_reason: dict[str, list[str]] = {}
     for part in others:
-        if part.why_neutral:
+        is_shown = any(text.startswith(part.why_neutral) for text in launch.left_out)
+        if part.why_neutral and not is_shown:
             by_reason.setdefault(part.why_neutral, []).append(f"{part.place}: {part.text}")
     return {
         "Left out of the prediction, or decided in reading": launch.left_out,

@@ -54,7 +54,6 @@ ALIASES = {
     "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
     "--shared-moe-ffn-hidden-size": "--moe-shared-expert-intermediate-size",
     "--moe-expert-parallel-size": "--expert-model-parallel-size",
-    "--norm-epsilon": "--layernorm-epsilon",
     **dict.fromkeys(
         (
             "--use-llama2-rotary-position-embeddings",
