@@ -16,6 +16,7 @@ from ..hardware.host import excess_copy_seconds
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
 from ..operators.layer_parts import routed_gemms
+from ..operators.task_table import at_rows
 from ..operators.work import Strategy, Work, orthogonalisation_work
 from ..plan import tensor_grid
 from ..plan.field_values import Recompute
@@ -111,7 +112,7 @@ def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     """The cost table of strategies on grids of several kinds, each kind on its own."""
     kinds = tensor_grid.kind_of(s.tp_grid)
     rows = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
-    parts = [layer_costs(task, recipe, s.take(mine)) for mine in rows]
+    parts = [layer_costs(at_rows(task, mine), recipe, s.take(mine)) for mine in rows]
     back = np.argsort(np.concatenate(rows))
     columns = {
         name: np.concatenate([getattr(part, name) for part in parts], axis=-1).take(back, axis=-1)

@@ -14,6 +14,7 @@ from ..base.arrays import Index, Value, any_nonzero, distinct_rows
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
 from ..operators.layer_parts import routed_gemms, unpacked_bytes
+from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Gemm, Strategy, Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
@@ -122,7 +123,7 @@ def _passes(
             window = sum_in_order(one[COMPUTE])
             one[Cost.EXPERT_COMM] = exposed_exchange(exchange, window, contention, s.overlap_ep)
         overlapped = 2 * exchange - out[0, Cost.EXPERT_COMM] - out[1, Cost.EXPERT_COMM]
-    floor = max(task.software.layer_floor, task.cluster.accelerator.training.layer_floor)
+    floor = np.maximum(task.software.layer_floor, task.cluster.accelerator.training.layer_floor)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     for one, least in zip(out, floors, strict=True):
         seconds = sum_in_order(one)
@@ -258,7 +259,7 @@ def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[tuple
     if fewer:
         every, rows = [_take_rows(gemm, first) for gemm in every], first.size
     accelerator = task.cluster.accelerator
-    sustained = kernel_times.sustained_share(task.software, accelerator)
+    sustained = kernel_times.sustained_share(at_rows(task, first).software, accelerator)
     seconds = kernel_times.gemm_seconds(every, rows, accelerator, recipe, sustained)
     out, at = [], 0
     for work in works:
@@ -283,12 +284,14 @@ def adapter_seconds(work: Work, local: LayerContext) -> Value:
 
 
 def _alike_in_size(local: LayerContext) -> tuple[Index, Index]:
-    """Strategies that stand for all with GEMMs of the same sizes, and each one's place there."""
+    """Strategies that stand for all with GEMMs of the same sizes and rate, and each one's place
+    there."""
     s = local.s
     if s.tp.size == 1 or local.grid is not None:
         return np.arange(s.tp.size), np.arange(s.tp.size)
     sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
-    return distinct_rows([size.astype(np.int64) for size in sizes])
+    columns = [size.astype(np.int64) for size in sizes]
+    return distinct_rows([*columns, *variant_keys(local.task)])
 
 
 def _take_rows(gemm: Gemm, rows: Index) -> Gemm:

@@ -87,8 +87,7 @@ def _domain_seconds(
     """
     out: Value = time.latency + steps * time.latency_per_step + time.root * np.sqrt(sent)
     out += sent / time.bandwidth
-    if time.own_bandwidth < np.inf:
-        out += own / time.own_bandwidth
+    out += own / time.own_bandwidth
     return out
 
 
@@ -181,7 +180,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
         return local * (steps > 0)
     inside: Value | float = fast.all_reduce.bandwidth
     if fast.switch_all_reduce:
-        faster = max(fast.all_reduce.bandwidth, fast.switch_all_reduce.bandwidth)
+        faster = np.maximum(fast.all_reduce.bandwidth, fast.switch_all_reduce.bandwidth)
         inside = np.where(group.in_domain > NVLS_RANKS, faster, inside)
     tree = np.where(group.domains == 2, 2 * (group.ranks - 1) / group.ranks, 1.0)
     bandwidth = np.minimum(inside, tree * _nic_bandwidth(group, cluster))

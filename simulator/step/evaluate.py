@@ -16,6 +16,7 @@ from ..base.arrays import (
     distinct_rows,
     is_broadcast,
 )
+from ..operators.task_table import at_rows
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, RECIPE_FIELDS
 from ..plan.plan import Plan, PlanLike, as_plan, resolve
@@ -51,7 +52,7 @@ def simulate(
         groups = [plan_group(task, table, split[0], layout_of)]
         step, total = groups[0].step(), at_least_measured(task, groups[0].memory_total())
         return Costs(task, table, tuple(groups), step, total, scalar)
-    groups = [plan_group(task, table.take(rows), rows, layout_of) for rows in split]
+    groups = [plan_group(at_rows(task, rows), table.take(rows), rows, layout_of) for rows in split]
     step, total = np.empty(table.rows), np.empty(table.rows)
     for group in groups:
         step[group.rows] = group.step()

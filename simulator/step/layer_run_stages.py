@@ -25,6 +25,7 @@ from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_costs import layer_cost_function
 from ..layers.layer_kinds import layer_kinds
 from ..operators import collectives
+from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy
 from ..pipeline.uneven_chunks import PATH_GROUPS, paths_of_seconds
 from ..plan.fields import STRATEGY
@@ -129,9 +130,11 @@ class Runs:
         shared["sequence_parallel"] = shared["sequence_parallel"] * (self.tp > 1)
         own = {"tp": self.tp, "micro_batch": micro_batch, "recompute": recompute}
         flat = {n: np.broadcast_to(c, self.tp.shape).ravel() for n, c in {**shared, **own}.items()}
-        first, which = distinct_rows(list(flat.values()))
+        keys = (np.broadcast_to(key, self.tp.shape).ravel() for key in variant_keys(task))
+        first, which = distinct_rows([*flat.values(), *keys])
         strategy = Strategy(**{name: column[first].astype(float) for name, column in flat.items()})
-        self.layers: LayerCosts = layer_cost_function(task.model)(task, recipe, strategy)
+        of_layers = at_rows(task, first % plans.rows)
+        self.layers: LayerCosts = layer_cost_function(task.model)(of_layers, recipe, strategy)
         self.which = which.reshape(self.tp.shape)
         self.costs = self._costs()
 

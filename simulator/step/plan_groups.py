@@ -16,6 +16,7 @@ from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_la
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Recipe
 from ..layers.cost_columns import Cost
+from ..operators.task_table import at_rows, variant_keys
 from ..pipeline import schedules
 from ..plan.fields import SKELETON
 from ..plan.plan import Plan
@@ -118,6 +119,7 @@ class PlanGroup:
         first, skeleton = first_of_each(chosen)
         return replace(
             self,
+            task=at_rows(self.task, which),
             plans=self.plans.take(which),
             rows=rows,
             stages=take_last(self.stages, chosen[first]),
@@ -295,14 +297,16 @@ class SegmentGroup(PlanGroup):
 def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
     """The group of a table of plans of one precision, optimizer and policy, which stand at `rows`
     in the whole table; `layout_of` places the layers of plans without segments."""
-    task, policy = trained_task(task, plans), policy_of(plans)
+    of_rows, policy = trained_task(task, plans), policy_of(plans)
     recipe = RECIPES[int(plans.precision[0])]
     if plans.fp8_params[0]:
         recipe = recipe.with_scaled_parameters()
     if plans.segments:
-        return _segment_group(task, plans, rows, recipe, policy)
-    first, skeleton = stages.first_of_runs(plans, SKELETON)
-    skeletons = plans if first.size == plans.rows else plans.take(first)
+        return _segment_group(of_rows, plans, rows, recipe, policy)
+    first, skeleton = stages.first_of_runs(plans, SKELETON, variant_keys(task))
+    skeletons, task = plans, of_rows
+    if first.size < plans.rows:
+        skeletons, task = plans.take(first), at_rows(of_rows, first)
     s = stages.build_stages(task, recipe, skeletons, layout_of)
     if policy.shard:
         s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
@@ -323,7 +327,7 @@ def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) 
     if policy.offload_parameters:
         fetches = offload.fetch_seconds(task, recipe, policy, collectives, s)
     return PlanGroup(
-        task=task,
+        task=of_rows,
         plans=plans,
         rows=rows,
         recipe=recipe,

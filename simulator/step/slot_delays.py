@@ -37,8 +37,7 @@ def exposed_seconds(communication: Value, window: Value, tail: Value, contention
     slow each other by w of the shorter. Never more than not overlapping at all.
     """
     shown = np.maximum(communication - window, tail)
-    if contention:
-        shown = shown + contention * np.minimum(communication, window)
+    shown = shown + contention * np.minimum(communication, window)
     return np.minimum(shown, communication)
 
 

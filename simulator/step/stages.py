@@ -7,6 +7,7 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -26,6 +27,7 @@ from ..layers.layer_costs import LayerCostFunction, layer_cost_function
 from ..layers.layer_seconds import LAUNCH_SHARPNESS
 from ..operators import collectives, kernel_times
 from ..operators.kernel_times import smooth_maximum
+from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy
 from ..pipeline import schedules, uneven_chunks
 from ..pipeline.schedule import Passes, Sizes
@@ -178,14 +180,16 @@ class Stages:
         return out
 
 
-def first_of_runs(table: Plan, names: tuple[str, ...]) -> tuple[Index, Index]:
-    """Rows that differ from the row before in these fields, and each row's index among them."""
+def first_of_runs(
+    table: Plan, names: tuple[str, ...], keys: Sequence[Column] = ()
+) -> tuple[Index, Index]:
+    """Rows that differ from the row before in these fields, or in `keys` besides, and each row's
+    index among them."""
     new = np.zeros(table.rows, bool)
     new[0] = True
     if new.size == 1:
         return np.zeros(1, np.intp), np.zeros(1, np.intp)
-    for name in names:
-        column = getattr(table, name)
+    for column in (*(getattr(table, name) for name in names), *keys):
         if not is_broadcast(column):
             new[1:] |= column[1:] != column[:-1]
     return np.flatnonzero(new), np.cumsum(new) - 1
@@ -213,9 +217,11 @@ def build_stages(
 ) -> Stages:
     """Stages of a table of skeletons; `layout_of` is stage_placement.layout or every_rank, `cost`
     what makes the cost table of its layers when that is not the model's own."""
-    first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
+    columns = [getattr(plans, name) for name in STRATEGY]
+    first, which = distinct_rows([*columns, *variant_keys(task)])
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    costs = (cost or layer_cost_function(task.model))(task, recipe, strategies(distinct_plans))
+    price = cost or layer_cost_function(task.model)
+    costs = price(at_rows(task, first), recipe, strategies(distinct_plans))
     place = Placements(task, plans, layout_of)
     return combine_ranks(task, recipe, plans, uniform_ranks(task, plans, costs, which, place))
 
@@ -276,7 +282,7 @@ def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
     It is not waited for while the pipeline fills: `seconds_before` stays.
     """
     software, cluster = task.software, task.cluster
-    if not software.pipeline_floor or cluster.gpus <= cluster.fast_domain.gpus:
+    if not np.any(software.pipeline_floor) or cluster.gpus <= cluster.fast_domain.gpus:
         return ranks
     passes = 1 + software.backward_floor_ratio
     per_layer = passes * software.layer_floor + software.pipeline_floor * (ranks.tp - 1)

@@ -9,15 +9,21 @@ of them changed, so that the simulator itself says how a step reacts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from ..base.arrays import Column, Value
 from ..hardware.cluster import Cluster, CollectiveTime, FastDomain
 from ..hardware.software_stack import Software
+from ..operators.task_table import TaskTable
 from ..task import Task
 
-Change = Callable[[Software, Cluster, float], tuple[Software, Cluster]]
+Factor = float | Value
+"""Of seconds; a column [row] where rows differ."""
+Change = Callable[[Software, Cluster, Factor], tuple[Software, Cluster]]
 
 
 @dataclass(frozen=True)
@@ -44,16 +50,17 @@ class Constant:
 def _scale_software(**powers: float) -> Change:
     """Fields of the stack times the factor raised to a power: 1 for seconds, -1 for rates."""
 
-    def change(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+    def change(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
         new: dict[str, Any] = {n: getattr(software, n) * f**p for n, p in powers.items()}
         return replace(software, **new), cluster
 
     return change
 
 
-def _scale_floors(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_floors(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
     accelerator = cluster.accelerator
-    training = replace(accelerator.training, layer_floor=accelerator.training.layer_floor * f)
+    floor: Any = accelerator.training.layer_floor * f
+    training = replace(accelerator.training, layer_floor=floor)
     cluster = replace(cluster, accelerator=replace(accelerator, training=training))
     floors: dict[str, Any] = {
         "layer_floor": software.layer_floor * f,
@@ -73,29 +80,29 @@ def _with_collectives(
 
 
 def _scale_fast_bandwidth(
-    software: Software, cluster: Cluster, f: float
+    software: Software, cluster: Cluster, f: Factor
 ) -> tuple[Software, Cluster]:
     def slower(time: CollectiveTime) -> CollectiveTime:
-        own = time.own_bandwidth if math.isinf(time.own_bandwidth) else time.own_bandwidth / f
-        return replace(time, bandwidth=time.bandwidth / f, own_bandwidth=own)
+        rates = {name: getattr(time, name) / f for name in ("bandwidth", "own_bandwidth")}
+        return replace(time, **rates)
 
     return software, replace(cluster, fast_domain=_with_collectives(cluster.fast_domain, slower))
 
 
-def _scale_fast_latency(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_fast_latency(
+    software: Software, cluster: Cluster, f: Factor
+) -> tuple[Software, Cluster]:
     def later(time: CollectiveTime) -> CollectiveTime:
-        return replace(
-            time,
-            latency=time.latency * f,
-            latency_per_step=time.latency_per_step * f,
-            root=time.root * f,
-        )
+        changed = {
+            name: getattr(time, name) * f for name in ("latency", "latency_per_step", "root")
+        }
+        return replace(time, **changed)
 
     return software, replace(cluster, fast_domain=_with_collectives(cluster.fast_domain, later))
 
 
 def _scale_network_bandwidth(
-    software: Software, cluster: Cluster, f: float
+    software: Software, cluster: Cluster, f: Factor
 ) -> tuple[Software, Cluster]:
     net = cluster.network
     slower = {name: getattr(net, name) / f for name in ("bandwidth", "ring_bandwidth")}
@@ -103,7 +110,7 @@ def _scale_network_bandwidth(
 
 
 def _scale_network_latency(
-    software: Software, cluster: Cluster, f: float
+    software: Software, cluster: Cluster, f: Factor
 ) -> tuple[Software, Cluster]:
     net = cluster.network
     changed = {name: getattr(net, name) * f for name in ("latency", "latency_per_node", "root")}
@@ -116,7 +123,7 @@ _STEP = _scale_software(step_seconds=1)
 _EXPERTS = _scale_software(expert_seconds=1)
 
 
-def _scale_everything(software: Software, cluster: Cluster, f: float) -> tuple[Software, Cluster]:
+def _scale_everything(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
     """All seconds: kernels of attention slow down with matrix products, and what shows of
     overlapped communication is a share of it."""
     kernels = (_GEMM, _MEMORY_BOUND, _scale_floors, _STEP, _EXPERTS)
@@ -188,10 +195,23 @@ def lent_spreads(cluster: Cluster, names: Iterable[str]) -> list[float]:
 
 def with_constants(task: Task, changes: Mapping[str, float]) -> Task:
     """The task with the seconds of some constants multiplied by exp(d), d by name."""
-    software, cluster = task.software, task.cluster
-    for name, d in changes.items():
-        if d:
-            software, cluster = CONSTANTS[name].change(software, cluster, math.exp(d))
-    if software is task.software and cluster is task.cluster:
+    factors = {name: math.exp(d) for name, d in changes.items() if d}
+    if not factors:
         return task
+    software, cluster = _changed(task, factors)
     return replace(task, software=software, cluster=cluster)
+
+
+def with_constant_columns(task: Task, names: Sequence[str], d: Value, variant: Column) -> TaskTable:
+    """The task with a set of constants for each row: d [set, constant], and the set of each."""
+    factors = {name: np.exp(column[variant]) for name, column in zip(names, d.T, strict=True)}
+    changed = {name: factor for name, factor in factors.items() if (factor != 1).any()}
+    return TaskTable.of_task(task, variant, *_changed(task, changed))
+
+
+def _changed(task: Task, factors: Mapping[str, Factor]) -> tuple[Software, Cluster]:
+    """The stack and the machine of a task with the seconds of some constants multiplied."""
+    software, cluster = task.software, task.cluster
+    for name, factor in factors.items():
+        software, cluster = CONSTANTS[name].change(software, cluster, factor)
+    return software, cluster

@@ -136,8 +136,8 @@ def mode(
     covariance: Value = prior.covariance
     weights: Value = np.ones(rows.log_seconds.size)
     before = sigma = prior.sigma
+    values, slopes = rows.response.linearised(mean)
     for turn in range(rounds + 1):
-        values, slopes = rows.response.linearised(mean)
         if turn:
             squared = squared_errors(rows.log_seconds - values, slopes, covariance) / rows.scale**2
             weights = (prior.freedom + 1) / (prior.freedom + squared / sigma**2)
@@ -147,9 +147,9 @@ def mode(
         if turn == rounds:
             break
         step = covariance @ least.negative_gradient(mean, values, slopes)
-        step *= least.step_share(mean, values, step)
-        mean = mean + step
-        if turn > 1 and max(np.abs(step).max(), abs(math.log(sigma / before))) < CONVERGED:
+        moved, (values, slopes) = least.best_step(mean, (values, slopes), step)
+        far, mean = np.abs(moved - mean).max(), moved
+        if turn > 1 and max(far, abs(math.log(sigma / before))) < CONVERGED:
             break
     return _posterior(prior, mean, covariance, weights, sigma)
 
@@ -175,14 +175,20 @@ class _LeastSquares:
         out: Value = slopes.T @ left - self.precision @ (d - self.center)
         return out
 
-    def step_share(self, d: Value, values: Value, step: Value) -> float:
-        """The largest of STEP_SHARES of a step that makes them less; 0 where none does."""
-        here = self.value(d, values)
-        tried = ((share, d + share * step) for share in STEP_SHARES.tolist())
-        lower = (
-            share for share, to in tried if self.value(to, self.rows.response.steps(to)) < here
-        )
-        return next(lower, 0.0)
+    def best_step(
+        self, d: Value, line: tuple[Value, Value], step: Value
+    ) -> tuple[Value, tuple[Value, Value]]:
+        """Where the largest of STEP_SHARES of a step leads that makes them less, and f and its
+        slopes there; `line` are those at d, where it stays if none does."""
+        here, response = self.value(d, line[0]), self.rows.response
+        there = response.linearised(d + step)
+        if self.value(d + step, there[0]) < here:
+            return d + step, there
+        shorter = d + STEP_SHARES[1:, None] * step
+        for to, values in zip(shorter, response.steps(shorter), strict=True):
+            if self.value(to, values) < here:
+                return to, response.linearised(to)
+        return d, line
 
 
 def _inverse(matrix: Value) -> Value:

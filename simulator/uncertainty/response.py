@@ -15,7 +15,7 @@ from ..base.arrays import Index, Value
 from ..plan.plan import Plan
 from ..step.evaluate import simulate
 from ..task import Task
-from .constants import with_constants
+from .constants import with_constant_columns
 
 SLOPE_STEP = 0.05
 """Change of a constant that a slope is read from: small against spreads, large against rounding."""
@@ -27,7 +27,7 @@ class Response(Protocol):
     """The steps of some rows as functions of the constants."""
 
     def steps(self, d: Value) -> Value:
-        """f(d) [row]."""
+        """f(d) [.., row] at d [.., constant]."""
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes [row, constant] at d [constant]."""
@@ -36,10 +36,21 @@ class Response(Protocol):
         """The same at little cost, about right within a few spreads of the constants."""
 
 
+MOST_ROWS = 4096
+"""Rows of plans and sets of constants that are simulated at once."""
+
+
 def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
-    """f(d) [row] of resolved legal plans of one task."""
-    changes = dict(zip(names, d.tolist(), strict=True))
-    out: Value = np.log(simulate(with_constants(task, changes), plans).step)
+    """f(d) [set, row] of resolved legal plans of one task, for sets of constants d [set, constant]:
+    the plans again and again in one table, beside the constants as columns."""
+    rows, each = plans.rows, max(MOST_ROWS // plans.rows, 1)
+    out = np.empty((len(d), rows))
+    for start in range(0, len(d), each):
+        some = d[start : start + each]
+        variant = np.repeat(np.arange(len(some)), rows)
+        varied = with_constant_columns(task, names, some, variant)
+        repeated = plans.take(np.tile(np.arange(rows), len(some)))
+        out[start : start + each] = np.log(simulate(varied, repeated).step).reshape(-1, rows)
     return out
 
 
@@ -56,25 +67,21 @@ class SimulatedResponse:
         return sum(len(at) for _, _, at in self.parts)
 
     def steps(self, d: Value) -> Value:
-        """f(d) [row]."""
-        out = np.empty(self.rows)
+        """f(d) [.., row] at d [.., constant]."""
+        sets = d.reshape(-1, d.shape[-1])
+        out = np.empty((len(sets), self.rows))
         for task, plans, at in self.parts:
-            out[at] = log_steps(task, plans, self.names, d)
-        return out
+            out[:, at] = log_steps(task, plans, self.names, sets)
+        return out.reshape(*d.shape[:-1], self.rows)
 
     def tabulate(self, spreads: Value) -> TabulatedResponse:
         """A table of it."""
         return TabulatedResponse.of_response(self, spreads)
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
-        """f(d) [row] and its slopes, one pass of columns a constant."""
-        here = self.steps(d)
-        slopes = np.empty((here.size, d.size))
-        for k in range(d.size):
-            there = d.copy()
-            there[k] += SLOPE_STEP
-            slopes[:, k] = (self.steps(there) - here) / SLOPE_STEP
-        return here, slopes
+        """f(d) [row] and its slopes, in one pass of columns."""
+        here, *there = self.steps(np.concatenate([d[None], d + SLOPE_STEP * np.eye(d.size)]))
+        return here, (np.array(there) - here).T / SLOPE_STEP
 
 
 @dataclass(frozen=True)
@@ -93,22 +100,18 @@ class TabulatedResponse:
     def of_response(cls, exact: SimulatedResponse, spreads: Value) -> TabulatedResponse:
         """The table of some rows, with nodes at NODES times each constant's spread."""
         nodes = NODES[None] * spreads[:, None]
-        start = exact.steps(np.zeros(spreads.size))
-        gains = np.zeros((start.size, spreads.size, NODES.size))
-        for k in range(spreads.size):
-            for j, value in enumerate(nodes[k]):
-                if value:
-                    d = np.zeros(spreads.size)
-                    d[k] = value
-                    gains[:, k, j] = exact.steps(d) - start
-        return cls(start, gains, nodes)
+        moved = exact.steps(nodes[..., None] * np.eye(spreads.size)[:, None])
+        start = moved[0, NODES.tolist().index(0.0)]
+        return cls(start, (moved - start).transpose(2, 0, 1), nodes)
 
     def take(self, rows: Index) -> TabulatedResponse:
         """The chosen rows."""
         return TabulatedResponse(self.start[rows], self.gains[rows], self.nodes)
 
     def steps(self, d: Value) -> Value:
-        """f(d) [row]."""
+        """f(d) [.., row] at d [.., constant]."""
+        if d.ndim > 1:
+            return np.array([self.steps(one) for one in d])
         return self.linearised(d)[0]
 
     def tabulate(self, spreads: Value) -> TabulatedResponse:
@@ -118,8 +121,7 @@ class TabulatedResponse:
     def linearised(self, d: Value) -> tuple[Value, Value]:
         """f(d) [row] and its slopes; beyond the nodes the last lines go on."""
         each = np.arange(d.size)
-        left = np.array([np.searchsorted(x, v) - 1 for x, v in zip(self.nodes, d, strict=True)])
-        left = np.clip(left, 0, self.nodes.shape[1] - 2)
+        left = np.clip((self.nodes < d[:, None]).sum(axis=1) - 1, 0, self.nodes.shape[1] - 2)
         width = self.nodes[each, left + 1] - self.nodes[each, left]
         low = self.gains[:, each, left]
         slopes = (self.gains[:, each, left + 1] - low) / width

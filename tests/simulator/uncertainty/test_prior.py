@@ -23,7 +23,7 @@ class Straight:
     slopes: Value
 
     def steps(self, d: Value) -> Value:
-        return self.slopes @ d
+        return d @ self.slopes.T
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
         return self.steps(d), self.slopes
@@ -138,7 +138,7 @@ class Bent:
     fixed: float
 
     def steps(self, d: Value) -> Value:
-        return np.array([np.log(self.moved * np.exp(d[0]) + self.fixed)])
+        return np.log(self.moved * np.exp(d[..., :1]) + self.fixed)
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
         values = self.steps(d)
