@@ -79,7 +79,7 @@ def _lone_parts(config: JsonObject) -> list[LayerParts]:
         return [parts[str(kind)] for kind in found]
     key = "hybrid_override_pattern"
     pattern = config.string(key)
-    layers = config.size(*LAYERS, default=len(pattern) or None, most=MOST_LAYERS)
+    layers = config.size(*LAYERS, default=min(len(pattern), MOST_LAYERS) or None, most=MOST_LAYERS)
     if set(pattern) - set(LETTERS) or len(pattern) != layers:
         problem = f"is {describe(pattern)}; it must be {layers} letters of {' '.join(LETTERS)}"
         raise config.error(key, problem)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
@@ -265,10 +266,14 @@ activation, YaRN. Source: megatron-bridge 0.3.1, recipes/gpt_oss/gpt_oss.py, whi
 from the config.json of the Hub."""
 
 
+@cache
+def _recipe_models() -> tuple[tuple[Model, str], ...]:
+    return tuple((Model.preset(name), recipe) for name, recipe in RECIPES.items())
+
+
 def recipe_of(model: Model) -> str:
     """The recipe that a model's part of the settings is left to; '' where overrides state it."""
-    for name, recipe in RECIPES.items():
-        preset = Model.preset(name)
+    for preset, recipe in _recipe_models():
         if same_shape(preset, model) and preset.rotary_base == model.rotary_base:
             return recipe
     return ""

@@ -117,6 +117,11 @@ def test_patterns_of_other_letters_are_refused() -> None:
     assert "it must be 4 letters of M * - E" in message
 
 
+def test_a_pattern_of_too_many_layers_is_refused() -> None:
+    message = refusal("nemotron-nano-9b-v2", hybrid_override_pattern="M" * 10_001)
+    assert "it must be 10000 letters" in message
+
+
 def test_layers_counted_from_one() -> None:
     config = CASES["kimi-linear-48b-a3b"]["config"]
     nested = {**config["linear_attn_config"], "full_attn_layers": [0]}
