@@ -3,7 +3,7 @@
 Each number of stages and of micro-batches is a program of its own (layer_program), a relaxation of
 what the simulator costs. The pipeline with the least bound is solved further until no bound is
 below the incumbent: every proposal is costed by the simulator, and only that counts. The search
-starts from the whole answer of the dynamic program, so it never returns a worse one, and its plans
+starts from the answer of the dynamic program, so it never returns a worse one, and its plans
 are hints for the solver. What all layers share (cp, ep, etp, sequence parallelism) is searched as
 it is there; virtual stages are that program's part, whose bound counts here too.
 """
@@ -25,7 +25,7 @@ from plan3d.simulator.task import Task
 
 from ..exact.exhaustive import UniformPlans
 from ..result.objective import bound_of
-from ..result.options import SearchOptions, TimeIsUp
+from ..result.options import NEVER, Deadline, SearchOptions, TimeIsUp
 from ..result.search_record import SearchRecord
 from ..result.search_result import SearchResult
 from ..result.tolerances import ROUNDING, TOLERANCE
@@ -51,6 +51,8 @@ NAME = "integer-programming"
 FIRST_EFFORT = 0.1
 """Deterministic seconds of the solver's first visit to a pipeline; each further one has twice as
 many."""
+TIME_LIMIT = 60.0
+"""Seconds after which a search ends that has no other time limit: its bounds hold as they are."""
 PATIENCE = 20
 """Proposals of a pipeline, each the program's optimum, that the simulator may find slower; then
 the pipeline is closed at its bound."""
@@ -199,9 +201,12 @@ def search(
     """Rank the best plan of each pipeline within `options.limit` bytes, from the answer of the
     dynamic program.
 
-    Ends when no plan can be better by `tolerance` or patience ends everywhere; earlier at a limit
-    or an interrupt. `bound` holds in any case; complete when the gap is within `tolerance`.
+    Ends when no plan can be better by `tolerance` or patience ends everywhere; earlier at a limit,
+    which is TIME_LIMIT where none is given, or an interrupt. `bound` holds in any case; complete
+    when the gap is within `tolerance`.
     """
+    if options.deadline == NEVER:
+        options = replace(options, deadline=Deadline.after(TIME_LIMIT))
     stages = stage_space(space, NAME, options.objective, (DEFAULT_SCHEDULE,))
     chosen = shapes(space.task, space.axes, NAME, (DEFAULT_SCHEDULE,))
     record = SearchRecord(space.task, options)
@@ -216,7 +221,10 @@ def search(
         return record.result(NAME, 0, {})
     record.add(start.plans.take(slice(0, options.budget)))
     layers = LayerSearch(_whole_stage_pipelines(stages, chosen), record, start, tolerance, patience)
-    others = answer.search.bound_of_chunks if layers.queue else answer.search.bound
+    # Of what the program leaves out (chunks, stages of unequal size or of the head alone) the bound
+    # of the dynamic program holds, which where it has ended is its answer but for chunks.
+    ended = layers.queue and answer.search.ended
+    others = answer.search.bound_of_chunks if ended else answer.search.bound
     layers.closed_bound = min(layers.closed_bound, others)
     try:
         if not record.interrupted:

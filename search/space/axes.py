@@ -86,6 +86,11 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small, *(number // d for d in small)}))
 
 
+def largest_tensor_size(task: Task) -> int:
+    """Largest tp tried by default."""
+    return MOST_DOMAINS * task.cluster.fast_domain.gpus
+
+
 def micro_batch_sizes(task: Task, largest: int) -> tuple[int, ...]:
     """Powers of two and 3 that divide the batch, up to about `largest`."""
     micro = {3, *(2**i for i in range(largest.bit_length()))}
@@ -118,7 +123,7 @@ def _virtual_stages_axis(layers: int) -> tuple[int, ...]:
 
 
 TASK_AXES: dict[str, Callable[[Task], tuple[int, ...]]] = {
-    "tp": lambda task: _at_most(MOST_DOMAINS * task.cluster.fast_domain.gpus, divisors(task.gpus)),
+    "tp": lambda task: _at_most(largest_tensor_size(task), divisors(task.gpus)),
     "cp": lambda task: _at_most(max(task.sequence // FEWEST_TOKENS, 1), divisors(task.gpus)),
     "pp": lambda task: _at_most(task.model.layers, divisors(task.gpus)),
     "ep": lambda task: divisors(_expert_count(task) or 1),

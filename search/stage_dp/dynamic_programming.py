@@ -1,11 +1,12 @@
 """Dynamic program: the best plan whose stages may each have their own layers and strategy.
 
-The set: stages of N / p GPUs (or unequal ones) with at least one layer; for each stage tp, dp, a
-ZeRO stage and recompute, the first k of its layers in a heavier mode than the others; every
-number of micro-batches; 1F1B or GPipe. The same in chunks (virtual stages, interleaved or breadth
-first) where all layers are of one kind; otherwise the uniform plans that have them. What all stages
-share is searched as well: sequence parallelism, cp, ep, etp and the number of virtual stages.
-Overlaps are on where the stack has them: they never cost time.
+The set: stages of N / p GPUs (or unequal ones) with at least one layer, the last one also with the
+head and the loss alone; for each stage tp, dp, a ZeRO stage and recompute, the first k of its
+layers in a heavier mode than the others; every number of micro-batches; 1F1B or GPipe. The same in
+chunks (virtual stages, interleaved or breadth first) where all layers are of one kind; otherwise
+the uniform plans that have them. What all stages share is searched as well: sequence parallelism,
+cp, ep, etp and the number of virtual stages. Overlaps are on where the stack has them: they never
+cost time.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def extend(
     entry = first[labels.start][owner] + position
     t, b, f, reduce, gather, optimizer = entries.costs[:, entry]
     rho, gamma, omega = labels.tails[:, owner]
-    is_last = labels.start[owner] == layers
+    is_last = labels.boundary[owner] == hops.shape[0] - 1
     hop = hops[entries.output_boundary[entry], labels.boundary[owner]]
     return Labels(
         start=entries.start[entry],

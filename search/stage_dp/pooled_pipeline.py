@@ -70,6 +70,11 @@ class PooledPipeline(Pipeline):
         sends = min(pool.least_seconds.sends for pool in self.pools)
         return LeastSeconds(float(whole @ fastest), slowest, sends, self.micro_batches)
 
+    @property
+    def allows_bare_head(self) -> bool:
+        """Every stage has a layer."""
+        return False
+
     def table(self, limits: Limits, longest: float, deadline: Deadline) -> StageTable | None:
         """What every stage may be; None where some stage has nothing. Raises TimeIsUp."""
         parts, places, first = [], [], self.counts[0]

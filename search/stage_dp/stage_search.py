@@ -248,4 +248,5 @@ def runs_of(pipeline: Pipeline, rows: Candidates, stage: int, layers: int) -> li
     s, more = int(rows.strategy[stage]), int(rows.first_layers[stage])
     own = {"tp": int(pipeline.tp[s]), "dp": int(pipeline.dp[s]), "zero": int(rows.zero[stage])}
     parts = zip((more, layers - more), rows.modes[stage].tolist(), strict=True)
-    return [{"layers": part, **own, "recompute": mode} for part, mode in parts if part]
+    runs = [{"layers": part, **own, "recompute": mode} for part, mode in parts if part]
+    return runs or [{"layers": 0, **own, "recompute": int(rows.modes[stage, 0])}]

@@ -142,6 +142,11 @@ class _Costing:
         return self.intervals.end[self.intervals.examples] - self.start
 
     @cached_property
+    def before_head(self) -> Mask:
+        """Whether each class leaves the head to a stage of its own."""
+        return self.intervals.before_head[self.intervals.examples]
+
+    @cached_property
     def zeros(self) -> list[int]:
         found: list[int] = np.flatnonzero(self.pipeline.legal.any(axis=(0, 1))).tolist()
         return found
@@ -154,14 +159,16 @@ class _Costing:
         layers = self.layers[kind]
         # A run of no layers is as the other one, for what ends a model goes with a run.
         first = np.where(more, rows.heavy, rows.light)
-        second = np.where(more < layers, rows.light, rows.heavy)
+        second = np.where((more < layers) | (layers == 0), rows.light, rows.heavy)
         modes = np.array(pipeline.recompute)[np.stack([first, second], 1)]
         runs = self._runs(strategy, np.stack([more, layers - more], 1), modes)
         plans = from_columns(pipeline.columns(strategy), (), runs)
-        for zero, costs in stage_costs(pipeline.task, plans, self.start[kind], self.zeros).items():
+        own = pipeline.task, plans, self.start[kind], self.zeros, self.before_head[kind]
+        for zero, costs in stage_costs(*own).items():
             free = self.limit * (1 - LAST_DIGITS) - costs.static_bytes
             # In whole chunks.
-            fit = np.floor(free / costs.micro_batch_bytes * pipeline.chunks) / pipeline.chunks
+            each = np.maximum(costs.micro_batch_bytes, 1.0)
+            fit = np.floor(free / each * pipeline.chunks) / pipeline.chunks
             flights = np.minimum(fit, pipeline.in_flight[0])
             own = kind, strategy, np.full_like(more, zero), more, modes
             table = Candidates(*own, flights, _chunk_costs(costs, pipeline.chunks))

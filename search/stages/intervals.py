@@ -21,7 +21,7 @@ from itertools import combinations
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Column, Value
+from plan3d.simulator.base.arrays import Column, Mask, Value
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 
@@ -41,6 +41,8 @@ class Intervals:
     first_stage: Column
     last_stage: Column
     """Stages that may hold it."""
+    before_head: Mask
+    """Whether it ends with the last layer and leaves the head to a stage of its own."""
 
     @classmethod
     def of(
@@ -49,15 +51,26 @@ class Intervals:
         longest: float,
         limit: float,
         elsewhere: tuple[Value, Value] | None = None,
+        bare_head: bool = False,
     ) -> Intervals:
         """Intervals of at most `longest` seconds and `limit` bytes that leave the other stages
-        something they can do, and a layer for each of their chunks. `elsewhere` are the least
-        seconds and bytes of a layer of each kind there [kind], where not what they are here."""
+        something they can do, and a layer for each of their chunks; with a `bare_head` the last
+        stage may have none. `elsewhere` are the least seconds and bytes of a layer of each kind
+        there [kind], where not what they are here."""
         order, p = pipeline.task.model.order, pipeline.pp
         layers, v = len(order), pipeline.chunks
-        start, end = (c.ravel() for c in np.meshgrid(np.arange(layers), np.arange(1, layers + 1)))
-        first = np.maximum(0, p - 1 - (layers - end) // v)
-        last = np.minimum(p - 1, start // v)
+        begin = np.arange(layers + bare_head)
+        start, end = (c.ravel() for c in np.meshgrid(begin, np.arange(1, layers + 1)))
+        before_head = np.zeros(start.size, bool)
+        if bare_head:
+            again = np.flatnonzero((end == layers) & (start < layers))
+            start, end = (np.append(column, column[again]) for column in (start, end))
+            before_head = np.append(before_head, np.ones(again.size, bool))
+            order_of = np.lexsort((before_head, start, end))
+            start, end, before_head = (c[order_of] for c in (start, end, before_head))
+        later = (layers - end) // v + (bare_head & ((end < layers) | before_head))
+        first = np.maximum(0, p - 1 - later)
+        last = np.minimum(p - 1 - before_head, start // v)
         short = np.ones(start.size, bool)
         here = pipeline.layers.least_seconds.min(axis=0), pipeline.least_state_bytes.min(axis=0)
         least = zip(here, elsewhere or here, (longest, limit), strict=True)
@@ -67,9 +80,12 @@ class Intervals:
             first = np.maximum(before[start], first)
             last = np.minimum(p - 1 - after[end], last)
             short &= so_far[end] - so_far[start] <= most * (1 + ROUNDING)
-        ok = (start + v <= end) & (first <= last) & short
-        start, end, first, last = (column[ok] for column in (start, end, first, last))
-        return cls(start, end, _interval_classes(order, start, end), first, last)
+        bare = (start == layers) & (end == layers)
+        ok = ((start + v <= end) | bare) & (first <= last) & short
+        columns = (start, end, first, last, before_head)
+        start, end, first, last, before_head = (column[ok] for column in columns)
+        kind = _interval_classes(order, start, end, before_head)
+        return cls(start, end, kind, first, last, before_head)
 
     def restrict(self, most: Value, layers: int, stages: slice = slice(None)) -> Intervals:
         """The intervals that some of these stages may hold, where stages have `most` layers at most
@@ -86,7 +102,8 @@ class Intervals:
         held, own = self.end - self.start, most[stages]
         ok = (first <= last) & (held <= own.max()) & (held >= layers - before[-1] + own.min())
         kind = np.unique(self.kind[ok], return_inverse=True)[1]
-        return Intervals(self.start[ok], self.end[ok], kind, first[ok], last[ok])
+        own = self.start[ok], self.end[ok], kind, first[ok], last[ok]
+        return Intervals(*own, self.before_head[ok])
 
     @cached_property
     def examples(self) -> Column:
@@ -101,12 +118,14 @@ def _fewest_stages(amount: Value, most: float) -> Column:
     return out
 
 
-def _interval_classes(order: tuple[int, ...], start: Column, end: Column) -> Column:
+def _interval_classes(
+    order: tuple[int, ...], start: Column, end: Column, before_head: Mask
+) -> Column:
     """Class of each interval, numbered in the order of first occurrence."""
     kinds = np.array(order)
     behind = np.where(start, kinds[np.maximum(start, 1) - 1], kinds.max() + 1)
     content = _content_codes(order)[start, end - start]
-    key = tuple_codes([content, end - start, behind, 1 * (end == kinds.size)])
+    key = tuple_codes([content, end - start, behind, 1 * (end == kinds.size) + before_head])
     _, first, which = np.unique(key, return_index=True, return_inverse=True)
     out: Column = np.argsort(np.argsort(first))[which]
     return out
@@ -131,9 +150,11 @@ UNLIMITED_SECONDS = 1e30
 
 
 def can_hold_all(pipeline: Pipeline, most: Value) -> bool:
-    """Whether stages of `most` layers [stage] hold all layers together, and one in each chunk."""
-    enough = most.sum() >= pipeline.task.model.layers
-    return bool(enough and (most >= pipeline.chunks).all())
+    """Whether stages of `most` layers [stage] hold all layers together, and one in each chunk that
+    needs one."""
+    fewest = np.full(pipeline.pp, pipeline.chunks)
+    fewest[-1] -= pipeline.allows_bare_head
+    return bool(most.sum() >= pipeline.task.model.layers and (most >= fewest).all())
 
 
 def most_layers(pipeline: Pipeline, longest: float, limit: float) -> Value:

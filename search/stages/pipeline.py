@@ -28,9 +28,9 @@ from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.task import Task
 
 from ..exact.bounds import even_cut_of_model, least_counts, model_counts
-from ..space.axes import DERIVED
+from ..space.axes import DERIVED, default_axes, largest_tensor_size
 from .layer_table import ZERO_STAGES, LayerTable
-from .stage_space import FIXED_FIELDS, VARIED_FIELDS, Axes, Shape, has_one_kind
+from .stage_space import FIXED_FIELDS, VARIED_FIELDS, Axes, Shape, has_bare_head, has_one_kind
 
 
 @dataclass(frozen=True)
@@ -97,6 +97,12 @@ class Pipeline:
     def repeated_chunks(self) -> int:
         """Chunks of the slowest stage that a step takes besides one of every stage: m v - 1."""
         return self.micro_batches * self.chunks - 1
+
+    @property
+    def allows_bare_head(self) -> bool:
+        """Whether the last stage may hold the head and the loss alone (Megatron-Core's layout
+        'Ett|..|L', torchtitan's last stage): of whole stages, without multi-token prediction."""
+        return self.pp > 1 and self.chunks == 1 and has_bare_head(self.task)
 
     @property
     def is_searchable(self) -> bool:
@@ -179,6 +185,9 @@ def pipelines(
     has any number of GPUs. Without `shapes` stages are whole, under the schedule of the axes.
     """
     meshes = list(_meshes(task, axes["pp"], unequal))
+    # Divisors of all GPUs do not divide every stage.
+    any_tp = axes["tp"] == default_axes(task)["tp"] and any(len(sizes) > 1 for _, sizes in meshes)
+    every_tp = range(1, largest_tensor_size(task) + 1) if any_tp else axes["tp"]
     fixed = {name: axes[name][0] for name in FIXED_FIELDS}
     shapes = shapes or [Shape(*(fixed[name] for name in Shape._fields))]
     overlaps = sorted({shape.overlap_ep for shape in shapes})
@@ -191,7 +200,7 @@ def pipelines(
         only_overlap = overlap and len(overlaps) > 1 and not has_many_queues(task)
         if only_overlap and shared["cp"] > 1:
             continue
-        degrees = {**axes, "tp": tuple(tp for tp in axes["tp"] if tp == 1 or not only_overlap)}
+        degrees = {**axes, "tp": tuple(tp for tp in every_tp if tp == 1 or not only_overlap)}
         if shared["expert_dispatch"] == AUTO:
             dispatch = DERIVED["expert_dispatch"].compute(SimpleNamespace(**shared), task)
             shared["expert_dispatch"] = int(dispatch)

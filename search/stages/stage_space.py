@@ -128,6 +128,12 @@ def has_one_kind(task: Task) -> bool:
     return len(set(task.model.order)) == 1 and not isinstance(task.model, Network)
 
 
+def has_bare_head(task: Task) -> bool:
+    """Whether the last stage may hold the head and the loss alone: a model that has them, and no
+    multi-token prediction, which would be a layer beside them."""
+    return not isinstance(task.model, Network) and task.model.mtp_layers == 0
+
+
 def shapes(task: Task, axes: Axes, backend: str, known: tuple[str, ...]) -> tuple[Shape, ...]:
     """Every shape that the axes of a space allow, whole stages under one of the `known` schedules.
 

@@ -78,7 +78,8 @@ class StageTable:
         if not can_hold_all(pipeline, most):
             return None
         layers = pipeline.task.model.layers
-        found = Intervals.of(pipeline, longest, limit).restrict(most, layers)
+        bare = pipeline.allows_bare_head
+        found = Intervals.of(pipeline, longest, limit, bare_head=bare).restrict(most, layers)
         if not found.start.size:
             return None
         table = candidates(pipeline, limit, longest, found, deadline)

@@ -110,12 +110,19 @@ class Runs:
     """The runs of every plan: layers of each kind, and their costs [Cost, run, plan]."""
 
     def __init__(
-        self, task: Task, recipe: Recipe, plans: Plan, segments: Segments, start: Column
+        self,
+        task: Task,
+        recipe: Recipe,
+        plans: Plan,
+        segments: Segments,
+        start: Column,
+        before_head: Flags | None = None,
     ) -> None:
-        """`start` is the layer before each plan's first run [plan]."""
+        """`start` is the layer before each plan's first run [plan]; runs `before_head` [plan] leave
+        what follows the last layer to others."""
         self.task, self.plans, self.start = task, plans, start
         self.end = start + np.cumsum(np.where(segments.is_run, segments.layers, 0), axis=1).T
-        self.counts = run_counts(task.model, segments, start, plans.pp == 1)
+        self.counts = run_counts(task.model, segments, start, plans.pp == 1, before_head)
         present = segments.is_run.T
         self.chunk = segments.stage.T
         self.stage = segments.ranks(plans.pp).T
@@ -208,9 +215,16 @@ def plan_counts(model: Model, plans: Plan) -> Value:
     return run_counts(model, plans.segments, start, np.broadcast_to(plans.pp == 1, start.shape))
 
 
-def run_counts(model: Model, segments: Segments, start: Column, together: Flags) -> Value:
+def run_counts(
+    model: Model,
+    segments: Segments,
+    start: Column,
+    together: Flags,
+    before_head: Flags | None = None,
+) -> Value:
     """Layers of each kind [run, plan, kind] of runs that follow layer `start` [plan], ends
-    included; `together` where first and last layer are on one rank [plan]."""
+    included, but for the head of runs `before_head` [plan]; `together` where first and last layer
+    are on one rank [plan]."""
     kinds = [kind.name for kind in layer_kinds(model)]
     so_far = np.zeros((model.layers + 1, len(kinds)))
     so_far[np.arange(1, model.layers + 1), list(model.order)] = 1
@@ -223,6 +237,7 @@ def run_counts(model: Model, segments: Segments, start: Column, together: Flags)
     if "embedding" in kinds:
         counts[:, 0, kinds.index("embedding")] = start == 0
     whole = end[:, -1] == model.layers
+    whole = whole if before_head is None else whole & ~before_head
     for end_kind in ("head", "mtp"):
         shared = f"shared {end_kind}"
         if shared in kinds:

@@ -60,9 +60,14 @@ class StageCosts:
 
 
 def stage_costs(
-    task: Task, plans: Plan, start: Column, zeros: Sequence[int]
+    task: Task,
+    plans: Plan,
+    start: Column,
+    zeros: Sequence[int],
+    before_head: NDArray[np.bool_] | None = None,
 ) -> dict[int, StageCosts]:
-    """Costs of a table of stages by ZeRO stage; `start` is the layer before each.
+    """Costs of a table of stages by ZeRO stage; `start` is the layer before each. Those
+    `before_head` leave what follows the last layer to another stage.
 
     Every row of `plans` is one stage of a pipeline of pp stages: its segments are the runs of
     that stage, its dp and micro-batch make the micro-batches of the pipeline. Precision,
@@ -70,7 +75,7 @@ def stage_costs(
     """
     assert plans.segments
     recipe, optimizer = RECIPES[int(plans.precision[0])], int(plans.optimizer[0])
-    runs = layer_run_stages.Runs(task, recipe, plans, plans.segments, start)
+    runs = layer_run_stages.Runs(task, recipe, plans, plans.segments, start, before_head)
     ranks = layer_run_stages.ranks_of(task, plans, runs, 1)
     # The floor of a pipeline's launches, which combine_ranks adds, is not waited for.
     forward, both = ranks.costs[Cost.FORWARD, 0], ranks.costs[Cost.TOTAL, 0]

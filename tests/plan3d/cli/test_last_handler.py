@@ -67,7 +67,7 @@ def test_a_signal_ends_a_solver(number, code):
         sent = time.monotonic()
         child.communicate(timeout=30)
     assert child.returncode in (code, -number)
-    assert time.monotonic() - sent < 4
+    assert time.monotonic() - sent < 17
 
 
 def listens(process):
@@ -103,6 +103,26 @@ def test_a_signal_that_comes_with_the_end_does_not_change_its_code():
         "os._exit(code)\n"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_grace_after_sigterm_is_counted_in_seconds_of_the_process():
+    """An answer that a busy machine writes late is written."""
+    program = (
+        "import io, os, signal, sys, time\n"
+        "class Stream(io.StringIO):\n"
+        "    def flush(self):\n"
+        "        try:\n"
+        "            os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)\n"
+        "        except KeyboardInterrupt:\n"
+        "            time.sleep(1.8)\n"
+        "            os.write(1, b'answer')\n"
+        "            raise\n"
+        "sys.stdout, sys.argv = Stream(), ['plan3d', '--version']\n"
+        "from plan3d.__main__ import main\n"
+        "os._exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert (done.stdout, done.returncode) == (b"answer", 143)
 
 
 def test_what_an_interrupt_breaks_is_no_internal_error(capsys):

@@ -15,7 +15,7 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.stage_dp import dynamic_programming
-from plan3d.search.stages.stage_space import stage_space
+from plan3d.search.stages.stage_space import has_bare_head, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, from_columns
@@ -71,9 +71,9 @@ def task(name, gpus=8, batch=8, software="megatron-core", slow=None, bucket=1e6)
     )
 
 
-def cuts(layers, stages):
-    """Every way to cut layers into stages of one or more."""
-    for inner in combinations(range(1, layers), stages - 1):
+def cuts(layers, stages, bare_head=False):
+    """Every way to cut layers into stages of one or more; of the head alone the last one."""
+    for inner in combinations(range(1, layers + (bare_head and stages > 1)), stages - 1):
         yield np.diff((0, *inner, layers))
 
 
@@ -83,9 +83,9 @@ def stage_options(layers, gpus, choose, batch):
     modes = sorted(choose["recompute"])
     pairs = list(combinations(modes, 2)) or [(modes[0], modes[0])]
     for g, tp, zero, (low, high) in product(gpus, choose["tp"], choose["zero"], pairs):
-        for more in range(layers + 1) if low != high else (0,):
+        for more in range(layers + 1) if low != high and layers else (0,):
             if g % tp == 0 and batch % (g // tp) == 0:
-                first, second = high if more else low, low if more < layers else high
+                first, second = high if more else low, low if more < layers or not layers else high
                 yield tp, g // tp, zero, more, first, second
 
 
@@ -95,7 +95,7 @@ def tables(question, choose, unequal):
     for pp, sp in product(choose["pp"], choose["sequence_parallel"]):
         alike = gpus % pp == 0 and (pp == 1 or not unequal)
         sizes = (gpus // pp,) if alike else tuple(range(1, gpus - pp + 2))
-        for cut in cuts(layers, pp):
+        for cut in cuts(layers, pp, has_bare_head(question)):
             options = [np.array([*stage_options(int(n), sizes, choose, batch)]) for n in cut]
             if not all(o.size for o in options):
                 continue
