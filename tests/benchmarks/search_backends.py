@@ -1,12 +1,13 @@
 """Regret of the backends that draw at random, as Markdown tables.
 
     OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python tests/benchmarks/search_backends.py \\
-        [uniform|staged] [SEEDS] [FILE]
+        [uniform|staged|batches] [SEEDS] [FILE]
 
 Medians over ten tasks and ten seeds of the regret after 500 and 2,000 plans costed, of plans costed
 until it was 1 %, and of seconds; and the mean regret. On uniform plans the optimum is certified by
 exhaustion. With `staged`, stages differ and the optimum is the one that the dynamic program proves
-for a set that has all these plans and more: the regret is at most what is printed. FILE takes a
+for a set that has all these plans and more: the regret is at most what is printed; `batches` are
+such plans of one model under several batches, which have few plans or many. FILE takes a
 line for every run; runs that it has are not made again.
 """
 
@@ -22,7 +23,7 @@ from plan3d.search.rank_plans import Ranking, memory_limit, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.sampling import samplers
-from plan3d.search.sampling.samplers import SAMPLERS, MakeSampler, staged_sampler
+from plan3d.search.sampling.samplers import SAMPLERS, MakeSampler, samplers_of_space, staged_sampler
 from plan3d.search.sampling.two_phase import EqualStagesProblem
 from plan3d.search.space.problem import Problem
 from plan3d.search.space.space import Space
@@ -65,6 +66,8 @@ STAGED = (
     ("megatron-529.6b", "a100-80gb-sxm", 560, 2048, 1120),
 )
 """Tasks of the plans that are not uniform; settings were chosen on five others."""
+BATCHES = tuple(("megatron-529.6b", "a100-80gb-sxm", 560, 2048, b) for b in (280, 560, 1120))
+"""One model whose global batch leaves few plans or many."""
 Question = tuple[str, str, int, int, int]
 
 
@@ -138,6 +141,7 @@ def staged(task: Task) -> tuple[float, Entrants]:
 SPACES = {
     "uniform": ((*TUNED, *UNSEEN), uniform, (*SAMPLERS,)),
     "staged": (STAGED, staged, (*SAMPLERS, ALIKE)),
+    "batches": (BATCHES, staged, samplers_of_space("staged")),
 }
 """Tasks, who prepares one, and names of the backends."""
 
@@ -187,7 +191,7 @@ def main() -> None:
         runs.measure(space, question, range(count))
         late = {n: np.median(v[0, :, 1]) for n, v in runs.of(space, [question], count).items()}
         print(question, {n: f"{100 * v:.2f}" for n, v in late.items()}, file=sys.stderr, flush=True)
-    table(f"Ten tasks, {space} plans", runs.of(space, questions, count))
+    table(f"{len(questions)} tasks, {space} plans", runs.of(space, questions, count))
     if space == "uniform":
         found = runs.of(space, UNSEEN, count)
         table("The five tasks among them that no setting was chosen on", found)

@@ -18,6 +18,7 @@ from plan3d.search.layer_ilp.layer_step import StepProgram
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
+from plan3d.search.stage_dp import dynamic_programming
 from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_plans import with_explicit_stages
 from plan3d.search.stages.stage_space import SHARED_FIELDS
@@ -118,7 +119,7 @@ CASES = {
     "recompute": ("gpt3-1.3b", 5, {"pp": [2], "tp": [2], "recompute": [0, 1, 2], "zero": [1]}),
     "deep": ("gpt3-1.3b", 8, {"pp": [4], "tp": [1], "recompute": [0, 2], "zero": [1]} | TWO),
     "tp": ("llama-7b", 4, {"pp": [1, 2], "tp": [1, 2, 4], "recompute": [0, 2], "zero": [1]}),
-    "zero": ("llama-7b", 4, {"pp": [2], "tp": [2], "recompute": [0, 2], "zero": [0, 1, 3]}),
+    "zero": ("llama-7b", 4, {"pp": [2], "tp": [2], "recompute": [0, 2], "zero": [0, 3]}),
     "zero 2": ("llama-7b", 4, {"pp": [2, 4], "tp": [1], "recompute": [0, 2], "zero": [1, 2]}),
     "kinds": ("deepseek-v3", 4, {"pp": [2, 4], "tp": [2], "recompute": [0, 2], "zero": [1]}),
     "kinds on one rank": (
@@ -126,7 +127,7 @@ CASES = {
         4,
         {"pp": [1], "tp": [2], "recompute": [0, 2], "zero": [1]},
     ),
-    "tied": ("gpt3-125m", 5, {"pp": [1, 2], "tp": [1], "recompute": [0, 2], "zero": [0, 1]}),
+    "tied": ("gpt3-125m", 4, {"pp": [1, 2], "tp": [1], "recompute": [0, 2], "zero": [0, 1]}),
 }
 
 
@@ -155,6 +156,8 @@ def test_the_search_is_brute_force(name, room):
     space = Space.of(question, choices(choose))
     asked = SearchOptions(limit=limit, top=1)
     found = integer_programming.search(space, asked, tolerance=0.0, patience=10**6)
+    # Only the dynamic program has stages of the head alone.
+    best = min(best, dynamic_programming.search(space, asked).costs.step[0])
     assert found.complete
     assert found.costs.step[0] == pytest.approx(best, rel=1e-9)
     assert found.bound == pytest.approx(best, rel=1e-9)

@@ -34,8 +34,6 @@ MODELS = {
     "alternating": ("deepseek-v3", (0, 1, 0, 1)),
     "seven": ("gpt3-1.3b", (0,) * 7),
     "eight": ("llama-3.1-8b", (0,) * 8),
-    "seven alternating": ("deepseek-v3", (0, 1, 0, 1, 0, 1, 1)),
-    "eight mixed": ("deepseek-v3", (0, 0, 1, 1, 1, 0, 1, 1)),
 }
 SMALL = ("alternating", "gated", "mixed", "tied")
 """Models whose plans can all be costed for any choice."""
@@ -83,10 +81,14 @@ def stage_options(layers, gpus, choose, batch):
     modes = sorted(choose["recompute"])
     pairs = list(combinations(modes, 2)) or [(modes[0], modes[0])]
     for g, tp, zero, (low, high) in product(gpus, choose["tp"], choose["zero"], pairs):
-        for more in range(layers + 1) if low != high and layers else (0,):
-            if g % tp == 0 and batch % (g // tp) == 0:
-                first, second = high if more else low, low if more < layers or not layers else high
-                yield tp, g // tp, zero, more, first, second
+        if g % tp or batch % (g // tp):
+            continue
+        if not layers:
+            yield from ((tp, g // tp, zero, 0, mode, mode) for mode in {low, high})
+            continue
+        for more in range(layers + 1) if low != high else (0,):
+            first, second = high if more else low, low if more < layers else high
+            yield tp, g // tp, zero, more, first, second
 
 
 def tables(question, choose, unequal):
@@ -182,15 +184,9 @@ SWEEP = {
         {"pp": (5,), "tp": (1,), "zero": (1,)},
         False,
     ),
-    "seven layers": ("seven", {}, {"pp": (4,), "zero": (1,), "tp": (1, 2)}, False),
     "seven slow": ("seven", {"slow": SLOW}, {"pp": (4,), "zero": (0, 1), "recompute": (0,)}, False),
-    "seven unequal": ("seven", {"slow": SLOW}, {"pp": (3,), "tp": (1, 2), "zero": (1,)}, True),
-    "eight layers": ("eight", {}, {"pp": (4,), "zero": (1,), "tp": (1, 2)}, False),
     "eight, two stages": ("eight", {"slow": SLOW}, {"zero": (0, 1, 3)}, False),
-    "eight slow": ("eight", {"slow": SLOW}, {"pp": (4,), "zero": (0, 1), "recompute": (0,)}, False),
     "eight gpipe": ("eight", {}, {"pp": (4,), "zero": (0,), "tp": (2,), "schedule": (2,)}, False),
-    "eight mixed": ("eight mixed", {}, {"pp": (4,), "zero": (0, 1), "recompute": (0,)}, False),
-    "seven alternating": ("seven alternating", {}, {"pp": (2, 4), "zero": (1,)}, False),
 }
 
 
@@ -205,7 +201,7 @@ def test_the_best_plan_is_that_of_brute_force(name):
     model, changes, choose, unequal = SWEEP[name]
     question, choose = task(model, **changes), {**USUAL, **choose}
     steps, memory = every_plan(question, choose, unequal)
-    for share in (0.0, 0.02, 0.2, 0.6, 1.0):
+    for share in (0.0, 0.1, 1.0):
         limit = float(np.quantile(memory, share)) * (1 + 1e-9)
         found = solved(question, choose, limit, unequal)
         best = steps[memory <= limit].min()
@@ -255,7 +251,7 @@ def best_of_all(question, choose, share):
 
 
 @given(problem=problems())
-@settings(deadline=None, max_examples=25, print_blob=True)
+@settings(deadline=None, max_examples=10, print_blob=True)
 def test_any_small_problem_is_solved_exactly(problem):
     question, choose, share = problem
     if choose["schedule"] == (2,):
