@@ -163,8 +163,9 @@ class _Costing:
         modes = np.array(pipeline.recompute)[np.stack([first, second], 1)]
         runs = self._runs(strategy, np.stack([more, layers - more], 1), modes)
         plans = from_columns(pipeline.columns(strategy), (), runs)
-        own = pipeline.task, plans, self.start[kind], self.zeros, self.before_head[kind]
-        for zero, costs in stage_costs(*own).items():
+        at, before_head = self.start[kind], self.before_head[kind]
+        found = stage_costs(pipeline.task, plans, at, self.zeros, before_head)
+        for zero, costs in found.items():
             free = self.limit * (1 - LAST_DIGITS) - costs.static_bytes
             # In whole chunks.
             each = np.maximum(costs.micro_batch_bytes, 1.0)

@@ -102,8 +102,8 @@ class Intervals:
         held, own = self.end - self.start, most[stages]
         ok = (first <= last) & (held <= own.max()) & (held >= layers - before[-1] + own.min())
         kind = np.unique(self.kind[ok], return_inverse=True)[1]
-        own = self.start[ok], self.end[ok], kind, first[ok], last[ok]
-        return Intervals(*own, self.before_head[ok])
+        start, end, before_head = self.start[ok], self.end[ok], self.before_head[ok]
+        return Intervals(start, end, kind, first[ok], last[ok], before_head)
 
     @cached_property
     def examples(self) -> Column:
