@@ -223,15 +223,21 @@ def score(
     population: str = "all",
     steps: Sequence[int] = (0,),
     progress: Callable[[str], None] = lambda what: None,
+    teaching: Sequence[PublishedRun] = (),
 ) -> dict[str, Any]:
-    """All scores, in the form of the JSON contract. Raises InputError for an unknown population."""
+    """All scores, in the form of the JSON contract. Runs of `teaching` teach beside those that are
+    scored; of a source that is among these, none does. Raises InputError for an unknown
+    population."""
     units.check_population(population)
     progress("reading settings")
     answers = questions(runs, learned=False)
-    p = predict([answer for answer in answers if isinstance(answer, Question)])
+    scored = {run.source for run in runs}
+    others = questions([run for run in teaching if run.source not in scored], learned=False)
+    p = predict([answer for answer in (*answers, *others) if isinstance(answer, Question)])
     p = with_held_out_spreads(p)
     unseen = UnseenRuns.of_prediction(p)
-    chosen = unseen.units_of(population)
+    chosen = [unit for unit in unseen.units_of(population) if unit.source in scored]
+    p = p.take(np.array([q.run.source in scored for q in p.questions], bool))
     progress("asking the simulator about every constant")
     few_shot, halves = {}, {}
     for known in steps:

@@ -114,20 +114,24 @@ def _held_out_record(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _unseen_record(args: argparse.Namespace, runs: Sequence[PublishedRun]) -> dict[str, Any]:
-    """The errors of runs as those of a stack that is not calibrated; writes --prior-out."""
+    """The errors of runs as those of a stack that is not calibrated; writes --prior-out. The runs
+    that the package ships teach, whichever are scored."""
     for name in ("cross_validate", "csv", "plot"):
         if getattr(args, name):
             raise InputError(f"--{name.replace('_', '-')} does not go with --leave-origin-out")
     steps = _known_steps(args.steps)
     if args.prior_out is not None:
         check_writable(args.prior_out, "--prior-out")
-    from plan3d.simulator.runs.published_runs import read_origins, with_origins
+    from plan3d.simulator.runs.published_runs import read_origins, read_runs, with_origins
     from plan3d.simulator.validation.leave_origin_out import score
 
     if args.origins is not None:
         runs = with_origins(runs, read_origins(args.origins))
     quiet = args.quiet or not sys.stderr.isatty()
-    record = score(runs, args.population or "all", steps, lambda what: warn(what, quiet))
+    record = score(
+        *(runs, args.population or "all", steps, lambda what: warn(what, quiet)),
+        teaching=read_runs(),
+    )
     if args.prior_out is not None:
         from plan3d.simulator.validation.unseen import learned_priors
 

@@ -136,6 +136,19 @@ def test_a_record_of_few_sources(runs):
     assert set(record["memory_machines"]) == {"PCIe", "CDNA"}
 
 
+def test_shipped_runs_teach_those_of_a_file(runs):
+    """Of one origin alone nothing teaches: its units have the spreads that nobody looked at. With
+    others beside it they are scored as among them, and only they."""
+    mine = [run for run in runs if run.source == "vtrain24_multi"]
+    others = [run for run in runs if run.source in ("vtrain24_multi", "internevo24")]
+    alone, taught = score(mine), score(mine, teaching=others)
+    (unit,) = taught["units"]
+    assert unit.startswith("vtrain24_multi")
+    assert taught["units"] == {unit: score(others)["units"][unit]}
+    assert taught["units"][unit]["step"] != alone["units"][unit]["step"]
+    assert taught["memory_sources"].keys() <= {"vtrain24_multi"}
+
+
 @pytest.mark.parametrize(
     ("accelerator", "expected"),
     [
