@@ -95,6 +95,10 @@ def _has_buckets(n: Numbers) -> bool:
     return bool(getattr(n, "bucket_parameters", 0))
 
 
+CONFIG_FILE = Codec(
+    lambda name: name, lambda source, key, n: " ".join(source.words(key)), takes_value=False
+)
+"""The name of the configuration, which may depend on what no file states."""
 RATIO = Codec(lambda ratio: ratio, _read_ratio)
 
 CONFIG: Table = (
@@ -183,7 +187,7 @@ TRAINING: Table = (
 )
 DEEPSPEED: Table = (
     flag("--deepspeed", "deepspeed"),
-    Row("--deepspeed_config", "config_file", TEXT, FILE),
+    Row("--deepspeed_config", "config_file", CONFIG_FILE, FILE),
     Row("--zero-stage", "zero_stage", integer(0, 3), 0),
     flag("--cpu-optimizer", "offloads_optimizer"),
     flag("--no-pipeline-parallel", "no_pipeline"),

@@ -41,7 +41,7 @@ OPTIMIZERS = {"adam": Optimizer.ADAM, "adamw": Optimizer.ADAM, "sgd": Optimizer.
 NORMS = {"LayerNorm": True, "RMSNorm": False}
 POSITIONS = {
     "learned_absolute": True,
-    **dict.fromkeys(("rope", "none", "yarn", "mrope", "alibi"), False),
+    **dict.fromkeys(("rope", "none", "yarn", "mrope", "alibi", "rotary"), False),
 }
 """--position-embedding-type: whether the positions are learned."""
 HEAD_TYPES = {"multihead": False, "multiquery": True}

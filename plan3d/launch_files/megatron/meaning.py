@@ -121,7 +121,7 @@ def _sparse_layers(flags: Flags, n: Numbers) -> tuple[bool, ...]:
     interval = getattr(n, "expert_interval", 0)
     if interval:
         return tuple(layer % interval == 0 for layer in range(1, n.layers + 1))
-    text = n.layer_freq
+    text = n.layer_freq.strip("'\"")
     if is_whole(text) and int(text) > 0:
         return tuple(i % int(text) == 0 for i in range(n.layers))
     pattern = _listed_numbers(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from plan3d.simulator.base.errors import InputError, intended_name
 
@@ -21,7 +22,9 @@ def command_flags(script: Script, table: Table, launch: Launch) -> Flags:
     """The flags of the training command. Raises InputError for another model, and one that asks for
     all values at once that flags of the table need and that are not in the file."""
     flags, variables = Flags.of(training_words(script), script.file, ALIASES), script.variables
+    flags = replace(flags, missing_files=tuple(script.missing_sources))
     check_flags(flags, launch, table, training_program(script))
+    launch.left_out += [f"{name} is sourced and not there" for name in script.missing_sources]
     launch.left_out += [
         f"line {before.line}: {before} gives way to line {last.line}: {last}"
         for before, last in flags.replaced()

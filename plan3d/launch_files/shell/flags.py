@@ -45,6 +45,8 @@ class Flags:
     by_name: dict[str, Flag]
     read_names: set[str] = field(default_factory=set)
     """Names that were read."""
+    missing_files: tuple[str, ...] = ()
+    """Files that the script sources and that are not there."""
     extra_words: dict[str, Flag] = field(default_factory=dict)
     """Words after a flag that it does not take, such as a variable from outside the file."""
 
@@ -149,6 +151,8 @@ class Flags:
 
     def missing_error(self, name: str, advice: str = "add it") -> InputError:
         """The error about a flag that is absent."""
+        if self.missing_files and advice == "add it":
+            advice = f"it may be in {', '.join(self.missing_files)}, sourced and not there"
         return InputError(f"{self.file}: {name} is missing: {advice}")
 
     def check_exclusive(self, *names: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
@@ -15,6 +16,7 @@ from plan3d.simulator.base.units import is_whole
 
 from ..launch_file import UnreadSetting
 from ..tables import KeyClasses
+from .batch_job import job_gpus
 from .flags import Flags
 from .inputs import NO_INPUTS, ScriptInputs
 from .script import Script, read_script
@@ -63,14 +65,25 @@ def training_program(script: Script) -> str:
     return command[at].text if command else ""
 
 
+LAUNCHER_SIZES = (
+    ("--nnodes", "--nproc-per-node"),
+    ("--num-nodes", "--num-gpus"),
+    ("--num-processes",),
+    ("--ntasks",),
+)
+"""Flags of torchrun, deepspeed, accelerate and srun of which the product is the processes."""
+
+
 def launcher_gpus(script: Script) -> int | None:
-    """Nodes times processes a node of torchrun, where both are plain numbers."""
+    """Processes of the launcher, where they are plain numbers, or GPUs that the job asks of
+    Slurm."""
     command, at = _training_command(script)
     flags = Flags.of(command[:at], script.file).by_name
-    sizes = [flags[name].texts[:1] for name in ("--nnodes", "--nproc-per-node") if name in flags]
-    if len(sizes) == 2 and all(size and is_whole(size[0]) for size in sizes):
-        return int(sizes[0][0]) * int(sizes[1][0])
-    return None
+    for names in LAUNCHER_SIZES:
+        sizes = [flags[name].texts[:1] for name in names if name in flags]
+        if len(sizes) == len(names) and all(size and is_whole(size[0]) for size in sizes):
+            return prod(int(size[0]) for size in sizes) or None
+    return job_gpus(script.job)
 
 
 def _training_command(script: Script, levels: int = DEEPEST) -> tuple[list[Word], int]:

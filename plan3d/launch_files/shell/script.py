@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
 from . import lexer
+from .batch_job import job_sizes, job_variables
 from .conditions import Branches, Truth, arithmetic, both, condition_truth, negation
 from .inputs import NO_INPUTS, ScriptInputs
 from .lexer import HereDocument, Operator, Token
@@ -24,11 +26,15 @@ from .words import CONDITION, Part, Word
 UNRESOLVED = "$"
 """A word of a condition that has no value in the file."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?)=")
-_LOOPS = ("for", "while", "until", "case", "select")
-_ENDS = ("fi", "done", "esac")
+_LOOPS = ("for", "while", "until", "select")
+_ENDS = ("fi", "done")
+MOST_TOKENS = 500_000
+"""Tokens of clauses and of sourced files that are read."""
+DEEPEST = 12
+"""Files that source each other, and conditions by case inside each other."""
 _BODIES = ("then", "do")
 _PREFIXES = ("export", "declare", "local", "readonly", "-a", "-x")
-_WORDS = ("if", "elif", "else", *_LOOPS, *_ENDS, *_PREFIXES)
+_WORDS = ("if", "elif", "else", "case", *_LOOPS, *_ENDS, *_PREFIXES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,12 @@ class Script:
     """Values with flags that are assigned or added under an unknown condition."""
     commands: list[list[Word]] = field(default_factory=list)
     documents: list[Document] = field(default_factory=list)
+    job: dict[str, int] = field(default_factory=dict)
+    """Sizes that it asks of Slurm (batch_job.job_sizes)."""
+    tokens_run: int = 0
+    """Tokens of clauses and of sourced files that were read."""
+    missing_sources: list[str] = field(default_factory=list)
+    """Files that it sources and that are not there, with their lines."""
 
     def assign(self, name: str, appends: bool, made: Value) -> None:
         """Record one assignment; under an unknown condition it makes the value conditional."""
@@ -100,7 +112,10 @@ def read_script(text: str, file: str, line: int = 1, inputs: ScriptInputs = NO_I
     shell."""
     if len(text) > LONGEST or "\x00" in text:
         raise InputError(f"{file}: is not a shell script")
-    script = Script(file, Variables(file, inputs=inputs))
+    script = Script(file, Variables(file, inputs=inputs), job=job_sizes(text))
+    outside = script.variables.outside
+    for name, value in job_variables(script.job).items():
+        outside.setdefault(name, Value.of(value))
     if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")
     _Reader(read_tokens(text, file, line), script).read()
@@ -126,6 +141,8 @@ class _Reader:
     begins a function."""
     starts_command: bool = True
     """A command begins here."""
+    depth: int = 0
+    """Sourced files and clauses of case around this token."""
 
     def read(self) -> None:
         """Go through the tokens once."""
@@ -203,7 +220,9 @@ class _Reader:
             return True
         if not self.starts_command or text not in _WORDS:
             return False
-        if text == "if":
+        if text == "case":
+            self._case()
+        elif text == "if":
             self.branches.enter(*self._condition())
         elif text in ("elif", "else"):
             self.branches.next_branch(*(self._condition() if text == "elif" else (True, [])))
@@ -214,6 +233,83 @@ class _Reader:
             self.branches.leave()
         self.starts_command = text not in _LOOPS
         return True
+
+    def _run(self, tokens: list[Token]) -> None:
+        """Read other tokens here: a clause of case, or a sourced file."""
+        self.script.tokens_run += len(tokens)
+        if self.depth >= DEEPEST or self.script.tokens_run > MOST_TOKENS:
+            raise InputError(f"{self.script.file}: files or conditions are nested too deeply")
+        outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
+        self.depth, self.starts_command = self.depth + 1, True
+        self.read()
+        self.tokens, self.position = outer
+        self.depth, self.starts_command = self.depth - 1, True
+
+    def _case(self) -> None:
+        """`case WORD in PATTERN) ... ;; esac`: the clauses whose pattern the word may match."""
+        variables = self.script.variables
+        subject = self.tokens[self.position] if self.position < len(self.tokens) else None
+        if not isinstance(subject, Word):
+            return
+        self.position += 1
+        unknown = variables.dependences(subject)
+        text, is_first = variables.text(subject), True
+        for patterns, body in self._clauses():
+            known = [variables.text(pattern) for pattern in patterns]
+            if unknown:
+                for pattern in known:
+                    variables.note_choice(subject, pattern)
+            is_match: Truth = any(fnmatchcase(text, pattern) for pattern in known)
+            if "*" in known:
+                is_match = True
+            elif unknown or any(map(variables.dependences, patterns)):
+                is_match = None
+            step = self.branches.enter if is_first else self.branches.next_branch
+            step(is_match, unknown)
+            is_first = False
+            self._run(body)
+        if not is_first:
+            self.branches.leave()
+
+    def _clauses(self) -> list[tuple[list[Word], list[Token]]]:
+        """The patterns and the commands of every clause, up to and with `esac`."""
+        clauses: list[tuple[list[Word], list[Token]]] = []
+        patterns: list[Word] = []
+        body: list[Token] | None = None
+        nested = 0
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            self.position += 1
+            text = token.text if isinstance(token, Operator | Word) else ""
+            is_keyword = isinstance(token, Word) and token.unquoted
+            if is_keyword and text == "esac" and not nested:
+                break
+            if body is None:
+                if isinstance(token, Word) and not (text == "in" and not (clauses or patterns)):
+                    patterns.append(token)
+                elif text == ")":
+                    body = []
+                continue
+            nested += is_keyword * ((text == "case") - (text == "esac"))
+            if not nested and isinstance(token, Operator) and text in (";;", ";&", ";;&"):
+                clauses.append((patterns, body))
+                patterns, body = [], None
+            else:
+                body.append(token)
+        return [*clauses, (patterns, body)] if body is not None else clauses
+
+    def _source(self) -> None:
+        """`source FILE`: its contents, where it stands beside the script."""
+        token = self.tokens[self.position] if self.position < len(self.tokens) else None
+        if not isinstance(token, Word):
+            return
+        self.position += 1
+        path, read = self.script.variables.text(token), self.script.variables.inputs.read_source
+        text = read(path) if read and not self.script.variables.dependences(token) else None
+        if text is None or len(text) > LONGEST or "\x00" in text:
+            self.script.missing_sources.append(f"{one_line(path)} (line {token.line})")
+            return
+        self._run(read_tokens(text.replace("\r\n", "\n"), path))
 
     def _begins_function(self) -> bool:
         """Whether the brace before this position is that of a function: `NAME() {`, or
@@ -249,8 +345,10 @@ class _Reader:
                 dependences += variables.dependences(token) if value is None else []
             elif isinstance(token, Word):
                 unknown = variables.dependences(token)
-                dependences += unknown
-                words.append(UNRESOLVED if unknown else variables.text(token))
+                is_unset = words[-1:] == ["-z"] and variables.is_unset(token)
+                dependences += [] if is_unset else unknown
+                value_text = UNRESOLVED if unknown else variables.text(token)
+                words.append("" if is_unset else value_text)
                 operands[len(words) - 1] = token
             elif isinstance(token, Operator) and token.text not in ("\n", ";"):
                 words.append(token.text)
@@ -298,7 +396,8 @@ class _Reader:
     def _check_environment(self, name: str, token: Word, value: Value) -> None:
         """Raise InputError for a variable that the user gives and the script decides."""
         variables = self.script.variables
-        if name in variables.names_used or name in variables.values:
+        is_given = name in variables.inputs.values
+        if not is_given or name in variables.names_used or name in variables.values:
             return
         raise InputError(
             f"{self.script.file}: line {token.line}: the script itself sets {name} to "
@@ -321,10 +420,17 @@ class _Reader:
         if self.starts_command or not self.script.commands:
             self.script.commands.append([])
             self._succeed(None)
-        if self.starts_command and token.text == "shift" and token.unquoted:
+        command = token.text if self.starts_command and token.unquoted else ""
+        if command == "shift":
             self._shift()
+        elif command in ("source", "."):
+            self._source()
+            return
         self.starts_command = False
-        self.script.commands[-1].extend(self.script.variables.words(token))
+        words = self.script.commands[-1]
+        added = self.script.variables.words(token)
+        is_eval = bool(words) and words[0].text == "eval"
+        words.extend(evaluated(added, self.script.file) if is_eval else added)
 
     def _shift(self) -> None:
         """Leave out the first arguments; all, where it is unknown whether a line is reached."""
@@ -338,6 +444,24 @@ class _Reader:
         count = (int(text) if is_whole(text) else 1) if reached else len(every.words)
         variables.names_used.add("#")
         variables.set_arguments([word.text for word in every.words[count:]])
+
+
+def evaluated(words: list[Word], file: str) -> list[Word]:
+    """The words of `eval`, which takes quotation in their text away; words of unknown values as
+    they are."""
+    out: list[Word] = []
+    text, line = "", 0
+    for word in words:
+        if not text and (word.unresolved or word.condition or not set(word.text) & {*"'\"\\"}):
+            out.append(word)
+            continue
+        text, line = f"{text} {word.text}" if text else word.text, line or word.line
+        try:
+            out += [token for token in read_tokens(text, file, line) if isinstance(token, Word)]
+        except InputError:
+            continue
+        text, line = "", 0
+    return [*out, *([Word.of(text, line)] if text else [])]
 
 
 def _stored(part: Part) -> Part:

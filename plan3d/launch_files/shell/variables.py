@@ -31,6 +31,12 @@ _VARIABLE = re.compile(
     r"(?::?[-=](?P<default>.*))?\}",
     re.S,
 )
+_FOLDER = re.compile(
+    r"\$\((?:\s*cd\s+(?:--\s+)?\"?\s*\$\()?\s*dirname\s+(?:--\s+)?"
+    r"\"?(?:\$0|\$\{0\}|\$\{?BASH_SOURCE(?:\[0\])?\}?)\"?\s*"
+    r"(?:\)(?P<up>(?:/\.\.)*)\"?[^()]*pwd(?:\s+-P)?\s*)?\)"
+)
+"""The folder of the script: `$(dirname "$0")`, `$(cd "$(dirname "$0")/.." && pwd)`."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"(?<![\w$])[A-Za-z_]\w*|(?<=\$)\w+")
 """Parameters of an arithmetic expression, without `$`."""
@@ -128,11 +134,23 @@ class Variables:
         parts = [part for part in self.expanded_parts(word) if part.text]
         if len(parts) != 1 or not parts[0].unresolved or not is_choice(text):
             return
+        if _is_arithmetic(parts[0].raw):
+            return
         for dependence in self.dependences(word)[:1]:
             parameter = OpenParameter.of(dependence)
             known = self.choices.setdefault(parameter.name, []) if parameter else []
             if text not in known:
                 known.append(text)
+
+    def is_unset(self, word: Word) -> bool:
+        """Whether a word is one variable that neither the script nor the user sets: `[ -z $N ]`
+        before N=1 gives a default."""
+        return (
+            len(word.parts) == 1
+            and word.parts[0].unresolved
+            and bool(re.fullmatch(r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}", word.parts[0].raw))
+            and self.lookup(word.parts[0].raw.strip("${}")) is None
+        )
 
     def words(self, word: Word) -> list[Word]:
         """The arguments that a shell makes of a word: expanded, then split."""
@@ -170,18 +188,21 @@ class Variables:
                 out += parts
         return out
 
-    def dependences(self, word: Word, expanded: bool = False) -> list[str]:
+    def dependences(
+        self, word: Word, expanded: bool = False, around: frozenset[str] = frozenset()
+    ) -> list[str]:
         """What the text of a word depends on: its parameters without a value, '$1 (SIZE)' where
         SIZE=$1, or the conditions of their assignments. `expanded`: the word is that of a command,
-        whose parameters are those of the place where it was made."""
+        whose parameters are those of the place where it was made; `around`: expressions that this
+        one is part of, which a counter is of itself."""
         out = []
         for part in word.parts if expanded else self.expanded_parts(word):
             if part.condition:
                 out += part.condition.split(" and ")
-            elif part.unresolved and part.raw.lstrip("$").startswith("(("):
+            elif part.unresolved and _is_arithmetic(part.raw) and part.raw not in around:
                 for name in dict.fromkeys(_PARAMETER.findall(part.raw)):
                     named = Part(f"${name}", part.line, raw=f"${name}", unresolved=True)
-                    out += self.dependences(Word((named,)))
+                    out += self.dependences(Word((named,)), around=around | {part.raw})
             elif part.unresolved:
                 equal = (name for name, value in self.values.items() if value.text == part.raw)
                 name, source = next(equal, ""), one_line(part.raw)[:LONGEST_NAME]
@@ -196,6 +217,9 @@ class Variables:
             number = arithmetic(part.raw[3:-2], self.number)
             known = replace(part, text=str(number), raw="", unresolved=False)
             return [[part if number is None else known]]
+        folder = _FOLDER.fullmatch(part.raw)
+        if folder:
+            return [[replace(part, text=f".{folder['up'] or ''}", raw="", unresolved=False)]]
         found = _VARIABLE.fullmatch(part.raw)
         name = (found["name"] or found["bare"]) if found else ""
         value = self.lookup(name) if found else None
@@ -259,6 +283,12 @@ def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
         return lexer.tokens(text, line)
     except Unclosed:
         raise InputError(f"{file}: a quotation or an escape is not closed") from None
+
+
+def _is_arithmetic(raw: str) -> bool:
+    """Whether an expansion is `$((...))` of parameters, without the output of commands."""
+    inner = raw.lstrip("$")
+    return inner.startswith("((") and not any(mark in inner for mark in ("$(", "`"))
 
 
 def _is_parameter(name: str) -> bool:

@@ -1,0 +1,50 @@
+"""Sizes that a script asks of Slurm: `#SBATCH` lines as variables of its environment.
+
+Source: Slurm, sbatch(1), options and output environment variables.
+"""
+
+from __future__ import annotations
+
+import re
+
+_OPTION = re.compile(
+    r"^#SBATCH[ \t]+(?:--(?P<name>[\w-]+)(?:=|[ \t]+)|-(?P<letter>[Nncg])[ \t]*)(?P<value>\S+)",
+    re.M,
+)
+_LETTERS = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task"}
+_GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d{1,3})(?:\(.*)?")
+_COUNT = re.compile(r"[1-9]\d{0,5}")
+VARIABLES = {
+    "nodes": ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"),
+    "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
+    "ntasks-per-node": ("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
+    "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
+}
+"""Variables that Slurm sets, by option of sbatch."""
+
+
+def job_sizes(text: str) -> dict[str, int]:
+    """The sizes of a job by option; the number of tasks follows from those of a node."""
+    sizes: dict[str, int] = {}
+    for match in _OPTION.finditer(text):
+        name, value = match["name"] or _LETTERS.get(match["letter"], ""), match["value"]
+        gpus = _GPUS.fullmatch(value) if name == "gres" else None
+        if gpus or (name == "gpus-per-node" and not value.isdecimal()):
+            name, value = "gpus-per-node", gpus[1] if gpus else value.rpartition(":")[2]
+        if name in VARIABLES and _COUNT.fullmatch(value):
+            sizes[name] = int(value)
+    if {"nodes", "ntasks-per-node"} <= sizes.keys():
+        sizes.setdefault("ntasks", sizes["nodes"] * sizes["ntasks-per-node"])
+    return sizes
+
+
+def job_variables(sizes: dict[str, int]) -> dict[str, str]:
+    """The variables that Slurm sets for a job of these sizes."""
+    return {name: str(size) for option, size in sizes.items() for name in VARIABLES[option]}
+
+
+def job_gpus(sizes: dict[str, int]) -> int | None:
+    """GPUs of the job; None where it does not state nodes, or GPUs a node."""
+    each = sizes.get("gpus-per-node")
+    return sizes["nodes"] * each if each and "nodes" in sizes else None

@@ -1,0 +1,101 @@
+"""Structure of launch scripts: case, eval, sourced files, jobs of Slurm."""
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import reader
+from plan3d.launch_files.shell.batch_job import job_gpus, job_sizes, job_variables
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.simulator.base.errors import InputError
+
+RUN = (
+    "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --num-layers $N --hidden-size 64 "
+    "--num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 1 "
+    "--global-batch-size 64 --bf16 "
+)
+CASE = """case "$SIZE" in
+  small|tiny) N=2 ;;
+  "8B") if [ $X = 1 ]; then N=3; else N=4; fi ;;
+  (b*) case $X in 1) N=5;; *) N=6;; esac ;;
+  *) echo bad; exit 1 ;;
+esac
+"""
+
+
+def launch(text, files=None, values=None, arguments=()):
+    inputs = ScriptInputs(arguments, values or {}, (files or {}).get)
+    return reader(text, "run.sh", None)(text, "run.sh", ReaderOptions(inputs=inputs))
+
+
+@pytest.mark.parametrize(("size", "layers"), [("tiny", 2), ("8B", 4), ("big", 6), ("small", 2)])
+def test_a_known_word_of_case_decides(size, layers):
+    assert launch(f"X=2\nSIZE={size}\n{CASE}{RUN}\n").model.layers == layers
+
+
+def test_an_open_word_of_case_is_asked_for_with_its_patterns():
+    with pytest.raises(InputError, match="SIZE is one of small, tiny, 8B: --set SIZE=small"):
+        launch(f"X=2\n{CASE}{RUN}\n")
+    assert launch(f"X=2\n{CASE}{RUN}\n", values={"SIZE": "8B"}).model.layers == 4
+
+
+def test_eval_takes_inner_quotes_away():
+    text = (
+        "MOE=\" --num-experts 4 --moe-layer-freq '([0]*1 + [1]*3)' \"\nN=4\n"
+        f'cmd="{RUN}$MOE"\neval $cmd\n'
+    )
+    blocks = launch(text).model
+    assert [blocks.kinds[kind].experts is None for kind in blocks.order] == [True] + [False] * 3
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        '"$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"',
+        '$(dirname "$0")',
+        '"$( cd "$( dirname "${BASH_SOURCE[0]}" )" >/dev/null 2>&1 && pwd )"',
+    ],
+)
+def test_a_sourced_file_is_read_beside_the_script(folder):
+    text = f"HERE={folder}\nsource ${{HERE}}/model.sh\n{RUN}\n"
+    assert launch(text, {"./model.sh": "N=7\n"}).model.layers == 7
+
+
+def test_a_sourced_file_that_is_not_there_is_named():
+    text = f". models/x.sh\n{RUN}".replace("--num-layers $N", "${MODEL[@]}")
+    with pytest.raises(InputError, match=r"it may be in models/x.sh \(line 1\), sourced and not"):
+        launch(text)
+
+
+def test_files_that_source_each_other_end():
+    with pytest.raises(InputError, match="nested too deeply"):
+        launch(f"source a.sh\n{RUN}\n", {"a.sh": "source a.sh\n"})
+
+
+def test_a_counter_of_itself_ends():
+    assert launch(f"N=2\nfor f in $X; do\nC=$((C + 1))\ndone\n[ $C = 1 ] && echo\n{RUN}\n")
+
+
+def test_sizes_of_a_slurm_job_are_variables():
+    text = "#SBATCH --nodes=4\n#SBATCH --gres=gpu:a100:8\n#SBATCH -n 32\n#SBATCH --job-name x\n"
+    sizes = job_sizes(text)
+    assert sizes == {"nodes": 4, "gpus-per-node": 8, "ntasks": 32}
+    assert job_gpus(sizes) == 32
+    assert job_variables(sizes)["SLURM_NNODES"] == "4"
+    run = RUN.replace("torchrun --nnodes 2 --nproc-per-node 8", "srun python").replace("$N", "2")
+    assert launch(f"{text}{run}--tensor-model-parallel-size $SLURM_GPUS_PER_NODE\n").plan["tp"] == 8
+    assert launch(f"{text}{run}\n").launcher_gpus == 32
+
+
+def test_launchers_state_their_processes():
+    for launcher, gpus in (
+        ("deepspeed --num_nodes 2 --num_gpus 4", 8),
+        ("accelerate launch --num_processes 16", 16),
+    ):
+        run = RUN.replace("torchrun --nnodes 2 --nproc-per-node 8", launcher).replace("$N", "2")
+        assert launch(run).launcher_gpus == gpus
+
+
+def test_a_variable_that_nobody_sets_takes_its_default():
+    text = f"if [ -z ${{N}} ]; then\n  N=3\nfi\n{RUN}\n"
+    assert launch(text).model.layers == 3
+    assert launch(text, values={"N": "5"}).model.layers == 5
