@@ -63,6 +63,10 @@ _PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
 """How a cell of each kind is read, and what it is called."""
 
 
+class UnknownWord(InputError):
+    """A cell whose word its column does not have: its row alone is not supported."""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column of published runs."""
@@ -78,7 +82,8 @@ class Column:
     meaning: str
 
     def read(self, text: str, where: str) -> Any:
-        """The value of a cell; InputError that begins with `where` for a wrong one."""
+        """The value of a cell; InputError that begins with `where` for a wrong one, UnknownWord
+        without it for a word that the column does not have."""
         read, called = _PARSERS[self.kind]
         if self.kind in ("word", "list"):
             check_name(text, f"{where}: {self.name}", LONGEST_TEXT)
@@ -89,7 +94,7 @@ class Column:
         for word in (value if self.kind == "list" else (value,)) if self.words else ():
             if word not in self.words:
                 near = did_you_mean(str(word)[:60], self.words)
-                raise InputError(f"{where}: {self.name} {str(word)[:60]!r} is unknown{near}")
+                raise UnknownWord(f"{self.name} {str(word)[:60]!r} is unknown{near}")
         return value
 
 
@@ -120,6 +125,8 @@ class PublishedRun:
     """One row: the stated cells, and the defaults of the others."""
 
     cells: Mapping[str, Any]
+    unknown: str = ""
+    """The first cell whose word is unknown, as a reason why it is not supported."""
 
     def __getitem__(self, column: str) -> Any:
         """The cell, or the default of its column, or None."""
@@ -169,8 +176,9 @@ class PublishedRun:
 def read_runs(path: str | Path | None = None) -> list[PublishedRun]:
     """The rows of a CSV file, or of the shipped one; lines that start with # are comments.
 
-    A file has any of columns(), and NEEDED. Raises InputError for a file that cannot be read, a
-    missing or unknown column or a wrong cell.
+    A file has any of columns(), and NEEDED. An unknown word makes its row unsupported. Raises
+    InputError for a file that cannot be read, a missing or unknown column, a wrong cell, or unknown
+    words in every row.
     """
     return list(_shipped()) if path is None else _read(Path(path), str(path))
 
@@ -199,9 +207,18 @@ def _read(path: Path, name: str) -> list[PublishedRun]:
     for number, row in enumerate(table.records(name), 1):
         texts = {column: text.strip() for column, text in row.items() if column}
         where = f"{name}: row {number}"
-        runs.append(PublishedRun({c: kinds[c].read(t, where) for c, t in texts.items() if t}))
+        cells, unknown = dict[str, Any](), ""
+        for column, text in texts.items():
+            try:
+                if text:
+                    cells[column] = kinds[column].read(text, where)
+            except UnknownWord as error:
+                unknown = unknown or str(error)
+        runs.append(PublishedRun(cells, unknown))
     if not runs:
         raise InputError(f"{name}: has no rows")
+    if all(run.unknown for run in runs):
+        raise InputError(f"{name}: row 1: {runs[0].unknown}")
     return runs
 
 

@@ -114,6 +114,8 @@ def _batch(run: PublishedRun) -> int:
 
 def _check(run: PublishedRun) -> None:
     """Raise InputError for what is no training that the simulator knows."""
+    if run.unknown:
+        raise InputError(run.unknown)
     listed = run["family"] in LISTED
     absent = [c for c in NEEDED if run[c] is None and not (listed and c == "sequence")]
     if run["experts"] and not run.states("ep"):

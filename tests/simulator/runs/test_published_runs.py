@@ -184,6 +184,13 @@ def test_a_wrong_cell_is_named(tmp_path: Path, column: str, cell: str, message: 
         read_runs(path)
 
 
+def test_an_unknown_word_makes_its_row_unsupported_and_not_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "runs.csv", LLAMA, LLAMA | {"optimizer": "adan"})
+    first, second = questions(read_runs(path))
+    assert isinstance(first, Question)
+    assert second == "optimizer 'adan' is unknown; did you mean adam?"
+
+
 def test_files_that_are_no_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         read_runs(tmp_path / "none.csv")
