@@ -120,12 +120,11 @@ def test_search_ends_with_a_command_that_works(capsys, monkeypatch):
     assert prefix == "Launch it"
     words = shlex.split(command)
     assert words[:2] == ["plan3d", "export"]
-    assert "--num-layers 32" in good(capsys, *words[1:])
-    short = good(capsys, "search", *TASK, *few)
-    copied = re.search(r"^launch +(plan3d.*?)\nmore ", short, re.M | re.S)
-    assert copied
-    assert max(map(len, copied[0].splitlines())) <= 60
-    assert [" ".join(w.split()) for w in shlex.split(copied[1].replace("\\\n", ""))] == words
+    written = good(capsys, *words[1:])
+    assert "--num-layers 32" in written
+    short = re.search(r"^launch +plan3d (.*)$", good(capsys, "search", *TASK, *few), re.M)
+    assert short
+    assert good(capsys, *shlex.split(short[1])) == written
 
 
 def test_a_search_says_when_megatron_cannot_run_its_best_plan(capsys):
