@@ -8,7 +8,7 @@ import sys
 
 TERMINATED, INTERRUPTED, INTERNAL = 143, 130, 70
 """Exit codes after SIGTERM and SIGINT, as shells have them, and after an internal error."""
-GRACE, LONGEST_GRACE = 1.5, 15.0
+GRACE, LONGEST_GRACE = 4.0, 25.0
 """CPU seconds of the process after SIGTERM in which the answer so far may be written, and seconds
 of any kind: on a busy machine the first take longer."""
 
