@@ -20,6 +20,9 @@ _PARAMETER = re.compile(r"\$(?:[A-Za-z_]\w*|[0-9@*#?$!_-])")
 _DOUBLE_QUOTED = re.compile(r"[^\"\\$`\n]+")
 _BYTE = re.compile(r"x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|([0-7]{1,3})")
 _ESCAPES = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
+MOST_UNCLOSED = 20
+"""Unclosed pairs of brackets after which none is taken for arithmetic: each costs a reading of the
+rest of the text."""
 _CLOSING_BRACKETS = {"(": ")", "{": "}"}
 
 
@@ -69,6 +72,8 @@ class _Lexer:
     text: str
     line: int
     position: int = 0
+    unclosed: int = 0
+    """Pairs of brackets that no others close, so far."""
 
     def tokens(self) -> list[Token]:
         out: list[Token] = []
@@ -112,11 +117,12 @@ class _Lexer:
 
     def _arithmetic_length(self) -> int:
         """Characters of a command `((...))` that begins here; 0 where there is none."""
-        if not self.text.startswith("((", self.position):
+        if self.unclosed > MOST_UNCLOSED or not self.text.startswith("((", self.position):
             return 0
         try:
             end = self._balanced(self.position)
         except Unclosed:
+            self.unclosed += 1
             return 0
         return end - self.position if self.text[end - 2 : end] == "))" else 0
 

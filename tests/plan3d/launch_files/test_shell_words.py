@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.launch_script import training_words
+from plan3d.launch_files.shell.lexer import tokens
 from plan3d.launch_files.shell.script import read_script
 from plan3d.simulator.base.errors import InputError
 
@@ -330,3 +331,8 @@ def test_arithmetic_that_is_none_stays_open(text):
     found = flags(f"python a.py --num-layers $(({text}))\n")
     with pytest.raises(InputError, match="--num-layers"):
         found.size("--num-layers")
+
+
+def test_unclosed_brackets_are_read_in_one_pass():
+    """Looking for the end of each pair would take minutes."""
+    assert len(tokens("((" * 20_000)) == 40_000
