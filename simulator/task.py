@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -139,6 +139,9 @@ class Task(_Question):
                 f"{self.model.name} has layers of {linear[0].mixer}, whose time and memory are not "
                 "modelled (state-space or linear attention); plan3d models counts its parameters"
             )
+        if self.model.mtp_layers and not software.multi_token_prediction:
+            left_out = (*self.model.left_out, f"multi-token prediction ({software.label})")
+            object.__setattr__(self, "model", replace(self.model, mtp_layers=0, left_out=left_out))
         if self.model.mtp_layers > 1:
             raise InputError(
                 f"{self.model.name} has {self.model.mtp_layers} multi-token-prediction layers; "

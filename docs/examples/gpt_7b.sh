@@ -20,4 +20,4 @@ torchrun --nnodes $NODES --nproc_per_node $GPUS_PER_NODE pretrain_gpt.py \
     --micro-batch-size 1 --global-batch-size 256 --bf16 \
     --recompute-granularity full --recompute-method uniform --recompute-num-layers 1 \
     --attention-dropout 0 --hidden-dropout 0 \
-    --lr 3e-4 --train-iters 100000 --data-path $1 --grad-reduce-in-bf16
+    --lr 3e-4 --train-iters 100000 --data-path $1 --defer-embedding-wgrad-compute

@@ -179,6 +179,8 @@ class Recipe:
     """How operands are scaled; None where they are not."""
     gather: float | None = None
     """Of a parameter of a linear layer as ranks gather it; None for that of `weight`."""
+    gradient_copy: int = 0
+    """Of the wider copy of a gradient that the update makes of what it updates."""
 
     @property
     def formats(self) -> tuple[NumberFormat, ...]:

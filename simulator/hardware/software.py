@@ -101,6 +101,8 @@ class Software:
     the all-to-alls of experts behind another micro-batch."""
     scatter_gather: bool
     """Pipeline sends are split over the tensor-parallel ranks and gathered after."""
+    multi_token_prediction: bool
+    """The stack loads and trains the layers of multi-token prediction that a model has."""
     cut_by_parameters: bool
     """Stages are cut at equal shares of the parameters, LM head included, not of the layers."""
 

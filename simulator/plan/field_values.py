@@ -213,6 +213,17 @@ class Loss(IntEnum):
     (Liger)."""
 
 
+class StateFormat(IntEnum):
+    """Number formats of gradients, master weights and moments."""
+
+    USUAL = 0
+    """The default of the framework."""
+    FP32 = 1
+    BF16 = 2
+    FP16 = 3
+    FP8 = 4
+
+
 class ContextComm(IntEnum):
     """How the ranks of a split sequence get each other's keys and values (Megatron-LM's names)."""
 

@@ -38,6 +38,7 @@ from .field_values import (
     Loss,
     Nvme,
     Recompute,
+    StateFormat,
     TableText,
     names_of,
 )
@@ -54,6 +55,10 @@ COMPRESSION_NAMES = {
 }
 """Methods of compression by name, two of them by two names."""
 ALWAYS, SELDOM = Display.ALWAYS, Display.SELDOM
+STATE_FORMATS = names_of(StateFormat)
+"""Formats of moments by name."""
+WIDE_FORMATS = {name: code for name, code in STATE_FORMATS.items() if code != StateFormat.FP8}
+"""Formats of gradients and master weights by name."""
 SIZE, FLAG = Count(1), Flag()
 
 
@@ -252,6 +257,64 @@ class PlanFields:
     )
     optimizer: Cell = recipe(
         help="how weights are updated", values=Choice(names_of(Optimizer)), turn=150, ranked=True
+    )
+    precision_aware: Cell = recipe(
+        help="Adam of Transformer Engine, whose state may be in narrow formats (Megatron-Core)",
+        values=FLAG,
+        turn=151,
+        ranked=True,
+        opt_in=True,
+        display=SELDOM,
+        header="aware-opt",
+        synonyms=("use_precision_aware_optimizer", "precision_aware_optimizer"),
+    )
+    main_grads_dtype: Cell = recipe(
+        help="format of gradients as the optimizer reads them; usual: as the framework does",
+        values=Choice(WIDE_FORMATS),
+        turn=152,
+        ranked=True,
+        opt_in=True,
+        display=SELDOM,
+        header="main-grads",
+        synonyms=("grad_accum_dtype",),
+    )
+    grad_reduce_dtype: Cell = recipe(
+        help="format of gradients as ranks reduce them",
+        values=Choice(WIDE_FORMATS),
+        turn=153,
+        ranked=True,
+        opt_in=True,
+        display=SELDOM,
+        header="grad-reduce",
+        synonyms=("grad_reduce_in_bf16", "reduce_dtype", "communication_data_type"),
+    )
+    main_params_dtype: Cell = recipe(
+        help="format of the master weights",
+        values=Choice(WIDE_FORMATS),
+        turn=154,
+        ranked=True,
+        opt_in=True,
+        display=SELDOM,
+        header="main-params",
+        synonyms=("bf16_master_weights_and_grads",),
+    )
+    exp_avg_dtype: Cell = recipe(
+        help="format of Adam's first moment",
+        values=Choice(STATE_FORMATS),
+        turn=155,
+        ranked=True,
+        opt_in=True,
+        display=SELDOM,
+        header="exp-avg",
+    )
+    exp_avg_sq_dtype: Cell = recipe(
+        help="format of Adam's second moment",
+        values=Choice(STATE_FORMATS),
+        turn=156,
+        ranked=True,
+        opt_in=True,
+        display=SELDOM,
+        header="exp-avg-sq",
     )
     first_stage_layers: Cell = stages(
         help="layers of the first pipeline rank; 0 = balanced",

@@ -21,6 +21,7 @@ from ..plan.fields import OPT_IN, spell
 from ..plan.plan import Plan
 from ..task import Task
 from .expert_rules import EXPERT_RULES
+from .format_rules import FORMAT_RULES
 from .layer_run_rules import SEGMENT_RULES, run_rows
 from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
@@ -230,6 +231,7 @@ RULES: tuple[Rule, ...] = (
     *LOSS_RULES,
     *SYNC_RULES,
     *OFFLOAD_RULES,
+    *FORMAT_RULES,
     *ADAPTER_RULES,
 )
 """Every rule a plan must meet, cheapest fields first."""
@@ -261,7 +263,7 @@ _SEGMENTED_RULES = tuple(rule for rule in _PIPELINE_WIDE_RULES if rule.name != "
 _PLAIN_FIELDS = (*OPT_IN.items(), ("tp_grid", 0))
 """Fields of a plan that all-reduces its gradients every step, has no grid and keeps nothing on the
 host: rules about policies, grids and offloading hold."""
-POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES)
+POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES, *FORMAT_RULES)
 """Rules that hold where all fields of OPT_IN have their defaults."""
 _SPECIAL_RULES = (*POLICY_RULES, *GRID_RULES, *ADAPTER_RULES)
 _PLAIN_RULES = tuple(rule for rule in RULES if rule not in _SPECIAL_RULES)

@@ -53,10 +53,10 @@ def rank_bytes(
     states = bytes_of_states(task, recipe, optimizer, policy)
     parts = state_bytes(states, zero, weights)
     buffers = sharding_buffers(task, recipe, weights, zero)
-    if not separates_moments(task):
+    if not separates_moments(task, recipe):
         return with_activations(task, stages, parts, buffers)
     here = 1 - policy.offload_optimizer / 100
-    update = here * update_bytes(task, zero, weights)
+    update = here * update_bytes(task, recipe, zero, weights)
     again = sharded_input_growth(task, zero, weights)
     parts["gradients"] = parts["gradients"] + flat_gradients(task, zero, weights)
     # Stacks that update on the host reduce and move the gradients of every micro-batch (DeepSpeed).
@@ -84,17 +84,18 @@ def frozen_bytes(zero: int, weights: Weights, staying: float = 1.0) -> Value | f
     return staying * weights.frozen_bytes / (weights.data_group.ranks if zero >= 3 else 1.0)
 
 
-def separates_moments(task: Task) -> bool:
+def separates_moments(task: Task, recipe: Recipe) -> bool:
     """Whether a task's stack specifies what is allocated when, beyond what is added up."""
     software = task.software
     moments = software.frees_gradients or software.unreduced_gradients or software.flat_gradients
-    return moments or software.update_memory > 0 or software.sharded_inputs > 0
+    temporaries = software.update_memory + recipe.gradient_copy
+    return moments or temporaries > 0 or software.sharded_inputs > 0
 
 
-def update_bytes(task: Task, zero: int, weights: Weights) -> Value:
+def update_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> Value:
     """Bytes of temporaries of the update, of the weights that a rank updates."""
     each = {"weights": 0.0, "gradients": 0.0, "leaving": 0.0}
-    each["optimizer"] = task.software.update_memory
+    each["optimizer"] = task.software.update_memory + recipe.gradient_copy
     dense = _bytes_per_parameter(each, zero, weights.data_group.ranks)["optimizer"]
     expert = _bytes_per_parameter(each, zero, weights.expert_group.ranks)["optimizer"]
     return weights.dense * dense + weights.expert * expert
@@ -177,7 +178,7 @@ def worst_bytes(
     The sum of rank_bytes, with what all ZeRO stages share added up once.
     """
     out = np.empty((4, stages.slowest_seconds.size))
-    if separates_moments(task):
+    if separates_moments(task, recipe):
         for zero in zeros:
             parts = rank_bytes(task, recipe, optimizer, stages, zero, policy)
             out[zero] = sum(parts.values(), np.zeros(1)).max(axis=0)

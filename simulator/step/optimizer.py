@@ -34,8 +34,9 @@ def owned_parameters(weights: Weights) -> Value:
 
 
 def moved_bytes(recipe: Recipe, optimizer: int) -> float:
-    """Bytes that the update of a parameter reads and writes."""
-    return 2 * recipe.optimizer_bytes(optimizer) + recipe.gradient + recipe.weight
+    """Bytes that the update of a parameter reads and writes, copies of gradients included."""
+    state = 2 * (recipe.optimizer_bytes(optimizer) + recipe.gradient_copy)
+    return state + recipe.gradient + recipe.weight
 
 
 def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:

@@ -35,6 +35,7 @@ from .layer_run_stages import SegmentedStages
 from .optimizer import optimizer_seconds
 from .ranks import LayoutFunction
 from .stages import Stages
+from .state_formats import with_state_formats
 
 COMPUTE = {
     "matmul": Cost.MATMUL,
@@ -298,7 +299,7 @@ def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) 
     """The group of a table of plans of one precision, optimizer and policy, which stand at `rows`
     in the whole table; `layout_of` places the layers of plans without segments."""
     of_rows, policy = trained_task(task, plans), policy_of(plans)
-    recipe = RECIPES[int(plans.precision[0])]
+    of_rows, recipe = with_state_formats(of_rows, RECIPES[int(plans.precision[0])], plans)
     if plans.fp8_params[0]:
         recipe = recipe.with_scaled_parameters()
     if plans.segments:
@@ -408,11 +409,11 @@ def segment_bytes(
             held[name] = held[name] + total(size * mine)
         sharding = memory.sharding_buffers(task, recipe, shards, zero)
         buffers = np.maximum(buffers, segmented.stage_maximum(sharding * mine))
-        update += total(memory.update_bytes(task, zero, shards) * mine)
+        update += total(memory.update_bytes(task, recipe, zero, shards) * mine)
         growth += total(memory.sharded_input_growth(task, zero, shards) * mine)
         flat = memory.flat_gradients(task, zero, shards)
         held["gradients"] = held["gradients"] + total(flat * mine)
         unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
-    if not memory.separates_moments(task):
+    if not memory.separates_moments(task, recipe):
         return memory.with_activations(task, s, held, buffers)
     return memory.peak_moment_bytes(task, s, held, buffers, update, growth, unreduced)

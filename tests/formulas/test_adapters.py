@@ -26,6 +26,7 @@ from round_numbers import (
 
 from plan3d.simulator.analysis.time_breakdown import waterfall
 from plan3d.simulator.analysis.traffic import traffic
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.layers.memory_footprint import kept_activations
 from plan3d.simulator.operators.model_flops import adapted_flops_per_token, model_flops_per_token
 from plan3d.simulator.plan.plan import Plan
@@ -254,3 +255,21 @@ def test_stages_of_frozen_weights_are_those_of_their_runs(zero, base):
     runs = evaluate(question, Plan(pp=2, dp=2, zero=zero, segments=[[run], [run]]))
     assert runs.step_seconds == pytest.approx(whole.step_seconds, rel=1e-9)
     assert runs.memory == pytest.approx(whole.memory, rel=1e-9)
+
+
+def test_multi_token_prediction_is_not_loaded_where_the_stack_leaves_it_out():
+    """Adapters and all weights alike are those of the model without it, and its name is kept."""
+    deep = replace(MODEL, mtp_layers=1)
+    for adapters in (None, ATTENTION_LORA):
+        asked = task(adapters=adapters, model=deep, software=stack(multi_token_prediction=False))
+        plain = task(adapters=adapters)
+        assert asked.model.parameters == plain.model.parameters
+        assert asked.model.left_out == ("multi-token prediction (round)",)
+        found, wanted = (costs_of(one, "tp=1") for one in (asked, plain))
+        assert found.memory == wanted.memory
+        assert found.step_seconds == wanted.step_seconds
+
+
+def test_adapters_beside_multi_token_prediction_that_is_trained_are_refused():
+    with pytest.raises(InputError, match="beside multi-token prediction"):
+        tuned(ATTENTION_LORA, model=replace(MODEL, mtp_layers=1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base.typed_objects import describe
 from plan3d.simulator.hardware.precision import Optimizer, Precision
+from plan3d.simulator.plan.field_values import StateFormat
 
 from ..megatron import flags as megatron
 from ..tables import (
@@ -44,6 +45,12 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
 """Sizes of the buckets of reductions and of gathers, in parameters."""
 FORMATS = {Precision.FP16: "fp16", Precision.FP32: "", Precision.BF16: "bf16"}
 """The section that switches a 16-bit format on, by precision."""
+GRADIENT_FORMAT = choice({"bf16": StateFormat.BF16, "fp32": StateFormat.FP32}, ("fp16",))
+IN_BF16 = Codec(
+    lambda code: code == StateFormat.BF16,
+    lambda source, key, n: StateFormat.BF16 if source.switch(key) else StateFormat.USUAL,
+)
+"""A switch that keeps state in bf16 instead of fp32."""
 
 
 def _read_ratio(source: Source, key: str, n: Numbers) -> float:
@@ -129,6 +136,11 @@ CONFIG: Table = (
     optional("optimizer.type", "optimizer_type", "AdamW", codec=TEXT),
     optional("bf16.enabled", "bf16", False, codec=SWITCH),
     optional("fp16.enabled", "fp16", False, codec=SWITCH),
+    optional("communication_data_type", "grad_reduce_dtype", codec=GRADIENT_FORMAT),
+    optional("data_types.grad_accum_dtype", "main_grads_dtype", codec=GRADIENT_FORMAT),
+    optional("bf16.bf16_master_weights_and_grads", "main_params_dtype", codec=IN_BF16),
+    optional("bf16.bf16_optimizer_states", "exp_avg_dtype", codec=IN_BF16),
+    optional("bf16.bf16_optimizer_states", "exp_avg_sq_dtype", codec=IN_BF16),
     Unmodelled("zero_optimization.reduce_bucket_size"),
     Unmodelled("zero_optimization.allgather_bucket_size"),
     Unmodelled("zero_optimization.offload_param.max_in_cpu"),
@@ -142,10 +154,6 @@ CONFIG: Table = (
     Unmodelled("zero_optimization.zero_quantized_gradients"),
     Unmodelled("activation_checkpointing.partition_activations"),
     Unmodelled("activation_checkpointing.cpu_checkpointing"),
-    Unmodelled("communication_data_type"),
-    Unmodelled("data_types.grad_accum_dtype"),
-    Unmodelled("bf16.bf16_master_weights_and_grads"),
-    Unmodelled("bf16.bf16_optimizer_states"),
     Unmodelled("tensor_parallel.autotp_size"),
     Unmodelled("sequence_parallel_size"),
     Unmodelled("expert_parallel.autoep_size"),

@@ -7,7 +7,7 @@ from) and megatron/core 0.16, transformer/transformer_config.py.
 from __future__ import annotations
 
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.plan.field_values import Dispatch, Loss, Recompute
+from plan3d.simulator.plan.field_values import Dispatch, Loss, Recompute, StateFormat
 from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..model_settings import DECIMAL, DEFAULT_EPSILON
@@ -111,6 +111,19 @@ FUSED_LOSS = Codec(
     lambda loss: loss == Loss.FUSED,
     lambda source, key, n: Loss.FUSED if source.switch(key) else Loss.USUAL,
 )
+BF16_REDUCTION = Codec(
+    lambda code: code == StateFormat.BF16,
+    lambda source, key, n: StateFormat.BF16 if source.switch(key) else StateFormat.USUAL,
+    takes_value=False,
+)
+"""A switch of the format in which gradients are reduced."""
+MOMENT_FORMATS = {
+    "fp32": StateFormat.FP32,
+    "fp16": StateFormat.FP16,
+    "bf16": StateFormat.BF16,
+    "fp8": StateFormat.FP8,
+}
+"""--exp-avg-dtype and --exp-avg-sq-dtype."""
 RATE = Codec(lambda drops: "0.1" if drops else "0.0", _read_rate)
 """A dropout rate, of which only zero changes a step; 0.1 is the default."""
 
@@ -306,8 +319,23 @@ SHARDING: Table = (
         lambda n: n.offloads_optimizer,
         Row("--optimizer-offload-fraction", "offloaded_fraction", TEXT, "1"),
         flag("--overlap-cpu-optimizer-d2h-h2d", "overlapped_copies"),
-        flag("--use-precision-aware-optimizer", "precision_aware"),
+        flag("--use-precision-aware-optimizer", "host_optimizer_is_aware"),
         Implied("--use-distributed-optimizer", True, lambda n: not n.distributed_optimizer),
+    ),
+    flag(
+        "--use-precision-aware-optimizer",
+        "precision_aware",
+        condition=lambda n: not n.offloads_optimizer,
+    ),
+    Row("--grad-reduce-in-bf16", "grad_reduce_dtype", BF16_REDUCTION, StateFormat.USUAL),
+    *(
+        optional(key, name, StateFormat.USUAL, codec=choice({w: MOMENT_FORMATS[w] for w in words}))
+        for key, name, words in (
+            ("--main-grads-dtype", "main_grads_dtype", ("fp32", "bf16")),
+            ("--main-params-dtype", "main_params_dtype", ("fp32", "fp16")),
+            ("--exp-avg-dtype", "exp_avg_dtype", tuple(MOMENT_FORMATS)),
+            ("--exp-avg-sq-dtype", "exp_avg_sq_dtype", tuple(MOMENT_FORMATS)),
+        )
     ),
     flag("--fine-grained-activation-offloading", "offloads_modules"),
     optional("--offload-modules", "offload_modules", (), codec=WORDS),
@@ -316,7 +344,7 @@ SHARDING: Table = (
         "--cpu-offloading-num-layers", "offloaded_layers", codec=integer(0, lambda n: n.layers - 1)
     ),
 )
-"""Data parallelism: overlap, sharding and offloading."""
+"""Data parallelism: overlap, sharding, formats of gradients and optimizer state, offloading."""
 
 TRAINING: Table = (
     Row("--micro-batch-size", "micro_batch"),

@@ -13,7 +13,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOADABLE
-from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.plan.field_values import Recompute, StateFormat
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
 from ..launch_file import Launch, explicit_layers
@@ -319,6 +319,11 @@ def sharding_from_flags(flags: Flags, n: Numbers) -> None:
     elif n.overlap_param_gather and not (n.zero and n.overlap_grad_reduce):
         name = "--overlap-param-gather"
         raise flags.value_error(name, "needs --use-distributed-optimizer and --overlap-grad-reduce")
+    wide = flags.contains("--accumulate-allreduce-grads-in-fp32")
+    if wide and n.main_grads_dtype == StateFormat.BF16:
+        why = "contradicts --accumulate-allreduce-grads-in-fp32: there is one buffer of gradients"
+        raise flags.value_error("--main-grads-dtype", why)
+    n.grad_reduce_dtype = n.grad_reduce_dtype if n.bf16 else StateFormat.USUAL
 
 
 def offload_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:

@@ -166,17 +166,17 @@ GROUPS = (
         embedding-weights-in-fp32 empty-unused-memory-level=0 enable-cuda-graph
         enable-experimental enable-expert-tensor-parallelism enable-full-sharding-in-hsdp
         enable-mtp-training encoder-num-layers ep-overlap-early-attn-memory-release
-        exp-avg-dtype=fp32 exp-avg-sq-dtype=fp32 expert-tensor-parallel-num-weight-shards
+        expert-tensor-parallel-num-weight-shards
         export-te-mcore-model external-cuda-graph
         fine-grained-offloading-max-inflight-offloads flash-attention-version
         force-ds-sequence-parallel fp16-lm-cross-entropy fp32-residual-connection
         fp4-param-gather fp4-quantizer-factory fp4-recipe=nvfp4 fp8-output-proj
         fp8-quantizer-factory fsdp-db-use-persist-buf-on-alloc-fail fsdp-double-buffer
-        fused-residual-rmsnorm goldfish-loss grad-reduce-in-bf16 gtp-remat-opt-in-modules
+        fused-residual-rmsnorm goldfish-loss gtp-remat-opt-in-modules
         hierarchical-context-parallel-sizes high-priority-a2a-comm-stream
         hybrid-context-parallel keep-fp8-transpose-cache
         keep-fp8-transpose-cache-when-using-custom-fsdp kitchen-config-file
-        kitchen-recipe-number main-grads-dtype=fp32 main-params-dtype=fp32
+        kitchen-recipe-number
         max-seqlen-per-dp-cp-rank max-tokens-per-gpu
         megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=auto
         megatron-fsdp-main-grads-dtype=auto megatron-fsdp-main-params-dtype=fp32
@@ -218,7 +218,7 @@ GROUPS = (
         use-checkpoint-args use-custom-fsdp use-dynamic-batch-size use-flash-attn-triton
         use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
         use-grouped-gemm-for-shared-expert use-kitchen-attention use-legacy-models
-        use-nccl-ub use-pin-memory use-precision-aware-optimizer use-ring-exchange-p2p
+        use-nccl-ub use-pin-memory use-ring-exchange-p2p
         use-sharp use-te-activation-func use-torch-optimizer-for-cpu-offload
         use-tp-pp-dp-mapping use-transformer-engine-op-fuser use-tutel
         wgrad-deferral-limit=0 yaml-cfg zero-allgather-bucket-size

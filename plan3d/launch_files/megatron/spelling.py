@@ -94,7 +94,7 @@ def _model_flags(n: Numbers) -> None:
 def _offload_flags(n: Numbers, task: Task) -> None:
     """What is on the host."""
     n.offloads_optimizer = n.offload_optimizer > 0
-    n.overlapped_copies = n.precision_aware = True
+    n.overlapped_copies = n.host_optimizer_is_aware = True
     n.offloaded_fraction = f"{n.offload_optimizer / 100:g}"
     n.offload_modules = offloaded_modules(task) if n.offload_activations else ()
     n.offloads_modules = bool(n.offload_modules)

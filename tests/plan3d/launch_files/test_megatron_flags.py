@@ -41,7 +41,7 @@ def test_the_table_has_every_flag_once():
         ("--hybrid-attention-ratio", ["0.125"], Effect.MODEL),
         ("--hybrid-attention-ratio", ["0.0"], Effect.NONE),
         ("--softmax-type", ["learnable"], Effect.MODEL),
-        ("--grad-reduce-in-bf16", [], Effect.COST),
+        ("--defer-embedding-wgrad-compute", [], Effect.COST),
         ("--freeze-ViT", [], Effect.PART),
     ],
 )

@@ -26,7 +26,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.field_values import Loss, Recompute
+from plan3d.simulator.plan.field_values import Loss, Recompute, StateFormat
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -98,6 +98,12 @@ def test_an_old_script():
         ("--fp4-format e2m1", "precision", int(Precision.NVFP4)),
         ("--fp8-format e4m3 --fp8-recipe mxfp8 --fp8-param-gather", "fp8_params", 1),
         ("--fp4-format e2m1 --first-last-layers-bf16", "bf16_last_layers", 1),
+        ("--fp16 --grad-reduce-in-bf16", "grad_reduce_dtype", StateFormat.USUAL),
+        ("--use-precision-aware-optimizer", "precision_aware", 1),
+        ("--main-grads-dtype bf16", "main_grads_dtype", StateFormat.BF16),
+        ("--main-params-dtype fp16", "main_params_dtype", StateFormat.FP16),
+        ("--exp-avg-dtype fp8", "exp_avg_dtype", StateFormat.FP8),
+        ("--exp-avg-sq-dtype fp16", "exp_avg_sq_dtype", StateFormat.FP16),
         (
             "--fp4-format e2m1 --first-last-layers-bf16 --num-layers-at-end-in-bf16 4",
             "bf16_last_layers",
@@ -113,6 +119,20 @@ def test_an_old_script():
 def test_flags_become_fields(more, field, value):
     plan = plan_of(megatron(more=more), {})
     assert getattr(plan, field or "recompute") == value
+
+
+def test_one_buffer_of_gradients_has_one_format():
+    """bf16 where either flag narrows it; both formats at once contradict each other."""
+    text = script(('MORE="--fp16"', 'MORE="--bf16 --grad-reduce-in-bf16"'))
+    narrow = READERS["megatron"](text, "run.sh", ReaderOptions())
+    assert plan_of(narrow, {}).grad_reduce_dtype == StateFormat.BF16
+    with pytest.raises(InputError, match="main-grads-dtype contradicts --accumulate-allreduce"):
+        megatron(more="--main-grads-dtype bf16 --accumulate-allreduce-grads-in-fp32")
+
+
+def test_an_optimizer_on_the_host_is_precision_aware_by_itself():
+    more = "--optimizer-cpu-offload --overlap-cpu-optimizer-d2h-h2d --use-precision-aware-optimizer"
+    assert plan_of(megatron(more=more), {}).precision_aware == 0
 
 
 def test_a_split_that_counts_the_embedding_is_layers_of_stages():

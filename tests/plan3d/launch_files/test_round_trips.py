@@ -200,6 +200,36 @@ def test_import_undoes_export(framework, data):
     assert made.software.dropout == task.software.dropout
 
 
+@pytest.mark.parametrize(
+    ("framework", "text", "stated"),
+    [
+        ("megatron", "grad_reduce_dtype=bf16", "--grad-reduce-in-bf16"),
+        ("megatron", "precision_aware=1", "--use-precision-aware-optimizer"),
+        (
+            "megatron",
+            "precision_aware=1 main_grads_dtype=bf16 main_params_dtype=fp16 "
+            "exp_avg_dtype=fp8 exp_avg_sq_dtype=fp32",
+            "--exp-avg-dtype fp8",
+        ),
+        ("deepspeed", "main_grads_dtype=fp32 grad_reduce_dtype=bf16", "grad_accum_dtype"),
+        (
+            "deepspeed",
+            "main_params_dtype=bf16 exp_avg_dtype=bf16 exp_avg_sq_dtype=bf16",
+            "bf16_optimizer_states",
+        ),
+    ],
+)
+def test_formats_come_back_as_they_were_stated(framework, text, stated):
+    task = base("llama-3.1-8b", 8, {"megatron": "megatron-core"}.get(framework, framework))
+    words = f"tp=1 zero=1 {text}"
+    if framework == "deepspeed":
+        words += " overlap_param_gather=0 overlap_grad_reduce=0"
+    plan = resolve(Plan.parse(words), 8).take(0)
+    assert stated in launch_text(task, plan, EXPORTERS[framework].form())
+    _, back = again(framework, task, plan)
+    assert comparable(task, back) == comparable(task, plan)
+
+
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
 def test_layouts_come_back_as_they_were_stated(framework):
     task = base("llama-3.1-8b", 8)

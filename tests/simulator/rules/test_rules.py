@@ -335,6 +335,49 @@ REFUSED = [
         "here precision=fp8 zero=0; nearest: fp8_params=0",
     ),
     (
+        "state-formats-of-framework",
+        task(),
+        {"main_params_dtype": "bf16"},
+        "main_params_dtype=bf16: Megatron-LM has usual, fp16, fp32; nearest: "
+        "main_params_dtype=fp16",
+    ),
+    (
+        "state-formats-of-framework",
+        task(software="deepspeed"),
+        {"precision_aware": 1},
+        "is an optimizer of Megatron-LM, not of DeepSpeed",
+    ),
+    (
+        "state-formats-of-recipe",
+        task(),
+        {"grad_reduce_dtype": "bf16", "precision": "fp32"},
+        "grad_reduce_dtype=bf16: formats of state go with a precision of fp32 masters",
+    ),
+    (
+        "state-formats-of-adam",
+        task(),
+        {"precision_aware": 1, "optimizer": "sgd"},
+        "optimizer=sgd has its own; nearest: optimizer=adam",
+    ),
+    (
+        "precision-aware-formats",
+        task(),
+        {"exp_avg_dtype": "bf16"},
+        "exp_avg_dtype=bf16: Megatron-LM keeps these in fp32",
+    ),
+    (
+        "precision-aware-sharding",
+        task(),
+        {"precision_aware": 1, "zero": 0},
+        "here zero=0 offload_optimizer=0",
+    ),
+    (
+        "sixteen-bit-masters",
+        task(software="deepspeed"),
+        {"exp_avg_dtype": "bf16", "zero": 1},
+        "DeepSpeed has bf16 moments, both of them, with bf16 master weights",
+    ),
+    (
         "loss-of-stack",
         task(),
         {"loss": 3},
@@ -514,7 +557,8 @@ RANGES = {
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}
 fields |= {name: st.integers(0, choice.maximum) for name, choice in CHOICES.items()}
-fields |= {name: flags for name in AXES if name.startswith(("overlap", "sequence_parallel", "fp8"))}
+switches = ("overlap", "sequence_parallel", "fp8", "precision_aware")
+fields |= {name: flags for name in AXES if name.startswith(switches)}
 anything = st.fixed_dictionaries(fields)
 layouts = st.one_of(st.just(()), st.lists(st.integers(0, 90), max_size=6).map(tuple))
 near = st.sampled_from((1, 2, 4, 8))
