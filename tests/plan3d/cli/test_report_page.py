@@ -12,7 +12,9 @@ import pytest
 
 from plan3d import Cluster, Model, Task, find_plans
 from plan3d.cli.main import main
+from plan3d.search.result.search_result import SearchResult
 from plan3d.search.whatif.climb import climbed
+from plan3d.simulator.plan.plan import families
 
 SEARCH = (
     "search --model gpt3-13b --cluster a100-80gb-sxm --gpus 64 --global-batch 512 --quiet "
@@ -91,6 +93,14 @@ def listed(data: dict[str, Any], network: int, memory: float = 1.0) -> list[tupl
     return sorted(out)
 
 
+def simplest(found: SearchResult) -> list[tuple[float, str]]:
+    """The step and plan of each family: of two listed the later, the first is the fastest."""
+    assert found.costs is not None
+    of = families(found.costs.plans).tolist()
+    rows = {family: row for row, family in enumerate(of)}.values()
+    return sorted((float(found.costs.step[row]), str(found.plans[row])) for row in rows)
+
+
 @pytest.mark.parametrize(("network", "memory"), [(1, 1.0), (3, 1.0), (1, 0.5)])
 def test_a_position_agrees_with_a_search_there(page: Path, network: int, memory: float) -> None:
     data = embedded(page)
@@ -101,10 +111,10 @@ def test_a_position_agrees_with_a_search_there(page: Path, network: int, memory:
     task = Task(Model.preset("gpt3-13b"), changed, sequence=2048, global_batch=512)
     choose = {"tp": [4]}
     found = climbed(find_plans(task, choose=choose, families=True), choose, 10)
-    ours, theirs = listed(data, network, memory), found.costs
-    assert theirs is not None
-    assert [step for step, _ in ours] == pytest.approx(theirs.step.tolist(), rel=0.011)
-    assert ours[0][1].split()[:2] == str(found.plans[0]).split()[:2]
+    ours, theirs = listed(data, network, memory), simplest(found)
+    steps = [step for step, _ in theirs]
+    assert [step for step, _ in ours] == pytest.approx(steps, rel=0.011)
+    assert ours[0][1].split()[:2] == theirs[0][1].split()[:2]
 
 
 def test_as_asked_the_page_lists_what_the_search_found(page: Path) -> None:
@@ -115,7 +125,7 @@ def test_as_asked_the_page_lists_what_the_search_found(page: Path) -> None:
     choose = {"tp": [4]}
     found = climbed(find_plans(task, choose=choose, families=True), choose, 10)
     data = embedded(page)
-    assert [plan for _, plan in listed(data, 2)] == list(map(str, found.plans))
+    assert [plan for _, plan in listed(data, 2)] == [plan for _, plan in simplest(found)]
     answer = [plan["plan"] for plan in data["batches"][1]["plans"] if plan["listed"]]
     assert answer == list(map(str, found.plans))
 

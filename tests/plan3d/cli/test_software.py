@@ -142,7 +142,7 @@ def test_a_saved_result_keeps_its_stack(capsys: pytest.CaptureFixture[str], mine
         capsys, "export", "result.json#1", "--to", "megatron"
     )
     Path(mine).write_text(MINE)
-    launch = printed(capsys, "search", *TASK, *few, "--software", mine)
+    launch = printed(capsys, "search", *TASK, *few, "--software", mine, "-v")
     assert "--software mystack.toml" in " ".join(launch.split())
 
 

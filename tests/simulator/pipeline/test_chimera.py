@@ -172,7 +172,8 @@ def test_a_plan_holds_two_copies_and_is_near_its_events(pp, error):
     assert x.timeline.peak(x.activations).max() <= 1.01 * both["activations"].max()
     row = resolve(plan, TASK.gpus).take(0)
     for exporter in EXPORTERS.values():
-        assert any("schedule=chimera" in why for why in refusals(TASK, row, exporter.forms[0]))
+        reasons = refusals(TASK, row, exporter.forms[0])
+        assert any("schedule=chimera" in why or f"pp={pp}: " in why for why in reasons)
 
 
 def test_the_fullest_rank_is_in_the_middle():
