@@ -7,16 +7,16 @@ so that `plan3d export last#2` needs nothing else.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.documents import SCHEMA
+from plan3d.simulator.base.errors import InputError
 
 from ...answers.question import LAST
-from ...screens.output import write_whole
+from ...screens.output import warn, write_whole
 from ..options.table import OPTIONS
 from .task_arguments import LAYOUTS, PLAN_FIELDS
 
@@ -40,9 +40,8 @@ def path() -> Path:
 
 
 def keep(args: argparse.Namespace, answer: SearchAnswer) -> None:
-    """Keep the plans of an answer, where it has any and the cache can be written."""
-    if not answer.result.plans:
-        return
+    """Keep the plans of an answer, of which there may be none; a warning where that fails, for what
+    was kept before is then another search's."""
     task = answer.result.task
     options = {name: getattr(args, name, None) for name in sorted(OPTIONS_KEPT)}
     options |= {"gpus": task.gpus, "sequence": task.sequence, "global_batch": task.global_batch}
@@ -53,11 +52,16 @@ def keep(args: argparse.Namespace, answer: SearchAnswer) -> None:
     }
     if answer.safe is not None:
         kept["safe"] = {"plan": answer.safe.plans.take(0).to_record()}
-    with contextlib.suppress(OSError, RuntimeError):
+    try:
         path().parent.mkdir(parents=True, exist_ok=True)
         write_whole(str(path()), LAST, json.dumps(kept))
+    except (InputError, OSError, RuntimeError) as error:
+        warn(f"{LAST}#1 is not this search's plan: {error}", args.quiet)
 
 
 def _absolute(value: Any) -> Any:
-    """The value of an option, a file by its whole path."""
-    return os.path.abspath(value) if isinstance(value, str) and os.path.exists(value) else value
+    """The value of an option, a file or a folder by its whole path; a folder without a separator
+    may have the name of a preset, which comes first."""
+    if not isinstance(value, str) or not os.path.exists(value):
+        return value
+    return os.path.abspath(value) if os.path.isfile(value) or "/" in value else value

@@ -140,13 +140,13 @@ def _quoted(value: str) -> str:
         if not isinstance(items, list | tuple):
             return "''"
         if items and all(isinstance(item, str) for item in items):
-            return " ".join(f"'{_plain(item)}'" for item in items)
+            return " ".join(f"'{_without_quotes(item)}'" for item in items)
         text = ",".join(map(str, items))
         return f"'[{text}]'" if value[0] == "[" else f"'{text}'"
-    return f"'{_plain(value)}'"
+    return f"'{_without_quotes(value)}'"
 
 
-def _plain(text: str) -> str:
+def _without_quotes(text: str) -> str:
     """A text that can stand in single quotes."""
     return text.replace("'", "").replace("\n", " ")
 

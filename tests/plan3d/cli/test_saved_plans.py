@@ -134,3 +134,20 @@ def test_options_of_another_kind_are_refused(capsys: pytest.CaptureFixture[str])
         last_answer.path().write_text(json.dumps({**kept, "options": options}), encoding="utf-8")
         assert main(["estimate", "last"]) == 2
         assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_search_without_plans_is_the_last_one_too(capsys: pytest.CaptureFixture[str]) -> None:
+    printed(capsys, "search", *LLAMA.split(), "--top", "1")
+    assert main(["search", "gpt3-175b", "h100-sxm", "8", "--fix", "tp=1", "--fix", "pp=1"]) == 3
+    capsys.readouterr()
+    assert main(["estimate", "last"]) == 2
+    assert "the result holds 0 plans" in capsys.readouterr().err
+
+
+def test_an_answer_that_cannot_be_kept_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["search", *LLAMA.split(), "--top", "1"]) == 0
+    assert "last#1 is not this search's plan" in capsys.readouterr().err
