@@ -130,6 +130,9 @@ class Software:
     """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
     gradient_memory: float
     """Bytes a parameter of gradients kept; 0 those of the precision recipe."""
+    live_parameters: float
+    """Parameters that stay gathered under ZeRO 3, where that is more than two layers: those that
+    are read again after at most as many others."""
     bucket_memory: float
     """Bytes a parameter of DDP's gradient buckets: in a pipeline they are alive beside the
     gradients of a pass and the activations of the other micro-batches."""

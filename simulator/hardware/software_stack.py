@@ -87,8 +87,9 @@ QUANTITIES = {
     **dict.fromkeys(("bucket_memory", "optimizer_memory", "update_memory"), _OF_PARAMETER),
     **dict.fromkeys(("norm_bytes", "scaled_output_bytes"), _OF_UNIT),
     "bucket_parameters": Quantity(dimension="parameters", example="M parameters"),
-    "bucket_parameters_per_rank": Quantity(
-        dimension="parameters", example="M parameters", allows_zero=True
+    **dict.fromkeys(
+        ("bucket_parameters_per_rank", "live_parameters"),
+        Quantity(dimension="parameters", example="M parameters", allows_zero=True),
     ),
     "working_sets": Quantity(
         dimension="layers", example="layers", maximum=1000.0, allows_zero=True

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..base.units import GIB
-from ..hardware.precision import FP8
+from ..hardware.precision import FP8, NVFP4
 from ..hardware.software import OP_LIST
 from ..operators import grid_gemms, layer_parts
 from ..operators.layer_work import rerun_norms
@@ -309,13 +309,23 @@ def _dropped_widths(
 
 
 def _op_list_kept(block: Block, local: LayerContext) -> Value:
-    """Bytes that torchtitan's op list keeps: a layer's input, queries, values, the output of
-    attention, one input product of the MLP and its output."""
+    """Bytes that torchtitan's op list keeps of a compiled layer: its input, queries, values, the
+    output of attention and one input product of the MLP.
+
+    The output of the MLP is on the list too, but no gradient reads it, so that the compiled graph
+    leaves it out. Products in nvfp4 are another operation (scaled_mm, of torch.nn.functional) than
+    the list has, so that all of them run again.
+    Source: torchtitan 0.2.2, distributed/activation_checkpoint.py (every second product);
+    torch/_functorch/partitioners.py (get_default_op_list; min_cut_rematerialization_partition: only
+    what the backward graph reads is saved); torchao, prototype/mx_formats/nvfp4_linear.py.
+    """
     attn, s, hidden = block.attention, local.s, local.task.model.hidden
     values = layer_parts.kv_heads_per_rank(attn, s.tp) * attn.value_dim
     heads = attn.heads * (attn.head_dim + attn.value_dim) / s.tp
     ffn = block.mlp.ffn / s.tp if block.mlp else 0.0
-    widths = 2 * hidden / local.norm_split + heads + values + ffn
+    widths = hidden / local.norm_split + heads + values + ffn
+    if local.recipe.linear == NVFP4:
+        widths = hidden / local.norm_split + attn.heads * attn.value_dim / s.tp
     out: Value = local.recipe.activation * local.tokens * widths
     return out
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ..base.errors import InputError
 from ..base.typed_objects import LARGEST_SIZE
-from ..workload.adapters import Adapters
+from ..workload.adapters import ADAPTER_FORMATS, Adapters
 from ..workload.blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from ..workload.model import Model
 from .published_runs import PublishedRun
@@ -174,15 +174,20 @@ BASE_FORMATS = {"fp16": "bf16", "fp4": "nf4", "int4": "nf4", "awq4": "gptq4"}
 
 
 def adapters_of(run: PublishedRun) -> Adapters | None:
-    """The adapters of a row; None where all weights are trained. InputError for other kinds."""
+    """The adapters of a row; None where all weights are trained. InputError for other kinds.
+
+    Where a row says nothing else, QLoRA packs frozen weights, and every matrix of a layer has an
+    adapter: Dettmers et al. 2023, section 4; the defaults of LLaMA-Factory (lora_target: all) and
+    ms-swift (target_modules: all-linear).
+    """
     if run["training"] != "peft":
         return None
     kind = run.get("peft", "lora")
     if kind not in LOW_RANK:
         raise InputError(f"{kind} is not modelled: only LoRA and QLoRA are")
-    base = run.get("base_format", "bf16")
+    base = run.get("base_format", ADAPTER_FORMATS[kind])
     return Adapters(
         rank=run.get("lora_rank", 16),
-        targets=run.get("lora_targets", ("q", "k", "v", "o")),
+        targets=run.get("lora_targets", ("all",)),
         base=BASE_FORMATS.get(base, base),
     )

@@ -165,6 +165,9 @@ _FREED = 1e-9
 """Bytes a parameter of what no allocator holds; 0 stands for those of the recipe."""
 _UNFUSED_NORM_BYTES = 32.0
 """Bytes a hidden unit of norms whose passes are kernels of their own."""
+_TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False}
+"""torchtune 0.6 without compile, as its recipes have it: norms in fp32 (modules/rms_norm.py), and
+the activated gate is a tensor of its own (modules/feed_forward.py)."""
 _FUSED_SOFTMAX = 9.0
 """Bytes moved per score by a fused softmax with mask and dropout."""
 
@@ -232,7 +235,9 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     out["fused_permutation"] = stack_of(run) not in _UNFUSED_PERMUTATION if fused is None else fused
     if "lora" in run.get("fused_kernels", ()):
         out["fused_adapters"] = True
-    if run["compile"] is False and run.states("compile") and software.name == "torchtitan":
+    if stack_of(run) == "torchtune" and not run["compile"]:
+        out |= _TORCHTUNE_EAGER
+    elif run["compile"] is False and run.states("compile") and software.name == "torchtitan":
         out["norm_bytes"] = _UNFUSED_NORM_BYTES
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
@@ -249,7 +254,9 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         loss["fused"] = _FUSED_LOSS
     if "full" in run.get("cuda_graphs", ()):
         out |= {"layer_floor": 0.0, "expert_seconds": 0.0}
-    loss["unfused"] = _UNFUSED_LOSS.get(stack_of(run)) or _UNFUSED_LOSS.get(software.name)
+    # torchtitan's profile is of a compiled loss: rows that say nothing of theirs have it.
+    if stack_of(run) != "torchtitan" or run.states("loss"):
+        loss["unfused"] = _UNFUSED_LOSS.get(stack_of(run)) or _UNFUSED_LOSS.get(software.name)
     if logit_bytes := loss.get(run["loss"]):
         out["logit_bytes"], out["kept_logit_bytes"] = logit_bytes
     return out

@@ -22,6 +22,7 @@ import numpy as np
 
 from ..base.arrays import Value, any_nonzero
 from ..hardware.precision import Recipe
+from ..operators.layer_parts import UNPACKED_BYTES
 from ..plan.compressors import METHODS
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy, gossips, through_servers
 from ..task import Task
@@ -257,13 +258,18 @@ def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Val
 
 
 def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) -> Value | float:
-    """ZeRO 3 holds two gathered layers (one prefetched) and the gradients of one; ZeRO 2 one
-    bucket of gradients."""
+    """ZeRO 3 holds two gathered layers (one prefetched), or what its stack leaves gathered, and the
+    gradients of one; ZeRO 2 one bucket of gradients."""
+    parameters = weights.dense + weights.expert
     if zero == 3:
-        frozen = 0.0 if weights.unit_frozen_bytes is None else 2.0 * weights.unit_frozen_bytes
-        return weights.unit_parameters * (2.0 * recipe.weight + recipe.gradient) + frozen
+        live = task.software.live_parameters
+        gathered = np.maximum(2.0 * weights.unit_parameters, np.minimum(parameters, live))
+        frozen: Value | float = 0.0
+        if weights.unit_frozen_bytes is not None:
+            longer = np.minimum(frozen_bytes(0, weights), UNPACKED_BYTES * live)
+            frozen = np.maximum(2.0 * weights.unit_frozen_bytes, longer)
+        return gathered * recipe.weight + weights.unit_parameters * recipe.gradient + frozen
     if zero == 2:
-        parameters = weights.dense + weights.expert
         return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
     return 0.0
 

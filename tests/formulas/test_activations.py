@@ -227,3 +227,19 @@ def test_weight_gradients_of_experts_need_every_copy():
     seen, one = local(task(model=model), "tp=1"), kind(model, "block 0")
     found = weight_gradient_inputs(one, work_of(one, seen), seen, np.zeros(1))
     assert found == 2 * (4 + 2 + 1 + 8 / 1024 + 2 * (9 + 5)) * SBH
+
+
+# The list of operations of torchtitan
+
+
+def test_torchtitans_list_keeps_what_gradients_of_a_compiled_layer_read():
+    """Input, queries, values, output of attention 2 h each, one product of ffn 4 h: 2 (4 + 4) h
+    bytes a token; the output of the MLP is read by no gradient."""
+    listed = stack(selective=("op-sac",))
+    assert in_sbh("recompute=selective", software=listed) == 2 * (1 + 1 + 1 + 1 + 4)
+
+
+def test_products_in_nvfp4_are_not_on_torchtitans_list():
+    """Its input and the output of attention: 4 bytes a token and hidden unit."""
+    listed = stack(selective=("op-sac",))
+    assert in_sbh("recompute=selective precision=nvfp4", software=listed) == 2 * (1 + 1)

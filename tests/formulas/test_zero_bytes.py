@@ -205,6 +205,13 @@ def test_zero_3_keeps_two_gathered_layers_and_gradients_of_one():
     assert costs.memory["buffers"] == (10 - 6) * 1024 * 1024 + LAYER * (2 * 2 + 4)
 
 
+@pytest.mark.parametrize(("live", "gathered"), [(1500.0, 2000.0), (4000.0, 4000.0), (9e9, 5000.0)])
+def test_zero_3_of_deepspeed_leaves_gathered_what_is_read_again_soon(live, gathered):
+    """stage3_max_reuse_distance, where that is more than two layers of 1,000; at most all 5,000."""
+    asked = task(software=stack(live_parameters=live))
+    assert sharding_buffers(asked, BF16, weights(5000.0), 3).item() == 2 * gathered + 4 * 1000
+
+
 def test_gathered_experts_are_part_of_a_layer():
     """ep = 2: four of eight experts beside attention, norms and the router."""
     weights = group_of(task(4, 4, sparse()), "dp=4 ep=2 zero=3").stages.weights

@@ -52,6 +52,7 @@ CHANGES = {
     "scaled_output_bytes": (1.5, {}, replace(DENSE, precision="fp8")),
     "reduce_bytes": (8.0, {}, DENSE),
     "gradient_memory": (8.0, {}, DENSE),
+    "live_parameters": (5e9, {}, replace(DENSE, zero=3)),
     "bucket_memory": (2.0, {}, DENSE),
     "optimizer_memory": (20.0, {}, DENSE),
     "dropout": (True, {}, DENSE),

@@ -386,3 +386,46 @@ def test_a_layer_list_needs_no_sizes_but_a_machine() -> None:
     (run, *_) = (run for run in read_runs() if run.source == "bluefog21")
     blind = PublishedRun({**run.cells, "accelerator": None})
     assert questions([blind]) == ["accelerator not stated"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({"peft": "lora"}, "bf16"),
+        ({"peft": "qlora"}, "nf4-dq"),
+        ({"peft": "qlora", "base_format": "gptq8"}, "gptq8"),
+    ],
+)
+def test_frozen_weights_of_qlora_are_packed_unless_a_row_says_otherwise(
+    cells: dict[str, str], expected: str
+) -> None:
+    """And adapters are beside all matrices of a layer, as fine-tuning frameworks have it."""
+    fine_tuned = {**LLAMA, "stack": "hf-trainer", "training": "peft", "tp": 1, "pp": 1, "dp": 16}
+    answer = questions([run(**fine_tuned, **cells)])[0]
+    assert isinstance(answer, Question)
+    assert answer.task.adapters is not None
+    assert answer.task.adapters.base == expected
+    assert answer.task.adapters.targets == ("q", "k", "v", "o", "gate", "up", "down")
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"), [({}, (4.0, 2.0)), ({"loss": "unfused"}, (14.0, 6.0))]
+)
+def test_the_loss_of_torchtitan_is_compiled_unless_a_row_says_otherwise(
+    cells: dict[str, str], expected: tuple[float, float]
+) -> None:
+    answer = questions([run(**{**LLAMA, "stack": "torchtitan"}, **cells)])[0]
+    assert isinstance(answer, Question)
+    software = answer.task.software
+    assert (software.logit_bytes, software.kept_logit_bytes) == expected
+
+
+@pytest.mark.parametrize(("cells", "fused"), [({}, False), ({"compile": True}, True)])
+def test_norms_of_torchtune_are_fused_where_it_compiles(
+    cells: dict[str, bool], fused: bool
+) -> None:
+    answer = questions(
+        [run(**{**LLAMA, "stack": "torchtune", "tp": 1, "pp": 1, "dp": 16}, **cells)]
+    )[0]
+    assert isinstance(answer, Question)
+    assert answer.task.software.fused_norm == fused
