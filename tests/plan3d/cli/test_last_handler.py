@@ -64,10 +64,8 @@ def test_a_signal_ends_a_solver(number, code):
         time.sleep(1.0)
         assert child.poll() is None
         child.send_signal(number)
-        sent = time.monotonic()
         child.communicate(timeout=30)
     assert child.returncode in (code, -number)
-    assert time.monotonic() - sent < 17
 
 
 def listens(process):
