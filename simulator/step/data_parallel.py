@@ -28,7 +28,7 @@ from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy
 from ..task import Task
 from . import gradient_exchange, slot_delays
 from .ranks import Weights
-from .slot_delays import Delays, exposed_seconds, full_backward_delay
+from .slot_delays import NO_COPIES, Delays, HostCopies, exposed_seconds, full_backward_delay
 from .stages import Stages
 
 SumOfParts = Callable[[Value], Value]
@@ -162,11 +162,13 @@ def sync_seconds(
     stages: Stages,
     zeros: list[int],
     policy: SyncPolicy = DEFAULT_POLICY,
+    copies: Sequence[HostCopies] = (NO_COPIES, NO_COPIES),
 ) -> Value:
     """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
 
     Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
-    whether the gather is.
+    whether the gather is. `copies` between a rank and its host, without ZeRO and with it, wait in
+    the same streams and hide behind the same passes.
     """
     out = np.zeros((4, 2, 2, stages.slowest_seconds.size))
     software = task.software
@@ -177,43 +179,65 @@ def sync_seconds(
     else:
         for zero in zeros:
             contention = software.fsdp_contention if zero == 3 else software.contention
-            out[zero] = _zero_delay(zero, sync, stages, contention)
+            out[zero] = _zero_delay(zero, sync, stages, contention, copies[min(zero, 1)])
     return out + stages.tied_embedding_seconds
 
 
-def _zero_delay(zero: int, sync: Synchronisation, s: Stages, contention: float) -> Value:
+def _zero_delay(
+    zero: int, sync: Synchronisation, s: Stages, contention: float, copies: HostCopies
+) -> Value:
     """Seconds by which synchronisation under a ZeRO stage delays a step: gradients are reduced
     once or after every micro-batch, updated weights gathered once or for every pass
     [2, 2, skeleton]."""
     if zero == 3:
         layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
-        return slot_delays.delay_seconds(s, slot_delays.zero_3_delays(*layers, s, contention))
+        late = slot_delays.zero_3_delays(*layers, s, contention, copies)
+        return slot_delays.delay_seconds(s, late)
     if zero == 2:
-        delays = _zero_2_delays(sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS], s, contention)
+        scatter, pieces = sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS]
+        delays = _zero_2_delays(scatter, pieces, s, contention, copies.gradients)
         reduced = full_backward_delay(s, delays)
     else:
         times = sync.reduce_scatter if zero else sync.all_reduce
-        exposed = _exposed_at_end(times, sync.pieces, s.backward_window, s, contention)
+        how = (s.backward_window, s, contention, np.minimum(copies.gradients, s.backward_window))
+        exposed = _exposed_at_end(times, sync.pieces, *how)
         reduced = _end_delay(exposed, s.backward_before)[:, None]
+        if copies is not NO_COPIES:
+            reduced = reduced + _copy_delay(copies.gradients, s)
     if zero == 0:
         return reduced
     exposed = _exposed_at_end(sync.all_gather, sync.pieces, s.forward_window, s, contention)
     return reduced + _end_delay(exposed, s.forward_before)[None]
 
 
+def _copy_delay(gradients: Value | float, s: Stages) -> Value:
+    """Seconds by which gradients that go to the host in every micro-batch, and are reduced once,
+    delay a step [skeleton]."""
+    none, window = np.zeros(s.backward.shape), s.backward_window
+    of_weights = np.maximum(gradients - s.weight_gradient, 0.0)
+    late = Delays(np.maximum(gradients - window, 0.0), Passes(none, none, of_weights))
+    return np.maximum(slot_delays.delay_seconds(s, late), 0.0)
+
+
 def _exposed_at_end(
-    times: Value, pieces: Value, passes: Value, s: Stages, contention: float
+    times: Value,
+    pieces: Value,
+    passes: Value,
+    s: Stages,
+    contention: float,
+    copies: Value | float = 0.0,
 ) -> Value:
     """Exposed seconds of a collective at one end of the step, alone and overlapped
-    [2, class, skeleton]; `passes` are those of a micro-batch at that end.
+    [2, class, skeleton]; `passes` are those of a micro-batch at that end, which hide `copies` too.
 
     Chunks are reduced, and gathered, one by one, each behind the passes of those that follow: of
     v chunks the last hides behind its own pass alone (Megatron-Core, schedules.py: grad_sync_func
     and param_sync_func by model chunk).
     """
-    last_chunk = (times[BUCKETS] - passes) / s.virtual_stages
+    last_chunk = (times[BUCKETS] + copies - passes) / s.virtual_stages
     tail = np.maximum(times[BUCKETS] / pieces[BUCKETS], last_chunk)
-    behind = exposed_seconds(times[BUCKETS], passes * s.reduction_passes, tail, contention)
+    window, before = passes * s.reduction_passes, copies * s.reduction_passes
+    behind = exposed_seconds(times[BUCKETS], window, tail, contention, before)
     return np.array([times[AT_ONCE], np.minimum(behind, times[AT_ONCE])])
 
 
@@ -248,10 +272,14 @@ def _server_delay(times: Value, s: Stages, contention: float) -> Value:
     return out
 
 
-def _zero_2_delays(scatter: Value, pieces: Value, s: Stages, contention: float) -> Value:
-    """ZeRO 2: delay of a micro-batch whose gradients are reduced [2, 1, class, skeleton]."""
-    hidden = exposed_seconds(scatter, s.backward_window, scatter / pieces, contention)
-    return np.array([scatter, hidden])[:, None]
+def _zero_2_delays(
+    scatter: Value, pieces: Value, s: Stages, contention: float, copies: Value | float = 0.0
+) -> Value:
+    """ZeRO 2: delay of a micro-batch whose gradients are reduced, and copied to the host
+    [2, 1, class, skeleton]."""
+    window = s.backward_window
+    hidden = exposed_seconds(scatter, window, scatter / pieces, contention, copies)
+    return np.array([scatter + np.maximum(copies - window, 0.0), hidden])[:, None]
 
 
 class ExposedSync(NamedTuple):

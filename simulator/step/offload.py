@@ -31,16 +31,14 @@ from ..hardware.host import (
     write_rate,
 )
 from ..hardware.precision import Recipe
-from ..pipeline.schedule import Passes
 from ..plan.field_values import swaps_optimizer, swaps_parameters
 from ..plan.synchronisation import SyncPolicy
 from ..task import Task
-from . import slot_delays
 from .data_parallel import LAYERS, Synchronisation
 from .memory import host_bytes
 from .optimizer import moved_bytes, owned_parameters
 from .ranks import Weights
-from .slot_delays import Delays
+from .slot_delays import HostCopies
 from .stages import Stages
 
 SWAPPED_GRADIENT = 4.0
@@ -79,21 +77,12 @@ def host_update(
     update = np.maximum((1 - away) * on_gpu, on_host)
     gradients, up = parameters * recipe.gradient, parameters * recipe.weight * (1 - weights_away)
     down = (1 - away) * owned_parameters(s.weights) * recipe.weight * weights_away
-    slots: Value | float = 0.0
-    if task.software.offloads_gradients:
-        # Copied to the host while they are computed.
-        none = np.zeros(gradients.shape)
-        weight_gradient = excess_copy_seconds(gradients, s.weight_gradient, cluster)
-        late = Delays(
-            excess_copy_seconds(gradients, s.backward, cluster), Passes(none, none, weight_gradient)
-        )
-        slots = np.maximum(slot_delays.delay_seconds(s, late), 0.0)
-    else:
+    if not task.software.offloads_gradients:
         down = down + gradients
     after = excess_copy_seconds(np.maximum(up, down), update, cluster)
     after = after + _swap_seconds(task, recipe, optimizer, policy, s.weights)
     longest = update.max(axis=1)
-    return HostUpdate(longest, (update + after).max(axis=1) - longest + slots)
+    return HostUpdate(longest, (update + after).max(axis=1) - longest)
 
 
 def _swap_seconds(
@@ -119,27 +108,25 @@ def _nvme_weight_bytes(recipe: Recipe, weights: Weights) -> Value:
     return out
 
 
-def fetch_seconds(
+def host_copies(
     task: Task, recipe: Recipe, policy: SyncPolicy, sync: Synchronisation, s: Stages
-) -> Value:
-    """Seconds of a step by which weights on the host delay it, beyond their gathers [2, 2,
-    skeleton]: by whether reductions are overlapped, then whether gathers are.
-
-    A copy takes no multiprocessors, so that it does not slow what it hides behind.
+) -> list[HostCopies]:
+    """Copies of a micro-batch between a rank and its host, without ZeRO and with it: gradients of
+    what the host updates go down in the stream that reduced them (DeepSpeed 0.19,
+    stage_1_and_2.py: copy_grads_in_partition; stage3.py: partition_grads), and weights come up
+    before a gather.
     """
-    share, contention = policy.offload_parameters / 100, task.software.fsdp_contention
-    gather, scatter = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS]
-    trained, frozen = owned_parameters(s.weights)[1] * recipe.weight, _frozen_shard_bytes(s.weights)
-    ready = gather + share * (trained + frozen) / copy_rate(task.cluster)
+    rate, owned = copy_rate(task.cluster), owned_parameters(s.weights)
+    down = np.zeros(owned.shape)
+    if task.software.offloads_gradients:
+        down = policy.offload_optimizer / 100 * owned * recipe.gradient / rate
+    share, gather = policy.offload_parameters / 100, sync.all_gather[LAYERS]
+    trained, frozen = owned[1] * recipe.weight, _frozen_shard_bytes(s.weights)
+    up = share * (trained + frozen) / rate
     if swaps_parameters(policy.nvme):
-        read = _nvme_weight_bytes(recipe, s.weights)[1] + frozen
-        ready = np.maximum(ready, read / read_rate(task.cluster))
-    pieces = sync.pieces[LAYERS]
-    usual = slot_delays.zero_3_delays(gather, scatter, pieces, s, contention)
-    alone = slot_delays.zero_3_delays(gather, scatter, pieces, s, 0.0)
-    later = slot_delays.zero_3_delays(ready, scatter, pieces, s, 0.0)
-    late = slot_delays.prolonged(usual, later, alone)
-    return slot_delays.delay_seconds(s, late) - slot_delays.delay_seconds(s, usual)
+        read = (_nvme_weight_bytes(recipe, s.weights)[1] + frozen) / read_rate(task.cluster)
+        up = np.maximum(up, read - gather)
+    return [HostCopies(0.0, down[0]), HostCopies(up, down[1])]
 
 
 def _frozen_shard_bytes(weights: Weights) -> Value | float:

@@ -72,9 +72,9 @@ class SkeletonTables:
     copies: Value | None
     """Seconds in which only copies of an optimizer on the host run [ZeRO or not, skeleton]; None
     where nothing is on the host."""
-    fetches: Value | None
-    """Seconds by which weights on the host delay the micro-batches of a step
-    [overlap_grad_reduce, overlap_param_gather, skeleton]; None where none are."""
+    slot_copies: Value | None
+    """Seconds by which copies of gradients and weights delay the micro-batches of a step [ZeRO
+    stage, overlap_grad_reduce, overlap_param_gather, skeleton]; None where none are copied."""
     memory: Value
     """Bytes of the worst rank [ZeRO stage, skeleton]."""
 
@@ -145,8 +145,8 @@ class PlanGroup:
         out += self.optimizer_step()
         if self.tables.copies is not None:
             out += self.optimizer_copies()
-        if self.tables.fetches is not None:
-            out += self.weight_copies()
+        if self.tables.slot_copies is not None:
+            out += self.micro_batch_copies()
         return out
 
     def memory_total(self) -> Value:
@@ -156,9 +156,7 @@ class PlanGroup:
 
     def data_comm(self) -> Value:
         """Exposed seconds of data-parallel communication."""
-        p, sync = self.plans, self.tables.sync
-        out: Value = sync[self.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
-        return out
+        return self._exposed(self.tables.sync)
 
     def pipeline_comm(self) -> Value:
         """Exposed seconds of sends between stages."""
@@ -177,14 +175,16 @@ class PlanGroup:
         out: Value = self.tables.copies[np.minimum(self.zero, 1), self.skeleton]
         return out
 
-    def weight_copies(self) -> Value:
-        """Seconds by which weights on the host delay the micro-batches of a step."""
-        p = self.plans
-        if self.tables.fetches is None:
+    def micro_batch_copies(self) -> Value:
+        """Seconds by which copies of gradients and weights delay the micro-batches of a step."""
+        if self.tables.slot_copies is None:
             return np.zeros(self.rows.size)
-        out: Value = self.tables.fetches[
-            p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton
-        ]
+        return self._exposed(self.tables.slot_copies)
+
+    def _exposed(self, table: Value) -> Value:
+        """The rows of a table by ZeRO stage and both overlaps."""
+        p = self.plans
+        out: Value = table[self.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
         return out
 
     def iteration_terms(self) -> convergence.IterationTerms:
@@ -241,9 +241,8 @@ class PlanGroup:
                 (self.part_seconds(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size)
             )
         if name == "host_comm":
-            return (
-                self.part_seconds(Cost.HOST_COMM) + self.weight_copies() + self.optimizer_copies()
-            )
+            once = self.micro_batch_copies() + self.optimizer_copies()
+            return self.part_seconds(Cost.HOST_COMM) + once
         if name == "expert_comm":
             return (
                 self.part_seconds(Cost.EXPERT_COMM)
@@ -320,13 +319,13 @@ def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) 
         parameters = s.weights.dense + s.weights.expert
         work = gradient_exchange.compress_seconds(task, element, policy, parameters)
         sync = sync + np.asarray(work).max(axis=0)
-    update, copies, fetches = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
+    update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
     if policy.offload_optimizer or policy.offload_parameters:
         update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)
+        hosts = offload.host_copies(task, recipe, policy, collectives, s)
+        slots = data_parallel.sync_seconds(task, collectives, s, zeros, policy, hosts) - sync
     else:
         update = update.max(axis=1) * (not through_servers(policy.sync))
-    if policy.offload_parameters:
-        fetches = offload.fetch_seconds(task, recipe, policy, collectives, s)
     return PlanGroup(
         task=of_rows,
         plans=plans,
@@ -340,7 +339,7 @@ def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) 
             sends=_send_seconds(task, skeletons, s),
             update=update,
             copies=copies,
-            fetches=fetches,
+            slot_copies=slots,
             memory=memory.worst_bytes(task, recipe, optimizer, s, zeros, policy),
         ),
     )
@@ -382,7 +381,7 @@ def _segment_group(
             sends=_send_seconds(task, plans, s),
             update=np.broadcast_to(update, (2, *update.shape)),
             copies=None,
-            fetches=None,
+            slot_copies=None,
             memory=np.broadcast_to(worst, (4, *worst.shape)),
         ),
         segmented=segmented,

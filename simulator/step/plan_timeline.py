@@ -109,7 +109,7 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
     held_back = min(_deferred_count(schedule, times), m)
     sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
-    at_end = float(whole.optimizer_copies()[0] + whole.weight_copies()[0])
+    at_end = float(whole.optimizer_copies()[0] + whole.micro_batch_copies()[0])
     unpaired = float(whole.stages.unpaired_a2a_seconds()[0])
     work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end - unpaired
     return PlanTimeline(

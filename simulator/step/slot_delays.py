@@ -30,44 +30,66 @@ class Delays(NamedTuple):
     """Those of each pass, where weight gradients are passes of their own."""
 
 
-def exposed_seconds(communication: Value, window: Value, tail: Value, contention: float) -> Value:
-    """Seconds of communication that do not hide behind `window` seconds of compute.
+class HostCopies(NamedTuple):
+    """Seconds of copies between a GPU and its host in a micro-batch [class, skeleton]."""
+
+    weights: Value | float = 0.0
+    """By which the weights of a pass are gathered later."""
+    gradients: Value | float = 0.0
+    """Of gradients, in the stream of their reduction and after it."""
+
+
+NO_COPIES = HostCopies()
+
+
+def exposed_seconds(
+    communication: Value,
+    window: Value,
+    tail: Value,
+    contention: float,
+    copies: Value | float = 0.0,
+) -> Value:
+    """Seconds of communication, and of copies in its stream, that do not hide behind `window`
+    seconds of compute.
 
     At least the tail (the last piece, which nothing follows) is exposed; with contention w the two
-    slow each other by w of the shorter. Never more than not overlapping at all.
+    slow each other by w of the shorter, but a copy takes no multiprocessors. Never more than not
+    overlapping at all. One window hides all of it: more compute never makes a pass shorter.
     """
-    shown = np.maximum(communication - window, tail)
+    shown = np.maximum(communication + copies - window, tail)
     shown = shown + contention * np.minimum(communication, window)
-    return np.minimum(shown, communication)
+    return np.minimum(shown, communication + copies)
 
 
 def zero_3_delays(
-    gather: Value, scatter: Value, pieces: Value, s: Stages, contention: float
+    gather: Value,
+    scatter: Value,
+    pieces: Value,
+    s: Stages,
+    contention: float,
+    copies: HostCopies = NO_COPIES,
 ) -> Delays:
     """ZeRO 3: weights are gathered for either pass, and gradients are reduced."""
+    up, down = copies
 
-    def behind(hiding: Value, window: Value) -> Value:
-        return exposed_seconds(hiding, window, hiding / pieces, contention)
+    def behind(hiding: Value, window: Value, up: Value | float, down: Value | float) -> Value:
+        tail = (hiding + up) / pieces
+        return exposed_seconds(hiding, window, tail, contention, up + down)
 
-    before, after = s.forward_window, s.backward_window
-    ahead, both = behind(gather, before), gather + scatter
-    alone = [2 * gather + scatter, ahead + behind(gather, after) + scatter]
-    reduced = [2 * gather + behind(scatter, after), ahead + behind(both, after)]
-    input_gradient = behind(gather, np.maximum(after - s.weight_gradient, 0.0))
-    reduction = behind(scatter, s.weight_gradient)
+    before, after, both = s.forward_window, s.backward_window, gather + scatter
+    ready, ahead = gather + up, behind(gather, before, up, 0.0)
+    left = np.maximum(down - after, 0.0)
+    alone = [2 * ready + scatter + left, ahead + behind(gather, after, up, down) + scatter]
+    reduced = [2 * ready + behind(scatter, after, 0.0, down), ahead + behind(both, after, up, down)]
+    input_gradient = behind(gather, np.maximum(after - s.weight_gradient, 0.0), up, 0.0)
+    reduction = behind(scatter, s.weight_gradient, 0.0, down)
+    at_once = scatter + np.maximum(down - s.weight_gradient, 0.0)
     split = Passes(
-        np.array([[gather, ahead]] * 2),
-        np.array([[gather, input_gradient]] * 2),
-        np.array([[scatter, scatter], [reduction, reduction]]),
+        np.array([[ready, ahead]] * 2),
+        np.array([[ready, input_gradient]] * 2),
+        np.array([[at_once, at_once], [reduction, reduction]]),
     )
     return Delays(np.array([*alone, *reduced]).reshape(2, 2, *gather.shape), split)
-
-
-def prolonged(delays: Delays, longer: Delays, shorter: Delays) -> Delays:
-    """Delays with what some are longer than others added to them."""
-    full = delays.full_backward + (longer.full_backward - shorter.full_backward)
-    parts = zip(delays.split_backward, longer.split_backward, shorter.split_backward, strict=True)
-    return Delays(full, Passes(*(one + (more - less) for one, more, less in parts)))
 
 
 def delay_seconds(s: Stages, delays: Delays) -> Value:

@@ -4,8 +4,8 @@
 
 Holds: seconds and bytes are finite, not negative and add up; no plan beats the peak of its GPUs; a
 row alone is the row of its table; faster links, a shorter latency and more arithmetic are never
-slower, and change no byte; a larger batch and a longer sequence are never faster. What does not is
-counted by rule, with the worst case of each.
+slower, and change no byte; a larger batch, a longer sequence and recomputation of all layers are
+never faster. What does not is counted by rule, with the worst case of each.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from plan3d.search.space.space import Space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.profile_file import profile_names
+from plan3d.simulator.hardware.software_stack import SOFTWARE
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs
@@ -58,6 +60,7 @@ def random_task(draw: np.random.Generator) -> Task:
         cluster,
         sequence=int(draw.choice([512, 1024, 2048])),
         global_batch=int(draw.choice([48, 64, 256, 1024])),
+        software=SOFTWARE[str(draw.choice(list(SOFTWARE)))],
     )
 
 
@@ -145,6 +148,12 @@ def check(task: Task, plans: Plan, broken: Broken, draw: np.random.Generator) ->
             broken.add(f"{what} is not faster", some.step / other.step - 1, some)
             smaller = some.memory_total / other.memory_total - 1
             broken.add(f"{what} needs no less memory", smaller, some)
+    again = replace(plans, recompute=np.full(plans.rows, Recompute.FULL))
+    keep = np.flatnonzero(legal_rows(again, task) & (plans.recompute == Recompute.NONE))
+    if keep.size:
+        some = costs.take(keep)
+        other = evaluate(task, again.take(keep))
+        broken.add("recompute is not faster", some.step / other.step - 1, some)
     return (made + 2 * len(BETTER) + 2 * len(LARGER)) * plans.rows + 3
 
 

@@ -26,14 +26,19 @@ from round_numbers import (
     task,
 )
 
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.host import copy_rate, excess_copy_seconds, update_rate
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import Nvme
 from plan3d.simulator.plan.synchronisation import SyncPolicy
-from plan3d.simulator.step.data_parallel import synchronisation
+from plan3d.simulator.step.data_parallel import Synchronisation, sync_seconds, synchronisation
 from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
-from plan3d.simulator.step.offload import fetch_seconds, host_update, node_bytes
+from plan3d.simulator.step.offload import host_copies, host_update, node_bytes
 from plan3d.simulator.step.optimizer import moved_bytes, owned_parameters
+from plan3d.simulator.step.slot_delays import NO_COPIES, HostCopies
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
 ALL = SyncPolicy(offload_optimizer=100)
@@ -181,6 +186,61 @@ def test_gradients_that_leave_are_not_kept(zero, direct, gradients):
     assert state_bytes(each, zero, weights)["gradients"] == gradients * PARAMETERS
 
 
+@pytest.mark.parametrize(
+    ("zero", "overlapped", "reduce", "copy", "shown"),
+    [
+        # One window of 20 ms hides a reduction of four buckets and the copy that follows it.
+        (2, True, 16e-3, 10e-3, 4 * (6e-3 - 4e-3)),
+        (2, True, 30e-3, 10e-3, 4 * 10e-3),
+        (2, True, 8e-3, 10e-3, 0.0),
+        # A reduction that is not overlapped leaves the window to the copy.
+        (2, False, 16e-3, 10e-3, 0.0),
+        (2, False, 16e-3, 25e-3, 4 * 5e-3),
+        # Once a step: the copies of the last pass leave 10 ms to the reduction, not 20.
+        (1, True, 16e-3, 10e-3, 6e-3 - 4e-3),
+        (1, True, 16e-3, 25e-3, 4 * 5e-3 + 12e-3),
+    ],
+)
+def test_a_backward_pass_hides_reductions_and_copies_once(zero, overlapped, reduce, copy, shown):
+    stages = group_of(task(4, 16), "dp=4").stages
+    one, none = np.full((1, 1), 1.0), np.zeros((3, 1, 1))
+    stages = replace(
+        stages,
+        backward=20e-3 * one,
+        slowest_seconds=(stages.forward + 20e-3)[0],
+        backward_before=0.0 * one,
+    )
+    question = task(4, 16, software=stack(contention=0.0))
+    sync = Synchronisation(none, none + reduce, none, none + np.array([1, 4, 6])[:, None, None])
+    copies = [NO_COPIES, HostCopies(0.0, copy * one)]
+    late, usual = (
+        sync_seconds(question, sync, stages, [zero], SyncPolicy(), each)[zero, int(overlapped), 0]
+        for each in (copies, [NO_COPIES] * 2)
+    )
+    assert late - usual == pytest.approx(shown, abs=1e-12)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_more_compute_is_never_a_faster_step(zero):
+    """Eight consumer GPUs, whose reductions and copies both outlast a backward pass."""
+    machine = Cluster.profile("rtx-5090", gpus=8)
+    question = Task(
+        Model.preset("llama-3.1-8b"),
+        machine,
+        sequence=4096,
+        global_batch=64,
+        software=software_profile("deepspeed"),
+    )
+    plans = [
+        f"tp=4 dp=2 zero={zero} offload_optimizer={away} recompute={mode}"
+        for away in (50, 100)
+        for mode in ("none", "full")
+    ]
+    kept, again, kept_away, again_away = (costs_of(question, plan).step_seconds for plan in plans)
+    assert kept < again
+    assert kept_away < again_away
+
+
 # Weights on the host
 
 WINDOW = 4 * FORWARD + HEAD + EMBEDDING
@@ -268,7 +328,8 @@ def test_weights_are_read_ahead_of_their_copies(parameters, memory, drives, fetc
     found = node_bytes(question, BF16, ADAM, policy, stages)
     assert (found.memory[1, 0], found.drives[1, 0]) == (memory, drives)
     sync = synchronisation(question, BF16, weights, policy, (3,))
-    late = fetch_seconds(question, BF16, policy, sync, stages)[0, 1, 0]
+    copies = host_copies(question, BF16, policy, sync, stages)
+    late = sync_seconds(question, sync, stages, [3], policy, copies)[3, 0, 1, 0]
     assert late == pytest.approx(4 * (2 * fetch - 3 * WINDOW))
     # Updated weights are written after the step, at 4 GB/s.
     written = host_update(question, BF16, ADAM, policy, np.zeros((2, 1, 1)), stages).copies[1, 0]
