@@ -39,6 +39,7 @@ def prior_record(prior: Prior) -> dict[str, Any]:
         "covariance": prior.covariance.round(6).tolist(),
         "sigma": round(prior.sigma, 5),
         "freedom": prior.freedom,
+        "stalls": round(prior.stalls, 4),
     }
 
 
@@ -50,6 +51,7 @@ def prior_from_record(record: dict[str, Any]) -> Prior:
         covariance=np.array(record["covariance"], float),
         sigma=float(record["sigma"]),
         freedom=float(record["freedom"]),
+        stalls=float(record.get("stalls", 0.0)),
     )
 
 
@@ -66,7 +68,7 @@ def shipped_records() -> dict[str, Any]:
 def shipped_prior(which: str) -> Prior:
     """The prior of FITTED_STACKS or OTHER_STACKS around their profiles' own numbers."""
     prior = prior_from_record(shipped_records()[which])
-    return Prior(prior.names, np.zeros_like(prior.mean), prior.covariance, prior.sigma)
+    return replace(prior, mean=np.zeros_like(prior.mean))
 
 
 def has_fitted_rates(software: Software) -> bool:

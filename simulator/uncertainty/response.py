@@ -6,7 +6,7 @@ f(d) = log t with each constant's seconds multiplied by exp(d), d [constant].
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -30,7 +30,7 @@ class Response(Protocol):
         """f(d) [.., row] at d [.., constant]."""
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
-        """f(d) [row] and its slopes [row, constant] at d [constant]."""
+        """f(d) [.., row] and its slopes [.., row, constant] at d [.., constant]."""
 
     def tabulate(self, spreads: Value) -> TabulatedResponse:
         """The same at little cost, about right within a few spreads of the constants."""
@@ -79,20 +79,23 @@ class SimulatedResponse:
         return TabulatedResponse.of_response(self, spreads)
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
-        """f(d) [row] and its slopes, in one pass of columns."""
-        here, *there = self.steps(np.concatenate([d[None], d + SLOPE_STEP * np.eye(d.size)]))
-        return here, (np.array(there) - here).T / SLOPE_STEP
+        """f(d) [.., row] and its slopes, in one pass of columns."""
+        moved = d[..., None, :] + SLOPE_STEP * np.eye(d.shape[-1])
+        found = self.steps(np.concatenate([d[..., None, :], moved], axis=-2))
+        here, there = found[..., 0, :], found[..., 1:, :]
+        return here, np.swapaxes(there - here[..., None, :], -1, -2) / SLOPE_STEP
 
 
 @dataclass(frozen=True)
 class TabulatedResponse:
     """Answers of the simulator with one constant changed at a time, straight lines between them:
-    f(d) ~ f(0) + sum_k g_k(d_k). For populations of runs, which are asked thousands of times."""
+    f(d) ~ f(0) + sum_k g_k(d_k). For populations of runs, which are asked thousands of times; of
+    one unit, or of many with as many rows, each at constants of its own."""
 
     start: Value
-    """f(0) [row]."""
+    """f(0) [row], or [unit, row]."""
     gains: Value
-    """g_k at each node [row, constant, node]."""
+    """g_k at each node [constant, node, row], or [unit, constant, node, row]."""
     nodes: Value
     """d_k of each node [constant, node], ascending."""
 
@@ -102,16 +105,18 @@ class TabulatedResponse:
         nodes = NODES[None] * spreads[:, None]
         moved = exact.steps(nodes[..., None] * np.eye(spreads.size)[:, None])
         start = moved[0, NODES.tolist().index(0.0)]
-        return cls(start, (moved - start).transpose(2, 0, 1), nodes)
+        return cls(start, moved - start, nodes)
 
     def take(self, rows: Index) -> TabulatedResponse:
         """The chosen rows."""
-        return TabulatedResponse(self.start[rows], self.gains[rows], self.nodes)
+        return replace(self, start=self.start[..., rows], gains=self.gains[..., rows])
+
+    def of_units(self, units: Index) -> TabulatedResponse:
+        """Of the chosen units."""
+        return replace(self, start=self.start[units], gains=self.gains[units])
 
     def steps(self, d: Value) -> Value:
         """f(d) [.., row] at d [.., constant]."""
-        if d.ndim > 1:
-            return np.array([self.steps(one) for one in d])
         return self.linearised(d)[0]
 
     def tabulate(self, spreads: Value) -> TabulatedResponse:
@@ -119,11 +124,14 @@ class TabulatedResponse:
         return self
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
-        """f(d) [row] and its slopes; beyond the nodes the last lines go on."""
-        each = np.arange(d.size)
-        left = np.clip((self.nodes < d[:, None]).sum(axis=1) - 1, 0, self.nodes.shape[1] - 2)
-        width = self.nodes[each, left + 1] - self.nodes[each, left]
-        low = self.gains[:, each, left]
-        slopes = (self.gains[:, each, left + 1] - low) / width
-        moved: Value = self.start + (low + slopes * (d - self.nodes[each, left])).sum(axis=1)
-        return moved, slopes
+        """f(d) [.., row] and its slopes at d [.., constant], or at d [.., unit, constant]; beyond
+        the nodes the last lines go on."""
+        each = np.arange(d.shape[-1])
+        last = self.nodes.shape[1] - 2
+        left = np.clip((self.nodes < d[..., None]).sum(axis=-1) - 1, 0, last)
+        low, width = self.nodes[each, left], self.nodes[each, left + 1] - self.nodes[each, left]
+        of = (each,) if self.gains.ndim == 3 else (np.arange(len(self.gains))[:, None], each)
+        here = self.gains[*of, left]
+        slopes = (self.gains[*of, left + 1] - here) / width[..., None]
+        moved = self.start + (here + slopes * (d - low)[..., None]).sum(axis=-2)
+        return moved, np.swapaxes(slopes, -1, -2)

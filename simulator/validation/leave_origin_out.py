@@ -18,7 +18,13 @@ from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
 from ..uncertainty.choice import Choice
 from ..uncertainty.memory import FITS_PROBABILITY
-from ..uncertainty.posterior import Posterior, TimedRows, prior_as_posterior, solve
+from ..uncertainty.posterior import (
+    Posterior,
+    TimedRows,
+    prior_as_posterior,
+    side_by_side,
+    solve_units,
+)
 from ..uncertainty.predictive import half_width
 from . import metrics, units
 from .choice_scores import ChoiceGroup
@@ -90,15 +96,17 @@ def drawn_order(unseen: UnseenRuns, unit: Unit, draw: int) -> Index:
     return random.permutation(unseen.table[unit].log_seconds.size)
 
 
-def posterior_after(
-    unseen: UnseenRuns, unit: Unit, steps: int, draw: int
-) -> tuple[Posterior, Index]:
-    """What is known of a unit after some of its steps, chosen at random, and the other rows."""
+def posteriors_after(
+    unseen: UnseenRuns, unit: Unit, steps: int, draws: int = DRAWS
+) -> list[tuple[Posterior, Index]]:
+    """What is known of a unit after some of its steps, chosen at random, and the other rows: of
+    each draw; of no steps once."""
     rows, prior = unseen.table[unit], unseen.prior_of(unit)
     if not steps:
-        return prior_as_posterior(prior), np.arange(rows.log_seconds.size)
-    order = drawn_order(unseen, unit, draw)
-    return solve(prior, _take(rows, order[:steps])), order[steps:]
+        return [(prior_as_posterior(prior), np.arange(rows.log_seconds.size))]
+    orders = [drawn_order(unseen, unit, draw) for draw in range(draws)]
+    found = solve_units(prior, side_by_side([_take(rows, order[:steps]) for order in orders]))
+    return [(found.posterior(draw), order[steps:]) for draw, order in enumerate(orders)]
 
 
 def score_unit(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, float] | None:
@@ -106,11 +114,13 @@ def score_unit(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, float] |
     rows = unseen.table[unit]
     if rows.log_seconds.size <= steps:
         return None
-    every, votes = [], unseen.votes(unit)
-    for draw in range(DRAWS if steps else 1):
-        posterior, others = posterior_after(unseen, unit, steps, draw)
-        every.append(ScoredRows.of_posterior(_take(rows, others), votes[others], posterior).record)
-    out: dict[str, float] = metrics.mean_of(every)
+    votes = unseen.votes(unit)
+    out: dict[str, float] = metrics.mean_of(
+        [
+            ScoredRows.of_posterior(_take(rows, others), votes[others], posterior).record
+            for posterior, others in posteriors_after(unseen, unit, steps)
+        ]
+    )
     return out
 
 
@@ -128,15 +138,22 @@ def score_halves(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, dict[s
     if half <= steps:
         return None
     votes, prior, choice = unseen.votes(unit), unseen.prior_of(unit), choice_of(unseen, unit)
-    every: dict[str, list[dict[str, float]]] = {name: [] for name in STEP_CHOICES}
-    for draw in range(DRAWS):
-        order = drawn_order(unseen, unit, draw)
-        scored, chosen = order[half:], choice.most_informative(steps, order[:half].tolist())
-        for name, known in zip(STEP_CHOICES, (order[:steps], np.array(chosen)), strict=True):
-            posterior = solve(prior, _take(rows, known))
-            found = ScoredRows.of_posterior(_take(rows, scored), votes[scored], posterior)
-            every[name].append(found.record)
-    return {name: metrics.mean_of(records) for name, records in every.items()}
+    orders = [drawn_order(unseen, unit, draw) for draw in range(DRAWS)]
+    chosen = {
+        "at_random": [order[:steps] for order in orders],
+        "suggested": [
+            np.array(choice.most_informative(steps, order[:half].tolist())) for order in orders
+        ],
+    }
+    out = {}
+    for name, known in chosen.items():
+        found = solve_units(prior, side_by_side([_take(rows, some) for some in known]))
+        scored = [
+            ScoredRows.of_posterior(_take(rows, of), votes[of], found.posterior(draw)).record
+            for draw, of in enumerate(order[half:] for order in orders)
+        ]
+        out[name] = metrics.mean_of(scored)
+    return out
 
 
 def summary(scores: Iterable[dict[str, float] | None]) -> dict[str, Any]:
@@ -176,8 +193,7 @@ def regret_fitting(unseen: UnseenRuns, chosen: Sequence[Unit], steps: int) -> fl
         if unseen.rows[unit].size <= steps:
             continue
         exact = simulated_response([p.questions[row] for row in fits])
-        for draw in range(REGRET_DRAWS if steps else 1):
-            posterior, _ = posterior_after(unseen, unit, steps, draw)
+        for posterior, _ in posteriors_after(unseen, unit, steps, REGRET_DRAWS):
             predicted = np.exp(exact.steps(posterior.mean))
             found.append(metrics.regret(predicted, p.measured_seconds[fits]))
     return float(np.mean(found)) if found else None

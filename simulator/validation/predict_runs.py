@@ -123,6 +123,11 @@ class Prediction:
         """MFU as measured, with the simulator's FLOPs and the datasheet's peak."""
         return self.flops / self.measured_seconds
 
+    @property
+    def predicted_mfu(self) -> Value:
+        """MFU as predicted."""
+        return self.flops / self.step
+
     def take(self, keep: Mask) -> Prediction:
         """The chosen rows."""
         asked = tuple(q for q, kept in zip(self.questions, keep, strict=True) if kept)

@@ -25,7 +25,8 @@ FEWEST_ROWS = 6
 MOST_TOY_HIDDEN = 1024
 """Hidden sizes up to this are toys."""
 LEAST_MFU = 0.05
-"""Rows of the core population use at least this share of the machine."""
+"""Rows of the core population are predicted to use at least this share of the machine: what was
+measured chooses none."""
 SCORED_USES = ("score", "score-only")
 """Values of time_use of rows that are scored."""
 
@@ -107,7 +108,7 @@ def population(p: Prediction, name: str) -> Mask:
     )
     if name == "core":
         inside = np.array([unit in CORE for unit in units], bool)
-        chosen: Mask = scored & inside & (np.nan_to_num(p.measured_mfu) >= LEAST_MFU)
+        chosen: Mask = scored & inside & (p.predicted_mfu >= LEAST_MFU)
     else:
         wide = [q.run.get("hidden", 0) > MOST_TOY_HIDDEN for q in p.questions]
         facts = [q.run.source in MICROBENCHMARK_SOURCES for q in p.questions]
@@ -121,9 +122,9 @@ def population(p: Prediction, name: str) -> Mask:
 
 
 def microbenchmark_rows(unit: Unit, p: Prediction, rows: Sequence[int]) -> list[int]:
-    """Timed rows of a unit of MICROBENCHMARK_SOURCES that is large enough to teach, at LEAST_MFU
-    and more."""
-    used = np.nan_to_num(p.measured_mfu) >= LEAST_MFU
+    """Timed rows of a unit of MICROBENCHMARK_SOURCES that is large enough to teach, predicted at
+    LEAST_MFU and more."""
+    used = p.is_timed & (p.predicted_mfu >= LEAST_MFU)
     timed = [row for row in rows if used[row]] if unit.source in MICROBENCHMARK_SOURCES else []
     return timed if len(timed) >= FEWEST_ROWS else []
 

@@ -95,15 +95,9 @@ class UnseenRuns:
         return out
 
     def prior(self, without: str = "") -> Prior:
-        """The prior learned from dense and MoE units in 16 bits, but from those of one origin."""
-        taught = [
-            rows
-            for unit, rows in self.table.items()
-            if self.origin(unit) != without
-            and unit.precision == "16-bit"
-            and unit.kind in ("dense", "moe")
-        ]
-        return fit_prior(CONSTANT_NAMES, taught)
+        """The prior learned from all units but those of one origin."""
+        others = [rows for unit, rows in self.table.items() if self.origin(unit) != without]
+        return fit_prior(CONSTANT_NAMES, others)
 
     @cached_property
     def priors(self) -> dict[str, Prior]:

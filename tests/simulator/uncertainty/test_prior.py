@@ -8,12 +8,23 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.base.arrays import Value
-from plan3d.simulator.uncertainty.posterior import Prior, TimedRows, mode, prior_as_posterior
+from plan3d.simulator.uncertainty.posterior import (
+    LONGEST_STALL,
+    Prior,
+    TimedRows,
+    modes,
+    prior_as_posterior,
+    side_by_side,
+    solve,
+    solve_units,
+    stall_probability,
+)
 from plan3d.simulator.uncertainty.predictive import (
     half_width,
     student_quantile,
 )
-from plan3d.simulator.uncertainty.prior import fit_prior
+from plan3d.simulator.uncertainty.prior import START_STALLS, fit_prior
+from plan3d.simulator.uncertainty.response import TabulatedResponse
 
 
 @dataclass(frozen=True)
@@ -26,12 +37,29 @@ class Straight:
         return d @ self.slopes.T
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
-        return self.steps(d), self.slopes
+        return self.steps(d), self.slopes + np.zeros((*d.shape[:-1], 1, 1))
+
+    def tabulate(self, spreads: Value) -> TabulatedResponse:
+        """Exact, as it is straight."""
+        nodes = np.array([-10.0, 10.0]) * np.ones((self.slopes.shape[1], 1))
+        return TabulatedResponse(
+            np.zeros(len(self.slopes)), nodes[..., None] * self.slopes.T[:, None], nodes
+        )
 
 
 def rows(measured, slopes, scale=1.0):
     measured = np.array(measured, float)
     return TimedRows(measured, Straight(np.array(slopes, float)), np.full(measured.size, scale))
+
+
+def tabled(measured, slopes, scale=1.0):
+    some = rows(measured, slopes, scale)
+    return TimedRows(some.log_seconds, some.response.tabulate(np.ones(2)), some.scale)
+
+
+def mode(prior, some, rounds=60, alike=False):
+    """The posterior of one unit near the prior's mean."""
+    return modes(prior, some, prior.mean[None], rounds, alike).posterior(0)
 
 
 def one(spread=0.1, sigma=0.05, freedom=1e9):
@@ -105,7 +133,7 @@ def test_means_are_learned_where_constants_may_be_off():
     """Units whose matrix products take exp(.2) as long, which nothing but gemm explains."""
     random = np.random.default_rng(1)
     names = ("common", "gemm")
-    units = [rows(0.2 + 0.01 * random.standard_normal(8), [[0.0, 1.0]] * 8) for _ in range(30)]
+    units = [tabled(0.2 + 0.01 * random.standard_normal(8), [[0.0, 1.0]] * 8) for _ in range(30)]
     learned = fit_prior(names, units)
     assert learned.mean[0] == pytest.approx(0, abs=1e-3)
     assert learned.mean[1] == pytest.approx(0.2, abs=0.01)
@@ -142,8 +170,7 @@ class Bent:
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
         values = self.steps(d)
-        share = self.moved * np.exp(d[0]) / np.exp(values[0])
-        return values, np.array([[share]])
+        return values, (self.moved * np.exp(d) / np.exp(values))[..., None]
 
 
 def test_a_small_part_that_explains_a_large_step_is_found():
@@ -152,3 +179,45 @@ def test_a_small_part_that_explains_a_large_step_is_found():
     prior = Prior(("common",), np.zeros(1), np.array([[4.0]]), 1e-4, 1e9)
     found = mode(prior, TimedRows(np.log([6.0]), Bent(0.01, 0.99), np.ones(1)), alike=True)
     assert found.mean == pytest.approx([np.log(501)], rel=1e-3)
+
+
+def test_a_stalled_row_is_told_from_a_slow_stack():
+    """Six rows at 0 and one four times as long, with little spread: the seventh stalled, and moves
+    neither the constant nor the spread of the unit. q / log 10 against the density of t."""
+    prior = Prior(("common",), np.zeros(1), np.array([[0.01]]), 0.05, 4.0, stalls=0.05)
+    found = mode(prior, rows([0.0] * 6 + [np.log(4)], [[1.0]] * 7))
+    assert found.weights[6] < 1e-3
+    assert abs(found.mean[0]) < 1e-3
+    assert found.sigma < 0.05
+    z = 2.0
+    t = 0.375 * (1 + z**2 / 4) ** -2.5 / 0.05  # density of t with 4 degrees: 3/8 at 0
+    share = (0.05 / LONGEST_STALL) / (0.05 / LONGEST_STALL + 0.95 * t)
+    of = stall_probability(prior, np.array([0.1, -0.1, 3.0]), np.full(3, 0.05))
+    assert of == pytest.approx([share, 0.0, 0.0])
+
+
+def test_units_side_by_side_are_each_of_them_alone():
+    """Of one, three and two rows; what is filled up counts for nothing."""
+    prior = Prior(("common", "gemm"), np.zeros(2), np.diag([0.01, 0.04]), 0.05, 4.0, stalls=0.02)
+    each = [
+        tabled([0.3], [[1.0, 0.5]]),
+        tabled([0.1, 0.9, 0.1], [[1.0, 0.5], [1.0, 0.2], [1.0, 0.9]]),
+        tabled([-0.2, -0.3], [[1.0, 0.1], [1.0, 0.8]], scale=2.0),
+    ]
+    together = solve_units(prior, side_by_side(each))
+    for at, unit in enumerate(each):
+        alone, found = solve(prior, unit), together.posterior(at)
+        assert found.mean == pytest.approx(alone.mean, abs=1e-4)
+        assert found.covariance == pytest.approx(alone.covariance, rel=1e-2)
+        assert found.sigma == pytest.approx(alone.sigma, rel=1e-3)
+        assert found.weights == pytest.approx(alone.weights, abs=1e-3)
+
+
+def test_stalls_are_learned():
+    """One of ten rows of each unit takes three times as long: more than are expected of none."""
+    random = np.random.default_rng(2)
+    noise = 0.02 * random.standard_normal((20, 10))
+    noise[:, 3] += np.log(3)
+    some = [tabled(row, [[1.0, 0.5]] * 10) for row in noise]
+    learned = fit_prior(("common", "gemm"), some).stalls
+    assert learned == pytest.approx((10 * START_STALLS + 20 / 10) / 30, rel=0.05)
