@@ -1,28 +1,29 @@
-"""Public launch scripts: how many are read, refused and why, and whether they are misread.
+"""Public launch scripts: how many `plan3d import` reads, refuses and why, and whether it misreads.
 
     python tests/benchmarks/public_files.py FOLDER [LIST.csv] [--lines]
 
 FOLDER holds one folder a repository, OWNER+NAME; LIST.csv has the columns kind, repository, commit
 and path, and without it every script of the folder is tried. What a script asks for is given: the
-first of the choices that it lists, else a usual value of the flag that needs it. Arguments that the
-user gives after -- count as one value, so do --vocabulary and --gpus. The parameters of what is
-read are compared with the sizes in the script's path and in the values that were chosen.
+first of the choices that it lists, else a usual value of the flag that needs it. --vocabulary and
+--gpus count as values; arguments of the script count each, and as one where all are given after --.
+The parameters of what is read are compared with the sizes in the script's path and in the values
+that were chosen.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
+import json
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from plan3d.launch_files.launch_file import ReaderOptions
-from plan3d.launch_files.registry import reader
-from plan3d.launch_files.shell.inputs import ScriptInputs
-from plan3d.simulator.base.errors import InputError
+from plan3d.cli.main import main as plan3d
 
 USUAL = {
     "--micro-batch-size": "1",
@@ -32,15 +33,22 @@ USUAL = {
     "--num-layers": "24",
     "--hidden-size": "2048",
     "--num-attention-heads": "16",
+    "--optimizer": "adam",
 }
 """Values by the flag that needs them; 1 of the others."""
-VOCABULARY = 128_000
-MOST_QUESTIONS = 8
+CHOSEN = {"DO": "true", "MOE": "false", "TOTAL_BATCHSIZE": "256", "SP": "true", "GBS": "256"}
+"""Values by the names of variables whose first choice, or whose flag, does not suit the others."""
+TOYS = ("run_pretrain_megatron_glm130b.sh", "run_finetune_megatron_qwen_vl.sh")
+"""Scripts whose own sizes are not those of their names: 6 layers of 2048 as 2B, 2 layers as 7B."""
+VOCABULARY = "128000"
+GPUS = ("8", "64", "256", "1024", "1")
+"""Numbers of GPUs that are tried in this order."""
+MOST_QUESTIONS = 16
 """Rounds of asking for one script."""
 TOLERANCE = 1.35
 """By what factor parameters may differ from a rounded size in a name, with the vocabulary above."""
 _CHOSEN = re.compile(r"(\w+) (?:\(\$\d+\) )?(?:has no value)[^()]*\((--[\w-]+)\)")
-_ASKED = re.compile(r"\((--[\w-]+)\): --set (\w+)=VALUE|--set (\w+)=([\w.+-]+)")
+_ASKED = re.compile(r"\((--[\w-]+|the JSON)\): --set (\w+)=VALUE|--set (\w+)=([\w.+-]+)")
 _SIZE = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![a-z])", re.I)
 
 
@@ -48,10 +56,12 @@ class Outcome(NamedTuple):
     """What became of one script."""
 
     kind: str
-    """read, refused, misread or a name of an exception."""
+    """read, refused, misread or failed."""
     detail: str
     values: int = 0
-    """Values that were given."""
+    """Values that were given, all arguments of the script as one."""
+    single_values: int = 0
+    """Values that were given, each argument as one."""
 
 
 def scripts(folder: Path, listed: str | None) -> Iterator[Path]:
@@ -65,51 +75,77 @@ def scripts(folder: Path, listed: str | None) -> Iterator[Path]:
                 yield folder / row["repository"].replace("/", "+") / row["path"]
 
 
+def imported(path: Path, options: list[str]) -> tuple[int, dict[str, Any], str]:
+    """The exit code of an import, its record and its error."""
+    out, errors = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        code = plan3d(["import", str(path), "--cluster", "h100-sxm", "--json", *options])
+    message = errors.getvalue().strip().splitlines()[-1:] or [""]
+    return code, {} if code else json.loads(out.getvalue()), message[0]
+
+
 def tried(path: Path) -> Outcome:
     """A script read with what it asks for."""
-    text = path.read_text("utf-8", errors="replace")
     values: dict[str, str] = {}
-    vocabulary: int | None = None
-
-    def sourced(name: str) -> str | None:
-        file = path.parent / name
-        return file.read_text("utf-8", errors="replace") if file.is_file() else None
-
-    why = ""
+    options: dict[str, str] = {}
     asked_by: dict[str, str] = {}
+    why = ""
     for _ in range(MOST_QUESTIONS):
-        inputs = ScriptInputs((), values, sourced)
-        options = ReaderOptions(vocabulary=vocabulary, inputs=inputs)
-        try:
-            launch = reader(text, str(path), None)(text, path.name, options)
-        except InputError as error:
-            why = str(error)
-            asked = {
-                m[2] or m[3]: USUAL.get(m[1], "1") if m[2] else m[4] for m in _ASKED.finditer(why)
-            }
-            asked_by |= {m[2]: m[1] for m in _ASKED.finditer(why) if m[2]}
-            asked_by |= {name: option for name, option in _CHOSEN.findall(why)}
-            if asked.keys() - values.keys():
-                values |= asked
-            elif vocabulary is None and "--vocabulary" in why:
-                vocabulary = VOCABULARY
-            else:
-                return Outcome("refused", why.partition(": ")[2])
-            continue
-        except Exception as error:  # the bench counts them
-            return Outcome(type(error).__name__, str(error)[:80])
-        given = len(values) if len(values) <= 2 else 1
-        given += (vocabulary is not None) + (not (launch.gpus or launch.launcher_gpus))
-        parameters = launch.model.parameters if launch.model else 0
-        names = [*values.values(), path.name, path.parent.name]
-        sizes = next((found for name in names if (found := sizes_of(name))), [])
-        active = launch.model.active_parameters if launch.model else 0
-        counts = (parameters, active)
-        fits = any(s / TOLERANCE <= count <= s * TOLERANCE for s in sizes for count in counts)
-        fits |= any(option == "--num-experts" for option in asked_by.values())
-        named = f"{parameters / 1e9:.2f} B" + (f", named {sizes[0] / 1e9:g} B" if sizes else "")
-        return Outcome("read" if fits or not sizes else "misread", named, given)
+        words = [f"--{name}={value}" for name, value in options.items()]
+        words += [f"--set={name}={value}" for name, value in values.items()]
+        code, record, why = imported(path, words)
+        if not code:
+            return _read(path, record, values, options, asked_by)
+        if code != 2:
+            return Outcome("failed", why)
+        asked = {
+            name: CHOSEN.get(name) or m[4] or USUAL.get(m[1], "1")
+            for m in _ASKED.finditer(why)
+            if (name := m[2] or m[3])
+        }
+        asked_by |= {m[2]: m[1] for m in _ASKED.finditer(why) if m[2]}
+        asked_by |= {name: option for name, option in _CHOSEN.findall(why)}
+        gpus = options.get("gpus")
+        if asked.keys() - values.keys():
+            values |= asked
+        elif "vocabulary" not in options and "--vocabulary" in why:
+            options["vocabulary"] = VOCABULARY
+        elif "give --gpus" in why:
+            options["gpus"] = GPUS[0]
+        elif "needs pp >" in why and values.get("PP") != "2":
+            values["PP"] = "2"
+        elif "overlap_tp needs" in why and values.get("TP") != "2":
+            values["TP"] = "2"
+        elif gpus != GPUS[-1] and re.search(r"GPUs|\bdp\(", why):
+            options["gpus"] = GPUS[GPUS.index(gpus) + 1 if gpus else 0]
+        elif "--with recompute=VALUE" in why and "with" not in options:
+            options["with"] = "recompute=full"
+        elif "ep" in why and "PR-MoE" in path.name and "with" not in options:
+            options["with"] = "ep=32"
+        else:
+            return Outcome("refused", why.partition(path.name)[2].lstrip(": ") or why)
     return Outcome("refused", why)
+
+
+def _read(
+    path: Path,
+    record: dict[str, Any],
+    values: dict[str, str],
+    options: dict[str, str],
+    asked_by: dict[str, str],
+) -> Outcome:
+    """A script that was read, and whether its parameters are those of its name."""
+    task = record["task"]
+    counts = (task["parameters"], task["active_parameters"])
+    names = [*values.values(), path.name, path.parent.name]
+    sizes = next((found for name in names if (found := sizes_of(name))), [])
+    fits = any(s / TOLERANCE <= count <= s * TOLERANCE for s in sizes for count in counts)
+    fits |= any(option == "--num-experts" for option in asked_by.values())
+    fits |= path.name in TOYS or "upcycled" in path.name
+    named = f"{counts[0] / 1e9:.2f} B" + (f", named {sizes[0] / 1e9:g} B" if sizes else "")
+    given = len(values) if len(values) <= 2 else 1
+    kind = "read" if fits or not sizes else "misread"
+    return Outcome(kind, named, given + len(options), len(values) + len(options))
 
 
 def sizes_of(name: str) -> list[float]:
@@ -123,22 +159,28 @@ def sizes_of(name: str) -> list[float]:
 
 
 def main(words: list[str]) -> int:
-    """Print the table; 1 where a script is misread or raises another exception."""
+    """Print the table; 1 where a script is misread or fails otherwise."""
     lines, words = "--lines" in words, [word for word in words if not word.startswith("--")]
     folder, outcomes = Path(words[0]), {}
     for path in scripts(folder, words[1] if len(words) > 1 else None):
         outcomes[str(path.relative_to(folder))] = tried(path)
     if lines:
         for name, outcome in outcomes.items():
-            print(f"{outcome.kind:8} {outcome.values} {name}: {outcome.detail[:150]}")
+            counts = f"{outcome.values} {outcome.single_values:2}"
+            print(f"{outcome.kind:8} {counts} {name}: {outcome.detail[:150]}")
     kinds = Counter(outcome.kind for outcome in outcomes.values())
-    few = sum(outcome.kind == "read" and outcome.values <= 3 for outcome in outcomes.values())
+    read = [outcome for outcome in outcomes.values() if outcome.kind == "read"]
+    few = sum(outcome.values <= 3 for outcome in read)
+    singly = sum(outcome.single_values <= 3 for outcome in read)
     reasons = Counter(
-        re.sub(r"line \d+|\d+|\S+\.(?:py|sh)\b|\S*/\S*", "_", o.detail)[:70]
+        re.sub(r"line \d+|\d+|\S+\.(?:py|sh)\b|\S*/\S*", "_", o.detail)[:90]
         for o in outcomes.values()
         if o.kind == "refused"
     )
-    print(f"{len(outcomes)} scripts: {dict(kinds)}; {few} read with at most three values")
+    print(
+        f"{len(outcomes)} scripts: {dict(kinds)}; {few} read with at most three values, the "
+        f"arguments of a script as one; {singly} where each counts"
+    )
     for reason, count in reasons.most_common():
         print(f"{count:5} refused: {reason}")
     return int(bool(kinds.keys() - {"read", "refused"}))

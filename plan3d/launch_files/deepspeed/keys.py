@@ -9,12 +9,14 @@ Megatron-DeepSpeed, megatron/arguments.py and examples_deepspeed, as of 2024-12 
 from __future__ import annotations
 
 from plan3d.simulator.base.typed_objects import describe
+from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.field_values import StateFormat
 
 from ..megatron import flags as megatron
 from ..tables import (
     COUNT,
+    LARGEST,
     SWITCH,
     TEXT,
     Codec,
@@ -163,14 +165,30 @@ CONFIG: Table = (
 
 EXPERT_FLAGS = ("--moe-router-topk", "--moe-layer-freq")
 """Flags of Megatron-LM that Megatron-DeepSpeed has by other names, with other defaults."""
+
+
+def _read_expert_counts(source: Source, key: str, n: Numbers) -> int:
+    """The largest of the numbers of experts, which stand one a layer with experts, or one for all
+    (Megatron-DeepSpeed, transformer.py, ParallelTransformer)."""
+    words = source.words(key)
+    if not words or not all(is_whole(word) and 0 < int(word) < LARGEST for word in words):
+        raise source.value_error(key, f"{' '.join(words)} must be whole numbers from 1")
+    counts = tuple(map(int, words))
+    n.expert_counts = counts
+    return max(counts)
+
+
+EXPERT_COUNTS = Codec(int, _read_expert_counts)
 EXPERTS: Table = rows_if(
     megatron.has_experts,
+    Row("--mlp-type", "residual_expert", choice({"standard": False, "residual": True}), False),
     Row("--topk", "top_k", default=1),
     Row("--expert-interval", "expert_interval", default=2),
 )
 MODEL: Table = read_only_rows(
     with_replaced_rows(
         (*(row for row in megatron.MODEL if row.key not in EXPERT_FLAGS), *EXPERTS),
+        optional("--num-experts", "experts", codec=EXPERT_COUNTS),
         optional("--num-key-value-heads", "key_value_heads", codec=COUNT),
         flag("--use-rotary-position-embeddings", "rotary"),
         Row("--normalization", "norm_bias", choice({"layernorm": True, "rmsnorm": False}), True),

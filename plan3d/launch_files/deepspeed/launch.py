@@ -30,11 +30,21 @@ from ..megatron.meaning import from_flags
 from ..megatron.script_flags import command_flags, unread_flags
 from ..numbers import fill_launch, model_of, numbers_of
 from ..shell import launch_script
-from ..shell.script import Script
+from ..shell.contents import Document as ScriptDocument
+from ..shell.contents import Script
+from ..shell.flags import Flags
+from ..shell.templates import replaced_documents
 from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
 from .keys import ARRAYS, CONFIG, FILE, TABLE
 from .rules import RULES, needs_megatron
-from .spelling import from_config, schedule_from_flags, to_config, to_flags
+from .spelling import (
+    experts_from_flags,
+    from_config,
+    schedule_from_flags,
+    to_config,
+    to_flags,
+    with_expert_counts,
+)
 from .trainer_values import is_batch_open, with_trainer_values
 
 VERSION = "0.19"
@@ -102,15 +112,19 @@ def read_configuration(
 def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     """A script of Megatron-DeepSpeed: its flags, and the JSON that it writes."""
     script = launch_script.script_of(text, launch.file, options.inputs)
-    flags, n = command_flags(script, TABLE, launch), Numbers()
+    script.documents += replaced_documents(script)
+    flags, n = command_flags(script, TABLE, launch, True), Numbers()
+    _add_named_file(script, flags, options, launch)
     read_rows(TABLE, flags, n)
     from_flags(flags, n, launch, options.vocabulary)
     launch.launcher_gpus = launch_script.launcher_gpus(script)
     if n.no_pipeline and n.pp > 1:
         raise flags.value_error("--no-pipeline-parallel", f"contradicts {n.pp} pipeline stages")
     schedule_from_flags(n, launch)
-    launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
-    configuration = _here_document(script, n, launch)
+    experts_from_flags(flags, n, launch)
+    model = model_of(n, launch.stem, "flags of a Megatron-LM script")
+    launch.model = with_expert_counts(model, n)
+    configuration = _configuration(script, n, launch, flags)
     fill_launch(launch, n)
     derived = read_implied(TABLE, flags, n)
     launch.unread = unread_flags(flags, script, TABLE, derived)
@@ -120,8 +134,31 @@ def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     return launch
 
 
-def _here_document(script: Script, n: Numbers, launch: Launch) -> Configuration | None:
-    """The JSON of a here-document, which must agree with the flags; it decides the rest."""
+def _add_named_file(script: Script, flags: Flags, options: ReaderOptions, launch: Launch) -> None:
+    """Put the file of --deepspeed_config among the documents of a script that writes none.
+
+    Raises InputError where it is not beside the script and no flag states the ZeRO stage.
+    """
+    named = flags.by_name.get("--deepspeed-config")
+    if named is None or any(own.text.lstrip().startswith("{") for own in script.documents):
+        return
+    path, read = " ".join(named.texts), options.inputs.read_source
+    text = read(path) if read and not any(word.unresolved for word in named.values) else None
+    if text is not None:
+        script.documents.append(ScriptDocument(text, named.line))
+    elif flags.contains("--zero-stage"):
+        launch.left_out.append(f"{path} (line {named.line}) is not there: the flags are read alone")
+    else:
+        raise flags.value_error(
+            "--deepspeed-config", f"{path} decides the ZeRO stage and is not there: put it there"
+        )
+
+
+def _configuration(
+    script: Script, n: Numbers, launch: Launch, flags: Flags
+) -> Configuration | None:
+    """The JSON that a script writes or names, which must agree with the flags; it decides the
+    rest, and the ZeRO stage where no flag states it."""
     document = next((d for d in script.documents if d.text.lstrip().startswith("{")), None)
     if document is None:
         return None
@@ -132,12 +169,16 @@ def _here_document(script: Script, n: Numbers, launch: Launch) -> Configuration 
     configuration = read_configuration(
         parse_json(document.text, place), launch, place, stated, options
     )
+    if not flags.contains("--zero-stage"):
+        n.zero = stated.zero
     for name in ("micro_batch", "zero", "precision"):
         if getattr(stated, name) != getattr(n, name):
             raise launch.refuse(
                 f"line {document.line}: the JSON has {name} {getattr(stated, name)}, the flags "
                 f"have {getattr(n, name)}"
             )
+    if stated.global_batch and not n.global_batch:
+        n.global_batch, n.accumulation = stated.global_batch, None
     if stated.global_batch not in (None, n.global_batch):
         raise launch.refuse(
             f"line {document.line}: the JSON has a batch of {stated.global_batch}, "

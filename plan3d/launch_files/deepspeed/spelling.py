@@ -5,6 +5,8 @@ Source: DeepSpeed 0.19, runtime/config.py, runtime/zero/config.py and offload_co
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import (
@@ -15,10 +17,13 @@ from plan3d.simulator.plan.field_values import (
     swaps_parameters,
 )
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch
 from ..megatron import spelling
+from ..shape import blocks
+from ..shell.flags import Flags
 from ..tables import Numbers
 from .keys import (
     BATCHES,
@@ -94,6 +99,38 @@ def schedule_from_flags(n: Numbers, launch: Launch) -> None:
     n.zero = n.zero_stage
     _add_overlaps(n, n.zero == 3)
     n.offload_optimizer = 100 * n.offloads_optimizer
+
+
+def experts_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Add the residual expert of PR-MoE, an MLP beside the chosen expert, as a shared expert.
+    Raises InputError where the numbers of experts are not one for all layers or one a layer.
+
+    Source: DeepSpeed, deepspeed/moe/layer.py, MoE (use_residual); Megatron-DeepSpeed,
+    transformer.py, ParallelTransformer (num_experts).
+    """
+    counts = getattr(n, "expert_counts", (1,))
+    if n.experts and len(counts) not in (1, sum(n.sparse)):
+        problem = f"has {len(counts)} numbers; give one, or {sum(n.sparse)} for the layers with any"
+        raise flags.value_error("--num-experts", problem)
+    if n.experts and n.residual_expert:
+        n.shared_ffn = n.expert_ffn
+        launch.left_out.append("the biases of the residual experts, and what weighs their outputs")
+
+
+def with_expert_counts(model: Model, n: Numbers) -> Model:
+    """The model whose layers have their own numbers of experts."""
+    counts = getattr(n, "expert_counts", (1,))
+    if not n.experts or len(set(counts)) == 1:
+        return model
+    left = list(counts)
+    layers = [
+        replace(block, experts=replace(block.experts, count=left.pop(0)))
+        if block.experts
+        else block
+        for block in blocks(model)
+    ]
+    kinds = tuple(dict.fromkeys(layers))
+    return replace(model, kinds=kinds, order=tuple(map(kinds.index, layers)))
 
 
 def _add_overlaps(n: Numbers, overlapped: bool) -> None:

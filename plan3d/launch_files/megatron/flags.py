@@ -279,7 +279,7 @@ AXES: Table = (
     *rows_if(
         has_experts,
         Row("--expert-model-parallel-size", "ep", default=1),
-        Row("--expert-tensor-parallel-size", "etp", default=lambda n: n.tp if n.experts else 1),
+        Row("--expert-tensor-parallel-size", "etp", default=lambda n: n.tp if n.experts > 1 else 1),
         Row("--moe-token-dispatcher-type", "expert_dispatch", choice(DISPATCHERS), 0),
         Implied("--moe-flex-dispatcher-backend", HYBRID_EP, spelling.has_hybrid_exchange),
         flag("--moe-permute-fusion", "permute_fusion"),

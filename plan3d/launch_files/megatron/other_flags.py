@@ -20,6 +20,7 @@ from functools import cache
 from plan3d.simulator.base.errors import InputError
 
 from ..launch_file import Launch
+from ..shell.contents import AUXILIARY
 from ..shell.flags import Flag, Flags
 from ..tables import Effect, Table
 from .neutral_flags import NEUTRAL
@@ -93,11 +94,9 @@ GROUPS = (
         "prediction of several tokens by one layer that repeats",
         "mtp-use-repeated-layer",
     ),
-    FlagGroup(Effect.MODEL, "residual experts of PR-MoE", "mlp-type=standard"),
     FlagGroup(
         Effect.MODEL, "experts in every Nth layer, of Megatron-DeepSpeed", "expert-interval topk"
     ),
-    FlagGroup(Effect.MODEL, "positions in two dimensions", "position-encoding-2d"),
     FlagGroup(Effect.MODEL, "experts of an older patch", "moe moe-topk use-normhead"),
     FlagGroup(
         Effect.MODEL,
@@ -117,6 +116,11 @@ GROUPS = (
         patch-dim patch-size use-thumbnail use-tiling vision-backbone-type
         vision-model-type vision-root vision-tower
         """,
+    ),
+    FlagGroup(
+        Effect.PART,
+        "positions in two dimensions, which are taken as rotary ones in one",
+        "position-encoding-2d",
     ),
     FlagGroup(
         Effect.PART,
@@ -292,13 +296,6 @@ PROGRAMS = {
     **dict.fromkeys(("rl", "grpo", "ppo"), "reinforcement learning"),
 }
 """Models of training programs that are not modelled, by a word of the program's name."""
-NO_TRAINING = frozenset(
-    (
-        *("generate", "generation", "inference", "server", "serving", "evaluate", "eval"),
-        *("convert", "quantize", "preprocess", "export", "prune", "api", "tasks"),
-    )
-)
-"""Words of the names of programs that train no language model."""
 VISION = frozenset(("vlm", "multimodal", "llava", "vl", "clip", "omni"))
 """Words of the names of programs that train a decoder behind a vision tower."""
 
@@ -308,11 +305,11 @@ def check_program(program: str, launch: Launch) -> None:
     note a vision tower."""
     path, _, name = program.rpartition("/")
     words = re.split(r"[^a-z0-9]+", name.removesuffix(".py").lower())
+    if AUXILIARY & {*words}:
+        raise launch.refuse(f"{name} does not train a language model")
     for word in words:
         if word in PROGRAMS:
             raise launch.refuse(f"{name} is not modelled: {PROGRAMS[word]}")
-        if word in NO_TRAINING:
-            raise launch.refuse(f"{name} does not train a language model")
     if path.rpartition("/")[2] == "tasks":
         raise launch.refuse(f"{program} fine-tunes a head for a task, which is not modelled")
     if VISION & {*words}:

@@ -8,19 +8,30 @@ from dataclasses import replace
 from plan3d.simulator.base.errors import InputError, intended_name
 
 from ..launch_file import Launch, UnreadSetting
+from ..shell.contents import Script
 from ..shell.flags import Flag, Flags, without_value
 from ..shell.inputs import open_parameters
-from ..shell.launch_script import check_inputs, training_program, training_words
-from ..shell.script import Script
+from ..shell.launch_script import (
+    check_inputs,
+    other_commands,
+    training_condition,
+    training_program,
+    training_words,
+)
 from ..shell.words import CONDITION, Word
 from ..tables import Effect, Row, Table
 from .flags import ALIASES
 from .other_flags import check_flags, group_of, unread_effect
 
 
-def command_flags(script: Script, table: Table, launch: Launch) -> Flags:
-    """The flags of the training command. Raises InputError for another model, and one that asks for
-    all values at once that flags of the table need and that are not in the file."""
+def command_flags(
+    script: Script, table: Table, launch: Launch, reads_documents: bool = False
+) -> Flags:
+    """The flags of the training command; `reads_documents`: the JSON of here-documents is needed.
+
+    Raises InputError for another model, and one that asks for all values at once that flags of the
+    table need and that are not in the file.
+    """
     flags, variables = Flags.of(training_words(script), script.file, ALIASES), script.variables
     flags = replace(flags, missing_files=tuple(script.missing_sources))
     check_flags(flags, launch, table, training_program(script))
@@ -37,6 +48,10 @@ def command_flags(script: Script, table: Table, launch: Launch) -> Flags:
         needs += [
             (name, flag.name) for name in names or variables.dependences(value, expanded=True)
         ]
+    needs += _other_commands(script, flags, keys, launch)
+    if reads_documents:
+        documents = (own for own in script.documents if own.text.lstrip().startswith("{"))
+        needs += [(name, "the JSON") for own in documents for name in own.dependences]
     every_key = {row.key for row in table if isinstance(row, Row)}
     for own in script.conditional_values:
         for flag in Flags.of(own.all_words, script.file, ALIASES).in_order:
@@ -50,6 +65,37 @@ def command_flags(script: Script, table: Table, launch: Launch) -> Flags:
         raise InputError(f"{script.file}: {'; '.join(requests)}")
     check_inputs(script)
     return flags
+
+
+def _other_commands(
+    script: Script, flags: Flags, keys: Collection[str], launch: Launch
+) -> list[tuple[str, str]]:
+    """What decides between training commands that differ in flags of the table; where nothing that
+    has a name does, it is noted that the first is read."""
+    for words in other_commands(script):
+        other = Flags.of(words, script.file, ALIASES)
+        differing = [
+            name
+            for name in sorted(keys)
+            if (name in flags.by_name or name in other.by_name)
+            and _texts(flags, name) != _texts(other, name)
+        ]
+        if not differing:
+            continue
+        condition = training_condition(script)
+        if condition not in ("", CONDITION):
+            return [(name, differing[0]) for name in condition.split(" and ")]
+        line = words[0].line if words else 0
+        launch.left_out.append(
+            f"the training command in line {line}, which differs in {', '.join(differing[:4])}: "
+            "the first one is read"
+        )
+        break
+    return []
+
+
+def _texts(flags: Flags, name: str) -> tuple[str, ...]:
+    return flags.by_name[name].texts if name in flags.by_name else ()
 
 
 def unread_flags(

@@ -11,7 +11,7 @@ _OPTION = re.compile(
     r"^#SBATCH[ \t]+(?:--(?P<name>[\w-]+)(?:=|[ \t]+)|-(?P<letter>[Nncg])[ \t]*)(?P<value>\S+)",
     re.M,
 )
-_LETTERS = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task"}
+_LETTERS = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "g": "gpus"}
 _GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d{1,3})(?:\(.*)?")
 _COUNT = re.compile(r"[1-9]\d{0,5}")
 VARIABLES = {
@@ -19,6 +19,8 @@ VARIABLES = {
     "ntasks": ("SLURM_NTASKS", "SLURM_NPROCS"),
     "ntasks-per-node": ("SLURM_NTASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
     "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+    "gpus-per-task": ("SLURM_GPUS_PER_TASK",),
+    "gpus": ("SLURM_GPUS",),
     "cpus-per-task": ("SLURM_CPUS_PER_TASK",),
 }
 """Variables that Slurm sets, by option of sbatch."""
@@ -30,8 +32,10 @@ def job_sizes(text: str) -> dict[str, int]:
     for match in _OPTION.finditer(text):
         name, value = match["name"] or _LETTERS.get(match["letter"], ""), match["value"]
         gpus = _GPUS.fullmatch(value) if name == "gres" else None
-        if gpus or (name == "gpus-per-node" and not value.isdecimal()):
-            name, value = "gpus-per-node", gpus[1] if gpus else value.rpartition(":")[2]
+        if gpus:
+            name, value = "gpus-per-node", gpus[1]
+        elif name.startswith("gpus"):
+            value = value.rpartition(":")[2]
         if name in VARIABLES and _COUNT.fullmatch(value):
             sizes[name] = int(value)
     if {"nodes", "ntasks-per-node"} <= sizes.keys():
@@ -45,6 +49,7 @@ def job_variables(sizes: dict[str, int]) -> dict[str, str]:
 
 
 def job_gpus(sizes: dict[str, int]) -> int | None:
-    """GPUs of the job; None where it does not state nodes, or GPUs a node."""
-    each = sizes.get("gpus-per-node")
-    return sizes["nodes"] * each if each and "nodes" in sizes else None
+    """GPUs of the job: in all, of nodes or of tasks; None where it states none of them."""
+    by_node = sizes.get("nodes", 0) * sizes.get("gpus-per-node", 0)
+    by_task = sizes.get("ntasks", 0) * sizes.get("gpus-per-task", 0)
+    return sizes.get("gpus") or by_node or by_task or None

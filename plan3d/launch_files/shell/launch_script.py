@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -17,15 +18,12 @@ from plan3d.simulator.base.units import is_whole
 from ..launch_file import UnreadSetting
 from ..tables import KeyClasses
 from .batch_job import job_gpus
+from .contents import Script, command_rank, program_place
 from .flags import Flags
 from .inputs import NO_INPUTS, ScriptInputs
-from .script import Script, read_script
+from .script import read_script
 from .words import Word, quote
 
-_COMMAND = re.compile(r"\.py\s.*--", re.S)
-"""A command inside one word, such as that of `bash -c`."""
-DEEPEST = 8
-"""Commands inside words of commands."""
 OTHER_ARGS = "OTHER_ARGS"
 """The array of flags that no reader took."""
 FlagLines = list[tuple[str, str]]
@@ -35,6 +33,8 @@ FlagLines = list[tuple[str, str]]
 def script_of(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
     """The script with these inputs, which must hold flags."""
     script = read_script(text, file, inputs=inputs)
+    if script.end_line and not script.training_commands():
+        raise InputError(f"{file}: line {script.end_line}: the script stops here before it trains")
     if not training_words(script):
         raise InputError(f"{file}: holds no flags of Megatron-LM")
     return script
@@ -65,6 +65,21 @@ def training_program(script: Script) -> str:
     return command[at].text if command else ""
 
 
+def other_commands(script: Script) -> list[list[Word]]:
+    """The words of other commands that may train, after their programs."""
+    places = script.training_commands()
+    ranks = [command_rank(script.commands[place]) for place in places]
+    others = [place for place, rank in zip(places[1:], ranks[1:], strict=True) if rank == ranks[0]]
+    commands = [script.commands[place] for place in others]
+    return [command[program_place(command) + 1 :] for command in commands]
+
+
+def training_condition(script: Script) -> str:
+    """What it depends on whether the training command is reached; '' where it always is."""
+    places = script.training_commands()
+    return script.conditions.get(places[0], "") if places else ""
+
+
 LAUNCHER_SIZES = (
     ("--nnodes", "--nproc-per-node"),
     ("--num-nodes", "--num-gpus"),
@@ -72,6 +87,10 @@ LAUNCHER_SIZES = (
     ("--ntasks",),
 )
 """Flags of torchrun, deepspeed, accelerate and srun of which the product is the processes."""
+_ONE_NODE = re.compile(r"(?:.*/)?torchrun|torch\.distributed\.(?:run|launch)")
+"""Launchers that start processes on one node unless they say how many."""
+_PROCESSES = re.compile(r"(?:.*/)?(?:mpirun|mpiexec|horovodrun|srun)")
+"""Launchers whose -n or -np is the number of processes."""
 
 
 def launcher_gpus(script: Script) -> int | None:
@@ -79,27 +98,25 @@ def launcher_gpus(script: Script) -> int | None:
     Slurm."""
     command, at = _training_command(script)
     flags = Flags.of(command[:at], script.file).by_name
+    texts = [word.text for word in command[:at]]
+    sizes = {name: flag.texts[0] for name, flag in flags.items() if flag.texts}
+    if any(map(_ONE_NODE.fullmatch, texts)):
+        sizes.setdefault("--nnodes", "1")
     for names in LAUNCHER_SIZES:
-        sizes = [flags[name].texts[:1] for name in names if name in flags]
-        if len(sizes) == len(names) and all(size and is_whole(size[0]) for size in sizes):
-            return prod(int(size[0]) for size in sizes) or None
+        numbers = [sizes.get(name, "") for name in names]
+        if all(map(is_whole, numbers)):
+            return prod(map(int, numbers)) or None
+    for option, text in pairwise(texts):
+        if option in ("-n", "-np") and is_whole(text) and any(map(_PROCESSES.fullmatch, texts)):
+            return int(text) or None
     return job_gpus(script.job)
 
 
-def _training_command(script: Script, levels: int = DEEPEST) -> tuple[list[Word], int]:
-    """The first command that gives flags to a Python file, and where that is in it; words that are
-    commands are read to so many levels."""
-    for command in script.commands:
-        at = next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
-        if at is not None and any(word.text.startswith("--") for word in command[at:]):
-            return command, at
-        if at is None and levels:
-            for word in filter(lambda word: _COMMAND.search(word.text), command):
-                inside = read_script(word.text, script.file, word.line)
-                inner, at = _training_command(inside, levels - 1)
-                if inner:
-                    return inner, at
-    return [], 0
+def _training_command(script: Script) -> tuple[list[Word], int]:
+    """The first command that trains, and where its program is in it."""
+    places = script.training_commands()
+    command = script.commands[places[0]] if places else []
+    return command, program_place(command)
 
 
 def flag_lines(settings: Iterable[tuple[str, Any]]) -> FlagLines:

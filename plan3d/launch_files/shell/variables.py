@@ -16,6 +16,7 @@ from plan3d.simulator.base.units import is_whole
 
 from . import lexer
 from .conditions import arithmetic
+from .expansions import changed_text, names_in
 from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
 from .words import Part, Word, split_words
@@ -99,34 +100,49 @@ class Variables:
     """Names of the inputs that the script refers to."""
     choices: dict[str, list[str]] = field(default_factory=dict)
     """What the script compares an open parameter with, by its name."""
-    function_depth: int = 0
-    """Functions around the words, whose parameters are not those of the script."""
+    arguments: list[tuple[Word, ...] | None] = field(default_factory=list)
+    """Arguments of the functions around the words; None of one that has those of its caller."""
+    options: dict[str, None] = field(default_factory=dict)
+    """Variables that a loop over the script's arguments assigns."""
+    contradicted: dict[str, InputError] = field(default_factory=dict)
+    """Errors about variables that the user gives and the script assigns."""
+    opens_all: bool = False
+    """Variables that the user may give are unknown, rather than empty."""
+    counts_arguments: bool = False
+    """Parameters after the last argument are empty, rather than open."""
 
     def __post_init__(self) -> None:
         self.outside = {name: Value.of(text) for name, text in self.inputs.values.items()}
         if self.inputs.arguments:
-            self.set_arguments(self.inputs.arguments)
+            self.set_arguments([Word((Part(text, 1),)) for text in self.inputs.arguments])
 
-    def set_arguments(self, arguments: Sequence[str]) -> None:
-        """Put the arguments of the script where its parameters are."""
+    def set_arguments(self, words: Sequence[Word]) -> None:
+        """Put the arguments of the script, or of the function around, where its parameters are."""
+        function = next((i for i, own in enumerate(self.arguments) if own is not None), None)
+        if function is not None:
+            self.arguments[function] = tuple(words)
+            return
         names = [name for name in self.outside if _is_parameter(name)]
         stated = [name for name in names if name in self.inputs.values]
         for name in names:
             if name not in stated:
                 del self.outside[name]
-        words = tuple(Word((Part(text, 1),)) for text in arguments)
-        numbered = {str(i): Value((word,)) for i, word in enumerate(words, 1)}
-        every = Value(words, array=True)
-        count = Value.of(str(len(words)))
-        self.outside = {**numbered, **self.outside, "@": every, "*": every, "#": count}
+        self.outside = {**_parameters(words), **self.outside}
+        self.outside |= {name: _parameters(words)[name] for name in ("@", "*", "#")}
 
     def lookup(self, name: str) -> Value | None:
         """The value of a variable or a parameter; None where it has none."""
         own = self.values.get(name)
-        if own is not None or (self.function_depth and _is_parameter(name)):
+        if own is not None:
             return own
+        if _is_parameter(name):
+            inner = next((words for words in reversed(self.arguments) if words is not None), None)
+            if inner is not None:
+                return _parameters(inner).get(name)
         if name in self.outside:
             self.names_used.add(name)
+        elif self.counts_arguments and name.isdecimal() and "#" in self.outside:
+            return Value(())
         return self.outside.get(name)
 
     def note_choice(self, word: Word, text: str) -> None:
@@ -146,7 +162,8 @@ class Variables:
         """Whether a word is one variable that neither the script nor the user sets: `[ -z $N ]`
         before N=1 gives a default."""
         return (
-            len(word.parts) == 1
+            not self.opens_all
+            and len(word.parts) == 1
             and word.parts[0].unresolved
             and bool(re.fullmatch(r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}", word.parts[0].raw))
             and self.lookup(word.parts[0].raw.strip("${}")) is None
@@ -199,8 +216,8 @@ class Variables:
         for part in word.parts if expanded else self.expanded_parts(word):
             if part.condition:
                 out += part.condition.split(" and ")
-            elif part.unresolved and _is_arithmetic(part.raw) and part.raw not in around:
-                for name in dict.fromkeys(_PARAMETER.findall(part.raw)):
+            elif part.unresolved and _names(part.raw) and part.raw not in around:
+                for name in _names(part.raw):
                     named = Part(f"${name}", part.line, raw=f"${name}", unresolved=True)
                     out += self.dependences(Word((named,)), around=around | {part.raw})
             elif part.unresolved:
@@ -225,7 +242,10 @@ class Variables:
         value = self.lookup(name) if found else None
         if found and value is None and found["default"] is not None:
             return [[self._default(part, found["default"])]]
-        if found is None or value is None:
+        if found is None:
+            text = changed_text(part.raw, self)
+            return [[part if text is None else self._known(part, text)]]
+        if value is None:
             return [[part]]
         if value.condition:
             known = replace(part, text=value.text, unresolved=False)
@@ -245,6 +265,60 @@ class Variables:
         self.expanded_characters += sum(len(part.text) + 1 for parts in fields for part in parts)
         if self.expanded_characters > LONGEST:
             raise InputError(f"{self.file}: a variable is longer than {LONGEST} characters")
+
+    def _known(self, part: Part, text: str) -> Part:
+        """A part with this text, which has the conditions of the variables that it is made of."""
+        values = [self.values.get(name) for name in names_in(part.raw)]
+        condition = next((value.condition for value in values if value and value.condition), "")
+        return replace(part, text=text, raw="", unresolved=False, condition=condition)
+
+    def texts(self, name: str) -> list[str] | None:
+        """The texts of the elements of a variable that is known; None of any other."""
+        value = self.lookup(name)
+        if value is None or any(word.unresolved for word in value.words):
+            return None
+        return [word.text for word in value.words]
+
+    def element(self, name: str, key: str) -> str | None:
+        """The text of one element of an array that is known: by place, or `[KEY]=TEXT`."""
+        texts = self.texts(name) or []
+        head = f"[{key}]="
+        named = [text.removeprefix(head) for text in texts if text.startswith(head)]
+        if named:
+            return named[-1]
+        place = int(key) if is_whole(key) and len(key) < 9 else arithmetic(key, self.number)
+        return texts[place] if place is not None and -len(texts) <= place < len(texts) else None
+
+    def known_text(self, source: str) -> str | None:
+        """The text of a word as between double quotes; None where it is not known."""
+        try:
+            words = read_tokens(source, self.file) if source[:1] in ("'", '"') else None
+            parts = lexer.quoted_parts(source) if words is None else []
+        except (InputError, Unclosed):
+            return None
+        parts = [
+            part for word in words or [] if isinstance(word, Word) for part in word.parts
+        ] + parts
+        expanded = self.expanded_parts(Word(tuple(parts))) if parts else []
+        if any(part.unresolved or part.condition for part in expanded):
+            return None
+        return "".join(part.text for part in expanded)
+
+    def command_words(self, source: str) -> list[Token] | None:
+        """The tokens of a command; None where they are none."""
+        try:
+            return read_tokens(source, self.file) if len(source) <= LONGEST_DEFAULT else None
+        except InputError:
+            return None
+
+    def known_words(self, word: Word) -> list[str] | None:
+        """The words of an expanded word; None where they are not known."""
+        words = self.words(word)
+        return None if any(w.unresolved or w.condition for w in words) else [w.text for w in words]
+
+    def file_text(self, path: str) -> str | None:
+        """The text of a file beside the script."""
+        return self.inputs.read_source(path) if self.inputs.read_source else None
 
     def _default(self, part: Part, default: str) -> Part:
         """The default of a variable that the file does not assign."""
@@ -291,9 +365,23 @@ def _is_arithmetic(raw: str) -> bool:
     return inner.startswith("((") and not any(mark in inner for mark in ("$(", "`"))
 
 
+def _names(raw: str) -> list[str]:
+    """The variables that arithmetic, or an expansion that changes a value, is of."""
+    if _is_arithmetic(raw):
+        return list(dict.fromkeys(_PARAMETER.findall(raw)))
+    return [] if _VARIABLE.fullmatch(raw) or raw.startswith("$(") else names_in(raw)
+
+
 def _is_parameter(name: str) -> bool:
     """Whether a name is that of arguments of the script: 1, 2, ..., @, * or #."""
     return name.isdecimal() or name in ("@", "*", "#")
+
+
+def _parameters(words: Sequence[Word]) -> dict[str, Value]:
+    """The parameters of these arguments by name."""
+    every = Value(tuple(words), array=True)
+    numbered = {str(i): Value((word,)) for i, word in enumerate(words, 1)}
+    return {**numbered, "@": every, "*": every, "#": Value.of(str(len(words)))}
 
 
 def _quoted_as(own: Part, expansion: Part) -> Part:

@@ -20,9 +20,10 @@ from plan3d.simulator.base.units import is_whole
 
 from ..launch_file import ReaderOptions, with_here_documents
 from ..registry import TORCHTITAN_COMMAND
+from ..shell.contents import Script
 from ..shell.flags import Flag, Flags
 from ..shell.launch_script import check_inputs
-from ..shell.script import Script, read_script
+from ..shell.script import read_script
 from ..shell.words import Word
 from .keys import TABLE
 
@@ -135,7 +136,7 @@ def _split_at_program(
             if not _PROGRAM.search(word.text):
                 continue
             if " " in word.text and levels:
-                inside = read_script(word.text, script.file, word.line)
+                inside = read_script(word.text, script.file)
                 return _split_at_program(inside, levels - 1)
             return command[:at], command[at + 1 :]
     return (), ()

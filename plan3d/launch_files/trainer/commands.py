@@ -16,9 +16,9 @@ from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 
+from ..shell.contents import Script
 from ..shell.flags import Flags
 from ..shell.launch_script import check_inputs
-from ..shell.script import Script
 from ..shell.words import Word
 
 FILES = (".yaml", ".yml", ".json")

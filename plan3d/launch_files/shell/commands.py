@@ -1,0 +1,423 @@
+"""Commands of a shell script, one after the other, without running them.
+
+Evaluated are assignments, arrays, expansions, conditions, loops and calls of functions. Words that
+depend on an unknown condition or on variables from outside the file are marked, so that readers of
+their values refuse them by line.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.base.units import is_whole
+
+from . import lexer
+from .blocks import LOOPS, case_clauses, function_block
+from .conditions import Branches, Truth, arithmetic, both, condition_truth, negation
+from .contents import Document, Script
+from .inner_commands import inner_text, inner_tokens
+from .lexer import HereDocument, Operator, Token
+from .loops import Leave, run_loop
+from .variables import LONGEST, LONGEST_NAME, Value, read_tokens
+from .words import CONDITION, Part, Word
+
+UNRESOLVED = "$"
+"""A word of a condition that has no value in the file."""
+_ASSIGN = re.compile(r"([A-Za-z_]\w*)(\[[^\[\]]{1,60}\])?(\+?)=")
+_ENDS = ("fi", "done")
+MOST_TOKENS = 500_000
+"""Tokens of clauses, loops, functions and sourced files that are read."""
+DEEPEST = 12
+"""Files that source each other, and conditions by case inside each other."""
+_BODIES = ("then", "do")
+_PREFIXES = ("export", "declare", "local", "readonly", "-a", "-x", "-A")
+_WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
+_LEAVING = ("exit", "return", "break", "continue")
+
+
+@dataclass
+class Reader:
+    """One pass over the tokens: assignments become values, other words commands."""
+
+    tokens: list[Token]
+    script: Script
+    position: int = 0
+    branches: Branches = field(default_factory=Branches)
+    guard: Truth = True
+    """Whether the command after && or || is reached."""
+    status: Truth = None
+    """Whether the last command succeeded."""
+    dependences: list[str] = field(default_factory=list)
+    """What the truths of tests in this list of commands depend on."""
+    outer_lists: list[tuple[Truth, Truth, list[str]]] = field(default_factory=list)
+    """Guard, status and dependences of the lists around this one, at each `{`."""
+    starts_command: bool = True
+    """A command begins here."""
+    depth: int = 0
+    """Sourced files, functions, loops and clauses of case around this token."""
+    command: list[Word] | None = None
+    """The words of the command that is being read."""
+    functions: dict[str, list[Token]] = field(default_factory=dict)
+    """The commands of functions by name."""
+    subshells: int = 0
+    """Brackets around this token."""
+
+    def read(self) -> None:
+        """Go through the tokens once."""
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            self.position += 1
+            if isinstance(token, HereDocument):
+                self._document(token)
+            elif isinstance(token, Operator):
+                self._operator(token)
+            elif self._structure(token) or self._test(token):
+                continue
+            elif both(self.branches.reached, self.guard) is False:
+                self.starts_command = False
+            elif not self._assignment(token):
+                self._word(token)
+        self._end_command()
+
+    def _document(self, token: HereDocument) -> None:
+        """Note a here-document, where it is reached."""
+        if self.branches.reached is False:
+            return
+        word, variables = Word(token.parts), self.script.variables
+        text = variables.text(word) if token.parts else ""
+        depends = tuple(variables.dependences(word)) if token.parts else ()
+        self.script.documents.append(Document(text, token.line, depends))
+
+    def _operator(self, token: Operator) -> None:
+        """End a command, or skip a redirection and its target."""
+        if lexer.REDIRECTION.fullmatch(token.text):
+            self.position += self.position < len(self.tokens) and isinstance(
+                self.tokens[self.position], Word
+            )
+            return
+        self._end_command()
+        self.starts_command = True
+        self.subshells = max(self.subshells + (token.text == "(") - (token.text == ")"), 0)
+        if token.text in ("&&", "||"):
+            self.guard = self.status if token.text == "&&" else negation(self.status)
+        elif token.text != "(":
+            self._end_list()
+
+    def _end_list(self) -> None:
+        """End a list of commands that are joined by && and ||."""
+        self.guard, self.dependences = True, []
+
+    def _end_command(self) -> None:
+        """Run what a command runs that is read to its end: a function, `eval` or `bash -c`."""
+        command, self.command = self.command, None
+        if not command:
+            return
+        name, variables = command[0].text, self.script.variables
+        if name in self.functions:
+            is_passed_on = any(word.text == "$@" and word.unresolved for word in command[1:])
+            variables.arguments.append(None if is_passed_on else tuple(command[1:]))
+            try:
+                self.run_group(self.functions[name])
+            except Leave as leave:
+                if leave.kind != "return":
+                    raise
+            variables.arguments.pop()
+            return
+        words = inner_text(command)
+        if words:
+            tokens, held = inner_tokens(words, self.script.file, self.script.tokens_run)
+            if tokens:
+                del command[1:]
+            variables.values |= held
+            self.run_group(tokens)
+            for own in held:
+                variables.values.pop(own, None)
+
+    def _test(self, token: Word) -> bool:
+        """Whether a word begins a test that is a command of its own, which decides whether the
+        command after && or || is reached."""
+        first = self.position - 1
+        negated = token.unquoted and token.text == "!" and self.position < len(self.tokens)
+        begin = self.tokens[self.position] if negated else token
+        text = begin.text if isinstance(begin, Word) and not begin.parts[0].quoted else ""
+        closing = {"[": "]", "[[": "]]"}.get(text, "")
+        if not self.starts_command or not (closing or text.startswith("((")):
+            return False
+        self.position = first + negated
+        truth, dependences = self._condition(closing)
+        self.dependences += [] if truth is not None else dependences
+        self._succeed(negation(truth) if negated else truth)
+        self.starts_command = False
+        return True
+
+    def _succeed(self, truth: Truth) -> None:
+        """Set the status of the list after a command with this truth, where it is reached."""
+        if self.guard is None:
+            self.status = truth if truth is self.status else None
+        elif self.guard:
+            self.status = truth
+
+    def _structure(self, token: Word) -> bool:
+        """Whether a word is a keyword or a prefix of assignments; branches are entered and left."""
+        text = token.text if token.unquoted else ""
+        if not self.starts_command:
+            return False
+        if text not in _WORDS or text == "function":
+            function = function_block(self.tokens, self.position - 1) if text else None
+            if function:
+                name, body, self.position = function
+                self.functions[name] = body
+                return True
+        if text == "{":
+            self.branches.enter(self.guard, self.dependences)
+            self.outer_lists.append((self.guard, self.status, self.dependences))
+            self._end_list()
+        elif text == "}":
+            self._leave_group()
+        elif text in _BODIES:
+            self._end_list()
+        elif text not in _WORDS:
+            return False
+        elif text == "case":
+            self._case()
+        elif text == "if":
+            self.branches.enter(*self._condition())
+        elif text in ("elif", "else"):
+            self.branches.next_branch(*(self._condition() if text == "elif" else (True, [])))
+        elif text in LOOPS:
+            run_loop(text, self)
+        elif text in _ENDS:
+            self.branches.leave()
+        self.starts_command = True
+        return True
+
+    def run(self, tokens: list[Token]) -> None:
+        """Read other tokens here: a clause of case, a turn of a loop, or a sourced file."""
+        self.script.tokens_run += len(tokens) + 1
+        if self.depth >= DEEPEST or self.script.tokens_run > MOST_TOKENS:
+            raise InputError(f"{self.script.file}: files or conditions are nested too deeply")
+        outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
+        around = len(self.branches.branch_truths), len(self.outer_lists), self.subshells
+        self.depth, self.starts_command = self.depth + 1, True
+        try:
+            self.read()
+        except Leave:
+            self.command = None
+            while len(self.branches.branch_truths) > around[0]:
+                self.branches.leave()
+            del self.outer_lists[around[1] :]
+            raise
+        finally:
+            self.tokens, self.position = outer
+            self.subshells = around[2]
+            self.depth, self.starts_command = self.depth - 1, True
+
+    def run_group(self, tokens: list[Token]) -> None:
+        """Read the commands of a function, or of a text, as one command of the list here."""
+        outer = self.guard, self.dependences
+        self.branches.enter(*outer)
+        self._end_list()
+        try:
+            self.run(tokens)
+        finally:
+            self.branches.leave()
+            self.guard, self.dependences = outer
+
+    def truth(self, tokens: list[Token]) -> tuple[Truth, list[str]]:
+        """The truth of the condition of a loop, and what it depends on."""
+        outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
+        found = self._condition()
+        self.tokens, self.position = outer
+        return found
+
+    def _case(self) -> None:
+        """`case WORD in PATTERN) ... ;; esac`: the clauses whose pattern the word may match."""
+        variables = self.script.variables
+        subject = self.tokens[self.position] if self.position < len(self.tokens) else None
+        if not isinstance(subject, Word):
+            return
+        self.position += 1
+        unknown = variables.dependences(subject)
+        text, is_first = variables.text(subject), True
+        clauses, self.position = case_clauses(self.tokens, self.position)
+        for patterns, body in clauses:
+            known = [variables.text(pattern) for pattern in patterns]
+            if unknown:
+                for pattern in known:
+                    variables.note_choice(subject, pattern)
+            is_match: Truth = any(fnmatchcase(text, pattern) for pattern in known)
+            if "*" in known:
+                is_match = True
+            elif unknown or any(map(variables.dependences, patterns)):
+                is_match = None
+            step = self.branches.enter if is_first else self.branches.next_branch
+            step(is_match, unknown)
+            is_first = False
+            self.run(body)
+        if not is_first:
+            self.branches.leave()
+
+    def _source(self) -> None:
+        """`source FILE`: its contents, where it stands beside the script."""
+        token = self.tokens[self.position] if self.position < len(self.tokens) else None
+        if not isinstance(token, Word):
+            return
+        self.position += 1
+        path, read = self.script.variables.text(token), self.script.variables.inputs.read_source
+        text = read(path) if read and not self.script.variables.dependences(token) else None
+        if text is None or len(text) > LONGEST or "\x00" in text:
+            self.script.missing_sources.append(f"{one_line(path)} (line {token.line})")
+            return
+        try:
+            self.run(read_tokens(text.replace("\r\n", "\n"), path))
+        except Leave as leave:
+            if leave.kind != "return":
+                raise
+
+    def _leave_group(self) -> None:
+        """End the commands between braces, whose status is that of the last one."""
+        if self.outer_lists:
+            truth = self.status
+            self.guard, self.status, self.dependences = self.outer_lists.pop()
+            self._succeed(truth)
+            self.branches.leave()
+
+    def _condition(self, closing: str = "then") -> tuple[Truth, list[str]]:
+        """The truth of the words up to `then`, or up to and with a closing bracket; of one word for
+        ''. Also what it depends on."""
+        variables = self.script.variables
+        words: list[str] = []
+        operands: dict[int, Word] = {}
+        dependences: list[str] = []
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            ends = isinstance(token, Word) and token.unquoted and token.text == closing
+            if ends and closing == "then":
+                break
+            if isinstance(token, Word) and token.text.startswith("((") and token.parts[0].raw:
+                words.append(token.text)
+                value = arithmetic(token.text[2:-2], variables.number)
+                dependences += variables.dependences(token) if value is None else []
+            elif isinstance(token, Word):
+                unknown = variables.dependences(token)
+                is_unset = words[-1:] == ["-z"] and variables.is_unset(token)
+                dependences += [] if is_unset else unknown
+                value_text = UNRESOLVED if unknown else variables.text(token)
+                words.append("" if is_unset else value_text)
+                operands[len(words) - 1] = token
+            elif isinstance(token, Operator) and token.text not in ("\n", ";"):
+                words.append(token.text)
+            elif isinstance(token, Operator) and closing == "]":
+                break
+            self.position += 1
+            if ends or not closing:
+                break
+        for place, word in enumerate(words):
+            if word in ("=", "==", "!=", "-eq", "-ne") and 0 < place < len(words) - 1:
+                for one, other in ((place - 1, place + 1), (place + 1, place - 1)):
+                    if words[one] == UNRESOLVED != words[other] and one in operands:
+                        variables.note_choice(operands[one], words[other])
+        return condition_truth(words, UNRESOLVED, variables.number), dependences
+
+    def _assignment(self, token: Word) -> bool:
+        first = token.parts[0]
+        literal = self.starts_command and not (first.quoted or first.raw)
+        match = _ASSIGN.match(first.text) if literal else None
+        if not match:
+            return False
+        name, subscript, appends = match[1], match[2], bool(match[3])
+        rest = token.without_prefix(match.end())
+        here = self.tokens[self.position] if self.position < len(self.tokens) else None
+        array = not rest.text and isinstance(here, Operator) and here.text == "("
+        words = (
+            self._array()
+            if array
+            else [Word(tuple(map(_stored, self.script.variables.expanded_parts(rest))))]
+        )
+        condition = self.branches.condition
+        if not condition and self.guard is None:
+            condition = " and ".join(dict.fromkeys(self.dependences)) or CONDITION
+        value = Value(tuple(words), array, condition)
+        self._succeed(True)
+        if subscript:
+            key = Part(f"[{self.script.variables.text(Word.of(subscript[1:-1]))}]=", token.line)
+            parts = (key, *(part for word in words for part in word.parts))
+            value, appends = Value((Word(parts),), True, condition), True
+        stated = self.script.variables.outside.get(name)
+        if stated is not None and not appends:
+            if not value.is_open and value.text != stated.text:
+                self._check_environment(name, token, value)
+            elif value.is_open and name not in self.script.variables.values:
+                value = stated
+                self.script.variables.names_used.add(name)
+        self.script.assign(name, appends, value)
+        return True
+
+    def _check_environment(self, name: str, token: Word, value: Value) -> None:
+        """Note the error about a variable that the user gives and the script decides."""
+        variables = self.script.variables
+        is_given = name in variables.inputs.values
+        if not is_given or name in variables.names_used or name in variables.values:
+            return
+        variables.contradicted[name] = InputError(
+            f"{self.script.file}: line {token.line}: the script itself sets {name} to "
+            f"{one_line(value.text)[:LONGEST_NAME]}: leave out --set {name}"
+        )
+
+    def _array(self) -> list[Word]:
+        """The elements up to the closing bracket."""
+        words: list[Word] = []
+        self.position += 1
+        while self.position < len(self.tokens):
+            token = self.tokens[self.position]
+            self.position += 1
+            if isinstance(token, Operator) and token.text == ")":
+                break
+            words += self.script.variables.words(token) if isinstance(token, Word) else []
+        return words
+
+    def _word(self, token: Word) -> None:
+        script = self.script
+        if self.starts_command or self.command is None:
+            self.command = []
+            script.commands.append(self.command)
+            condition = self.branches.condition
+            if not condition and self.guard is None:
+                condition = " and ".join(dict.fromkeys(self.dependences)) or CONDITION
+            if condition:
+                script.conditions[len(script.commands) - 1] = condition
+            self._succeed(None)
+        name = token.text if self.starts_command and token.unquoted else ""
+        if name == "shift":
+            self._shift()
+        elif name in _LEAVING and not self.subshells:
+            if both(self.branches.reached, self.guard):
+                raise Leave(name, token.line)
+        elif name in ("source", "."):
+            self._source()
+            return
+        self.starts_command = False
+        self.command += script.variables.words(token)
+
+    def _shift(self) -> None:
+        """Leave out the first arguments; all, where it is unknown whether a line is reached."""
+        variables = self.script.variables
+        every = variables.lookup("@")
+        if every is None:
+            return
+        following = self.tokens[self.position] if self.position < len(self.tokens) else None
+        text = following.text if isinstance(following, Word) else ""
+        reached = both(self.branches.reached, self.guard)
+        count = (int(text) if is_whole(text) else 1) if reached else len(every.words)
+        variables.names_used.add("#")
+        variables.set_arguments(every.words[count:])
+
+
+def _stored(part: Part) -> Part:
+    """A part as the value of a variable: quoted where the variable is expanded."""
+    literal = not part.raw or part.raw in "{}"
+    return replace(part, quoted=False, raw="" if literal else part.raw)

@@ -1,0 +1,118 @@
+"""Contents of a shell script: its variables, commands and here-documents."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from .variables import Value, Variables
+from .words import Word
+
+SHOWING = ("echo", "printf", "cat", "log", "logger", "tee")
+"""Commands that show their words."""
+AUXILIARY = frozenset(
+    (
+        *("generate", "generation", "inference", "server", "serving", "evaluate", "eval"),
+        *("convert", "quantize", "preprocess", "export", "prune", "api", "tasks"),
+    )
+)
+"""Words of the names of programs that train no language model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A here-document."""
+
+    text: str
+    line: int
+    """The first line of the text."""
+    dependences: tuple[str, ...] = ()
+    """What its text depends on (variables.dependences)."""
+
+
+@dataclass
+class Script:
+    """Variables, commands and here-documents of a script."""
+
+    file: str
+    variables: Variables
+    conditional_values: list[Value] = field(default_factory=list)
+    """Values with flags that are assigned or added under an unknown condition."""
+    commands: list[list[Word]] = field(default_factory=list)
+    conditions: dict[int, str] = field(default_factory=dict)
+    """What it depends on whether a command is reached, by its place."""
+    documents: list[Document] = field(default_factory=list)
+    job: dict[str, int] = field(default_factory=dict)
+    """Sizes that it asks of Slurm (batch_job.job_sizes)."""
+    tokens_run: int = 0
+    """Tokens of clauses, loops, functions and sourced files that were read."""
+    missing_sources: list[str] = field(default_factory=list)
+    """Files that it sources and that are not there, with their lines."""
+    end_line: int = 0
+    """The line of an `exit` that is certain; 0 where it runs to its end."""
+
+    def assign(self, name: str, appends: bool, made: Value) -> None:
+        """Record one assignment; under an unknown condition it makes the value conditional."""
+        before = self.variables.lookup(name)
+        same = before is not None and made.text == before.text
+        if made.condition and "--" in made.text and not same:
+            added = None if appends or before is None else _added_flags(before, made)
+            self.conditional_values.append(added or made)
+            self.variables.values.setdefault(name, Value(()))
+            return
+        if appends and before is not None:
+            made = _appended(before, made)
+        same = before is not None and made.text == before.text
+        self.variables.values[name] = replace(made, condition="" if same else made.condition)
+
+    def assigned_words(self) -> list[Word]:
+        """The words of every variable that holds flags, for a fragment without a command."""
+        values = [value for value in self.variables.values.values() if "--" in value.text]
+        return [word for value in values for word in value.all_words]
+
+    def conditional_words(self) -> list[Word]:
+        """The words of every value that is assigned under an unknown condition."""
+        return [word for value in self.conditional_values for word in value.all_words]
+
+    def training_commands(self) -> list[int]:
+        """The places of the commands that give flags to a Python file: those of programs that may
+        train first, then auxiliary ones, then commands that are only shown."""
+        places = [i for i, command in enumerate(self.commands) if program_place(command) >= 0]
+        return sorted(places, key=lambda place: command_rank(self.commands[place]))
+
+
+def program_place(command: list[Word]) -> int:
+    """Where the Python file is that a command gives flags to; -1 where it has none."""
+    at = next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
+    if at is None:
+        return -1
+    flags = [word.text for word in command[at:] if word.text.startswith("--")]
+    return at if flags and flags != ["--help"] else -1
+
+
+def command_rank(command: list[Word]) -> int:
+    """0 of a program that may train, 1 of an auxiliary one, 2 of words that are only shown."""
+    if command[0].text in SHOWING:
+        return 2
+    name = command[program_place(command)].text.rpartition("/")[2].removesuffix(".py").lower()
+    return int(bool(AUXILIARY & {*re.split(r"[^a-z0-9]+", name)}))
+
+
+def _appended(before: Value, made: Value) -> Value:
+    """NAME+=...: more elements, or more text."""
+    if before.array or made.array:
+        return Value((*before.words, *made.words), True, made.condition or before.condition)
+    parts = [part for word in (*before.words, *made.words) for part in word.parts]
+    return Value((Word(tuple(parts)),) if parts else (), False, made.condition or before.condition)
+
+
+def _added_flags(before: Value, made: Value) -> Value | None:
+    """NAME="$NAME --flag": what follows the words of the value before; None where that is no flag,
+    or the value another."""
+    words, count = made.all_words, len(before.all_words)
+    texts = [word.text for word in words]
+    if texts[:count] != [word.text for word in before.all_words]:
+        return None
+    if not "".join(texts[count:]).startswith("--"):
+        return None
+    return replace(made, words=tuple(words[count:]), array=True)

@@ -1,0 +1,183 @@
+"""Expansions that change a value: `${X%.*}`, `${X/a/b}`, `${X^^}`, `${X:0:2}`, `${#X}`, `${X[1]}`,
+`${X:+word}`, and the output of small commands: `$(basename $X)`, `$(cat FILE)`, `$(seq 4)`.
+
+Source: Bash Reference Manual, 3.5.3 (shell parameter expansion); POSIX, XCU (utilities).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from fnmatch import translate
+from typing import Protocol
+
+from plan3d.simulator.base.units import is_whole
+
+from .lexer import Token
+from .words import Word
+
+_CHANGE = re.compile(
+    r"\$\{(?P<mark>[#!]?)(?P<name>[A-Za-z_]\w*|\d+|[@*])(?:\[(?P<index>[^\[\]]{1,60})\])?"
+    r"(?P<operation>%%?|##?|//?|\^\^?|,,?|:(?=[ \d$(])|:?[+?])?(?P<operand>.*)\}",
+    re.S,
+)
+_NAMES = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*|\d)")
+LONGEST_EXPANSION = 300
+"""Characters of the longest expansion that is evaluated."""
+LONGEST_CHANGED = 2000
+"""Characters of the longest value that is changed."""
+MOST_NUMBERS = 10_000
+"""Numbers of the longest sequence of `seq`."""
+
+
+class Values(Protocol):
+    """The variables of a script (variables.Variables)."""
+
+    def texts(self, name: str) -> list[str] | None:
+        """The texts of the elements of a variable that is known; None of any other."""
+
+    def element(self, name: str, key: str) -> str | None:
+        """The text of one element of an array that is known."""
+
+    def known_text(self, source: str) -> str | None:
+        """The text of a word as between double quotes; None where it is not known."""
+
+    def command_words(self, source: str) -> list[Token] | None:
+        """The tokens of a command; None where they are none."""
+
+    def known_words(self, word: Word) -> list[str] | None:
+        """The words of an expanded word; None where they are not known."""
+
+    def file_text(self, path: str) -> str | None:
+        """The text of a file beside the script."""
+
+
+def names_in(raw: str) -> list[str]:
+    """The variables that an expansion refers to, its own first."""
+    if not raw.startswith(("${", "$(")) or raw.startswith("$(("):
+        return []
+    return list(dict.fromkeys(_NAMES.findall(raw)))
+
+
+def changed_text(raw: str, values: Values) -> str | None:
+    """The text of an expansion; None where it is not known."""
+    if len(raw) > LONGEST_EXPANSION:
+        return None
+    if raw.startswith("$(") and not raw.startswith("$(("):
+        return _output(raw[2:-1], values)
+    match = _CHANGE.fullmatch(raw)
+    if match is None:
+        return None
+    name, operation, operand = match["name"], match["operation"] or "", match["operand"]
+    if operation and (match["index"] in ("@", "*") or name in "@*"):
+        return None
+    texts = values.texts(name)
+    if match["index"] and match["index"] not in "@*":
+        key = values.known_text(match["index"])
+        one = values.element(name, key) if key is not None else None
+        texts = None if one is None else [one]
+    if texts is None:
+        return None
+    text = texts[0] if texts else ""
+    if match["mark"] == "#":
+        return str(len(texts) if match["index"] else len(text))
+    if match["mark"] == "!":
+        indirect = values.texts(text)
+        return indirect[0] if indirect else None
+    if operation.endswith("+"):
+        return values.known_text(operand) if text else ""
+    if operation.endswith("?") or not operation:
+        return text if not operand or operation else None
+    if len(text) > LONGEST_CHANGED:
+        return None
+    return _changed(text, operation, operand, values)
+
+
+def _changed(text: str, operation: str, operand: str, values: Values) -> str | None:
+    """A text after one operation."""
+    if operation in ("^", "^^", ",", ",,"):
+        change: Callable[[str], str] = str.upper if operation[0] == "^" else str.lower
+        return change(text) if len(operation) == 2 else change(text[:1]) + text[1:]
+    if operation == ":":
+        parts = [values.known_text(part) for part in operand.split(":")]
+        if not all(part and is_whole(part.strip().removeprefix("-")) for part in parts):
+            return None
+        numbers = [int(part or 0) for part in parts]
+        rest = text[numbers[0] if numbers[0] >= 0 else max(len(text) + numbers[0], 0) :]
+        return rest[: numbers[1]] if len(numbers) > 1 else rest
+    if operation in ("/", "//"):
+        old, _, new = operand.partition("/")
+        pattern, by = values.known_text(old), values.known_text(new)
+        if not pattern or by is None:
+            return None
+        found = re.compile(_shell_pattern(pattern))
+        return found.sub(lambda _: by, text, count=0 if operation == "//" else 1)
+    pattern = values.known_text(operand)
+    if pattern is None or len(pattern) > 200:
+        return None
+    matches = re.compile(_shell_pattern(pattern)).fullmatch
+    lengths = range(len(text) + 1)
+    order = lengths if len(operation) == 1 else reversed(lengths)
+    for length in order:
+        if operation[0] == "#" and matches(text[:length]):
+            return text[length:]
+        if operation[0] == "%" and matches(text[len(text) - length :]):
+            return text[: len(text) - length]
+    return text
+
+
+def _shell_pattern(pattern: str) -> str:
+    """The regular expression of a pattern of file names."""
+    return translate(pattern.replace("\\", "")).removesuffix("\\Z").removesuffix("\\z")
+
+
+def _output(source: str, values: Values) -> str | None:
+    """The output of a command without pipes and lists; None of one that is not known here."""
+    tokens = values.command_words(source)
+    if not tokens or not all(isinstance(token, Word) for token in tokens):
+        return None
+    words: list[str] = []
+    for token in tokens:
+        expanded = values.known_words(token) if isinstance(token, Word) else None
+        if expanded is None:
+            return None
+        words += expanded
+    if not words or words[0] not in _COMMANDS:
+        return None
+    return _COMMANDS[words[0]](words[1:], values)
+
+
+def _basename(words: Sequence[str], values: Values) -> str | None:
+    if len(words) not in (1, 2):
+        return None
+    name = words[0].rstrip("/").rpartition("/")[2]
+    return name.removesuffix(words[1]) if len(words) == 2 else name
+
+
+def _dirname(words: Sequence[str], values: Values) -> str | None:
+    return (words[0].rstrip("/").rpartition("/")[0] or ".") if len(words) == 1 else None
+
+
+def _seq(words: Sequence[str], values: Values) -> str | None:
+    numbers = [int(word) for word in words if is_whole(word.removeprefix("-")) and len(word) < 9]
+    if len(numbers) != len(words) or not 1 <= len(words) <= 3:
+        return None
+    first, step = (1, 1) if len(numbers) == 1 else (numbers[0], 1)
+    step = numbers[1] if len(numbers) == 3 else step
+    listed = range(first, numbers[-1] + (1 if step > 0 else -1), step) if step else ()
+    return "\n".join(map(str, listed)) if len(listed) <= MOST_NUMBERS else None
+
+
+def _cat(words: Sequence[str], values: Values) -> str | None:
+    text = values.file_text(words[0]) if len(words) == 1 else None
+    return text.rstrip("\n") if text is not None and len(text) <= LONGEST_CHANGED else None
+
+
+_COMMANDS: dict[str, Callable[[Sequence[str], Values], str | None]] = {
+    "echo": lambda words, values: None if words[:1] == ["-e"] else " ".join(words),
+    "basename": _basename,
+    "dirname": _dirname,
+    "seq": _seq,
+    "cat": _cat,
+}
+"""Outputs of commands by name."""

@@ -1,0 +1,89 @@
+"""Commands inside words of a command: `eval`, `bash -c`, and words for ssh or a container."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from plan3d.simulator.base.errors import InputError
+
+from .contents import SHOWING
+from .lexer import Operator, Token
+from .variables import Value, read_tokens
+from .words import Part, Word
+
+_SHELL = re.compile(r"(?:.*/)?(?:ba|z|da|k)?sh")
+_COMMAND = re.compile(r"\.py\b.*\s--\w", re.S)
+"""A training command inside one word."""
+
+
+def inner_text(command: Sequence[Word]) -> list[Word]:
+    """The words whose text a command reads as commands; none of other commands."""
+    texts = [word.text for word in command]
+    if texts[0] == "eval":
+        return list(command[1:])
+    for place, text in enumerate(texts[:-2]):
+        option = texts[place + 1]
+        if _SHELL.fullmatch(text) and re.fullmatch(r"-[a-z]*c[a-z]*|--login", option):
+            at = place + 2 + (texts[place + 2] in ("-c", "-lc"))
+            return list(command[at : at + 1])
+    if texts[0] in SHOWING or any(text.endswith(".py") for text in texts):
+        return []
+    return [word for word in command if _COMMAND.search(_literal(word))][:1]
+
+
+def _literal(word: Word) -> str:
+    """The text of a word without that of unresolved expansions."""
+    return "".join("$" if part.unresolved else part.text for part in word.parts)
+
+
+def inner_tokens(
+    words: Sequence[Word], file: str, serial: int
+) -> tuple[list[Token], dict[str, Value]]:
+    """The tokens of these words as a shell reads them again, on the lines of the words, and values
+    of variables that hold the parts which depend on a condition. None where their text is not
+    closed; `serial` distinguishes the variables of words inside each other."""
+    text, lines, quotation = "", [words[0].line], ""
+    held: dict[str, Value] = {}
+    for place, word in enumerate(words):
+        if place:
+            text += " " if quotation else " \\\n"
+            lines += [] if quotation else [word.line]
+        for part in word.parts:
+            piece = part.text
+            if part.condition:
+                name = f"_part_{serial}_{len(held)}"
+                held[name] = Value((Word((part,)),), condition=part.condition)
+                piece = f"${{{name}}}"
+            quotation = _quotation_after(piece, quotation)
+            text += piece
+            lines += [part.line + i + 1 for i in range(piece.count("\n"))]
+    try:
+        tokens = read_tokens(text, file, 0)
+    except InputError:
+        return [], {}
+    return [_on_lines(token, lines) for token in tokens], held
+
+
+def _quotation_after(text: str, quotation: str) -> str:
+    """The quotation mark that is open after a text; '' for none."""
+    for mark in re.findall(r"\\.|['\"]", text, re.S):
+        if mark in "'\"":
+            quotation = mark if not quotation else "" if mark == quotation else quotation
+    return quotation
+
+
+def _on_lines(token: Token, lines: Sequence[int]) -> Token:
+    """The token with the lines of the words that it is from."""
+
+    def line(number: int) -> int:
+        return lines[min(number, len(lines) - 1)]
+
+    if isinstance(token, Word):
+        return Word(tuple(_on_line(part, line(part.line)) for part in token.parts))
+    return Operator(token.text, line(token.line)) if isinstance(token, Operator) else token
+
+
+def _on_line(part: Part, line: int) -> Part:
+    return replace(part, line=line)

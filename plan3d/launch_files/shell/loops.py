@@ -1,0 +1,176 @@
+"""Loops of a shell script: turns that are followed, and loops over options of the script.
+
+A loop whose words or condition are known is followed turn by turn. One that goes through arguments
+that the user does not give is left out: its variables are options, which --set may give.
+Source: Bash Reference Manual, 3.2.5.1 (looping constructs) and 4.1 (getopts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from .blocks import assigned_names, loop_block
+from .conditions import Branches, Truth, negation
+from .contents import Script
+from .lexer import Operator, Token
+from .variables import Value
+from .words import Part, Word
+
+MOST_TURNS = 1000
+"""Turns of one loop that are followed."""
+
+
+class Leave(Exception):
+    """A certain `exit`, `return`, `break` or `continue`."""
+
+    def __init__(self, kind: str, line: int) -> None:
+        super().__init__(kind)
+        self.kind, self.line = kind, line
+
+
+class Runner(Protocol):
+    """A reader of tokens (script.Reader)."""
+
+    tokens: list[Token]
+    script: Script
+    position: int
+    branches: Branches
+
+    def run(self, tokens: list[Token]) -> None:
+        """Read tokens here."""
+
+    def truth(self, tokens: list[Token]) -> tuple[Truth, list[str]]:
+        """The truth of a condition, and what it depends on."""
+
+
+def run_loop(kind: str, reader: Runner) -> None:
+    """Follow the loop whose keyword is before the position of the reader."""
+    block = loop_block(reader.tokens, reader.position)
+    if block is None:
+        reader.branches.enter(None)
+        return
+    header, body, reader.position = block
+    words = [token for token in header if isinstance(token, Word)]
+    if words and words[0].text == "getopts" and kind == "while":
+        _options(words, body, reader)
+    elif kind == "for" and words and words[0].text.isidentifier():
+        _for(words[0].text, header, body, reader)
+    elif kind in ("while", "until"):
+        _while(kind, header, body, reader)
+    else:
+        _uncertain(body, [], reader)
+
+
+def _turn(body: list[Token], reader: Runner) -> bool:
+    """Follow one turn; whether others come after it."""
+    try:
+        reader.run(body)
+    except Leave as leave:
+        if leave.kind not in ("break", "continue"):
+            raise
+        return leave.kind == "continue"
+    return True
+
+
+def _uncertain(body: list[Token], dependences: Sequence[str], reader: Runner) -> None:
+    """A loop of an unknown number of turns."""
+    reader.branches.enter(None, dependences)
+    _turn(body, reader)
+    reader.branches.leave()
+
+
+def _for(name: str, header: list[Token], body: list[Token], reader: Runner) -> None:
+    """`for NAME in WORDS`: each of the words; where every turn trains, NAME is the user's."""
+    variables = reader.script.variables
+    end = next((i for i, token in enumerate(header) if isinstance(token, Operator)), len(header))
+    listed = [token for token in header[2:end] if isinstance(token, Word)]
+    every = [Word((Part("$@", header[0].line, True, '"$@"'.strip('"'), True),))]
+    words = [made for word in listed or every for made in variables.words(word)]
+    has_braces = any(part.raw in "{}" and part.raw for word in listed for part in word.parts)
+    if any(word.unresolved and word.text in ("$@", "$*") for word in words):
+        _skip_options(body, reader)
+        return
+    if has_braces or len(words) > MOST_TURNS or any(w.unresolved or w.condition for w in words):
+        variables.values.pop(name, None)
+        _uncertain(body, [], reader)
+        return
+    if name in variables.inputs.values:
+        variables.names_used.add(name)
+        variables.options[name] = None
+        words = [Word((Part(variables.inputs.values[name], header[0].line),))]
+    before, count = dict(variables.values), len(reader.script.commands)
+    for word in words:
+        variables.values[name] = Value((word,))
+        if not _turn(body, reader):
+            return
+        if len(words) > 1 and any(p >= count for p in reader.script.training_commands()):
+            del reader.script.commands[count:]
+            variables.values = before
+            variables.values.pop(name, None)
+            variables.choices.setdefault(name, []).extend(word.text for word in words)
+            _turn(body, reader)
+            return
+
+
+def _while(kind: str, header: list[Token], body: list[Token], reader: Runner) -> None:
+    """`while` and `until`: turns as long as the condition is known."""
+    variables = reader.script.variables
+    for _ in range(MOST_TURNS):
+        variables.counts_arguments = True
+        truth, dependences = reader.truth(header)
+        variables.counts_arguments = False
+        truth = negation(truth) if kind == "until" else truth
+        if truth is False:
+            return
+        if truth is None and dependences and all(d[:1] == "$" for d in dependences):
+            names = {d[1:].strip("{}") for d in dependences}
+            if all(name.isdecimal() or name in "@*#" for name in names):
+                _skip_options(body, reader)
+                return
+        if truth is None:
+            _uncertain(body, dependences, reader)
+            return
+        if not _turn(body, reader):
+            return
+    _uncertain(body, [], reader)
+
+
+def _options(words: list[Word], body: list[Token], reader: Runner) -> None:
+    """`while getopts LETTERS NAME`: the options among the arguments of the script."""
+    variables = reader.script.variables
+    every = variables.lookup("@")
+    if every is None or len(words) < 3:
+        _skip_options(body, reader)
+        return
+    letters, name = variables.text(words[1]).lstrip(":"), words[2].text
+    variables.names_used.add("#")
+    left = [word.text for word in every.words]
+    while left and left[0][:1] == "-" and left[0] not in ("-", "--"):
+        option = left.pop(0)[1:]
+        letter, rest = option[0], option[1:]
+        if f"{letter}:" in letters:
+            value = rest or (left.pop(0) if left else "")
+        else:
+            value, left = "", [f"-{rest}", *left] if rest else left
+        variables.values[name] = Value.of(letter)
+        variables.values["OPTARG"] = Value.of(value)
+        if not _turn(body, reader):
+            return
+
+
+def _skip_options(body: list[Token], reader: Runner) -> None:
+    """A loop over arguments that the user does not give: its variables keep their values, or have
+    those of --set; one without a value is open where the script would stop without it."""
+    variables = reader.script.variables
+    for name in assigned_names(body):
+        given = variables.inputs.values.get(name)
+        variables.options[name] = None
+        own = variables.values.get(name)
+        if given is not None:
+            variables.names_used.add(name)
+            variables.values[name] = Value.of(given)
+        elif variables.opens_all and (own is None or not own.text):
+            source = f"${name}"
+            part = Part(source, 1, raw=source, unresolved=True)
+            variables.values[name] = Value((Word((part,)),))

@@ -1,0 +1,66 @@
+"""Scripts of Megatron-DeepSpeed: the JSON that they make of a template or name, and PR-MoE."""
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import reader
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.simulator.base.errors import InputError
+
+RUN = (
+    "deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
+    "--num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 1 "
+    "--global-batch-size 64 --fp16 --deepspeed --deepspeed_config $CONFIG "
+)
+TEMPLATE = (
+    '{"train_batch_size": GBS, "train_micro_batch_size_per_gpu": MBS,\n'
+    ' "zero_optimization": {"stage": STAGE}, "fp16": {"enabled": true}}'
+)
+SED = (
+    'CONFIG=ds.json\nsed "s/GBS/64/" template.json | sed "s/MBS/1/" \\\n'
+    '  | sed "s/STAGE/${ZERO}/" > $CONFIG\n'
+)
+
+
+def launch(text, files=None, values=None):
+    inputs = ScriptInputs((), values or {}, (files or {}).get)
+    return reader(text, "run.sh", None)(text, "run.sh", ReaderOptions(inputs=inputs))
+
+
+def test_a_configuration_that_sed_makes_of_a_template_decides():
+    files = {"template.json": TEMPLATE}
+    assert launch(f"ZERO=2\n{SED}{RUN}", files).plan["zero"] == 2
+    with pytest.raises(InputError, match=r"ZERO has no value \(the JSON\): --set ZERO=VALUE"):
+        launch(SED + RUN, files)
+    assert launch(SED + RUN, files, {"ZERO": "1"}).plan["zero"] == 1
+
+
+def test_a_configuration_beside_the_script_decides():
+    own = TEMPLATE.replace("GBS", "64").replace("MBS", "1").replace("STAGE", "3")
+    assert launch(f"CONFIG=own.json\n{RUN}", {"own.json": own}).plan["zero"] == 3
+    with pytest.raises(InputError, match=r"own\.json decides the ZeRO stage and is not there"):
+        launch(f"CONFIG=own.json\n{RUN}")
+    with_flag = launch(f"CONFIG=own.json\n{RUN} --zero-stage 1")
+    assert with_flag.plan["zero"] == 1
+    assert with_flag.left_out == ["own.json (line 2) is not there: the flags are read alone"]
+
+
+MOE = "CONFIG=x\n" + RUN + "--zero-stage 0 --num-experts {} --mlp-type {} "
+
+
+def test_layers_with_their_own_numbers_of_experts():
+    """Experts in layers 2 and 4: 2 and 4 of them, each beside one that every token passes."""
+    pyramid = launch(MOE.format("2 4", "residual")).model
+    counts = [pyramid.kinds[kind].experts for kind in pyramid.order]
+    assert [own and own.count for own in counts] == [None, 2, None, 4]
+    assert {own.shared_ffn for own in counts if own} == {256}
+    even = launch(MOE.format("4", "standard")).model
+    expert, shared = 2 * 64 * 256 + 256 + 64, 2 * 64 * 256
+    assert pyramid.parameters == even.parameters - 2 * (expert + 64) + 2 * shared
+    with pytest.raises(InputError, match="has 3 numbers; give one, or 2 for the layers with any"):
+        launch(MOE.format("2 2 4", "standard"))
+
+
+def test_one_expert_is_none():
+    dense = launch(MOE.format("1", "standard") + "--tensor-model-parallel-size 4")
+    assert dense.plan["etp"] == 1

@@ -1,0 +1,157 @@
+"""Loops, functions, arguments and expansions of launch scripts lead to the words of a shell."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import reader
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.shell.launch_script import launcher_gpus, training_words
+from plan3d.launch_files.shell.script import read_script
+from plan3d.simulator.base.errors import InputError
+
+RUN = (
+    "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --num-layers $N --hidden-size 64 "
+    "--num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 --micro-batch-size 1 "
+    "--global-batch-size 64 --bf16 "
+)
+OPTIONS = """MODEL=""; NODES=1; MORE=""
+while [[ $# -gt 0 ]]; do
+  case $1 in
+    --model) MODEL="$2"; shift 2 ;;
+    --nodes=*) NODES="${1#*=}"; shift ;;
+    *) echo "unknown $1"; exit 1 ;;
+  esac
+done
+if [ -z "$MODEL" ]; then echo "usage"; exit 1; fi
+case "$MODEL" in small) N=2 ;; large) N=4 ;; *) exit 1 ;; esac
+"""
+
+
+def launch(text, files=None, values=None, arguments=()):
+    inputs = ScriptInputs(arguments, values or {}, (files or {}).get)
+    return reader(text, "run.sh", None)(text, "run.sh", ReaderOptions(inputs=inputs))
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    "script",
+    [
+        'X=a/b.tar.gz; run a.py --x ${X%.*} ${X%%.*} ${X#*/} ${X##*.} ${X/a/Q} "${X//a/-}"',
+        "X=bF16; run a.py --x ${X^^} ${X,,} ${X^} ${X:1:2} ${X:2} ${X: -2} ${#X} ${X:+--set}",
+        'A=(x "y z" w); run a.py --x ${A[1]} "${A[1]}" ${#A[@]} ${A[-1]} "${A[@]}"',
+        'declare -A M=([7B]="32 4096" [13B]=40); S=7B; run a.py --x ${M[$S]} ${M[13B]}',
+        "declare -A M; M[a]=1; M[b]=2; K=b; run a.py --x ${M[$K]}",
+        'for i in 1 2 3; do L+=" --n $i"; done; run a.py --x $L',
+        "i=0; while [ $i -lt 3 ]; do i=$((i + 1)); L+=($i); done; run a.py --x ${L[@]}",
+        'for i in 1 2 3; do [ $i -eq 2 ] && continue; L+=" $i"; done; run a.py --x $L',
+        'for i in 1 2 3; do if [ $i = 2 ]; then break; fi; L+=" $i"; done; run a.py --x $L',
+        'L=; until [ "${#L}" -ge 4 ]; do L+=ab; done; run a.py --x $L',
+        'f() { local k=$1; shift; run a.py --x "$k" $@ $#; }\nf 1 "2  3" 4',
+        "function g {\n  V=$1\n  return 0\n  V=no\n}\ng 7\nrun a.py --x $V",
+        'f() { if [ "$1" = a ]; then return; fi; V=$1; }; V=; f a; f b; run a.py --x $V',
+        'C="run a.py --x 1"; echo "$C"; echo run a.py --x 9; eval "$C --y \'2 3\'"',
+        "P=a.py; export P; bash -c 'run $P --x 1'",
+        "E=--x; eval 'run a.py $E \"a b\"'",
+        "X=$(basename /a/b.c .c); Y=$(dirname /a/b/c); run a.py --x $X $Y $(echo p  q) $(seq 3)",
+        "run a.py --help; run a.py --x 1; exit 0; run a.py --x 2",
+        "N=x; V=N; run a.py --x ${!V}",
+    ],
+)
+def test_the_words_are_those_of_bash(script):
+    shown = (
+        'run() { [ "$2" = --help ] && return; shift; '
+        'printf "%s\\n" "$@"; }\nexport -f run\necho() { :; }\n'
+    )
+    if "$(echo" in script:
+        shown = shown.replace("echo() { :; }\n", "")
+    done = subprocess.run(
+        ["bash", "-c", shown + script], capture_output=True, text=True, check=True, env={}
+    )
+    found = training_words(read_script(script.replace("run a.py", "torchrun a.py"), "run.sh"))
+    found = found or training_words(read_script(script, "run.sh"))
+    assert [word.text for word in found] == done.stdout.splitlines()
+
+
+def test_options_of_a_script_are_asked_for_with_the_models_that_it_lists():
+    text = OPTIONS + RUN
+    with pytest.raises(InputError, match="MODEL is one of small, large: --set MODEL=small"):
+        launch(text)
+    assert launch(text, values={"MODEL": "large"}).model.layers == 4
+    assert launch(text, arguments=("--model", "small", "--nodes=3")).model.layers == 2
+    with pytest.raises(InputError, match="line 10: the script stops here before it trains"):
+        launch(text, arguments=("--model", "other"))
+
+
+@pytest.mark.parametrize("loop", ["while getopts 'n:v' o; do", "while getopts :n:v o\ndo"])
+def test_getopts(loop):
+    text = f"N=3\n{loop} case $o in n) N=$OPTARG ;; v) V=1 ;; esac; done\n{RUN}"
+    assert launch(text).model.layers == 3
+    for arguments in (("-n", "5"), ("-n5",), ("-v", "-n", "5"), ("-vn", "5")):
+        assert launch(text, arguments=arguments).model.layers == 5
+    assert launch(text, values={"N": "6"}).model.layers == 6
+
+
+def test_a_loop_over_trainings_asks_which():
+    text = f"N=2\nfor TP in 1 2 4; do\n  {RUN} --tensor-model-parallel-size $TP\ndone\n"
+    with pytest.raises(InputError, match="TP is one of 1, 2, 4: --set TP=1"):
+        launch(text)
+    assert launch(text, values={"TP": "4"}).plan["tp"] == 4
+
+
+def test_commands_of_a_condition_are_asked_for_and_others_named():
+    text = f'N=2\nif [ "$BIG" = yes ]; then {RUN} --mtp-num-layers 1\nelse {RUN}\nfi\n'
+    with pytest.raises(InputError, match="BIG has no value, which the script compares with yes"):
+        launch(text)
+    assert launch(text, values={"BIG": "yes"}).model.mtp_layers == 1
+    (said,) = launch(f"N=2\n{RUN}\n{RUN} --tensor-model-parallel-size 2\n").left_out
+    assert said == (
+        "the training command in line 3, which differs in --tensor-model-parallel-size: the first "
+        "one is read"
+    )
+
+
+def test_a_program_that_prepares_data_is_no_training():
+    text = f"N=2\npython tools/preprocess_data.py --input x --workers 4\n{RUN}\n"
+    assert launch(text).model.layers == 2
+
+
+def test_a_word_of_another_shell_keeps_what_it_depends_on():
+    text = f'N=2\nif [ $BIG = 1 ]; then N=4; fi\nsrun bash -c "{RUN}"\n'
+    with pytest.raises(InputError, match="BIG has no value"):
+        launch(text)
+
+
+@pytest.mark.parametrize(
+    ("launcher", "gpus"),
+    [
+        ("mpirun -np 16 -H a:8,b:8 python", 16),
+        ("torchrun --nproc_per_node=8", 8),
+        ("python -m torch.distributed.run --nproc-per-node 4", 4),
+        ("python -m torch.distributed.launch --nproc_per_node 8 --nnodes 2", 16),
+        ("srun -n 32 python", 32),
+        ("python", None),
+    ],
+)
+def test_processes_of_launchers(launcher, gpus):
+    assert launcher_gpus(read_script(f"{launcher} a.py --x 1\n", "run.sh")) == gpus
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [("-N 2\n#SBATCH --gpus-per-node=h100:4", 8), ("-n 8\n#SBATCH --gpus-per-task=1", 8)],
+)
+def test_gpus_of_jobs(options, gpus):
+    assert launcher_gpus(read_script(f"#SBATCH {options}\nsrun a.py --x 1\n", "run.sh")) == gpus
+
+
+@pytest.mark.parametrize("text", ["f() { f; }; f", "f() { g; }; g() { f; }; g"])
+def test_functions_that_call_each_other_end(text):
+    with pytest.raises(InputError, match="nested too deeply"):
+        launch(f"N=2\n{text}\n{RUN}")
+
+
+def test_a_loop_without_end_is_left():
+    assert launch(f"N=2\nwhile [ 1 = 1 ]; do X=a; done\n{RUN}").model.layers == 2
