@@ -16,6 +16,7 @@ from .question import Question, with_usual_framework
 
 if TYPE_CHECKING:
     from .measured_step import MeasuredStep
+    from .traced_step import TracedStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,8 @@ class ExplainRequest:
     """Another plan, or changes of this one, to say why it is slower or faster."""
     measured_step: float | None = None
     """Seconds that the step took."""
+    traces: tuple[str, ...] = ()
+    """Profiler traces of the step, files or folders."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,8 @@ class ExplainAnswer:
     explanation: Explanation
     measured: MeasuredStep | None = None
     """What a measured step says; the explanation is then of the constants that it makes likely."""
+    traced: TracedStep | None = None
+    """What traces of a step say, part by part."""
 
 
 def explain_plan(request: ExplainRequest) -> ExplainAnswer:
@@ -52,7 +57,12 @@ def explain_plan(request: ExplainRequest) -> ExplainAnswer:
         task = measured.task
     explanation = explained(task, request.plan, request.against)
     plan = PlanAnswer(replace(question, task=task), explanation.costs)
-    return ExplainAnswer(plan, explanation, measured)
+    traced = None
+    if request.traces:
+        from .traced_step import TracedStep
+
+        traced = TracedStep.of(explanation.costs, request.traces)
+    return ExplainAnswer(plan, explanation, measured, traced)
 
 
 def explain(

@@ -10,7 +10,7 @@ from plan3d.simulator.base.units import GIB, whole_percent
 from plan3d.simulator.reporting import report, why
 
 from ..answers.explain import ExplainAnswer
-from . import plan_lines, views
+from . import plan_lines, traced_step, views
 from .output import Screen
 
 EDITS = 5
@@ -23,7 +23,9 @@ LOSSES = 2
 
 def print_explanation(screen: Screen, answer: ExplainAnswer, asked: str | None) -> None:
     """Why a plan is as fast as it is; `asked` is the other plan of --against as it was written."""
-    if screen.details:
+    if answer.traced is not None:
+        traced_step.print_traced_step(screen, answer)
+    elif screen.details:
         _print_details(screen, answer, asked)
     else:
         _print_first(screen, answer, asked)
@@ -163,4 +165,7 @@ def explain_record(answer: ExplainAnswer, asked: str | None) -> dict[str, Any]:
         out["against"] = {"asked": asked, **out["against"]}
     if answer.measured is not None:
         out["measured"] = answer.measured.record
+    if answer.traced is not None:
+        edits = answer.traced.best_edits(answer.explanation)
+        out["trace"] = {**answer.traced.record, "edits": edits}
     return out

@@ -43,6 +43,125 @@ def parse_json(text: str, where: str) -> Any:
         raise InputError(f"{where}: is not JSON ({_reason(error)})") from None
 
 
+class JsonStream:
+    """Elements of one long list of a JSON document, read piece by piece: of the list under `key`
+    where the document is an object, else of the document itself.
+
+    Memory holds one element and one piece. What follows the last whole element of a broken document
+    is left out, and `broken` says so; InputError where there is no such list.
+    """
+
+    def __init__(self, pieces: Iterator[str], where: str, key: str, most: int = 64_000_000) -> None:
+        self.head: dict[str, Any] = {}
+        """Values under the other keys, those behind the list once all elements are read."""
+        self.broken = ""
+        """Why elements are missing; '' where none are."""
+        self._pieces, self._where, self._key, self._most = pieces, where, key, most
+        self._scan: Callable[[str, int], tuple[Any, int]]
+        self._scan = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+        self._text, self._at = "", 0
+
+    def __iter__(self) -> Iterator[Any]:
+        elements = 0
+        try:
+            for value in self._elements():
+                elements += 1
+                yield value
+        except (_BrokenJson, InputError) as error:
+            if not elements:
+                reason = f"{self._where}: {error}"
+                raise InputError(str(error) if isinstance(error, InputError) else reason) from None
+            why = str(error).removeprefix(f"{self._where}: ")
+            self.broken = f"{why}; the {elements:,} events before that are used"
+
+    def _elements(self) -> Iterator[Any]:
+        first = self._next_character()
+        if first == "[":
+            yield from self._list()
+            return
+        if first != "{":
+            raise _BrokenJson("is empty" if not first else "is not a JSON object or list")
+        present = False
+        while (separator := self._next_character()) in (",", '"'):
+            if separator == '"':
+                self._at -= 1
+            name = self._value()
+            if not isinstance(name, str) or self._next_character() != ":":
+                raise _BrokenJson("is not JSON")
+            if name == self._key and self._next_character(peek=True) == "[":
+                self._at, present = self._at + 1, True
+                yield from self._list()
+            else:
+                self.head[name] = self._value()
+        if separator != "}":
+            raise _BrokenJson("breaks off" if not separator else "is not JSON")
+        if not present:
+            raise _BrokenJson(f"has no list {self._key!r}")
+
+    def _list(self) -> Iterator[Any]:
+        """Elements up to the closing bracket."""
+        if self._next_character(peek=True) == "]":
+            self._at += 1
+            return
+        while True:
+            yield self._value()
+            separator = self._next_character()
+            if separator == "]":
+                return
+            if separator != ",":
+                raise _BrokenJson("breaks off" if not separator else "is not JSON")
+
+    def _next_character(self, peek: bool = False) -> str:
+        """The next one that is no white space; '' at the end."""
+        while True:
+            match = _NOT_SPACE.search(self._text, self._at)
+            if match:
+                self._at = match.start() + (not peek)
+                return match.group()
+            self._at = len(self._text)
+            if not self._read_more():
+                return ""
+
+    def _value(self) -> Any:
+        """The value that begins at the next character that is no white space."""
+        first = self._next_character(peek=True)
+        if first not in ("{", "[", '"'):
+            # A number may go on in the next piece.
+            while not _AFTER_VALUE.search(self._text, self._at):
+                rest = len(self._text) - self._at
+                if rest > self._most or not self._read_more(rest):
+                    break
+        while True:
+            try:
+                value, self._at = self._scan(self._text, self._at)
+                return value
+            except RecursionError:
+                raise _BrokenJson("is nested too deep") from None
+            except (StopIteration, ValueError):
+                rest = len(self._text) - self._at
+                if rest > self._most:
+                    raise _BrokenJson("is not JSON, or one value of it is too long") from None
+                if not self._read_more(rest):
+                    raise _BrokenJson("breaks off" if rest else "ends early") from None
+
+    def _read_more(self, least: int = 1) -> bool:
+        """Append at least so many characters, as far as there are any."""
+        added = [self._text[self._at :]]
+        while least > 0 and (piece := next(self._pieces, "")):
+            added.append(piece)
+            least -= len(piece)
+        self._text, self._at = "".join(added), 0
+        return len(added) > 1
+
+
+class _BrokenJson(Exception):
+    """Where a stream of JSON ends early."""
+
+
+_AFTER_VALUE = re.compile(r"[,\]} \t\r\n]")
+_NOT_SPACE = re.compile(r"[^ \t\r\n]")
+
+
 def parse_toml(text: str, where: str) -> dict[str, Any]:
     """The table of a TOML text."""
     import tomllib

@@ -6,8 +6,10 @@ a byte order mark. Anything else is an InputError that names the file.
 
 from __future__ import annotations
 
+import codecs
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
 
 LARGEST = 64_000_000
 """Bytes of the largest file, and of what one unpacks to."""
+LARGEST_STREAM = 4_000_000_000
+"""Bytes of the largest file that is read piece by piece, unpacked."""
+_PIECE = 4_000_000
+"""Bytes of a piece."""
 _GZIP = b"\x1f\x8b"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
@@ -50,21 +56,50 @@ def read_text(
         raise InputError(f"{where}: cannot be read as text ({kind}; save it as UTF-8)") from None
 
 
-def _read_regular(place: Path | Traversable, where: str, most: int) -> bytes:
-    if not isinstance(place, Path):
-        return place.read_bytes()
+def read_pieces(place: Path, most: int = LARGEST_STREAM) -> Iterator[str]:
+    """The text of a regular file of any size up to `most` bytes, piece by piece, unpacked where it
+    is gzip. InputError, after the pieces that could be read, where it breaks off."""
+    import gzip
+    import zlib
+
+    decoder, read = codecs.getincrementaldecoder("utf-8-sig")("replace"), 0
+    try:
+        descriptor = _open_regular(place, str(place))
+        with os.fdopen(descriptor, "rb") as file:
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            stream = gzip.GzipFile(fileobj=file) if packed else file
+            # read1 hands out what comes before a place where packed bytes break off.
+            while piece := stream.read1(_PIECE):
+                read += len(piece)
+                if read > most:
+                    raise InputError(
+                        f"{place}: is larger than {most / 1e9:g} GB, the most that is read here"
+                    )
+                yield decoder.decode(piece)
+    except (OSError, ValueError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{place}: cannot be read ({why})") from None
+
+
+def _open_regular(place: Path, where: str) -> int:
+    """The descriptor of a regular file."""
     # Without O_NONBLOCK, open() would wait for the other end of a pipe.
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(place, flags)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            raise InputError(f"{where}: cannot be read (it is {what})")
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return _check_size(file.read(most + 1), where, most)
-    finally:
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        what = "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+        raise InputError(f"{where}: cannot be read (it is {what})")
+    return descriptor
+
+
+def _read_regular(place: Path | Traversable, where: str, most: int) -> bytes:
+    if not isinstance(place, Path):
+        return place.read_bytes()
+    with os.fdopen(_open_regular(place, where), "rb") as file:
+        return _check_size(file.read(most + 1), where, most)
 
 
 def _gunzip(content: bytes, where: str, most: int) -> bytes:

@@ -1,35 +1,56 @@
-"""A timeline as a trace for Perfetto or chrome://tracing.
+"""A timeline as a trace for Perfetto or chrome://tracing, with kernels as a profiler writes them.
 
 Process = pipeline rank; threads = compute, tensor-parallel, pipeline and data-parallel
-communication; a counter follows the live activations; arrows go from a send to who needs it.
-Source: the Trace Event Format (JSON object form; times in microseconds).
+communication; a counter follows the live activations; arrows go from a send to who needs it. Each
+pass holds one kernel for each part of its time, with a name that a library gives such a kernel and
+NCCL's metadata, so that whatever reads traces of a profiler reads this one.
+Source: the Trace Event Format (JSON object form; times in microseconds); pytorch/kineto,
+output_json.cpp, for the metadata.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from ..layers.cost_columns import Cost
 from ..pipeline.operation_orders import LETTERS, Pass
 from ..plan.fields import spell
 from ..step.plan_timeline import PlanTimeline
 
 Event = dict[str, Any]
 
-THREADS = ("compute", "tensor parallel", "pipeline", "data parallel", "host")
+THREADS = ("compute", "tensor parallel", "pipeline", "data parallel", "host", "step")
 """Names of the threads of every rank, by number."""
-COMPUTE, TENSOR, PIPELINE, DATA, HOST = range(5)
+COMPUTE, TENSOR, PIPELINE, DATA, HOST, STEP = range(6)
 CATEGORIES = ("forward", "backward", "input gradient", "weight gradient")
 """Category of an operation by its pass."""
+KERNELS = {
+    Cost.MATMUL: (COMPUTE, "nvjet_tst_128x256_64x4_2x1_v_bz_TNT", None),
+    Cost.ATTENTION: (COMPUTE, "void flash::flash_fwd_kernel", None),
+    Cost.MEMORY_BOUND: (COMPUTE, "void at::native::vectorized_elementwise_kernel", None),
+    Cost.RECOMPUTE: (COMPUTE, "nvjet_tst_192x192_64x3_2x1_v_bz_TNN", None),
+    Cost.TENSOR_COMM: (TENSOR, "ncclDevKernel_AllGather_RING_LL", "tp"),
+    Cost.CONTEXT_COMM: (TENSOR, "ncclDevKernel_SendRecv", "cp"),
+    Cost.EXPERT_COMM: (TENSOR, "ncclDevKernel_AllToAll_RING_LL", "ep"),
+    Cost.HOST_COMM: (HOST, "Memcpy HtoD (Pinned -> Device)", None),
+}
+"""Thread, name and axis of the kernel of each part of a pass."""
+REDUCE, UPDATE = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "multi_tensor_apply_kernel AdamW"
+OPERATIONS = {"tp": "_allgather_base", "cp": "send", "ep": "all_to_allv", "dp": "_reduce_scatter"}
+_RANKS = "Process Group Ranks"
+HOST_THREAD, BACKWARD_THREAD = 100, 101
+"""Threads of the host that launch kernels, recomputed ones from the second."""
 
 
 def trace(x: PlanTimeline) -> dict[str, Any]:
-    """The JSON object of one plan's timeline."""
+    """The JSON object of one plan's timeline, all its pipeline ranks."""
     events = [
         *_metadata(x),
         *_compute(x),
-        *_within_passes(x),
+        *_kernels(x),
         *_sends(x),
         *_after_pipeline(x),
         *_memory(x),
@@ -43,6 +64,25 @@ def trace(x: PlanTimeline) -> dict[str, Any]:
         },
         "traceEvents": events,
     }
+
+
+def replica_traces(replicas: Sequence[PlanTimeline]) -> list[dict[str, Any]]:
+    """One trace for each pipeline rank of each data-parallel replica, which begin a step together:
+    those that are done wait in their synchronisation for the slowest."""
+    last = max(float(x.timeline.makespan) + x.unpaired_a2a_seconds for x in replicas)
+    pp, out = replicas[0].timeline.graph.ranks, []
+    for number, x in enumerate(replicas):
+        events = [*_compute(x), *_kernels(x), *_sends(x), *_after_pipeline(x, last)]
+        for stage in range(pp):
+            mine = [{**e, "pid": 0} for e in events if e["pid"] == stage and e["ph"] == "X"]
+            rank = stage * len(replicas) + number
+            for one in mine:
+                if _RANKS in one["args"]:
+                    members = [s * len(replicas) + number for s in range(pp)]
+                    one["args"] = {**one["args"], _RANKS: members}
+            about = {"rank": rank, "world_size": pp * len(replicas), "backend": "nccl"}
+            out.append({"distributedInfo": about, "traceEvents": mine})
+    return out
 
 
 def _metadata(x: PlanTimeline) -> list[Event]:
@@ -84,16 +124,9 @@ def _operations(x: PlanTimeline) -> list[tuple[int, int, int, int, float, float]
 
 
 def _compute(x: PlanTimeline) -> list[Event]:
-    """Every operation; where a forward runs beside a backward pass, one after the other."""
-    partner = x.timeline.graph.partner
-    together = set(partner[partner >= 0].tolist())
+    """Every operation."""
     out = []
-    for i, (rank, kind, stage, micro, start, end) in enumerate(_operations(x)):
-        middle = (start + end) / 2
-        if i in together:
-            start = middle
-        elif i + 1 in together:
-            end = middle
+    for rank, kind, stage, micro, start, end in _passes(x):
         name, place = f"{LETTERS[kind]} {micro}", (rank, COMPUTE)
         out.append(
             _slice(
@@ -103,25 +136,86 @@ def _compute(x: PlanTimeline) -> list[Event]:
     return out
 
 
-def _within_passes(x: PlanTimeline) -> list[Event]:
-    """Exposed tensor-parallel communication and copies to and from the host, drawn at the end of
-    each pass."""
-    shares = (
-        (x.tensor_share, TENSOR, "collectives", "tensor"),
-        (x.host_share, HOST, "copies", "host"),
-    )
-    out = []
-    for share, thread, what, category in shares:
-        for rank, kind, stage, micro, start, end in _operations(x) if share else ():
-            seconds, name = share * (end - start), f"{what} of {LETTERS[kind]} {micro}"
-            if kind != Pass.WEIGHT:
-                place = (rank, thread)
-                out.append(_slice(name, category, place, end - seconds, seconds, stage=stage))
+def _passes(x: PlanTimeline) -> list[tuple[int, int, int, int, float, float]]:
+    """Operations as they are drawn: where a forward runs beside a backward pass, one after the
+    other."""
+    partner, rows = x.timeline.graph.partner, _operations(x)
+    for other in partner[partner >= 0].tolist():
+        one, two = rows[other - 1], rows[other]
+        share = [_pass_parts(x, kind, stage).sum() for _, kind, stage, *_ in (one, two)]
+        middle = one[4] + (one[5] - one[4]) * share[0] / max(sum(share), 1e-300)
+        rows[other - 1], rows[other] = (*one[:5], middle), (*two[:4], middle, two[5])
+    return rows
+
+
+def _pass_parts(x: PlanTimeline, kind: int, stage: int) -> Any:
+    """Seconds of each part of a pass [part]: what is run again is of the backward pass, whose other
+    parts are what the forward pass leaves."""
+    parts, times = x.part_seconds[:, stage], x.times
+    seconds = [
+        float(a[stage]) for a in (times.forward, times.input_gradient, times.weight_gradient)
+    ]
+    once = np.where(np.arange(parts.size) == Cost.RECOMPUTE, 0.0, parts)
+    forward = once * min(seconds[0] / max(float(once.sum()), 1e-300), 1.0)
+    if kind == Pass.FORWARD:
+        return forward
+    share = seconds[1] / max(seconds[1] + seconds[2], 1e-300)
+    share = {Pass.BACKWARD: 1.0, Pass.INPUT: share, Pass.WEIGHT: 1 - share}[Pass(kind)]
+    return (parts - forward) * share
+
+
+def _kernels(x: PlanTimeline) -> list[Event]:
+    """The kernels of every pass, one after another; what the host launches late begins late."""
+    out: list[Event] = []
+    groups = {"tp": x.plan.tp, "cp": x.plan.cp, "ep": x.plan.ep}
+    for rank, kind, stage, _, start, end in _passes(x):
+        parts = _pass_parts(x, kind, stage)
+        parts = parts * ((end - start) / max(float(parts.sum()), 1e-300))
+        late, at = float(parts[Cost.LAUNCH]), start
+        for cost, (thread, name, axis) in KERNELS.items():
+            seconds = float(parts[cost])
+            if seconds <= 0:
+                continue
+            pieces = (seconds / 2, seconds / 2) if late > 0 and thread == COMPUTE else (seconds,)
+            for number, piece in enumerate(pieces):
+                args: dict[str, Any] = {}
+                if number:
+                    at, late = at + late, 0.0
+                    args = _launched(out, (rank, HOST_THREAD), at)
+                if cost == Cost.RECOMPUTE:
+                    args = _launched(out, (rank, BACKWARD_THREAD), start)
+                    out.append(_recomputing(rank, start, end))
+                if axis:
+                    name_of = {"Process Group Name": f"{axis}{rank}"}
+                    args = _collective(OPERATIONS[axis], axis, int(groups[axis]), **name_of)
+                category = "gpu_memcpy" if thread == HOST else "kernel"
+                out.append(_slice(name, category, (rank, thread), at, piece, **args))
+                at += piece
     return out
 
 
+def _launched(out: list[Event], place: tuple[int, int], at: float) -> dict[str, Any]:
+    """The call that launches a kernel at a moment; what the kernel says of it."""
+    number = {"correlation": 10_000_000 * place[0] + len(out)}
+    out.append(_slice("cudaLaunchKernel", "cuda_runtime", place, at, 0.0, **number))
+    return number
+
+
+def _recomputing(rank: int, start: float, end: float) -> Event:
+    """What the host runs while a pass runs layers again."""
+    name = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    return _slice(name, "cpu_op", (rank, BACKWARD_THREAD), start, end - start)
+
+
+def _collective(operation: str, axis: str, ranks: int, **more: Any) -> dict[str, Any]:
+    """What NCCL's metadata says of a collective."""
+    about = {"Collective name": operation, "Process Group Description": f"mesh_{axis}"}
+    return {**about, "Group size": ranks, **more}
+
+
 def _sends(x: PlanTimeline) -> list[Event]:
-    """A slice for every send, and an arrow from it to the operation that needs it."""
+    """A slice for every send and for every rank that waits for one, and an arrow from the send to
+    the operation that needs it."""
     g, rows, out = x.timeline.graph, _operations(x), []
     hop = float(np.max(x.times.hop))
     for i in np.flatnonzero(g.received_boundary >= 0).tolist():
@@ -129,25 +223,41 @@ def _sends(x: PlanTimeline) -> list[Event]:
         source = int(g.source[i])
         sender, end = rows[source][0], rows[source][5]
         name = f"send {LETTERS[kind]} {micro} to stage {rank}"
+        group = _collective("send", "pp", g.ranks, **{_RANKS: [*range(g.ranks)]})
         out.append(_slice(name, "send", (sender, PIPELINE), end, hop, stage=stage))
+        free = rows[i - 1][5] if i and rows[i - 1][0] == rank else 0.0
+        if start > free and rows[i][4] != rows[i - 1][4]:
+            kernel = ("ncclDevKernel_SendRecv", "kernel", (rank, PIPELINE))
+            out.append(_slice(*kernel, free, start - free, **group))
         arrow = {"name": "send", "cat": "send", "id": i}
         out.append({**arrow, "ph": "s", "pid": sender, "tid": PIPELINE, "ts": 1e6 * end})
         out.append({**arrow, "ph": "f", "bp": "e", "pid": rank, "tid": COMPUTE, "ts": 1e6 * start})
     return out
 
 
-def _after_pipeline(x: PlanTimeline) -> list[Event]:
-    """What follows the pipeline on every rank: exposed synchronisation, then the optimizer."""
+def _after_pipeline(x: PlanTimeline, last: float | None = None) -> list[Event]:
+    """What follows the pipeline on every rank: exchanges of experts beside nothing, exposed
+    synchronisation, then the optimizer; `last` is when the last replica has done its passes."""
     end, out = float(x.timeline.makespan), []
+    done = end + x.unpaired_a2a_seconds
+    together = done if last is None else last
+    update = together + x.data_comm
+    step = update + x.optimizer + x.host_comm
+    dp, ep = int(x.plan.dp * x.plan.cp), int(x.plan.ep)
     for rank in range(x.timeline.graph.ranks):
-        if x.data_comm:
-            name = "gradient and weight synchronisation"
-            out.append(_slice(name, "data", (rank, DATA), end, x.data_comm))
-        at = end + x.data_comm
-        out.append(_slice("optimizer", "optimizer", (rank, COMPUTE), at, x.optimizer))
+        if x.unpaired_a2a_seconds:
+            name, group = KERNELS[Cost.EXPERT_COMM][1], _collective(OPERATIONS["ep"], "ep", ep)
+            seconds = x.unpaired_a2a_seconds
+            out.append(_slice(name, "kernel", (rank, TENSOR), end, seconds, **group))
+        if update > done:
+            # Ranks of one stage synchronise together.
+            group = _collective(OPERATIONS["dp"], "dp", dp, **{"Process Group Name": f"dp{rank}"})
+            out.append(_slice(REDUCE, "kernel", (rank, DATA), done, update - done, **group))
+        out.append(_slice(UPDATE, "kernel", (rank, COMPUTE), update, x.optimizer))
         if x.host_comm:
-            name, at = "gradients down, weights up", at + x.optimizer
-            out.append(_slice(name, "host", (rank, HOST), at, x.host_comm))
+            name, at = "Memcpy DtoH (Device -> Pinned)", update + x.optimizer
+            out.append(_slice(name, "gpu_memcpy", (rank, HOST), at, x.host_comm))
+        out.append(_slice("ProfilerStep#0", "gpu_user_annotation", (rank, STEP), 0.0, step))
     return out
 
 

@@ -42,6 +42,8 @@ class PlanTimeline:
     """Closed-form costs."""
     times: StageTimes
     timeline: Timeline
+    part_seconds: Value
+    """Seconds per micro-batch by part of cost_columns.SECONDS [part, stage]."""
     activations: Value
     """Bytes of activations per micro-batch of each stage [stage]."""
     weight_gradient_inputs: Value
@@ -118,6 +120,7 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
         costs=costs,
         times=times,
         timeline=run(graph(schedule, *sizes, held_back), times),
+        part_seconds=s.part_seconds[:, :, 0],
         activations=s.activations[:, 0],
         weight_gradient_inputs=s.weight_gradient_inputs[:, 0],
         tensor_share=seconds["tensor_comm"] / work,

@@ -25,6 +25,8 @@ from plan3d.simulator.base.files import read_text
 from plan3d.simulator.calibration.measure.recording import RowFile
 from plan3d.simulator.calibration.readers.files import Hints, read
 from plan3d.simulator.calibration.readers.training_logs import RunSizes, outcome
+from plan3d.simulator.calibration.traces.job import traced_job
+from plan3d.simulator.calibration.traces.reader import read_traces
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
@@ -418,6 +420,13 @@ def _measured(path: Path) -> object:
     return read(str(path), Hints(sizes=RunSizes(8, 2048, 64), nodes=1))
 
 
+def _traced(path: Path) -> object:
+    """A trace of a profiler with all that is said of it."""
+    words = ["explain", "llama-7b", "h100-sxm", "8", "--plan", "tp=2", "--trace", str(path)]
+    _command([*words, "--json", "--traceback"])
+    return traced_job(read_traces([str(path)])).straggler
+
+
 def _rows_to_fit() -> list[bytes]:
     """A few rows of the tests' measurements."""
     lines = [one.split(b"\n") for one in _data("simulator/calibration/data/n*_h100.csv")]
@@ -537,7 +546,7 @@ READERS = {
     "sweep": Reader("rows.csv", lambda: [_rows_of_a_sweep()], _continued),
     "logs": Reader("run.log", _logs, _log),
     "nccl-tests": Reader("all.txt", lambda: [NCCL.encode(), NCCL_JSON], _measured),
-    "trace": Reader("trace.json", lambda: [TRACE], _measured),
+    "trace": Reader("trace.json", lambda: [TRACE], _traced),
     "fit": Reader("m.csv", _rows_to_fit, _fitted),
     "gemm-table": Reader(
         "gemms.csv", lambda: [GEMMS], _with_table("kernels.gemm.16bit", "megatron-core")

@@ -40,7 +40,7 @@ written profile is used as --cluster mine.toml. Exit code 4: the data cannot
 support a fit."""
 SUBVERBS = {
     "measure": "run microbenchmarks on this GPU, rows to a CSV",
-    "import": "nccl-tests output, torch traces and training logs to the same CSV",
+    "import": "nccl-tests output and training logs to the same CSV",
     "fit": "rows to a profile, with in-sample and held-out error",
     "steps": "timed steps of your stack to a calibration: --calibration FILE of the other verbs",
     "show": "measured against what a profile predicts",

@@ -163,6 +163,8 @@ class Option:
     """The text it has where the value may be left out, and is."""
     default: int | None = None
     repeatable: bool = False
+    several: bool = False
+    """Whether several values follow it."""
     required: bool = False
     completes: str = ""
     """What a shell completes where COMPLETION_BY_METAVAR does not say it."""
@@ -181,13 +183,14 @@ class Option:
             return
         action = parser.add_argument(
             *flags,
-            action="append" if self.repeatable else "store",
+            action="extend" if self.several else "append" if self.repeatable else "store",
             type=self._parse,
             default=self.default,
             required=self.required,
             metavar=self.metavar,
             help=self.help,
             **({"nargs": "?", "const": self.value_if_bare} if self.value_if_bare else {}),
+            **({"nargs": "+"} if self.several else {}),
         )
         completed = self.completes or COMPLETION_BY_METAVAR.get(self.metavar, "")
         setattr(action, "completes", completed)  # noqa: B010

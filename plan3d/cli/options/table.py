@@ -192,9 +192,13 @@ OPTIONS = (
     Option("--gantt", "FILE", text, TIMELINE, "draw the timeline: .png, .svg or .pdf"),
     Option("--measured-step", "S", seconds, EXPLAIN,
         "measured step time, 4.2 or 4200ms: what it says of the constants"),
+    Option("--trace", "FILE", text, EXPLAIN,
+        "torch profiler traces of a step, of one rank or several, or a folder of them: every part "
+        "predicted and measured", several=True),
     Option("--against", "PLAN", plan_text, EXPLAIN,
         "another plan, or one change of this plan: 'tp=4'"),
-    Option("--plot", "FILE", text, EXPLAIN, "draw where time and memory go: .png, .svg or .pdf"),
+    Option("--plot", "FILE", text, EXPLAIN,
+        "draw where time and memory go, with --trace also as measured: .png, .svg or .pdf"),
     Option("--ranks", "FILE", text, EXPLAIN,
         "draw how its ranks lie on nodes and GPUs: .png, .svg or .pdf"),
     # Training to its end, and the textbook's formulas of it.

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 ABOUT = """Explain one plan: where its time and memory go, and what one change would do.
 
   plan3d explain pretrain.sh h100-sxm 64 --measured-step 4.2s
+  plan3d explain pretrain.sh h100-sxm 64 --trace rank0.json.gz rank8.json.gz
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --against tp=4
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --plot step.png
 
@@ -37,19 +38,25 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         raise InputError(
             "--measured-step does not go with --calibration: give the step to calibrate steps too"
         )
+    if args.trace is not None and args.measured_step is not None:
+        raise InputError("--measured-step does not go with --trace, which states the step too")
     answer = explain_plan(
         ExplainRequest(
             question=question,
             plan=plan,
             against=None if args.against is None else _against(args),
             measured_step=args.measured_step,
+            traces=tuple(args.trace or ()),
         )
     )
     found, costs = answer.explanation, answer.plan.costs
     if args.plot is not None:
-        from plan3d.simulator.reporting.plots import explanation
+        from plan3d.simulator.reporting import plots
 
-        picture = explanation(costs, found.waterfall, found.sensitivities, form)
+        if answer.traced is not None:
+            picture = plots.traced_parts(answer.traced.comparison, form)
+        else:
+            picture = plots.explanation(costs, found.waterfall, found.sensitivities, form)
         write_whole(args.plot, "--plot", picture)
     if args.ranks is not None:
         from plan3d.simulator.reporting.rank_map import rank_picture
@@ -90,7 +97,8 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     if args.documents is not None:
         raise InputError("--documents does not go with a launch file: give model and plan instead")
     found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
-    if found.measured and args.measured_step is None and args.calibration is None:
+    traced = getattr(args, "trace", None) is not None
+    if found.measured and not traced and args.measured_step is None and args.calibration is None:
         args.measured_step = found.measured.seconds
     if found.launch.vocabulary_source:
         warn(f"{args.file}: {model_line(found)}", args.quiet)

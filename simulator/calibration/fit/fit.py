@@ -35,7 +35,6 @@ from .subjects import (
 
 UNUSED_ROWS = {
     "products beside collectives (what overlap costs is a stack's number)": ("contention", ""),
-    "kernel sums of traces (they do not say of which shapes)": ("trace", ""),
     "launches from CUDA graphs (no stack is modelled with them)": ("launch", "_graph"),
     "single launches (a layer's are used)": ("launch", "kernel_eager"),
     "backward passes of grouped GEMMs (taken at the rates of the others)": ("grouped", "backward"),

@@ -9,16 +9,13 @@ from pathlib import Path
 from ...base.documents import parse_json
 from ...base.errors import InputError
 from ...base.files import read_text
-from . import nccl_tests, traces, training_logs
+from . import nccl_tests, training_logs
 from .log_values import without_prefixes
 from .measurements import Measurements, as_rows, join, read_csv
 from .trainers import NAMES
 from .training_logs import RunSizes
 
-FORMATS = (
-    "CSV of plan3d calibrate measure; nccl-tests text or JSON (-J); torch profiler (Chrome) "
-    f"traces; logs of {NAMES}"
-)
+FORMATS = f"CSV of plan3d calibrate measure; nccl-tests text or JSON (-J); logs of {NAMES}"
 OPERATIONS = tuple(nccl_tests.OPERATIONS.values())
 
 
@@ -89,9 +86,12 @@ def _is_of_records(text: str) -> bool:
 
 def _json_rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
     content = _json(path, text)
+    if isinstance(content.get("traceEvents"), list):
+        raise InputError(
+            f"{path}: is a trace of a profiler, whose kernels no constant can be fitted to: "
+            "'plan3d explain ... --trace FILE' compares it, timed steps calibrate"
+        )
     try:
-        if traces.is_trace(content):
-            return traces.read_trace(content, path.name)
         if nccl_tests.is_json(content):
             return nccl_tests.read_json(content, hints.of_nccl, path.name)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import pytest
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.readers.files import Hints, read
 from plan3d.simulator.calibration.readers.measurements import Measurements, read_csv, write_csv
-from plan3d.simulator.calibration.readers.traces import kernel_class
 from plan3d.simulator.calibration.readers.training_logs import RunSizes
 
 DEVICES = "\n".join(
@@ -108,60 +106,9 @@ def test_nccl_json(tmp_path):
     assert table.gpus() == ("NVIDIA H200",)
 
 
-def event(name: str, microseconds: float, kind: str = "kernel") -> dict[str, Any]:
-    return {"ph": "X", "cat": kind, "name": name, "ts": 0, "dur": microseconds}
-
-
-def test_trace_sums_kernels_of_a_step(tmp_path):
-    events = [
-        event("ProfilerStep#3", 900, "user_annotation"),
-        event("ProfilerStep#4", 900, "user_annotation"),
-        event("nvjet_tst_128x256_64x4_2x1_v_bz_TNT", 100),
-        event("sm90_xmma_gemm_bf16bf16_bf16f32", 60),
-        event("void flash_fwd_kernel", 40),
-        event("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 30),
-        event("ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", 20),
-        event("vectorized_elementwise_kernel", 10),
-        event("Memcpy HtoD", 4, "gpu_memcpy"),
-        event("aten::mm", 500, "cpu_op"),
-        {"ph": "M", "name": "process_name"},
-    ]
-    trace = {"traceEvents": events, "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}]}
-    path = tmp_path / "trace.json.gz"
-    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
-    table = read(str(path), Hints())
-    seconds = dict(zip(table.text("op").tolist(), table.number("seconds"), strict=True))
-    assert seconds == pytest.approx(
-        {
-            "gemm": 80e-6,
-            "attention": 20e-6,
-            "all_reduce": 15e-6,
-            "reduce_scatter": 10e-6,
-            "memory_bound": 5e-6,
-            "copy": 2e-6,
-        }
-    )
-    assert table.gpus() == ("NVIDIA H100",)
-
-
-def test_trace_without_kernels(tmp_path):
-    with pytest.raises(InputError, match="no GPU kernels"):
-        reading(tmp_path, "t.json", json.dumps({"traceEvents": [event("aten::mm", 1, "cpu_op")]}))
-
-
-@pytest.mark.parametrize(
-    ("name", "wanted"),
-    [
-        ("ncclKernel_AllGather_RING_LL_Sum_int8_t", "all_gather"),
-        ("ncclDevKernel_SendRecv", "send"),
-        ("cutlass_80_tensorop_bf16_s16816gemm", "gemm"),
-        ("fmha_cutlassF_bf16_aligned", "attention"),
-        ("cudnn_generated_fort_native_sdpa_sm90", "attention"),
-        ("layer_norm_kernel", "memory_bound"),
-    ],
-)
-def test_kernel_classes(name, wanted):
-    assert kernel_class(name) == wanted
+def test_a_trace_of_a_profiler_is_for_explain(tmp_path):
+    with pytest.raises(InputError, match="--trace FILE"):
+        reading(tmp_path, "t.json", json.dumps({"traceEvents": []}))
 
 
 def lines(template: str, values: list[float]) -> str:

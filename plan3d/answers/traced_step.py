@@ -1,0 +1,236 @@
+"""Profiler traces of the plan that is explained: its parts as predicted and as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from plan3d.search.whatif.single_field_changes import Edits, fitting
+from plan3d.simulator.base.units import format_flops
+from plan3d.simulator.calibration.traces.comparison import (
+    Comparison,
+    Row,
+    class_name,
+    compare,
+    product_flops,
+    sizes_of,
+)
+from plan3d.simulator.calibration.traces.job import traced_job
+from plan3d.simulator.calibration.traces.kernels import short_name
+from plan3d.simulator.calibration.traces.reader import read_traces
+from plan3d.simulator.step.costs import Costs
+
+from .measured_step import CAUSES, DISAGREES
+
+if TYPE_CHECKING:
+    from plan3d.search.whatif.explanation import Explanation
+
+EDITS = 3
+"""Edits that are named."""
+WORTH = 0.005
+"""Share of the measured step that an edit must save to be named."""
+CHECKS = {
+    "matmul": CAUSES["gemm"],
+    "kernels": CAUSES["gemm"],
+    "attention": CAUSES["attention"],
+    "memory_bound": CAUSES["memory_bound"],
+    "recompute": "what is run again, and how much of it",
+    "launch": CAUSES["floor"],
+    "optimizer": CAUSES["step"],
+    "tensor_comm": CAUSES["fast_bandwidth"],
+    "context_comm": CAUSES["fast_bandwidth"],
+    "expert_comm": CAUSES["experts"],
+    "data_comm": CAUSES["network_bandwidth"],
+    "pipeline": "layers of each stage, and stages that wait for a slow rank",
+    "host_comm": "pinned memory, and GPUs that share a link to the host",
+    "data loading": "workers of the data loader, and prefetching",
+}
+"""What to check where a part takes longer than predicted."""
+
+
+@dataclass(frozen=True, eq=False)
+class TracedStep:
+    """What traces of a plan's run say beside its prediction."""
+
+    comparison: Comparison
+    gpu: str
+    """Name of the GPU that was traced."""
+
+    @classmethod
+    def of(cls, costs: Costs, files: Sequence[str]) -> TracedStep:
+        """InputError for files that are no traces, and for those of another job."""
+        traces = read_traces(files)
+        return cls(compare(costs, traced_job(traces, sizes_of(costs))), traces[0].gpu)
+
+    @property
+    def headline(self) -> str:
+        """The measured step beside the predicted one."""
+        job, predicted = self.comparison.job, self.comparison.costs.step_seconds
+        ranks = f"{len(job.ranks)} of {job.sizes.ranks:,} ranks"
+        steps = f"{job.steps} step{'s' * (job.steps > 1)}"
+        return (
+            f"measured {job.wall:.4g} s a step ({steps}, {ranks}), predicted {predicted:.4g} s: "
+            f"{job.wall / predicted:.3g} times"
+        )
+
+    @property
+    def is_part_of_a_step(self) -> bool:
+        """Whether no optimizer runs in what was traced."""
+        updates = (row.measured for row in self.comparison.rows if row.name == "optimizer")
+        return self.comparison.job.seconds["optimizer"] == 0 and any(s == 0 for s in updates)
+
+    @property
+    def notes(self) -> list[str]:
+        """What limits the comparison."""
+        job, accelerator = self.comparison.job, self.comparison.costs.task.cluster.accelerator
+        out = []
+        if self.is_part_of_a_step:
+            out.append("no optimizer runs in the trace: it is less than the step that is predicted")
+        if not job.ranks[0].window.marked:
+            out.append("no step is marked: the whole trace is taken as one step")
+        if job.alone:
+            out.append("one rank: communication is an upper bound (it waits), nothing learned")
+        chip = accelerator.name.split("-")[0].split()[-1]
+        if self.gpu and chip.lower() not in self.gpu.lower().replace(" ", ""):
+            out.append(f"the trace is of {self.gpu}, the prediction of {accelerator.name}")
+        return [*out, *job.left_out]
+
+    @property
+    def hidden(self) -> list[str]:
+        """Seconds in which collectives run, and how much of them nothing hides."""
+        out = []
+        for use in self.comparison.job.collectives:
+            share = 100 * use.exposed / max(use.seconds, 1e-300)
+            axis = use.axis.removesuffix("_comm")
+            out.append(
+                f"{axis} {use.operation.replace('_', '-')} {1e3 * use.seconds:.4g} ms, "
+                f"{share:.0f} % exposed"
+            )
+        return out
+
+    @property
+    def gaps(self) -> str:
+        """Seconds of gaps by cause."""
+        job = self.comparison.job
+        rows = sorted(job.gaps.items(), key=lambda item: -item[1])
+        named = [f"{name} {1e3 * s:.3g} ms" for name, s in rows if s > 1e-3 * job.wall]
+        return ", ".join(named)
+
+    @property
+    def waiting(self) -> str:
+        """How much ranks wait for each other, and for whom."""
+        job, out = self.comparison.job, []
+        if job.waits is not None:
+            waits = {name: s for name, s in job.waits.items() if s > 1e-3 * job.wall}
+            ordered = sorted(waits.items(), key=lambda item: -item[1])
+            out += [f"{name.removesuffix('_comm')} {1e3 * s:.3g} ms" for name, s in ordered]
+        if job.bubble is not None:
+            out.append(f"bubble {1e3 * job.bubble:.3g} ms")
+        text = f"exposed waits: {', '.join(out)}" if out else ""
+        if job.straggler is not None:
+            one = job.straggler
+            of = f" of stage {one.stage}" if job.sizes.pp > 1 and one.stage is not None else ""
+            slow = (
+                f"rank {one.rank}{of} works {100 * one.share:.1f} % ({1e3 * one.seconds:.3g} ms) "
+                f"longer than its peers, most in {one.cause}"
+            )
+            text = f"{text}; {slow}" if text else slow
+        return text
+
+    @property
+    def most(self) -> list[str]:
+        """The part that explains most of the difference: its kernel, what would have to be true of
+        the machine, and what to check."""
+        if self.is_part_of_a_step:
+            return []
+        row = self.comparison.most
+        sign = "longer" if row.difference > 0 else "shorter"
+        text = f"{row.title}: {1e3 * abs(row.difference):.4g} ms {sign} than predicted"
+        out = [text + self._kernel(row)]
+        if row.ratio is not None and row.measured > 0 and not row.bound:
+            rate = 100 / row.ratio
+            out.append(f"as if this machine did it at {rate:.0f} % of the rate predicted of it")
+        if abs(row.difference) >= DISAGREES * self.comparison.job.wall and row.difference > 0:
+            more = "; trace several ranks to tell waits apart" if row.bound else ""
+            out.append(f"check {CHECKS.get(row.name, 'which kernels these are')}{more}")
+        return out
+
+    def _kernel(self, row: Row) -> str:
+        """The longest kernel of a row, with its shape and rate."""
+        uses = self.comparison.kernels(row)
+        if not uses:
+            return ""
+        use, total = uses[0], sum(one.seconds for one in uses)
+        text = f"; most in {short_name(use.kernel.name)}"
+        if use.kernel.shapes and class_name(use) == "gemm":
+            text += f" {use.kernel.shapes.replace(', []', '')[:48]}"
+        text += f" ({100 * use.seconds / total:.0f} % of it, {use.launches:.4g} a step)"
+        flops = product_flops(use)
+        if flops:
+            rate = flops * use.launches / use.seconds
+            peak = self.comparison.costs.peak_flops
+            text += f" at {format_flops(rate)}, {100 * rate / peak:.0f} % of peak"
+        return text
+
+    def best_edits(self, explanation: Explanation) -> list[dict[str, Any]]:
+        """Edits that help most given what was measured: every part scales as it was measured."""
+        edits: Edits = explanation.edits
+        if edits.costs is None or self.is_part_of_a_step:
+            return []
+        rows = fitting(edits)
+        steps, wall = self.comparison.corrected(edits.costs)[rows], self.comparison.job.wall
+        order = np.argsort(steps, kind="stable")
+        return [
+            {
+                "edit": edits.text(int(rows[i])),
+                "step_seconds": float(steps[i]),
+                "step_change": float(steps[i] / wall - 1),
+            }
+            for i in order[:EDITS].tolist()
+            if steps[i] < (1 - WORTH) * wall
+        ]
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The JSON object, without edits."""
+        job = self.comparison.job
+        straggler = job.straggler
+        return {
+            "step_seconds": job.wall,
+            "predicted_seconds": self.comparison.costs.step_seconds,
+            "steps": job.steps,
+            "marked": job.ranks[0].window.marked,
+            "gpu": self.gpu,
+            "ranks": [one.trace.rank for one in job.ranks],
+            "stages": job.stages,
+            "classified_share": job.classified,
+            "parts": [row.to_dict() for row in self.comparison.rows],
+            "gaps": job.gaps,
+            "collectives": [
+                {
+                    "axis": use.axis,
+                    "operation": use.operation,
+                    "launches": use.launches,
+                    "seconds": use.seconds,
+                    "exposed_seconds": use.exposed,
+                }
+                for use in job.collectives
+            ],
+            "exposed_wait_seconds": job.waits,
+            "bubble_seconds": job.bubble,
+            "straggler": None
+            if straggler is None
+            else {
+                "rank": straggler.rank,
+                "stage": straggler.stage,
+                "share": straggler.share,
+                "seconds": straggler.seconds,
+                "cause": straggler.cause,
+            },
+            "most": self.most,
+            "notes": self.notes,
+        }

@@ -1,0 +1,421 @@
+"""Traces of the torch profiler (Kineto, Chrome's format) as columns: what each GPU ran, and what
+its host launched when.
+
+Files are read piece by piece; kernels, launches and operators are kept as columns, names once, so
+that memory stays bounded. Times are seconds. A file of several GPUs gives one rank each.
+Source: pytorch/kineto, output_json.cpp (ChromeTraceLogger) and ParamCommsUtils.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...base.arrays import Index, Value
+from ...base.documents import JsonStream
+from ...base.errors import InputError
+from ...base.files import read_pieces
+from ...base.printable import one_line
+from .intervals import Intervals, inside, union
+
+GPU_CATEGORIES = {
+    "kernel": "kernel",
+    "concurrent_kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "memset": "memset",
+}
+"""What a GPU runs, by the category of an event in lower case; the short ones are of Kineto before
+PyTorch 1.12."""
+RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
+OPERATORS = ("cpu_op", "operator", "user_annotation", "cpu_instant_event")
+ANNOTATIONS = ("user_annotation", "gpu_user_annotation", "cpu_op", "operator")
+STEP = "ProfilerStep#"
+BACKWARD = "autograd::engine::evaluate_function"
+CHECKPOINT = "CheckpointFunctionBackward"
+UPDATE = ("Optimizer.step", "Optimizer.zero_grad")
+LOADING = ("enumerate(DataLoader)", "enumerate(DataPipe)", "dataloader")
+TRACES = (".json", ".json.gz", ".trace", ".trace.gz")
+"""Endings of the traces of a folder."""
+MOST_RANKS = 1024
+"""Files of one question."""
+MICROSECOND = 1e-6
+LONGEST_NAME = 400
+"""Characters of a kernel's name."""
+
+FORWARD_PASS, BACKWARD_PASS, RECOMPUTE_PASS, UPDATE_PASS, UNKNOWN_PASS = range(5)
+"""What launched a kernel."""
+
+
+class Collective(NamedTuple):
+    """What NCCL's metadata says of a collective; '' and 0 where it says nothing."""
+
+    operation: str = ""
+    group_size: int = 0
+    group: str = ""
+    """Name of the process group."""
+    description: str = ""
+    """What the framework calls it: 'TENSOR_MODEL_PARALLEL_GROUP', 'mesh_tp'."""
+    ranks: tuple[int, ...] = ()
+    elements: int = 0
+    """The larger of those that go in and those that come out."""
+    number_format: str = ""
+
+
+class Kernel(NamedTuple):
+    """A kind of kernel: one name with one metadata."""
+
+    name: str
+    category: str
+    """kernel, memcpy or memset."""
+    collective: Collective
+    shapes: str = ""
+    """Dimensions of the tensors of the operator that launched it: '[[4096, 1024], [1024, 512]]'."""
+    operator: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class RankTrace:
+    """What one GPU ran, in the order of starts."""
+
+    source: str
+    """Name of the file."""
+    rank: int | None
+    ranks: int | None
+    """Ranks of the job, where the file says."""
+    gpu: str
+    kinds: tuple[Kernel, ...]
+    start: Value
+    end: Value
+    stream: Value
+    kind: Index
+    """Index into `kinds` [event]."""
+    launched: Value
+    """When the host launched it; nan where the file does not say [event]."""
+    phase: Value
+    """One of FORWARD_PASS .. UNKNOWN_PASS [event]."""
+    steps: tuple[tuple[str, float, float], ...]
+    """Name, start and end of every marked step."""
+    marked_by_host: bool
+    """Whether steps are marked where the host is, which runs ahead of its GPU."""
+    loading: Intervals
+    """When the host loaded data."""
+    left_out: tuple[str, ...] = ()
+    """What was left out, in words."""
+
+
+@dataclass
+class _Columns:
+    """Columns that grow as a file is read; kernels and operators by their index of names."""
+
+    names: dict[Any, int] = field(default_factory=dict)
+    gpu: dict[int, tuple[array[float], ...]] = field(default_factory=dict)
+    """Of a device: start, length, stream, kind, correlation and operator."""
+    launches: tuple[array[float], ...] = ()
+    """Correlation, time and thread of calls of the runtime."""
+    operators: tuple[array[float], ...] = ()
+    """External id and index of the operator's name and shapes."""
+    phases: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
+    """Start, end and thread of passes."""
+    steps: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
+    """Start and end of steps by where they are marked, then by name."""
+    events: int = 0
+    negative: int = 0
+    unreadable: int = 0
+
+    def index(self, key: Any) -> int:
+        return self.names.setdefault(key, len(self.names))
+
+
+def trace_files(paths: Iterable[str]) -> list[Path]:
+    """The files of traces and of folders of traces. InputError where a folder holds none."""
+    out: list[Path] = []
+    for name in paths:
+        path = Path(name)
+        if path.is_dir():
+            inside = sorted(one for one in path.iterdir() if one.name.endswith(TRACES))
+            if not inside:
+                raise InputError(f"{name}: the folder holds no trace ({', '.join(TRACES)})")
+            out += inside
+        else:
+            out.append(path)
+    if len(out) > MOST_RANKS:
+        raise InputError(f"{len(out):,} traces; at most {MOST_RANKS:,} are read together")
+    return out
+
+
+def read_traces(paths: Iterable[str]) -> list[RankTrace]:
+    """The ranks of traces, in their order. InputError for what is no trace and for two of one
+    rank."""
+    out = [rank for path in trace_files(paths) for rank in read_trace(path)]
+    out.sort(key=lambda one: -1 if one.rank is None else one.rank)
+    known: dict[int | None, RankTrace] = {}
+    for one in out:
+        if len(out) > 1 and one.rank in known:
+            other, what = known[one.rank].source, f"rank {one.rank}"
+            if one.rank is None:
+                what = "a rank that the file does not name"
+            raise InputError(f"{one.source} and {other} are both of {what}: give one")
+        known[one.rank] = one
+    return out
+
+
+def read_trace(path: Path) -> list[RankTrace]:
+    """The ranks of one trace, one for each GPU that ran kernels. InputError where none did."""
+    stream, columns = JsonStream(read_pieces(path), str(path), "traceEvents"), _Columns()
+    columns.launches = array("d"), array("d"), array("d")
+    columns.operators = array("d"), array("d")
+    for event in stream:
+        try:
+            _keep(event, columns)
+        except (TypeError, ValueError, AttributeError, OverflowError, KeyError):
+            columns.unreadable += 1
+    if not columns.gpu:
+        raise InputError(f"{path}: {_nothing(columns)}")
+    left_out = [stream.broken] if stream.broken else []
+    if columns.negative:
+        left_out.append(f"{columns.negative:,} events of negative or endless length")
+    if columns.unreadable:
+        left_out.append(f"{columns.unreadable:,} events without name or time")
+    return [
+        _rank_trace(path.name, device, columns, stream.head, left_out)
+        for device in sorted(columns.gpu)
+    ]
+
+
+def _nothing(columns: _Columns) -> str:
+    if not columns.events:
+        return "the trace holds no events"
+    return (
+        f"the trace holds no GPU kernels among {columns.events:,} events: profile with "
+        "ProfilerActivity.CUDA"
+    )
+
+
+def _keep(event: Mapping[str, Any], columns: _Columns) -> None:
+    """Put one event into the columns."""
+    if event.get("ph") != "X":
+        return
+    columns.events += 1
+    category = str(event.get("cat", "")).lower()
+    on_gpu = GPU_CATEGORIES.get(category)
+    if on_gpu:
+        _keep_kernel(event, on_gpu, columns)
+    elif category in RUNTIME:
+        correlation = (event.get("args") or {}).get("correlation")
+        if correlation is not None:
+            numbers, times, threads = columns.launches
+            numbers.append(float(correlation))
+            times.append(float(event["ts"]))
+            threads.append(float(columns.index(("thread", event.get("pid"), event.get("tid")))))
+    elif category in ANNOTATIONS:
+        _keep_operator(event, category, columns)
+
+
+def _keep_kernel(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
+    length, start = float(event["dur"]), float(event["ts"])
+    if not (0 <= length < 1e15 and abs(start) < 1e20):
+        columns.negative += 1
+        return
+    args = event.get("args") or {}
+    device = args.get("device", event.get("pid"))
+    number = device if isinstance(device, int) and device >= 0 else 0
+    cells = columns.gpu.get(number)
+    if cells is None:
+        cells = columns.gpu[number] = tuple(array("d") for _ in range(6))
+    kind = columns.index((one_line(event["name"], LONGEST_NAME), category, _collective(args)))
+    external = args.get("External id", args.get("external id", -1))
+    values = start, length, _number(event.get("tid")), kind, args.get("correlation", -1), external
+    for cell, value in zip(cells, values, strict=True):
+        cell.append(float(value))
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else float(abs(hash(value)) % 2**31)
+
+
+_NO_COLLECTIVE = Collective()
+
+
+def _collective(args: Mapping[str, Any]) -> Collective:
+    """What a kernel or the call of a collective says of it."""
+    operation = args.get("Collective name")
+    if operation is None:
+        return _NO_COLLECTIVE
+    ranks = args.get("Process Group Ranks", "")
+    numbers = [part for part in str(ranks).strip("[]").split(",") if part.strip().isdecimal()]
+    elements = (args.get("In msg nelems", 0), args.get("Out msg nelems", 0))
+    return Collective(
+        operation=str(operation).lower().strip("_"),
+        group_size=int(args.get("Group size", len(numbers)) or 0),
+        group=str(args.get("Process Group Name", "")),
+        description=str(args.get("Process Group Description", "")),
+        ranks=tuple(map(int, numbers)),
+        elements=max((int(n) for n in elements if isinstance(n, int)), default=0),
+        number_format=str(args.get("dtype", "")),
+    )
+
+
+def _keep_operator(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
+    """Operators with shapes or a collective, passes, steps and the loading of data."""
+    name, args = str(event["name"]), event.get("args") or {}
+    start = float(event["ts"])
+    end = start + float(event.get("dur", 0.0))
+    if name.startswith(STEP):
+        marks = columns.steps.setdefault(category, {})
+        low, high = marks.get(name, (start, end))
+        marks[name] = min(low, start), max(high, end)
+        return
+    if category == "gpu_user_annotation":
+        return
+    phase = ""
+    if name.startswith(BACKWARD):
+        phase = "recompute" if name.endswith(CHECKPOINT) else "backward"
+    elif name.startswith(UPDATE):
+        phase = "update"
+    elif name.startswith(LOADING):
+        phase = "loading"
+    if phase:
+        thread = columns.index(("thread", event.get("pid"), event.get("tid")))
+        columns.phases.setdefault(phase, []).append((start, end, float(thread)))
+    external, shapes = args.get("External id"), args.get("Input Dims")
+    if external is not None and (shapes or "Collective name" in args or name.startswith("nccl:")):
+        collective, dims = _collective(args), str(shapes)[:LONGEST_NAME] if shapes else ""
+        if name.startswith("nccl:") and collective is _NO_COLLECTIVE:
+            collective = Collective(operation=name.removeprefix("nccl:").lower().strip("_"))
+        identifiers, operators = columns.operators
+        identifiers.append(float(external))
+        operators.append(float(columns.index(("operator", name[:LONGEST_NAME], dims, collective))))
+
+
+def _rank_trace(
+    source: str,
+    device: int,
+    columns: _Columns,
+    head: Mapping[str, Any],
+    left_out: list[str],
+) -> RankTrace:
+    """One GPU's columns: sorted, without duplicates, with launches, operators and passes."""
+    start, length, stream, kind, correlation, external = (
+        np.frombuffer(cells, float) for cells in columns.gpu[device]
+    )
+    order = np.lexsort((kind, stream, length, start))
+    rows = np.stack([start, length, stream, kind])[:, order]
+    new = np.ones(order.size, bool)
+    new[1:] = (rows[:, 1:] != rows[:, :-1]).any(axis=0)
+    if not new.all():
+        left_out = [*left_out, f"{int((~new).sum()):,} events that stand twice"]
+    order = order[new]
+    launched, thread = _launches(correlation[order], columns.launches)
+    operator = _matches(external[order], *columns.operators)
+    keys = list(columns.names)
+    kinds, which = _kinds(keys, kind[order].astype(int), operator)
+    name, ranks, gpu = _identity(head, device, len(columns.gpu))
+    return RankTrace(
+        source=source,
+        rank=name,
+        ranks=ranks,
+        gpu=gpu,
+        kinds=kinds,
+        start=start[order] * MICROSECOND,
+        end=(start + length)[order] * MICROSECOND,
+        stream=stream[order],
+        kind=which,
+        launched=launched * MICROSECOND,
+        phase=_phases(launched, thread, columns.phases),
+        steps=_steps(columns.steps),
+        marked_by_host=any(name != "gpu_user_annotation" for name in columns.steps),
+        loading=_loading(columns.phases.get("loading", [])),
+        left_out=tuple(left_out),
+    )
+
+
+def _matches(keys: Value, of: Iterable[float], values: Iterable[float]) -> Value:
+    """The value of each key by a table of keys and values, the last of equal ones; -1 where it has
+    none."""
+    table = np.asarray(of, float)
+    if not table.size:
+        return np.full(keys.size, -1.0)
+    order = np.argsort(table, kind="stable")
+    at = np.searchsorted(table[order], keys, side="right") - 1
+    row = order[np.maximum(at, 0)]
+    out: Value = np.where((at >= 0) & (table[row] == keys), np.asarray(values, float)[row], -1.0)
+    return out
+
+
+def _launches(correlation: Value, launches: tuple[array[float], ...]) -> tuple[Value, Value]:
+    """When, in microseconds, and from which thread each event was launched; nan and -1 where the
+    file does not say."""
+    numbers, times, threads = launches
+    thread = np.where(correlation >= 0, _matches(correlation, numbers, threads), -1.0)
+    when = np.where(thread >= 0, _matches(correlation, numbers, times), np.nan)
+    return when, thread
+
+
+def _kinds(keys: list[Any], kind: Value, operator: Value) -> tuple[tuple[Kernel, ...], Index]:
+    """Kinds of kernels with what their operators say of them, and each event's index."""
+    pairs, which = np.unique(np.stack([kind, operator.astype(int)]), axis=1, return_inverse=True)
+    kinds = []
+    for at, by in pairs.T.tolist():
+        name, category, collective = keys[at]
+        title, shapes, of_operator = ("", "", _NO_COLLECTIVE) if by < 0 else keys[by][1:]
+        known = collective if collective is not _NO_COLLECTIVE else of_operator
+        kinds.append(Kernel(name, category, known, shapes, title))
+    return tuple(kinds), which.ravel()
+
+
+def _identity(
+    head: Mapping[str, Any], device: int, devices: int
+) -> tuple[int | None, int | None, str]:
+    """Rank, ranks and GPU as the head of a file says them; the number of the device where it holds
+    several."""
+    about, properties = head.get("distributedInfo"), head.get("deviceProperties")
+    about = about if isinstance(about, dict) else {}
+    rank, ranks = about.get("rank"), about.get("world_size")
+    entries = [one for one in properties or [] if isinstance(one, dict)] if properties else []
+    mine = [one for one in entries if one.get("id") == device] or entries
+    gpu = one_line(mine[0].get("name", "")) if mine else ""
+    if devices > 1:
+        return device, None, gpu
+    return (
+        rank if isinstance(rank, int) else None,
+        ranks if isinstance(ranks, int) else None,
+        gpu,
+    )
+
+
+def _phases(
+    launched: Value, thread: Value, phases: Mapping[str, list[tuple[float, float, float]]]
+) -> Value:
+    """The pass of each event: the innermost that its launch lies in, on the thread that launched
+    it."""
+    out = np.where(np.isnan(launched), UNKNOWN_PASS, FORWARD_PASS)
+    codes = {"recompute": RECOMPUTE_PASS, "backward": BACKWARD_PASS, "update": UPDATE_PASS}
+    for name, code in codes.items():
+        rows = np.array(phases.get(name, []), float).reshape(-1, 3)
+        for one in np.unique(rows[:, 2]):
+            mine = rows[rows[:, 2] == one]
+            covered = inside(launched, union(mine[:, 0], mine[:, 1])) & (thread == one)
+            out = np.where(covered, code, out)
+    return out
+
+
+def _steps(
+    marks: Mapping[str, Mapping[str, tuple[float, float]]],
+) -> tuple[tuple[str, float, float], ...]:
+    """Steps as the host marked them, in the order of their starts."""
+    of_host = [marks[name] for name in marks if name != "gpu_user_annotation"]
+    chosen = of_host[0] if of_host else next(iter(marks.values()), {})
+    rows = [(name, low * MICROSECOND, high * MICROSECOND) for name, (low, high) in chosen.items()]
+    return tuple(sorted(rows, key=lambda row: row[1]))
+
+
+def _loading(rows: list[tuple[float, float, float]]) -> Intervals:
+    cells = np.array(rows, float).reshape(-1, 3)
+    return union(cells[:, 0] * MICROSECOND, cells[:, 1] * MICROSECOND)

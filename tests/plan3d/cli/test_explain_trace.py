@@ -1,0 +1,106 @@
+"""`plan3d explain --trace`: predicted beside measured, what explains the difference, and edits."""
+
+import json
+
+import pytest
+
+from plan3d.cli.main import main
+
+TASK = ["gpt3-6.7b", "a100-80gb-sxm", "32", "--global-batch", "64"]
+PLAN = ["--plan", "pp=4 tp=2"]
+
+
+@pytest.fixture
+def traced(tmp_path, capsys):
+    """The trace of a step that plan3d simulates, and a function that changes its kernels."""
+    path = tmp_path / "step.json"
+    assert main(["timeline", *TASK, *PLAN, "--trace", str(path)]) == 0
+    capsys.readouterr()
+
+    def changed(change):
+        document = json.loads(path.read_text())
+        document["traceEvents"] = [change(e) for e in document["traceEvents"]]
+        path.write_text(json.dumps(document))
+        return str(path)
+
+    return changed
+
+
+def explained(capsys, *words):
+    code = main(["explain", *TASK, *PLAN, *words])
+    return code, *capsys.readouterr()
+
+
+def test_a_simulated_step_is_as_predicted(traced, capsys):
+    code, out, err = explained(capsys, "--trace", traced(dict))
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) <= 24
+    assert "(1 step, 4 of 32 ranks)" in out
+    (row,) = [line for line in out.splitlines() if "matrix products" in line]
+    assert row.split()[-1] == "1.00"
+
+
+def slower(event):
+    """The same event, were the optimizer at two thirds of its rate."""
+    return {**event, "dur": 1.5 * event["dur"]} if "multi" in event["name"] else event
+
+
+def test_the_slow_part_is_named_with_what_would_help(traced, capsys):
+    path = traced(slower)
+    code, out, _ = explained(capsys, "--trace", path, "--json")
+    assert code == 0
+    record = json.loads(out)["trace"]
+    parts = {one["part"]: one for one in record["parts"]}
+    assert parts["optimizer"]["ratio"] == pytest.approx(1.5, rel=0.02)
+    assert record["most"][0].startswith("optimizer and host, once a step: ")
+    assert "at 67 % of the rate" in record["most"][1]
+    measured = sum(one["measured_seconds"] for one in record["parts"])
+    assert measured == pytest.approx(record["step_seconds"], rel=0.01)
+    assert record["edits"] == sorted(record["edits"], key=lambda one: one["step_seconds"])
+    assert record["edits"][0]["step_seconds"] < record["step_seconds"]
+
+
+def test_parts_are_drawn(traced, capsys, tmp_path):
+    picture = tmp_path / "parts.svg"
+    code, *_ = explained(capsys, "--trace", traced(dict), "--plot", str(picture))
+    assert code == 0
+    assert "matrix products (1.00)" in picture.read_text()
+
+
+def test_one_rank_teaches_nothing_of_collectives(traced, capsys):
+    def of_first(event):
+        return event if event["pid"] == 0 else {**event, "ph": "i", "pid": 0}
+
+    code, out, _ = explained(capsys, "--trace", traced(of_first))
+    assert code == 0
+    assert "<= " in out
+    assert "one rank: communication is an upper bound" in out
+
+
+def test_less_than_a_step_is_said(traced, capsys):
+    def without_update(event):
+        return {**event, "ph": "i"} if "multi_tensor" in str(event["name"]) else event
+
+    code, out, _ = explained(capsys, "--trace", traced(without_update))
+    assert code == 0
+    assert "no optimizer runs in the trace" in out
+    assert "edits" not in out
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "message"),
+    [
+        ("", [], "t.json: is empty"),
+        ('{"traceEvents": []}', [], "t.json: the trace holds no events"),
+        ("{", [], "t.json: breaks off"),
+        (None, [], "t.json: cannot be read"),
+        ('{"traceEvents": []}', ["--measured-step", "4s"], "--measured-step does not go with"),
+    ],
+)
+def test_mistakes_take_one_line(capsys, tmp_path, content, words, message):
+    path = tmp_path / "t.json"
+    if content is not None:
+        path.write_text(content)
+    code, out, err = explained(capsys, *words, "--trace", str(path))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err

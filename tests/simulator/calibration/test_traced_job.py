@@ -1,0 +1,165 @@
+"""Traces of our own event simulation, written and read back, give every part and the straggler."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plan3d import Cluster, Model, Plan, Task
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.calibration.traces.breakdown import KernelUse
+from plan3d.simulator.calibration.traces.comparison import compare, product_flops, sizes_of
+from plan3d.simulator.calibration.traces.groups import Sizes, axis_of
+from plan3d.simulator.calibration.traces.job import traced_job
+from plan3d.simulator.calibration.traces.reader import Collective, Kernel, read_trace, read_traces
+from plan3d.simulator.pipeline.event_simulation import simulate
+from plan3d.simulator.reporting.trace import replica_traces, trace
+from plan3d.simulator.step.plan_timeline import timeline_of
+
+OFFLOAD = "pp=2 zero=2 offload_activations=100 offload_optimizer=100"
+PLANS = {
+    "pp=4 tp=2 recompute=full": {},
+    "pp=1 tp=2": {},
+    "pp=4 tp=2 schedule=zb-h1": {},
+    "pp=4 tp=4 virtual_stages=2": {},
+    "pp=2 cp=2 tp=2": {},
+    "pp=4 ep=4 tp=2": {"model": "mixtral-8x7b"},
+    "pp=4 ep=4 tp=2 schedule=dualpipe": {"model": "mixtral-8x7b"},
+    OFFLOAD: {},
+}
+
+
+def question(model="llama-7b", gpus=32):
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    return Task(Model.preset(model), cluster, sequence=2048, global_batch=48)
+
+
+def written(path, document):
+    path.write_text(json.dumps(document))
+    return path
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_part_is_read_back(plan, tmp_path):
+    """Of the cost model within 1 %; of the pipeline what the events leave."""
+    x = timeline_of(question(**PLANS[plan]), Plan.parse(plan))
+    traces = read_trace(written(tmp_path / "t.json", trace(x)))
+    job = traced_job(traces, sizes_of(x.costs))
+    assert job.wall == pytest.approx(x.step_seconds)
+    assert job.classified == 1
+    assert job.stages == list(range(len(traces)))
+    found = compare(x.costs, job)
+    assert sum(row.measured for row in found.rows) == pytest.approx(job.wall, rel=0.01)
+    rows = {row.name: row for row in found.rows}
+    pipeline = rows.pop("pipeline", None)
+    for row in rows.values():
+        assert row.measured == pytest.approx(row.predicted, rel=0.01), row.name
+    rest = x.step_seconds - sum(row.predicted for row in rows.values())
+    assert rest == pytest.approx(pipeline.measured if pipeline else 0, abs=0.01 * job.wall)
+
+
+def slowed(x, stage, factor):
+    """The timeline of a replica whose stage computes slower."""
+    factors = np.ones(x.times.forward.size)
+    factors[stage] = factor
+    names = ("forward", "input_gradient", "weight_gradient")
+    times = replace(x.times, **{name: getattr(x.times, name) * factors for name in names})
+    parts = x.part_seconds * factors
+    return replace(x, times=times, part_seconds=parts, timeline=simulate(x.timeline.graph, times))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_straggler_is_named(seed, tmp_path):
+    """One rank of one replica computes some per cent slower; the others wait for it."""
+    draw = np.random.default_rng(seed)
+    pp, dp, factor = [1, 2, 4][seed % 3], int(draw.integers(2, 5)), draw.uniform(1.03, 1.3)
+    gpus = pp * dp
+    x = timeline_of(question(gpus=gpus), Plan.parse(f"pp={pp} dp={dp}"))
+    slow, stage = int(draw.integers(dp)), int(draw.integers(pp))
+    replicas = [slowed(x, stage, factor) if i == slow else x for i in range(dp)]
+    for i, document in enumerate(replica_traces(replicas)):
+        written(tmp_path / f"rank{i}.json", document)
+    job = traced_job(read_traces([str(tmp_path)]), sizes_of(x.costs))
+    assert len(job.ranks) == gpus
+    assert job.straggler is not None
+    assert job.straggler.rank == stage * dp + slow
+    assert job.straggler.stage == stage
+    assert job.straggler.share == pytest.approx(factor - 1, rel=0.15)
+    assert job.straggler.cause == "matmul"
+    assert job.waits["data_comm"] > 0
+
+
+def test_transfer_and_wait_are_told_apart(tmp_path):
+    """Two replicas, one of which comes 30 ms late to a synchronisation of 20 ms."""
+
+    def rank(number, start, work):
+        about = {"Collective name": "allreduce", "Process Group Name": "5", "Group size": 2}
+        events = [
+            kernel("nvjet", 0, work),
+            kernel("ncclDevKernel_AllReduce_Sum", start, 100_000 - start, 8, **about),
+        ]
+        head = {"distributedInfo": {"rank": number, "world_size": 2}}
+        return written(tmp_path / f"{number}.json", {**head, "traceEvents": events})
+
+    paths = [rank(0, 50_000, 50_000), rank(1, 80_000, 80_000)]
+    job = traced_job(read_traces(map(str, paths)), Sizes(dp=2))
+    assert job.seconds["data_comm"] == pytest.approx(0.035)
+    assert job.waits["data_comm"] == pytest.approx(0.015)
+    assert (job.straggler.rank, job.straggler.seconds) == (1, pytest.approx(0.03))
+    alone = traced_job(read_traces([str(paths[0])]), Sizes(dp=2))
+    assert (alone.alone, alone.waits, alone.straggler) == (True, None, None)
+    with pytest.raises(InputError, match="of a job of 2 ranks, the plan has 4"):
+        traced_job(read_traces([str(paths[0])]), Sizes(dp=4))
+
+
+def kernel(name, start, length, stream=7, **args):
+    return {
+        "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start,
+        "dur": length, "args": args,
+    }  # fmt: skip
+
+
+FOLDED = Sizes(tp=4, cp=2, ep=8, dp=8, pp=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "about", "sizes", "wanted"),
+    [
+        ("AllGather", {"description": "TENSOR_MODEL_PARALLEL_GROUP"}, FOLDED, "tensor_comm"),
+        ("AllReduce", {"description": "DATA_PARALLEL_GROUP_WITH_CP"}, FOLDED, "data_comm"),
+        ("AllToAll", {"description": "EXPERT_MODEL_PARALLEL_GROUP"}, FOLDED, "expert_comm"),
+        ("AllGather", {"description": "EXPERT_DATA_PARALLEL_GROUP"}, FOLDED, "data_comm"),
+        ("AllGather", {"description": "mesh_dp_shard_cp"}, FOLDED, "data_comm"),
+        ("AllGather", {"description": "mesh_tp"}, FOLDED, "tensor_comm"),
+        ("SendRecv", {"description": "mesh_pp"}, FOLDED, "pipeline_comm"),
+        ("AllGather", {"group_size": 4}, FOLDED, "tensor_comm"),
+        ("AllGather", {"group_size": 16}, FOLDED, "data_comm"),
+        ("SendRecv", {}, FOLDED, "unassigned_comm"),
+        ("SendRecv", {}, Sizes(pp=4, dp=2), "pipeline_comm"),
+        ("AllReduce", {}, Sizes(pp=4, dp=2), "data_comm"),
+        ("AllGather", {"group_size": 4}, Sizes(tp=4, dp=4), "unassigned_comm"),
+        ("AllGather", {"group_size": 4, "ranks": (0, 1, 2, 3)}, Sizes(tp=4, dp=4), "tensor_comm"),
+        ("AllGather", {"group_size": 4, "ranks": (0, 4, 8, 12)}, Sizes(tp=4, dp=4), "data_comm"),
+    ],
+)
+def test_axes_of_collectives(name, about, sizes, wanted):
+    one = Kernel(f"ncclDevKernel_{name}_RING", "kernel", Collective(**about))
+    assert axis_of(one, sizes) == wanted
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "wanted"),
+    [
+        ("aten::mm", [[4, 8], [8, 16]], 2 * 4 * 8 * 16),
+        ("aten::addmm", [[16], [4, 8], [8, 16]], 2 * 4 * 8 * 16),
+        ("aten::bmm", [[3, 4, 8], [3, 8, 16]], 3 * 2 * 4 * 8 * 16),
+        ("aten::linear", [[2, 4, 8], [16, 8], []], 2 * 2 * 4 * 8 * 16),
+        ("aten::mm", [[4, 8], [9, 16]], None),
+        ("aten::add", [[4, 8], [8, 16]], None),
+        ("aten::mm", "", None),
+    ],
+)
+def test_flops_of_products(operator, shapes, wanted):
+    one = Kernel("gemm", "kernel", Collective(), str(shapes), operator)
+    assert product_flops(KernelUse("matmul", one, 1, 1)) == wanted
