@@ -15,6 +15,8 @@ from .plan import PlanAnswer
 from .question import Question, with_usual_framework
 
 if TYPE_CHECKING:
+    from plan3d.simulator.step.memory_timeline import MemoryTimeline
+
     from .measured_step import MeasuredStep
     from .traced_step import TracedStep
 
@@ -43,6 +45,25 @@ class ExplainAnswer:
     """What a measured step says; the explanation is then of the constants that it makes likely."""
     traced: TracedStep | None = None
     """What traces of a step say, part by part."""
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryAnswer:
+    """The bytes of every pipeline rank of a plan through a step."""
+
+    plan: PlanAnswer
+    memory: MemoryTimeline
+
+
+def explain_memory(question: Question, plan: PlanLike) -> MemoryAnswer:
+    """Who holds the memory of each rank, and when; one that does not fit is a valid question.
+    InputError where the plan breaks a rule, and for more passes than can be simulated."""
+    from plan3d.simulator.step.memory_timeline import memory_timeline
+
+    task = with_usual_framework(question.task, question.system)
+    found = memory_timeline(task, as_plan(plan))
+    answer = PlanAnswer(replace(question, task=task), found.timeline.costs.row())
+    return MemoryAnswer(answer, found)
 
 
 def explain_plan(request: ExplainRequest) -> ExplainAnswer:

@@ -145,6 +145,19 @@ class Timeline:
         """
         assert self.end.ndim == 1
         g, out = self.graph, []
+        forward = g.kind == Pass.FORWARD
+        change = np.where(forward, kept[g.stage], -self.freed_bytes(kept, pending))
+        moments = np.where(forward, self.start, self.end)
+        for rank in range(g.ranks):
+            own = np.flatnonzero(g.rank == rank)
+            order = own[np.lexsort((change[own], moments[own]))]
+            out.append((moments[order], np.cumsum(change[order])))
+        return out
+
+    def freed_bytes(self, kept: Value, pending: Value | None = None) -> Value:
+        """Bytes that are free once an operation has ended [operation]; arguments of
+        `live_activations`."""
+        g = self.graph
         late = kept if pending is None else pending
         splits = np.zeros((g.stages, g.micro_batches), bool)
         weights = g.kind == Pass.WEIGHT
@@ -152,15 +165,7 @@ class Timeline:
         split_here = splits[g.stage, g.micro_batch] & (g.kind == Pass.INPUT)
         freed = np.where(weights, late[g.stage], kept[g.stage])
         freed = np.where(split_here, kept[g.stage] - late[g.stage], freed)
-        forward = g.kind == Pass.FORWARD
-        change, moments = (
-            np.where(forward, kept[g.stage], -freed),
-            np.where(forward, self.start, self.end),
-        )
-        for rank in range(g.ranks):
-            own = np.flatnonzero(g.rank == rank)
-            order = own[np.lexsort((change[own], moments[own]))]
-            out.append((moments[order], np.cumsum(change[order])))
+        out: Value = np.where(g.kind == Pass.FORWARD, 0.0, freed)
         return out
 
     def peak(self, kept: Value, pending: Value | None = None) -> Value:

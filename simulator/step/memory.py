@@ -17,6 +17,7 @@ Source: Rajbhandari et al. 2020, section 3; Korthikanti et al. 2022, section 4.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,21 @@ PARTS = (
 """Components of a rank's memory; they add up to its total."""
 
 
+class Moments(NamedTuple):
+    """PARTS at two moments of a step [class, skeleton]."""
+
+    waiting: dict[str, Value]
+    """While activations wait for their backward pass."""
+    update: dict[str, Value]
+    """After the last backward pass, while weights are updated."""
+
+    def fuller(self) -> dict[str, Value]:
+        """All PARTS at the moment that needs more."""
+        none = np.zeros(1)
+        later = sum(self.update.values(), none) > sum(self.waiting.values(), none)
+        return {name: np.where(later, self.update[name], self.waiting[name]) for name in PARTS}
+
+
 def rank_bytes(
     task: Task,
     recipe: Recipe,
@@ -50,19 +66,40 @@ def rank_bytes(
     policy: SyncPolicy = DEFAULT_POLICY,
 ) -> dict[str, Value]:
     """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
+    moments = moments_of_step(task, recipe, optimizer, stages, zero, policy)
+    return moments.fuller() if separates_moments(task, recipe) else moments.waiting
+
+
+def moments_of_step(
+    task: Task,
+    recipe: Recipe,
+    optimizer: int,
+    stages: Stages,
+    zero: int,
+    policy: SyncPolicy = DEFAULT_POLICY,
+) -> Moments:
+    """PARTS at both moments under one ZeRO stage; a stack that does not tell them apart keeps all
+    but activations, logits and the buffers of layers through the update."""
     weights = stages.weights
     states = bytes_of_states(task, recipe, optimizer, policy)
     parts = state_bytes(states, zero, weights)
     buffers = sharding_buffers(task, recipe, weights, zero)
     if not separates_moments(task, recipe):
-        return with_activations(task, stages, parts, buffers)
+        first = with_activations(task, stages, parts, buffers)
+        return Moments(first, with_activations(task, _without_passes(stages, 0.0), parts, buffers))
     here = 1 - policy.offload_optimizer / 100
     update = here * update_bytes(task, recipe, zero, weights)
     again = sharded_input_growth(task, zero, weights)
     parts["gradients"] = parts["gradients"] + flat_gradients(task, zero, weights)
     # Stacks that update on the host reduce and move the gradients of every micro-batch (DeepSpeed).
     whole = here * unreduced_bytes(task, recipe, zero, weights)
-    return peak_moment_bytes(task, stages, parts, buffers, update, again, whole)
+    return separate_moments(task, stages, parts, buffers, update, again, whole)
+
+
+def _without_passes(stages: Stages, buffers: Value | float) -> Stages:
+    """What ranks hold while no pass runs and none waits."""
+    none = np.zeros(stages.activations.shape)
+    return replace(stages, activations=none, logits=none, buffers=buffers + none)
 
 
 def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[str, Value]:
@@ -124,7 +161,7 @@ def unreduced_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> 
     return recipe.weight * (weights.dense + weights.expert) + frozen
 
 
-def peak_moment_bytes(
+def separate_moments(
     task: Task,
     stages: Stages,
     states: dict[str, Value],
@@ -132,8 +169,8 @@ def peak_moment_bytes(
     update: Value | float,
     again: Value | float,
     whole: Value | float,
-) -> dict[str, Value]:
-    """All PARTS at the fuller moment of a step.
+) -> Moments:
+    """PARTS at both moments of a step, of a stack that tells them apart.
 
     `update` are bytes of its temporaries, `again` those that the inputs of layers grow by beside a
     layer that runs again, `whole` those of gradients that wait to be reduced.
@@ -146,12 +183,9 @@ def peak_moment_bytes(
     running = stages.buffers if stages.buffers_without_loss is None else stages.buffers_without_loss
     buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding
     first = with_activations(task, stages, {**states, "gradients": waiting}, buffers)
-    none = np.zeros(stages.activations.shape)
     left = running + sharding if software.frees_gradients else 0.0
-    bare = replace(stages, activations=none, logits=none, buffers=np.maximum(left, update) + none)
-    last = with_activations(task, bare, states, 0.0)
-    later = sum(last.values(), none) > sum(first.values(), none)
-    return {name: np.where(later, last[name], first[name]) for name in PARTS}
+    last = with_activations(task, _without_passes(stages, np.maximum(left, update)), states, 0.0)
+    return Moments(first, last)
 
 
 def with_activations(
@@ -162,7 +196,7 @@ def with_activations(
     parts = {**states, "activations": stages.activations, "logits": stages.logits}
     parts["buffers"] = stages.buffers + buffers
     slack = task.software.allocator_slack
-    parts["reserve"] = _fixed_bytes(task, stages) + slack * sum(parts.values())
+    parts["reserve"] = fixed_bytes(task, stages) + slack * sum(parts.values())
     return parts
 
 
@@ -185,7 +219,7 @@ def worst_bytes(
             out[zero] = sum(parts.values(), np.zeros(1)).max(axis=0)
         return out
     rest = stages.activations + stages.logits + stages.buffers
-    fixed, slack = _fixed_bytes(task, stages), 1 + task.software.allocator_slack
+    fixed, slack = fixed_bytes(task, stages), 1 + task.software.allocator_slack
     states = bytes_of_states(task, recipe, optimizer, policy)
     weights = stages.weights
     for zero in zeros:
@@ -274,7 +308,7 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
     return 0.0
 
 
-def _fixed_bytes(task: Task, stages: Stages) -> Value:
+def fixed_bytes(task: Task, stages: Stages) -> Value:
     """Context, and the NCCL buffers of the kinds of process groups in use."""
     return task.software.context_bytes + stages.communicators * task.software.communicator_bytes
 

@@ -263,6 +263,11 @@ class PlanGroup:
         how = (self.task, self.recipe, self.optimizer, self.stages, zero, self.policy)
         return memory.rank_bytes(*how)
 
+    def rank_moments(self, zero: int) -> memory.Moments:
+        """The same while activations wait, and at the update."""
+        how = (self.task, self.recipe, self.optimizer, self.stages, zero, self.policy)
+        return memory.moments_of_step(*how)
+
     def worst_memory(self) -> dict[str, Value]:
         """Memory by part on the fullest rank, and that rank."""
         out = {name: np.empty(self.rows.size) for name in (*memory.PARTS, "rank")}
@@ -292,6 +297,11 @@ class SegmentGroup(PlanGroup):
     def rank_bytes(self, zero: int) -> dict[str, Value]:
         """Bytes by memory part [stage, plan]; every shard has its own ZeRO stage, not `zero`."""
         return segment_bytes(self.task, self.recipe, self.optimizer, self.segmented)
+
+    def rank_moments(self, zero: int) -> memory.Moments:
+        """The fuller moment for both: shards of a stage are not told apart in time."""
+        parts = self.rank_bytes(zero)
+        return memory.Moments(parts, parts)
 
 
 def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
@@ -415,4 +425,4 @@ def segment_bytes(
         unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
     if not memory.separates_moments(task, recipe):
         return memory.with_activations(task, s, held, buffers)
-    return memory.peak_moment_bytes(task, s, held, buffers, update, growth, unreduced)
+    return memory.separate_moments(task, s, held, buffers, update, growth, unreduced).fuller()

@@ -48,6 +48,8 @@ class PlanTimeline:
     """Bytes of activations per micro-batch of each stage [stage]."""
     weight_gradient_inputs: Value
     """Those of them that a weight gradient alone still needs [stage]."""
+    logits: Value
+    """Bytes of logits of a micro-batch that wait for the backward pass [stage]."""
     tensor_share: float
     """Share of a pass that is exposed tensor-parallel communication, mean over the ranks."""
     host_share: float
@@ -123,6 +125,7 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
         part_seconds=s.part_seconds[:, :, 0],
         activations=s.activations[:, 0],
         weight_gradient_inputs=s.weight_gradient_inputs[:, 0],
+        logits=s.logits[:, 0],
         tensor_share=seconds["tensor_comm"] / work,
         host_share=(seconds["host_comm"] - at_end) / work,
         data_comm=seconds["data_comm"],

@@ -23,6 +23,8 @@ LONGEST_PLAN = 100_000
 """Characters of a plan that is written out."""
 OUT_OF_MEMORY = "oom"
 """Seconds of a run that ran out of memory."""
+MEMORY_TIMELINE = "timeline"
+"""What `--memory` of `explain` asks for where it has no size."""
 COMPLETION_BY_METAVAR = {
     **dict.fromkeys(("FILE", "DIR", "PLAN"), "file"),
     **{"M": "model", "C": "cluster", "PROFILE": "software", "SYSTEM": "system"},
@@ -115,6 +117,16 @@ def memory(text: str, what: str) -> float:
     if size <= 0:
         raise InputError(f"{what} {text!r} must be above 0, for example 61.5GiB")
     return size
+
+
+def memory_or_timeline(text: str, what: str) -> float | str:
+    """Bytes, or MEMORY_TIMELINE."""
+    if text == MEMORY_TIMELINE:
+        return text
+    try:
+        return units.parse_bytes(text, what)
+    except InputError as error:
+        raise InputError(f"{error}; without a size it stands last") from None
 
 
 def training_tokens(text: str, what: str) -> float | str:

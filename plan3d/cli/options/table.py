@@ -21,10 +21,12 @@ from plan3d.simulator.hardware.precision import CODES, Optimizer
 from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE, FINE_TUNING_SOFTWARE
 
 from .parser import (
+    MEMORY_TIMELINE,
     Option,
     dollars,
     integer,
     memory,
+    memory_or_timeline,
     number,
     percents,
     plan_text,
@@ -134,8 +136,12 @@ TASK_OPTIONS = (
         "tokens of the busiest expert rank over their mean: 1 (default) or more"),
     Option("--latency-per-node", "TIME", parse_seconds, PREDICTIONS,
         "latency that each further node adds to a collective"),
-    Option("--memory", "SIZE", parse_bytes, (*PREDICTIONS, *FITS),
+    Option("--memory", "SIZE", parse_bytes,
+        (*(verb for verb in PREDICTIONS if verb not in EXPLAIN), *FITS),
         "usable memory of one GPU: '80 GiB'"),
+    Option("--memory", "SIZE", memory_or_timeline, EXPLAIN,
+        "usable memory of one GPU: '80 GiB'; without a size instead: the bytes of each rank "
+        "through a step, who holds them, the moment of the peak", value_if_bare=MEMORY_TIMELINE),
     # The accuracy that training must reach.
     Option("--graph", "FILE", text, ("search", "estimate", "timeline", "compare"),
         "graph of the replicas for topology=given: lines of two node numbers"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from plan3d.simulator.base.errors import InputError
 
 from ...screens.output import Progress, Screen, picture_form, print_json, warn, write_whole
+from ..options.parser import MEMORY_TIMELINE
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
@@ -20,6 +21,7 @@ ABOUT = """Explain one plan: where its time and memory go, and what one change w
   plan3d explain pretrain.sh h100-sxm 64 --trace rank0.json.gz rank8.json.gz
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --against tp=4
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --plot step.png
+  plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --memory
 
 Edits keep the plan's other fields; dp fills the GPUs, and what follows from a
 field follows."""
@@ -31,6 +33,13 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from ...screens import explain as screens
 
     form, ranks = picture_form(args.plot), picture_form(args.ranks, "--ranks")
+    memory = args.memory == MEMORY_TIMELINE
+    if memory:
+        args.memory = None
+        for name in ("against", "measured_step", "ranks", "trace"):
+            if getattr(args, name) is not None:
+                flag = name.replace("_", "-")
+                raise InputError(f"--memory without a size does not go with --{flag}: give one")
     if args.file is None and (args.set or args.script_arguments):
         raise InputError("--set and arguments after -- go with a launch script: give its file")
     question, plan = _question_of_options(args) if args.file is None else question_of_file(args)
@@ -40,6 +49,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         )
     if args.trace is not None and args.measured_step is not None:
         raise InputError("--measured-step does not go with --trace, which states the step too")
+    if memory:
+        return _explain_memory(args, question, plan, form)
     answer = explain_plan(
         ExplainRequest(
             question=question,
@@ -66,6 +77,23 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         print_json(screens.explain_record(answer, args.against))
     else:
         screens.print_explanation(Screen(args.verbose), answer, args.against)
+    return 0
+
+
+def _explain_memory(args: argparse.Namespace, question: Question, plan: Plan, form: str) -> int:
+    """The bytes of a step by rank, moment and tenant."""
+    from ...answers.explain import explain_memory
+    from ...screens import memory as screens
+
+    answer = explain_memory(question, plan)
+    if args.plot is not None:
+        from plan3d.simulator.reporting.memory_plot import memory_picture
+
+        write_whole(args.plot, "--plot", memory_picture(answer.memory, form))
+    if args.json:
+        print_json(screens.memory_record(answer))
+    else:
+        screens.print_memory(Screen(args.verbose), answer)
     return 0
 
 

@@ -257,3 +257,65 @@ def test_a_file_that_is_missing_is_refused_before_anything_is_asked_for(capsys, 
     assert main(["explain", name, *words]) == 2
     error = capsys.readouterr().err
     assert error == f"plan3d: {name}: cannot be read (No such file or directory)\n"
+
+
+# --memory without a size
+
+
+def test_memory_names_the_peak_its_rank_and_what_is_in_flight(capsys):
+    """1F1B keeps four micro-batches on the first of four ranks."""
+    code, out, err = run(capsys, "--plan", PLAN, "--memory")
+    assert (code, err) == (0, "")
+    for words in (
+        "on pipeline rank 0 of 4, at backward of micro-batch 0",
+        "0 is the fullest of 4, ",
+        "stage 0: 4 micro-batches (0 to 3)",
+        "Pipeline rank 0 through a step, GiB",
+        "* backward 0",
+        "update",
+        "Peaks by pipeline rank, GiB",
+    ):
+        assert words in out
+
+
+def test_memory_as_json(capsys):
+    record = record_of(capsys, "--plan", PLAN, "--memory")
+    peak = record["peak"]
+    assert (peak["rank"], peak["moment"], peak["micro_batch"]) == (0, "backward", 0)
+    assert peak["bytes"] == pytest.approx(peak["memory_bytes"]["total"])
+    assert peak["bytes"] == pytest.approx(peak["closed_form_bytes"])
+    assert [rank["rank"] for rank in record["ranks"]] == [0, 1, 2, 3]
+    assert len(record["timeline"]) == 2 * 16 + 1
+    assert record["timeline"][-1]["moment"] == "update"
+    for moment in record["timeline"]:
+        parts = {**moment["memory_bytes"]}
+        assert parts.pop("total") == pytest.approx(sum(parts.values()))
+
+
+def test_a_size_of_memory_is_still_the_capacity(capsys):
+    code, out, _ = run(capsys, "--plan", PLAN, "--memory", "12 GiB")
+    assert code == 0
+    assert "of 12.0 GiB" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--memory", "gpt3-6.7b"), "without a size it stands last"),
+        (("--memory", "--against", "tp=4"), "--memory without a size does not go with --against"),
+        (("--memory", "--ranks", "x.png"), "--memory without a size does not go with --ranks"),
+    ],
+)
+def test_memory_without_a_size_is_alone(capsys, words, message):
+    code, out, err = run(capsys, "--plan", PLAN, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_memory_is_drawn(capsys, tmp_path):
+    target = tmp_path / "memory.svg"
+    code, _, err = run(capsys, "--plan", PLAN, "--memory", "--plot", str(target))
+    assert (code, err) == (0, "")
+    text = target.read_text(encoding="utf-8")
+    assert "</svg>" in text
