@@ -20,6 +20,7 @@ from ..launch_file import Launch, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
 from .spelling import CP_COMM_TYPES, percent_of
+from .tokenizers import named_vocabulary
 
 GPT2_VOCABULARY = 50257
 """Tokens of GPT2BPETokenizer, which pretrain_gpt.py takes by default."""
@@ -90,6 +91,10 @@ def _vocabulary(flags: Flags, n: Numbers, launch: Launch, given: int | None) -> 
     if stated or given is not None:
         launch.vocabulary_source = name if stated else "--vocabulary"
         return stated or given or 0
+    named, source = named_vocabulary(flags)
+    if named:
+        launch.vocabulary_source = source
+        return named
     kind = flags.by_name.get("--tokenizer-type")
     if any(map(flags.contains, TOKENIZERS)) or (kind and kind.texts != ("GPT2BPETokenizer",)):
         raise flags.missing_error("--vocab-size", "the tokenizer decides it: give --vocabulary N")

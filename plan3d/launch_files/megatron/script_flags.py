@@ -13,6 +13,7 @@ from ..shell.flags import Flag, Flags, without_value
 from ..shell.inputs import open_parameters
 from ..shell.launch_script import (
     check_inputs,
+    launcher_needs,
     other_commands,
     training_condition,
     training_program,
@@ -57,11 +58,18 @@ def command_flags(
         for flag in Flags.of(own.all_words, script.file, ALIASES).in_order:
             if flag.name in every_key:
                 needs += [(name, flag.name) for name in own.condition.split(" and ")]
+    asked = open_parameters(needs)
     requests = [
         parameter.request(variables.choices.get(parameter.name, ()), flag)
-        for parameter, flag in open_parameters(needs).items()
+        for parameter, flag in asked.items()
     ]
     if requests:
+        sizes = open_parameters(launcher_needs(script))
+        requests += [
+            f"{parameter.request(choices, flag)}, or --gpus N"
+            for parameter, flag in sizes.items()
+            if parameter not in asked and (choices := variables.choices.get(parameter.name, ()))
+        ]
         raise InputError(f"{script.file}: {'; '.join(requests)}")
     check_inputs(script)
     return flags

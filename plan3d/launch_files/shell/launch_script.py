@@ -99,7 +99,11 @@ def launcher_gpus(script: Script) -> int | None:
     command, at = _training_command(script)
     flags = Flags.of(command[:at], script.file).by_name
     texts = [word.text for word in command[:at]]
-    sizes = {name: flag.texts[0] for name, flag in flags.items() if flag.texts}
+    sizes = {
+        name: flag.texts[0]
+        for name, flag in flags.items()
+        if flag.values and not flag.values[0].condition
+    }
     if any(map(_ONE_NODE.fullmatch, texts)):
         sizes.setdefault("--nnodes", "1")
     for names in LAUNCHER_SIZES:
@@ -110,6 +114,21 @@ def launcher_gpus(script: Script) -> int | None:
         if option in ("-n", "-np") and is_whole(text) and any(map(_PROCESSES.fullmatch, texts)):
             return int(text) or None
     return job_gpus(script.job)
+
+
+def launcher_needs(script: Script) -> list[tuple[str, str]]:
+    """What the sizes of the launcher depend on, with their flags; nothing where GPUs are known."""
+    if launcher_gpus(script):
+        return []
+    command, at = _training_command(script)
+    flags = Flags.of(command[:at], script.file).by_name
+    sizes = [flags[name] for names in LAUNCHER_SIZES for name in names if name in flags]
+    return [
+        (dependence, size.name)
+        for size in sizes
+        for value in size.values[:1]
+        for dependence in script.variables.dependences(value, expanded=True)
+    ]
 
 
 def _training_command(script: Script) -> tuple[list[Word], int]:

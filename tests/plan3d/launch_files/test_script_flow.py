@@ -147,6 +147,15 @@ def test_gpus_of_jobs(options, gpus):
     assert launcher_gpus(read_script(f"#SBATCH {options}\nsrun a.py --x 1\n", "run.sh")) == gpus
 
 
+def test_what_decides_the_gpus_is_asked_for_with_the_rest():
+    text = f"if [ $ENV = one ]; then NODES=1; elif [ $ENV = two ]; then NODES=2; fi\n{RUN}"
+    text = text.replace("--nnodes 2", "--nnodes $NODES")
+    with pytest.raises(InputError, match="ENV is one of one, two: --set ENV=one, or --gpus N"):
+        launch(text)
+    assert launch(text, values={"N": "2"}).launcher_gpus is None
+    assert launch(text, values={"N": "2", "ENV": "two"}).launcher_gpus == 16
+
+
 @pytest.mark.parametrize("text", ["f() { f; }; f", "f() { g; }; g() { f; }; g"])
 def test_functions_that_call_each_other_end(text):
     with pytest.raises(InputError, match="nested too deeply"):
