@@ -100,9 +100,9 @@ def launcher_gpus(script: Script) -> int | None:
     flags = Flags.of(command[:at], script.file).by_name
     texts = [word.text for word in command[:at]]
     sizes = {
-        name: flag.texts[0]
+        name: "" if flag.values[0].condition else flag.texts[0]
         for name, flag in flags.items()
-        if flag.values and not flag.values[0].condition
+        if flag.values
     }
     if any(map(_ONE_NODE.fullmatch, texts)):
         sizes.setdefault("--nnodes", "1")
