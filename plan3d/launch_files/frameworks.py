@@ -19,7 +19,7 @@ def framework(name: str, required: bool = True, version: str = "") -> Framework:
     found = exporter(name, "--framework")
     form = found.form(version)
     return Framework(
-        name=name,
+        name=found.name,
         title=form.title,
         required=required,
         rules=form.all_rules,

@@ -140,6 +140,15 @@ def _dialect_of(text: str, file: str) -> Dialect:
     return next(matching, MEGATRON_SCRIPT)
 
 
+EXPORTERS.aliases |= {
+    **dict.fromkeys(("fsdp", "fsdp2", "hf-trainer", "transformers", "trl"), "accelerate"),
+    **dict.fromkeys(("pytorch", "torch"), "torchtitan"),
+    **dict.fromkeys(("megatron-lm", "megatron-core"), "megatron"),
+    **dict.fromkeys(("nemo", "bridge"), "megatron-bridge"),
+}
+"""What people call a framework: FSDP as Accelerate starts it, PyTorch's own trainer."""
+
+
 def register_exporter(exporter: Exporter, read: Reader | None = None) -> None:
     """Add a framework, and the reader of its files; ValueError where its name is taken."""
     EXPORTERS.register(exporter.name, exporter)

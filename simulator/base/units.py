@@ -35,9 +35,12 @@ def _with_prefixes(symbol: str, scale: float = 1.0) -> dict[str, float]:
 
 
 _BYTES = _with_prefixes("B") | {prefix + "B": factor for prefix, factor in _BINARY.items()}
-_BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _with_prefixes("b/s", 1 / 8)
+_BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
+for _bits in ("b/s", "bps", "bit/s"):
+    _BANDWIDTH |= _with_prefixes(_bits, 1 / 8)
 _FLOPS = _with_prefixes("FLOP/s")
 _POWER = {"W": 1.0, "kW": 1e3}
+_LENGTH = {"": 1, "k": 2**10, "K": 2**10, "m": 2**20, "M": 2**20}
 _COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 _FRACTION = {"": 1.0, "%": 0.01}
 _PER = {"parameter": "parameter", "score": "score", "logit": "logit", "hidden unit": "unit"}
@@ -101,6 +104,31 @@ def _parse(text: str, units: dict[str, float], what: str, example: str) -> float
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{what} {text!r} must be finite and not negative, for example {example}")
     return value
+
+
+def parse_length(text: str, what: str = "length") -> int:
+    """Tokens of a sequence: '4096', '4k' (4 x 1,024) or '1M' (1,024 x 1,024)."""
+    match = re.fullmatch(r"\s*(\d{1,15})\s*([kKmM]?)\s*", text)
+    if not match:
+        raise InputError(f"{what} {text!r} must be a whole number, or one of 1,024s as in 128k")
+    return int(match[1]) * _LENGTH[match[2]]
+
+
+def doublings(text: str, what: str) -> list[str]:
+    """Values in a list '64,128' or in a range that doubles, '32..128' for 32, 64 and 128."""
+    values: list[str] = []
+    for part in (part.strip() for part in text.split(",")):
+        ends = re.fullmatch(r"(\d{1,15})\.\.(\d{1,15})", part)
+        if not ends:
+            values.append(part)
+            continue
+        first, last = int(ends[1]), int(ends[2])
+        between = [first << i for i in range(last.bit_length()) if 0 < first << i <= last]
+        if not between or between[-1] != last:
+            near = f"; nearest: {first}..{between[-1]}" if between else ""
+            raise InputError(f"{what} {part!r} must double from its first value to its last{near}")
+        values += map(str, between)
+    return values
 
 
 def written_unit(text: str) -> str:

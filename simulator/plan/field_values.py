@@ -58,8 +58,7 @@ def whole_number(name: str, value: object, maximum: int = LARGEST) -> int:
     try:
         number = int(str(value))
     except ValueError:
-        hint = "; fields are separated by spaces" if "=" in str(value) else ""
-        raise InputError(f"{name}={value} must be a whole number{hint}") from None
+        raise InputError(f"{name}={value} must be a whole number") from None
     if abs(number) > maximum:
         raise InputError(f"{name}={value} is larger than any plan needs")
     return number
@@ -115,6 +114,10 @@ class Flag:
         return bool(code)
 
 
+DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
+"""Number formats as PyTorch names them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One of several names; a code may have more than one, of which the first is written."""
@@ -138,6 +141,7 @@ class Choice:
 
     def parse(self, name: str, text: str) -> int:
         word = text.strip().lower()
+        word = word if word in self.names else DTYPES.get(word.removeprefix("torch."), word)
         if word not in self.names:
             raise InputError(f"{name}={text} is not modelled{did_you_mean(word, self.names)}")
         return int(self.names[word])

@@ -73,7 +73,7 @@ class PlanFields:
         ranked=True,
         display=ALWAYS,
         by_run=True,
-        synonyms=("tensor_parallel", "tensor_model_parallel_size"),
+        aliases=("tensor_parallel", "tensor_model_parallel_size"),
     )
     tp_grid: Cell = layer(
         help="grid of the tensor ranks", values=GridValue(), turn=20, ranked=True, display=SELDOM
@@ -84,7 +84,7 @@ class PlanFields:
         turn=40,
         ranked=True,
         display=ALWAYS,
-        synonyms=("pipeline_parallel", "pipeline_model_parallel_size"),
+        aliases=("pipeline_parallel", "pipeline_model_parallel_size"),
     )
     dp: Cell = stages(
         help="data-parallel size; derived from the GPUs when absent",
@@ -94,28 +94,28 @@ class PlanFields:
         ranked=True,
         display=ALWAYS,
         by_run=True,
-        synonyms=("data_parallel",),
+        aliases=("data_parallel",),
     )
     cp: Cell = layer(
         help="context-parallel size; divides the sequence",
         values=SIZE,
         turn=30,
         ranked=True,
-        synonyms=("context_parallel",),
+        aliases=("context_parallel", "context_parallel_size"),
     )
     ep: Cell = layer(
         help="expert-parallel size; folds into the data ranks",
         values=SIZE,
         turn=60,
         ranked=True,
-        synonyms=("expert_parallel", "expert_model_parallel_size"),
+        aliases=("expert_parallel", "expert_model_parallel_size"),
     )
     etp: Cell = layer(
         help="tensor-parallel size of the experts",
         values=SIZE,
         turn=70,
         ranked=True,
-        synonyms=("expert_tensor_parallel",),
+        aliases=("expert_tensor_parallel", "expert_tensor_parallel_size"),
     )
     virtual_stages: Cell = stages(
         help="model chunks a pipeline rank holds (interleaving)",
@@ -132,7 +132,7 @@ class PlanFields:
         ranked=True,
         display=ALWAYS,
         header="micro",
-        synonyms=("micro_batch_size", "microbatch", "local_batch_size"),
+        aliases=("micro_batch_size", "microbatch"),
     )
     schedule: Cell = stages(
         help="order of the passes of a pipeline",
@@ -164,7 +164,7 @@ class PlanFields:
         searched=(0, 1, 2, 3),
         display=ALWAYS,
         by_run=True,
-        synonyms=("zero_stage", "zero_optimization"),
+        aliases=("zero_stage",),
     )
     recompute: Cell = layer(
         help="activations that are thrown away and computed again in the backward pass",
@@ -418,7 +418,7 @@ FIELDS = records(PlanFields)
 """The record of every field, by name."""
 ALIASES = {alias: name for name, record in FIELDS.items() for alias in record.aliases}
 """Other names of fields, where a plan is written out."""
-SYNONYMS = {other: name for name, record in FIELDS.items() for other in record.synonyms}
+SYNONYMS = ALIASES | {other: n for n, record in FIELDS.items() for other in record.synonyms}
 """Fields by what other tools call them."""
 
 

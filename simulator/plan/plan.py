@@ -8,6 +8,7 @@ GPUs in the same ways, to any degree, are a family.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,11 +85,13 @@ class Plan(PlanFields):
 
     @classmethod
     def parse(cls, text: str) -> Plan:
-        """A plan from 'tp=8 pp=8 recompute=full layers_per_stage=11,12,12,11'."""
+        """A plan from 'tp=8 pp=8 recompute=full layers_per_stage=11,12,12,11', or with commas
+        between fields; a field may have the name that Megatron gives it."""
         values: dict[str, Any] = {}
-        for word in text.split():
+        for word in _words(text):
             name, equals, value = word.partition("=")
-            name = ALIASES.get(name.replace("-", "_"), name.replace("-", "_"))
+            name = name.replace("-", "_").lower()
+            name = ALIASES.get(name, name)
             if not equals or not value:
                 raise InputError(f"plan {word!r} must be FIELD=VALUE, for example tp=8")
             if name in values:
@@ -333,6 +336,15 @@ def _resolve_auto(value: Cell, default: Cell) -> Cell:
 
 def _at_least_one(value: Cell) -> Cell:
     return max(value, 1) if isinstance(value, int) else np.maximum(value, 1)
+
+
+def _words(text: str) -> Iterator[str]:
+    """The fields of a plan, between spaces or commas; runs of layers have commas of their own."""
+    for word in text.split():
+        if word.startswith("segments="):
+            yield word
+        else:
+            yield from re.split(r",(?=[A-Za-z][\w-]*=)", word.rstrip(","))
 
 
 PlanLike = Plan | str | Mapping[str, Any]

@@ -241,7 +241,17 @@ def _nearest_world(p: Plan, task: Task) -> str:
     ranks = p.tp * p.cp * p.pp
     if task.gpus % ranks == 0:
         return f"dp = {task.gpus // ranks}"
-    return f"tp x cp x pp must divide {task.gpus}: {nearest_divisors(task.gpus, ranks)}"
+    smaller = {}
+    for name in ("tp", "cp", "pp"):
+        given, others = getattr(p, name), ranks // getattr(p, name)
+        for value in range(min(given, task.gpus // others), 0, -1):
+            if task.gpus % (others * value) == 0:
+                smaller[name] = value
+                break
+    if not smaller:
+        return f"tp x cp x pp must divide {task.gpus}: {nearest_divisors(task.gpus, ranks)}"
+    name = max(smaller, key=lambda name: smaller[name] / getattr(p, name))
+    return f"{name}={smaller[name]}"
 
 
 def _nearest_batch(batch: int, unit: int) -> str:

@@ -228,10 +228,15 @@ def is_hub_id(name: str) -> bool:
 
 
 def preset_of_id(hub_id: str) -> str:
-    """The preset that a hub id means, tuned or not; InputError where there is none."""
+    """The preset that a hub id means, tuned or not, of its publisher or of another owner who gives
+    the model the same name; InputError where there is none."""
     presets = {untuned(known): name for known, name in hub_models().ids.items()}
     if untuned(hub_id) in presets:
         return presets[untuned(hub_id)]
+    copied = untuned(hub_id).partition("/")[2]
+    same = {name for known, name in presets.items() if known.partition("/")[2] == copied}
+    if len(same) == 1:
+        return same.pop()
     near = did_you_mean(hub_id, {known.lower(): known for known in hub_models().ids})
     raise InputError(f"no preset is {hub_id!r} of the Hub; give its config.json{near}")
 

@@ -69,7 +69,7 @@ def _axis(text: str) -> Axis:
     from plan3d.simulator.plan.fields import AXES, TABLE_FIELDS
 
     name, equals, values = text.partition("=")
-    name, texts = name.strip().replace("-", "_"), [v.strip() for v in values.split(",")]
+    name, texts = name.strip().replace("-", "_"), units.doublings(values, f"--over {name.strip()}")
     known = [*OF_TASK, *AXES]
     if name in TABLE_FIELDS:
         raise InputError(f"--over {name}: cannot be varied; compare such plans with 'explain'")

@@ -9,7 +9,7 @@ from pathlib import Path
 from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
-from plan3d.simulator.base.units import is_whole
+from plan3d.simulator.base.units import doublings, is_whole
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.task import Task, default_stack
@@ -243,11 +243,11 @@ def _choice(option: str, text: str) -> tuple[str, list[str]]:
     from plan3d.simulator.plan.fields import ALIASES, ON_HOST
 
     name, equals, value = text.partition("=")
-    name = name.strip().replace("-", "_")
+    name = name.strip().replace("-", "_").lower()
     name = ALIASES.get(name, name)
     if name in ON_HOST and value == "auto":
         value = AUTO_SHARES
-    values = [v.strip() for v in value.split(",")]
+    values = doublings(value, f"{option} {name}")
     if not equals or not all(values):
         raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
     if name == "layers_per_stage" and option == "--choose":

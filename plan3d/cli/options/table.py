@@ -15,6 +15,7 @@ from plan3d.simulator.base.units import (
     parse_bytes,
     parse_count,
     parse_fraction,
+    parse_length,
     parse_seconds,
 )
 from plan3d.simulator.hardware.precision import CODES, Optimizer
@@ -85,7 +86,7 @@ TASK_OPTIONS = (
     Option("--gpus-per-node", "N", integer, TASK_FILES, "GPUs a node (default: the profile's)"),
     Option("--gpus-per-domain", "N", integer, TASK_FILES,
         "GPUs that the job uses of a rack (default: all, groups aligned), such as 64 of 72"),
-    Option("--sequence", "S", integer, SIZED_TASKS,
+    Option("--sequence", "S", parse_length, SIZED_TASKS,
         "tokens of one sequence (default: the model's)"),
     Option("--documents", "L1,L2", text, TASKS_BUT_TUNE,
         "lengths of the documents that are packed into sequences, or a file of them: attention "

@@ -1,0 +1,128 @@
+"""Plans, lengths, rates, frameworks and models as people spell them."""
+
+import json
+
+import pytest
+
+from plan3d.cli.main import main
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.units import doublings, parse_bandwidth, parse_length
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.workload.presets import preset_of_id
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tp=2 pp=4 micro_batch=3",
+        "TP=2 PP=4 micro-batch=3",
+        "tp=2,pp=4,micro_batch=3",
+        "tp=2, pp=4, micro_batch=3",
+        "tensor_model_parallel_size=2 pipeline_model_parallel_size=4 micro_batch_size=3",
+        "tensor_parallel=2 pipeline_parallel=4 microbatch=3",
+    ],
+)
+def test_fields_of_a_plan(text):
+    assert str(Plan.parse(text)) == "tp=2 pp=4 micro_batch=3"
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"),
+    [
+        ("layers_per_stage=3,5 pp=2", "pp=2 layers_per_stage=3,5"),
+        ("pp=2,layers_per_stage=3,5", "pp=2 layers_per_stage=3,5"),
+        ("precision=bfloat16", "tp=1"),
+        ("precision=torch.float16", "precision=fp16"),
+    ],
+)
+def test_values_of_a_plan(text, plan):
+    assert str(Plan.parse(text)) == plan
+
+
+def test_runs_of_layers_keep_their_commas():
+    text = "pp=2 segments=2:tp=2,dp=1|2:tp=1,dp=2"
+    assert Plan.parse(text).segments_text == "2:tp=2,dp=1|2:dp=2"
+
+
+def test_a_field_under_two_names_is_given_twice():
+    with pytest.raises(InputError, match="plan gives tp twice"):
+        Plan.parse("tp=2 tensor_parallel=4")
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"), [("4096", 4096), ("4k", 4096), ("128K", 131_072), ("1M", 1_048_576)]
+)
+def test_lengths_in_1024s(text, tokens):
+    assert parse_length(text) == tokens
+
+
+@pytest.mark.parametrize("text", ["4.5k", "k", "-4k", "4kb", ""])
+def test_other_lengths_are_refused(text):
+    with pytest.raises(InputError, match="must be a whole number, or one of 1,024s as in 128k"):
+        parse_length(text, "--sequence")
+
+
+@pytest.mark.parametrize("text", ["400Gbps", "400Gb/s", "400 Gbit/s", "50GB/s"])
+def test_rates_of_a_network(text):
+    assert parse_bandwidth(text) == pytest.approx(50e9)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("32..128", ["32", "64", "128"]),
+        ("3..12", ["3", "6", "12"]),
+        ("8..8", ["8"]),
+        ("1,4..8,100", ["1", "4", "8", "100"]),
+        ("full", ["full"]),
+    ],
+)
+def test_ranges_double(text, values):
+    assert doublings(text, "--over gpus") == values
+
+
+@pytest.mark.parametrize(("text", "near"), [("32..100", "; nearest: 32..64"), ("8..4", "")])
+def test_other_ranges_are_refused(text, near):
+    with pytest.raises(InputError) as error:
+        doublings(text, "--over gpus")
+    assert str(error.value).endswith(f"must double from its first value to its last{near}")
+
+
+@pytest.mark.parametrize(
+    ("hub_id", "preset"),
+    [
+        ("NousResearch/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
+        ("unsloth/SmolLM2-135M", "smollm2-135m"),
+    ],
+)
+def test_models_that_others_have_copied(hub_id, preset):
+    assert preset_of_id(hub_id) == preset
+
+
+def answer(capsys, *words):
+    assert main([*words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "framework"), [("fsdp", "accelerate"), ("megatron-lm", "megatron")]
+)
+def test_other_names_of_frameworks(capsys, spelled, framework):
+    words = "search gpt3-1.3b a100-80gb-sxm 8 --choose tp=1 --choose pp=1 --top 1 --framework"
+    answers = [answer(capsys, *words.split(), name) for name in (spelled, framework)]
+    assert answers[0]["plans"] == answers[1]["plans"]
+
+
+def test_spellings_reach_the_question(capsys):
+    words = ["estimate", "llama-7b", "a100-80gb-sxm", "8", "--plan"]
+    usual = answer(capsys, *words, "tp=2 dp=4", "--sequence", "4096")
+    assert answer(capsys, *words, "TP=2,DP=4", "--sequence", "4k") == usual
+
+
+@pytest.mark.parametrize(
+    ("plan", "near"),
+    [("tp=4 pp=3", "nearest: pp=2"), ("tp=8 pp=3", "nearest: pp=1"), ("cp=16", "nearest: cp=8")],
+)
+def test_the_nearest_size_is_a_value(capsys, plan, near):
+    assert main(["estimate", "gpt3-1.3b", "a100-80gb-sxm", "8", "--plan", plan]) == 2
+    assert capsys.readouterr().err.rstrip().endswith(near)
