@@ -6,7 +6,7 @@ software yields to the values that were chosen by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -91,20 +91,23 @@ def with_satisfiable_rules(task: Task, choose: Choices) -> Task:
     kept = tuple(
         rule
         for rule in framework.rules
-        if rule.fields
-        and all(_is_satisfiable(rule, name, axes, task) for name in rule.fields if name in asked)
+        if rule.fields and _is_satisfiable(rule, asked.intersection(rule.fields), axes, task)
     )
     return replace(task, framework=replace(framework, rules=kept))
 
 
-def _is_satisfiable(rule: Rule, name: str, axes: Mapping[str, Sequence[int]], task: Task) -> bool:
-    """Whether every value of a field meets a rule with some values of the rule's other fields."""
+def _is_satisfiable(
+    rule: Rule, names: Collection[str], axes: Mapping[str, Sequence[int]], task: Task
+) -> bool:
+    """Whether every value of some fields meets a rule with some values of its other fields."""
+    if not names:
+        return True
     sizes = [len(axes[field]) for field in rule.fields]
     at = np.indices(sizes).reshape(len(sizes), -1)
     columns: dict[str, Any] = {
         field: np.array(axes[field])[rows] for field, rows in zip(rule.fields, at, strict=True)
     }
     ok = np.broadcast_to(rule.ok(resolve(Plan(**columns), task.gpus), task), at.shape[1:])
-    met = np.zeros(len(axes[name]), bool)
-    np.logical_or.at(met, at[rule.fields.index(name)], ok)
-    return bool(met.all())
+    grid = ok.reshape(sizes)
+    others = (tuple(i for i, field in enumerate(rule.fields) if field != name) for name in names)
+    return all(bool(grid.any(axis=axis).all()) for axis in others)

@@ -60,7 +60,10 @@ class Plan(PlanFields):
     def __post_init__(self) -> None:
         lengths = set()
         for name in AXES:
-            value = FIELDS[name].encode(getattr(self, name))
+            value, record = getattr(self, name), FIELDS[name]
+            if type(value) is int and value == record.default:
+                continue
+            value = record.encode(value)
             object.__setattr__(self, name, value)
             if isinstance(value, np.ndarray):
                 lengths.add(value.size)
@@ -116,7 +119,7 @@ class Plan(PlanFields):
     def table(self) -> Plan:
         """The same plans with every field a column of equal length."""
         values = [getattr(self, name) for name in AXES]
-        columns = [isinstance(value, np.ndarray) for value in values]
+        columns = [type(value) is np.ndarray for value in values]
         if all(columns):
             return self
         if not any(columns):

@@ -448,7 +448,7 @@ BAD = [
     (["estimate", *TASK, "--plan", "tp"], "neither"),
     (["estimate", *TASK, "--plan", "tp=8 pp=3"], "!= 16 GPUs"),
     (["estimate", *TASK, "--plan", "tp=2 tp=4"], "twice"),
-    (["estimate", *TASK, "--plan", "tp=2,pp=2"], "separated by spaces"),
+    (["estimate", *TASK, "--plan", "tp=2;pp=2"], "must be a whole number"),
     (["estimate", *TASK, "--global-batch", "8", "--plan", "dp=16"], "global batch 8 is not"),
     (["estimate", *TASK, "--plan", "tp=2 precision=bf16", "--precision", "fp8"], "contradicts"),
     (
