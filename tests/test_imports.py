@@ -137,4 +137,4 @@ def test_pyproject_lists_every_file_that_is_read():
     found = {path for path in every if path.suffix in READ}
     assert found == listed
     stacks = [path for path in found if path.parent.name == "software"]
-    assert len(stacks) == 13
+    assert len(stacks) == 14

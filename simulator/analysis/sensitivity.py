@@ -114,10 +114,9 @@ def _scaled_host(name: str) -> Scaled:
 
 
 def _scaled_launches(task: Task, factor: float) -> Task:
-    new = _scaled_fields(
-        task.software, ("layer_floor", "pipeline_floor", "step_seconds", "expert_seconds"), factor
-    )
-    return replace(task, software=new)
+    floors = ("layer_floor", "pipeline_floor", "adapter_floor", "expert_floor")
+    host = ("step_seconds", "expert_seconds", "module_seconds")
+    return replace(task, software=_scaled_fields(task.software, (*floors, *host), factor))
 
 
 def _scaled_fields(constants: Any, names: tuple[str, ...], factor: float) -> Any:

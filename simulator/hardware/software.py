@@ -57,6 +57,11 @@ class Software:
 
     layer_floor: float
     """Seconds below which a layer's forward does not fall: kernel launches of one micro-batch."""
+    adapter_floor: float
+    """Those besides of each matrix with an adapter."""
+    expert_floor: float
+    """Those besides of each expert of a rank where experts run one after another; 0 where their
+    products are grouped."""
     backward_floor_ratio: float
     """The backward floor over the forward floor."""
     pipeline_floor: float
@@ -89,6 +94,9 @@ class Software:
     slice_seconds: float
     """Seconds of the host per layer and data-parallel rank where ZeRO gathers lists of slices, and
     ZeRO 3 reduces such: every rank's slice of every tensor is viewed and copied on its own."""
+    module_seconds: float
+    """Seconds of the host for each module with weights where ZeRO 3 gathers and frees modules, not
+    layers: in every pass, beside the kernels of the GPU."""
     broadcast_tensors: float
     """Tensors of a layer where updated weights of ZeRO 1 are broadcast: whole tensors are dealt
     out, and every rank that has some sends them in one message; 0 where weights are gathered."""

@@ -123,7 +123,7 @@ def _passes(
             window = sum_in_order(one[COMPUTE])
             one[Cost.EXPERT_COMM] = exposed_exchange(exchange, window, contention, s.overlap_ep)
         overlapped = 2 * exchange - out[0, Cost.EXPERT_COMM] - out[1, Cost.EXPERT_COMM]
-    floor = np.maximum(task.software.layer_floor, task.cluster.accelerator.training.layer_floor)
+    floor = _launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     for one, least in zip(out, floors, strict=True):
         seconds = sum_in_order(one)
@@ -162,6 +162,21 @@ def _kernel_seconds(
             out[1, Cost.MATMUL] += thin / dgrad + thin / wgrad
             moved = unpacked_bytes(adapters, weights.frozen.packed_parameters)
             out[:, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(moved, accelerator)
+    return out
+
+
+def _launch_seconds(block: Block, local: LayerContext) -> Value | float:
+    """Seconds in which the host launches the forward kernels of a block: those of its layer, of the
+    matrices that have adapters, and of its experts where they run one after another."""
+    task, software = local.task, local.task.software
+    out: Value | float = np.maximum(
+        software.layer_floor, task.cluster.accelerator.training.layer_floor
+    )
+    if task.adapters:
+        adapted = len(task.adapters.matrices(block, task.model.hidden))
+        out = out + software.adapter_floor * adapted
+    if block.experts:
+        out = out + software.expert_floor * (block.experts.count / local.s.ep)
     return out
 
 

@@ -67,6 +67,8 @@ _EAGER = StackRule(software="hf-trainer", overlap=_OVERLAPPED, changes={"update_
 # its release 0.44 (commit 9e753741).
 _DROPOUT = replace(_EAGER, changes={**_EAGER.changes, "adapter_dropout": True})
 _PACKED = replace(_DROPOUT, changes={**_DROPOUT.changes, "keeps_packed_inputs": True})
+# DeepSpeed's engine around models of Hugging Face.
+_HF_DEEPSPEED = replace(_EAGER, software="hf-deepspeed")
 # lit-gpt's units are whole blocks (finetune/lora.py, auto_wrap_policy={Block}), adapters included:
 # "equivalent to not freezing" (PyTorch's FSDP, use_orig_params).
 _LITGPT = replace(_PACKED, changes={**_PACKED.changes, "flat_gradients": True})
@@ -103,7 +105,7 @@ STACKS: dict[str, StackRule] = {
     "megatron-2021": _MEGATRON_2021,
     "megatron-2023": _MEGATRON_2023,
     "megatron-deepspeed": _DEEPSPEED,
-    "deepspeed": _DEEPSPEED,
+    "deepspeed": _HF_DEEPSPEED,
     "gpt-neox": _DEEPSPEED,
     "nanotron": StackRule(software="nanotron", overlap=_SEQUENTIAL),
     "zero-bubble": _ZERO_BUBBLE,
@@ -176,6 +178,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     """The software profile of a row with what the row states, and with what published runs taught
     or not."""
     rule, source = STACKS[stack_of(run)], _source_software().get(run.source, {})
+    if rule.software == "hf-trainer" and "deepspeed" in str(run.get("framework", "")).lower():
+        rule = replace(rule, software=_HF_DEEPSPEED.software)
     name = rule.software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
     software = software_profile(source.get("software", name))
     software = replace(software if learned else neutral(software), **rule.changes)
@@ -250,7 +254,7 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= {"bucket_parameters_per_rank": 0.0}
     loss: dict[str, tuple[float, float] | None]
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
-    if software.label == "hf-trainer":
+    if software.label in ("hf-trainer", "hf-deepspeed"):
         loss["fused"] = _FUSED_LOSS
     if "full" in run.get("cuda_graphs", ()):
         out |= {"layer_floor": 0.0, "expert_seconds": 0.0}

@@ -26,6 +26,7 @@ from ..operators.collectives import ProcessGroup as Ranks
 from ..pipeline.schedule import Passes
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy
 from ..task import Task
+from ..workload.model import Model, Network
 from . import gradient_exchange, slot_delays
 from .ranks import Weights
 from .slot_delays import NO_COPIES, Delays, HostCopies, exposed_seconds, full_backward_delay
@@ -108,6 +109,9 @@ def synchronisation(
     if task.software.slice_seconds and max(zeros) > 0:
         sliced = _slice_seconds(task, weights)
         gather, scatter = gather + sliced, scatter + sliced * _BY_LAYER
+    if np.any(task.software.module_seconds) and max(zeros) == 3:
+        fetched = weights.units * _mean_modules(task.model) * task.software.module_seconds
+        gather = gather + fetched * _BY_LAYER
     return Synchronisation(reduce, scatter, gather, pieces)
 
 
@@ -133,6 +137,21 @@ def _slice_seconds(task: Task, weights: Weights) -> Value:
     as long, where ZeRO 3 reduces those of a layer at a time."""
     ranks = weights.data_group.ranks
     return np.where(ranks > 1, weights.units * ranks * task.software.slice_seconds, 0.0)
+
+
+def _mean_modules(model: Model | Network) -> float:
+    """Modules with weights of the mean layer: four projections, norms, and the matrices of an MLP,
+    of every expert and of the router."""
+    if not model.kinds:
+        return 1.0
+    counts = []
+    for block in model.kinds:
+        count = 4 + block.norms + 2 * bool(block.attention.query_key_norm)
+        count += (2 + block.mlp.gated) if block.mlp else 0
+        if block.experts:
+            count += 1 + block.experts.count * (2 + block.experts.gated)
+        counts.append(count)
+    return float(np.mean([counts[kind] for kind in model.order]))
 
 
 def hybrid_shards(weights: Weights, shard: int) -> Weights:

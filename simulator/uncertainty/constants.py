@@ -62,10 +62,8 @@ def _scale_floors(software: Software, cluster: Cluster, f: Factor) -> tuple[Soft
     floor: Any = accelerator.training.layer_floor * f
     training = replace(accelerator.training, layer_floor=floor)
     cluster = replace(cluster, accelerator=replace(accelerator, training=training))
-    floors: dict[str, Any] = {
-        "layer_floor": software.layer_floor * f,
-        "pipeline_floor": software.pipeline_floor * f,
-    }
+    names = ("layer_floor", "pipeline_floor", "adapter_floor", "expert_floor", "module_seconds")
+    floors: dict[str, Any] = {name: getattr(software, name) * f for name in names}
     return replace(software, **floors), cluster
 
 

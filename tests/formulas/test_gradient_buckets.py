@@ -117,6 +117,17 @@ def test_slices_are_taken_apart_rank_by_rank():
     assert more == pytest.approx([0, 0, 5 * 4 * 80e-6], abs=1e-15)
 
 
+def test_modules_are_gathered_one_by_one_under_zero_3():
+    """DeepSpeed: four projections, two norms and two matrices of an MLP, 200 us each, in each of
+    five layers; nothing where updated weights are gathered at once."""
+    plain, slow = (
+        parts_of("dp=4", task(4, software=stack(module_seconds=s))) for s in (0.0, 200e-6)
+    )
+    more = (slow.all_gather - plain.all_gather).ravel()
+    assert more == pytest.approx([0, 0, 5 * 8 * 200e-6], abs=1e-15)
+    assert slow.reduce_scatter.tolist() == plain.reduce_scatter.tolist()
+
+
 # Whole plans
 
 

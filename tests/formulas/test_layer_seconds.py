@@ -31,6 +31,7 @@ from round_numbers import (
 
 from plan3d.simulator.hardware.layer_tables import build
 from plan3d.simulator.step.stages import weight_launches, weight_seconds
+from plan3d.simulator.workload.adapters import Adapters
 
 
 def measured(**training):
@@ -279,3 +280,22 @@ def test_experts_are_updated_by_the_ranks_that_hold_them():
 def test_servers_update_the_weights():
     costs = costs_of(task(4), "dp=4 sync=parameter-server zero=0")
     assert costs.seconds["optimizer"] == 0
+
+
+def test_loops_of_experts_launch_each_of_them():
+    """Of the experts of a rank, half of them with ep=2; the backward pass 1.5 times as long."""
+    count = next(kind.experts.count for kind in sparse().kinds if kind.experts)
+    question = task(2, model=sparse(), software=stack(expert_floor=1.0))
+    for text, ranks in (("dp=2 ep=1", 1), ("dp=2 ep=2", 2)):
+        wanted = 2 * 4 * 2.5 * count / ranks
+        assert costs_of(question, text).step_seconds == pytest.approx(wanted, rel=0.01)
+
+
+def test_adapters_are_launched_one_by_one():
+    """Two matrices of a layer have one: four micro-batches of four layers, 2 s forward and 1.5
+    times as long backward, beside which kernels are nothing."""
+    question = replace(
+        task(software=stack(adapter_floor=1.0)), adapters=Adapters(targets=("q", "v"))
+    )
+    assert costs_of(question, "tp=1").step_seconds == pytest.approx(4 * 4 * 2.5 * 2, rel=0.01)
+    assert costs_of(replace(question, adapters=None), "tp=1").step_seconds < 1
