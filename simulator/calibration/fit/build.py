@@ -14,7 +14,7 @@ from ...hardware import layer_tables
 from ...hardware.cluster import Cluster
 from ...plan.plan import Plan
 from ...task import Task
-from .fit import Calibration, table_error, table_serves
+from .fit import Calibration, chip_of, table_error, table_serves
 from .layer_times import LayerTimes, check_generalises
 from .profile_text import (
     Changes,
@@ -72,6 +72,7 @@ def build(
         citation=_citation(calibration, date),
         remarks=tuple(_remarks(base, calibration)),
         dropped_tables=dropped,
+        gpu=_another_gpu(base, calibration),
     )
     layers: LayerTimes | None = None
     tables: dict[str, str] = {}
@@ -143,6 +144,14 @@ def _with_scale(
         table_files={width: name for width, (name, _) in scaled.items()},
     )
     return new, dict(scaled.values())
+
+
+def _another_gpu(base: str, calibration: Calibration) -> str:
+    """The GPU that was measured, where the base is of another: a profile has no other's name."""
+    own = Cluster.profile(base, nodes=1).accelerator.name
+    measured = calibration.gpu
+    several = "," in measured
+    return "" if several or chip_of(measured) == chip_of(own) else measured
 
 
 def _citation(calibration: Calibration, date: str) -> str:

@@ -86,6 +86,11 @@ def fit(
     """
     table, apart = _fittable_rows(usable(table, gpu))
     machine = Cluster.profile(base, nodes=1)
+    if processors := _processors(table):
+        raise CalibrationError(
+            f"the rows were measured on {processors[0]}, which is no GPU, and make no profile; "
+            "plan3d calibrate show compares such rows with a prediction"
+        )
     _check_gpu(table.gpus(), base, machine)
     cluster, linked = fit_links(table, machine, links)
     fits, notes = _fits(table, cluster)
@@ -235,9 +240,13 @@ def _with_fast(cluster: Cluster, fits: list[Fit]) -> Cluster:
 
 def remarks(table: Measurements) -> tuple[str, ...]:
     """On rows of a processor, and on rows that no constant is fitted to and nothing predicts."""
-    processors = [name for name in table.gpus() if name.startswith("cpu ")]
-    found = [f"measured on {name}: a test of the code, of no GPU" for name in processors]
+    found = [f"measured on {name}: a test of the code, of no GPU" for name in _processors(table)]
     return (*found, *_unused_remarks(table))
+
+
+def _processors(table: Measurements) -> list[str]:
+    """Names of the processors, no GPUs, that rows were measured on."""
+    return [name for name in table.gpus() if name.startswith("cpu ")]
 
 
 def _unused_remarks(table: Measurements) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class Changes:
     scale_citation: str = ""
     table_files: Mapping[str, str] = field(default_factory=dict)
     """By operand width: the file that takes the place of the base's table."""
+    gpu: str = ""
+    """Name of the GPU that rows were measured on, where it is none of the base's kind."""
     layer_file: LayerFile | None = None
     """A table of layers that takes the place of those of the base."""
 
@@ -128,6 +130,8 @@ def profile_text(base: str, changes: Changes, out: Path) -> str:
     if changes.scale != 1.0:
         _rescale(tree, changes.scale)
         sources[SCALED] = changes.scale_citation
+    if changes.gpu:
+        tree["accelerator"] |= {"name": changes.gpu, "title": changes.gpu}
     head = "".join(f"# {one_line(line, LONGEST_REMARK)}\n" for line in changes.remarks)
     return head + ("\n" if head else "") + emit(tree)
 

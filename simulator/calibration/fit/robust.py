@@ -29,6 +29,8 @@ LEAST_SPREAD = 4.0
 """Largest over smallest work: less says nothing about the form."""
 WORST_MEDIAN = 0.5
 """In-sample median error beyond which the rows do not follow the form at all."""
+WORST_P90 = 0.5
+"""Error of nine in ten rows left out beyond which constants would not predict other shapes."""
 FOLDS = 4
 FAR_SPREADS = 2.0
 """Spreads from its prior at which a constant is flagged."""
@@ -118,6 +120,11 @@ def fit_subject(subject: Subject) -> Fit:
         for prior, spread in zip(subject.priors, spreads, strict=True)
     }
     held_out = _held_out(subject)
+    if held_out is not None and held_out.p90 > WORST_P90:
+        raise CalibrationError(
+            f"{subject.name}: constants fitted to some rows are up to {held_out.p90:.0%} off on "
+            f"nine in ten of the others (at most {WORST_P90:.0%}); measure again on an idle machine"
+        )
     return Fit(subject=subject, constants=constants, in_sample=in_sample, held_out=held_out)
 
 

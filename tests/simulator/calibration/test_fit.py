@@ -270,6 +270,32 @@ def test_copies_give_the_link_of_the_host():
     assert found.fits[0].held_out.median < 0.05
 
 
+def test_a_profile_has_the_name_of_the_gpu_that_was_measured(tmp_path):
+    rows = [{**row, "gpu": "NVIDIA X9000 PCIe"} for row in gemm_table(grid()).rows]
+    found = build(BASE, fit(as_rows(rows, "x"), BASE), tmp_path / "own.toml")
+    (tmp_path / "own.toml").write_text(found.profile)
+    for name, text in found.tables.items():
+        (tmp_path / name).write_text(text)
+    machine = Cluster.profile(str(tmp_path / "own.toml"), nodes=1)
+    assert machine.accelerator.name == "NVIDIA X9000 PCIe"
+    usual = build(BASE, fit(gemm_table(grid()), BASE), tmp_path / "own.toml")
+    assert 'name = "A100-80GB-SXM4"' in usual.profile
+
+
+def test_rows_of_a_processor_make_no_profile():
+    rows = [{**row, "gpu": "cpu x86_64"} for row in gemm_table(grid()).rows]
+    said = refused(as_rows(rows, "x"))
+    assert "measured on cpu x86_64, which is no GPU" in said
+
+
+def test_constants_that_do_not_predict_other_shapes_are_refused():
+    draw = np.random.default_rng(0)
+    rows = gemm_table(grid()).rows
+    off = 10 ** draw.uniform(-0.4, 0.4, len(rows))
+    wild = [{**r, "seconds": float(r["seconds"]) * 3 * f} for r, f in zip(rows, off, strict=True)]
+    assert "at most 50%); measure again on an idle machine" in refused(as_rows(wild, "x"))
+
+
 def test_a_part_that_cannot_be_fitted_is_noted():
     rows = [
         *gemm_table(grid()).rows,
