@@ -39,6 +39,7 @@ TRIED_BY = {
     "search/whatif/sweep_file.py": "sweep",
     "simulator/calibration/fit/profile_text.py": "fit",
     "simulator/calibration/readers/files.py": "nccl-tests",
+    "simulator/calibration/readers/histories.py": "history",
     "simulator/calibration/readers/measurements.py": "measurements",
     "simulator/calibration/traces/reader.py": "trace",
     "simulator/hardware/gemm_tables.py": "gemm-table",

@@ -95,6 +95,13 @@ def _imports(path: Path) -> None:
     _command(words if whole else [*words, "--model", "llama-3.1-8b"])
 
 
+def _script(path: Path) -> None:
+    """A script with arguments and a template beside it."""
+    path.with_name("t.json").write_bytes(TEMPLATE)
+    words = ["import", str(path), "--cluster", "h100-sxm", "--json", "--traceback", "--set", "T=2"]
+    _command([*words, "--", "--model", "a"] if b"$#" in path.read_bytes() else words)
+
+
 def _titan_command(path: Path) -> None:
     """A command with its job beside it."""
     path.with_name("job.toml").write_bytes(TITAN_JOB)
@@ -379,6 +386,29 @@ LOG_LINES = {
     "levanter": "Progress on:train {i}.0it/834it rate:1.4it/s elapsed:{i}:15 postfix:-\n",
     "pipeline": "steps: {i} loss: 3.12 iter time (s): {v}\n",
 }
+HISTORIES = (
+    b"Wall time,Step,Value\n" + b"".join(b"%d,%d,3.1\n" % (2 * i, i) for i in range(30)),
+    b'"Step","a - iteration-time","a - iteration-time__MAX","a - memory/max_reserved(GiB)"\n'
+    + b"".join(b'"%d","2.%d","3","61.5"\n' % (i, i) for i in range(30)),
+)
+SCRIPTS = (
+    b"set -e\nMODEL=; declare -A M=([a]=2 [b]=4)\nwhile [[ $# -gt 0 ]]; do case $1 in\n"
+    b"  --model) MODEL=$2; shift 2 ;; *) exit 1 ;; esac; done\n"
+    b"f() { local k=${1%.*}; shift; for i in $@; do [ $i = 2 ] && continue; N=$((N + i)); done; }\n"
+    b'N=0; f 1.x 1 2 3; until [ ${#L} -ge 4 ]; do L+=ab; done; X=(1 "2 3"); Y=${X[1]/2/4}\n'
+    b"while getopts 'n:' o; do T=$OPTARG; done; Z=$(basename /a/b.c .c)$(seq 2)\n"
+    b'C="torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers ${M[b]} --hidden-size 64"\n'
+    b'eval "$C --num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 --bf16" \\\n'
+    b"  --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size $T\n",
+    b"#SBATCH -N 2\n#SBATCH --gpus-per-node=4\n"
+    b'sed "s/A/64/" t.json | sed "s/B/${Z:-1}/g" > d.json\n'
+    b'srun bash -c "deepspeed pretrain_gpt.py --deepspeed --deepspeed_config d.json --num-layers 2 '
+    b"--hidden-size 64 --num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 "
+    b"--micro-batch-size 1 --global-batch-size 64 --fp16 --num-experts 2 4 --expert-interval 1 "
+    b'--sequence-parallel --tensor-model-parallel-size $T"\n',
+)
+"""Loops, functions, options, expansions and templates."""
+TEMPLATE = b'{"train_batch_size": A, "zero_optimization": {"stage": B}, "fp16": {"enabled": true}}'
 COMMANDS = (
     "estimate gpt3-1.3b h100 8 --sequence 1024 --global-batch 64 --plan 'tp=2 pp=2' --tokens 300B",
     "estimate llama-7b --cluster a100-80gb-sxm --nodes 2 --global-batch-tokens 4194304 --plan tp=8",
@@ -545,6 +575,8 @@ READERS = {
     "tune": Reader("tune.json", _session, _resumed),
     "sweep": Reader("rows.csv", lambda: [_rows_of_a_sweep()], _continued),
     "logs": Reader("run.log", _logs, _log),
+    "history": Reader("h.csv", lambda: [*HISTORIES], _measured),
+    "script": Reader("s.sh", lambda: [*SCRIPTS], _script),
     "nccl-tests": Reader("all.txt", lambda: [NCCL.encode(), NCCL_JSON], _measured),
     "trace": Reader("trace.json", lambda: [TRACE], _traced),
     "fit": Reader("m.csv", _rows_to_fit, _fitted),

@@ -9,7 +9,7 @@ from pathlib import Path
 from ...base.documents import parse_json
 from ...base.errors import InputError
 from ...base.files import read_text
-from . import nccl_tests, training_logs
+from . import histories, nccl_tests, training_logs
 from .log_values import without_prefixes
 from .measurements import Measurements, as_rows, join, read_csv
 from .trainers import NAMES
@@ -69,6 +69,8 @@ def read(name: str, hints: Hints) -> Measurements:
 def _rows(path: Path, text: str, hints: Hints) -> list[dict[str, object]]:
     if text.lstrip().startswith("{") and not _is_of_records(text):
         return _json_rows(path, text, hints)
+    if histories.is_history(text):
+        text = histories.log_of_history(text, path.name)
     plain = without_prefixes(text)
     if nccl_tests.is_text(plain):
         return nccl_tests.read_text(plain, hints.of_nccl, path.name)

@@ -270,6 +270,16 @@ TRAINERS = (
         batch=rf"Total train batch size [^=]{{0,80}}= {VALUE}",
         reserved=((rf"memory\(GiB\){KEY}{VALUE}", GIB),),
     ),
+    # Exports of Weights & Biases and TensorBoard, as histories.py makes lines of them.
+    Trainer(
+        name="Weights & Biases and TensorBoard (CSV)",
+        signs=("history: step=",),
+        iteration=r"history: step=(\d+)",
+        seconds=(rf"\bseconds={VALUE}",),
+        steps_per_second=rf"\bsteps_per_second={VALUE}",
+        tokens_per_gpu=rf"\btokens_per_gpu={VALUE}",
+        reserved=((rf"reserved_gib={VALUE}", GIB), (rf"reserved_gb={VALUE}", GB)),
+    ),
     # Progress bars of tqdm: of Hugging Face's Trainer (src/transformers/trainer_callback.py),
     # accelerate, Lightning, Composer; axolotl adds peaks in GiB to the Trainer's dicts.
     Trainer(
