@@ -105,6 +105,11 @@ class JsonStream:
             return
         while True:
             yield self._value()
+            # The way of nearly all elements: the piece holds the next one's begin.
+            match = _SEPARATOR.match(self._text, self._at)
+            if match:
+                self._at = match.end() - 1
+                continue
             separator = self._next_character()
             if separator == "]":
                 return
@@ -124,7 +129,9 @@ class JsonStream:
 
     def _value(self) -> Any:
         """The value that begins at the next character that is no white space."""
-        first = self._next_character(peek=True)
+        first = self._text[self._at : self._at + 1]
+        if first != "{":
+            first = self._next_character(peek=True)
         if first not in ("{", "[", '"'):
             # A number may go on in the next piece.
             while not _AFTER_VALUE.search(self._text, self._at):
@@ -159,6 +166,7 @@ class _BrokenJson(Exception):
 
 
 _AFTER_VALUE = re.compile(r"[,\]} \t\r\n]")
+_SEPARATOR = re.compile(r"[ \t\r\n]*,[ \t\r\n]*{")
 _NOT_SPACE = re.compile(r"[^ \t\r\n]")
 
 

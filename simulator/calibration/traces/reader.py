@@ -203,7 +203,10 @@ def _keep(event: Mapping[str, Any], columns: _Columns) -> None:
     if event.get("ph") != "X":
         return
     columns.events += 1
-    category = str(event.get("cat", "")).lower()
+    category = event.get("cat", "")
+    if category == "python_function":
+        return
+    category = str(category).lower()
     on_gpu = GPU_CATEGORIES.get(category)
     if on_gpu:
         _keep_kernel(event, on_gpu, columns)
@@ -262,17 +265,14 @@ def _collective(args: Mapping[str, Any]) -> Collective:
     )
 
 
-def _keep_operator(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
-    """Operators with shapes or a collective, passes, steps and the loading of data."""
-    name, args = str(event["name"]), event.get("args") or {}
+def _keep_mark(event: Mapping[str, Any], name: str, category: str, columns: _Columns) -> None:
+    """A step, a pass or the loading of data."""
     start = float(event["ts"])
     end = start + float(event.get("dur", 0.0))
     if name.startswith(STEP):
         marks = columns.steps.setdefault(category, {})
         low, high = marks.get(name, (start, end))
         marks[name] = min(low, start), max(high, end)
-        return
-    if category == "gpu_user_annotation":
         return
     phase = ""
     if name.startswith(BACKWARD):
@@ -281,9 +281,18 @@ def _keep_operator(event: Mapping[str, Any], category: str, columns: _Columns) -
         phase = "update"
     elif name.startswith(LOADING):
         phase = "loading"
-    if phase:
+    if phase and category != "gpu_user_annotation":
         thread = columns.index(("thread", event.get("pid"), event.get("tid")))
         columns.phases.setdefault(phase, []).append((start, end, float(thread)))
+
+
+def _keep_operator(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
+    """Operators with shapes or a collective, passes, steps and the loading of data."""
+    name, args = str(event["name"]), event.get("args") or {}
+    if not name.startswith("aten::"):
+        _keep_mark(event, name, category, columns)
+    if category == "gpu_user_annotation":
+        return
     external, shapes = args.get("External id"), args.get("Input Dims")
     if external is not None and (shapes or "Collective name" in args or name.startswith("nccl:")):
         collective, dims = _collective(args), str(shapes)[:LONGEST_NAME] if shapes else ""
