@@ -15,6 +15,7 @@ from .plan import PlanAnswer
 from .question import Question, with_usual_framework
 
 if TYPE_CHECKING:
+    from plan3d.simulator.calibration.traces.memory_events import MeasuredPeak
     from plan3d.simulator.step.memory_timeline import MemoryTimeline
 
     from .measured_step import MeasuredStep
@@ -53,17 +54,22 @@ class MemoryAnswer:
 
     plan: PlanAnswer
     memory: MemoryTimeline
+    measured: MeasuredPeak | None = None
+    """The peak of a profiled rank."""
 
 
-def explain_memory(question: Question, plan: PlanLike) -> MemoryAnswer:
+def explain_memory(question: Question, plan: PlanLike, measured: str | None = None) -> MemoryAnswer:
     """Who holds the memory of each rank, and when; one that does not fit is a valid question.
-    InputError where the plan breaks a rule, and for more passes than can be simulated."""
+    `measured` is the profiler's memory timeline of a rank, a file. InputError where the plan breaks
+    a rule, for more passes than can be simulated, and for another file."""
+    from plan3d.simulator.calibration.traces.memory_events import read_memory_timeline
     from plan3d.simulator.step.memory_timeline import memory_timeline
 
     task = with_usual_framework(question.task, question.system)
     found = memory_timeline(task, as_plan(plan))
     answer = PlanAnswer(replace(question, task=task), found.timeline.costs.row())
-    return MemoryAnswer(answer, found)
+    peak = None if measured is None else read_memory_timeline(measured)
+    return MemoryAnswer(answer, found, peak)
 
 
 def explain_plan(request: ExplainRequest) -> ExplainAnswer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plan3d.search.whatif.single_field_changes import Edits, fitting
-from plan3d.simulator.base.units import format_flops
+from plan3d.simulator.base.units import format_bytes, format_flops
 from plan3d.simulator.calibration.traces.comparison import (
     Comparison,
     Row,
@@ -142,6 +142,20 @@ class TracedStep:
         return text
 
     @property
+    def memory(self) -> str:
+        """The peaks of PyTorch's allocator beside the predicted one; '' where none was profiled."""
+        traces = [one.trace for one in self.comparison.job.ranks]
+        allocated, reserved = (
+            max(getattr(t, n) for t in traces) for n in ("allocated", "reserved")
+        )
+        if not allocated:
+            return ""
+        return (
+            f"peak {format_bytes(allocated)} allocated, {format_bytes(reserved)} reserved; "
+            f"predicted {format_bytes(self.comparison.costs.memory_bytes)} with the context"
+        )
+
+    @property
     def most(self) -> list[str]:
         """The part that explains most of the difference: its kernel, what would have to be true of
         the machine, and what to check."""
@@ -231,6 +245,8 @@ class TracedStep:
                 "seconds": straggler.seconds,
                 "cause": straggler.cause,
             },
+            "allocated_bytes": max(one.trace.allocated for one in job.ranks),
+            "reserved_bytes": max(one.trace.reserved for one in job.ranks),
             "most": self.most,
             "notes": self.notes,
         }

@@ -8,6 +8,8 @@ from typing import Any
 
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
+from plan3d.simulator.calibration.traces.memory_events import NAMES as MEASURED
+from plan3d.simulator.calibration.traces.memory_events import MeasuredPeak
 from plan3d.simulator.reporting import report
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.memory import PARTS
@@ -66,6 +68,33 @@ def print_memory(screen: Screen, answer: MemoryAnswer) -> None:
         )
     )
     screen.table(_rank_table(found, names))
+    if answer.measured is not None:
+        screen.table(_measured_table(answer, answer.measured))
+
+
+def _compared(answer: MemoryAnswer, measured: MeasuredPeak) -> dict[str, tuple[float, float]]:
+    """Predicted and measured bytes of tensors at the peak of the fullest rank: without context and
+    fragmentation, which are no tensors."""
+    worst = answer.memory.worst
+    predicted = _parts(worst, worst.peak)
+    predicted["activations"] += predicted["logits"]
+    return {name: (predicted.get(name, 0.0), measured.memory[name]) for name in MEASURED}
+
+
+def _measured_table(answer: MemoryAnswer, measured: MeasuredPeak) -> Table:
+    """The peak of a profiled rank beside that of the fullest rank."""
+    rows = {name: both for name, both in _compared(answer, measured).items() if max(both) > 0}
+    rows["total"] = (sum(one for one, _ in rows.values()), measured.total)
+    left_out = f"; {measured.left_out}" if measured.left_out else ""
+    return Table(
+        title=f"Tensors at the peak of {measured.source}, GiB{left_out}",
+        headers=("tenant", "predicted", "measured", "ratio"),
+        rows=tuple(
+            (name, f"{a / GIB:.2f}", f"{b / GIB:.2f}", f"{b / a:.2f}" if a > 0 else "")
+            for name, (a, b) in rows.items()
+        ),
+        highlighted=len(rows) - 1,
+    )
 
 
 def _headline(answer: MemoryAnswer) -> str:
@@ -182,6 +211,16 @@ def _rank_table(found: MemoryTimeline, names: Sequence[str]) -> Table:
 def memory_record(answer: MemoryAnswer) -> dict[str, Any]:
     """The JSON object of a plan's memory; bytes and seconds."""
     found, worst = answer.memory, answer.memory.worst
+    measured: dict[str, Any] = {}
+    if answer.measured is not None:
+        rows = _compared(answer, answer.measured)
+        measured["measured"] = {
+            "source": answer.measured.source,
+            "seconds": answer.measured.seconds,
+            "memory_bytes": {**answer.measured.memory, "total": answer.measured.total},
+            "predicted_bytes": {name: one for name, (one, _) in rows.items()},
+            "left_out": answer.measured.left_out,
+        }
     return {
         **views.question_record(found.timeline.task),
         "plan": report.plan_record(answer.plan.costs, 0)["plan"],
@@ -197,6 +236,7 @@ def memory_record(answer: MemoryAnswer) -> dict[str, Any]:
         },
         "ranks": [{"rank": rank.rank, **_moment_record(rank, rank.peak)} for rank in found.ranks],
         "timeline": [_moment_record(worst, moment) for moment in range(len(worst.moments))],
+        **measured,
     }
 
 

@@ -31,6 +31,7 @@ def print_traced_step(screen: Screen, answer: ExplainAnswer) -> None:
         ("hidden", "; ".join(hidden)),
         ("gaps", traced.gaps),
         ("ranks", traced.waiting),
+        ("memory", traced.memory),
         *(("most" if i == 0 else "", line) for i, line in enumerate(traced.most)),
         ("edits", edits),
         *(("note", line) for line in (traced.notes if screen.details else traced.notes[:NOTES])),

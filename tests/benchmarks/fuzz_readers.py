@@ -26,6 +26,7 @@ from plan3d.simulator.calibration.measure.recording import RowFile
 from plan3d.simulator.calibration.readers.files import Hints, read
 from plan3d.simulator.calibration.readers.training_logs import RunSizes, outcome
 from plan3d.simulator.calibration.traces.job import traced_job
+from plan3d.simulator.calibration.traces.memory_events import read_memory_timeline
 from plan3d.simulator.calibration.traces.reader import read_traces
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.gossip_graphs import Graph
@@ -364,6 +365,10 @@ TRACE = (
     b' 0, "dur": 30}, {"ph": "M", "name": "process_name"}], "deviceProperties": [{"id": 0, "name":'
     b' "NVIDIA H100"}]}'
 )
+MEMORY = (
+    b"[[-1, 1, 400, 0], [2000, 2, 600, 4], [3000, 3, -600, 4], [3000, 3, 600, 5], [4, 4, -9, 7]]",
+    b"[[1, 2], [[0, 9, 0, 0, 0, 5, 0, 0, 0], [0, 9, 0, 0, 0, 7, 1.5, 0, 0]]]",
+)
 LOG_LINES = {
     "megatron": " iteration {i:8d}/ 100 | elapsed time per iteration (ms): {v:.1f} | global batch "
     "size:    64 | lm loss: 2.0E+00 |\n[Rank 1] (after {i} iterations) memory (MB) | allocated: "
@@ -579,6 +584,7 @@ READERS = {
     "script": Reader("s.sh", lambda: [*SCRIPTS], _script),
     "nccl-tests": Reader("all.txt", lambda: [NCCL.encode(), NCCL_JSON], _measured),
     "trace": Reader("trace.json", lambda: [TRACE], _traced),
+    "memory-timeline": Reader("m.json", lambda: [*MEMORY], lambda p: read_memory_timeline(str(p))),
     "fit": Reader("m.csv", _rows_to_fit, _fitted),
     "gemm-table": Reader(
         "gemms.csv", lambda: [GEMMS], _with_table("kernels.gemm.16bit", "megatron-core")

@@ -10,12 +10,14 @@ operators and two Python functions) to a temporary folder and reads it in this p
 from __future__ import annotations
 
 import argparse
+import json
 import resource
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.traces.breakdown import break_down, common_steps
@@ -36,41 +38,53 @@ PERIOD = 50.0
 def events(at: int) -> str:
     """One kernel and what belongs to it."""
     moment, name = 3743411222894.405 + at * PERIOD, NAMES[at % len(NAMES)]
-    shapes = f"[[4096, {1024 + at % 64}], [1024, 8192], [], []]"
-    out = [
-        f'  {{\n    "ph": "X", "cat": "python_function", "name": "torch/nn/modules/module.py({line}):'
-        f' _call_impl", "pid": 542, "tid": 542,\n    "ts": {moment:.3f}, "dur": 40.125,\n    "args": '
-        f'{{\n      "Python id": {at}, "Python parent id": {at - 1}, "Ev Idx": {at}\n    }}\n  }}'
+    host = {"pid": 542, "tid": 542}
+    shapes = [[4096, 1024 + at % 64], [1024, 8192], [], []]
+    operator = {
+        "Record function id": 0,
+        "Concrete Inputs": ["", "", "", ""],
+        "Input type": ["c10::BFloat16", "c10::BFloat16", "", ""],
+        "Input Strides": [[1024, 1], [1, 1024], [], []],
+        "Input Dims": shapes,
+        "Ev Idx": at,
+    }
+    launch = {"External id": 3 * at + 2, "cbid": 211, "correlation": at}
+    grid = {"registers per thread": 168, "shared memory": 213252, "blocks per SM": 1.0}
+    grid |= {"warps per SM": 12.0, "grid": [132, 1, 1], "block": [384, 1, 1], "stream": 7}
+    rows = [
+        _event("python_function", f"module.py({line}): _call_impl", host, moment, 40.1, {"id": at})
         for line in (1784, 1775)
     ]
-    out += [
-        f'  {{\n    "ph": "X", "cat": "cpu_op", "name": "aten::{op}", "pid": 542, "tid": 542,\n    '
-        f'"ts": {moment + 1:.3f}, "dur": 20.375,\n    "args": {{\n      "External id": '
-        f'{3 * at + i},"Record function id": 0, "Concrete Inputs": ["", "", "", ""], "Input type": '
-        f'["c10::BFloat16", "c10::BFloat16", "", ""], "Input Strides": [[1024, 1], [1, 1024], [], '
-        f'[]], "Input Dims": {shapes}, "Ev Idx": {at}\n    }}\n  }}'
-        for i, op in enumerate(("linear", "t", "addmm"))
+    rows += [
+        _event("cpu_op", f"aten::{op}", host, moment + 1, 20.4, {"External id": i, **operator})
+        for i, op in enumerate(("linear", "t", "addmm"), 3 * at)
     ]
-    out += [
-        f'  {{\n    "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 542, "tid": '
-        f'542,\n    "ts": {moment + 3:.3f}, "dur": 4.125,\n    "args": {{\n      "External id": '
-        f'{3 * at + 2}, "cbid": 211, "correlation": {at}\n    }}\n  }}',
-        f'  {{\n    "ph": "s", "id": {at}, "pid": 542, "tid": 542, "ts": {moment + 3:.3f},\n    '
-        '"cat": "ac2g", "name": "ac2g"\n  }',
-        f'  {{\n    "ph": "X", "cat": "kernel", "name": "{name}", "pid": 0, "tid": 7,\n    "ts": '
-        f'{moment + 12:.3f}, "dur": 45.500,\n    "args": {{\n      "External id": {3 * at + 2}, '
-        f'"queued": 0, "device": 0, "context": 1, "stream": 7, "correlation": {at}, "registers per '
-        'thread": 168, "shared memory": 213252, "blocks per SM": 1.000000, "warps per SM": '
-        '12.000000, "grid": [132, 1, 1], "block": [384, 1, 1]\n    }\n  }',
-        f'  {{\n    "ph": "f", "id": {at}, "pid": 0, "tid": 7, "ts": {moment + 12:.3f},\n    "cat": '
-        '"ac2g", "name": "ac2g", "bp": "e"\n  }',
+    arrow = {"id": at, "cat": "ac2g", "name": "ac2g"}
+    gpu = {"pid": 0, "tid": 7}
+    rows += [
+        _event("cuda_runtime", "cudaLaunchKernel", host, moment + 3, 4.1, launch),
+        {"ph": "s", **arrow, **host, "ts": moment + 3},
+        _event("kernel", name, gpu, moment + 12, 45.5, {**launch, **grid}),
+        {"ph": "f", "bp": "e", **arrow, **gpu, "ts": moment + 12},
     ]
-    return ",\n".join(out)
+    return ",\n".join(json.dumps(row, indent=2) for row in rows)
+
+
+def _event(
+    category: str,
+    name: str,
+    place: dict[str, int],
+    start: float,
+    length: float,
+    args: dict[str, Any],
+) -> dict[str, Any]:
+    about = {"ph": "X", "cat": category, "name": name, **place}
+    return {**about, "ts": start, "dur": length, "args": args}
 
 
 def pieces(size: float) -> Iterator[str]:
     """A trace of about so many bytes."""
-    yield '{"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 8},\n"traceEvents": [\n'
+    yield '{"distributedInfo": {"rank": 0, "world_size": 8}, "traceEvents": [\n'
     written, at = 0, 0
     while written < size:
         text = events(at)
@@ -87,8 +101,9 @@ def read(path: Path) -> None:
         parts = sum(found.seconds.values()) + sum(found.gaps.values())
         print(
             f"{path.name}: {trace.gpu or 'GPU not named'}, {trace.start.size:,} events of the GPU, "
-            f"{found.window.steps} steps of {found.wall:.6g} s, busy {found.busy / found.wall:.3f}, "
-            f"classified {found.classified:.4f}, parts and gaps / wall {parts / found.wall:.6f}"
+            f"{found.window.steps} steps of {found.wall:.6g} s, "
+            f"busy {found.busy / found.wall:.3f}, classified {found.classified:.4f}, "
+            f"parts and gaps / wall {parts / found.wall:.6f}"
         )
     print(f"  {time.process_time() - start:.1f} s of CPU, {peak():.2f} GB at the peak")
 

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     memory = args.memory == MEMORY_TIMELINE
     if memory:
         args.memory = None
-        for name in ("against", "measured_step", "ranks", "trace"):
+        for name in ("against", "measured_step", "ranks"):
             if getattr(args, name) is not None:
                 flag = name.replace("_", "-")
                 raise InputError(f"--memory without a size does not go with --{flag}: give one")
@@ -85,7 +85,10 @@ def _explain_memory(args: argparse.Namespace, question: Question, plan: Plan, fo
     from ...answers.explain import explain_memory
     from ...screens import memory as screens
 
-    answer = explain_memory(question, plan)
+    files = args.trace or [None]
+    if len(files) > 1:
+        raise InputError("--memory takes the memory timeline of one rank: give one --trace FILE")
+    answer = explain_memory(question, plan, files[0])
     if args.plot is not None:
         from plan3d.simulator.reporting.memory_plot import memory_picture
 

@@ -8,6 +8,7 @@ Source: pytorch/kineto, output_json.cpp (ChromeTraceLogger) and ParamCommsUtils.
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -46,6 +47,7 @@ TRACES = (".json", ".json.gz", ".trace", ".trace.gz")
 MOST_RANKS = 1024
 """Files of one question."""
 MICROSECOND = 1e-6
+_RANK = re.compile(r"rank[-_ ]?(\d{1,7})(?!\d)", re.I)
 LONGEST_NAME = 400
 """Characters of a kernel's name."""
 
@@ -108,6 +110,10 @@ class RankTrace:
     """When the host loaded data."""
     left_out: tuple[str, ...] = ()
     """What was left out, in words."""
+    allocated: float = 0.0
+    """Bytes of tensors at the peak; 0 where memory was not profiled."""
+    reserved: float = 0.0
+    """Bytes that PyTorch's allocator held at its peak."""
 
 
 @dataclass
@@ -125,6 +131,8 @@ class _Columns:
     """Start, end and thread of passes."""
     steps: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
     """Start and end of steps by where they are marked, then by name."""
+    memory: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Most bytes allocated and reserved, by device."""
     events: int = 0
     negative: int = 0
     unreadable: int = 0
@@ -201,6 +209,8 @@ def _nothing(columns: _Columns) -> str:
 def _keep(event: Mapping[str, Any], columns: _Columns) -> None:
     """Put one event into the columns."""
     if event.get("ph") != "X":
+        if event.get("name") == "[memory]":
+            _keep_memory(event["args"], columns)
         return
     columns.events += 1
     category = event.get("cat", "")
@@ -219,6 +229,15 @@ def _keep(event: Mapping[str, Any], columns: _Columns) -> None:
             threads.append(float(columns.index(("thread", event.get("pid"), event.get("tid")))))
     elif category in ANNOTATIONS:
         _keep_operator(event, category, columns)
+
+
+def _keep_memory(args: Mapping[str, Any], columns: _Columns) -> None:
+    """What the allocator of a device holds; devices of type 0 are CPUs."""
+    if args.get("Device Type"):
+        device = int(args["Device Id"])
+        held = float(args["Total Allocated"]), float(args.get("Total Reserved", 0.0))
+        most = columns.memory.get(device, (0.0, 0.0))
+        columns.memory[device] = max(most[0], held[0]), max(most[1], held[1])
 
 
 def _keep_kernel(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
@@ -325,7 +344,7 @@ def _rank_trace(
     operator = _matches(external[order], *columns.operators)
     keys = list(columns.names)
     kinds, which = _kinds(keys, kind[order].astype(int), operator)
-    name, ranks, gpu = _identity(head, device, len(columns.gpu))
+    name, ranks, gpu = _identity(head, source, device, len(columns.gpu))
     return RankTrace(
         source=source,
         rank=name,
@@ -342,6 +361,8 @@ def _rank_trace(
         marked_by_host=any(name != "gpu_user_annotation" for name in columns.steps),
         loading=_loading(columns.phases.get("loading", [])),
         left_out=tuple(left_out),
+        allocated=columns.memory.get(device, (0.0, 0.0))[0],
+        reserved=columns.memory.get(device, (0.0, 0.0))[1],
     )
 
 
@@ -380,10 +401,10 @@ def _kinds(keys: list[Any], kind: Value, operator: Value) -> tuple[tuple[Kernel,
 
 
 def _identity(
-    head: Mapping[str, Any], device: int, devices: int
+    head: Mapping[str, Any], source: str, device: int, devices: int
 ) -> tuple[int | None, int | None, str]:
-    """Rank, ranks and GPU as the head of a file says them; the number of the device where it holds
-    several."""
+    """Rank, ranks and GPU as the head of a file says them, the rank else as its name does; the
+    number of the device where it holds several."""
     about, properties = head.get("distributedInfo"), head.get("deviceProperties")
     about = about if isinstance(about, dict) else {}
     rank, ranks = about.get("rank"), about.get("world_size")
@@ -392,11 +413,10 @@ def _identity(
     gpu = one_line(mine[0].get("name", "")) if mine else ""
     if devices > 1:
         return device, None, gpu
-    return (
-        rank if isinstance(rank, int) else None,
-        ranks if isinstance(ranks, int) else None,
-        gpu,
-    )
+    if not isinstance(rank, int):
+        named = _RANK.search(source)
+        rank = int(named.group(1)) if named else None
+    return rank, ranks if isinstance(ranks, int) else None, gpu
 
 
 def _phases(

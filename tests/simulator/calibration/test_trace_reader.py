@@ -226,7 +226,7 @@ def test_ranks_are_told_apart(tmp_path):
     rank(1, 4)
     with pytest.raises(InputError, match=r"r1.json: marks ProfilerStep#4 and r0.json"):
         traced_job(read_traces([str(tmp_path)]))
-    rank(1, 3, "again.json")
+    write(tmp_path / "job_rank-1.pt.trace.json", [event(GEMM, 0, 10)])
     with pytest.raises(InputError, match="are both of rank 1"):
         read_traces([str(tmp_path)])
     (tmp_path / "empty").mkdir()
