@@ -15,6 +15,7 @@ from ..hardware.provenance import Provenance
 from ..hardware.software import DEFAULT_MODULES, OFFLOADABLE
 from ..hardware.software_stack import Software, neutral, software_profile
 from .published_runs import PublishedRun
+from .run_cluster import generation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,18 +138,22 @@ STACKS: dict[str, StackRule] = {
 SOURCE_SOFTWARE = "source_software.toml"
 """What the runs of single sources say of their software."""
 _ATTENTION_RATES = {
-    ("flash", "A"): 0.45,
-    ("triton", "A"): 0.55,
-    ("flash", "H"): 0.35,
-    ("triton", "H"): 0.35,
-    ("flash2", "H"): 0.6,
-    ("sdpa", "H"): 0.6,
+    ("flash", "Ampere"): 0.45,
+    ("triton", "Ampere"): 0.55,
+    ("flash", "Hopper"): 0.35,
+    ("triton", "Hopper"): 0.35,
+    ("flash2", "Hopper"): 0.6,
+    ("sdpa", "Hopper"): 0.6,
+    ("flash2", "Blackwell"): 0.26,
+    ("flash3", "Blackwell"): 0.26,
 }
-"""Rate of the kernels of an attention over the current ones of its generation (A100, H100), from
-timings of kernels alone, forward and backward: FlashAttention-2 is 1.7 to 3.0 times as fast as the
-first and 1.3 to 2.5 times as fast as Triton's on A100 (Dao 2023, arXiv:2307.08691, section 4.1),
+"""Rate of the kernels of an attention over the current ones of its generation, from timings of
+kernels alone, forward and backward: FlashAttention-2 is 1.7 to 3.0 times as fast as the first and
+1.3 to 2.5 times as fast as Triton's on A100 (Dao 2023, arXiv:2307.08691, section 4.1),
 FlashAttention-3 and cuDNN 1.5 to 2.0 and 1.5 to 1.75 times as fast as the second on H100 (Shah et
-al. 2024, arXiv:2407.08608, section 4.1). Geometric middles."""
+al. 2024, arXiv:2407.08608, section 4.1). Geometric middles. B200: 346 TFLOP/s of the second
+(Dao-AILab/flash-attention#1589), whose products are those of Ampere, against 1,300 of the fourth
+(#2280); the third runs on Hopper alone, elsewhere the second stands for it."""
 _UNFUSED_PERMUTATION = ("megatron-core", "nemo")
 """Stacks whose moe_permute_fusion is off unless a row says otherwise."""
 _FUSED_LOSS = (8.0, 0.0)
@@ -233,8 +238,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if run.states("attention_kernel") and flash != software.flash_attention:
         out |= {"flash_attention": flash, "score_bytes": 0.0 if flash else _FUSED_SOFTMAX}
     if not software.provenance["attention_rate"].origins and run.states("attention_kernel"):
-        generation = run["accelerator"][0].upper()
-        out |= {"attention_rate": _ATTENTION_RATES.get((kernel, generation), 1.0)}
+        rate = _ATTENTION_RATES.get((kernel, generation(run["accelerator"])), 1.0)
+        out |= {"attention_rate": rate}
     fused = run["permute_fusion"]
     out["fused_permutation"] = stack_of(run) not in _UNFUSED_PERMUTATION if fused is None else fused
     if "lora" in run.get("fused_kernels", ()):
