@@ -30,6 +30,7 @@ from .plan import PlanAnswer
 from .question import Question, with_usual_framework
 
 if TYPE_CHECKING:
+    from plan3d.search.whatif.best_change import Change
     from plan3d.search.whatif.plans_around import PlansAround
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -68,6 +69,16 @@ class SearchAnswer:
         """The steps of all listed plans; None where none fits."""
         costs = self.result.costs
         return None if costs is None else Forecast.of_plans(self.result.task, costs.plans)
+
+    @cached_property
+    def rounder(self) -> Change | None:
+        """A batch or fewer GPUs nearby whose best plan trains more tokens a second; None where the
+        numbers divide well."""
+        if self.best is None or not self.result.complete or not self.ranking.can_list_families:
+            return None
+        from plan3d.search.whatif.best_change import rounder_size
+
+        return rounder_size(self.best.costs, None)
 
     @cached_property
     def infeasible(self) -> list[str]:

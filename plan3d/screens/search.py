@@ -66,6 +66,9 @@ def _print_best(
     screen.lines([plan_lines.headline(best)])
     print()
     items = [*plan_lines.facts(best), *_safe_line(answer, best.costs)]
+    if (change := answer.rounder) is not None:
+        gain = f"{100 * change.gain:+.0f} % tokens/s with {change.description}"
+        items.append(("sizes", f"{gain}, which divide better"))
     items += [("system", line) for line in system]
     items += [*plan_lines.failures(best), *_proof_items(answer.result)]
     screen.items([*items, *(("warning", line) for line in answer.refused(listed))])
@@ -440,6 +443,8 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         "time_next": time_next,
         "plans": plans,
     }
+    if (change := answer.rounder) is not None:
+        out["rounder"] = {"change": change.description, "gain": change.gain}
     if answer.safe is not None:
         out["safe"] = views.plan_records(answer.safe, result.limit, training)[0]
     if pareto:

@@ -31,6 +31,8 @@ SPLIT = 0.3
 looked for."""
 FEWER = 1 / 8
 """Share of the GPUs that a rounder number may leave idle."""
+LOSS = 0.06
+"""Share of the tokens/s that odd numbers may cost without a word."""
 NUMERICS = "(changes numerics)"
 
 
@@ -52,6 +54,13 @@ def best_change(costs: Costs, limit: float | None = None) -> Change | None:
         return _largest(of_the_plan) or _largest(_of_the_task(costs.row(), limit))
     best = _largest([*of_the_plan, *_of_the_task(costs.row(), limit)])
     return best if best is not None and best.gain >= WORTH else None
+
+
+def rounder_size(costs: Costs, limit: float | None = None) -> Change | None:
+    """The batch or the fewer GPUs nearby that give the best plan of odd numbers most tokens/s; None
+    where none gives LOSS."""
+    best = _largest(_in_round_numbers(costs.row(), limit))
+    return best if best is not None and best.gain >= LOSS else None
 
 
 def _largest(changes: Iterable[Change]) -> Change | None:
@@ -122,8 +131,7 @@ def _in_round_numbers(plan: Costs, limit: float | None) -> Iterator[Change]:
     if batch >= task.gpus:
         near = round(batch / task.gpus) * task.gpus
         rounder.append((f"global batch {near:,}", replace(task, global_batch=near)))
-    fewer = _rounder(task.gpus, task.cluster.gpus_per_node)
-    if fewer:
+    for fewer in _rounder_counts(task):
         rounder.append((f"{fewer:,} GPUs instead of {task.gpus:,}", with_gpus(task, fewer)))
     for what, other in rounder:
         found = _searched(other, plan, limit)
@@ -136,13 +144,15 @@ def _odd(number: int) -> int:
     return number // (number & -number)
 
 
-def _rounder(gpus: int, node: int) -> int:
-    """The whole nodes, at most FEWER fewer GPUs, with the smallest odd divisor; 0 where none has a
-    smaller one."""
+def _rounder_counts(task: Task) -> list[int]:
+    """Of whole nodes, at most FEWER fewer GPUs: those with the smallest odd divisor, and the most
+    whose odd divisor divides the batch; none that are as odd as the GPUs of the task."""
+    gpus, node = task.gpus, task.cluster.gpus_per_node
     least = gpus - int(FEWER * gpus)
-    nodes = range(-(-least // node) * node, gpus, node)
-    best = min(nodes, key=lambda count: (_odd(count), -count), default=0)
-    return best if best and _odd(best) < _odd(gpus) else 0
+    counts = [n for n in range(-(-least // node) * node, gpus, node) if _odd(n) < _odd(gpus)]
+    sharing = [n for n in counts if task.global_batch % _odd(n) == 0]
+    smallest = sorted(counts, key=lambda n: (_odd(n), -n))[:1]
+    return list(dict.fromkeys([*smallest, *sharing[-1:]]))
 
 
 def _is_best(plan: Costs) -> bool:

@@ -3,8 +3,15 @@
 import pytest
 
 from plan3d import Cluster, Model, Plan, Task, evaluate
+from plan3d.answers.question import Question
+from plan3d.answers.search import SearchRequest, search
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.whatif.best_change import NUMERICS, best_change, does_not_fit
+from plan3d.search.whatif.best_change import (
+    LOSS,
+    NUMERICS,
+    best_change,
+    does_not_fit,
+)
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
 
@@ -103,6 +110,18 @@ def test_gpus_that_do_not_divide_the_batch(gpus, batch, what, rounder):
     after = best(**(asked | rounder))
     assert found.gain == pytest.approx(after.tokens_per_second / plan.tokens_per_second - 1)
     assert best_change(costs("tp=4 pp=25", gpus, batch=batch)).description != what
+
+
+@pytest.mark.parametrize(
+    ("gpus", "description"), [(100, "96 GPUs instead of 100"), (96, None), (64, None)]
+)
+def test_a_search_says_what_odd_numbers_cost(gpus, description):
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=64)
+    answer = search(SearchRequest(question=Question(task=task), ranking=Ranking(top=1)))
+    change = answer.rounder
+    assert (change and change.description) == description
+    assert change is None or change.gain >= LOSS
 
 
 @pytest.mark.parametrize("gpus", [96, 64])
