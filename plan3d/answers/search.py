@@ -78,7 +78,7 @@ class SearchAnswer:
             return None
         from plan3d.search.whatif.best_change import rounder_size
 
-        return rounder_size(self.best.costs, None)
+        return rounder_size(self.best.costs)
 
     @cached_property
     def infeasible(self) -> list[str]:

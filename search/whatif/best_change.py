@@ -56,10 +56,11 @@ def best_change(costs: Costs, limit: float | None = None) -> Change | None:
     return best if best is not None and best.gain >= WORTH else None
 
 
-def rounder_size(costs: Costs, limit: float | None = None) -> Change | None:
-    """The batch or the fewer GPUs nearby that give the best plan of odd numbers most tokens/s; None
-    where none gives LOSS."""
-    best = _largest(_in_round_numbers(costs.row(), limit))
+def rounder_size(costs: Costs) -> Change | None:
+    """The batch or the fewer GPUs nearby that give the best plan of odd numbers most tokens/s,
+    with plans that fit as surely; None where none gives LOSS."""
+    likely = min(float(probability_fits(costs.row())), FITS_PROBABILITY)
+    best = _largest(_in_round_numbers(costs.row(), None, likely))
     return best if best is not None and best.gain >= LOSS else None
 
 
@@ -73,10 +74,10 @@ def does_not_fit(costs: Costs, limit: float | None = None) -> bool:
     return not one.fits or (limit is not None and one.memory_bytes > limit)
 
 
-def _may(costs: Costs, limit: float | None) -> NDArray[np.bool_]:
+def _may(costs: Costs, limit: float | None, likely: float = FITS_PROBABILITY) -> NDArray[np.bool_]:
     """Which plans a change may lead to [row]."""
     if limit is None:
-        return np.atleast_1d(probability_fits(costs)) >= FITS_PROBABILITY
+        return np.atleast_1d(probability_fits(costs)) >= likely
     return np.atleast_1d(costs.fits & (costs.memory_total <= limit))
 
 
@@ -120,7 +121,9 @@ def _on_the_host(plan: Costs, limit: float | None) -> Iterator[Change]:
         yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
 
 
-def _in_round_numbers(plan: Costs, limit: float | None) -> Iterator[Change]:
+def _in_round_numbers(
+    plan: Costs, limit: float | None, likely: float = FITS_PROBABILITY
+) -> Iterator[Change]:
     """The best plan of a batch that the GPUs divide, and of fewer GPUs that divide the batch or
     have small factors alone, where the batch shares too little with this many."""
     task = plan.task
@@ -134,8 +137,8 @@ def _in_round_numbers(plan: Costs, limit: float | None) -> Iterator[Change]:
     for fewer in _rounder_counts(task):
         rounder.append((f"{fewer:,} GPUs instead of {task.gpus:,}", with_gpus(task, fewer)))
     for what, other in rounder:
-        found = _searched(other, plan, limit)
-        if found is not None:
+        found = _best(other, plan, likely)
+        if found is not None and _may(found, limit, likely)[0]:
             yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
 
 
@@ -157,20 +160,20 @@ def _rounder_counts(task: Task) -> list[int]:
 
 def _is_best(plan: Costs) -> bool:
     """Whether a search of its task finds nothing faster by more than WORTH."""
-    usual = _best(plan.task, plan)
+    usual = _best(plan.task, plan, FITS_PROBABILITY)
     return usual is not None and plan.step_seconds <= usual.step_seconds * (1 + WORTH)
 
 
 def _searched(task: Task, plan: Costs, limit: float | None, **choose: list[int]) -> Costs | None:
     """The best plan of a search, in a plan's formats, that may be taken."""
-    found = _best(task, plan, **choose)
+    found = _best(task, plan, FITS_PROBABILITY, **choose)
     return found if found is not None and _may(found, limit)[0] else None
 
 
-def _best(task: Task, plan: Costs, **choose: list[int]) -> Costs | None:
+def _best(task: Task, plan: Costs, likely: float, **choose: list[int]) -> Costs | None:
     row = plan.plans.take(0)
     trained = {"precision": [row.precision], "optimizer": [row.optimizer]}
-    ranking = Ranking(choose=trained | choose, fits_probability=FITS_PROBABILITY, top=1)
+    ranking = Ranking(choose=trained | choose, fits_probability=likely, top=1)
     return rank_plans(task, ranking).unless_interrupted().best
 
 

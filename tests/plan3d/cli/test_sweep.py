@@ -182,17 +182,19 @@ def over_of(batches):
 def test_an_interrupt_keeps_rows_and_resume_goes_on(tmp_path):
     rows = tmp_path / "rows.csv"
     # Many enough that a busy machine does not finish them before the signal is sent.
-    batches = [8 * i for i in range(1, 73)]
+    batches = [8 * i for i in range(1, 201)]
     words = [sys.executable, "-m", "plan3d", "sweep", *TASK, "--over", over_of(batches)]
     words = [word for word in words if word not in ("--global-batch", "96")]
-    words += ["--gpus", "8", "--json", "--csv", str(rows), "--fix", "cp=1"]
+    words += ["--gpus", "8", "--json", "--csv", str(rows)]
+    for size in ("tp=1", "pp=1", "cp=1"):
+        words += ["--fix", size]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-        limit = time.monotonic() + 30
+        limit = time.monotonic() + 120
         while not (rows.exists() and rows.read_text().count("\n") > 2):
             assert time.monotonic() < limit
             time.sleep(0.01)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=120)
     assert child.returncode == 130, err
     record = json.loads(out)
     assert record["complete"] is False
@@ -203,7 +205,7 @@ def test_an_interrupt_keeps_rows_and_resume_goes_on(tmp_path):
     found = {point["global_batch"] for point in record["points"]}
     some = [n for n in batches if n in found or n <= 8 * 4 or n == batches[-1]]
     words[words.index(over_of(batches))] = over_of(some)
-    done = subprocess.run([*words, "--resume"], capture_output=True, check=True, timeout=60)
+    done = subprocess.run([*words, "--resume"], capture_output=True, check=True, timeout=300)
     points = json.loads(done.stdout)["points"]
     assert len(points) > kept
     assert all(point in points for point in not_empty(record["points"]))
