@@ -78,7 +78,7 @@ class SearchAnswer:
             return None
         from plan3d.search.whatif.best_change import rounder_size
 
-        return rounder_size(self.best.costs)
+        return rounder_size(self.best.costs, self.ranking.least_probability)
 
     @cached_property
     def infeasible(self) -> list[str]:

@@ -31,7 +31,7 @@ SPLIT = 0.3
 looked for."""
 FEWER = 1 / 8
 """Share of the GPUs that a rounder number may leave idle."""
-LOSS = 0.06
+LOSS = 0.05
 """Share of the tokens/s that odd numbers may cost without a word."""
 NUMERICS = "(changes numerics)"
 
@@ -56,10 +56,9 @@ def best_change(costs: Costs, limit: float | None = None) -> Change | None:
     return best if best is not None and best.gain >= WORTH else None
 
 
-def rounder_size(costs: Costs) -> Change | None:
+def rounder_size(costs: Costs, likely: float) -> Change | None:
     """The batch or the fewer GPUs nearby that give the best plan of odd numbers most tokens/s,
-    with plans that fit as surely; None where none gives LOSS."""
-    likely = min(float(probability_fits(costs.row())), FITS_PROBABILITY)
+    with plans that fit with that probability; None where none gives LOSS."""
     best = _largest(_in_round_numbers(costs.row(), None, likely))
     return best if best is not None and best.gain >= LOSS else None
 
@@ -148,13 +147,13 @@ def _odd(number: int) -> int:
 
 
 def _rounder_counts(task: Task) -> list[int]:
-    """Of whole nodes, at most FEWER fewer GPUs: those with the smallest odd divisor, and the most
-    whose odd divisor divides the batch; none that are as odd as the GPUs of the task."""
+    """Of whole nodes, at most FEWER fewer GPUs: those with the two smallest odd divisors, and the
+    most whose odd divisor divides the batch; none that are as odd as the GPUs of the task."""
     gpus, node = task.gpus, task.cluster.gpus_per_node
     least = gpus - int(FEWER * gpus)
     counts = [n for n in range(-(-least // node) * node, gpus, node) if _odd(n) < _odd(gpus)]
     sharing = [n for n in counts if task.global_batch % _odd(n) == 0]
-    smallest = sorted(counts, key=lambda n: (_odd(n), -n))[:1]
+    smallest = sorted(counts, key=lambda n: (_odd(n), -n))[:2]
     return list(dict.fromkeys([*smallest, *sharing[-1:]]))
 
 
