@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plan3d import find_plans
-from plan3d.simulator.analysis.plan_difference import changed_fields, time_differences
+from plan3d.simulator.analysis.plan_difference import time_differences
 from plan3d.simulator.reporting.report import step_bounds
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs, titles
 from plan3d.simulator.runs.run_tasks import Question, questions
@@ -77,8 +77,8 @@ Trainings of 2021 to 2026, predicted with their published layout and searched. W
 * *gain*: how much faster the first plan of `find_plans` for the same model, GPUs, batch, format
   and stack is predicted to be than the published layout. *sizes alone*: the gain with the published
   recompute, ZeRO, schedule, dispatch, sequence parallelism and overlaps.
-* *why*: terms of the published step that shrink, in shares of it, and changed fields that layouts
-  do not show, as `plan3d explain --against` compares them.
+* *why*: terms of the published step that shrink, in shares of it (`plan3d explain --against` has
+  every changed field).
 """
 
 
@@ -148,25 +148,14 @@ def layout(costs: Costs) -> str:
 
 
 def reason(published: Costs, best: Costs) -> str:
-    """Where a gain comes from: terms that shrink, and fields that change."""
+    """Where a gain comes from: terms that shrink."""
     step = published.step_seconds
     terms = sorted(time_differences(published, best), key=lambda term: term.change)[:TOLD]
-    told = [
+    return ", ".join(
         f"{term.label} {100 * term.change / step:+.0f} %"
         for term in terms
         if term.change < -WORTH_A_WORD * step
-    ]
-    edits: dict[str, list[str]] = {}
-    for name, (before, after) in changed_fields(published.plans, best.plans).items():
-        if name != "dp" and name not in SHOWN:
-            edits.setdefault(f"{_short(before)}→{_short(after)}", []).append(name)
-    words = [f"{', '.join(names)} {edit}" for edit, names in edits.items()]
-    return "; ".join([", ".join(told), *words])
-
-
-def _short(value: object) -> str:
-    text = str(int(value)) if isinstance(value, bool) else str(value)
-    return "uneven" if "," in text else text
+    )
 
 
 def why(k: Known) -> str:
