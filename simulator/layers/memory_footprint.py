@@ -26,6 +26,7 @@ from ..operators.layer_work import rerun_norms
 from ..operators.work import Work
 from ..plan.field_values import Loss
 from ..task import Task
+from ..workload.adapters import FP8_BASE
 from ..workload.blocks import Block, Experts
 from . import quantisation
 from .frozen_weights import FrozenWeights, SpareInputs, frozen_weights, spare_inputs
@@ -83,6 +84,9 @@ def layer_weights(kind: LayerKind, local: LayerContext) -> LayerWeights:
     if local.task.adapters is None:
         return LayerWeights(dense, expert, copies, None)
     frozen = frozen_weights(kind, local, dense + expert)
+    if local.task.adapters.base == FP8_BASE:
+        # What products read is the frozen weight itself, so that only a second copy is added.
+        copies = np.maximum(copies - frozen.packed_parameters, 0.0)
     return LayerWeights(frozen.adapter_parameters, np.zeros(dense.shape), copies, frozen)
 
 

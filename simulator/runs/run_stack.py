@@ -164,6 +164,9 @@ _UNFUSED_LOSS = {"megatron-core": (6.0, 4.0), "torchtitan": (14.0, 6.0), "automo
 """Bytes a logit, at the peak and until the backward pass, where a row says that its loss is neither
 fused nor compiled, by stack or by software profile (sources there); AutoModel's recipes leave
 logits in 16 bits (loss/masked_ce.py, fp32_upcast)."""
+_COMPILED = ("torchtitan", "maxtext", "paxml")
+"""Stacks whose loss is compiled with the layers: rows that say nothing of theirs have it (profile
+of torchtitan; XLA compiles whole steps)."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _IN_PLACE = ("fsdp1", "fsdp2")
 """Who shards weights in fp32, of which 16 bits are made as layers are gathered: 4 + 8 bytes of
@@ -263,8 +266,7 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         loss["fused"] = _FUSED_LOSS
     if "full" in run.get("cuda_graphs", ()):
         out |= {"layer_floor": 0.0, "expert_seconds": 0.0}
-    # torchtitan's profile is of a compiled loss: rows that say nothing of theirs have it.
-    if stack_of(run) != "torchtitan" or run.states("loss"):
+    if stack_of(run) not in _COMPILED or run.states("loss"):
         loss["unfused"] = _UNFUSED_LOSS.get(stack_of(run)) or _UNFUSED_LOSS.get(software.name)
     if logit_bytes := loss.get(run["loss"]):
         out["logit_bytes"], out["kept_logit_bytes"] = logit_bytes

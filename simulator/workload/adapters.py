@@ -43,10 +43,12 @@ class FrozenFormat(NamedTuple):
     """Every use first writes the matrix in 16 bits."""
 
 
+FP8_BASE = "fp8"
+"""The format of frozen weights that fp8 products read as they are stored."""
 FORMATS = {
     "bf16": FrozenFormat(16, False),
     # Kept in 8 bits and multiplied so: Transformer Engine's fp8 weights.
-    "fp8": FrozenFormat(8, False),
+    FP8_BASE: FrozenFormat(8, False),
     # A 32-bit scale a row of several thousand is left out. Source: Dettmers et al. 2022, section 2.
     "int8": FrozenFormat(8, True),
     # A 32-bit constant a block of 64. Source: Dettmers et al. 2023, section 3.

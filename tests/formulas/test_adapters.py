@@ -17,6 +17,7 @@ from round_numbers import (
     TABLE,
     costs_of,
     gather,
+    group_of,
     kind,
     local,
     sparse,
@@ -273,3 +274,12 @@ def test_multi_token_prediction_is_not_loaded_where_the_stack_leaves_it_out():
 def test_adapters_beside_multi_token_prediction_that_is_trained_are_refused():
     with pytest.raises(InputError, match="beside multi-token prediction"):
         tuned(ATTENTION_LORA, model=replace(MODEL, mtp_layers=1))
+
+
+@pytest.mark.parametrize(("base", "copies"), [("bf16", 2), ("fp8", 1)])
+def test_fp8_weights_that_are_frozen_are_one_of_their_copies(base, copies):
+    """Transformer Engine on Hopper keeps a weight in 8 bits along rows and along columns: both
+    beside a 16-bit weight, one beside a frozen one in 8 bits."""
+    tuned_task = tuned(replace(ATTENTION_LORA, base=base))
+    weights = group_of(tuned_task, "precision=fp8").stages.weights
+    assert weights.scaled_copies.ravel().tolist() == [4 * (copies * MATRICES + 2 * NORMS)]

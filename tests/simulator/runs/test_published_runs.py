@@ -408,13 +408,14 @@ def test_frozen_weights_of_qlora_are_packed_unless_a_row_says_otherwise(
     assert answer.task.adapters.targets == ("q", "k", "v", "o", "gate", "up", "down")
 
 
+@pytest.mark.parametrize("stack", ["torchtitan", "paxml"])
 @pytest.mark.parametrize(
     ("cells", "expected"), [({}, (4.0, 2.0)), ({"loss": "unfused"}, (14.0, 6.0))]
 )
-def test_the_loss_of_torchtitan_is_compiled_unless_a_row_says_otherwise(
-    cells: dict[str, str], expected: tuple[float, float]
+def test_losses_of_compiled_stacks_are_compiled_unless_a_row_says_otherwise(
+    cells: dict[str, str], expected: tuple[float, float], stack: str
 ) -> None:
-    answer = questions([run(**{**LLAMA, "stack": "torchtitan"}, **cells)])[0]
+    answer = questions([run(**{**LLAMA, "stack": stack}, **cells)])[0]
     assert isinstance(answer, Question)
     software = answer.task.software
     assert (software.logit_bytes, software.kept_logit_bytes) == expected
