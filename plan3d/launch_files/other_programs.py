@@ -24,11 +24,23 @@ PROGRAMS = (
     ("GPT-NeoX", r"\bdeepy\.py\b"),
     ("Colossal-AI", r"\bcolossalai run\b"),
     ("LitGPT", r"\blitgpt (?:pretrain|finetune\w*)\b"),
+    ("Megatron-Bridge", r"\brun_recipe\.py\b|\bperformance/setup_experiment\.py\b"),
     ("NeMo", r"\bnemo llm\b|\bmegatron_\w+_(?:pretraining|finetuning)\.py\b"),
     ("ms-swift (RLHF)", r"\b(?:swift|megatron) rlhf\b"),
     ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),
 )
 """Programs with the patterns of lines, no comments, that start them."""
+RECIPES = (
+    ("Megatron-Bridge", r"\bmegatron\.bridge\b", "the run_config.yaml of its checkpoints"),
+    ("NeMo", r"\bnemo(?:_run|\.collections|\.lightning)\b", ""),
+    ("torchtitan", r"\btorchtitan\b", "its TOML"),
+    ("verl", r"\bverl\b", ""),
+    ("slime", r"\bslime\b", ""),
+    ("Hugging Face's Trainer", r"\bTrainingArguments\b|\bSFTConfig\b", ""),
+    ("DeepSpeed", r"\bdeepspeed\b", "its JSON"),
+    ("Megatron-LM", r"\bmegatron\b", ""),
+)
+"""Python programs: what they import, and files of their settings that are read."""
 NANOTRON = re.compile(r"\brun_train\.py\b.*--config[-_]file[= ](\S+)")
 
 
@@ -48,3 +60,18 @@ def check_program(text: str, file: str) -> None:
                     f"{file}: starts {title}, which is not read: give the model, the batch and "
                     "the plan to plan3d estimate"
                 )
+
+
+def refuse_python(text: str, file: str) -> None:
+    """Raise InputError for a Python file, whose settings are code: by what it imports, with the
+    files that are read in its place."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    imports = "\n".join(line for line in lines if re.match(r"\s*(?:from|import)\s", line))
+    for title, pattern, settings in RECIPES:
+        if re.search(pattern, imports):
+            others = f"{settings}, " if settings else ""
+            raise InputError(
+                f"{file}: is Python of {title}, which is not run: give {others}the command that "
+                "starts it or the log of its run"
+            )
+    raise InputError(f"{file}: is Python, which is not run: give the command or the log of the run")

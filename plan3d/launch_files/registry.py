@@ -14,7 +14,7 @@ from plan3d.simulator.base.registry import Registry
 
 from .exporter import Exporter
 from .launch_file import Launch, ReaderOptions
-from .other_programs import check_program
+from .other_programs import check_program, refuse_python
 from .tables import Row
 from .yaml_frameworks import framework_of_document
 
@@ -48,6 +48,7 @@ READERS: Registry[Reader] = Registry(
         "megatron-swift": f"{_PACKAGE}.mcore.swift:read",
         "megatron-swift-command": f"{_PACKAGE}.mcore.swift:read_command",
         "nemo": f"{_PACKAGE}.mcore.nemo:read",
+        "megatron-bridge": f"{_PACKAGE}.megatron_bridge.run_config:read",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",
@@ -126,7 +127,9 @@ def framework_of_file(text: str, file: str) -> str:
     if _is_yaml(file):
         return framework_of_document(text, file)
     dialect = _dialect_of(text, file)
-    if dialect is MEGATRON_SCRIPT and "pretrain_" not in text:
+    if file.endswith(".py"):
+        refuse_python(text, file)
+    if dialect is MEGATRON_SCRIPT and not re.search(r"\bpretrain_[\w${}]*\.py", text):
         check_program(text, file)
     return dialect.framework
 

@@ -42,6 +42,15 @@ RECOGNITIONS = (
         "NeMo",
         (("exp_manager",), ("trainer.num_nodes",), ("run.results_dir",), ("recipe._target_",)),
     ),
+    Recognition(
+        "Megatron-Bridge",
+        (("model.num_layers", "model.hidden_size", "train.global_batch_size"),),
+        "megatron-bridge",
+    ),
+    Recognition(
+        "Megatron-Bridge (overrides of a recipe; its run_config.yaml is read)",
+        (("train.train_iters", "dist"), ("train.global_batch_size", "rng"), ("train.train_iters",)),
+    ),
     Recognition("NeMo AutoModel", (("model._target_",), ("step_scheduler",))),
     Recognition("Megatron-LM (--yaml-cfg)", (("language_model", "model_parallel"),)),
     Recognition("torchtune", (("model._component_",), ("tokenizer._component_",))),

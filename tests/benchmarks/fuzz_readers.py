@@ -289,6 +289,17 @@ NEMO = (
     b"  hidden_size: 2048\n  ffn_hidden_size: ${multiply:4, ${.hidden_size}}\n"
     b"  num_attention_heads: 16\n  tokenizer: {library: megatron}\n"
 )
+BRIDGE = (
+    b"model:\n  _target_: megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B\n"
+    b"  activation_func: {_call_: false, _target_: torch.nn.functional.silu}\n"
+    b"  num_layers: 4\n  hidden_size: 512\n  num_attention_heads: 8\n  num_query_groups: 4\n"
+    b"  gated_linear_unit: true\n  ffn_hidden_size: 1024\n  seq_length: 512\n  vocab_size: 1000\n"
+    b"  position_embedding_type: rope\n  moe_layer_freq: [0, 1, 1, 1]\n  num_moe_experts: 4\n"
+    b"  add_bias_linear: false\n  bf16: true\n  tensor_model_parallel_size: 2\n"
+    b"  sequence_parallel: true\n  moe_token_dispatcher_type: alltoall\n"
+    b"ddp: {use_distributed_optimizer: true, overlap_grad_reduce: true, bucket_size: null}\n"
+    b"train: {global_batch_size: 64, micro_batch_size: 1}\noptimizer: {optimizer: adam}\n"
+)
 LOGS = (
     b"---- arguments ----\n num_layers ... 4\n hidden_size ... 512\n num_attention_heads ... 8\n"
     b" bf16 ... True\n micro_batch_size ... 1\n seq_length ... 512\n world_size ... 8\n"
@@ -556,6 +567,7 @@ READERS = {
     "megatron-swift": Reader("m.sh", lambda: [MEGATRON_SWIFT], _imports),
     "printed-settings": Reader("p.log", lambda: [*LOGS], _imports),
     "nemo": Reader("n.yaml", lambda: [NEMO], _imports),
+    "bridge": Reader("run_config.yaml", lambda: [BRIDGE], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
     "accelerate": Reader("a.yaml", lambda: [ACCELERATE], _accelerate),
     "plan-words": Reader("plan.txt", lambda: [*PLANS], _texts(_plan_words)),

@@ -88,7 +88,7 @@ def megatron(text: str, at: int) -> Printed | None:
     values = dict(_ARGUMENT.findall(text[at : end if end > 0 else at + LONGEST]))
     if "num_layers" not in values:
         return None
-    words = list(_words(values))
+    words = list(argument_words(values))
     padded = _PADDED.search(text, at)
     if values.get("vocab_size", "None") in ABSENT and padded:
         words.append(f"--vocab-size {padded[1]}")
@@ -108,7 +108,7 @@ def other_model(text: str) -> str:
     return ""
 
 
-def _words(values: dict[str, str]) -> Iterator[str]:
+def argument_words(values: dict[str, str]) -> Iterator[str]:
     """Arguments as flags: those that are set."""
     for name, value in values.items():
         need = NEEDS.get(name)

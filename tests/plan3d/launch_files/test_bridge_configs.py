@@ -1,0 +1,109 @@
+"""Configurations that Megatron-Bridge saves, and Python that is refused by name."""
+
+import json
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import reader
+from plan3d.simulator.base.errors import InputError
+
+MODEL = {
+    "_target_": "megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B",
+    "activation_func": {"_call_": False, "_target_": "torch.nn.functional.silu"},
+    "add_bias_linear": False,
+    "attention_dropout": 0.0,
+    "bf16": True,
+    "context_parallel_size": 2,
+    "cross_entropy_loss_fusion": True,
+    "ffn_hidden_size": 224,
+    "gated_linear_unit": True,
+    "hidden_dropout": 0.0,
+    "hidden_size": 64,
+    "kv_channels": 16,
+    "moe_layer_freq": 1,
+    "moe_router_topk": 2,
+    "normalization": "RMSNorm",
+    "num_attention_heads": 4,
+    "num_layers": 4,
+    "num_moe_experts": None,
+    "num_query_groups": 2,
+    "pipeline_model_parallel_size": 2,
+    "position_embedding_type": "rope",
+    "recompute_granularity": None,
+    "rotary_base": 500000,
+    "seq_length": 128,
+    "sequence_parallel": True,
+    "share_embeddings_and_output_weights": False,
+    "tensor_model_parallel_size": 2,
+    "vocab_size": 1000,
+}
+REST = {
+    "ddp": {"use_distributed_optimizer": True, "overlap_grad_reduce": True, "bucket_size": None},
+    "mixed_precision": {"bf16": True, "fp8": None, "fp8_recipe": "tensorwise"},
+    "optimizer": {"optimizer": "adam", "lr": 3e-4, "use_distributed_optimizer": True},
+    "train": {"global_batch_size": 64, "micro_batch_size": 1, "train_iters": 10},
+    "rng": {"seed": 1},
+}
+
+
+def launch(**changes):
+    text = json.dumps({**REST, "model": {**MODEL, **changes}})
+    return reader(text, "run_config.yaml", None)(text, "run_config.yaml", ReaderOptions())
+
+
+def test_a_run_config_is_read():
+    """Attention: 64 (4 + 2 + 2) 16 + 64 64; gated MLP: 3 64 224; two norms: 128 weights."""
+    found = launch()
+    layer = 64 * 128 + 64 * 64 + 3 * 64 * 224 + 128
+    assert found.model.parameters == 2 * 1000 * 64 + 4 * layer + 64
+    assert found.title == "Megatron-Bridge"
+    sizes = {name: found.plan[name] for name in ("tp", "pp", "cp", "zero", "sequence_parallel")}
+    assert sizes == {"tp": 2, "pp": 2, "cp": 2, "zero": 1, "sequence_parallel": True}
+    assert (found.sequence, found.global_batch) == (128, 64)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameters"),
+    [
+        ({"gated_linear_unit": False, "activation_func": None}, -4 * 64 * 224),
+        ({"add_qkv_bias": True}, 4 * 128),
+        ({"share_embeddings_and_output_weights": True}, -64_000),
+        (
+            {"num_moe_experts": 4, "moe_ffn_hidden_size": 224},
+            4 * (3 * 3 * 64 * 224 + 4 * 64),
+        ),
+    ],
+)
+def test_fields_of_the_model(changes, parameters):
+    assert launch(**changes).model.parameters - launch().model.parameters == parameters
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"_target_": "megatron.bridge.models.mamba.mamba_provider.MambaProvider"}, "state-space"),
+        ({"is_hybrid_model": True}, "state-space"),
+        ({"heterogeneous_block_specs": {"a": 1}}, "layers that differ"),
+    ],
+)
+def test_other_models_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        launch(**changes)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        ("o.yaml", "train: {train_iters: 5}\ndist: {}\n", r"Megatron-Bridge \(overrides"),
+        ("r.py", "from megatron.bridge.recipes.llama import x\n", "Megatron-Bridge.*run_config"),
+        ("r.py", "# megatron\nfrom nemo.collections import llm\n", "Python of NeMo, which is not"),
+        ("r.py", "import nemo_run as run\n", "Python of NeMo"),
+        ("r.py", "from transformers import TrainingArguments\n", "Hugging Face's Trainer"),
+        ("r.py", "x = 1\n", "r.py: is Python, which is not run"),
+        ("r.sh", "torchrun run_recipe.py --recipe x_pretrain_config a.b=1\n", "Megatron-Bridge"),
+    ],
+)
+def test_programs_are_refused_by_name(file, text, message):
+    with pytest.raises(InputError, match=message):
+        reader(text, file, None)
