@@ -55,6 +55,7 @@ TRIED_BY = {
 SHIPPED = {
     "simulator/reporting/explorer.py",
     "simulator/runs/nearest_run.py",
+    "simulator/runs/same_runs.py",
     "simulator/runs/run_stack.py",
     "simulator/uncertainty/learned.py",
     "simulator/workload/presets.py",

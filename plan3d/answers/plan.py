@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.plan.plan import PlanLike
 from plan3d.simulator.runs.nearest_run import Nearest, nearest_run
+from plan3d.simulator.runs.same_runs import SameRun, same_runs
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
@@ -51,6 +52,13 @@ class PlanAnswer:
     def nearest_run(self) -> Nearest | None:
         """The nearest measured run; None where none is near."""
         return nearest_run(self.costs.task, number_format(self.costs.plans))
+
+    @cached_property
+    def same_runs(self) -> list[SameRun]:
+        """Published runs of this very plan of this question."""
+        costs = self.costs
+        plan, precision = costs.plans.take(0), number_format(costs.plans)
+        return same_runs(costs.task, plan, precision, float(costs.step_seconds))
 
     @cached_property
     def next_step(self) -> Change | None:

@@ -8,6 +8,7 @@ from plan3d.search.whatif.explanation import Explanation
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
 from plan3d.simulator.reporting import report, why
+from plan3d.simulator.runs.same_runs import sentence
 
 from ..answers.explain import ExplainAnswer
 from . import plan_lines, traced_step, views
@@ -94,6 +95,7 @@ def _print_details(screen: Screen, answer: ExplainAnswer, asked: str | None) -> 
     screen.lines([*views.header(costs.task), views.peak_line(costs)])
     print()
     screen.lines([f"Plan: {report.summary(costs)}", *([str(nearest)] if nearest else [])])
+    screen.lines([sentence(answer.plan.same_runs)] if answer.plan.same_runs else [])
     print()
     if measured is not None:
         screen.section("The measured step", measured.lines)

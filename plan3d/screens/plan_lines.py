@@ -16,6 +16,7 @@ from plan3d.simulator.base.units import (
 from plan3d.simulator.reporting import why
 from plan3d.simulator.reporting.report import training_record
 from plan3d.simulator.runs.nearest_run import CLOSE_DISTANCE
+from plan3d.simulator.runs.same_runs import sentence
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.task import Task
@@ -174,6 +175,8 @@ def measured(answer: PlanAnswer) -> Items:
     if nearest.distance <= CLOSE_DISTANCE and not low <= nearest.run.mfu <= high:
         forecast = f"{100 * low:.0f} to {100 * high:.0f} %"
         lines.append(("", f"which is outside the forecast of {forecast} MFU"))
+    if answer.same_runs:
+        lines.append(("", sentence(answer.same_runs)))
     return lines
 
 

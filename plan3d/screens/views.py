@@ -246,6 +246,7 @@ def estimate_record(answer: PlanAnswer) -> dict[str, Any]:
         "seconds_searching": 0.0,
         "complete": True,
         **anchor_record(answer.nearest_run),
+        **({"same_runs": [one.record() for one in answer.same_runs]} if answer.same_runs else {}),
         "plans": [plan],
         "stages": answer.ranks,
     }

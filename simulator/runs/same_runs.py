@@ -1,0 +1,116 @@
+"""Published runs of the very question: the same model, machine, batch, format and plan.
+
+Stacks grow faster from release to release: runs of one plan stand side by side with their versions,
+each with the share of its step that is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ..base.csv_files import shipped_rows
+from ..base.printable import one_line
+from ..plan.plan import Plan
+from ..task import Task
+from ..workload.model import Network
+from .nearest_run import measured_runs
+from .published_runs import SHIPPED, PublishedRun, columns, titles
+from .run_cluster import precision_class
+from .run_tasks import Question, questions
+
+SAME_FIELDS = ("tp", "pp", "cp", "dp", "ep", "virtual_stages", "micro_batch", "recompute")
+"""Fields of a plan that decide whether two are one; others are seldom published."""
+SAME_MODEL = 0.02
+"""Relative difference of parameters, of all and of active ones, up to which models are one."""
+MOST_SHOWN, LONGEST = 3, 200
+"""Runs that a sentence names, and characters of a version."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameRun:
+    """A published run of the plan that is asked for."""
+
+    run: str
+    """A row of published_runs.csv."""
+    published: str
+    """Where, with the year."""
+    version: str
+    """Of its stack; empty where it was not published."""
+    step_seconds: float
+    predicted_share: float
+    """Predicted over measured seconds."""
+
+    def record(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def same_runs(task: Task, plan: Plan, number_format: str, step_seconds: float) -> list[SameRun]:
+    """The published runs of one plan in a format, which is predicted so, newest first."""
+    if isinstance(task.model, Network) or task.adapters or not _is_published(task):
+        return []
+    keys = (task.cluster.name, task.gpus, task.sequence, task.global_batch, plan.tp, plan.pp)
+    near = [_read(row) for row in _rows_by_key().get(tuple(map(str, keys)), ())]
+    same = (q for q in questions(near) if isinstance(q, Question) and _is_same(q, task, plan))
+    found = [
+        SameRun(
+            str(q.run["run"]),
+            f"{titles()[q.run.source]} {q.run['year']}",
+            one_line(str(q.run.get("stack_version", "")), LONGEST),
+            float(q.run["step_seconds"]),
+            step_seconds / float(q.run["step_seconds"]),
+        )
+        for q in same
+        if precision_class(str(q.run["dtype"])) == precision_class(number_format)
+    ]
+    return sorted(found, key=lambda one: (one.published, one.version), reverse=True)
+
+
+def sentence(runs: Sequence[SameRun]) -> str:
+    """What the runs took, and how much of it is predicted."""
+    took = ", ".join(
+        f"{one.step_seconds:.4g} s ({one.version or one.published})" for one in runs[:MOST_SHOWN]
+    )
+    more = f" and {len(runs) - MOST_SHOWN} more" if len(runs) > MOST_SHOWN else ""
+    shares = [100 * one.predicted_share for one in runs]
+    low, high = f"{min(shares):.0f}", f"{max(shares):.0f}"
+    part = low if low == high else f"{low} to {high}"
+    return one_line(f"this plan took {took}{more}; predicted {part} % of that", 3 * LONGEST)
+
+
+def _is_published(task: Task) -> bool:
+    """Whether a run of as many of these GPUs with this batch is published at all."""
+    asked = (task.cluster.accelerator.name, task.gpus, task.sequence, task.global_batch)
+    return asked in {
+        (run.accelerator, run.gpus, run.sequence, run.global_batch) for run in measured_runs()
+    }
+
+
+def _is_same(q: Question, task: Task, plan: Plan) -> bool:
+    """Whether a run is of this model and plan."""
+    mine, its = task.model, q.task.model
+    return all(
+        abs(getattr(its, size) / getattr(mine, size) - 1) < SAME_MODEL
+        for size in ("parameters", "active_parameters")
+    ) and all(getattr(q.plan, name) == getattr(plan, name) for name in SAME_FIELDS)
+
+
+@cache
+def _rows_by_key() -> dict[tuple[str, ...], list[Mapping[str, str]]]:
+    """Cells of timed rows of whole trainings by what is compared before they are read."""
+    names = ("accelerator", "gpus", "sequence", "global_batch", "tp", "pp")
+    out: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
+    for row in shipped_rows(__package__, SHIPPED):
+        scored = row["time_use"] in ("", "score", "score-only")
+        if row["step_seconds"] and row["training"] in ("", "pretrain") and scored:
+            out.setdefault(tuple(row[name].removesuffix(".0") for name in names), []).append(row)
+    return out
+
+
+def _read(row: Mapping[str, str]) -> PublishedRun:
+    """The run of the cells of a shipped row."""
+    kinds = columns()
+    return PublishedRun({name: kinds[name].read(text, name) for name, text in row.items() if text})

@@ -1,0 +1,70 @@
+"""Published runs of the very plan that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.runs.same_runs import SameRun, same_runs, sentence
+from plan3d.simulator.step.costs_tables import number_format
+from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
+from plan3d.simulator.workload.model import Model
+
+GPT = Task(
+    Model.preset("gpt3-175b"),
+    Cluster.profile("h100-sxm", gpus=256),
+    sequence=2048,
+    global_batch=512,
+)
+PLAN = "tp=4 pp=8 virtual_stages=12 micro_batch=1"
+
+
+def found_of(task: Task, text: str) -> tuple[list[SameRun], float]:
+    """The runs of a plan, and the step that is predicted."""
+    costs = evaluate(task, Plan.parse(text)).row()
+    step, precision = float(costs.step_seconds), number_format(costs.plans)
+    return same_runs(task, costs.plans.take(0), precision, step), step
+
+
+def test_releases_of_one_plan_stand_beside_each_other() -> None:
+    """NVIDIA's recipe of 24.11 and of 25.02: 8.95 and 8.408 s in 16 bits, 5.96 and 5.725 in 8."""
+    found, step = found_of(GPT, PLAN)
+    assert [(one.step_seconds, one.version.split()[-1]) for one in found] == [
+        (8.408, "v25.02.02"),
+        (8.95, "v24.11.1"),
+    ]
+    assert [one.predicted_share for one in found] == [
+        pytest.approx(step / seconds) for seconds in (8.408, 8.95)
+    ]
+    scaled, _ = found_of(GPT, f"{PLAN} precision=fp8")
+    assert [one.step_seconds for one in scaled] == [5.725, 5.96]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "tp=8 pp=8 micro_batch=1"),
+        ({}, PLAN.replace("virtual_stages=12", "virtual_stages=6")),
+        ({}, f"{PLAN} recompute=full"),
+        ({"global_batch": 1024}, PLAN),
+        ({"model": Model.preset("gpt3-13b")}, "tp=4 pp=8 micro_batch=1"),
+        ({"adapters": Adapters()}, PLAN),
+    ],
+)
+def test_another_plan_or_question_has_none(changes: dict[str, object], text: str) -> None:
+    assert found_of(replace(GPT, **changes), text)[0] == []
+
+
+def test_a_sentence_names_three_and_says_how_much_is_predicted() -> None:
+    def one(seconds: float) -> SameRun:
+        return SameRun("r", "Source 2025", f"v{seconds:g}", seconds, 9 / seconds)
+
+    assert sentence([one(10.0)]) == "this plan took 10 s (v10); predicted 90 % of that"
+    assert sentence([one(s) for s in (10.0, 12.0, 15.0, 18.0)]) == (
+        "this plan took 10 s (v10), 12 s (v12), 15 s (v15) and 1 more; predicted 50 to 90 % of that"
+    )
