@@ -7,10 +7,13 @@ has, also needs its flags: then one shell fragment states them and writes the JS
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_json
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
@@ -47,6 +50,8 @@ from .spelling import (
 )
 from .trainer_values import is_batch_open, with_trainer_values
 
+_PLACEHOLDER = re.compile(r":\s*([A-Z][A-Z0-9_]{2,60})\s*[,}\n]")
+"""A value without quotation that is no number: NaN and Infinity have small letters."""
 VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
 
@@ -85,7 +90,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     if not text.lstrip().startswith("{"):
         return _read_script(text, launch, options)
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
-    config, derived = read_configuration(parse_json(text, file), launch, file, n, options)
+    config, derived = read_configuration(_json(text, file), launch, file, n, options)
     n.recompute = Recompute.FULL if n.has_checkpointing else Recompute.NONE
     fill_launch(launch, n)
     launch.unread = config.unread(cost_keys(CONFIG), derived)
@@ -107,6 +112,17 @@ def read_configuration(
     read_rows(CONFIG, config, n)
     from_config(config, n, launch)
     return config, read_implied(CONFIG, config, n)
+
+
+def _json(text: str, place: str) -> Any:
+    """The content of a configuration. Raises InputError, also for a template."""
+    open_values = list(dict.fromkeys(_PLACEHOLDER.findall(text)))
+    if open_values:
+        raise InputError(
+            f"{place}: is a template, in which {', '.join(open_values[:4])} stand for values: give "
+            "the script that fills them in"
+        )
+    return parse_json(text, place)
 
 
 def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
@@ -166,16 +182,14 @@ def _configuration(
     place = f"{launch.file}: line {document.line}"
     decided_by_flags = {"micro_batch": n.micro_batch, "precision": n.precision}
     options = ReaderOptions(launch.model, plan=decided_by_flags, has_batch=True)
-    configuration = read_configuration(
-        parse_json(document.text, place), launch, place, stated, options
-    )
+    configuration = read_configuration(_json(document.text, place), launch, place, stated, options)
     if not flags.contains("--zero-stage"):
         n.zero = stated.zero
     for name in ("micro_batch", "zero", "precision"):
         if getattr(stated, name) != getattr(n, name):
             raise launch.refuse(
-                f"line {document.line}: the JSON has {name} {getattr(stated, name)}, the flags "
-                f"have {getattr(n, name)}"
+                f"line {document.line}: the JSON has {name} {_word(name, stated)}, the flags have "
+                f"{_word(name, n)}"
             )
     if stated.global_batch and not n.global_batch:
         n.global_batch, n.accumulation = stated.global_batch, None
@@ -189,6 +203,12 @@ def _configuration(
         setattr(n, name, getattr(stated, name))
     n.gpus = getattr(stated, "gpus", None)
     return configuration
+
+
+def _word(name: str, n: Numbers) -> str:
+    """A number as a message shows it: a precision by name."""
+    value = getattr(n, name)
+    return Precision(value).name.lower() if name == "precision" else str(value)
 
 
 EXPORTER = Exporter(

@@ -35,6 +35,24 @@ def test_a_configuration_that_sed_makes_of_a_template_decides():
     assert launch(SED + RUN, files, {"ZERO": "1"}).plan["zero"] == 1
 
 
+def test_a_template_alone_names_what_is_open():
+    with pytest.raises(InputError, match="is a template, in which GBS, MBS, STAGE stand for"):
+        launch_json(TEMPLATE)
+    with pytest.raises(InputError, match="line 2: is a template, in which STAGE stand for"):
+        launch(SED.replace("s/STAGE/", "s/NO/") + "ZERO=1\n" + RUN, {"template.json": TEMPLATE})
+
+
+def test_formats_that_differ_are_named():
+    own = TEMPLATE.replace("GBS", "64").replace("MBS", "1").replace("STAGE", "0")
+    own = own.replace("fp16", "bf16")
+    with pytest.raises(InputError, match="the JSON has precision bf16, the flags have fp16"):
+        launch(f"CONFIG=own.json\n{RUN}", {"own.json": own})
+
+
+def launch_json(text):
+    return reader(text, "ds.json", None)(text, "ds.json", ReaderOptions())
+
+
 def test_a_configuration_beside_the_script_decides():
     own = TEMPLATE.replace("GBS", "64").replace("MBS", "1").replace("STAGE", "3")
     assert launch(f"CONFIG=own.json\n{RUN}", {"own.json": own}).plan["zero"] == 3
