@@ -67,6 +67,11 @@ def family_of_parts(config: JsonObject) -> PartsFamily:
     gated, activation = _gating(config, kind)
     layer_norm = not config.has_key(RMS_KEYS[0]) and any(map(config.has_key, LAYER_NORM_KEYS))
     experts = next((key for key in EXPERT_COUNTS if config.values.get(key) not in (None, 0)), "")
+    if experts and config.has_key("kv_channels"):
+        problem = "beside experts; with a model_type that is unknown they may be in attention too"
+        raise config.error(
+            "kv_channels", f"stands {problem}, as those of jetmoe are: it is not read"
+        )
     has_norm = any(config.flag(key, False) for key in NORM_SWITCHES)
     shared = _shared_key(config)
     if shared and not experts:

@@ -233,12 +233,17 @@ def preset_of_id(hub_id: str) -> str:
     presets = {untuned(known): name for known, name in hub_models().ids.items()}
     if untuned(hub_id) in presets:
         return presets[untuned(hub_id)]
-    copied = untuned(hub_id).partition("/")[2]
-    same = {name for known, name in presets.items() if known.partition("/")[2] == copied}
+    copied = _plain_name(hub_id)
+    same = {name for known, name in presets.items() if _plain_name(known) == copied}
     if len(same) == 1:
         return same.pop()
     near = did_you_mean(hub_id, {known.lower(): known for known in hub_models().ids})
     raise InputError(f"no preset is {hub_id!r} of the Hub; give its config.json{near}")
+
+
+def _plain_name(hub_id: str) -> str:
+    """A hub id without its owner: Llama's older ids repeat a part of his name."""
+    return untuned(hub_id).partition("/")[2].removeprefix("meta-")
 
 
 def untuned(hub_id: str) -> str:

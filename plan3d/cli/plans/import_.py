@@ -290,7 +290,8 @@ def model_line(found: Imported) -> str:
     sparse = [layer.experts for layer in layers if layer.experts]
     experts = "no experts"
     if sparse:
-        experts = f"{len(sparse)} with {sparse[0].count} experts, {sparse[0].top_k} a token"
+        counts = " or ".join(map(str, sorted({own.count for own in sparse})[:8]))
+        experts = f"{len(sparse)} with {counts} experts, {sparse[0].top_k} a token"
     return (
         f"Model: {total} parameters, {active if active != total else 'all'} active; "
         f"{len(layers)} layers, {experts}; vocabulary {model.vocabulary:,}"

@@ -93,6 +93,7 @@ def test_other_ranges_are_refused(text, near):
     [
         ("NousResearch/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
         ("unsloth/SmolLM2-135M", "smollm2-135m"),
+        ("unsloth/Meta-Llama-3.1-8B", "llama-3.1-8b"),
     ],
 )
 def test_models_that_others_have_copied(hub_id, preset):

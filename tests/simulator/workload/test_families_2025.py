@@ -182,6 +182,7 @@ def test_an_unknown_type_of_known_parts_is_read_and_says_so() -> None:
         ({"num_key_value_heads": "-"}, "$.num_key_value_heads is missing"),
         ({"sliding_window": 4096}, "not which layers have it"),
         ({"shared_expert_intermediate_size": 1000}, "is 1000, neither 1024 nor 1"),
+        ({"kv_channels": 128}, "may be in attention too, as those of jetmoe are"),
         ({"ffn_multiplier": 1.5}, "$.ffn_multiplier is 1.5"),
         ({"num_experts": 0}, "$.num_shared_experts is 1 without experts"),
     ],
