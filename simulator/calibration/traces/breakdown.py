@@ -258,6 +258,8 @@ def window_of(trace: RankTrace, names: Sequence[str]) -> Window:
     """The steps of these names, from the end of what was launched before them to that of what they
     launched; all of the trace where none are marked."""
     chosen = [(low, high) for name, low, high in trace.steps if name in names]
+    if not (trace.end > trace.start).any():
+        raise InputError(f"{trace.source}: all of its {trace.start.size:,} kernels take no time")
     if not chosen:
         return Window(float(trace.start.min()), float(trace.end.max()), 1, False)
     low, high = chosen[0][0], chosen[-1][1]
@@ -269,7 +271,10 @@ def window_of(trace: RankTrace, names: Sequence[str]) -> Window:
         raise InputError(f"{trace.source}: no kernel runs in {names[0]}")
     last = float(own.max())
     begin = max(low, float(earlier.max())) if earlier.size else low
-    return Window(begin if begin < last else low, max(high, last), len(chosen), True)
+    begin, end = begin if begin < last else low, max(high, last)
+    if end <= begin:
+        raise InputError(f"{trace.source}: {names[0]} takes no time")
+    return Window(begin, end, len(chosen), True)
 
 
 def break_down(trace: RankTrace, names: Sequence[str], sizes: Sizes | None = None) -> RankBreakdown:

@@ -89,8 +89,9 @@ class TracedJob:
     @cached_property
     def classified(self) -> float:
         """Share of the busy time whose kernels are named."""
-        busy = [one.busy for one in self.ranks]
-        return float(np.average([one.classified for one in self.ranks], weights=busy))
+        busy = np.array([one.busy for one in self.ranks])
+        named = np.array([one.classified for one in self.ranks])
+        return float((named * busy).sum() / max(float(busy.sum()), 1e-300))
 
     @cached_property
     def collectives(self) -> list[CollectiveUse]:
@@ -155,7 +156,7 @@ class TracedJob:
             others = [i for i in peers if i != slowest]
             usual = float(np.median([own[i] for i in others]))
             longer = own[slowest] - usual
-            if longer < STRAGGLES * self.wall or (out and longer <= out.seconds):
+            if longer < STRAGGLES * self.wall or not usual or (out and longer <= out.seconds):
                 continue
             rest = {n: float(np.median([parts[i][n] for i in others])) for n in _OWN}
             cause = max(_OWN, key=lambda name: parts[slowest][name] - rest[name])

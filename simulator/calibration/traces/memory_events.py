@@ -60,13 +60,13 @@ def read_memory_timeline(name: str) -> MeasuredPeak:
         )
     path = Path(name)
     stream = JsonStream(read_pieces(path), name, "traceEvents")
-    elements, peak = iter(stream), (-1.0, 0.0, [0.0])
+    elements, peak = iter(stream), (-LARGEST, 0.0, [0.0])
     begin, moments = 0.0, 0
     try:
         for moment, held in _moments(elements):
             # What was there before has no time.
             begin, moments, total = begin or max(moment, 0.0), moments + 1, sum(held)
-            if len(held) != len(CATEGORIES) or not all(abs(size) < LARGEST for size in held):
+            if len(held) != len(CATEGORIES) or not sum(map(abs, held)) < LARGEST:
                 raise ValueError
             if total > peak[0]:
                 peak = (total, max(moment - begin, 0.0), held)

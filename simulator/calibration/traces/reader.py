@@ -48,6 +48,8 @@ MOST_RANKS = 1024
 """Files of one question."""
 MICROSECOND = 1e-6
 _RANK = re.compile(r"rank[-_ ]?(\d{1,7})(?!\d)", re.I)
+LATEST = 1e18
+"""Microseconds that no clock shows."""
 LONGEST_NAME = 400
 """Characters of a kernel's name."""
 
@@ -223,10 +225,8 @@ def _keep(event: Mapping[str, Any], columns: _Columns) -> None:
     elif category in RUNTIME:
         correlation = (event.get("args") or {}).get("correlation")
         if correlation is not None:
-            numbers, times, threads = columns.launches
-            numbers.append(float(correlation))
-            times.append(float(event["ts"]))
-            threads.append(float(columns.index(("thread", event.get("pid"), event.get("tid")))))
+            thread = columns.index(("thread", event.get("pid"), event.get("tid")))
+            _append(columns.launches, correlation, event["ts"], thread)
     elif category in ANNOTATIONS:
         _keep_operator(event, category, columns)
 
@@ -242,7 +242,7 @@ def _keep_memory(args: Mapping[str, Any], columns: _Columns) -> None:
 
 def _keep_kernel(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
     length, start = float(event["dur"]), float(event["ts"])
-    if not (0 <= length < 1e15 and abs(start) < 1e20):
+    if not (0 <= length < LATEST and abs(start) < LATEST):
         columns.negative += 1
         return
     args = event.get("args") or {}
@@ -253,9 +253,14 @@ def _keep_kernel(event: Mapping[str, Any], category: str, columns: _Columns) -> 
         cells = columns.gpu[number] = tuple(array("d") for _ in range(6))
     kind = columns.index((one_line(event["name"], LONGEST_NAME), category, _collective(args)))
     external = args.get("External id", args.get("external id", -1))
-    values = start, length, _number(event.get("tid")), kind, args.get("correlation", -1), external
-    for cell, value in zip(cells, values, strict=True):
-        cell.append(float(value))
+    correlation = args.get("correlation", -1)
+    _append(cells, start, length, _number(event.get("tid")), kind, correlation, external)
+
+
+def _append(columns: tuple[array[float], ...], *values: Any) -> None:
+    """One row; all of it or, where a value is no number, nothing."""
+    for column, number in zip(columns, [float(value) for value in values], strict=True):
+        column.append(number)
 
 
 def _number(value: object) -> float:
@@ -288,6 +293,8 @@ def _keep_mark(event: Mapping[str, Any], name: str, category: str, columns: _Col
     """A step, a pass or the loading of data."""
     start = float(event["ts"])
     end = start + float(event.get("dur", 0.0))
+    if not -LATEST < start <= end < LATEST:
+        return
     if name.startswith(STEP):
         marks = columns.steps.setdefault(category, {})
         low, high = marks.get(name, (start, end))
@@ -317,9 +324,8 @@ def _keep_operator(event: Mapping[str, Any], category: str, columns: _Columns) -
         collective, dims = _collective(args), str(shapes)[:LONGEST_NAME] if shapes else ""
         if name.startswith("nccl:") and collective is _NO_COLLECTIVE:
             collective = Collective(operation=name.removeprefix("nccl:").lower().strip("_"))
-        identifiers, operators = columns.operators
-        identifiers.append(float(external))
-        operators.append(float(columns.index(("operator", name[:LONGEST_NAME], dims, collective))))
+        key = ("operator", name[:LONGEST_NAME], dims, collective)
+        _append(columns.operators, external, columns.index(key))
 
 
 def _rank_trace(

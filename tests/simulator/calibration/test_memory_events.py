@@ -41,6 +41,7 @@ def test_peaks_by_category(tmp_path, document, seconds, wanted):
         ("m.json", [[1, 2, 3]], "is no memory timeline"),
         ("m.json", [[0, 2, 5, 9], [0, 2, 5, 9]], "is no memory timeline"),
         ("m.json", [[0, 2, "x", 1]], "is no memory timeline"),
+        ("m.json", [[0, 2, -1e18, 1]], "is no memory timeline"),
         ("m.json", [[1], [[0, 9]]], "is no memory timeline"),
     ],
 )

@@ -115,11 +115,27 @@ def test_what_comes_before_a_break_is_used(tmp_path, packed):
         ([event("gemm", 0, -5)], "no GPU kernels"),
         ([{"ph": "X", "cat": "kernel"}], "no GPU kernels"),
         ([3, None, "kernel"], "holds no events"),
+        ([event(GEMM, 3, 0), event(NORM, 5, 0)], "all of its 2 kernels take no time"),
     ],
 )
 def test_traces_without_kernels_are_refused(tmp_path, events, message):
+    path = write(tmp_path / "t.json", events)
     with pytest.raises(InputError, match=message):
-        read_trace(write(tmp_path / "t.json", events))
+        traced_job(read_traces([str(path)]))
+
+
+def test_a_row_of_no_number_leaves_none_behind(tmp_path):
+    """Of a kernel, a launch, an operator and a step."""
+    events = [
+        *(event(GEMM, 0, 10, correlation="x"), event(GEMM, 20, 10, correlation=1)),
+        event("cudaLaunchKernel", None, 1, "cuda_runtime", 1, correlation=1),
+        event("cudaLaunchKernel", 15, 1, "cuda_runtime", 1, correlation=1),
+        event("aten::mm", 0, 1, "cpu_op", 1, **{"External id": "x", "Input Dims": [[1]]}),
+        event("ProfilerStep#1", 0, 1e300, "user_annotation", 1),
+    ]
+    (trace,) = read_trace(write(tmp_path / "t.json", events))
+    assert [*trace.start, *trace.launched] == pytest.approx([20e-6, 15e-6])
+    assert (trace.steps, trace.left_out) == ((), ("3 events without name or time",))
 
 
 def test_bad_events_are_left_out_and_said(tmp_path):
