@@ -13,10 +13,12 @@ from plan3d.simulator.rules.training_rules import default_precision
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import (
     EDGE_PROBABILITY,
+    FITS_PROBABILITY,
     fitting_bytes,
     headroom_bytes,
 )
 
+from .exact.launchable_optimum import over_launchable
 from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
 from .result.families import OBJECTIVES as OF_FAMILIES
 from .result.objective import check_goal
@@ -110,6 +112,12 @@ class Ranking:
         return self.backend == "exhaustive" and of_time
 
     @property
+    def wants_safe(self) -> bool:
+        """Whether the best plan that surely fits is kept beside those that are ranked."""
+        surely = self.headroom is not None or self.fits_probability >= FITS_PROBABILITY
+        return self.can_list_families and not surely
+
+    @property
     def least_probability(self) -> float:
         """The least probability of fitting of a plan that is ranked."""
         if self.risk is None:
@@ -166,7 +174,8 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
     subject = _subject(wanted, space, backend, values)
     options = SearchOptions(
         objective=asked.objective,
-        limit=_limit(subject, asked),
+        limit=_limit(subject, asked, asked.least_probability),
+        safe_limit=_limit(subject, asked, FITS_PROBABILITY) if asked.wants_safe else None,
         top=asked.top if asked.risk is None else max(asked.top, SHORT_LIST),
         families=asked.families,
         frontier=asked.frontier,
@@ -180,14 +189,15 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
         # What was asked for by name has an answer, if none that can be launched.
         subject = _subject(without_optional_framework(wanted), space, backend, values)
         result = search(subject, options, **drawn)
-    result = replace(result, task=task, system=system)
+    wider = partial(over_launchable, subject, options) if isinstance(subject, Space) else None
+    result = replace(result, task=task, system=system, over_launchable=wider)
     return result if asked.risk is None else ranked_at_risk(result, asked.risk, asked.top)
 
 
-def _limit(subject: Space | StagedProblem, ranking: Ranking) -> float:
-    """Bytes a plan of the subject may use on a GPU."""
+def _limit(subject: Space | StagedProblem, ranking: Ranking, probability: float) -> float:
+    """Bytes a plan of the subject may use on a GPU to fit with that probability."""
     tried = subject.axes["precision"] if isinstance(subject, Space) else ()
-    return memory_limit(subject.task, ranking.headroom, ranking.least_probability, tried)
+    return memory_limit(subject.task, ranking.headroom, probability, tried)
 
 
 def memory_limit(

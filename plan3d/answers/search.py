@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 import numpy as np
 
 from plan3d.search.rank_plans import Ranking, RankingOptions, rank_plans
-from plan3d.search.result.objective import objective as objective_of
 from plan3d.search.result.search_result import SearchResult
 from plan3d.search.space.constraints import check_choices, check_lists
 from plan3d.search.space.space import Choices
@@ -20,7 +19,7 @@ from plan3d.simulator.analysis.goodput import Reliability, Training
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import as_count
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.step.costs import Costs, concat_costs
+from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task, check_task
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
@@ -151,34 +150,22 @@ def search(request: SearchRequest) -> SearchAnswer:
         result = climbed(cluster_of_size(task, training, ranking), ranking.choose, ranking.top)
     else:
         result = improved(rank_plans(task, ranking), task, ranking)
-    result, safe = _with_safe(result, ranking)
+    safe = _safe_plan(result, ranking)
     return SearchAnswer(replace(request.question, task=result.task), ranking, result, safe)
 
 
-def _with_safe(result: SearchResult, ranking: Ranking) -> tuple[SearchResult, Costs | None]:
-    """The result, and the first plan that fits with FITS_PROBABILITY where plan 1 does not: of a
-    second search where that is quick, else of the listed plans. A plan of it that is faster, which
-    climbing to plan 1 missed, is plan 1."""
-    costs, objective = result.costs, objective_of(ranking.objective)
+def _safe_plan(result: SearchResult, ranking: Ranking) -> Costs | None:
+    """The best plan that fits with FITS_PROBABILITY where plan 1 does not: of all that the search
+    met where it costs them all, else of the listed plans."""
+    costs = result.costs
     if costs is None or ranking.headroom is not None or not result.complete:
-        return result, None
+        return None
     fits = np.atleast_1d(probability_fits(costs)) >= FITS_PROBABILITY
     if fits[0]:
-        return result, None
-    if not ranking.can_list_families:
-        return result, costs.row(int(fits.argmax())) if fits.any() else None
-    surer = replace(ranking, fits_probability=FITS_PROBABILITY, frontier=False, top=1)
-    try:
-        found = improved(rank_plans(result.task, surer), result.task, surer).unless_interrupted()
-    except KeyboardInterrupt:
-        return result.ended_by_interrupt(), None
-    if found.costs is None or objective(found.costs)[0] >= objective(costs)[0]:
-        return result, found.best
-    costs = concat_costs([found.costs, costs]).take(slice(0, len(costs)))
-    families = None
-    if result.families is not None and found.families is not None:
-        families = result.families.after(found.families, len(costs))
-    return replace(result, costs=costs, families=families, climbed=found.climbed), None
+        return None
+    if ranking.can_list_families:
+        return None if result.safe is None else result.safe.row()
+    return costs.row(int(fits.argmax())) if fits.any() else None
 
 
 def _check(task: Task, ranking: Ranking, sized: bool) -> None:

@@ -37,6 +37,9 @@ from .plan import print_breakdown
 LISTED = 4
 """Plans of the first screen where the user does not say how many."""
 RULES_SHOWN = 4
+BOUND = "bound: "
+FIXED_FIELDS = "offload, precision and its formats, optimizer, power and the sync of replicas"
+"""What no search chooses unless it is asked to."""
 TO_TIME = 3
 """Plans that are suggested to be timed."""
 MORE_LINE = f"plan3d explain {LAST}#2; -v adds all numbers and the next step"
@@ -216,21 +219,34 @@ def count_lines(answer: SearchAnswer) -> list[str]:
         f"{result.seconds_searching:.2f} s{state}"
     )
     choice = [] if answer.forecast is None else _choice_lines(result, answer.forecast)
-    return [total, *_climb_lines(result), *proof_lines(result), *choice, *_events(result)]
+    return [total, *_optimum_lines(result), *proof_lines(result), *choice, *_events(result)]
 
 
-def _climb_lines(result: SearchResult) -> list[str]:
-    """What single changes of fields that the search keeps fixed came to; of plan 1 those made."""
+def _optimum_lines(result: SearchResult) -> list[str]:
+    """Of what set plan 1 is the optimum, how many plans bounds left, and how it departs from what
+    is enumerated."""
+    optimum, lines = result.optimum, []
+    if optimum is not None and optimum.proven and optimum.opened:
+        pruned = [
+            f"{name.removeprefix(BOUND)} {_large(n)}"
+            for name, n in optimum.removed.items()
+            if name.startswith(BOUND)
+        ]
+        by = f", pruned by bounds of {', '.join(pruned)}" if pruned else ""
+        lines = [
+            f"plan 1 is the optimum of {_large(optimum.candidates)} combinations with "
+            f"{' '.join(optimum.opened)}: {optimum.costed:,} costed{by}; fixed are {FIXED_FIELDS}"
+        ]
     if not result.counts.changes:
-        return []
+        return lines
     made = ", ".join(
         f"{gain.field}={gain.value} for {gain.searched_value} ({100 * gain.step_change:+.1f} %)"
         for gain in result.climbed
     )
-    made = f"plan 1 has {made}" if made else "none improves plan 1 by 1 % or more"
+    made = f"plan 1 has {made}" if made else "plan 1 has none of them"
     return [
-        f"{result.counts.changes} single changes of fields that the search keeps fixed were tried: "
-        f"{made}"
+        *lines,
+        f"{result.counts.changes} changes of fields that are not enumerated were costed: {made}",
     ]
 
 

@@ -14,7 +14,7 @@ m micro-batches, t seconds of a rank per micro-batch; each bound contains the on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
@@ -22,20 +22,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
-from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
+from plan3d.simulator.layers.cost_columns import SECONDS, Cost, LayerCosts
 from plan3d.simulator.layers.layer_costs import layer_cost_function
 from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.pipeline import schedules, stage_placement
-from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.field_values import AUTO, Recompute
 from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
-from plan3d.simulator.step.stages import Stages
+from plan3d.simulator.step.ranks import Placements, uniform_ranks
+from plan3d.simulator.step.stages import Stages, combine_ranks
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -45,16 +46,23 @@ from ..space.space import Space
 SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
 END_FIELDS = ("first_stage_layers", "last_stage_layers")
+_ORDER_FIELDS = ("virtual_stages", "schedule")
 _CUT_FIELDS = (*END_FIELDS, "mtp_stage")
 PLACEMENT_FIELDS = (
+    *_ORDER_FIELDS,
     *_CUT_FIELDS,
-    *(n for n in SKELETON if n not in (*STRATEGY, *SIZE_FIELDS, *_CUT_FIELDS)),
+    *(n for n in SKELETON if n not in (*STRATEGY, *SIZE_FIELDS, *_CUT_FIELDS, *_ORDER_FIELDS)),
 )
 """Fields that decide which layers a rank holds and how long it idles."""
 LAYER_FIELDS = tuple(name for name in STRATEGY if name not in SIZE_FIELDS)
 """The other fields that one layer can see."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
+NO_COLLECTIVES = np.delete(np.arange(len(Cost))[SECONDS], COLLECTIVES)
+"""The others."""
+KERNELS = np.setdiff1d(NO_COLLECTIVES, [Cost.LAUNCH])
+PARTS = np.setdiff1d(np.arange(len(Cost))[SECONDS], [Cost.LAUNCH])
+"""Those of no collective, and all, without what is waited for launches."""
 
 
 class PlanBounds(NamedTuple):
@@ -101,6 +109,18 @@ def _layout_of_least_counts(
     return stage_placement.StageLayout(counts, rank, rank, alike, before, model_counts(cut))
 
 
+EFFECTIVE = {"sequence_parallel": "tp", "cp_comm": "cp", "expert_dispatch": "ep"}
+"""Fields that change nothing where another is 1."""
+LEAST_TIME = {"recompute": Recompute.NONE, "overlap_tp": 1, "overlap_ep": 1}
+"""The value of a field with which no part of a layer, nor their sum, takes longer than with any
+other: recompute adds passes, and a share of at most 1 of what hides is exposed."""
+BYTES_OF_ACTIVATIONS = [
+    *(Cost.ACTIVATIONS, Cost.LOGITS, Cost.GATHERED_INPUTS, Cost.WEIGHT_GRADIENT_INPUTS),
+    *(Cost.HOST_ACTIVATIONS, Cost.OVERLAPPED_A2A),
+]
+"""Columns that are more with these values; the launch floor of a layer is, too."""
+
+
 @dataclass(frozen=True)
 class _LeastLayerCosts:
     """Layer costs that are the least, entry by entry, over every value of some fields."""
@@ -109,27 +129,79 @@ class _LeastLayerCosts:
     """The open fields of a strategy."""
     placement_known: bool
     """Whether it is known which kinds of layers a rank holds."""
+    apart: bool = False
+    """Whether fields are varied one at a time. What sequence parallelism, exchanges of a context
+    and those of experts change are different parts of a layer's seconds; where one is of two of
+    them, it is least with the last value of both. Each part has its least value then; their
+    total, and what else a layer costs, may not."""
 
     def __call__(self, task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
-        columns_of_fields = [
-            [np.full_like(s.tp, value) for value in values] for values in self.values.values()
-        ]
         layer_costs = layer_cost_function(task.model)
-        every = [
-            layer_costs(task, recipe, replace(s, **dict(zip(self.values, columns, strict=True))))
-            for columns in product(*columns_of_fields)
-        ]
-        table = np.minimum.reduce([costs.table for costs in every])
-        working = np.minimum.reduce([costs.working_set for costs in every])
-        units = np.minimum.reduce([costs.unit_parameters for costs in every])
-        boundary = np.minimum.reduce([costs.boundary_bytes for costs in every])
-        if not self.placement_known:
-            # What is not added up over layers is at least that of the smallest.
-            working, units, boundary = (
-                np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
-                for of_kind in (working, units, boundary)
+        fixed = {name: v for name, v in LEAST_TIME.items() if len(self.values.get(name, ())) > 1}
+        varied = {
+            name: sorted(v, reverse=True) for name, v in self.values.items() if name not in fixed
+        }
+        first = {name: values[0] for name, values in varied.items()}
+        least: LayerCosts | None = None
+        for fields in _one_by_one(varied) if self.apart else _every_combination(varied):
+            other = [EFFECTIVE.get(name) for name, v in fields.items() if v != first[name]]
+            rows = np.flatnonzero(
+                np.logical_and.reduce(
+                    [np.ones(s.tp.size, bool), *(getattr(s, name) > 1 for name in other if name)]
+                )
             )
-        return LayerCosts(table, working, units, boundary)
+            if not rows.size:
+                continue
+            columns = {name: np.full(rows.size, float(v)) for name, v in (fixed | fields).items()}
+            costs = layer_costs(task, recipe, replace(_take(s, rows), **columns))
+            if least is None:
+                least = costs
+                continue
+            _lower(least, costs, rows)
+        assert least is not None
+        if fixed:
+            least.table[..., [*BYTES_OF_ACTIVATIONS, Cost.LAUNCH]] = 0
+            least.working_set[:] = 0
+        if self.placement_known:
+            return least
+        # What is not added up over layers is at least that of the smallest.
+        working, units, boundary = (
+            np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
+            for of_kind in (least.working_set, least.unit_parameters, least.boundary_bytes)
+        )
+        return LayerCosts(least.table, working, units, boundary)
+
+
+def _every_combination(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+    for chosen in product(*varied.values()):
+        yield dict(zip(varied, chosen, strict=True))
+
+
+def _one_by_one(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+    """All fields at their first values, then one of them at each other value."""
+    first = {name: values[0] for name, values in varied.items()}
+    yield first
+    for name, values in varied.items():
+        yield from ({**first, name: value} for value in values[1:])
+
+
+def _take(s: Strategy, rows: Index) -> Strategy:
+    """The chosen strategies."""
+    return Strategy(**{name: getattr(s, name)[rows] for name in STRATEGY})
+
+
+def _lower(least: LayerCosts, costs: LayerCosts, rows: Index) -> None:
+    """Lower the entries of some strategies to those of others."""
+    least.table[rows] = np.minimum(least.table[rows], costs.table)
+    for name in ("working_set", "unit_parameters", "boundary_bytes"):
+        column = getattr(least, name)
+        column[:, rows] = np.minimum(column[:, rows], getattr(costs, name))
+
+
+Beaten = Callable[[Value], Mask]
+"""Least seconds of each row -> whether something known is better than all its completions."""
+CHUNK = 8192
+"""Rows that are bounded together: what fits a cache."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +248,11 @@ class Relaxation:
         return self.known_fields >= set(END_FIELDS) and len(task.model.kinds) == 1 and not cut
 
     @property
+    def chunks_known(self) -> bool:
+        """Whether it is known how many chunks a rank holds."""
+        return "virtual_stages" in self.known_fields
+
+    @property
     def layers_known(self) -> bool:
         """Whether all fields that a layer can see are known."""
         return not self.open_values
@@ -185,11 +262,23 @@ class Relaxation:
         """Whether stages are known in full; what synchronises them may not be."""
         return self.placement_known and self.layers_known
 
-    def bounds(self, columns: Mapping[str, Any], length: int) -> PlanBounds:
-        """Bounds of each row, the best over the precisions and optimizers that it may have."""
+    def bounds(
+        self, columns: Mapping[str, Any], length: int, beaten: Beaten | None = None
+    ) -> PlanBounds:
+        """Bounds of each row, the best over the precisions and optimizers that it may have.
+
+        Where a rank is `beaten` without waiting for others, its seconds are all that is bounded; as
+        long as what a layer costs is not known they are for every row.
+        """
         plans = self._plans(columns, length)
+        most = max(self.space.axes["virtual_stages"])
+        chunks = columns["virtual_stages"] if self.chunks_known else most
+        chunks = np.broadcast_to(np.asarray(chunks, float), (length,))
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
-        each = [self._bounds_of_recipe(plans, RECIPES[int(code)]) for code in sorted(codes)]
+        each = [
+            self._bounds_of_recipe(plans, RECIPES[int(code)], chunks, beaten)
+            for code in sorted(codes)
+        ]
         least = [np.minimum.reduce(parts) * (1 - ROUNDING) for parts in zip(*each, strict=True)]
         return PlanBounds(*least)
 
@@ -208,17 +297,50 @@ class Relaxation:
         stated = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
         for name in set(names) | set(PLACEMENT_FIELDS):
             full.setdefault(name, np.full(length, stated[name], np.int64))
-        return from_columns(full, self.space.layers_per_stage)
+        # Bounds of stages that are not known hold for every cut, whatever chunks a given one has.
+        return from_columns(full, self.space.layers_per_stage if self.placement_known else ())
 
-    def _bounds_of_recipe(self, plans: Plan, recipe: Recipe) -> PlanBounds:
-        task, axes = self.space.task, self.space.axes
+    def _bounds_of_recipe(
+        self, plans: Plan, recipe: Recipe, most_chunks: Value, beaten: Beaten | None
+    ) -> PlanBounds:
+        task = self.space.task
         layout_of = ideal_between_ends if self.end_stages_known else ideal_layout
         layout_of = stage_placement.layout if self.placement_known else layout_of
-        costs_of = _LeastLayerCosts(self.open_values, self.placement_known)
-        s = stages.build_stages(task, recipe, plans, layout_of, costs_of)
+        place, rows = Placements(task, plans, layout_of), np.arange(plans.rows)
+        out = PlanBounds(*np.zeros((len(PlanBounds._fields), plans.rows)))
+        apart = bool(self.open_values) and beaten is not None
+        costs, which = self._least_costs(plans, recipe, apart)
+        if beaten is not None:
+            total = costs.table[..., PARTS].sum(axis=-1) if apart else costs.table[..., Cost.TOTAL]
+            work = costs.table[..., KERNELS].sum(axis=-1)
+            busiest = [_busiest(task, plans, seconds[which], place) for seconds in (work, total)]
+            out.compute[:] = out.pipeline[:] = busiest[0]
+            out.communication[:] = busiest[1]
+            rows = rows[:0] if apart else np.flatnonzero(~beaten(busiest[1] * (1 - ROUNDING)))
+        for start in range(0, rows.size, CHUNK):
+            part = slice(start, start + CHUNK)
+            some = plans.take(rows[part])
+            ranks = uniform_ranks(task, some, costs, which[rows[part]], place.take(rows[part]))
+            s = combine_ranks(task, recipe, some, ranks)
+            bounds = self._bounds_of_stages(some, recipe, most_chunks[rows[part]], s)
+            for column, bound in zip(out, bounds, strict=True):
+                column[rows[part]] = bound
+        return out
+
+    def _least_costs(self, plans: Plan, recipe: Recipe, apart: bool) -> tuple[LayerCosts, Index]:
+        """The least costs of layers under the distinct strategies of some rows, and that of each
+        row."""
+        first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
+        costs_of = _LeastLayerCosts(self.open_values, self.placement_known, apart)
+        return costs_of(self.space.task, recipe, stages.strategies(plans.take(first))), which
+
+    def _bounds_of_stages(
+        self, plans: Plan, recipe: Recipe, most_chunks: Value, s: Stages
+    ) -> PlanBounds:
+        axes = self.space.axes
         update = np.minimum.reduce([self._update(recipe, code, s) for code in axes["optimizer"]])
-        work = np.delete(s.part_seconds, COLLECTIVES, axis=0).sum(axis=0).max(axis=0)
-        ends = self._idle(plans, s) + self._sends(plans, s)
+        work = s.part_seconds[NO_COLLECTIVES].sum(axis=0).max(axis=0)
+        ends = self._idle(plans, s, most_chunks) + self._sends(plans, s)
         compute = s.micro_batches * work + update
         run = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds() + ends + update
         held = [self._memory(recipe, code, s) for code in axes["optimizer"]]
@@ -226,10 +348,10 @@ class Relaxation:
             compute, compute + ends, run + self._data(recipe, s), np.minimum.reduce(held)
         )
 
-    def _idle(self, plans: Plan, s: Stages) -> Value:
+    def _idle(self, plans: Plan, s: Stages, most_chunks: Value) -> Value:
         """Least seconds in which the busiest rank waits for the others."""
         chosen = self.space.axes["schedule"] if not self.placement_known else ()
-        chunks = 1 if self.placement_known else max(self.space.axes["virtual_stages"])
+        chunks = 1 if self.placement_known else most_chunks
         # No bound where longer passes may shorten idle seconds.
         known = 1.0 if self.stages_known else 1.0 * schedules.idle_grows(plans.schedule)
         known = known * all(map(schedules.idle_grows, chosen))
@@ -273,6 +395,15 @@ class Relaxation:
             task = replace(task, software=replace(task.software, bucket_parameters=0.0))
         out: Value = memory.worst_bytes(task, recipe, optimizer, s, zeros)[zeros].min(axis=0)
         return out
+
+
+def _busiest(task: Task, plans: Plan, seconds: Value, place: Placements) -> Value:
+    """Seconds of a step of the busiest rank [row], of `seconds` of each kind of layer [row,
+    kind]."""
+    m = task.global_batch / (plans.dp * plans.micro_batch)
+    counts = place.counts.take(place.which, axis=0)
+    out: Value = m * (counts @ seconds[..., None])[..., 0].max(axis=1)
+    return out
 
 
 def even_cut_of_model(model: Model, pp: int) -> stage_placement.Cut:

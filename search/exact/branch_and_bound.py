@@ -32,7 +32,9 @@ from .bounds import LAYER_FIELDS, PLACEMENT_FIELDS, SIZE_FIELDS, PlanBounds, Rel
 FIRST_BOX = 64
 """Partial plans of the first box of a split; each next box is twice as large: the best few soon
 give a ranking to compare with, the many others are bounded together."""
-LARGEST_BOX = 8192
+FIRST_BOX_OF_PROOF = 4096
+"""The same where a good plan is known."""
+LARGEST_BOX = 65536
 """Partial plans of the largest box."""
 BOUND_NAMES = tuple(f"bound: {name}" for name in PlanBounds._fields)
 """Reasons why partial plans are pruned; a box carries its bounds in columns of these names."""
@@ -65,13 +67,23 @@ class _Box:
 class _Tree:
     """Boxes to be split, candidates pruned by each bound, and the plans costed so far."""
 
-    def __init__(self, space: Space, options: SearchOptions) -> None:
+    def __init__(
+        self,
+        space: Space,
+        options: SearchOptions,
+        threshold: float = np.inf,
+        safe_threshold: float = np.inf,
+    ) -> None:
         self.space, self.options = space, options
         self.record = SearchRecord(space.task, options)
         self.score = objective_of(options.objective)
         self.pruned_by_bound: Counter[str] = Counter()
-        self.threshold = np.inf
-        """Score of the last plan of a full ranking: what another must beat."""
+        self.threshold = threshold
+        """Score of the last plan of a full ranking, or one that is known: what another must
+        beat."""
+        self.safe_threshold = -np.inf if options.safe_limit is None else safe_threshold
+        """The same of a plan that surely fits."""
+        self.first_box = FIRST_BOX if np.isinf(threshold) else FIRST_BOX_OF_PROOF
         self.levels = levels(space, AXIS_ORDER)
         self.relaxations = dict(_relaxations(space, self.levels))
         self.queue: list[_Box] = []
@@ -91,7 +103,8 @@ class _Tree:
     @property
     def may_improve(self) -> bool:
         """Whether a box may hold a plan of the ranking."""
-        return bool(self.queue) and self.queue[0].bound <= self.threshold
+        least = max(self.threshold, self.safe_threshold)
+        return bool(self.queue) and self.queue[0].bound <= least
 
     def split(self) -> None:
         """Split the most promising box."""
@@ -130,7 +143,8 @@ class _Tree:
 
     def _tighten(self, depth: int, plans: PartialPlans) -> PartialPlans:
         """The rows with better bounds, never below those of the box they come from."""
-        bounds = self.relaxations[depth].bounds(*plans)
+        memory = plans.columns[MEMORY_BOUND]
+        bounds = self.relaxations[depth].bounds(*plans, lambda step: ~self._may_enter(step, memory))
         tighter = {
             name: np.maximum(plans.columns[name], bound)
             for name, bound in zip(BOUND_NAMES, bounds, strict=True)
@@ -147,17 +161,26 @@ class _Tree:
         table = plans.table()
         alike = np.lexsort([getattr(table, name) for name in reversed(RANKING_AXES)])
         self.record.add(table.take(alike))
-        self.threshold = self.record.best.threshold
+        self.threshold = min(self.threshold, self.record.best.threshold)
+        self.safe_threshold = min(self.safe_threshold, self.record.safe_score)
 
     def _scores(self, plans: PartialPlans) -> Value:
         """Lower bound of the objective of each row."""
         step, memory = plans.columns[STEP_BOUND], plans.columns[MEMORY_BOUND]
         return self.score(_ScoredBounds(step, memory, self.space.task))
 
+    def _may_enter(self, step: Value, memory: Value) -> Mask:
+        """Whether each row of such bounds may hold a plan of the ranking, or one that surely fits
+        and is better than what is known."""
+        scores = self.score(_ScoredBounds(step, memory, self.space.task))
+        out: Mask = (scores <= self.threshold) & (memory <= self.options.limit)
+        if self.options.safe_limit is not None:
+            out |= (scores <= self.safe_threshold) & (memory <= self.options.safe_limit)
+        return out
+
     def _prune(self, depth: int, plans: PartialPlans) -> PartialPlans:
         """The rows whose bounds allow a plan of the ranking; the others are counted."""
-        large = plans.columns[MEMORY_BOUND] > self.options.limit
-        dead = large | (self._scores(plans) > self.threshold)
+        dead = ~self._may_enter(plans.columns[STEP_BOUND], plans.columns[MEMORY_BOUND])
         if not dead.any():
             return plans
         self._count_pruned(depth, plans, dead)
@@ -177,7 +200,7 @@ class _Tree:
     def _push_in_boxes(self, depth: int, plans: PartialPlans) -> None:
         """Queue rows in boxes, the best together."""
         plans = plans.take(np.argsort(self._scores(plans), kind="stable"))
-        start, size = 0, FIRST_BOX
+        start, size = 0, self.first_box
         while start < plans.rows:
             self._push(depth, plans.span(start, start + size))
             start, size = start + size, min(2 * size, LARGEST_BOX)
@@ -195,7 +218,12 @@ def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxat
     for depth, level in enumerate(walk[:-1], start=1):
         fields.add(level.name)
         relaxation = Relaxation(space, frozenset(fields))
-        known = relaxation.end_stages_known, relaxation.placement_known, relaxation.layers_known
+        known = (
+            relaxation.end_stages_known,
+            relaxation.placement_known,
+            relaxation.layers_known,
+            relaxation.chunks_known,
+        )
         if relaxation.has_bounds and known != last:
             yield depth, relaxation
             last = known
@@ -220,6 +248,20 @@ def search(space: Space, options: SearchOptions) -> SearchResult:
         smallest = _smallest(space, options.deadline) or smallest
     bound_or_none = bound if np.isfinite(bound) else None
     return replace(result, smallest=smallest, frontier=None, bound=bound_or_none)
+
+
+def better_than(
+    space: Space, options: SearchOptions, score: float, safe_score: float
+) -> SearchResult:
+    """The best plans of the space where the first scores no more than `score`, and the best that
+    surely fits where it scores no more than `safe_score`; None where all score more."""
+    tree = _Tree(space, options, score, safe_score)
+    tree.record.complete = _run(tree)
+    better, safer = tree.record.best.least <= score, tree.record.safe_score <= safe_score
+    result = tree.result()
+    return replace(
+        result, costs=result.costs if better else None, safe=result.safe if safer else None
+    )
 
 
 def _run(tree: _Tree) -> bool:

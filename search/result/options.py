@@ -62,6 +62,9 @@ class SearchOptions:
     objective: str = "step-time"
     limit: float
     """Bytes a plan may use on a GPU."""
+    safe_limit: float | None = None
+    """The same of a plan that surely fits, the fastest of which is kept beside the ranking; None
+    where none is asked for."""
     top: int = 10
     """Plans to rank."""
     families: bool = False

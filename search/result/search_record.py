@@ -81,10 +81,36 @@ def _first_seen(plans: Plan) -> NDArray[np.intp]:
     return np.array(list(seen.values()), np.intp)
 
 
-def _depths_of_families(plans: Plan) -> Index:
-    """A number for the family and the stages of each plan [row]."""
-    out: Index = families(plans) + FAMILY_COUNT * np.asarray(plans.pp)
-    return out
+class BestOfDepths:
+    """The best plan offered so far of each family and number of stages."""
+
+    def __init__(self, layers: int) -> None:
+        self.least = np.full(FAMILY_COUNT * (layers + 1), np.inf)
+        self.tables: list[Costs] = []
+
+    def add(self, costs: Costs, scores: Value) -> None:
+        """Offer a table; rows scored infinity are left out."""
+        of = self._groups(costs.plans)
+        least = np.full(self.least.size, np.inf)
+        np.minimum.at(least, of, scores)
+        rows = np.flatnonzero((scores == least[of]) & (scores < self.least[of]))
+        rows = rows[np.unique(of[rows], return_index=True)[1]]
+        self.least = np.minimum(self.least, least)
+        if rows.size:
+            self.tables.append(costs.take(rows))
+
+    def result(self) -> Costs | None:
+        """The plans; None when nothing finite was offered."""
+        if not self.tables:
+            return None
+        every = concat_costs(self.tables)
+        _, last = np.unique(self._groups(every.plans)[::-1], return_index=True)
+        return every.take(len(every) - 1 - last)
+
+    @staticmethod
+    def _groups(plans: Plan) -> Index:
+        out: Index = families(plans) + FAMILY_COUNT * np.asarray(plans.pp)
+        return out
 
 
 @dataclass
@@ -118,9 +144,10 @@ class SearchRecord:
         self.task, self.options = task, options
         self.counts, self.best = Counts(), BestPlans(options.top)
         self.families, self.frontier = SimplestPlans(families, FAMILY_COUNT), Frontier()
-        self.uneven = SimplestPlans(_depths_of_families, FAMILY_COUNT * (task.model.layers + 1))
         self.of_families: dict[int, Frontier] = {}
+        self.depths = BestOfDepths(task.model.layers)
         self.smallest: Costs | None = None
+        self.safe: Costs | None = None
         self.host_short = 0
         self.complete = self.interrupted = False
         self.began = time.perf_counter()
@@ -142,17 +169,29 @@ class SearchRecord:
         self.counts.feasible += int(np.count_nonzero(feasible))
         if self.options.families:
             self.families.add(costs, feasible)
-            self.uneven.add(costs, feasible & (self.task.model.layers % np.asarray(plans.pp) > 0))
+            self.depths.add(costs, scores)
         else:
             self.best.add(costs, scores)
         if self.options.frontier:
             self.frontier.add(costs, feasible)
             if self.options.families:
                 self._add_by_family(costs, feasible)
+        if self.options.safe_limit is not None:
+            scores = score(costs, self.options.objective, self.options.safe_limit)
+            best = int(np.argmin(scores))
+            if scores[best] < self.safe_score:
+                self.safe = costs.take(np.array([best]))
         row = int(np.argmin(costs.memory_total))
         if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
             self.smallest = costs.row(row)
         return costs
+
+    @property
+    def safe_score(self) -> float:
+        """Score of the best plan that fits surely; infinity where none is known."""
+        if self.safe is None:
+            return np.inf
+        return float(score(self.safe, self.options.objective, np.inf)[0])
 
     def _add_by_family(self, costs: Costs, feasible: NDArray[np.bool_]) -> None:
         of = families(costs.plans)
@@ -175,7 +214,6 @@ class SearchRecord:
             self.counts.removed["host-memory"] = self.host_short
         listed = self.families.result() if self.options.families else None
         costs, standing = listed or (self.best.result(), None)
-        uneven = self.uneven.result()
         of_families = [known.costs for known in self.of_families.values() if known.costs]
         return SearchResult(
             task=self.task,
@@ -187,7 +225,8 @@ class SearchRecord:
             complete=self.complete,
             costs=costs,
             families=standing,
-            uneven=uneven[0] if uneven else None,
+            safe=self.safe,
+            depths=self.depths.result(),
             frontier=self.frontier.costs,
             of_families=concat_costs(of_families) if of_families else None,
             smallest=self.smallest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -75,6 +76,26 @@ class Trace:
         return float(self.evaluations[reached[0]]) if reached.size else np.inf
 
 
+@dataclass(frozen=True)
+class Optimum:
+    """What bounds say of all fields that a stack launches (exact.launchable_space)."""
+
+    proven: bool
+    """Whether bounds cover the space, so that no plan of it is better; else only fields of the best
+    plans were changed."""
+    opened: tuple[str, ...]
+    """The fields that the enumerated space keeps at one value."""
+    candidates: int
+    """Combinations of the axes' values."""
+    costed: int
+    removed: dict[str, int]
+    """Candidates that each rule, or bound, removed."""
+
+
+OverLaunchable = Callable[["SearchResult", Collection[str]], "SearchResult"]
+"""A result and the fields that keep their values -> the result over all that a stack launches."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class UniformSteps:
     """Seconds of a step of the best uniform plans; infinity where none fits."""
@@ -114,9 +135,12 @@ class SearchResult:
     was not asked for, plans were left out of the search, or none fits."""
     families: Families | None = None
     """What each of `costs` stands for, where they are the simplest plans of their families."""
-    uneven: Costs | None = None
-    """The simplest plan of each number of stages that do not share the layers evenly, the fastest
-    first, where families are listed: with other end stages it may be the fastest of all."""
+    depths: Costs | None = None
+    """The best plan of each family and number of stages, where families are listed: with other end
+    stages it may be the best of all."""
+    safe: Costs | None = None
+    """The best plan that surely fits (SearchOptions.safe_limit), of any family; None where it was
+    not asked for or none does."""
     of_families: Costs | None = None
     """Plans that no other of their family beats in both, where families are listed and the frontier
     was asked for."""
@@ -132,6 +156,11 @@ class SearchResult:
     """What no plan that fits scores below, where the backend proves it."""
     system: str | None = None
     """The system whose plans alone were searched."""
+    over_launchable: OverLaunchable | None = field(default=None, repr=False, compare=False)
+    """What looks for better plans among all that a stack launches; None of a search of plans that
+    are not uniform."""
+    optimum: Optimum | None = None
+    """What bounds say of all fields that a stack launches, where they were asked."""
     risk: float | None = None
     """The quantile of the objective that ranks; None for its expectation."""
     uncovered: tuple[str, ...] = ()

@@ -59,11 +59,13 @@ class PartialPlans(NamedTuple):
     columns: Columns
     rows: int
 
-    def take(self, rows: Index) -> PartialPlans:
-        """The chosen rows."""
+    def take(self, rows: Index, names: Collection[str] | None = None) -> PartialPlans:
+        """The chosen rows; of these columns and of what is the same in every row, where there are
+        `names`."""
         columns = {
             name: column.take(rows) if isinstance(column, np.ndarray) else column
             for name, column in self.columns.items()
+            if names is None or name in names or not isinstance(column, np.ndarray)
         }
         return PartialPlans(columns, rows.size)
 
@@ -130,6 +132,8 @@ class Space:
     task: Task
     axes: dict[str, tuple[int, ...]]
     layers_per_stage: tuple[int, ...] = ()
+    search_rules: tuple[Rule, ...] = ()
+    """What is left out of the legal plans."""
     removed_by_rule: Counter[str] = field(default_factory=Counter)
     """Candidates that each rule removed, complete once all chunks were taken."""
 
@@ -191,16 +195,25 @@ class Space:
 
     def grow(self, plans: PartialPlans, level: Level) -> PartialPlans:
         """Partial plans with one axis more, those that a rule forbids left out and counted."""
-        plans = level.expand(plans)
+        if level.derived:
+            plans = level.expand(plans)
+            rows, own = np.arange(plans.rows), {}
+        else:
+            rows = np.repeat(np.arange(plans.rows), level.values.size)
+            own = {level.name: np.tile(level.values, plans.rows)}
         for rule in level.rules:
-            if not plans.rows:
-                break
-            legal = level.legal(plans, rule)
-            removed = plans.rows - int(np.count_nonzero(legal))
+            # Only what a rule reads is gathered before it has left out its rows.
+            grown = plans.take(rows, rule.fields)
+            legal = level.legal(PartialPlans({**grown.columns, **own}, rows.size), rule)
+            removed = rows.size - int(np.count_nonzero(legal))
             if removed:
                 self.removed_by_rule[rule.name] += removed * level.completions
-                plans = plans.take(np.flatnonzero(legal))
-        return plans
+                rows, own = rows[legal], {name: column[legal] for name, column in own.items()}
+            if not rows.size:
+                break
+        if level.derived and rows.size == plans.rows:
+            return plans
+        return PartialPlans({**plans.take(rows).columns, **own}, rows.size)
 
     def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
         """Tables of legal plans of at most `rows` rows each."""
@@ -235,6 +248,7 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     waiting = [rule for rule in RULES if rule not in satisfied]
     if space.task.framework:
         waiting += space.task.framework.rules
+    waiting += space.search_rules
     out = []
     for i, name in enumerate(names):
         known.add(name)

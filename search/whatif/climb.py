@@ -1,15 +1,15 @@
-"""Climbing: what a search kept fixed is changed, field by field, where that makes its plans faster.
+"""What an enumerated space keeps fixed, changed where that makes its plans faster.
 
-A space has one value of most fields, or it would be too large. From the best plan of each family
-on, the single change that saves most is made again and again, until none saves WORTH of a step.
-Where layers do not divide into stages, the best plan of another depth may be far behind until its
-end stages have other sizes, so such plans are tried too. A search of stages of their own takes over
-what that finds for uniform plans, so that it is not behind.
+The best plans of a search by families are those of the launchable space (exact.launchable_optimum),
+found by bounds. Of plan 1 single fields are then changed, those that this space keeps as well (loss
+in pieces, groups of micro-batches, V-shaped schedules ...), while one saves WORTH of a step. A
+search of stages of their own takes over what that finds for uniform plans, so that it is not
+behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,14 +20,12 @@ from plan3d.simulator.plan.plan import FAMILY_COUNT
 from plan3d.simulator.plan.plan import families as families_of
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs, concat_costs
-from plan3d.simulator.step.plan_timeline import rescore
 from plan3d.simulator.task import Task
 
 from ..rank_plans import TOP, UNEQUAL, Ranking, rank_plans
 from ..result.at_risk import ranked_at_risk
-from ..result.families import fastest_first
 from ..result.objective import score
-from ..result.search_result import TIE, Gain, SearchResult
+from ..result.search_result import Gain, SearchResult
 from ..result.tolerances import TOLERANCE
 from ..space.space import Space
 from ..stages.stage_plans import rank_plans_within, with_explicit_stages
@@ -37,78 +35,42 @@ from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
 SHARE = 0.08
 """Share of a time limit in which the default search is run beside another."""
-STARTS = 2
-"""Plans of uneven stages that are climbed of each family."""
-ENDS = ("first_stage_layers", "last_stage_layers")
-REACH = 0.5
-"""Share of the fastest step that a plan may be behind it and is climbed: what a layer is to a stage
-of few."""
+POLICIES = ("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand")
+"""Fields of the synchronisation of replicas, which change what is trained."""
 
 
 def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchResult:
-    """The `top` of listed families, those within REACH climbed in the fields that their space keeps
-    fixed and neither the user has `chosen` nor the system of the search says. Changes keep to the
-    memory limit, and to what the framework of the plan launches. What other end stages bring
-    forward takes the place of its family's plan where its simulated pipeline is faster too. A list
-    of plans is left as it is, and so is one that Ctrl-C ended, or ends meanwhile.
+    """The `top` of listed families with the best plans of the launchable space, in which neither
+    fields that the user has `chosen` nor those of the system of the search change. Of plan 1 then
+    single fields are changed, those that this space keeps too, while that saves WORTH of a step. A
+    list of plans is left as it is, and so is one that Ctrl-C ended, or ends meanwhile.
     """
-    costs, families = result.costs, result.families
-    if costs is None or families is None or result.interrupted:
+    if result.costs is None or result.families is None or result.interrupted:
         return result
     own = constraints(system_named(result.system), result.task, {}) if result.system else {}
     axes = Space.of(result.task).axes
     names = {name for name, values in axes.items() if len(values) == 1}
-    names = names.difference(chosen, own, FIXED, ON_HOST)
+    names = names.difference(chosen, own, FIXED, POLICIES, ON_HOST)
     try:
-        far = float(costs.step.min()) * (1 + REACH)
-        tops = [
-            _top(costs.take([row]), names if costs.step[row] <= far else (), result.limit)
-            for row in range(len(costs))
-        ]
-        others = _of_uneven_stages(result, names, tops, far)
+        if result.over_launchable is not None:
+            result = result.over_launchable(result, {*chosen, *own})
+        assert result.costs is not None
+        assert result.families is not None
+        end = _top(result.costs.take([0]), names, result.limit)
     except KeyboardInterrupt:
         return result.ended_by_interrupt()
-    tried = sum(one.tried for one in (*tops, *others))
-    for other in others:
-        row = [one.family for one in tops].index(other.family)
-        enough = tops[row].seconds * (1 - WORTH)
-        if other.seconds < enough and rescore(other.costs)[0] < enough:
-            tops[row] = other
-    texts = [str(one.costs.plans.take(0)) for one in tops]
-    once = [row for row, text in enumerate(texts) if text not in texts[:row]]
-    every = concat_costs([tops[row].costs for row in once])
-    order = fastest_first(every)[:top]
-    rows = np.array(once)[order]
-    standing = replace(families, fastest=np.minimum(families.fastest[rows], every.step[order]))
+    costs, changes = result.costs, result.counts.changes + end.tried
+    if end.gains:
+        others = costs.take(np.arange(1, len(costs)))
+        costs = concat_costs([end.costs, others])
+    standing = replace(result.families, fastest=np.minimum(result.families.fastest, costs.step))
     return replace(
         result,
-        costs=every.take(order),
-        families=replace(standing, plans=families.plans[rows]),
-        counts=replace(result.counts, changes=tried),
-        climbed=tops[int(rows[0])].gains,
+        costs=costs.take(slice(0, top)),
+        families=standing.take(np.arange(min(top, len(costs)))),
+        counts=replace(result.counts, changes=changes),
+        climbed=(*result.climbed, *end.gains),
     )
-
-
-def _of_uneven_stages(
-    result: SearchResult, names: Collection[str], tops: Sequence[_Top], far: float
-) -> list[_Top]:
-    """Where climbing ends from plans of uneven stages that take up to `far` seconds, of each family
-    those that come within TIE of its plan with other end stages."""
-    ends = set(ENDS).intersection(names)
-    if result.uneven is None or not ends:
-        return []
-    plans, out = result.uneven, []
-    near = (plans.memory_total <= result.limit) & (plans.step <= far)
-    of = families_of(plans.plans)
-    for best in tops:
-        starts = [plans.take([row]) for row in np.flatnonzero(near & (of == best.family)).tolist()]
-        first = [_top(start, ends, result.limit) for start in starts]
-        first = [one for one in first if one.gains and one.seconds <= best.seconds * (1 + TIE)]
-        for before in sorted(first, key=lambda one: one.seconds)[:STARTS]:
-            after = _top(before.costs, names, result.limit)
-            tried = before.tried + after.tried
-            out.append(_Top(after.costs, before.gains + after.gains, tried))
-    return out
 
 
 def improved(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:

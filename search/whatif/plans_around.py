@@ -144,7 +144,9 @@ def _best_within(
     if not rows.size:
         return replace(found, costs=None, families=None)
     costs = every.take(rows)
-    listed = replace(found, costs=costs, limit=limit, families=Families(rows, costs.step))
+    listed = replace(
+        found, costs=costs, limit=limit, families=Families(rows, costs.step), over_launchable=None
+    )
     return climbed(listed, chosen, rows.size).unless_interrupted()
 
 

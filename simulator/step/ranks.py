@@ -6,6 +6,7 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,6 +67,12 @@ class Placements:
             self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total_layers
         self.present = self.counts.transpose(2, 1, 0) > 0
+
+    def take(self, rows: Index) -> Placements:
+        """Those of the chosen skeletons."""
+        out = copy(self)
+        out.which = self.which[rows]
+        return out
 
 
 def looped_groups(plans: Plan) -> Column:

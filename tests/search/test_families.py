@@ -135,7 +135,8 @@ def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least
         Model.preset("qwen3-30b-a3b"), cluster, sequence=4096, global_batch=512, software=stack
     )
     sure = Ranking(families=True, fits_probability=0.95)
-    listed = climbed(rank_plans(question, sure), (), FAMILY_COUNT)
+    even = ("first_stage_layers", "last_stage_layers")
+    listed = climbed(rank_plans(question, sure), even, FAMILY_COUNT)
     first, steps = listed.plans[0], listed.costs.step
     assert (first.pp, first.tp, first.ep > 1) == (1, 1, True)
     assert steps[0] <= steps.min() * (1 + ALIKE)

@@ -1,4 +1,4 @@
-"""Climbing: what a search kept fixed is changed where that makes its plans faster."""
+"""What an enumerated space kept fixed is changed where that makes its plans faster."""
 
 import pytest
 from not_empty import not_empty
@@ -42,13 +42,13 @@ def test_no_single_change_of_a_kept_field_saves_a_hundredth_any_more(large_head)
 
 
 def test_each_gain_follows_from_the_one_before(large_head):
-    result = rank_plans(large_head, Ranking(choose=CHOOSE, families=True))
-    top = climbed(result, CHOOSE, top=10)
-    step = result.best.step_seconds
-    for gain in not_empty(top.climbed):
-        assert gain.step_change == pytest.approx(gain.step_seconds / step - 1)
-        assert gain.step_change < -WORTH
-        step = gain.step_seconds
+    """From plan 1 with all fields as the enumeration keeps them, to plan 1."""
+    top = climbed(rank_plans(large_head, Ranking(choose=CHOOSE, families=True)), CHOOSE, top=10)
+    steps = [gain.step_seconds for gain in not_empty(top.climbed)]
+    before = [gain.step_seconds / (1 + gain.step_change) for gain in top.climbed]
+    assert before[1:] == pytest.approx(steps[:-1])
+    assert steps[-1] == pytest.approx(top.best.step_seconds)
+    assert before[0] > top.best.step_seconds
 
 
 def test_a_field_that_the_user_fixed_stays(large_head):
@@ -79,15 +79,9 @@ def test_end_stages_of_other_sizes_bring_another_depth_forward():
     }
     assert listed.plans[0].pp != 16
     assert found.plans[0].pp == 16
-    assert found.climbed[0].field == "last_stage_layers"
+    assert found.plans[0].last_stage_layers == 1
     assert found.best.step_seconds == min(one.best.step_seconds for one in alone.values())
     assert found.event_seconds[0] < listed.best.step_seconds * (1 - WORTH)
-    assert found.counts.changes >= max(one.counts.changes for one in alone.values())
-
-
-def test_even_depths_have_no_other_end_stages(large_head):
-    found = rank_plans(large_head, Ranking(choose={"pp": [1, 2, 4, 8]}, families=True))
-    assert found.uneven is None
 
 
 def test_a_list_of_plans_is_left_as_it_is(large_head):
@@ -96,12 +90,13 @@ def test_a_list_of_plans_is_left_as_it_is(large_head):
 
 
 def test_plan_1_is_the_same_for_any_length_of_the_list():
-    """Families are climbed before the list is cut: a later one may come first."""
+    """The list is cut last: a plan of any family may come first, beside the simplest of its own."""
     cluster = Cluster.profile("h100-sxm", gpus=128)
     mixtral = Task(Model.preset("mixtral-8x7b"), cluster, sequence=4096, global_batch=1024)
     result = rank_plans(mixtral, Ranking(families=True))
     lists = [[str(plan) for plan in climbed(result, {}, top=n).plans] for n in (1, 2, 3, 20)]
-    assert [len(one) for one in lists] == [1, 2, 3, len(result.plans)]
+    assert [len(one) for one in lists[:3]] == [1, 2, 3]
+    assert 0 <= len(lists[3]) - len(result.plans) <= 1
     assert all(one == lists[-1][: len(one)] for one in lists)
 
 

@@ -1,0 +1,210 @@
+"""The optimum of the launchable space, from the best plans of an enumerated one.
+
+First the fields that the enumeration keeps at one value are changed together in the best plan of
+each family. Then bounds look for what is better than the best of those, among all plans: where
+nothing is left, plan 1 is the optimum of the launchable space, and so is the best plan that surely
+fits.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.base.arrays import Index
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.fields import AXES, spell
+from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, concat, families
+from plan3d.simulator.rules.validity import launchable_rows, legal_rows
+from plan3d.simulator.step.costs import Costs, concat_costs
+from plan3d.simulator.step.evaluate import simulate
+
+from ..result.families import ALIKE, Families, fastest_first
+from ..result.objective import score
+from ..result.options import SearchOptions
+from ..result.search_result import Gain, Optimum, SearchResult
+from ..result.tolerances import ROUNDING
+from ..space.axes import DERIVED
+from ..space.space import PartialPlans, Space, levels
+from .branch_and_bound import AXIS_ORDER, better_than
+from .launchable_space import EQUAL_CHUNKS, FIELDS_OPENED, launchable_space
+
+ENDS = ("first_stage_layers", "last_stage_layers")
+REACH = 0.5
+"""Share of the fastest step that a plan may be behind it and is changed: what a layer is to a stage
+of few."""
+
+
+def over_launchable(
+    space: Space, options: SearchOptions, result: SearchResult, chosen: Collection[str]
+) -> SearchResult:
+    """The result of an enumerated space with the best plans of the launchable one: plan 1, that
+    which surely fits, and those of listed families where they are more than ALIKE faster."""
+    assert result.costs is not None
+    wide = launchable_space(space, chosen)
+    opened = tuple(name for name in FIELDS_OPENED if wide.axes[name] != space.axes[name])
+    every, tried = _changed_in_turn(wide, opened, options, result)
+    rows = _best_of_families(every, options)
+    listed, standing = _listed(result, every.take(rows), options)
+    proven = result.complete and _bounds_apply(space, options)
+    best, safe, proof = every.take(rows[:1]), _safe(every, options), None
+    if proven:
+        goal = [np.inf if one is None else _score(one, options) for one in (best, safe)]
+        asked = replace(options, top=1, families=False, frontier=False, budget=None, progress=None)
+        found = better_than(wide, asked, *(one * (1 - ROUNDING) for one in goal))
+        best, safe, proof = found.costs or best, found.safe or safe, found.counts
+    costs, standing = _with_first(best, listed, standing)
+    return replace(
+        result,
+        costs=costs,
+        families=standing,
+        safe=safe,
+        climbed=tuple(_gains(costs.plans.take(slice(0, 1)), space, opened)),
+        counts=replace(result.counts, changes=tried),
+        optimum=Optimum(
+            proven,
+            opened,
+            proof.candidates if proof else wide.candidates,
+            proof.evaluated if proof else 0,
+            proof.removed if proof else {},
+        ),
+    )
+
+
+def _bounds_apply(space: Space, options: SearchOptions) -> bool:
+    """Whether bounds hold for the space: not for frozen weights nor for other synchronisation."""
+    try:
+        space.check_bounds_apply("branch-and-bound", options.objective)
+    except InputError:
+        return False
+    return not space.task.adapters
+
+
+def _score(costs: Costs, options: SearchOptions) -> float:
+    return float(score(costs, options.objective, np.inf)[0])
+
+
+def _safe(costs: Costs, options: SearchOptions) -> Costs | None:
+    """The best of some plans that surely fits."""
+    if options.safe_limit is None:
+        return None
+    scores = score(costs, options.objective, options.safe_limit)
+    row = int(np.argmin(scores))
+    return costs.take(np.array([row])) if np.isfinite(scores[row]) else None
+
+
+def _changed_in_turn(
+    wide: Space, opened: Collection[str], options: SearchOptions, result: SearchResult
+) -> tuple[Costs, int]:
+    """The plans of a result, and those near the best with the opened fields changed: all but the
+    end stages together, then these; and how many changes were costed."""
+    assert result.costs is not None
+    known = (result.costs, result.depths, result.safe)
+    every, tried = concat_costs([one for one in known if one]), 0
+    for names in ([name for name in opened if name not in ENDS], ENDS):
+        names = [name for name in names if name in opened]
+        if not names:
+            continue
+        starts = every.take(_best_of_families(every, options, depths=True))
+        starts = starts.take(starts.step <= float(starts.step.min()) * (1 + REACH))
+        safe = _safe(every, options)
+        starts = concat_costs([starts, *([safe] if safe else [])])
+        plans = _changed(wide, names, starts.plans)
+        if plans is None:
+            continue
+        tried += plans.rows
+        every = concat_costs([every, simulate(wide.task, plans)])
+    return every, tried
+
+
+def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:
+    """The legal plans that differ from some in these fields alone, with chunks that differ too."""
+    axes = {name: wide.axes[name] if name in names else (0,) for name in wide.axes}
+    rules = tuple(rule for rule in wide.search_rules if rule.name != EQUAL_CHUNKS)
+    narrow = replace(wide, axes=axes, search_rules=rules, removed_by_rule=Counter())
+    columns = {name: np.asarray(getattr(plans, name)) for name in AXES if name not in names}
+    constants: dict[str, Any] = {name: axes[name][0] for name in names if len(axes[name]) == 1}
+    shared = {"layers_per_stage": plans.layers_per_stage}
+    grown = PartialPlans({**columns, **constants, **shared}, plans.rows)
+    for level in levels(narrow, AXIS_ORDER):
+        if level.name in names:
+            grown = narrow.grow(grown, level)
+    if not grown.rows:
+        return None
+    table = grown.table()
+    legal = legal_rows(table, wide.task) & launchable_rows(table, wide.task)
+    for rule in rules:
+        legal = legal & rule.ok(table, wide.task)
+    return table.take(np.flatnonzero(legal)) if legal.any() else None
+
+
+def _best_of_families(costs: Costs, options: SearchOptions, depths: bool = False) -> Index:
+    """The best row that fits of each family, or of each of its `depths`; the best of all first."""
+    scores = score(costs, options.objective, options.limit)
+    of = families(costs.plans) + FAMILY_COUNT * depths * np.asarray(costs.plans.pp)
+    order = np.lexsort((scores, of))
+    first = order[np.flatnonzero(np.diff(of[order], prepend=-1))]
+    first = first[np.isfinite(scores[first])]
+    out: Index = first[np.argsort(scores[first], kind="stable")]
+    return out
+
+
+def _listed(result: SearchResult, best: Costs, options: SearchOptions) -> tuple[Costs, Families]:
+    """The listed plans, each with the best of its family in its place where that is more than ALIKE
+    faster."""
+    assert result.costs is not None
+    assert result.families is not None
+    place = {int(of): row for row, of in enumerate(families(best.plans))}
+    own = families(result.costs.plans)
+    rows = np.array([place[int(of)] for of in own])
+    better = best.step[rows] < result.costs.step * (1 - ALIKE)
+    which = np.where(better, len(own) + rows, np.arange(len(own)))
+    costs = concat_costs([result.costs, best]).take(which)
+    fastest = np.minimum(result.families.fastest, best.step[rows])
+    plans = np.where(better, 1, result.families.plans)
+    return costs, Families(plans, fastest)
+
+
+def _with_first(best: Costs, listed: Costs, standing: Families) -> tuple[Costs, Families]:
+    """The best plan and the listed ones once each, those of its family only within ALIKE of it."""
+    first = Families(np.array([1]), best.step[:1])
+    texts = [str(plan) for plan in listed.plans]
+    mine = families(listed.plans) == families(best.plans)[0]
+    same = texts.index(str(best.plans.take(0))) if str(best.plans.take(0)) in texts else None
+    if same is not None:
+        first = standing.take(np.array([same]))
+    far = mine & (listed.step > (1 + ALIKE) * best.step[0])
+    once = [row for row, text in enumerate(texts) if text not in texts[:row] and row != same]
+    rows = np.array([row for row in once if not far[row]], np.intp)
+    costs = concat_costs([best, listed.take(rows)])
+    order = fastest_first(costs)
+    return costs.take(order), standing.take(rows).after(first, len(costs)).take(order)
+
+
+def _gains(plan: Plan, space: Space, opened: Collection[str]) -> Iterator[Gain]:
+    """How a plan departs from the enumerated space, field after field."""
+    row, tables, changed = plan.take(0), [plan], []
+    for name in opened:
+        value = space.axes[name][0]
+        if value == -1:
+            value = int(np.ravel(DERIVED[name].compute(row, space.task))[0])
+        if value != getattr(row, name):
+            changed.append((name, value))
+            fields: dict[str, Any] = {name: np.array([value])}
+            tables.append(replace(tables[-1], **fields))
+    if not changed:
+        return
+    seconds = simulate(space.task, concat(tables)).step
+    for i in range(len(changed), 0, -1):
+        name, value = changed[i - 1]
+        now, was = (str(_number(name, v)) for v in (getattr(row, name), value))
+        yield Gain(name, now, was, float(seconds[i - 1]), float(seconds[i - 1] / seconds[i] - 1))
+
+
+def _number(name: str, value: int) -> Any:
+    spelled = spell(name, int(value))
+    return int(spelled) if isinstance(spelled, bool) else spelled

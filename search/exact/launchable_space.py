@@ -1,0 +1,143 @@
+"""The launchable space: every field that a stack launches, searched by bounds from a known plan.
+
+A default search enumerates the fields that decide most and derives or keeps the others. This is the
+same space with those opened, which is too large to enumerate (10^8 to 10^11 combinations): branch
+and bound leaves out what cannot be faster than the best plan that is known, and counts by which
+bound. Values are those of the frameworks' flags (FIELDS_OPENED); their rules say what is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from plan3d.simulator.pipeline import schedules
+from plan3d.simulator.plan.field_values import AUTO, ContextComm, Dispatch
+from plan3d.simulator.rules.expert_rules import has_expert_kernels, queues_for_experts
+from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.task import Task
+
+from ..space.axes import divisors
+from ..space.space import Space
+
+SMALLER_END, LARGER_END = 3, 1
+"""Layers by which an end stage may be smaller or larger than an even share."""
+
+
+def _end_stages(task: Task) -> tuple[int, ...]:
+    """Any number of layers that is near an even share of some number of stages."""
+    layers = task.model.layers
+    shares = {layers // pp for pp in divisors(task.gpus) if 1 < pp <= layers}
+    near = {n + d for n in shares for d in range(-SMALLER_END, LARGER_END + 2)}
+    return (0, *sorted(n for n in near if 0 < n < layers))
+
+
+def _has_experts(task: Task) -> bool:
+    return any(kind.experts for kind in task.model.kinds)
+
+
+def _dispatches(task: Task) -> tuple[int, ...]:
+    several = _has_experts(task) and task.software.expert_exchange
+    both = several and has_expert_kernels(task.cluster)
+    return tuple(Dispatch) if both else (Dispatch.ALLTOALL,)
+
+
+def _expert_tensor_sizes(task: Task) -> tuple[int, ...]:
+    inside = (d for d in divisors(task.gpus) if d <= task.cluster.fast_domain.gpus)
+    return tuple(inside) if _has_experts(task) else (1,)
+
+
+def _looped_schedules(task: Task) -> tuple[int, ...]:
+    """The schedules of a framework whose chunks are placed in turn; derived where it has two."""
+    launched = schedules.launched_by(task.framework.name) if task.framework else {}
+    looped = tuple(code for code in launched if schedules.looped(code))
+    return looped if len(looped) > 2 else (AUTO,)
+
+
+FIELDS_OPENED: dict[str, Callable[[Task], tuple[int, ...]]] = {
+    "etp": _expert_tensor_sizes,
+    "schedule": _looped_schedules,
+    "cp_comm": lambda task: tuple(ContextComm),
+    "expert_dispatch": _dispatches,
+    "first_stage_layers": _end_stages,
+    "last_stage_layers": _end_stages,
+    "overlap_ep": lambda task: (
+        (0, 1) if _has_experts(task) and task.software.expert_exchange else (0,)
+    ),
+    "overlap_param_gather": lambda task: (0, 1),
+    "overlap_p2p": lambda task: (0, 1),
+}
+"""Values by field that the default search enumerates at one value or derives: Megatron-LM's
+--expert-tensor-parallel-size, --cp-comm-type, --moe-enable-deepep,
+--decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers,
+--overlap-moe-expert-parallel-comm, --overlap-param-gather and --overlap-p2p-communication; the
+schedules of torchtitan, DeepSpeed and nanotron. Chunks between chosen ends are equal, as
+Megatron-LM wants them (transformer_config.py, __post_init__)."""
+
+
+def _ends_near(p: Any, task: Task, ends: tuple[str, ...]) -> Any:
+    """Whether end stages have 0 (even), or nearly an even share of the layers."""
+    share = task.model.layers // p.pp
+    out: Any = True
+    for name in ends:
+        layers = np.asarray(getattr(p, name))
+        near = (layers >= share - SMALLER_END) & (layers <= share + 1 + LARGER_END)
+        out = out & ((layers == 0) | near)
+    return out
+
+
+def _ends_leave_equal(p: Any, task: Task) -> Any:
+    """Whether the stages between chosen ends have equal chunks, no smaller than the ends are."""
+    first, last = np.asarray(p.first_stage_layers), np.asarray(p.last_stage_layers)
+    free, rest = p.pp - (first > 0) - (last > 0), task.model.layers - first - last
+    chunks = np.maximum(free, 1) * p.virtual_stages
+    equal = (rest % chunks == 0) & (np.maximum(first, last) * free <= rest)
+    return ((first == 0) & (last == 0)) | (free == 0) | equal
+
+
+EQUAL_CHUNKS = "end-stages-leave-equal-chunks"
+SEARCH_RULES = (
+    Rule(
+        "first-stage-near-even",
+        ("pp", "first_stage_layers"),
+        lambda p, t: _ends_near(p, t, ("first_stage_layers",)),
+        lambda p, t: "first_stage_layers is far from an even share",
+    ),
+    Rule(
+        "last-stage-near-even",
+        ("pp", "last_stage_layers"),
+        lambda p, t: _ends_near(p, t, ("last_stage_layers",)),
+        lambda p, t: "last_stage_layers is far from an even share",
+    ),
+    Rule(
+        EQUAL_CHUNKS,
+        ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers"),
+        _ends_leave_equal,
+        lambda p, t: "stages between the ends have chunks that differ, or fewer layers than these",
+    ),
+    Rule(
+        "queues-for-experts",
+        ("overlap_ep", "cp", "tp"),
+        lambda p, t: (p.overlap_ep == 0) | queues_for_experts(p, t),
+        lambda p, t: "overlap_ep beside tp or cp needs hardware queues for both",
+    ),
+)
+"""What a search proposes of what is legal."""
+
+
+def launchable_space(space: Space, chosen: Collection[str]) -> Space:
+    """A space with FIELDS_OPENED where it has one value that neither the user has `chosen` nor the
+    framework says."""
+    task = space.task
+    stated = {*chosen, *(task.framework.search_values if task.framework else ())}
+    opened = {
+        name: tuple(map(int, values(task)))
+        for name, values in FIELDS_OPENED.items()
+        if name not in stated and len(space.axes[name]) == 1
+    }
+    if space.layers_per_stage or task.software.cut_by_parameters:
+        opened = {name: v for name, v in opened.items() if not name.endswith("_stage_layers")}
+    return replace(space, axes={**space.axes, **opened}, search_rules=SEARCH_RULES)

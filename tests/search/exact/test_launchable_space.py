@@ -1,0 +1,177 @@
+"""The launchable space: its fields and values, and an optimum that enumeration finds too."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from plan3d.answers.search import find_plans
+from plan3d.launch_files.frameworks import for_framework
+from plan3d.search.exact import exhaustive
+from plan3d.search.exact.branch_and_bound import better_than
+from plan3d.search.exact.launchable_space import FIELDS_OPENED, launchable_space
+from plan3d.search.result.options import SearchOptions
+from plan3d.search.space.space import Space
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.fields import code
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
+from plan3d.simulator.workload.model import Model
+
+
+def question(model, cluster, gpus, framework="megatron", batch=16):
+    machine = Cluster.profile(cluster, gpus=gpus)
+    task = Task(Model.preset(model), machine, sequence=2048, global_batch=batch)
+    return for_framework(task, framework)
+
+
+DENSE, EXPERTS = (
+    question("gpt3-1.3b", "h100-sxm", 8),
+    question("mixtral-8x7b", "b200", 16),
+)
+TASKS = {
+    "dense": DENSE,
+    "experts": EXPERTS,
+    "torchtitan": question("llama-3.1-8b", "h100-sxm", 8, "torchtitan"),
+    "head": question("llama-3.1-8b", "h100-sxm", 8),
+}
+VALUES = {
+    "tp": (1, 2, 4),
+    "cp": (1, 2),
+    "pp": (1, 2, 4, 8),
+    "ep": (1, 2, 8),
+    "micro_batch": (1, 2),
+    "virtual_stages": (1, 2, 4),
+    "recompute": (0, 1, 2),
+    "zero": (0, 1, 2, 3),
+}
+
+
+@st.composite
+def questions(draw):
+    """A task, and one or two values on each axis that a default search enumerates."""
+    chosen = {
+        name: draw(st.lists(st.sampled_from(values), min_size=1, max_size=2, unique=True))
+        for name, values in VALUES.items()
+    }
+    task = TASKS[draw(st.sampled_from(sorted(TASKS)))]
+    if not any(kind.experts for kind in task.model.kinds):
+        chosen["ep"] = [1]
+    return task, chosen
+
+
+@given(asked=questions(), safe_limit=st.sampled_from([2e10, 4e10, 7e10]))
+@settings(deadline=None, max_examples=12)
+def test_the_optimum_is_that_of_enumerating_every_combination(asked, safe_limit):
+    """Of all plans that fit, and of those that fit in less, from one tree."""
+    task, chosen = asked
+    space = launchable_space(Space.of(task, chosen), chosen)
+    options = SearchOptions(limit=7e10, safe_limit=safe_limit, top=1)
+    every = exhaustive.search(space, options)
+    found = better_than(space, options, np.inf, np.inf)
+    assert (found.costs is None, found.safe is None) == (every.costs is None, every.safe is None)
+    assume(every.costs is not None)
+    best = every.costs.step[0]
+    assert found.costs.step[0] == pytest.approx(best, rel=1e-9)
+    if every.safe is not None:
+        assert found.safe.step[0] == pytest.approx(every.safe.step[0], rel=1e-9)
+    assert found.counts.evaluated <= every.counts.evaluated
+    left_out = sum(n for name, n in found.counts.removed.items() if name != "memory")
+    assert found.counts.evaluated + left_out == found.counts.candidates
+    below = better_than(space, options, best * (1 - 1e-6), 0.0)
+    assert (below.costs, below.safe) == (None, None)
+
+
+def axes_of(task):
+    space = launchable_space(Space.of(task), ())
+    return {name: space.axes[name] for name in FIELDS_OPENED}
+
+
+def test_what_is_opened_of_a_dense_model_are_exchanges_overlaps_and_end_stages():
+    axes = axes_of(DENSE)
+    # 24 layers in 2, 4 and 8 stages: 12, 6 and 3 layers, up to 3 fewer and 2 more.
+    ends = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14)
+    assert axes == {
+        "etp": (1,),
+        "schedule": (AUTO,),
+        "cp_comm": (0, 1, 2),
+        "expert_dispatch": (0,),
+        "first_stage_layers": ends,
+        "last_stage_layers": ends,
+        "overlap_ep": (0,),
+        "overlap_param_gather": (0, 1),
+        "overlap_p2p": (0, 1),
+    }
+
+
+def test_what_is_opened_of_experts():
+    axes = axes_of(EXPERTS)
+    assert (axes["etp"], axes["expert_dispatch"], axes["overlap_ep"]) == (
+        (1, 2, 4, 8),
+        (0, 1),
+        (0, 1),
+    )
+
+
+def test_a_token_is_copied_to_each_expert_where_no_kernel_sends_it_once_to_a_node():
+    assert axes_of(question("mixtral-8x7b", "a100-80gb-sxm", 16))["expert_dispatch"] == (0,)
+
+
+def test_the_schedules_of_torchtitan_that_are_placed_in_turn():
+    names = ("1f1b", "interleaved", "gpipe", "breadth-first")
+    assert set(axes_of(TASKS["torchtitan"])["schedule"]) == {code("schedule", n) for n in names}
+
+
+def test_values_of_a_framework_and_of_the_user_stay():
+    titan = launchable_space(Space.of(TASKS["torchtitan"]), ())
+    assert titan.axes["cp_comm"] == (0, 1)
+    chosen = {"cp_comm": ["a2a"], "overlap_p2p": [0]}
+    stays = launchable_space(Space.of(DENSE, chosen), chosen)
+    assert (stays.axes["cp_comm"], stays.axes["overlap_p2p"]) == ((2,), (0,))
+
+
+def test_stages_that_are_given_are_not_cut_again():
+    layout = {"pp": [2], "layers_per_stage": [[11, 13]]}
+    opened = launchable_space(Space.of(DENSE, layout), layout)
+    assert opened.axes["first_stage_layers"] == opened.axes["last_stage_layers"] == (0,)
+
+
+def test_given_stages_are_bounded_at_every_depth():
+    chosen = {"pp": [2, 4], "virtual_stages": [1, 2], "tp": [1], "layers_per_stage": [[5, 7, 7, 5]]}
+    space = launchable_space(Space.of(DENSE, chosen), chosen)
+    options = SearchOptions(limit=7e10, top=1)
+    every = exhaustive.search(space, options)
+    found = better_than(space, options, np.inf, np.inf)
+    assert found.costs.step[0] == pytest.approx(every.costs.step[0], rel=1e-9)
+
+
+def test_chunks_between_chosen_ends_are_equal_and_no_smaller_than_the_ends():
+    chosen = {"pp": [4], "virtual_stages": [1, 2], "tp": [1], "micro_batch": [1]}
+    space = launchable_space(Space.of(DENSE, chosen), chosen)
+    plans = next(space.chunks())
+    ends = {
+        (int(v), int(first), int(last))
+        for v, first, last in zip(
+            plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers, strict=True
+        )
+    }
+    # Between two ends 12, 14 or 16 layers are left, after one 18 or 21.
+    assert {(1, 6, 6), (1, 5, 5), (1, 3, 5), (1, 0, 3), (1, 6, 0), (2, 4, 4)} <= ends
+    assert not ends & {(1, 8, 2), (1, 5, 4), (1, 0, 4), (2, 5, 5)}
+
+
+@pytest.mark.parametrize("choose", [{"cp_comm": ["a2a"]}, {"last_stage_layers": [3]}, {"tp": [2]}])
+def test_a_value_that_is_fixed_never_makes_plan_1_faster(choose):
+    best = find_plans(TASKS["head"]).best.step_seconds
+    assert find_plans(TASKS["head"], choose=choose).best.step_seconds >= best
+
+
+def test_the_plan_beside_plan_1_is_the_fastest_that_surely_fits():
+    """Of a search with that probability: the same plan."""
+    task = question("llama-3.1-70b", "h100-sxm", 64, batch=64)
+    found = find_plans(task)
+    sure = find_plans(task, fits_probability=FITS_PROBABILITY)
+    assert found.best.step_seconds < sure.best.step_seconds
+    assert found.safe.step[0] == pytest.approx(sure.best.step_seconds, rel=1e-9)
+    assert probability_fits(found.safe)[0] >= FITS_PROBABILITY > probability_fits(found.costs)[0]
