@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from plan3d.search.whatif.what_fits import Fit, what_fits
+from plan3d.search.whatif.what_fits import Fit, usual_precision, what_fits
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
 
@@ -18,8 +18,9 @@ class FitsRequest:
     adapters: Sequence[Adapters | None]
     """Which weights are trained; None for all of them."""
     precision: str | None = None
-    """bf16 where it is None, fp16 on GPUs that have none."""
-    optimizer: str = "adam"
+    """bf16 where it is None, fp16 on GPUs that have none; 16 bits alone where only that fits."""
+    optimizer: str | None = None
+    """Adam where it is None; in 8 bits where only that fits."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,6 @@ class FitsAnswer:
 
 def fine_tuning_fits(request: FitsRequest) -> FitsAnswer:
     """Say of every way to fine-tune whether it fits. InputError where none is modelled."""
-    usual = "bf16" if "bf16" in request.task.cluster.accelerator.peak else "fp16"
-    precision = request.precision or usual
-    fits, left_out = what_fits(request.task, request.adapters, precision, request.optimizer)
+    precision = request.precision or usual_precision(request.task)
+    fits, left_out = what_fits(request.task, request.adapters, request.precision, request.optimizer)
     return FitsAnswer(request.task, precision, fits, left_out)

@@ -1,8 +1,10 @@
 """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA on some GPUs.
 
 Of each way, with and without recompute, the fastest plan that fits, and the longest sequence with
-its ZeRO stage and a micro-batch of one; where none fits, with the optimizer on the host, or the
-weights too. A plan fits from a probability of uncertainty.memory.FITS_PROBABILITY on.
+its ZeRO stage and a micro-batch of one. Where none fits, with less memory, what changes the
+training least first: another loss of the stack, moments in 8 bits, weights in 16 bits alone; then
+with the optimizer on the host, or the weights too. What was asked for is not changed. A plan fits
+from a probability of uncertainty.memory.FITS_PROBABILITY on.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.field_values import Loss
+from plan3d.simulator.plan.fields import spell
 from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.rules.training_rules import supported_losses
 from plan3d.simulator.rules.validity import check, legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
@@ -27,6 +32,11 @@ RECOMPUTE = ("none", "full")
 OPTIMIZER = {"offload_optimizer": 100}
 ON_HOST = (OPTIMIZER, {**OPTIMIZER, "offload_parameters": 100})
 """What leaves the GPUs where a way does not fit on them, least first."""
+CHOSEN = ("loss", "optimizer", "precision")
+"""What may be chosen where a way does not fit, in the order in which it is."""
+LEAN_LOSSES = (Loss.FUSED, Loss.CHUNKED, Loss.FUSED_LINEAR)
+"""Losses that keep fewer bytes a logit, the most bytes first."""
+LEAN_OPTIMIZER, LEAN_PRECISION = "adam-8bit", "pure-bf16"
 LONGEST = 2**20
 """Tokens of the longest sequence that is tried."""
 
@@ -45,6 +55,8 @@ class Fit:
     longest_sequence: int
     """Tokens of the longest sequence with the plan's ZeRO stage and a micro-batch of one; 0 where
     none fits."""
+    chosen: tuple[str, ...] = ()
+    """Fields of the plan that were chosen so that it fits, of CHOSEN."""
 
     @property
     def fits(self) -> bool:
@@ -60,7 +72,8 @@ class Fit:
         return {
             "way": self.way,
             **{name: spelled[name] for name in ("recompute", "zero", "micro_batch", "dp")},
-            **{name: spelled[name] for name in ON_HOST[-1]},
+            **{name: spelled[name] for name in (*ON_HOST[-1], *CHOSEN)},
+            "chosen": list(self.chosen),
             "fits": self.fits,
             "probability_fits": self.probability,
             "memory_bytes": costs.memory_bytes,
@@ -73,12 +86,22 @@ class Fit:
 
 
 def what_fits(
-    task: Task, ways: Sequence[Adapters | None], precision: str = "bf16", optimizer: str = "adam"
+    task: Task,
+    ways: Sequence[Adapters | None],
+    precision: str | None = None,
+    optimizer: str | None = None,
 ) -> tuple[list[Fit], list[str]]:
     """Each of RECOMPUTE for each of the ways, and why ways are left out that are not modelled.
 
-    Raises InputError where no way is modelled.
+    Precision and optimizer are chosen where they are None, first of all the usual ones. Raises
+    InputError where no way is modelled.
     """
+    fixed = {"precision": precision or usual_precision(task), "optimizer": optimizer or "adam"}
+    free = {
+        name
+        for name, asked in {"precision": precision, "optimizer": optimizer}.items()
+        if asked is None
+    }
     found: list[Fit] = []
     left_out: list[str] = []
     for adapters in ways:
@@ -87,17 +110,29 @@ def what_fits(
         except InputError as error:
             left_out.append(str(error))
             continue
-        found += _of_way(asked, {"precision": precision, "optimizer": optimizer})
+        found += _of_way(asked, fixed, free)
     if not found:
         raise InputError(left_out[0])
     return found, list(dict.fromkeys(left_out))
 
 
-def _of_way(task: Task, fixed: dict[str, Any]) -> Iterator[Fit]:
+def usual_precision(task: Task) -> str:
+    """bf16, or fp16 on GPUs that have none."""
+    return "bf16" if "bf16" in task.cluster.accelerator.peak else "fp16"
+
+
+def _of_way(task: Task, fixed: dict[str, Any], free: set[str]) -> Iterator[Fit]:
     on_gpus = [_fit(task, {**fixed, "recompute": recompute}) for recompute in RECOMPUTE]
     yield from on_gpus
     if any(fit.fits for fit in on_gpus):
         return
+    for changes in _leaner_choices(task, fixed, free):
+        fits = [_fit(task, {**fixed, **changes, "recompute": way}) for way in RECOMPUTE]
+        able = [fit for fit in fits if fit.fits]
+        if able:
+            fastest = max(able, key=lambda fit: float(fit.costs.tokens_per_second))
+            yield replace(fastest, chosen=tuple(changes))
+            return
     for away in ON_HOST if task.cluster.host else ():
         if "offload_parameters" in away and not task.software.offloads_parameters:
             continue
@@ -105,6 +140,21 @@ def _of_way(task: Task, fixed: dict[str, Any]) -> Iterator[Fit]:
         if fit.fits:
             yield fit
             return
+
+
+def _leaner_choices(task: Task, fixed: dict[str, Any], free: set[str]) -> Iterator[dict[str, Any]]:
+    """Fields of CHOSEN that need less memory, each choice with those before it."""
+    changes: dict[str, Any] = {}
+    for loss in LEAN_LOSSES:
+        if loss in supported_losses(task.software):
+            changes = {"loss": spell("loss", int(loss))}
+            yield changes
+    if task.adapters is not None or fixed["precision"] != "bf16":
+        return
+    for name, lean in (("optimizer", LEAN_OPTIMIZER), ("precision", LEAN_PRECISION)):
+        if name in free:
+            changes = {**changes, name: lean}
+            yield changes
 
 
 def _fit(task: Task, fixed: dict[str, Any]) -> Fit:

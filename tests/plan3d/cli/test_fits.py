@@ -43,11 +43,52 @@ def test_what_does_not_fit_on_gpus_is_tried_with_their_host(
 def test_rows_are_those_of_estimates(row: int, capsys: pytest.CaptureFixture[str]) -> None:
     way = record(capsys, *ASKED, "--sequence", "1024")["ways"][row]
     plan = f"recompute={way['recompute']} micro_batch={way['micro_batch']} zero={way['zero']}"
+    plan += f" loss={way['loss']}"
     words = ("--gpus", "1", "--sequence", "1024", "--adapter", way["way"], "--plan", plan)
     estimate = record(capsys, "estimate", *ASKED[1:], *words)
     assert estimate["plans"][0]["step_seconds"] == way["step_seconds"]
     assert estimate["plans"][0]["memory_bytes"]["total"] == pytest.approx(way["memory_bytes"])
     assert estimate["task"]["trained_parameters"] == way["trained_parameters"]
+
+
+FULL = ("fits", "--model", "llama-3.1-8b", "--cluster", "a100-80gb-sxm")
+
+
+def chosen(found: dict[str, Any], way: str) -> list[list[str]]:
+    return [row["chosen"] for row in found["ways"] if row["way"] == way]
+
+
+def test_formats_are_chosen_where_the_usual_ones_do_not_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """8 B parameters of 2 + 4 + 12 bytes are 134 GiB; of 2 + 2 + 2.06 they are 45."""
+    found = record(capsys, *FULL)
+    assert chosen(found, "full") == [[], [], ["loss", "optimizer", "precision"]]
+    row = found["ways"][2]
+    formats = (row["loss"], row["optimizer"], row["precision"])
+    assert formats == ("fused-linear", "adam-8bit", "pure-bf16")
+    assert row["fits"]
+    assert not row["offload_optimizer"]
+    assert main(list(FULL)) == 0
+    out = capsys.readouterr().out
+    assert "L loss=fused-linear, O optimizer=adam-8bit, W precision=pure-bf16" in out
+    assert "LOW" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--optimizer", "adam"), ["loss", "precision"]),
+        (("--precision", "bf16"), ["state"]),
+    ],
+)
+def test_formats_that_are_asked_for_are_not_changed(
+    words: tuple[str, ...], expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With fp32 masters 8 B parameters fit with the state on the host alone."""
+    row = record(capsys, *FULL, *words)["ways"][2]
+    away = ["state"] if row["offload_optimizer"] else []
+    assert [*row["chosen"], *away] == expected
 
 
 NODE = ("--model", "llama-3.1-70b", "--cluster", "h100-sxm", "--gpus", "8", "--sequence", "4096")
