@@ -47,6 +47,7 @@ CHECKS = {
     "data_comm": CAUSES["network_bandwidth"],
     "pipeline": "layers of each stage, and stages that wait for a slow rank",
     "host_comm": "pinned memory, and GPUs that share a link to the host",
+    "waits": "the slow rank: its clocks, its host, its share of the tokens",
     "data loading": "workers of the data loader, and prefetching",
 }
 """What to check where a part takes longer than predicted."""

@@ -22,6 +22,8 @@ from .groups import AXES, CONTEXT, DATA, EXPERT, PIPELINE, TENSOR, UNASSIGNED, S
 from .job import TracedJob
 from .kernels import OTHER, class_of, short_name
 
+WAITS = "waits"
+"""Row of what ranks wait in collectives, where several ranks tell it from the transfer."""
 PREDICTED = {
     "matmul": ("matmul",),
     "attention": ("attention",),
@@ -61,6 +63,7 @@ TITLES = {
     UNASSIGNED: "collectives of no known axis",
     OTHER: "kernels of no known class",
     LOADING: "gaps: data loading",
+    WAITS: "waits for slower ranks",
 }
 COMMUNICATION = (*AXES, "pipeline")
 """Rows in which ranks wait for each other."""
@@ -153,12 +156,17 @@ def compare(costs: Costs, job: TracedJob) -> Comparison:
     """The parts of one plan's step as predicted and as measured."""
     costs = costs.row()
     predicted = {name: float(np.ravel(value)[0]) for name, value in _columns(costs).items()}
-    names = [*PREDICTED, UNASSIGNED, LOADING, OTHER]
+    names = [*PREDICTED, UNASSIGNED, LOADING, OTHER, WAITS]
     measured = {
         name: sum(job.seconds[part] for part in PARTS.get(name, ()))
         + sum(job.gaps[gap] for gap in GAPS.get(name, ()))
         for name in names
     }
+    # In a pipeline waits are its bubble.
+    waits = {axis: s for axis, s in (job.waits or {}).items() if axis != PIPELINE}
+    measured[WAITS] = sum(waits.values())
+    for axis, seconds in waits.items():
+        measured[axis] -= seconds
     if job.sizes.pp == 1:
         measured["launch"] += job.gaps[UNKNOWN]
         measured["pipeline"] -= job.gaps[UNKNOWN]

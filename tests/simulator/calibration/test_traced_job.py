@@ -87,7 +87,11 @@ def test_the_straggler_is_named(seed, tmp_path):
     assert job.straggler.stage == stage
     assert job.straggler.share == pytest.approx(factor - 1, rel=0.15)
     assert job.straggler.cause == "matmul"
-    assert job.waits["data_comm"] > 0
+    found = compare(x.costs, job)
+    rows = {row.name: row for row in found.rows}
+    assert rows["data_comm"].measured == pytest.approx(rows["data_comm"].predicted, rel=0.01)
+    assert rows["waits"].measured == job.waits["data_comm"] > 0
+    assert sum(row.measured for row in found.rows) == pytest.approx(job.wall, rel=0.01)
 
 
 def test_transfer_and_wait_are_told_apart(tmp_path):
