@@ -129,6 +129,9 @@ class _Columns:
     """Correlation, time and thread of calls of the runtime."""
     operators: tuple[array[float], ...] = ()
     """External id and index of the operator's name and shapes."""
+    recorded: tuple[array[float], ...] = ()
+    """Start, end and thread of operators that record a graph: of forward passes, and of what is run
+    again in backward passes."""
     phases: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
     """Start, end and thread of passes."""
     steps: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
@@ -181,6 +184,7 @@ def read_trace(path: Path) -> list[RankTrace]:
     stream, columns = JsonStream(read_pieces(path), str(path), "traceEvents"), _Columns()
     columns.launches = array("d"), array("d"), array("d")
     columns.operators = array("d"), array("d")
+    columns.recorded = array("d"), array("d"), array("d")
     for event in stream:
         try:
             _keep(event, columns)
@@ -319,6 +323,10 @@ def _keep_operator(event: Mapping[str, Any], category: str, columns: _Columns) -
         _keep_mark(event, name, category, columns)
     if category == "gpu_user_annotation":
         return
+    # PyTorch numbers operators only where they record a graph (Dispatcher.h, runRecordFunction).
+    if "Sequence number" in args and args.get("Fwd thread id") == 0:
+        start, thread = float(event["ts"]), ("thread", event.get("pid"), event.get("tid"))
+        _append(columns.recorded, start, start + float(event["dur"]), columns.index(thread))
     external, shapes = args.get("External id"), args.get("Input Dims")
     if external is not None and (shapes or "Collective name" in args or name.startswith("nccl:")):
         collective, dims = _collective(args), str(shapes)[:LONGEST_NAME] if shapes else ""
@@ -362,7 +370,7 @@ def _rank_trace(
         stream=stream[order],
         kind=which,
         launched=launched * MICROSECOND,
-        phase=_phases(launched, thread, columns.phases),
+        phase=_phases(launched, thread, columns.phases, columns.recorded),
         steps=_steps(columns.steps),
         marked_by_host=any(name != "gpu_user_annotation" for name in columns.steps),
         loading=_loading(columns.phases.get("loading", [])),
@@ -426,10 +434,13 @@ def _identity(
 
 
 def _phases(
-    launched: Value, thread: Value, phases: Mapping[str, list[tuple[float, float, float]]]
+    launched: Value,
+    thread: Value,
+    phases: Mapping[str, list[tuple[float, float, float]]],
+    recorded: tuple[array[float], ...],
 ) -> Value:
     """The pass of each event: the innermost that its launch lies in, on the thread that launched
-    it."""
+    it. What records a graph inside a backward pass is run again."""
     out = np.where(np.isnan(launched), UNKNOWN_PASS, FORWARD_PASS)
     codes = {"recompute": RECOMPUTE_PASS, "backward": BACKWARD_PASS, "update": UPDATE_PASS}
     for name, code in codes.items():
@@ -438,6 +449,11 @@ def _phases(
             mine = rows[rows[:, 2] == one]
             covered = inside(launched, union(mine[:, 0], mine[:, 1])) & (thread == one)
             out = np.where(covered, code, out)
+    start, end, of = (np.asarray(column, float) for column in recorded)
+    backward = (out == BACKWARD_PASS) | (out == RECOMPUTE_PASS)
+    for one in np.unique(thread[backward]):
+        again = inside(launched, union(start[of == one], end[of == one]))
+        out = np.where(backward & (thread == one) & again, RECOMPUTE_PASS, out)
     return out
 
 
