@@ -178,7 +178,7 @@ def question(
         cluster,
         sequence=sequence,
         global_batch=batch,
-        software=software_profile(software or default_stack(adapters)),
+        software=software_profile(default_stack(adapters) if software is None else software),
         adapters=adapters,
     )
 

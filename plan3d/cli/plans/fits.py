@@ -57,7 +57,7 @@ def _task(args: argparse.Namespace) -> Task:
     batch = args.global_batch
     if batch is None:
         batch = -(-adapter_arguments.BATCH // cluster.gpus) * cluster.gpus
-    stack = args.software or FINE_TUNING_SOFTWARE
+    stack = FINE_TUNING_SOFTWARE if args.software is None else args.software
     task = task_arguments.question(model, cluster, sequence, batch, stack)
     if batch % cluster.gpus:
         near = batch // cluster.gpus * cluster.gpus

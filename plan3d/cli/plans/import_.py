@@ -97,7 +97,9 @@ def imported(args: argparse.Namespace) -> Imported:
     gpus = gpus_of(launch, cluster.gpus)
     sequence = sequence_of(launch, args.sequence, model)
     batch = batch_of(launch, plan, gpus, task_arguments.stated_batch(args, sequence))
-    stack = args.software or (exporter(launch.framework).software if launch.adapters else None)
+    stack = args.software
+    if stack is None and launch.adapters:
+        stack = exporter(launch.framework).software
     asked = task_arguments.question(model, cluster, sequence, batch, stack, launch.adapters)
     task = in_own_stack(asked, launch.framework)
     task = replace(task, software=replace(task.software, **launch.software))

@@ -416,6 +416,7 @@ BAD = [
     (["search", *TASK, "--precision", "fp7"], "not modelled"),
     (["search", *TASK, "--optimizer", "adagrad"], "not modelled"),
     (["search", *TASK, "--software", "jax"], "unknown software profile"),
+    (["search", *TASK, "--software", ""], "unknown software profile"),
     (["search", *TASK, "--inter-node-bandwidth", "200"], "unit"),
     (["search", *TASK, "--inter-node-bandwidth", "0 Gb/s"], "above 0"),
     (["search", *TASK, "--network-latency", "5"], "unit"),
