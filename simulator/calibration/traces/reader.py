@@ -44,6 +44,12 @@ UPDATE = ("Optimizer.step", "Optimizer.zero_grad")
 LOADING = ("enumerate(DataLoader)", "enumerate(DataPipe)", "dataloader")
 TRACES = (".json", ".json.gz", ".trace", ".trace.gz")
 """Endings of the traces of a folder."""
+OTHER_PROFILES = {
+    **dict.fromkeys((".nsys-rep", ".qdrep", ".sqlite"), "Nsight Systems"),
+    **dict.fromkeys((".pickle", ".pkl"), "pickle, a format that runs what it holds"),
+    **dict.fromkeys((".rpd", ".pftrace"), "ROCm's own profilers"),
+}
+"""Endings of profiles that are not read, and what writes them."""
 MOST_RANKS = 1024
 """Files of one question."""
 MICROSECOND = 1e-6
@@ -181,6 +187,9 @@ def read_traces(paths: Iterable[str]) -> list[RankTrace]:
 
 def read_trace(path: Path) -> list[RankTrace]:
     """The ranks of one trace, one for each GPU that ran kernels. InputError where none did."""
+    for ending, writer in OTHER_PROFILES.items():
+        if path.name.endswith(ending):
+            raise InputError(f"{path}: is of {writer}, not read: profile with torch.profiler")
     stream, columns = JsonStream(read_pieces(path), str(path), "traceEvents"), _Columns()
     columns.launches = array("d"), array("d"), array("d")
     columns.operators = array("d"), array("d")
@@ -191,7 +200,7 @@ def read_trace(path: Path) -> list[RankTrace]:
         except (TypeError, ValueError, AttributeError, OverflowError, KeyError):
             columns.unreadable += 1
     if not columns.gpu:
-        raise InputError(f"{path}: {_nothing(columns)}")
+        raise InputError(f"{path}: {_nothing(columns)}{stream.broken and f'; it {stream.broken}'}")
     left_out = [stream.broken] if stream.broken else []
     if columns.negative:
         left_out.append(f"{columns.negative:,} events of negative or endless length")

@@ -233,6 +233,12 @@ def test_operators_lend_kernels_their_shapes(tmp_path):
     assert use.operation == "all_gather"
 
 
+def test_profiles_of_others_are_refused_by_name(tmp_path):
+    (tmp_path / "t.nsys-rep").write_bytes(b"x")
+    with pytest.raises(InputError, match="is of Nsight Systems, not read"):
+        read_traces([str(tmp_path / "t.nsys-rep")])
+
+
 def test_ranks_are_told_apart(tmp_path):
     def rank(number, step, name="r{}.json"):
         marks = event(f"ProfilerStep#{step}", 0, 50, "user_annotation")

@@ -51,12 +51,28 @@ def test_every_part_is_read_back(plan, tmp_path):
     assert job.stages == list(range(len(traces)))
     found = compare(x.costs, job)
     assert sum(row.measured for row in found.rows) == pytest.approx(job.wall, rel=0.01)
+    assert found.corrected(x.costs) == pytest.approx(job.wall)
     rows = {row.name: row for row in found.rows}
     pipeline = rows.pop("pipeline", None)
     for row in rows.values():
         assert row.measured == pytest.approx(row.predicted, rel=0.01), row.name
     rest = x.step_seconds - sum(row.predicted for row in rows.values())
     assert rest == pytest.approx(pipeline.measured if pipeline else 0, abs=0.01 * job.wall)
+
+
+def test_what_runs_again_is_of_the_kernels_where_nothing_tells_it_apart(tmp_path):
+    x = timeline_of(question(), Plan.parse("pp=4 tp=2 recompute=full"))
+    document = trace(x)
+    marks = [e for e in document["traceEvents"] if e["name"].endswith("CheckpointFunctionBackward")]
+    assert marks
+    document["traceEvents"] = [e for e in document["traceEvents"] if e not in marks]
+    job = traced_job(read_trace(written(tmp_path / "t.json", document)), sizes_of(x.costs))
+    found = compare(x.costs, job)
+    rows = {row.name: row for row in found.rows}
+    assert not {"matmul", "attention", "memory_bound", "recompute"} & set(rows)
+    assert rows["kernels"].measured == pytest.approx(rows["kernels"].predicted, rel=0.01)
+    assert found.corrected(x.costs) == pytest.approx(job.wall)
+    assert found.kernels(rows["kernels"])[0].part == "matmul"
 
 
 def slowed(x, stage, factor):
