@@ -61,7 +61,7 @@ def loop_block(tokens: Sequence[Token], at: int) -> tuple[list[Token], list[Toke
 
 def function_block(tokens: Sequence[Token], at: int) -> tuple[str, list[Token], int] | None:
     """The name, the commands and the end of a function whose declaration begins at a place:
-    `NAME() {...}` or `function NAME {...}`; None where none does."""
+    `NAME() {...}` or `function NAME {...}`; None where none does, the end -1 where it has none."""
     texts = [text_of(token) for token in tokens[at : at + 8]]
     has_keyword = texts[:1] == ["function"]
     rest = texts[has_keyword:]
@@ -75,7 +75,7 @@ def function_block(tokens: Sequence[Token], at: int) -> tuple[str, list[Token], 
     if place >= len(tokens) or text_of(tokens[place]) != "{":
         return None
     end = _closing(tokens, place + 1, ("{",), "}")
-    return None if end is None else (name, list(tokens[place + 1 : end]), end + 1)
+    return (name, [], -1) if end is None else (name, list(tokens[place + 1 : end]), end + 1)
 
 
 def case_clauses(tokens: Sequence[Token], at: int) -> tuple[list[Clause], int]:

@@ -21,7 +21,7 @@ from .conditions import Branches, Truth, arithmetic, both, condition_truth, nega
 from .contents import Document, Script
 from .inner_commands import inner_text, inner_tokens
 from .lexer import HereDocument, Operator, Token
-from .loops import Leave, run_loop
+from .loops import MOST_UNCLOSED, Leave, run_loop
 from .variables import LONGEST, LONGEST_NAME, Value, read_tokens
 from .words import CONDITION, Part, Word
 
@@ -29,7 +29,7 @@ UNRESOLVED = "$"
 """A word of a condition that has no value in the file."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w*)(\[[^\[\]]{1,60}\])?(\+?)=")
 _ENDS = ("fi", "done")
-MOST_TOKENS = 500_000
+MOST_TOKENS = 40_000
 """Tokens of clauses, loops, functions and sourced files that are read."""
 DEEPEST = 12
 """Files that source each other, and conditions by case inside each other."""
@@ -166,12 +166,8 @@ class Reader:
         text = token.text if token.unquoted else ""
         if not self.starts_command:
             return False
-        if text not in _WORDS or text == "function":
-            function = function_block(self.tokens, self.position - 1) if text else None
-            if function:
-                name, body, self.position = function
-                self.functions[name] = body
-                return True
+        if text not in _WORDS and self._function():
+            return True
         if text == "{":
             self.branches.enter(self.guard, self.dependences)
             self.outer_lists.append((self.guard, self.status, self.dependences))
@@ -195,11 +191,27 @@ class Reader:
         self.starts_command = True
         return True
 
+    def _function(self) -> bool:
+        """Whether a function is declared here; its commands are kept for its calls."""
+        if self.script.unclosed > MOST_UNCLOSED:
+            return False
+        found = function_block(self.tokens, self.position - 1)
+        if found is None:
+            return False
+        name, body, end = found
+        if end < 0:
+            self.script.unclosed += 1
+            return False
+        self.functions[name], self.position = body, end
+        return True
+
     def run(self, tokens: list[Token]) -> None:
         """Read other tokens here: a clause of case, a turn of a loop, or a sourced file."""
         self.script.tokens_run += len(tokens) + 1
         if self.depth >= DEEPEST or self.script.tokens_run > MOST_TOKENS:
-            raise InputError(f"{self.script.file}: files or conditions are nested too deeply")
+            raise InputError(
+                f"{self.script.file}: files, loops or conditions are nested too deeply"
+            )
         outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
         around = len(self.branches.branch_truths), len(self.outer_lists), self.subshells
         self.depth, self.starts_command = self.depth + 1, True

@@ -46,6 +46,8 @@ class Script:
     """Sizes that it asks of Slurm (batch_job.job_sizes)."""
     tokens_run: int = 0
     """Tokens of clauses, loops, functions and sourced files that were read."""
+    unclosed: int = 0
+    """Loops and functions without an end, so far."""
     missing_sources: list[str] = field(default_factory=list)
     """Files that it sources and that are not there, with their lines."""
     end_line: int = 0

@@ -12,13 +12,18 @@ from typing import Protocol
 
 from .blocks import assigned_names, loop_block
 from .conditions import Branches, Truth, negation
-from .contents import Script
+from .contents import Script, program_place
 from .lexer import Operator, Token
 from .variables import Value
 from .words import Part, Word
 
-MOST_TURNS = 1000
+MOST_TURNS = 300
 """Turns of one loop that are followed."""
+MOST_TOKENS_OF_TURNS = 10_000
+"""Tokens that were read in blocks after which no turn is followed."""
+MOST_UNCLOSED = 20
+"""Loops and functions without an end after which none is looked for: each costs a reading of the
+rest of the text."""
 
 
 class Leave(Exception):
@@ -46,8 +51,11 @@ class Runner(Protocol):
 
 def run_loop(kind: str, reader: Runner) -> None:
     """Follow the loop whose keyword is before the position of the reader."""
-    block = loop_block(reader.tokens, reader.position)
+    script = reader.script
+    is_looked_for = script.unclosed <= MOST_UNCLOSED
+    block = loop_block(reader.tokens, reader.position) if is_looked_for else None
     if block is None:
+        script.unclosed += 1
         reader.branches.enter(None)
         return
     header, body, reader.position = block
@@ -99,13 +107,18 @@ def _for(name: str, header: list[Token], body: list[Token], reader: Runner) -> N
         variables.names_used.add(name)
         variables.options[name] = None
         words = [Word((Part(variables.inputs.values[name], header[0].line),))]
-    before, count = dict(variables.values), len(reader.script.commands)
+    before = dict(variables.values)
     for word in words:
+        if reader.script.tokens_run > MOST_TOKENS_OF_TURNS:
+            _uncertain(body, [], reader)
+            return
         variables.values[name] = Value((word,))
+        count = len(reader.script.commands)
         if not _turn(body, reader):
             return
-        if len(words) > 1 and any(p >= count for p in reader.script.training_commands()):
-            del reader.script.commands[count:]
+        commands = reader.script.commands
+        if len(words) > 1 and any(program_place(own) >= 0 for own in commands[count:]):
+            del commands[count:]
             variables.values = before
             variables.values.pop(name, None)
             variables.choices.setdefault(name, []).extend(word.text for word in words)
@@ -128,7 +141,7 @@ def _while(kind: str, header: list[Token], body: list[Token], reader: Runner) ->
             if all(name.isdecimal() or name in "@*#" for name in names):
                 _skip_options(body, reader)
                 return
-        if truth is None:
+        if truth is None or reader.script.tokens_run > MOST_TOKENS_OF_TURNS:
             _uncertain(body, dependences, reader)
             return
         if not _turn(body, reader):

@@ -1,7 +1,9 @@
 """Loops, functions, arguments and expansions of launch scripts lead to the words of a shell."""
 
+import contextlib
 import shutil
 import subprocess
+import time
 
 import pytest
 
@@ -164,3 +166,21 @@ def test_functions_that_call_each_other_end(text):
 
 def test_a_loop_without_end_is_left():
     assert launch(f"N=2\nwhile [ 1 = 1 ]; do X=a; done\n{RUN}").model.layers == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for i in $(seq 300); do for j in $(seq 300); do X=$i$j; done; done",
+        "for i in a; do " * 600,
+        "f() { " * 900,
+        "f() { " + "for i in 1 2 3 4 5 6 7 8 9; do " * 9 + "echo; " + "done; " * 9 + "}; f; f",
+        "for i in $(seq 300); do A+=(--y $i); done",
+        f"X={'ab' * 900}; " + "Y=${X%%*a*b*a*b*c}; " * 30,
+    ],
+)
+def test_long_work_is_bounded(text):
+    start = time.process_time()
+    with contextlib.suppress(InputError):
+        read_script(f"{text}\n", "run.sh")
+    assert time.process_time() - start < 2
