@@ -273,6 +273,8 @@ def _interval_table(intervals: ScoresByName) -> Table:
 def print_unseen(screen: Screen, record: Scores) -> None:
     """Print errors of runs whose origin was left out, by known steps, class and unit."""
     screen.table(_few_shot_table(record["few_shot"]))
+    if record["outer_fold"]["origins"]:
+        screen.table(_outer_fold_table(record["outer_fold"]))
     if record["suggested_steps"]:
         screen.table(_suggested_table(record["suggested_steps"]))
     if record["choices"]:
@@ -314,6 +316,13 @@ def _few_shot_table(scores: ScoresByName) -> Table:
     return Table(
         title="stack not calibrated (prior from published runs)", headers=headers, rows=tuple(rows)
     )
+
+
+def _outer_fold_table(fold: Scores) -> Table:
+    rows = [(f"after {n}", str(r["units"]), *_error_cells(r)) for n, r in fold["few_shot"].items()]
+    headers = ("known steps", "units", *UNIT_HEADERS)
+    title = f"origins held back from development: {', '.join(fold['origins'])}"
+    return Table(title=title, headers=headers, rows=tuple(rows))
 
 
 def _suggested_table(scores: Mapping[str, ScoresByName]) -> Table:

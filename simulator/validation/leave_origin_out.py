@@ -255,11 +255,13 @@ def score(
     chosen = [unit for unit in unseen.units_of(population) if unit.source in scored]
     p = p.take(np.array([q.run.source in scored for q in p.questions], bool))
     progress("asking the simulator about every constant")
-    few_shot, halves = {}, {}
+    few_shot, halves, outer = {}, {}, {}
+    held_back = {unit for unit in chosen if units.is_held_back(unseen.origin(unit))}
     for known in steps:
-        each = [score_unit(unseen, unit, known) for unit in chosen]
+        each = {unit: score_unit(unseen, unit, known) for unit in chosen}
         regret = regret_fitting(unseen, chosen, known)
-        few_shot[str(known)] = {**summary(each), "regret_fitting": regret}
+        few_shot[str(known)] = {**summary(each.values()), "regret_fitting": regret}
+        outer[str(known)] = summary(each[unit] for unit in chosen if unit in held_back)
         if known:
             halves[str(known)] = _halves(unseen, chosen, known)
         progress(f"scored after {known} steps")
@@ -271,6 +273,11 @@ def score(
         "units": dict(sorted(record.items(), key=lambda item: -item[1]["step"]["median_abs"])),
         "classes": by_class(unseen, chosen),
         "few_shot": few_shot,
+        "outer_fold": {
+            "seed": units.FOLD_SEED,
+            "origins": sorted({unseen.origin(unit) for unit in held_back}),
+            "few_shot": outer,
+        },
         "suggested_steps": halves,
         "choices": choice_scores(choice_groups(unseen, chosen)),
         "memory": memory_scores(p),

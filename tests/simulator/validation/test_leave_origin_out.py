@@ -106,6 +106,16 @@ def test_with_equal_votes_the_median_is_the_usual_one(values, weight):
     assert found == pytest.approx(float(np.median(values)), abs=1e-12)
 
 
+def test_the_outer_fold_holds_back_origins_by_their_names_alone():
+    """CRC-32 of '0.1.0/NAME' that 4 divides: six of the shipped origins, and a quarter of any."""
+    origins = sorted({run.origin for run in read_runs()})
+    held = [name for name in origins if units.is_held_back(name)]
+    assert units.FOLD_SEED == "0.1.0"
+    few = ["glm130b", "llmfoundry", "peft_metamath", "pipeoffload25", "pythia23", "pytorch"]
+    assert held == few
+    assert 0.2 < np.mean([units.is_held_back(f"origin {i}") for i in range(2000)]) < 0.3
+
+
 def test_the_frozen_core():
     """Thirteen dense units in 16 bits; one of them is not shipped."""
     assert len(units.CORE) == 13
@@ -115,7 +125,8 @@ def test_the_frozen_core():
 def test_a_record_of_few_sources(runs):
     record = score([run for run in runs if run.source != "hf_ultrascale"], "core", (0, 3))
     assert record["population"] == "core"
-    assert set(record["few_shot"]) == {"0", "3"}
+    assert set(record["few_shot"]) == set(record["outer_fold"]["few_shot"]) == {"0", "3"}
+    assert record["outer_fold"]["origins"] == []
     names = [name.split(" / ")[0] for name in record["units"]]
     assert set(names) <= set(FEW)
     medians = [unit["step"]["median_abs"] for unit in record["units"].values()]
