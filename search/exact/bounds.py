@@ -14,10 +14,11 @@ m micro-batches, t seconds of a rank per micro-batch; each bound contains the on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,7 @@ from plan3d.simulator.plan.field_values import AUTO, Recompute
 from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
+from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import Placements, uniform_ranks
@@ -144,10 +146,10 @@ class _LeastLayerCosts:
         first = {name: values[0] for name, values in varied.items()}
         least: LayerCosts | None = None
         for fields in _one_by_one(varied) if self.apart else _every_combination(varied):
-            other = [EFFECTIVE.get(name) for name, v in fields.items() if v != first[name]]
+            other = {name: v for name, v in fields.items() if v != first[name]}
             rows = np.flatnonzero(
                 np.logical_and.reduce(
-                    [np.ones(s.tp.size, bool), *(getattr(s, name) > 1 for name in other if name)]
+                    [np.ones(s.tp.size, bool), *(_has_effect(task, s, other, varied))]
                 )
             )
             if not rows.size:
@@ -157,7 +159,7 @@ class _LeastLayerCosts:
             if least is None:
                 least = costs
                 continue
-            _lower(least, costs, rows)
+            _lower(least, costs, rows, parts_alone=self.apart)
         assert least is not None
         if fixed:
             least.table[..., [*BYTES_OF_ACTIVATIONS, Cost.LAUNCH]] = 0
@@ -170,6 +172,24 @@ class _LeastLayerCosts:
             for of_kind in (least.working_set, least.unit_parameters, least.boundary_bytes)
         )
         return LayerCosts(least.table, working, units, boundary)
+
+
+def _has_effect(
+    task: Task, s: Strategy, other: Mapping[str, int], varied: Collection[str]
+) -> Iterator[Mask]:
+    """Which strategies each of some `other` values of `varied` fields makes differ, and which may
+    have it by the rules that read none of the other varied fields."""
+    rules = (*RULES, *(task.framework.rules if task.framework else ()))
+    for name, value in other.items():
+        if name in EFFECTIVE:
+            yield getattr(s, EFFECTIVE[name]) > 1
+        for rule in rules:
+            read = set(rule.fields)
+            alone = not {*varied, *LEAST_TIME} & read - {name}
+            if name in read and alone and read <= set(STRATEGY):
+                columns = {n: getattr(s, n).astype(np.int64) for n in rule.fields}
+                columns[name] = np.full(s.tp.size, value)
+                yield np.broadcast_to(rule.ok(SimpleNamespace(**columns), task), s.tp.shape)
 
 
 def _every_combination(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
@@ -190,8 +210,13 @@ def _take(s: Strategy, rows: Index) -> Strategy:
     return Strategy(**{name: getattr(s, name)[rows] for name in STRATEGY})
 
 
-def _lower(least: LayerCosts, costs: LayerCosts, rows: Index) -> None:
-    """Lower the entries of some strategies to those of others."""
+def _lower(least: LayerCosts, costs: LayerCosts, rows: Index, parts_alone: bool) -> None:
+    """Lower the entries of some strategies to those of others; of seconds of parts alone, where no
+    other is asked for."""
+    if parts_alone:
+        parts = costs.table[..., SECONDS]
+        least.table[rows, :, SECONDS] = np.minimum(least.table[rows, :, SECONDS], parts)
+        return
     least.table[rows] = np.minimum(least.table[rows], costs.table)
     for name in ("working_set", "unit_parameters", "boundary_bytes"):
         column = getattr(least, name)

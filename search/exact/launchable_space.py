@@ -20,7 +20,7 @@ from plan3d.simulator.rules.expert_rules import has_expert_kernels, queues_for_e
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
-from ..space.axes import divisors
+from ..space.axes import LARGEST_MICRO_BATCH, TASK_AXES, divisors
 from ..space.space import Space
 
 SMALLER_END, LARGER_END = 3, 1
@@ -130,7 +130,7 @@ SEARCH_RULES = (
 
 def launchable_space(space: Space, chosen: Collection[str]) -> Space:
     """A space with FIELDS_OPENED where it has one value that neither the user has `chosen` nor the
-    framework says."""
+    framework says, and every micro-batch that divides the batch, up to the largest."""
     task = space.task
     stated = {*chosen, *(task.framework.search_values if task.framework else ())}
     opened = {
@@ -138,6 +138,9 @@ def launchable_space(space: Space, chosen: Collection[str]) -> Space:
         for name, values in FIELDS_OPENED.items()
         if name not in stated and len(space.axes[name]) == 1
     }
+    if "micro_batch" not in stated and space.axes["micro_batch"] == TASK_AXES["micro_batch"](task):
+        most = max(LARGEST_MICRO_BATCH, *space.axes["micro_batch"])
+        opened["micro_batch"] = tuple(d for d in divisors(task.global_batch) if d <= most)
     if space.layers_per_stage or task.software.cut_by_parameters:
         opened = {name: v for name, v in opened.items() if not name.endswith("_stage_layers")}
     return replace(space, axes={**space.axes, **opened}, search_rules=SEARCH_RULES)

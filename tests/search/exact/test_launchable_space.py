@@ -123,6 +123,27 @@ def test_the_schedules_of_torchtitan_that_are_placed_in_turn():
     assert set(axes_of(TASKS["torchtitan"])["schedule"]) == {code("schedule", n) for n in names}
 
 
+def test_every_micro_batch_that_divides_the_batch():
+    """The enumeration tries powers of two and 3, up to 64 sequences."""
+    task = question("gpt3-1.3b", "h100-sxm", 8, batch=390)
+    space = Space.of(task)
+    assert space.axes["micro_batch"] == (1, 2, 3)
+    assert launchable_space(space, ()).axes["micro_batch"] == (
+        1,
+        2,
+        3,
+        5,
+        6,
+        10,
+        13,
+        15,
+        26,
+        30,
+        39,
+    )
+    assert launchable_space(space, {"micro_batch"}).axes["micro_batch"] == (1, 2, 3)
+
+
 def test_values_of_a_framework_and_of_the_user_stay():
     titan = launchable_space(Space.of(TASKS["torchtitan"]), ())
     assert titan.axes["cp_comm"] == (0, 1)
