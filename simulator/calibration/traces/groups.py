@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from .events import Collective
 from .kernels import class_of
-from .reader import Collective, Kernel
+from .reader import Kernel
 
 TENSOR, CONTEXT, EXPERT = "tensor_comm", "context_comm", "expert_comm"
 PIPELINE, DATA, UNASSIGNED = "pipeline_comm", "data_comm", "unassigned_comm"

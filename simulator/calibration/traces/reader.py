@@ -1,9 +1,7 @@
 """Traces of the torch profiler (Kineto, Chrome's format) as columns: what each GPU ran, and what
 its host launched when.
 
-Files are read piece by piece; kernels, launches and operators are kept as columns, names once, so
-that memory stays bounded. Times are seconds. A file of several GPUs gives one rank each.
-Source: pytorch/kineto, output_json.cpp (ChromeTraceLogger) and ParamCommsUtils.
+Files are read piece by piece. Times are seconds. A file of several GPUs gives one rank each.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,26 +20,9 @@ from ...base.documents import JsonStream
 from ...base.errors import InputError
 from ...base.files import read_pieces
 from ...base.printable import one_line
+from .events import NO_COLLECTIVE, Collective, EventColumns, keep_event
 from .intervals import Intervals, inside, union
 
-GPU_CATEGORIES = {
-    "kernel": "kernel",
-    "concurrent_kernel": "kernel",
-    "gpu_memcpy": "memcpy",
-    "memcpy": "memcpy",
-    "gpu_memset": "memset",
-    "memset": "memset",
-}
-"""What a GPU runs, by the category of an event in lower case; the short ones are of Kineto before
-PyTorch 1.12."""
-RUNTIME = ("cuda_runtime", "cuda_driver", "runtime", "hip_runtime")
-OPERATORS = ("cpu_op", "operator", "user_annotation", "cpu_instant_event")
-ANNOTATIONS = ("user_annotation", "gpu_user_annotation", "cpu_op", "operator")
-STEP = "ProfilerStep#"
-BACKWARD = "autograd::engine::evaluate_function"
-CHECKPOINT = "CheckpointFunctionBackward"
-UPDATE = ("Optimizer.step", "Optimizer.zero_grad")
-LOADING = ("enumerate(DataLoader)", "enumerate(DataPipe)", "dataloader")
 TRACES = (".json", ".json.gz", ".trace", ".trace.gz")
 """Endings of the traces of a folder."""
 OTHER_PROFILES = {
@@ -54,28 +35,9 @@ MOST_RANKS = 1024
 """Files of one question."""
 MICROSECOND = 1e-6
 _RANK = re.compile(r"rank[-_ ]?(\d{1,7})(?!\d)", re.I)
-LATEST = 1e18
-"""Microseconds that no clock shows."""
-LONGEST_NAME = 400
-"""Characters of a kernel's name."""
 
 FORWARD_PASS, BACKWARD_PASS, RECOMPUTE_PASS, UPDATE_PASS, UNKNOWN_PASS = range(5)
 """What launched a kernel."""
-
-
-class Collective(NamedTuple):
-    """What NCCL's metadata says of a collective; '' and 0 where it says nothing."""
-
-    operation: str = ""
-    group_size: int = 0
-    group: str = ""
-    """Name of the process group."""
-    description: str = ""
-    """What the framework calls it: 'TENSOR_MODEL_PARALLEL_GROUP', 'mesh_tp'."""
-    ranks: tuple[int, ...] = ()
-    elements: int = 0
-    """The larger of those that go in and those that come out."""
-    number_format: str = ""
 
 
 class Kernel(NamedTuple):
@@ -124,34 +86,6 @@ class RankTrace:
     """Bytes that PyTorch's allocator held at its peak."""
 
 
-@dataclass
-class _Columns:
-    """Columns that grow as a file is read; kernels and operators by their index of names."""
-
-    names: dict[Any, int] = field(default_factory=dict)
-    gpu: dict[int, tuple[array[float], ...]] = field(default_factory=dict)
-    """Of a device: start, length, stream, kind, correlation and operator."""
-    launches: tuple[array[float], ...] = ()
-    """Correlation, time and thread of calls of the runtime."""
-    operators: tuple[array[float], ...] = ()
-    """External id and index of the operator's name and shapes."""
-    recorded: tuple[array[float], ...] = ()
-    """Start, end and thread of operators that record a graph: of forward passes, and of what is run
-    again in backward passes."""
-    phases: dict[str, list[tuple[float, float, float]]] = field(default_factory=dict)
-    """Start, end and thread of passes."""
-    steps: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    """Start and end of steps by where they are marked, then by name."""
-    memory: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """Most bytes allocated and reserved, by device."""
-    events: int = 0
-    negative: int = 0
-    unreadable: int = 0
-
-    def index(self, key: Any) -> int:
-        return self.names.setdefault(key, len(self.names))
-
-
 def trace_files(paths: Iterable[str]) -> list[Path]:
     """The files of traces and of folders of traces. InputError where a folder holds none."""
     out: list[Path] = []
@@ -190,13 +124,10 @@ def read_trace(path: Path) -> list[RankTrace]:
     for ending, writer in OTHER_PROFILES.items():
         if path.name.endswith(ending):
             raise InputError(f"{path}: is of {writer}, not read: profile with torch.profiler")
-    stream, columns = JsonStream(read_pieces(path), str(path), "traceEvents"), _Columns()
-    columns.launches = array("d"), array("d"), array("d")
-    columns.operators = array("d"), array("d")
-    columns.recorded = array("d"), array("d"), array("d")
+    stream, columns = JsonStream(read_pieces(path), str(path), "traceEvents"), EventColumns()
     for event in stream:
         try:
-            _keep(event, columns)
+            keep_event(event, columns)
         except (TypeError, ValueError, AttributeError, OverflowError, KeyError):
             columns.unreadable += 1
     if not columns.gpu:
@@ -212,7 +143,7 @@ def read_trace(path: Path) -> list[RankTrace]:
     ]
 
 
-def _nothing(columns: _Columns) -> str:
+def _nothing(columns: EventColumns) -> str:
     if not columns.events:
         return "the trace holds no events"
     return (
@@ -221,134 +152,10 @@ def _nothing(columns: _Columns) -> str:
     )
 
 
-def _keep(event: Mapping[str, Any], columns: _Columns) -> None:
-    """Put one event into the columns."""
-    if event.get("ph") != "X":
-        if event.get("name") == "[memory]":
-            _keep_memory(event["args"], columns)
-        return
-    columns.events += 1
-    category = event.get("cat", "")
-    if category == "python_function":
-        return
-    category = str(category).lower()
-    on_gpu = GPU_CATEGORIES.get(category)
-    if on_gpu:
-        _keep_kernel(event, on_gpu, columns)
-    elif category in RUNTIME:
-        correlation = (event.get("args") or {}).get("correlation")
-        if correlation is not None:
-            thread = columns.index(("thread", event.get("pid"), event.get("tid")))
-            _append(columns.launches, correlation, event["ts"], thread)
-    elif category in ANNOTATIONS:
-        _keep_operator(event, category, columns)
-
-
-def _keep_memory(args: Mapping[str, Any], columns: _Columns) -> None:
-    """What the allocator of a device holds; devices of type 0 are CPUs."""
-    if args.get("Device Type"):
-        device = int(args["Device Id"])
-        held = float(args["Total Allocated"]), float(args.get("Total Reserved", 0.0))
-        most = columns.memory.get(device, (0.0, 0.0))
-        columns.memory[device] = max(most[0], held[0]), max(most[1], held[1])
-
-
-def _keep_kernel(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
-    length, start = float(event["dur"]), float(event["ts"])
-    if not (0 <= length < LATEST and abs(start) < LATEST):
-        columns.negative += 1
-        return
-    args = event.get("args") or {}
-    device = args.get("device", event.get("pid"))
-    number = device if isinstance(device, int) and device >= 0 else 0
-    cells = columns.gpu.get(number)
-    if cells is None:
-        cells = columns.gpu[number] = tuple(array("d") for _ in range(6))
-    kind = columns.index((one_line(event["name"], LONGEST_NAME), category, _collective(args)))
-    external = args.get("External id", args.get("external id", -1))
-    correlation = args.get("correlation", -1)
-    _append(cells, start, length, _number(event.get("tid")), kind, correlation, external)
-
-
-def _append(columns: tuple[array[float], ...], *values: Any) -> None:
-    """One row; all of it or, where a value is no number, nothing."""
-    for column, number in zip(columns, [float(value) for value in values], strict=True):
-        column.append(number)
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else float(abs(hash(value)) % 2**31)
-
-
-_NO_COLLECTIVE = Collective()
-
-
-def _collective(args: Mapping[str, Any]) -> Collective:
-    """What a kernel or the call of a collective says of it."""
-    operation = args.get("Collective name")
-    if operation is None:
-        return _NO_COLLECTIVE
-    ranks = args.get("Process Group Ranks", "")
-    numbers = [part for part in str(ranks).strip("[]").split(",") if part.strip().isdecimal()]
-    elements = (args.get("In msg nelems", 0), args.get("Out msg nelems", 0))
-    return Collective(
-        operation=str(operation).lower().strip("_"),
-        group_size=int(args.get("Group size", len(numbers)) or 0),
-        group=str(args.get("Process Group Name", "")),
-        description=str(args.get("Process Group Description", "")),
-        ranks=tuple(map(int, numbers)),
-        elements=max((int(n) for n in elements if isinstance(n, int)), default=0),
-        number_format=str(args.get("dtype", "")),
-    )
-
-
-def _keep_mark(event: Mapping[str, Any], name: str, category: str, columns: _Columns) -> None:
-    """A step, a pass or the loading of data."""
-    start = float(event["ts"])
-    end = start + float(event.get("dur", 0.0))
-    if not -LATEST < start <= end < LATEST:
-        return
-    if name.startswith(STEP):
-        marks = columns.steps.setdefault(category, {})
-        low, high = marks.get(name, (start, end))
-        marks[name] = min(low, start), max(high, end)
-        return
-    phase = ""
-    if name.startswith(BACKWARD):
-        phase = "recompute" if name.endswith(CHECKPOINT) else "backward"
-    elif name.startswith(UPDATE):
-        phase = "update"
-    elif name.startswith(LOADING):
-        phase = "loading"
-    if phase and category != "gpu_user_annotation":
-        thread = columns.index(("thread", event.get("pid"), event.get("tid")))
-        columns.phases.setdefault(phase, []).append((start, end, float(thread)))
-
-
-def _keep_operator(event: Mapping[str, Any], category: str, columns: _Columns) -> None:
-    """Operators with shapes or a collective, passes, steps and the loading of data."""
-    name, args = str(event["name"]), event.get("args") or {}
-    if not name.startswith("aten::"):
-        _keep_mark(event, name, category, columns)
-    if category == "gpu_user_annotation":
-        return
-    # PyTorch numbers operators only where they record a graph (Dispatcher.h, runRecordFunction).
-    if "Sequence number" in args and args.get("Fwd thread id") == 0:
-        start, thread = float(event["ts"]), ("thread", event.get("pid"), event.get("tid"))
-        _append(columns.recorded, start, start + float(event["dur"]), columns.index(thread))
-    external, shapes = args.get("External id"), args.get("Input Dims")
-    if external is not None and (shapes or "Collective name" in args or name.startswith("nccl:")):
-        collective, dims = _collective(args), str(shapes)[:LONGEST_NAME] if shapes else ""
-        if name.startswith("nccl:") and collective is _NO_COLLECTIVE:
-            collective = Collective(operation=name.removeprefix("nccl:").lower().strip("_"))
-        key = ("operator", name[:LONGEST_NAME], dims, collective)
-        _append(columns.operators, external, columns.index(key))
-
-
 def _rank_trace(
     source: str,
     device: int,
-    columns: _Columns,
+    columns: EventColumns,
     head: Mapping[str, Any],
     left_out: list[str],
 ) -> RankTrace:
@@ -417,8 +224,8 @@ def _kinds(keys: list[Any], kind: Value, operator: Value) -> tuple[tuple[Kernel,
     kinds = []
     for at, by in pairs.T.tolist():
         name, category, collective = keys[at]
-        title, shapes, of_operator = ("", "", _NO_COLLECTIVE) if by < 0 else keys[by][1:]
-        known = collective if collective is not _NO_COLLECTIVE else of_operator
+        title, shapes, of_operator = ("", "", NO_COLLECTIVE) if by < 0 else keys[by][1:]
+        known = collective if collective is not NO_COLLECTIVE else of_operator
         kinds.append(Kernel(name, category, known, shapes, title))
     return tuple(kinds), which.ravel()
 

@@ -10,9 +10,10 @@ from plan3d import Cluster, Model, Plan, Task
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.traces.breakdown import KernelUse
 from plan3d.simulator.calibration.traces.comparison import compare, product_flops, sizes_of
+from plan3d.simulator.calibration.traces.events import Collective
 from plan3d.simulator.calibration.traces.groups import Sizes, axis_of
 from plan3d.simulator.calibration.traces.job import traced_job
-from plan3d.simulator.calibration.traces.reader import Collective, Kernel, read_trace, read_traces
+from plan3d.simulator.calibration.traces.reader import Kernel, read_trace, read_traces
 from plan3d.simulator.pipeline.event_simulation import simulate
 from plan3d.simulator.reporting.trace import replica_traces, trace
 from plan3d.simulator.step.plan_timeline import timeline_of
