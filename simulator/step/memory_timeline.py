@@ -145,9 +145,8 @@ def _rank_memory(
     context: float,
 ) -> RankMemory:
     graph, own = x.timeline.graph, np.flatnonzero(x.timeline.graph.rank == rank)
-    last = _with_partners(x, own)
-    activations = _live_bytes(x, own, last, x.activations, x.weight_gradient_inputs)
-    logits = _live_bytes(x, own, last, x.logits, np.zeros(x.logits.shape))
+    activations = _live_bytes(x, own, x.activations, x.weight_gradient_inputs)
+    logits = _live_bytes(x, own, x.logits, np.zeros(x.logits.shape))
     passes = np.ones(own.size)
     columns = {name: np.append(waiting[name] * passes, update[name]) for name in STATES}
     columns["activations"] = np.append(activations, update["activations"])
@@ -169,37 +168,24 @@ def _rank_memory(
     end = Moment("update", -1, -1, x.step_seconds - x.optimizer)
     tenants = {name: columns[name] for name in TENANTS}
     out = RankMemory(rank=rank, moments=(*moments, end), tenants=tenants, in_flight=())
-    return replace(out, in_flight=_in_flight(x, own, last, out.peak))
+    return replace(out, in_flight=_in_flight(x, own, out.peak))
 
 
-def _with_partners(x: PlanTimeline, own: Column) -> tuple[Column, Column]:
-    """The first and the last operation of a rank that run when each of its operations does."""
-    position = np.arange(own.size)
-    first, last = position.copy(), position.copy()
-    second = x.timeline.graph.partner
-    paired = np.flatnonzero(np.isin(own, second[second >= 0]))
-    first[paired], last[paired - 1] = paired - 1, paired
-    return first, last
-
-
-def _live_bytes(
-    x: PlanTimeline, own: Column, last: tuple[Column, Column], kept: Value, pending: Value
-) -> Value:
-    """Bytes that wait while each operation of a rank runs [operation]."""
+def _live_bytes(x: PlanTimeline, own: Column, kept: Value, pending: Value) -> Value:
+    """Bytes that wait while each operation of a rank runs [operation]; of two that run together
+    the forward pass stands first."""
     graph = x.timeline.graph
     begun = np.where(graph.kind[own] == Pass.FORWARD, kept[graph.stage[own]], 0.0)
-    freed = np.append(0.0, np.cumsum(x.timeline.freed_bytes(kept, pending)[own]))
-    out: Value = np.cumsum(begun)[last[1]] - freed[last[0]]
+    freed = x.timeline.freed_bytes(kept, pending)[own]
+    out: Value = np.cumsum(begun) - (np.cumsum(freed) - freed)
     return out
 
 
-def _in_flight(
-    x: PlanTimeline, own: Column, last: tuple[Column, Column], moment: int
-) -> tuple[Kept, ...]:
+def _in_flight(x: PlanTimeline, own: Column, moment: int) -> tuple[Kept, ...]:
     """Micro-batches of a rank whose activations wait while an operation runs, by stage."""
     if moment >= own.size:
         return ()
-    graph, begun, ended = x.timeline.graph, own[: last[1][moment] + 1], own[: last[0][moment]]
+    graph, begun, ended = x.timeline.graph, own[: moment + 1], own[:moment]
     begun = begun[graph.kind[begun] == Pass.FORWARD]
     held = np.zeros((graph.stages, graph.micro_batches))
     held[graph.stage[begun], graph.micro_batch[begun]] = x.activations[graph.stage[begun]]
