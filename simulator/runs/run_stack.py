@@ -178,8 +178,12 @@ _UNFUSED_NORM_BYTES = 32.0
 _TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False}
 """torchtune 0.6 without compile, as its recipes have it: norms in fp32 (modules/rms_norm.py), and
 the activated gate is a tensor of its own (modules/feed_forward.py)."""
-_FUSED_SOFTMAX = 9.0
-"""Bytes moved per score by a fused softmax with mask and dropout."""
+_FUSED_SOFTMAX, _EAGER_SOFTMAX = 9.0, 25.0
+"""Bytes moved per score by a fused softmax with mask and dropout; and by the kernels of
+transformers' eager attention: scaled 4, mask added 4, softmax into fp32 6, back to 16 bits 6,
+dropout with its mask 5 (modeling_gpt2.py and modeling_llama.py, eager_attention_forward)."""
+_HUGGING_FACE = ("hf-trainer", "hf-deepspeed")
+"""Software profiles of eager models of transformers."""
 
 
 def software_of(run: PublishedRun, learned: bool = True) -> Software:
@@ -239,7 +243,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     kernel = run["attention_kernel"]
     flash = kernel != "materialised"
     if run.states("attention_kernel") and flash != software.flash_attention:
-        out |= {"flash_attention": flash, "score_bytes": 0.0 if flash else _FUSED_SOFTMAX}
+        softmax = _EAGER_SOFTMAX if software.label in _HUGGING_FACE else _FUSED_SOFTMAX
+        out |= {"flash_attention": flash, "score_bytes": 0.0 if flash else softmax}
     if not software.provenance["attention_rate"].origins and run.states("attention_kernel"):
         rate = _ATTENTION_RATES.get((kernel, generation(run["accelerator"])), 1.0)
         out |= {"attention_rate": rate}
@@ -262,7 +267,7 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= {"bucket_parameters_per_rank": 0.0}
     loss: dict[str, tuple[float, float] | None]
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
-    if software.label in ("hf-trainer", "hf-deepspeed"):
+    if software.label in _HUGGING_FACE:
         loss["fused"] = _FUSED_LOSS
     if "full" in run.get("cuda_graphs", ()):
         out |= {"layer_floor": 0.0, "expert_seconds": 0.0}

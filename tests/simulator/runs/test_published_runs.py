@@ -284,6 +284,10 @@ def test_attention_kernels_have_the_rates_of_their_own_timings() -> None:
     eager = ask(**LLAMA | {"attention_kernel": "materialised"}).task.software
     assert not eager.flash_attention
     assert eager.score_bytes > 0
+    kernels = LLAMA | {"attention_kernel": "materialised", "stack": "deepspeed", "tp": 1, "pp": 1}
+    # Scaled, masked, softmax in fp32, dropout: every pass of transformers is a kernel.
+    assert eager.score_bytes == 9.0
+    assert ask(**kernels | {"dp": 16}).task.software.score_bytes == 25.0
 
 
 def test_stages_whose_ends_have_one_layer_fewer() -> None:
