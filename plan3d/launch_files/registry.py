@@ -48,7 +48,7 @@ READERS: Registry[Reader] = Registry(
         "megatron-swift": f"{_PACKAGE}.mcore.swift:read",
         "megatron-swift-command": f"{_PACKAGE}.mcore.swift:read_command",
         "nemo": f"{_PACKAGE}.mcore.nemo:read",
-        "megatron-bridge": f"{_PACKAGE}.megatron_bridge.run_config:read",
+        "megatron-bridge-config": f"{_PACKAGE}.megatron_bridge.run_config:read",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",

@@ -45,7 +45,7 @@ RECOGNITIONS = (
     Recognition(
         "Megatron-Bridge",
         (("model.num_layers", "model.hidden_size", "train.global_batch_size"),),
-        "megatron-bridge",
+        "megatron-bridge-config",
     ),
     Recognition(
         "Megatron-Bridge (overrides of a recipe; its run_config.yaml is read)",
