@@ -37,15 +37,15 @@ def test_lines_of_a_dense_run_experts_and_a_quoted_one(script: ModuleType) -> No
     assert len(rows) == 3
     for k in rows:
         assert script.first_line(k) in PAGE
-        assert (script.second_line(k) in PAGE) == (k.gain(k.best) > script.WORTH_A_REASON)
+        assert (script.second_line(k) in PAGE) == (k.gain_by_sizes > script.WORTH_A_REASON)
 
 
-def test_every_large_gain_has_its_reason() -> None:
+def test_every_gain_by_sizes_alone_has_its_reason(script: ModuleType) -> None:
     assert len(FIRST) >= 30
-    gains = [row[8] for row in FIRST if row[8].endswith("%")]
-    assert sum(int(gain.split()[0]) > 15 for gain in gains) <= len(SECOND)
     assert SECOND
-    unexplained = [row[0] for row in SECOND if not re.search(r"-\d+ %|^layout not", row[4])]
+    least = 100 * script.WORTH_A_REASON
+    assert all(least <= int(sizes) <= int(gain) + 1 for _, _, gain, sizes, _ in SECOND)
+    unexplained = [row[0] for row in SECOND if not re.search(r" -\d+", row[4])]
     assert unexplained == []
 
 
