@@ -97,7 +97,7 @@ def row(
     step = best.step_seconds
     print(
         f"| {about} | {uniform:.4g} | {step:.4g} | {100 * (uniform / step - 1):+.2f} % "
-        f"| {100 * gap:.1g} % | {seconds:.1f} | {done.stages:,} | {done.labels:,} "
+        f"| {100 * gap:.1g} % | {seconds:.1f} | {done.stages_costed:,} | {done.labels_kept:,} "
         f"| {done.passes} | {code(str(result.plans[0]))} |",
         flush=True,
     )
