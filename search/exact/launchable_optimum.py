@@ -17,6 +17,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Index
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.fields import AXES, spell
 from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, concat, families
 from plan3d.simulator.rules.validity import launchable_rows, legal_rows
@@ -34,6 +35,9 @@ from .branch_and_bound import AXIS_ORDER, better_than
 from .launchable_space import EQUAL_CHUNKS, FIELDS_OPENED, launchable_space
 
 ENDS = ("first_stage_layers", "last_stage_layers")
+UNBOUNDED = ("schedule", "virtual_stages", "micro_batch_group", "overlap_p2p", *ENDS)
+"""Fields that are changed once more where a stack runs schedules whose chunks are not placed in
+turn, which bounds do not cover."""
 REACH = 0.5
 """Share of the fastest step that a plan may be behind it and is changed: what a layer is to a stage
 of few."""
@@ -48,6 +52,11 @@ def over_launchable(
     wide = launchable_space(space, chosen)
     opened = tuple(name for name in FIELDS_OPENED if wide.axes[name] != space.axes[name])
     every, tried = _changed_in_turn(wide, opened, options, result)
+    if "schedule" not in chosen and (codes := _unbounded_schedules(space)):
+        even = dict.fromkeys(("micro_batch_group", *ENDS), (0,))
+        axes = {**wide.axes, **even, "schedule": codes}
+        every, more = _changed_once(replace(wide, axes=axes), UNBOUNDED, options, every)
+        tried += more
     rows = _best_of_families(every, options)
     listed, standing = _listed(result, every.take(rows), options)
     proven = result.complete and _bounds_apply(space, options)
@@ -106,19 +115,35 @@ def _changed_in_turn(
     known = (result.costs, result.depths, result.safe)
     every, tried = concat_costs([one for one in known if one]), 0
     for names in ([name for name in opened if name not in ENDS], ENDS):
-        names = [name for name in names if name in opened]
-        if not names:
-            continue
-        starts = every.take(_best_of_families(every, options, depths=True))
-        starts = starts.take(starts.step <= float(starts.step.min()) * (1 + REACH))
-        safe = _safe(every, options)
-        starts = concat_costs([starts, *([safe] if safe else [])])
-        plans = _changed(wide, names, starts.plans)
-        if plans is None:
-            continue
-        tried += plans.rows
-        every = concat_costs([every, simulate(wide.task, plans)])
+        every, more = _changed_once(wide, [n for n in names if n in opened], options, every)
+        tried += more
     return every, tried
+
+
+def _changed_once(
+    wide: Space, names: Collection[str], options: SearchOptions, every: Costs
+) -> tuple[Costs, int]:
+    """Some plans, and the best of each family and depth near the fastest with some fields changed
+    together; and how many changes were costed."""
+    if not names:
+        return every, 0
+    starts = every.take(_best_of_families(every, options, depths=True))
+    starts = starts.take(starts.step <= float(starts.step.min()) * (1 + REACH))
+    safe = _safe(every, options)
+    starts = concat_costs([starts, *([safe] if safe else [])])
+    plans = _changed(wide, names, starts.plans)
+    if plans is None:
+        return every, 0
+    return concat_costs([every, simulate(wide.task, plans)]), plans.rows
+
+
+def _unbounded_schedules(space: Space) -> tuple[int, ...]:
+    """The schedules of the stack whose chunks are not placed in turn, in one copy of the model;
+    none where the space has them."""
+    framework, every = space.task.framework, range(len(schedules.SCHEDULES.rows))
+    run = schedules.launched_by(framework.name) if framework else every
+    others = tuple(c for c in run if not schedules.looped(c) and schedules.model_copies(c) == 1)
+    return () if set(others) & set(space.axes["schedule"]) else others
 
 
 def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:

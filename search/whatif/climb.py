@@ -17,7 +17,6 @@ import numpy as np
 
 from plan3d.simulator.plan.fields import ON_HOST, spell
 from plan3d.simulator.plan.plan import FAMILY_COUNT
-from plan3d.simulator.plan.plan import families as families_of
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.task import Task
@@ -158,10 +157,6 @@ class _Top(NamedTuple):
     @property
     def seconds(self) -> float:
         return float(self.costs.step[0])
-
-    @property
-    def family(self) -> int:
-        return int(families_of(self.costs.plans)[0])
 
 
 def _top(costs: Costs, names: Collection[str], limit: float) -> _Top:

@@ -13,6 +13,7 @@ from plan3d.search.exact.launchable_space import FIELDS_OPENED, launchable_space
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import code
 from plan3d.simulator.task import Task
@@ -196,3 +197,20 @@ def test_the_plan_beside_plan_1_is_the_fastest_that_surely_fits():
     assert found.best.step_seconds < sure.best.step_seconds
     assert found.safe.step[0] == pytest.approx(sure.best.step_seconds, rel=1e-9)
     assert probability_fits(found.safe)[0] >= FITS_PROBABILITY > probability_fits(found.costs)[0]
+
+
+def test_schedules_without_bounds_are_tried_near_the_best():
+    """No framework launches this stack's plans: V-shaped schedules are legal, and plan 1 is behind
+    none of them that a search of their own finds."""
+    task = Task(
+        Model.preset("gpt3-6.7b"),
+        Cluster.profile("a100-80gb-sxm", gpus=32),
+        sequence=2048,
+        global_batch=64,
+        software=software_profile("megatron-deepspeed-bf16"),
+    )
+    pipelines = {"tp": [1, 2], "pp": [4, 8], "cp": [1], "zero": [1]}
+    best = find_plans(task, choose=pipelines).best
+    for schedule in ("zb-v", "dualpipe-v"):
+        other = find_plans(task, choose=pipelines | {"schedule": [schedule]}).best
+        assert best.step_seconds <= other.step_seconds * (1 + 1e-9)
