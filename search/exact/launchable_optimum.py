@@ -35,7 +35,10 @@ from .branch_and_bound import AXIS_ORDER, better_than
 from .launchable_space import EQUAL_CHUNKS, FIELDS_OPENED, launchable_space
 
 ENDS = ("first_stage_layers", "last_stage_layers")
-UNBOUNDED = ("schedule", "virtual_stages", "micro_batch_group", "overlap_p2p", *ENDS)
+UNBOUNDED = (
+    *("schedule", "virtual_stages", "micro_batch", "micro_batch_group", "overlap_p2p"),
+    *(*ENDS, "recompute"),
+)
 """Fields that are changed once more where a stack runs schedules whose chunks are not placed in
 turn, which bounds do not cover."""
 REACH = 0.5
