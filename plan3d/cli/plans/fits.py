@@ -22,9 +22,9 @@ ABOUT = """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA.
 
 Of each way, with and without recompute, the fastest data-parallel plan that
 fits with probability 0.95, and the longest sequence with its ZeRO stage and a
-micro-batch of one. Where none fits, the same with another loss, 8-bit moments or
-16-bit weights, unless --optimizer or --precision say otherwise; then with the
-optimizer on the host, or the weights too."""
+micro-batch of one. Where none fits, the same with another loss, 8-bit moments
+or 16-bit weights, unless --optimizer or --precision say otherwise; then with
+the optimizer on the host, or the weights too."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

@@ -105,7 +105,7 @@ def test_variables_and_parameters_have_the_values_that_are_given(run, head, word
         ("TP=2\n", ("--set", "TP"), "--set 'TP' must be NAME=VALUE, such as SIZE=7B or 1=7B"),
         ("TP=$1\n", ("--set", "1=2", "--", "4"), "--set 1=2 contradicts '4' after --"),
         ("TP=2\n", ("--set", "A=1", "--set", "A=2"), "--set gives A two values: 1 and 2"),
-        ("f() {\n  TP=$1\n}\nf 4\n", ("--", "2"), "TP ($1) has no value"),
+        ("f() {\n  TP=$1\n}\nf 4\n", ("--", "2"), "has no argument 1: leave out '2'"),
     ],
 )
 def test_values_that_decide_nothing_are_refused(run, head, words, message):
