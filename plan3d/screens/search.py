@@ -1,21 +1,17 @@
-"""The screens of a search, first and in detail, and its JSON object."""
+"""The screens of a search, first and in detail."""
 
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
 
 import numpy as np
 
-from plan3d.search.result.search_result import TIE, Gain, SearchResult, UniformSteps
+from plan3d.search.result.search_result import TIE, SearchResult
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
-from plan3d.simulator.plan.plan import families, family_name
-from plan3d.simulator.runs.nearest_run import nearest_run
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
@@ -28,11 +24,12 @@ from plan3d.simulator.uncertainty.memory import (
 )
 
 from ..answers.plan import PlanAnswer
-from ..answers.question import LAST, Question, launching_framework
+from ..answers.question import LAST, launching_framework
 from ..answers.search import SearchAnswer
 from . import plan_lines, views
 from .output import Screen
 from .plan import print_breakdown
+from .search_json import TO_TIME, best_step, compared_steps, family_records
 
 LISTED = 4
 """Plans of the first screen where the user does not say how many."""
@@ -40,8 +37,6 @@ RULES_SHOWN = 4
 BOUND = "bound: "
 FIXED_FIELDS = "offload, precision and its formats, optimizer, power and the sync of replicas"
 """What no search chooses unless it is asked to."""
-TO_TIME = 3
-"""Plans that are suggested to be timed."""
 MORE_LINE = f"plan3d explain {LAST}#2; -v adds all numbers and the next step"
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
@@ -334,7 +329,7 @@ def _proof_lines(result: SearchResult) -> list[str]:
 
 
 def _gain_lines(result: SearchResult) -> list[str]:
-    steps, step = result.compared, _best_step(result)
+    steps, step = result.compared, best_step(result)
     if steps is None or step is None or result.costs is None:
         return []
     pp = int(result.costs.plans.pp[0])
@@ -345,40 +340,10 @@ def _gain_lines(result: SearchResult) -> list[str]:
     )
     gains = [
         f"{100 * (other / step - 1):+.2f} % over the best {name} ({other:.4g} s)"
-        for name, other in zip(names, _compared(steps).values(), strict=True)
+        for name, other in zip(names, compared_steps(steps).values(), strict=True)
         if math.isfinite(other)
     ]
     return [f"gain of plan 1: {', '.join(gains)}"] if gains else []
-
-
-def _compared(steps: UniformSteps) -> dict[str, float]:
-    """Steps of the best uniform plans by the prefix of their JSON keys."""
-    return {
-        "uniform": steps.not_interleaved,
-        "uniform_same_pp": steps.same_pp,
-        "uniform_interleaved": steps.overall,
-    }
-
-
-def _best_step(result: SearchResult) -> float | None:
-    return float(result.costs.step[0]) if result.costs is not None else None
-
-
-def _proof_record(result: SearchResult) -> dict[str, Any]:
-    """The JSON keys of a proof and a comparison; null where no uniform plan fits."""
-    out: dict[str, Any] = {}
-    if result.bound is not None:
-        out = {"bound": result.bound, "gap": result.gap}
-    step = _best_step(result)
-    if result.compared is not None and result.trace is None:
-        out["uncovered"] = list(result.uncovered)
-    if result.compared is None or step is None:
-        return out
-    for name, other in _compared(result.compared).items():
-        known = math.isfinite(other)
-        out[f"{name}_step_seconds"] = other if known else None
-        out[name.replace("uniform", "gain")] = other / step - 1 if known else None
-    return out
 
 
 def family_columns(result: SearchResult) -> dict[str, list[str]]:
@@ -389,119 +354,6 @@ def family_columns(result: SearchResult) -> dict[str, list[str]]:
     return {
         "family": [record["plan_family"] for record in records],
         "alike": [f"{record['family_plans']:,}" for record in records],
-    }
-
-
-def family_records(result: SearchResult) -> list[dict[str, Any]]:
-    """The family of each ranked plan, and what the plan stands for where families are listed."""
-    assert result.costs is not None
-    of = families(result.costs.plans)
-    names = [{"plan_family": family_name(one)} for one in of]
-    if result.families is None:
-        return names
-    standing = zip(result.families.plans.tolist(), result.families.fastest.tolist(), strict=True)
-    return [
-        {**name, "family_plans": count, "family_fastest_seconds": fastest}
-        for name, (count, fastest) in zip(names, standing, strict=True)
-    ]
-
-
-def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
-    """The JSON object of a search; with the frontier where it is wanted."""
-    result, training, forecast = answer.result, answer.question.training, answer.forecast
-    counts = result.counts
-    plans: list[dict[str, Any]] = []
-    time_next: list[dict[str, Any]] = []
-    if forecast is not None:
-        plans = views.plan_records(result.costs, result.limit, training, forecast)
-        for plan, standing in zip(plans, family_records(result), strict=True):
-            plan |= standing
-        choice = forecast.choice
-        timed = forecast.timed_rows
-        each = zip(plans, choice.probability_fastest.tolist(), choice.regret.tolist(), strict=True)
-        for row, (plan, share, regret) in enumerate(each):
-            plan |= {"probability_fastest": share, "expected_regret": regret}
-            plan["timed_seconds"] = timed[row].seconds if row in timed else None
-        time_next = [
-            {
-                "rank": one.row + 1,
-                "plan": str(result.plans[one.row]),
-                "expected_regret": one.regret,
-                "launch_line": shlex.join(answer.launch_words(result.plans[one.row])) or None,
-            }
-            for one in choice.time_next(TO_TIME, list(timed))
-        ]
-        if result.risk is not None:
-            at_risk = forecast.quantile(result.risk).tolist()
-            for plan, seconds in zip(plans, at_risk, strict=True):
-                plan["step_seconds_at_risk"] = seconds
-    for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
-        record["event_step_seconds"] = seconds
-    out = {
-        **views.question_record(result.task, answer.question.tokens),
-        "backend": result.backend,
-        "objective": result.objective,
-        **({} if result.risk is None else {"risk": result.risk}),
-        "memory_limit_bytes": float(result.limit),
-        "ties": result.ties,
-        "counts": {
-            "candidates": counts.candidates,
-            "evaluated": counts.evaluated,
-            "feasible": counts.feasible,
-            "removed": dict(counts.removed),
-            "changes": counts.changes,
-        },
-        "climbed": [_gain_record(gain) for gain in result.climbed],
-        "seconds_searching": result.seconds_searching,
-        "complete": result.complete,
-        **_proof_record(result),
-        **_anchor(answer),
-        "time_next": time_next,
-        "plans": plans,
-    }
-    if (change := answer.rounder) is not None:
-        out["rounder"] = {"change": change.description, "gain": change.gain}
-    if answer.safe is not None:
-        out["safe"] = views.plan_records(answer.safe, result.limit, training)[0]
-    if pareto:
-        out["frontier"] = views.plan_records(result.frontier, result.limit, training)
-    if answer.infeasible:
-        out["infeasible"] = answer.infeasible
-    if answer.question.system is not None:
-        out["system"] = answer.question.system
-    return out
-
-
-def _gain_record(gain: Gain) -> dict[str, Any]:
-    """A change that climbing made; `kept` is the value of the search."""
-    return {
-        "field": gain.field,
-        "value": gain.value,
-        "kept": gain.searched_value,
-        "step_seconds": gain.step_seconds,
-        "step_change": gain.step_change,
-    }
-
-
-def _anchor(answer: SearchAnswer) -> dict[str, Any]:
-    """The measured run nearest to the question, whether or not a plan fits."""
-    nearest = answer.best.nearest_run if answer.best else nearest_run(answer.result.task)
-    return views.anchor_record(nearest)
-
-
-def empty_record(question: Question, infeasible: list[str]) -> dict[str, Any]:
-    """The JSON object of a question that no number of GPUs answers."""
-    asked = views.question_record(question.task)
-    asked["task"]["tokens"] = question.tokens
-    for unknown in ("gpus", "nodes"):
-        asked["task"].pop(unknown)
-    return {
-        **asked,
-        "counts": {"candidates": 0, "evaluated": 0, "feasible": 0, "removed": {}},
-        "seconds_searching": 0.0,
-        "complete": True,
-        "plans": [],
-        "infeasible": infeasible,
     }
 
 

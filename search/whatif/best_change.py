@@ -57,8 +57,10 @@ def best_change(costs: Costs, limit: float | None = None) -> Change | None:
 
 
 def rounder_size(costs: Costs, likely: float) -> Change | None:
-    """The batch or the fewer GPUs nearby that give the best plan of odd numbers most tokens/s,
+    """The batch or the fewer GPUs nearby that give plan 1 of a search of odd numbers most tokens/s,
     with plans that fit with that probability; None where none gives LOSS."""
+    if not _is_odd(costs.task):
+        return None
     best = _largest(_in_round_numbers(costs.row(), None, likely))
     return best if best is not None and best.gain >= LOSS else None
 
@@ -98,7 +100,8 @@ def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
     larger = replace(task, global_batch=batch)
     yield from _gain(f"global batch {batch:,} (if convergence permits)", larger, plan, limit)
     yield from _on_the_host(plan, limit)
-    yield from _in_round_numbers(plan, limit)
+    if _is_odd(task) and _is_best(plan):
+        yield from _in_round_numbers(plan, limit, FITS_PROBABILITY)
     if task.cluster.nodes > 1:
         faster = KNOBS[NETWORK].scale(task, 2.0)
         rate = task.cluster.network.bandwidth / 1e9
@@ -120,16 +123,15 @@ def _on_the_host(plan: Costs, limit: float | None) -> Iterator[Change]:
         yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
 
 
-def _in_round_numbers(
-    plan: Costs, limit: float | None, likely: float = FITS_PROBABILITY
-) -> Iterator[Change]:
+def _is_odd(task: Task) -> bool:
+    """Whether the batch shares too little with the number of GPUs."""
+    return task.global_batch % _odd(task.gpus) != 0
+
+
+def _in_round_numbers(plan: Costs, limit: float | None, likely: float) -> Iterator[Change]:
     """The best plan of a batch that the GPUs divide, and of fewer GPUs that divide the batch or
-    have small factors alone, where the batch shares too little with this many."""
-    task = plan.task
-    odd, batch = _odd(task.gpus), task.global_batch
-    if batch % odd == 0 or not _is_best(plan):
-        return
-    rounder = []
+    have small factors alone."""
+    task, batch, rounder = plan.task, plan.task.global_batch, []
     if batch >= task.gpus:
         near = round(batch / task.gpus) * task.gpus
         rounder.append((f"global batch {near:,}", replace(task, global_batch=near)))

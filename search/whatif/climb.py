@@ -154,10 +154,6 @@ class _Top(NamedTuple):
     gains: tuple[Gain, ...]
     tried: int
 
-    @property
-    def seconds(self) -> float:
-        return float(self.costs.step[0])
-
 
 def _top(costs: Costs, names: Collection[str], limit: float) -> _Top:
     """Where climbing from one plan ends."""

@@ -57,19 +57,6 @@ class Moments(NamedTuple):
         return {name: np.where(later, self.update[name], self.waiting[name]) for name in PARTS}
 
 
-def rank_bytes(
-    task: Task,
-    recipe: Recipe,
-    optimizer: int,
-    stages: Stages,
-    zero: int,
-    policy: SyncPolicy = DEFAULT_POLICY,
-) -> dict[str, Value]:
-    """Bytes of each of PARTS under one ZeRO stage [class, skeleton]."""
-    moments = moments_of_step(task, recipe, optimizer, stages, zero, policy)
-    return moments.fuller() if separates_moments(task, recipe) else moments.waiting
-
-
 def moments_of_step(
     task: Task,
     recipe: Recipe,
@@ -210,12 +197,12 @@ def worst_bytes(
 ) -> Value:
     """Bytes of the worst rank [4, skeleton]; only the ZeRO stages in `zeros` are filled.
 
-    The sum of rank_bytes, with what all ZeRO stages share added up once.
+    The sum of moments_of_step at the fuller moment, with what all ZeRO stages share added up once.
     """
     out = np.empty((4, stages.slowest_seconds.size))
     if separates_moments(task, recipe):
         for zero in zeros:
-            parts = rank_bytes(task, recipe, optimizer, stages, zero, policy)
+            parts = moments_of_step(task, recipe, optimizer, stages, zero, policy).fuller()
             out[zero] = sum(parts.values(), np.zeros(1)).max(axis=0)
         return out
     rest = stages.activations + stages.logits + stages.buffers

@@ -260,8 +260,7 @@ class PlanGroup:
 
     def rank_bytes(self, zero: int) -> dict[str, Value]:
         """Bytes by memory part [class, skeleton] under one ZeRO stage."""
-        how = (self.task, self.recipe, self.optimizer, self.stages, zero, self.policy)
-        return memory.rank_bytes(*how)
+        return self.rank_moments(zero).fuller()
 
     def rank_moments(self, zero: int) -> memory.Moments:
         """The same while activations wait, and at the update."""
@@ -294,13 +293,10 @@ class SegmentGroup(PlanGroup):
         taken = super().take(which, rows)
         return replace(taken, stages=segmented.stages, segmented=segmented)
 
-    def rank_bytes(self, zero: int) -> dict[str, Value]:
-        """Bytes by memory part [stage, plan]; every shard has its own ZeRO stage, not `zero`."""
-        return segment_bytes(self.task, self.recipe, self.optimizer, self.segmented)
-
     def rank_moments(self, zero: int) -> memory.Moments:
-        """The fuller moment for both: shards of a stage are not told apart in time."""
-        parts = self.rank_bytes(zero)
+        """The fuller moment [stage, plan] for both: shards of a stage, each with its own ZeRO stage
+        and not `zero`, are not told apart in time."""
+        parts = segment_bytes(self.task, self.recipe, self.optimizer, self.segmented)
         return memory.Moments(parts, parts)
 
 

@@ -1,7 +1,8 @@
 """Shipped priors, learned from published runs: of stacks fitted to runs of theirs, and of others.
 
 priors.json is written by `plan3d validate --leave-origin-out --prior-out FILE`; the means of its
-constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml).
+constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml). The file
+is of the command before it learned stalled rows and all kinds together (docs/accuracy.md).
 """
 
 from __future__ import annotations

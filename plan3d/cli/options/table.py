@@ -87,7 +87,7 @@ TASK_OPTIONS = (
     Option("--gpus-per-domain", "N", integer, TASK_FILES,
         "GPUs that the job uses of a rack (default: all, groups aligned), such as 64 of 72"),
     Option("--sequence", "S", parse_length, SIZED_TASKS,
-        "tokens of one sequence (default: the model's)"),
+        "tokens of a sequence, or 4k (default: the model's)"),
     Option("--documents", "L1,L2", text, TASKS_BUT_TUNE,
         "lengths of the documents that are packed into sequences, or a file of them: attention "
         "stays inside each"),
@@ -279,7 +279,7 @@ OPTIONS = (
     Option("--cluster", "C", text, SWEEP,
         "hardware profile or path of a TOML file, unless --over varies it"),
     Option("--over", "F=V1,V2", plan_text, SWEEP,
-        "vary F, a task option or plan field; once or twice", repeatable=True),
+        "vary F, a task option or plan field; 32..128 doubles; once or twice", repeatable=True),
     Option("--plan", "PLAN", plan_text, SWEEP,
         "this plan at every point instead of the best; dp fills the GPUs"),
     switch("--best", SWEEP, "the best plan at every point (default)"),

@@ -37,7 +37,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         return two_pools.run(args, progress)
     from ...answers.search import search
     from ...screens import search as screens
-    from ...screens import views
+    from ...screens import search_json, views
 
     picture_form(args.plot)
     for name in ("csv", "report"):
@@ -50,10 +50,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
                 _ = answer.around
     except NoFeasiblePlanError as error:
         if args.json:
-            print_json(screens.empty_record(request.question, [str(error)]))
+            print_json(search_json.empty_record(request.question, [str(error)]))
         raise
     if args.json or args.csv is not None:
-        record = screens.search_record(answer, args.pareto)
+        record = search_json.search_record(answer, args.pareto)
         if args.csv is not None:
             write_whole(args.csv, "--csv", views.csv_text(record["plans"]))
     _write_picture(answer, args)
