@@ -66,7 +66,7 @@ CLASSES = (
         r"cast_kernel|amax|scale_inv|swizzle|scaling_kernel|hadamard|mxfp\d_?(cast|pack)|"
         r"_to_(fp8|float8|mxfp8|float)|FP8row|cast_back"),
     KernelClass("gemm", "matmul",
-        r"gemm|nvjet|cublas|cutlass|xmma|wgmma|\bcijk_|gemv|gemv|splitk|split_k|dot_kernel|"
+        r"gemm|nvjet|cublas|cutlass|xmma|wgmma|\bcijk_|gemv|splitk|split_k|dot_kernel|"
         r"s16816|s1688|tensorop|\bbmm_|matmul|\bmm_|_mm_|triton_tem_fused\w*mm|ck_?tile\w*(flat)?mm|"
         r"deep_?gemm|grouped_mm|\bmmk?_|tinygemm|\bkernel_cutlass|marlin|machete"),
     # Everything that moves bytes.
