@@ -748,13 +748,13 @@ def test_s2_megascale_scales_strongly(gpus: int) -> None:
 SHOWN = {
     # Row of the ledger: what the command of its row in docs/textbook.md prints, in this order.
     "M1": r"12 l h\^2 \+ 2 v h +(175\.2|64\.95) B",
-    "M2": r"16 N +2601\.8 GiB",
-    "M3": r"12 N +1951\.4 GiB",
+    "M2": r"16 N +2,793\.7 GB",
+    "M3": r"12 N +2,095\.3 GB",
     "M4": r"4 b l \(2 s\^2 a \+ 14 s h\)",
     "M5": r"weights +650\.45.*gradients +650\.45.*optimizer +1300\.91",
-    "M6": r"activations, b = 1 .* 414\.0 GiB",
+    "M6": r"activations, b = 1 .* 444\.5 GB",
     "M7": r"a GPU, data parallel +2 \(4 N \+ \(b/n\) values\)",
-    "M8": r"a GPU, model parallel +16 N / n +2\.5 GiB +2\.5 GiB",
+    "M8": r"a GPU, model parallel +16 N / n +87\.3 GB +89\.9 GB",
     "M9": r"1\.517 B.*hidden +2048.*heads +24.*head_dim +128",
     "M10": r"layers +80.*hidden +8192.*heads +64.*batch_tokens +4000000",
     "T1": r"training +8 T N / \(n F U\)",

@@ -1,5 +1,8 @@
-"""Textbook formulas beside the simulator's numbers, and why the two differ.
+"""Textbook formulas beside the simulator's numbers, and why the two differ: sizes, memory, time.
 
+The left side is a closed form of a few numbers of the model and the plan; the right side is what
+the cost model or the event simulation says of a plan, and shares nothing with the left but those
+numbers. Pipelines are in textbook_pipeline, exchanges of gradients in textbook_exchange.
 Legend as in closed_forms: N parameters, l layers, h hidden, s sequence, a heads, b sequences, v
 vocabulary, T tokens, n GPUs, F peak FLOP/s, U utilisation.
 """
@@ -9,124 +12,208 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..base.errors import InputError
-from ..hardware.precision import RECIPES, Optimizer, Precision
 from ..plan.plan import Plan
 from ..step.costs import Costs
-from ..step.evaluate import evaluate
-from ..step.memory import PARTS, bytes_of_states
+from ..step.evaluate import by_stage, evaluate
+from ..step.memory import PARTS
 from ..task import Task
 from ..workload.model import Network
 from . import closed_forms
+
+STATES = PARTS[:3]
+"""Weights, gradients and optimizer of one rank."""
+MEMORY, TIME = "memory", "time"
+"""Topics of rows."""
 
 
 @dataclass(frozen=True)
 class FormulaRow:
     """One formula, and what the simulator says of the same."""
 
+    topic: str
     name: str
     formula: str
     textbook: float
-    simulator: float
+    simulator: float | None
+    """None where the simulator cannot be asked; `why` says for what reason."""
     unit: str
-    """Empty of parameters, else bytes, seconds or 1."""
+    """Empty of counts, else bytes, seconds or 1, a share."""
     why: str
     """Why the two differ."""
 
 
-def formula_rows(
-    task: Task, best: Costs, tokens: float, took: float | None = None, full_recompute: bool = False
-) -> list[FormulaRow]:
-    """The formulas of a task; `best` is its fastest plan, `took` the seconds that a run took, with
-    `full_recompute` or without.
-
-    Raises InputError for a network that is no transformer.
-    """
+def check_transformer(task: Task) -> None:
+    """Raise InputError for a network that is no transformer."""
     model = task.model
     if isinstance(model, Network) or model.kinds[0].attention is None:
         raise InputError(f"the textbook's formulas are of transformers; {model.name} is none")
-    out = [*_sizes(task), *_memory(task), _time(task, best, tokens, full_recompute)]
-    if took is None:
-        return out
-    return [*out, _utilisation(task, best, tokens, took, full_recompute)]
 
 
-def _sizes(task: Task) -> list[FormulaRow]:
+def memory_rows(task: Task, plan: Plan) -> list[FormulaRow]:
+    """Parameters, and bytes of one GPU: states, activations, data and model parallelism, ZeRO.
+
+    `plan` has every AUTO resolved.
+    """
+    return [*_state_rows(task), *_activation_rows(task, plan), *_share_rows(task, plan)]
+
+
+def _state_rows(task: Task) -> list[FormulaRow]:
     model, n = task.model, float(task.model.parameters)
+    one = in_16_bits(replace(task, cluster=replace(task.cluster, gpus=1), global_batch=1))
+    fp32, mixed = (evaluate(one, Plan(precision=name)).memory for name in ("fp32", "mixed"))
     by_hand = closed_forms.parameters(model.layers, model.hidden, model.vocabulary)
     counted = "counted one by one: grouped heads, gates, experts, biases, norms, tied ends"
-    every = [FormulaRow("parameters", "12 l h^2 + 2 v h", by_hand, n, "", counted)]
-    for name, code, bytes_each in (("fp32", Precision.FP32, 16), ("mixed", Precision.MIXED, 12)):
-        held = sum(_states(task, code).values()) * n
-        why = "weights, gradients and Adam's moments, each in its format"
-        every.append(
-            FormulaRow(f"states, {name}", f"{bytes_each} N", bytes_each * n, held, "bytes", why)
-        )
+    every = [FormulaRow(MEMORY, "parameters", "12 l h^2 + 2 v h", by_hand, n, "", counted)]
+    why = "layer by layer on one GPU, with the vocabulary padded as the stack pads it"
+    values = closed_forms.ADAM_VALUES * n
+    held = sum(fp32[name] for name in STATES)
+    every.append(FormulaRow(MEMORY, "values of Adam", "4 N", values, held / 4, "", why))
+    for name, formula, size in zip(
+        STATES, ("4 N", "4 N", "8 N"), (4 * n, 4 * n, 8 * n), strict=True
+    ):
+        every.append(FormulaRow(MEMORY, f"{name}, fp32", formula, size, fp32[name], "bytes", why))
+    both = (("fp32", 16 * n, held), ("mixed", 12 * n, sum(mixed[name] for name in STATES)))
+    for name, size, found in both:
+        formula = "16 N" if name == "fp32" else "12 N"
+        every.append(FormulaRow(MEMORY, f"states, {name}", formula, size, found, "bytes", why))
     return every
 
 
-def _states(task: Task, code: int) -> dict[str, float]:
-    held = bytes_of_states(task, RECIPES[code], Optimizer.ADAM)
-    return {name: held[name] for name in PARTS[:3]}
-
-
-def _memory(task: Task) -> list[FormulaRow]:
-    """Bytes of one GPU: activations of a sequence, data and model parallelism."""
-    model, n = task.model, float(task.model.parameters)
+def _values(task: Task, batch: float) -> float:
+    """Activations of a batch by the closed form."""
+    model = task.model
     heads = model.kinds[0].attention.heads
-    values = closed_forms.activation_values(model.layers, model.hidden, heads, task.sequence, 1)
-    one = replace(task, cluster=replace(task.cluster, gpus=1), global_batch=1)
-    narrow = "pure-bf16" if "bf16" in task.cluster.accelerator.peak else "fp16"
-    alone, half = (evaluate(one, Plan(precision=name)).memory for name in ("fp32", narrow))
-    sharded = replace(task, global_batch=task.gpus)
-    every = evaluate(sharded, Plan(dp=task.gpus, zero=3, precision="fp32")).memory
-    of_states = sum(every[name] for name in PARTS[:3])
-    rest = sum(every.values()) / of_states - 1
+    return closed_forms.activation_values(model.layers, model.hidden, heads, task.sequence, batch)
+
+
+def _activations(task: Task, batch: int) -> tuple[float, float]:
+    """Bytes of activations of a batch on one GPU in fp32, and of its states."""
+    one = replace(task, cluster=replace(task.cluster, gpus=1), global_batch=batch)
+    memory = evaluate(one, Plan(precision="fp32", micro_batch=batch)).memory
+    return memory["activations"] + memory["logits"], sum(memory[name] for name in STATES)
+
+
+def _activation_rows(task: Task, plan: Plan) -> list[FormulaRow]:
+    model, n = task.model, float(task.model.parameters)
+    why = "flash attention stores no scores, fused kernels keep less; logits are counted"
+    every = []
+    for batch in dict.fromkeys((1, int(plan.micro_batch), task.global_batch)):
+        by_hand, (found, states) = 4 * _values(task, batch), _activations(task, batch)
+        name = f"activations, b = {batch:,}"
+        formula = "4 b l (2 s^2 a + 14 s h)"
+        every.append(FormulaRow(MEMORY, name, formula, by_hand, found, "bytes", why))
+        share = (by_hand / (4 * n), found / (states / 4))
+        if batch in (1, task.global_batch):
+            unit = "1" if share[0] < 1 else ""
+            every.append(
+                FormulaRow(MEMORY, f"  over weights, b = {batch:,}", "", *share, unit, why)
+            )
+    b = int(plan.micro_batch)
+    heads, found = model.kinds[0].attention.heads, sum(_activations(task, b))
+    total = closed_forms.training_bytes(model.layers, model.hidden, heads, task.sequence, b)
     return [
+        *every,
         FormulaRow(
-            "activations, b = 1",
-            "4 b l (2 s^2 a + 14 s h)",
-            4 * values,
-            alone["activations"] + alone["logits"],
+            MEMORY,
+            f"states and those, b = {b}",
+            "4 (48 l h^2 + b l (..))",
+            total,
+            found,
             "bytes",
-            "flash attention stores no scores, fused kernels keep less",
-        ),
-        FormulaRow(
-            "a GPU, data parallel",
-            "2 (4 N + (b/n) values)",
-            closed_forms.data_parallel_bytes(n, values, 1),
-            sum(half.values()),
-            "bytes",
-            f"one sequence a GPU, precision={narrow}; buffers and context besides",
-        ),
-        FormulaRow(
-            "a GPU, model parallel",
-            "16 N / n",
-            closed_forms.model_parallel_bytes(n, task.gpus),
-            of_states,
-            "bytes",
-            f"states alone, divided by ZeRO 3; the rest is {rest:.3g} times as much",
+            "48 l h^2 has no embedding; flash attention stores no scores",
         ),
     ]
 
 
-def _time(task: Task, best: Costs, tokens: float, full_recompute: bool) -> FormulaRow:
-    peak, share = best.peak_flops, best.mfu
-    full = full_recompute or bool(best.plans.take(0).to_dict()["recompute"] == "full")
-    seconds = closed_forms.train_seconds(
-        task.model.active_parameters, tokens, task.gpus, peak, share, full
+def _share_rows(task: Task, plan: Plan) -> list[FormulaRow]:
+    """What one GPU holds: copies of the whole model, a part of it, and ZeRO's stages."""
+    n, gpus = float(task.model.parameters), task.gpus
+    fullest = -(-task.global_batch // gpus)
+    every = replace(in_16_bits(task), global_batch=fullest * gpus)
+    half = evaluate(every, Plan(dp=gpus, zero=0, micro_batch=fullest, precision="pure-bf16")).memory
+    found = sum(half[name] for name in (*STATES, "activations", "logits"))
+    values = _values(task, task.global_batch)
+    rows = [
+        FormulaRow(
+            MEMORY,
+            "a GPU, data parallel",
+            "2 (4 N + (b/n) values)",
+            closed_forms.data_parallel_bytes(n, values, gpus),
+            found,
+            "bytes",
+            f"16 bits each; b = {task.global_batch:,}, n = {gpus:,}: the fullest GPU has "
+            f"{fullest} sequence{'s' * (fullest > 1)}; flash attention stores no scores",
+        ),
+        _model_parallel_row(task, plan),
+    ]
+    replicas = max(gpus, 2)
+    cluster = replace(task.cluster, gpus=replicas)
+    sharded = replace(task, cluster=cluster, global_batch=replicas)
+    why = f"fp32, n = {replicas:,} replicas; shards are padded"
+    for stage, formula in enumerate(("8 N + 8 N / n", "4 N + 12 N / n", "16 N / n"), start=1):
+        memory = evaluate(sharded, Plan(dp=replicas, zero=stage, precision="fp32")).memory
+        states = sum(memory[name] for name in STATES)
+        by_hand = closed_forms.zero_bytes(n, replicas, stage)
+        name = f"a GPU, ZeRO {stage}"
+        rows.append(FormulaRow(MEMORY, name, formula, by_hand, states, "bytes", why))
+    return rows
+
+
+def in_16_bits(task: Task) -> Task:
+    """The task on GPUs that compute in bf16 as fast as in fp16, where they have only that: bytes of
+    16-bit formats are alike."""
+    accelerator = task.cluster.accelerator
+    if "bf16" in accelerator.peak:
+        return task
+    peak = {**accelerator.peak, "bf16": accelerator.peak["fp16"]}
+    return replace(task, cluster=replace(task.cluster, accelerator=replace(accelerator, peak=peak)))
+
+
+def _model_parallel_row(task: Task, plan: Plan) -> FormulaRow:
+    """The model cut by the plan's tensor and pipeline ranks alone: no ZeRO, no replicas."""
+    tp, pp = int(plan.tp), int(plan.pp)
+    alone = replace(task, cluster=replace(task.cluster, gpus=tp * pp), global_batch=pp)
+    widths = {kind.experts.ffn for kind in task.model.kinds if kind.experts}
+    experts = tp if widths and not any(width % tp for width in widths) else 1
+    cut = Plan(tp=tp, pp=pp, dp=1, etp=experts, zero=0, precision="fp32", recompute="full")
+    ranks = by_stage(evaluate(alone, cut))
+    weights, gradients, optimizer = (ranks[name] for name in STATES)
+    return FormulaRow(
+        MEMORY,
+        "a GPU, model parallel",
+        "16 N / n",
+        closed_forms.model_parallel_bytes(float(task.model.parameters), tp * pp),
+        float((weights + gradients + optimizer).max()),
+        "bytes",
+        f"n = tp pp = {tp * pp}, no ZeRO: the fullest rank holds the embedding or the head besides",
     )
-    simulated = tokens / best.tokens_per_second
-    formula = f"{8 if full else 6} T N / (n F U)"
-    why = f"U = {100 * share:.1f} % is the simulator's; attention's own FLOPs are left out of N"
-    return FormulaRow("training", formula, seconds, simulated, "seconds", why)
 
 
-def _utilisation(
-    task: Task, best: Costs, tokens: float, took: float, full_recompute: bool
-) -> FormulaRow:
-    active, peak = task.model.active_parameters, best.peak_flops
-    run = (active, tokens, task.gpus, peak, took)
-    reached = closed_forms.utilisation(*run, full_recompute=full_recompute)
-    why = "of a run of that length; the simulator's is that of the best plan, without failures"
-    formula = f"{8 if full_recompute else 6} T N / (n F t)"
-    return FormulaRow("utilisation", formula, reached, best.mfu, "1", why)
+def time_rows(
+    task: Task, costs: Costs, tokens: float, took: float | None = None, full: bool = False
+) -> list[FormulaRow]:
+    """Training time, and utilisation where a run of these tokens `took` seconds.
+
+    `costs` are those of the plan; `full` counts 8 T N, as a plan with full recompute does.
+    """
+    active, peak = task.model.active_parameters, costs.peak_flops
+    counted = full or bool(costs.plans.take(0).to_dict()["recompute"] == "full")
+    by_hand = closed_forms.train_seconds(active, tokens, task.gpus, peak, costs.mfu, counted)
+    rows = [
+        FormulaRow(
+            TIME,
+            "training",
+            f"{8 if counted else 6} T N / (n F U)",
+            by_hand,
+            tokens / costs.tokens_per_second,
+            "seconds",
+            f"U = {100 * costs.mfu:.1f} % is the simulator's; attention's own FLOPs are left out "
+            "of N",
+        )
+    ]
+    if took is not None:
+        reached = closed_forms.utilisation(active, tokens, task.gpus, peak, took, full)
+        why = "of a run of that length; the simulator's is that of the plan, without failures"
+        formula = f"{8 if full else 6} T N / (n F t)"
+        rows.append(FormulaRow(TIME, "utilisation", formula, reached, costs.mfu, "1", why))
+    return rows

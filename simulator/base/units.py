@@ -13,6 +13,8 @@ from numbers import Real
 from .errors import InputError, did_you_mean
 
 GIB = 2.0**30
+BYTE_UNITS = {"GB": 1e9, "GiB": GIB}
+"""Units in which memory is printed."""
 
 _PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -173,9 +175,10 @@ def parse_fraction(text: str, what: str = "fraction") -> float:
     return value
 
 
-def format_bytes(value: float) -> str:
-    """Memory, in GiB."""
-    return f"{value / GIB:.1f} GiB"
+def format_bytes(value: float, unit: str = "GiB") -> str:
+    """Memory: '79.2 GiB', or as lectures count it, '1,396.8 GB'."""
+    amount = value / BYTE_UNITS[unit]
+    return f"{amount:,.1f} GB" if unit == "GB" else f"{amount:.1f} {unit}"
 
 
 def format_flops(value: float) -> str:

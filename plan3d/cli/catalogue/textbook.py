@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import format_bytes, format_count, format_seconds
+from plan3d.simulator.base.units import BYTE_UNITS, format_bytes, format_seconds
 
 from ...screens.output import Progress, Screen, print_json
 from ..arguments import task_arguments
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
     from plan3d.search.layer_ilp.block_partition import BlockPartition
     from plan3d.search.layer_ilp.operator_graph import Change
     from plan3d.search.layer_ilp.tensor_partition import TensorPartition
-    from plan3d.simulator.analysis.textbook import FormulaRow
     from plan3d.simulator.task import Task
 
-ABOUT = """Textbook formulas beside the simulator, and why they differ: 16 N and 12 N
-bytes, activations, one GPU's share, training time and utilisation.
+ABOUT = """Textbook formulas of a plan beside the simulator, and why they differ: bytes
+of states and activations, shares of a GPU, time, bubbles, sends, what data
+parallelism sends, steps to an accuracy. Without --plan of the fastest plan.
 
   plan3d textbook gpt3-175b a100-80gb-sxm 1024
+  plan3d textbook gpt3-175b a100-80gb-sxm 64 --plan "tp=8 pp=8" --units GiB
   plan3d textbook llama-3.1-70b h100-sxm 512 --tokens 15T
   plan3d textbook gpt3-175b a100-80gb-sxm 1024 --tokens 300B --took 34days
   plan3d textbook llama-3.1-70b h100-sxm 64 --partition 8
@@ -53,63 +53,44 @@ SPLIT_MEANINGS = {
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
-    """Print every formula with both values, or a partition; NoFeasiblePlanError where no plan
-    fits."""
+    """Print every formula with both values, or a partition."""
     screen = None if args.json else Screen(args.verbose)
+    unit = "GB" if args.units is None else args.units
+    if unit not in BYTE_UNITS:
+        raise InputError(f"--units {unit[:20]!r} must be GB (10^9 bytes) or GiB (2^30)")
     if args.partition is None and args.widths is not None:
         raise InputError("--widths needs --partition N, the ranks to split over")
+    if args.widths is not None and args.units is not None:
+        raise InputError("--units is of bytes; products of --widths are in ring units")
     if args.widths is not None:
         _partition_widths(_widths(args.widths), args.partition, screen)
         return 0
-    task = task_arguments.task_of(with_every_option(args))
+    given = with_every_option(args)
+    task = task_arguments.task_of(given)
     if args.partition is not None:
-        _partition_block(task, args.partition, screen)
+        _partition_block(task, args.partition, screen, unit)
         return 0
-    tokens = task_arguments.tokens_of(args, task.model)
-    from plan3d.search.rank_plans import Ranking, rank_plans
-    from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
-    from plan3d.simulator.analysis.textbook import formula_rows
+    from ...answers.textbook import TextbookRequest, textbook
+    from ...screens import textbook as screens
+    from ..arguments import plan_arguments
 
-    choose = {} if args.precision is None else {"precision": [args.precision]}
-    searched = rank_plans(task, Ranking(top=1, families=True, choose=choose)).unless_interrupted()
-    best = searched.best
-    if best is None:
-        raise NoFeasiblePlanError("no plan fits: plan3d search says what would")
-    tokens = chinchilla_tokens(task.model.active_parameters) if tokens is None else tokens
-    formulas = formula_rows(task, best, tokens, args.took, args.full_recompute)
-    plan = best.plans.take(0)
+    request = TextbookRequest(
+        task=task,
+        plan=None if args.plan is None else plan_arguments.plan_of(given),
+        precision=args.precision,
+        tokens=task_arguments.tokens_of(args, task.model),
+        took=args.took,
+        full_recompute=args.full_recompute,
+    )
+    answer = textbook(request)
     if screen is None:
-        from ...screens import views
-
-        record = {**views.question_record(task), "tokens": tokens}
-        print_json({**record, "plan": plan.to_record(), "rows": [*map(asdict, formulas)]})
-        return 0
-    screen.lines(
-        [
-            f"{task.model.name} on {task.gpus:,} {task.cluster.accelerator.name}, "
-            f"{format_count(tokens)} tokens; the simulator's best plan is {plan}"
-        ]
-    )
-    print()
-    headers = ("what", "formula", "textbook", "simulator")
-    cells = tuple(
-        (r.name, r.formula, _with_unit(r, r.textbook), _with_unit(r, r.simulator)) for r in formulas
-    )
-    screen.table(Table(headers=headers, rows=cells, words=frozenset({0, 1})))
-    screen.section("Why they differ", [f"{row.name}: {row.why}" for row in formulas])
+        print_json(screens.textbook_record(answer))
+    else:
+        screens.print_textbook(screen, answer, unit)
     return 0
 
 
-def _with_unit(row: FormulaRow, value: float) -> str:
-    """A value of a formula with its unit."""
-    if row.unit == "bytes":
-        return format_bytes(value)
-    if row.unit == "seconds":
-        return format_seconds(value)
-    return f"{100 * value:.1f} %" if row.unit == "1" else format_count(value)
-
-
-def _partition_block(task: Task, ranks: int, screen: Screen | None) -> None:
+def _partition_block(task: Task, ranks: int, screen: Screen | None, unit: str) -> None:
     """Print the cheapest partition of one layer; as JSON without a screen."""
     from plan3d.search.layer_ilp.block_partition import partition_block
 
@@ -144,7 +125,7 @@ def _partition_block(task: Task, ranks: int, screen: Screen | None) -> None:
     screen.lines(
         [
             f"Hidden states are handed on by {block.residual_layout}; "
-            f"{format_bytes(best.bytes)} of weights and their states a rank; {proof} "
+            f"{format_bytes(best.bytes, unit)} of weights and their states a rank; {proof} "
             "(integer program)."
         ]
     )

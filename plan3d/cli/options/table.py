@@ -157,7 +157,7 @@ TASK_OPTIONS = (
 OPTIONS = (
     *TASK_OPTIONS,
     # The plan, or the space of plans and how it is searched.
-    Option("--plan", "PLAN", plan_text, ONE_PLAN,
+    Option("--plan", "PLAN", plan_text, (*ONE_PLAN, *TEXTBOOK),
         "'tp=8 pp=8 recompute=full', a file, last#2 (second plan of the last search), or "
         "result.json#3 (third of a saved one)"),
     Option("--fix", "F=V", plan_text, SPACES,
@@ -216,6 +216,7 @@ OPTIONS = (
         "duration of a run of these tokens, such as 34days: adds its utilisation"),
     switch("--full-recompute", TEXTBOOK,
         "count 8 T N, which full recompute takes, where 6 T N is usual"),
+    Option("--units", "UNIT", text, TEXTBOOK, "of bytes: GB (default) or GiB"),
     Option("--partition", "N", integer, TEXTBOOK,
         "instead: the cheapest way to split each product of a layer over N ranks"),
     Option("--widths", "H1,H2,..", text, TEXTBOOK,
