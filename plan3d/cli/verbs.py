@@ -63,6 +63,7 @@ VERBS = {
     ),
     "validate": Verb("errors of the predictions on published runs", "evidence.validate"),
     "calibrate": Verb("measure a machine and fit a hardware profile to it", "evidence.calibrate"),
+    "serve": Verb("a local page, and a JSON interface for other programs", ".web.verb"),
     "models": Verb(
         "list known models, or show one",
         "catalogue.catalogues:MODEL_CATALOGUE",

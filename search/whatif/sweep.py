@@ -23,6 +23,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import is_local
 from plan3d.simulator.base.printable import full_text
 from plan3d.simulator.base.text_tables import frame_html
 from plan3d.simulator.plan.plan import Plan
@@ -222,7 +223,7 @@ def run_points(
 def _on_this_machine(points: dict[int, Point], workers: int | None) -> NumberedRows:
     """A first point here, to see how long one takes; the rest here or in a pool."""
     left = dict(points)
-    several = (workers or _cores()) > 1
+    several = is_local() and (workers or _cores()) > 1
     while left:
         began = time.perf_counter()
         i = next(iter(left))

@@ -2,6 +2,9 @@
 
 Regular files of bounded size; gzip is unpacked, to a bounded size; text is UTF-8, with or without
 a byte order mark. Anything else is an InputError that names the file.
+
+A question that comes over a network carries its files (`attached`): then there are these, and
+those of the package.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import codecs
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +31,62 @@ _PIECE = 4_000_000
 """Bytes of a piece."""
 _GZIP = b"\x1f\x8b"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_SIMULATOR = Path(__file__).parents[1]
+SHIPPED = tuple(str(_SIMULATOR.parent / name) for name in (_SIMULATOR.name, "hardware_profiles"))
+"""Folders of the package that hold data."""
+_ATTACHED: ContextVar[Mapping[str, bytes] | None] = ContextVar("attached", default=None)
+
+
+@contextmanager
+def attached(texts: Mapping[str, str]) -> Iterator[None]:
+    """Within, these texts by file name stand in place of the disk: no other file is read, or is
+    said to be there, but the package's own."""
+    content = {os.path.abspath(name): text.encode() for name, text in texts.items()}
+    token = _ATTACHED.set(content)
+    try:
+        yield
+    finally:
+        _ATTACHED.reset(token)
+
+
+def is_local() -> bool:
+    """Whether the question is asked on this machine: files are those of the disk, and it may start
+    processes."""
+    return _ATTACHED.get() is None
+
+
+def is_file(name: str | Path) -> bool:
+    """Whether there is a file of that name; a text may be too long for any name."""
+    attached = _ATTACHED.get()
+    if attached is not None:
+        return os.path.abspath(name) in attached
+    try:
+        return Path(name).is_file()
+    except OSError:
+        return False
+
+
+def exists(name: str | Path) -> bool:
+    """The same of a file, a folder or anything else."""
+    return os.path.exists(name) if _ATTACHED.get() is None else is_file(name)
+
+
+def is_folder(name: str | Path) -> bool:
+    """The same of a folder."""
+    return _ATTACHED.get() is None and os.path.isdir(name)
+
+
+def _from_disk(place: Path | Traversable, where: str) -> bool:
+    """Whether a file is read from the disk; InputError where it may not be."""
+    attached = _ATTACHED.get()
+    if attached is None or not isinstance(place, Path):
+        return True
+    path = os.path.abspath(place)
+    if path in attached:
+        return False
+    if any(path.startswith(folder + os.sep) for folder in SHIPPED):
+        return True
+    raise InputError(f"{where}: cannot be read (a question to a server carries its files)")
 
 
 def read_bytes(place: Path | Traversable, where: str = "", most: int = LARGEST) -> bytes:
@@ -62,6 +123,9 @@ def read_pieces(place: Path, most: int = LARGEST_STREAM) -> Iterator[str]:
     import gzip
     import zlib
 
+    if not _from_disk(place, str(place)):
+        yield read_text(place, errors="replace")
+        return
     decoder, read = codecs.getincrementaldecoder("utf-8-sig")("replace"), 0
     try:
         descriptor = _open_regular(place, str(place))
@@ -98,6 +162,8 @@ def _open_regular(place: Path, where: str) -> int:
 def _read_regular(place: Path | Traversable, where: str, most: int) -> bytes:
     if not isinstance(place, Path):
         return place.read_bytes()
+    if not _from_disk(place, where):
+        return _check_size((_ATTACHED.get() or {})[os.path.abspath(place)], where, most)
     with os.fdopen(_open_regular(place, where), "rb") as file:
         return _check_size(file.read(most + 1), where, most)
 

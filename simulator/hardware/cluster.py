@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..base.files import is_file
 from . import profile_changes
 from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
 from .leaves import describe, problem
@@ -248,7 +249,7 @@ def _table(file: Profile, key: str) -> TableFile:
     """A table beside the user's profile, or one of the shipped."""
     table = file.tables[key]
     beside = Path(file.name).parent / table.path
-    if file.name.endswith(".toml") and beside.is_file():
+    if file.name.endswith(".toml") and is_file(beside):
         return table._replace(path=str(beside.resolve()))
     if table.path not in shipped_tables():
         raise problem(file.name, f"{key}.file: no {describe(table.path)} beside it or shipped")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..base.errors import did_you_mean
+from ..base.files import is_file
 from .accelerator import DEFAULT_SUSTAINED
 from .leaves import check_quantity, describe, is_path, problem
 from .profile_schema import QUANTITIES
@@ -135,7 +136,7 @@ def _tables(base: Profile, own: Profile, without: Sequence[str]) -> dict[str, Ta
         if not key.startswith("kernels.gemm.") or given or _is_in(key, without):
             continue
         beside = Path(base.name).parent / table.path
-        path = str(beside.resolve()) if is_path(base.name) and beside.is_file() else table.path
+        path = str(beside.resolve()) if is_path(base.name) and is_file(beside) else table.path
         origin = inherit(table.provenance, Path(base.name).name)
         out[key] = table._replace(path=path, provenance=origin)
     return out

@@ -27,6 +27,7 @@ GROUPS = {
         *("--backends", "--seeds", "--logs", "--next", "--launch"),
     ),
     "Training": ("--tokens", "--days", "--price"),
+    "The server": ("--host", "--port", "--workers", "--memory-limit"),
     "The answer": (
         *("--top", "--csv", "--plot", "--ranks", "--report", "--trace", "--gantt", "--output"),
         *("--out", "--estimate", "--verbose", "--json"),

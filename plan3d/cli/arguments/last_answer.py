@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.documents import SCHEMA
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import is_local
 
 from ...answers.question import LAST
 from ...screens.output import warn, write_whole
@@ -42,6 +43,8 @@ def path() -> Path:
 def keep(args: argparse.Namespace, answer: SearchAnswer) -> None:
     """Keep the plans of an answer, of which there may be none; a warning where that fails, for what
     was kept before is then another search's."""
+    if not is_local():
+        return
     task = answer.result.task
     options = {name: getattr(args, name, None) for name in sorted(OPTIONS_KEPT)}
     options |= {"gpus": task.gpus, "sequence": task.sequence, "global_batch": task.global_batch}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.files import read_text
+from plan3d.simulator.base.files import is_file, read_text
 
 if TYPE_CHECKING:
     from ...launch_files.launch_file import Launch
@@ -27,12 +27,7 @@ def is_launch_file(word: str) -> bool:
     """Whether a word names a file, and not a model or its file."""
     from plan3d.simulator.workload.presets import preset_names
 
-    if word in preset_names():
-        return False
-    try:
-        return not word.lower().endswith(MODELS) and Path(word).is_file()
-    except OSError:
-        return False
+    return word not in preset_names() and not word.lower().endswith(MODELS) and is_file(word)
 
 
 def text_of(name: str) -> str:
@@ -46,7 +41,7 @@ def read_beside(file: Path, name: str) -> str | None:
     """The text of a file that a launch file names, from its folder or the nearest one above it, in
     which the launch file may be started; None where there is none."""
     places: Iterator[Path] = (folder / name for folder in file.absolute().parents)
-    place = next((place for place in places if place.is_file()), None)
+    place = next((place for place in places if is_file(place)), None)
     return None if place is None else read_text(place, most=LARGEST)
 
 

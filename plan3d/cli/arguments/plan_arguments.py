@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.documents import SCHEMA, parse_json
 from plan3d.simulator.base.errors import InputError, check_path
-from plan3d.simulator.base.files import read_text
+from plan3d.simulator.base.files import is_file, read_text
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.task import Task
 
@@ -137,14 +137,6 @@ def task_of_saved(args: argparse.Namespace, saved: Saved) -> Task:
         if getattr(filled, name) is None:
             raise InputError(f"the following arguments are required: --{name}")
     return task_of(filled)
-
-
-def is_file(name: str) -> bool:
-    """Whether a text is the name of a file; a plan may be longer than any name."""
-    try:
-        return Path(name).is_file()
-    except OSError:
-        return False
 
 
 def is_handle(word: str) -> bool:

@@ -7,14 +7,13 @@ resolved by task_arguments.model_of and cluster_of, wherever they were given.
 from __future__ import annotations
 
 import argparse
-import os
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.files import read_bytes
+from plan3d.simulator.base.files import exists, is_file, read_bytes
 
 from ..options.parser import integer
 from ..options.table import ONE_PLAN
@@ -85,7 +84,7 @@ def placed(args: argparse.Namespace) -> None:
         names, extra = " ".join(place.name.upper() for place in places), words[len(places)]
         raise InputError(f"unknown argument {extra!r}: after {args.verb} comes {names}")
     for word in words:
-        if word.endswith(OF_FILES) and not os.path.exists(word):
+        if word.endswith(OF_FILES) and not exists(word):
             read_bytes(Path(word))  # says why it cannot be read
     for place, word in zip(places, words, strict=False):
         if getattr(args, place.name, None) is not None:
@@ -105,7 +104,7 @@ def placed(args: argparse.Namespace) -> None:
 
 def _states_a_plan(words: list[str], plan: str | None) -> bool:
     """Whether the first word is a launch file: a file, and not that of a model beside --plan."""
-    if not words or not Path(words[0]).is_file():
+    if not words or not is_file(words[0]):
         return False
     return plan is None or not words[0].endswith(OF_MODELS)
 

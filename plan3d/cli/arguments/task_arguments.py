@@ -8,7 +8,7 @@ from pathlib import Path
 
 from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.files import read_text
+from plan3d.simulator.base.files import exists, is_folder, read_text
 from plan3d.simulator.base.units import doublings, is_whole
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -44,13 +44,13 @@ def model_of(name: str) -> Model:
     path = Path(name)
     if lists_layers(path):
         return Network.from_file(path)
-    if path.is_dir():
+    if is_folder(path):
         return Model.from_config(path / "config.json")
     if launch_file_arguments.is_launch_file(name):
         return launch_file_arguments.launch_of(name).model or _no_model(name)
-    if is_hub_id(name) and not path.exists():
+    if is_hub_id(name) and not exists(path):
         return Model.preset(name)
-    if "/" in name or name.endswith(".json") or path.exists():
+    if "/" in name or name.endswith(".json") or exists(path):
         return Model.from_config(name)
     return Model.preset(name)
 
@@ -136,7 +136,7 @@ def documents_of(args: argparse.Namespace) -> tuple[int, ...]:
     if text is None:
         return ()
     if not text.replace(",", "").replace(" ", "").isdecimal():
-        if not Path(text).exists():
+        if not exists(text):
             raise InputError(
                 f"--documents {text[:60]!r} is neither lengths, 512,1024, nor a file of them"
             )

@@ -48,6 +48,7 @@ IMAGES = ("png", "pdf", "svg")
 SEARCH, COMPARE, SWEEP, TUNE = ("search",), ("compare",), ("sweep",), ("tune",)
 TIMELINE, EXPLAIN, IMPORT = ("timeline",), ("explain",), ("import",)
 VALIDATE, FITS, TEXTBOOK = ("validate",), ("fits",), ("textbook",)
+SERVE = ("serve",)
 ONE_PLAN = ("estimate", "timeline", "explain")
 TASKS_BUT_TUNE = ("search", *ONE_PLAN, "compare", "sweep")
 """Tasks that are asked once, not session by session."""
@@ -323,10 +324,17 @@ OPTIONS = (
         "value of a variable or parameter that the script leaves open, SIZE=7B or 1=7B; repeatable "
         "(arguments of the script also after --: run.sh ... -- 7B 2)", repeatable=True),
     switch("--estimate", IMPORT, "predict the plan's time and memory"),
+    # A server.
+    Option("--host", "HOST", text, SERVE, "address to listen on (127.0.0.1: this machine only)"),
+    Option("--port", "N", integer, SERVE, "port (8303)"),
+    Option("--workers", "N", integer, SERVE,
+        "processes that answer, one question each at a time (one a CPU, at most 4)"),
+    Option("--time-limit", "S", seconds, SERVE, "seconds that a question may take (60)"),
+    Option("--memory-limit", "SIZE", memory, SERVE, "memory of a process: 4GiB"),
     # Every answer.
     switch("--verbose", (*ALL_VERBS, "help"), VERBOSE_HELP, short="-v"),
     switch("--json", ALL_VERBS, "one JSON object on stdout, SI units"),
-    switch("--quiet", ALL_VERBS, "no progress and no warnings"),
+    switch("--quiet", (*ALL_VERBS, *SERVE), "no progress and no warnings"),
 )
 """Every option of every verb but those of `calibrate`, in the order of help."""
 

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import is_file
 
 from ...screens.output import Progress, Screen, picture_form, print_json, warn, write_whole
 from ..options.parser import MEMORY_TIMELINE
@@ -148,6 +149,6 @@ def _against(args: argparse.Namespace) -> Plan | str:
     from ..arguments import plan_arguments
 
     asked: str = args.against
-    if len(asked.split()) == 1 and "=" in asked and not plan_arguments.is_file(asked):
+    if len(asked.split()) == 1 and "=" in asked and not is_file(asked):
         return asked
     return plan_arguments.completed(plan_arguments.read_plan(asked, "--against"), args)

@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from plan3d.simulator.base import documents
+from plan3d.simulator.base import documents, files
 from plan3d.simulator.base.csv_files import MOST_CELLS, parse_csv
 from plan3d.simulator.base.documents import parse_json, parse_toml, parse_yaml
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.files import read_bytes, read_text
+from plan3d.simulator.base.files import (
+    SHIPPED,
+    attached,
+    exists,
+    is_file,
+    is_folder,
+    read_bytes,
+    read_pieces,
+    read_text,
+)
 
 ROOT = Path(__file__).parents[3]
 READS = {
@@ -35,6 +44,9 @@ OPENS = {
     ("plan3d/cli/main.py", "os.open"): "the stream that the reader closed",
     ("plan3d/screens/output.py", "open"): "whether a file can be written",
     ("plan3d/tuning/loop.py", "open"): "writes a log",
+    ("plan3d/web/pool.py", "json.loads"): "replies of its processes",
+    ("plan3d/web/worker.py", "json.loads"): "questions of the server, and its own record",
+    ("plan3d/web/worker.py", "os.fdopen"): "the pipe to the server",
     ("search/whatif/sweep_file.py", "open"): "adds a row",
     ("simulator/calibration/readers/files.py", "read_text"): "the text of nccl-tests",
     ("simulator/calibration/measure/recording.py", "open"): "adds a row",
@@ -196,3 +208,24 @@ def test_tables_are_bounded(text, problem):
         return
     with pytest.raises(InputError, match=f"^x.csv: .*{problem}"):
         parse_csv(text, "x.csv").records("x.csv")
+
+
+def test_a_question_with_files_of_its_own_has_no_others(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").write_text("of the disk")
+    with attached({"y": "carried"}):
+        assert read_bytes(Path("y")) == read_bytes(tmp_path / "y") == b"carried"
+        assert list(read_pieces(Path("y"))) == ["carried"]
+        assert [is_file("x"), is_file("y"), exists("x"), exists("y")] == [False, True] * 2
+        assert not is_folder(tmp_path)
+        assert read_bytes(Path(files.__file__).with_name("errors.py"))
+        for outside in (tmp_path / "x", Path("/etc/passwd"), Path(SHIPPED[0], "..", "x")):
+            with pytest.raises(InputError, match="a question to a server carries its files"):
+                read_bytes(outside)
+            with pytest.raises(InputError, match="carries its files"):
+                list(read_pieces(outside))
+        with pytest.raises(InputError, match="larger than"):
+            read_bytes(Path("y"), most=6)
+    assert read_bytes(Path("x")) == b"of the disk"
+    assert is_file("x")
+    assert is_folder(tmp_path)

@@ -1,0 +1,245 @@
+"""A bounded pool of worker processes: questions wait in order of arrival.
+
+A question that takes too long, or a process that ends, is one error, and the process is replaced.
+A question that nobody waits for any more is interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..screens.output import INTERRUPTED
+from .questions import Question
+from .settings import Settings
+
+LARGEST_REPLY = 64 * 2**20
+"""Bytes of a reply."""
+START_SECONDS = 120.0
+"""In which a process must be ready."""
+GRACE = 2.0
+"""Seconds in which an interrupted question must end."""
+FULL = 0.5
+"""Share of its memory that a process may keep after an answer; one that keeps more is replaced."""
+Progress = Callable[[int], None]
+
+
+class BusyError(Exception):
+    """Too many questions wait; the argument says after how many seconds to ask again."""
+
+
+class LimitError(Exception):
+    """A question exceeded its time."""
+
+
+class WorkerEndedError(Exception):
+    """The process of a question ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What a command printed."""
+
+    code: int
+    """Its exit code."""
+    found: bool
+    """Whether it printed a record."""
+    body: str
+    """The JSON object of the response."""
+
+
+class Worker:
+    """One process, and the pipe to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    @classmethod
+    async def start(cls, settings: Settings) -> Worker:
+        """A process that is ready for questions."""
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "plan3d.web.worker", str(int(settings.memory_limit))),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            limit=LARGEST_REPLY,
+            start_new_session=True,  # Ctrl-C is for the server, which closes its processes
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        worker = cls(process)
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                await worker._read()
+        except BaseException:
+            worker.kill()
+            raise
+        return worker
+
+    async def _read(self) -> dict[str, Any]:
+        assert self.process.stdout
+        line = await self.process.stdout.readline()
+        if not line.endswith(b"\n"):
+            raise WorkerEndedError
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    async def ask(self, job: bytes, progress: Progress) -> dict[str, Any]:
+        """The reply to a job."""
+        assert self.process.stdin
+        try:
+            self.process.stdin.write(job)
+            await self.process.stdin.drain()
+        except OSError:
+            raise WorkerEndedError from None
+        return await self.reply(progress)
+
+    async def reply(self, progress: Progress) -> dict[str, Any]:
+        """The next reply; `progress` hears what comes before it."""
+        while "costed" in (message := await self._read()):
+            progress(message["costed"])
+        return message
+
+    async def interrupt(self) -> bool:
+        """End the question; whether the process is ready for the next."""
+        with contextlib.suppress(ProcessLookupError, TimeoutError, WorkerEndedError):
+            self.process.send_signal(signal.SIGINT)
+            async with asyncio.timeout(GRACE):
+                await self.reply(lambda costed: None)
+            return True
+        return False
+
+    def kill(self) -> None:
+        """End the process now."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+
+class Answers:
+    """The latest answers by question, within a number of bytes."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.bytes = most, 0
+        self.replies: OrderedDict[bytes, Reply] = OrderedDict()
+
+    def get(self, job: bytes) -> Reply | None:
+        """The answer to a question that was asked before."""
+        if job in self.replies:
+            self.replies.move_to_end(job)
+        return self.replies.get(job)
+
+    def keep(self, job: bytes, reply: Reply) -> None:
+        """Keep an answer in place of the oldest."""
+        size = len(job) + len(reply.body)
+        if size > self.most // 8 or job in self.replies:
+            return
+        self.replies[job] = reply
+        self.bytes += size
+        while self.bytes > self.most:
+            oldest, old = self.replies.popitem(last=False)
+            self.bytes -= len(oldest) + len(old.body)
+
+
+class Pool:
+    """The processes of a server."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.idle: asyncio.Queue[Worker] = asyncio.Queue()
+        self.workers: set[Worker] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.waiting = 0
+        self.mean_seconds = 1.0
+        """Of the latest answers."""
+        self.answers = Answers(settings.cache)
+
+    async def start(self) -> None:
+        """Start all processes."""
+        await asyncio.gather(*(self._add() for _ in range(self.settings.workers)))
+
+    async def close(self) -> None:
+        """End all processes."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for worker in self.workers:
+            worker.kill()
+        await asyncio.gather(*(worker.process.wait() for worker in self.workers))
+
+    async def _add(self) -> None:
+        worker = await Worker.start(self.settings)
+        self.workers.add(worker)
+        self.idle.put_nowait(worker)
+
+    def _later(self, work: Any) -> None:
+        """Do something that no question waits for."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def _replace(self, worker: Worker) -> None:
+        worker.kill()
+        self.workers.discard(worker)
+        self._later(self._add_again())
+
+    async def _add_again(self) -> None:
+        for pause in (0.0, 1.0, 5.0, 30.0):
+            await asyncio.sleep(pause)
+            with contextlib.suppress(WorkerEndedError, TimeoutError, OSError):
+                return await self._add()
+
+    async def _interrupt(self, worker: Worker) -> None:
+        if await worker.interrupt():
+            self.idle.put_nowait(worker)
+        else:
+            self._replace(worker)
+
+    async def ask(self, question: Question, progress: Progress) -> Reply:
+        """The answer to a question. BusyError, LimitError or WorkerEndedError where there is none;
+        a cancelled one is interrupted."""
+        content = {"words": question.words, "files": dict(question.files)}
+        job = json.dumps(content).encode() + b"\n"
+        if reply := self.answers.get(job):
+            return reply
+        if self.waiting >= self.settings.queue:
+            turns = self.waiting / max(self.settings.workers, 1)
+            raise BusyError(min(max(round(turns * self.mean_seconds), 1), 60))
+        self.waiting += 1
+        try:
+            worker = await self.idle.get()
+        finally:
+            self.waiting -= 1
+        return await self._answer(worker, job, progress)
+
+    async def _answer(self, worker: Worker, job: bytes, progress: Progress) -> Reply:
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self.settings.time_limit):
+                message = await worker.ask(job, progress)
+        except TimeoutError:
+            self._replace(worker)
+            raise LimitError from None
+        except WorkerEndedError:
+            self._replace(worker)
+            raise
+        except asyncio.CancelledError:
+            self._later(self._interrupt(worker))
+            raise
+        reply = Reply(message["code"], message["found"], message["body"])
+        if reply.code in (0, 2, 3, INTERRUPTED) and (
+            message["bytes"] < FULL * self.settings.memory_limit
+        ):
+            self.idle.put_nowait(worker)
+        else:
+            self._replace(worker)
+        self.mean_seconds += 0.1 * (time.monotonic() - began - self.mean_seconds)
+        if reply.code in (0, 3) and b'"--time-limit"' not in job:
+            self.answers.keep(job, reply)
+        return reply

@@ -1,0 +1,57 @@
+"""The verb `serve`: a local page, and a JSON interface for other programs."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from importlib.util import find_spec
+
+from plan3d.simulator.base.errors import InputError
+
+from ..screens.output import Progress, warn
+
+ABOUT = """Serve a page on which the answer follows the question, and a JSON interface.
+
+  plan3d serve
+  plan3d serve --workers 8 --time-limit 30s --memory-limit 8GiB
+  plan3d serve --host 0.0.0.0 --port 9000
+
+It listens to this machine only, unless --host says otherwise; whoever reaches
+it may ask. Questions name no files: launch files are sent as text.
+/openapi.json describes the interface."""
+NEEDED = ("starlette", "uvicorn")
+"""Packages of the extra."""
+
+
+def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
+    """Serve until interrupted."""
+    if any(find_spec(name) is None for name in NEEDED):
+        raise InputError('serve needs more packages: pip install "plan3d[web]"')
+    import uvicorn
+
+    from .server import create_app
+    from .settings import Settings
+
+    names = ("host", "port", "workers", "time_limit", "memory_limit")
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    settings = replace(Settings(), **given)
+    if not 1 <= settings.port <= 65_535:
+        raise InputError(f"--port {settings.port} must be from 1 to 65535")
+    if not 1 <= settings.workers <= 256:
+        raise InputError(f"--workers {settings.workers} must be from 1 to 256")
+    if settings.memory_limit < 2**29:
+        raise InputError("--memory-limit must be at least 512 MiB, which a small question takes")
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    warn(f"http://{host}:{settings.port} (Ctrl-C ends it)", args.quiet)
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=2 * settings.queue,
+        h11_max_incomplete_event_size=16_384,
+    )
+    return 0
