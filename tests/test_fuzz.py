@@ -37,6 +37,7 @@ TRIED_BY = {
     "plan3d/launch_files/yaml_frameworks.py": "trainer",
     "plan3d/tuning/loop.py": "logs",
     "plan3d/tuning/session.py": "tune",
+    "plan3d/web/server.py": "request",
     "search/whatif/sweep_file.py": "sweep",
     "simulator/calibration/fit/profile_text.py": "fit",
     "simulator/calibration/readers/files.py": "nccl-tests",

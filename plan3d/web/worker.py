@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from plan3d.simulator.base.documents import SCHEMA
-from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.files import attached, read_text
+from plan3d.simulator.base.files import attached
 
 from ..cli.arguments.launch_file_arguments import launch_of
 from ..cli.internal_error import INTERNAL
@@ -121,11 +120,13 @@ def reply(job: Mapping[str, Any], guard: Guard, progress: Callable[[int], None])
 
 
 def _memory() -> int:
-    """Bytes of memory that the process holds; 0 where nothing tells."""
+    """Bytes of memory that the process has held at most; 0 where nothing tells."""
     try:
-        return int(read_text(Path("/proc/self/statm")).split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (InputError, ValueError):
+        import resource
+    except ImportError:
         return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _limit_memory(most: int) -> None:

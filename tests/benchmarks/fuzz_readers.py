@@ -20,6 +20,7 @@ from plan3d.cli.evidence import calibrate_steps
 from plan3d.cli.main import main as command_line
 from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.registry import EXPORTERS
+from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.calibration.measure.recording import RowFile
@@ -38,6 +39,7 @@ from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 from plan3d.tuning.session import resume_session
+from plan3d.web.questions import ENDPOINTS, question
 
 ROOT = Path(__file__).parents[2]
 
@@ -529,6 +531,21 @@ def _typed(text: str) -> None:
     _command([*words, "--traceback"])
 
 
+REQUESTS = (
+    b'{"model": "llama-7b", "cluster": "h100-sxm", "gpus": 64, "fix": {"tp": [2]}, "top": 3}',
+    b'{"model": {"model_type": "llama"}, "what_if": {"memory": 6e10}, "plan": {"tp": 2}}',
+    b'{"launch_file": {"name": "a.sh", "text": "x"}, "files": {"b": ""}, "over": ["gpus=1..8"]}',
+)
+
+
+def _asked(path: Path) -> None:
+    """A request, of every question."""
+    body = parse_json(read_text(path), "the request")
+    for name in ENDPOINTS:
+        with contextlib.suppress(InputError):
+            question(name, body, 2**20)
+
+
 READERS = {
     "config": Reader("config.json", _configs, _estimates("--model")),
     "layers-csv": Reader("net.csv", lambda: [LAYERS], _estimates("--model")),
@@ -577,6 +594,7 @@ READERS = {
         lambda: [_result()],
         _result_again,
     ),
+    "request": Reader("r.json", lambda: [*REQUESTS], _asked),
     "graph": Reader("g.txt", lambda: [*GRAPHS], _texts(Graph.parse)),
     "runs": Reader("runs.csv", lambda: _head("published_runs.csv", 400), _published),
     "origins": Reader("origins.csv", lambda: [ORIGINS], read_origins),
