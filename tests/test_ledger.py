@@ -780,7 +780,7 @@ SHOWN = {
     "D5": r" 10\.4 .* 5\.6 .* 3\.2 .* 1\.9 ",
     "D6": r"43\.4 % faster",
     "D7": r"every 8 steps: a rank sends 1\.4 GiB",
-    "D8": r"a rank sends 0\.4 GiB.*delta = 0\.0199, 2 rounds",
+    "D8": r"a rank sends 9\.9 GiB.*delta = 0\.0199, 2 rounds.*0\.5 % of these",
     "D9": r"1,563,500 iterations \(noise 1,562,500, disagreement 0, descent 1,000\)",
     "D10": r"bucket_parameters=25000000: .* the most of 3",
     "D11": r"0 +0\.2\d+ .* 32\.5 .*3 +0\.2\d+ .* 6\.8 ",

@@ -130,6 +130,8 @@ def systems_record(found: BySystem) -> dict[str, Any]:
         if found.one_device is None
         else found.one_device.step_seconds,
         "fastest": found.fastest.system.name if found.fastest else None,
+        "shortest_step": found.shortest.system.name if found.shortest else None,
+        "shortest_exact_step": found.shortest_exact.system.name if found.shortest_exact else None,
         "systems": [_system(found, entry) for entry in found.entries],
     }
 
@@ -204,15 +206,30 @@ def _print_all_systems(screen: Screen, found: BySystem) -> None:
 
 
 def _system_headline(found: BySystem) -> list[str]:
-    """Which system is the fastest, and how far it is ahead of one device."""
-    if found.fastest is None or (best := found.fastest.best) is None:
+    """Which systems have the shortest step and the shortest exact one, how far that is ahead of one
+    device, and which is at the accuracy first."""
+    if found.shortest is None:
         return [f"no system fits on {found.task.gpus} GPUs"]
-    gain = found.speed_up(best)
-    ahead = "" if gain is None else f", {gain:.1f} times one device"
-    return [
-        f"{found.fastest.system.name} is the fastest of {len(found.entries)} systems: "
-        f"{best.step_seconds:.4g} s a step{ahead}"
-    ]
+    of_all = f"the shortest step of {len(found.entries)} systems"
+    first, exact = found.shortest, found.shortest_exact
+    if exact is None:
+        out = f"{_named_step(found, first, of_all)}; none that is exact fits"
+    elif exact is first:
+        out = _named_step(found, first, f"{of_all}, an exact one")
+    else:
+        second = _named_step(found, exact, "the shortest exact one")
+        out = f"{_named_step(found, first, of_all)}; {second}"
+    if found.task.goal and found.fastest and found.fastest.best:
+        spent = format_seconds(found.fastest.best.accuracy_seconds)
+        return [out, f"{found.fastest.system.name} is at the accuracy first, in {spent}"]
+    return [out]
+
+
+def _named_step(found: BySystem, entry: SystemEntry, what: str) -> str:
+    assert entry.best
+    gain = found.speed_up(entry.best)
+    ahead = "" if gain is None else f" ({gain:.1f} times one device)"
+    return f"{entry.system.name} has {what}: {entry.best.step_seconds:.4g} s{ahead}"
 
 
 def _system_table(found: BySystem, entries: Sequence[SystemEntry]) -> Table:
@@ -276,7 +293,7 @@ def open_fields(system: System, plan: Plan) -> str:
 def _notes(found: BySystem, entries: Sequence[SystemEntry]) -> list[str]:
     """What the columns mean, and whose steps are worth less."""
     goal, alone = found.task.goal, found.one_device
-    worth = "" if goal else " of the systems whose steps are worth the same"
+    worth = " at the accuracy" if goal else " of the systems whose steps are exact"
     base = "" if alone is None else f", {alone.step_seconds:.4g} s"
     if alone is not None and alone.memory_bytes > found.limit:
         base += " were its memory enough"
@@ -288,8 +305,8 @@ def _notes(found: BySystem, entries: Sequence[SystemEntry]) -> list[str]:
     changed = [entry.system.name for entry in entries if not entry.system.exact]
     if changed and not goal:
         out.append(
-            f"{', '.join(changed)}: a step is worth less than one of the others; --accuracy with "
-            "--gradient-noise says by how much"
+            f"{', '.join(changed)}: a step is not exact and worth less than one of the others; "
+            "--accuracy with --gradient-noise says by how much"
         )
     return out
 

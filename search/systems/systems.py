@@ -37,6 +37,11 @@ DDP_BUCKET = 25 * MIB // FP32
 """Parameters in a bucket of 25 MiB (bucket_cap_mb of DistributedDataParallel)."""
 HOROVOD_BUCKET = 64 * MIB // FP32
 """Parameters in a fusion buffer of 64 MiB (HOROVOD_FUSION_THRESHOLD)."""
+GOSSIP_GRAPHS = (
+    *("inner-outer-exponential", "one-peer-exponential", "exponential"),
+    *("ring", "grid", "torus"),
+)
+"""Graphs of BlueFog (topology_util.py): dynamic ones first, then fixed ones."""
 HELD_BY_DEFAULT: Mapping[str, Values] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "virtual_stages", "sync_period"), (1,)),
     **dict.fromkeys(("zero", "shard"), (0,)),
@@ -150,10 +155,10 @@ SYSTEMS = {
         ),
         System(
             "gossip",
-            "replicas average weights with neighbours in a graph",
-            "Ying et al. 2021 (BlueFog); Lian et al. 2017, algorithm 1",
-            {"sync": ("gossip",), **_OVERLAPPED},
-            {"topology": ("inner-outer-exponential", "one-peer-exponential", "ring")},
+            "replicas, or nodes that sum first, average weights with neighbours in a graph",
+            "Ying et al. 2021 (BlueFog), section 3; Lian et al. 2017, algorithm 1",
+            {"sync": ("gossip", "hierarchical-gossip"), **_OVERLAPPED},
+            {"topology": GOSSIP_GRAPHS},
             exact=False,
         ),
         System(
@@ -169,7 +174,7 @@ SYSTEMS = {
             "gradients quantised at random before they are exchanged",
             "Alistarh et al. 2017, section 3",
             {"compression": ("qsgd",)},
-            {"levels": (16,)},
+            {"levels": (16,), "bucket_parameters": (HOROVOD_BUCKET,)},
             exact=False,
         ),
         System(
@@ -177,7 +182,7 @@ SYSTEMS = {
             "the largest entries of gradients, with error feedback",
             "Stich et al. 2018 (MEM-SGD), algorithm 1",
             {"compression": ("mem-sgd",)},
-            {"kept_per_thousand": (10,)},
+            {"kept_per_thousand": (10,), "bucket_parameters": (HOROVOD_BUCKET,)},
             exact=False,
         ),
         System(

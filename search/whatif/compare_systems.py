@@ -130,14 +130,25 @@ class BySystem:
     def fastest(self) -> SystemEntry | None:
         """The system with the best plan: by time to accuracy where the task has a goal, else by
         the step, among systems whose steps are worth the same."""
-        goal = self.task.goal is not None
-        fair = [e for e in self.entries if e.best is not None and (goal or e.system.exact)]
-        return min(fair, key=self._score, default=None)
+        if self.task.goal is None:
+            return self.shortest_exact
+        ready = [e for e in self.entries if e.best is not None]
+        return min(ready, key=lambda e: e.best.accuracy_seconds if e.best else np.inf, default=None)
 
-    def _score(self, entry: SystemEntry) -> float:
-        assert entry.best is not None
-        costs = entry.best
-        return float(costs.accuracy_seconds if self.task.goal else costs.step_seconds)
+    @property
+    def shortest(self) -> SystemEntry | None:
+        """The system with the shortest step, whatever a step of it is worth."""
+        return _shortest([e for e in self.entries if e.best is not None])
+
+    @property
+    def shortest_exact(self) -> SystemEntry | None:
+        """The system with the shortest step among those whose step is that of one device."""
+        return _shortest([e for e in self.entries if e.best is not None and e.system.exact])
+
+
+def _shortest(entries: Sequence[SystemEntry]) -> SystemEntry | None:
+    """The entry with the shortest step; all of them have a plan."""
+    return min(entries, key=lambda e: e.best.step_seconds if e.best else np.inf, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

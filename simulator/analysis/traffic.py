@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.arrays import Value
 from ..base.units import format_bytes, format_count, format_seconds
 from ..hardware.precision import RECIPES
 from ..layers import communication
@@ -23,7 +24,7 @@ from ..plan.gossip_graphs import Mixing
 from ..plan.plan import Plan
 from ..plan.synchronisation import Sync, SyncPolicy, gossips, policy_of, through_servers
 from ..plan.tensor_grid import GridKind, MeshCollective, elements_sent, grid_of
-from ..step import gradient_exchange, stages
+from ..step import compressed_exchange, gradient_exchange, stages
 from ..step.convergence import (
     ASYNCHRONOUS_SGD,
     COMPRESSED_SGD,
@@ -52,6 +53,8 @@ class Traffic:
     """Received by one parameter server in a step; 0 where there is none."""
     mixing: Mixing | None
     """How gossip averages; None where averages are exact."""
+    compressed_bytes: float = 0.0
+    """Those that a rank sends compressed, to ranks of other domains where there are some."""
 
     @property
     def staleness(self) -> float:
@@ -92,7 +95,17 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
         server = sent * task.gpus / gradient_exchange.server_count(policy, task.cluster)
     neighbours = mixing.messages if mixing else 0.0
     messages = gradient_exchange.message_count(policy, replicas, neighbours) / policy.sync_period
-    return Traffic(policy, replicas, sent, messages, server, mixing)
+    compressed = 0.0
+    if policy.compression and not server:
+        weights, full = (
+            group.stages.weights,
+            gradient_exchange.element_bytes(task, group.recipe, policy),
+        )
+        ranks = weights.data_group
+        _, each = compressed_exchange.sent_bytes(full, policy, ranks)
+        compressed = float((weights.dense * each).max())
+        messages = float(np.max(compressed_exchange.message_count(full, policy, ranks)))
+    return Traffic(policy, replicas, sent, messages, server, mixing, compressed)
 
 
 def _bytes_sent(
@@ -101,23 +114,30 @@ def _bytes_sent(
     """Bytes that a rank of each class sends in a step [class, 1]."""
     weights, task = group.stages.weights, group.task
     full = gradient_exchange.element_bytes(task, group.recipe, policy)
-    up, down = gradient_exchange.wire_bytes(full, policy)
     shares = ((weights.dense, weights.data_group), (weights.expert, weights.expert_group))
     out = np.zeros_like(weights.dense)
     for share, ranks in shares:
         if through_servers(policy.sync):
-            out = out + share * up
+            out = out + share * compressed_exchange.wire_bytes(full, policy)[0]
         elif mixing:
             out = out + share * full * _gossip_copies(policy, ranks, mixing)
         elif plan.zero:
             out = out + share * _sharded_bytes(group, ranks, plan, full)
         else:
-            out = out + share * (up + down) * (ranks.ranks - 1) / ranks.ranks
+            out = out + share * _reduced_bytes(full, policy, ranks)
     if weights.frozen_bytes is not None and plan.zero == 3:
         gathers = 2 * group.task.global_batch // (plan.dp * plan.micro_batch)
         n = weights.data_group.ranks
         out = out + weights.frozen_bytes * gathers * (n - 1) / n
     return out / policy.sync_period
+
+
+def _reduced_bytes(full: float, policy: SyncPolicy, ranks: Ranks) -> Value:
+    """Bytes a parameter that a rank sends to sum gradients or average weights."""
+    if policy.compression:
+        return compressed_exchange.sent_bytes(full, policy, ranks)[0]
+    out: Value = 2 * full * (ranks.ranks - 1) / ranks.ranks
+    return out
 
 
 def _gossip_copies(policy: SyncPolicy, ranks: Ranks, mixing: Mixing) -> np.float64:
@@ -185,20 +205,23 @@ def _policy_sentences(task: Task, found: Traffic) -> list[str]:
     if policy.sync_period > 1:
         out.append("optimizer states are not averaged")
     if policy.compression:
-        out.append(_compression_sentence(policy))
+        out.append(_compression_sentence(found))
     return out
 
 
-def _compression_sentence(policy: SyncPolicy) -> str:
+def _compression_sentence(found: Traffic) -> str:
+    policy = found.policy
     method = METHODS[policy.compression]
     quality = f"delta = {delta(method, policy.kept_per_thousand):.4g}"
     if policy.compression == Compression.QSGD:
         quality = f"omega = {omega(policy.levels):.4g}"
-    ways = "both ways" if method.both_ways else "from workers, sums sent back in full"
+    ways = "both ways" if method.both_ways else "from workers, sums in full"
+    first, share = "", found.compressed_bytes / found.bytes_sent
+    if share < 1:
+        first = f": {100 * share:.2g} % of these bytes, the sum inside a fast domain comes first"
     return (
         f"{spell('compression', policy.compression)}: {quality}, {method.rounds} round"
-        f"{'s' if method.rounds > 1 else ''} a step, compressed {ways}; selecting entries takes "
-        "no longer than reading and writing them"
+        f"{'s' if method.rounds > 1 else ''} a step, compressed {ways}{first if share else ''}"
     )
 
 
@@ -216,9 +239,11 @@ def _rate_sentences(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:
     rate, goal = rate_of(policy), task.goal
     if not goal:
         return [f"steps to an accuracy may differ from all-reduce: {rate}"]
-    variance = goal.sequence_noise * plan.dp / task.global_batch
+    every = plan.table()
+    workers = float(gradient_exchange.worker_count(task, policy, every.dp, every.tp)[0])
+    variance = goal.sequence_noise * workers / task.global_batch
     return [
-        f"e = {goal.accuracy:.4g}, n = {plan.dp} workers, v = {variance:.4g} of each: {rate}; "
+        f"e = {goal.accuracy:.4g}, n = {workers:.4g} workers, v = {variance:.4g} of each: {rate}; "
         "without the constants of the bounds, with the optimizer of the theory (SGD)"
     ]
 

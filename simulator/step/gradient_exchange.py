@@ -17,13 +17,12 @@ from ..hardware.cluster import Cluster
 from ..hardware.precision import Recipe
 from ..operators import collectives
 from ..operators.collectives import ProcessGroup
-from ..operators.kernel_times import streaming_seconds
-from ..plan.compressors import METHODS, bytes_of_entry
 from ..plan.gossip_graphs import Graph as GivenGraph
 from ..plan.gossip_graphs import Mixing, mixing
 from ..plan.plan import Plan
 from ..plan.synchronisation import Sync, SyncPolicy, gossips, through_servers
 from ..task import Task
+from . import compressed_exchange
 
 MASTER_BYTES = 4
 """Bytes of the fp32 copy of a weight, which a recipe may keep beside others (fp16: a gradient)."""
@@ -35,15 +34,6 @@ def element_bytes(task: Task, recipe: Recipe, policy: SyncPolicy) -> float:
     gradient = task.software.reduce_bytes or recipe.gradient
     updated = MASTER_BYTES if recipe.master else recipe.weight
     return float(updated if policy.averages_weights else gradient)
-
-
-def wire_bytes(element: float, policy: SyncPolicy) -> tuple[float, float]:
-    """Bytes a parameter that go up (from a worker) and down (back to it)."""
-    if not policy.compression:
-        return element, element
-    method = METHODS[policy.compression]
-    up = bytes_of_entry(method, policy.levels, policy.kept_per_thousand, element)
-    return up, up if method.both_ways else element
 
 
 def server_count(policy: SyncPolicy, cluster: Cluster) -> int:
@@ -59,22 +49,17 @@ def exchange_seconds(
     cluster: Cluster,
     graph: GivenGraph | None = None,
 ) -> Value:
-    """Seconds to synchronise `size` parameters once among the replicas of a group.
-
-    Compressed all-reduce exchanges compressed shares and gathers the averaged ones, compressed
-    again where the method does both ways. Source: Tang et al. 2021 (1-bit Adam).
-    """
-    up, down = wire_bytes(element, policy)
+    """Seconds to synchronise `size` parameters once among the replicas of a group."""
     if gossips(policy.sync):
         return _gossip_seconds(element * size, policy, group, cluster, graph)
     if through_servers(policy.sync):
+        up, down = compressed_exchange.wire_bytes(element, policy)
         several = server_count(policy, cluster)
         return collectives.parameter_server_exchange(
             up * size, down * size, group, several, cluster
         )
     if policy.compression:
-        shares = collectives.all_to_all(up * size, group, cluster)
-        return shares + collectives.all_gather(down * size, group, cluster)
+        return compressed_exchange.exchange_seconds(element, policy, size, group, cluster)
     return _ALL_REDUCES[policy.sync](element * size, group, cluster)
 
 
@@ -133,22 +118,24 @@ def averaging_period(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value
     return period * [f.period for f in rows], np.array([f.second_singular for f in rows])
 
 
+def worker_count(task: Task, policy: SyncPolicy, dp: Value, tp: Value) -> Value:
+    """Workers of a rate of convergence: replicas, or the fast domains that sum gradients or average
+    weights in full before anything else happens to them."""
+    averages = policy.sync == Sync.HIERARCHICAL_GOSSIP and policy.sync_period == 1
+    if not averages and (not policy.compression or through_servers(policy.sync)):
+        return dp
+    group = collectives.place_group(dp, tp, task.cluster)
+    if averages:
+        return collectives.split_group(group, group.in_domain)[1].ranks
+    return compressed_exchange.subgroups(group)[1].ranks
+
+
 def replica_mixing(task: Task, policy: SyncPolicy, dp: int, tp: int) -> Mixing:
     """How the replicas of a plan average in one exchange of gossip."""
     group = collectives.place_group(float(dp), float(tp), task.cluster)
     if policy.sync == Sync.HIERARCHICAL_GOSSIP:
         group = collectives.split_group(group, group.in_domain)[1]
     return mixing(policy.topology, int(group.ranks), int(group.in_domain), task.graph)
-
-
-def compress_seconds(task: Task, element: float, policy: SyncPolicy, size: Value) -> Value | float:
-    """Seconds to compress `size` parameters: each round reads and writes the vector, and the
-    memory of error feedback. At least that: the selection of top-k takes more passes."""
-    if not policy.compression:
-        return 0.0
-    method = METHODS[policy.compression]
-    moved = 2 * element * (1 + method.memories) * method.rounds
-    return streaming_seconds(size * moved, task.cluster.accelerator)
 
 
 def bucket_size(task: Task, ranks: Value) -> Value:

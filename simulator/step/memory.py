@@ -27,6 +27,7 @@ from ..operators.layer_parts import UNPACKED_BYTES
 from ..plan.compressors import METHODS
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy, gossips, through_servers
 from ..task import Task
+from . import compressed_exchange
 from .ranks import Weights
 from .stages import Stages
 
@@ -70,6 +71,7 @@ def moments_of_step(
     weights = stages.weights
     states = bytes_of_states(task, recipe, optimizer, policy)
     parts = state_bytes(states, zero, weights)
+    parts["gradients"] = parts["gradients"] + feedback_bytes(recipe, policy, weights)
     buffers = sharding_buffers(task, recipe, weights, zero)
     if not separates_moments(task, recipe):
         first = with_activations(task, stages, parts, buffers)
@@ -218,6 +220,7 @@ def worst_bytes(
             total += weights.expert * sum(expert.values())
         total += frozen_bytes(zero, weights, states["staying"])
         total += _bytes_of_ends(states, zero, weights)
+        total += feedback_bytes(recipe, policy, weights)
         if zero < 3:
             total += weights.scaled_copies
         if zero >= 2:
@@ -233,13 +236,12 @@ def bytes_of_states(
     keeps more or less (buffers of its own, no fp32 copy).
 
     A parameter server keeps the optimizer state; gossip receives into a second copy of the
-    weights; error feedback keeps vectors of the gradient's size. `leaving` are the gradients that
-    go to the host's share of the optimizer, `staying` the share of the weights that is not there.
+    weights. `leaving` are the gradients that go to the host's share of the optimizer, `staying` the
+    share of the weights that is not there.
     """
     software = task.software
-    memories = METHODS[policy.compression].memories if policy.compression else 0
     optimizer_bytes = software.optimizer_memory or float(recipe.optimizer_bytes(optimizer))
-    gradients = (software.gradient_memory or recipe.gradient) + memories * recipe.gradient
+    gradients = software.gradient_memory or recipe.gradient
     away, staying = policy.offload_optimizer / 100, 1 - policy.offload_parameters / 100
     return {
         "weights": staying * recipe.weight * (2 if gossips(policy.sync) else 1),
@@ -249,6 +251,18 @@ def bytes_of_states(
         "optimizer": 0.0 if through_servers(policy.sync) else (1 - away) * optimizer_bytes,
         "ends": 0.0 if software.optimizer_memory else recipe.bytes_of_ends(optimizer),
     }
+
+
+def feedback_bytes(recipe: Recipe, policy: SyncPolicy, weights: Weights) -> Value | float:
+    """Bytes of the errors that a rank keeps of what it compressed: of its share of the gradients,
+    or of all where they go to servers."""
+    memories = METHODS[policy.compression].memories if policy.compression else 0
+    if not memories:
+        return 0.0
+    shares: Value | float = 1.0
+    if not through_servers(policy.sync):
+        shares = compressed_exchange.subgroups(weights.data_group)[0].ranks
+    return memories * recipe.gradient * (weights.dense + weights.expert) / shares
 
 
 def host_bytes(task: Task, recipe: Recipe, optimizer: int) -> tuple[float, float]:

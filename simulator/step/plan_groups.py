@@ -23,6 +23,7 @@ from ..plan.plan import Plan
 from ..plan.synchronisation import SyncPolicy, policy_of, through_servers
 from ..task import Task
 from . import (
+    compressed_exchange,
     convergence,
     data_parallel,
     gradient_exchange,
@@ -192,17 +193,18 @@ class PlanGroup:
         task, policy, dp = self.task, self.policy, self.plans.dp.astype(float)
         assert task.goal
         accuracy = task.goal.accuracy
+        workers = gradient_exchange.worker_count(task, policy, dp, self.plans.tp)
         # Every worker averages the gradients of its share of the batch.
-        variance = task.goal.sequence_noise * dp / task.global_batch
+        variance = task.goal.sequence_noise * workers / task.global_batch
         if policy.compression:
-            how = (policy.compression, dp, variance, accuracy)
+            how = (policy.compression, workers, variance, accuracy)
             return convergence.compressed_sgd(*how, policy.levels, policy.kept_per_thousand)
         if policy.is_asynchronous:
-            return convergence.asynchronous_sgd(dp, variance, accuracy)
+            return convergence.asynchronous_sgd(workers, variance, accuracy)
         if not policy.averages_weights:
-            return convergence.parallel_sgd(dp, variance, accuracy)
+            return convergence.parallel_sgd(workers, variance, accuracy)
         period, second = gradient_exchange.averaging_period(task, policy, self.plans)
-        return convergence.cooperative_sgd(dp, variance, accuracy, period, second)
+        return convergence.cooperative_sgd(workers, variance, accuracy, period, second)
 
     @property
     def uses_host(self) -> bool:
@@ -322,9 +324,10 @@ def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) 
     sync = data_parallel.sync_seconds(task, collectives, s, zeros, policy)
     if policy.compression:
         element = gradient_exchange.element_bytes(task, recipe, policy)
-        parameters = s.weights.dense + s.weights.expert
-        work = gradient_exchange.compress_seconds(task, element, policy, parameters)
-        sync = sync + np.asarray(work).max(axis=0)
+        sizes = s.weights.dense + s.weights.expert, s.weights.data_group
+        cuts = collectives.pieces[: data_parallel.LAYERS]
+        work = compressed_exchange.kernel_seconds(task, element, policy, *sizes, cuts)
+        sync = sync + np.max(work, axis=1)[:, None]
     update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
     if policy.offload_optimizer or policy.offload_parameters:
         update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)

@@ -97,38 +97,6 @@ def test_seconds_of_full_gradients(sync, expected):
     assert took(SyncPolicy(sync=sync), 2e8, TWO_NODES) == near(expected)
 
 
-@pytest.mark.parametrize(
-    ("method", "up", "down"),
-    [
-        # 10 of a thousand entries with their indices up, 8 bytes each; all of them down, or
-        # as few; twice as many in two rounds.
-        (Compression.MEM_SGD, 0.08, 4.0),
-        (Compression.EF21_SGD, 0.08, 4.0),
-        (Compression.DOUBLE_SQUEEZE, 0.08, 0.08),
-        (Compression.NEOLITHIC, 0.16, 0.16),
-        # A bit; 4 bits of 5 levels and a norm of 4 bytes for 512 entries.
-        (Compression.ONE_BIT, 0.125, 4.0),
-        (Compression.QSGD, 0.5078125, 4.0),
-    ],
-)
-def test_compressed_gradients(method, up, down):
-    """10^9 parameters on a node: 7/8 of what goes up at 1.75 x 10^11, of what comes back at 10^11.
-
-    Through a server a NIC carries both, four GPUs' worth.
-    """
-    policy = SyncPolicy(compression=method, levels=5, kept_per_thousand=10)
-    assert gradient_exchange.wire_bytes(4.0, policy) == near((up, down))
-    seconds = 0.875e9 * up / 1.75e11 + 2e-6 + 0.875e9 * down / 1e11
-    assert took(policy, 1e9, NODE) == near(seconds)
-    served = policy._replace(sync=Sync.PARAMETER_SERVER)
-    seconds = 2 * (LATENCY + PER_NODE) + 4e9 * (up + down) / NIC
-    assert took(served, 1e9, NODE) == near(seconds)
-
-
-def test_bytes_both_ways_without_compression():
-    assert gradient_exchange.wire_bytes(2.0, SyncPolicy()) == (2.0, 2.0)
-
-
 def gossip(topology, sync=Sync.GOSSIP):
     return SyncPolicy(sync=sync, topology=topology)
 
@@ -200,24 +168,6 @@ def test_when_replicas_differ():
     assert not SyncPolicy(sync_period=2).is_default
     assert not SyncPolicy(sync=Sync.RING).averages_weights
     assert not SyncPolicy(compression=Compression.QSGD).is_default
-
-
-@pytest.mark.parametrize(
-    ("method", "passes"),
-    [
-        # Read and written once a round, and the memory of error feedback beside it.
-        (Compression.QSGD, 2),
-        (Compression.ONE_BIT, 4),
-        (Compression.DOUBLE_SQUEEZE, 4),
-        (Compression.NEOLITHIC, 8),
-    ],
-)
-def test_seconds_to_compress(method, passes):
-    """10^9 parameters of 4 bytes at half of 10^12 bytes/s."""
-    policy = SyncPolicy(compression=method)
-    seconds = gradient_exchange.compress_seconds(task(), 4.0, policy, np.array([1e9]))
-    assert seconds == near([passes * 4e9 / 5e11])
-    assert gradient_exchange.compress_seconds(task(), 4.0, SyncPolicy(), np.array([1e9])) == 0
 
 
 def buckets(policy, parameters, ranks, units=2.0, **software):

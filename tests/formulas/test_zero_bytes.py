@@ -22,7 +22,6 @@ from round_numbers import (
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.operators.collectives import ProcessGroup
 from plan3d.simulator.pipeline.schedules import schedule_code
-from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.step.evaluate import evaluate
@@ -251,14 +250,11 @@ def test_buckets_of_ddp_are_kept_in_a_pipeline_of_replicas():
         (SyncPolicy(sync=Sync.PARAMETER_SERVER), (2, 4, 0)),
         (SyncPolicy(sync=Sync.SHARDED_PARAMETER_SERVER), (2, 4, 0)),
         (SyncPolicy(sync=Sync.GOSSIP), (4, 4, 12)),
-        (SyncPolicy(compression=Compression.MEM_SGD), (2, 4 + 4, 12)),
-        (SyncPolicy(compression=Compression.QSGD), (2, 4, 12)),
         (SyncPolicy(offload_optimizer=25), (2, 4, 9)),
     ],
 )
 def test_servers_gossip_and_hosts_keep_other_bytes(policy, expected):
     """Dean et al. 2012: state on the server; Lian et al. 2017: neighbours' weights beside the own;
-    Stich et al. 2018: an error of the gradient's size, none of QSGD; Ren et al. 2021: a share of
-    the state on the host."""
+    Ren et al. 2021: a share of the state on the host."""
     each = bytes_of_states(task(), BF16, ADAM, policy)
     assert (each["weights"], each["gradients"], each["optimizer"]) == expected

@@ -189,14 +189,36 @@ def test_a_goal_adds_iterations_and_what_they_rest_on(capsys: pytest.CaptureFixt
     assert found["objective"] == "time-to-accuracy"
     steps = {entry["system"]: entry["best"]["iterations"] for entry in found["systems"]}
     assert steps["sequential"] == pytest.approx(steps["ddp"])
-    assert steps["ddp"] < steps["gossip"]
+    # Two nodes that sum first and average with each other are exact, one step after another.
+    assert steps["ddp"] == pytest.approx(steps["gossip"])
     words = printed(capsys, "compare", *TASK, "--systems", SOME, *GOAL, "-v")
     assert "to accuracy" in words
     assert "- sequential, ddp, zero1: iterations from v / (n e^2) + 1 / e" in words
     assert "- gossip: iterations from" in words
+    assert f"{found['fastest']} is at the accuracy first, in " in words
     without = printed(capsys, "compare", *TASK, "--systems", SOME, "-v")
     assert "to accuracy" not in without
-    assert "gossip: a step is worth less" in without
+    assert "gossip: a step is not exact and worth less" in without
+
+
+@pytest.mark.parametrize("goal", [[], GOAL])
+def test_the_shortest_step_and_the_shortest_exact_one_are_named(
+    goal: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Eight local steps to an average: shorter steps, which with a goal are worth less."""
+    asked = ["compare", *TASK, *goal, "--systems"]
+    found = answer(capsys, *asked, "horovod,local-sgd")
+    assert (found["shortest_step"], found["shortest_exact_step"]) == ("local-sgd", "horovod")
+    assert found["fastest"] == "horovod"
+    words = printed(capsys, *asked, "horovod,local-sgd")
+    horovod, local = (entry["best"]["step_seconds"] for entry in found["systems"])
+    assert local < horovod
+    assert words.startswith(f"local-sgd has the shortest step of 2 systems: {local:.4g} s (")
+    assert f"; horovod has the shortest exact one: {horovod:.4g} s (" in words
+    assert ("horovod is at the accuracy first, in " in words) == bool(goal)
+    assert "none that is exact fits" in printed(capsys, *asked, "local-sgd")
+    only = printed(capsys, *asked, "horovod")
+    assert only.startswith("horovod has the shortest step of 1 systems, an exact one: ")
 
 
 def test_what_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture[str]) -> None:
