@@ -75,7 +75,7 @@ def sweep(
 
     `over` maps fields of the task (model, cluster, gpus, sequence, global_batch, software) or of a
     plan to their values: {"gpus": [64, 128], "tp": [1, 2]}; values of one's own may have names:
-    {"cluster": {"mine": cluster}}.
+    {"cluster": {"mine": cluster}}. "system" is varied over names of training systems.
 
     * `plan`: the plan of every point, its dp filling the GPUs; without it each point has its best.
     * `framework`, `choose`, `headroom`, `objective`: of the search of that, as find_plans has them.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from plan3d.search.whatif.crossings import SYSTEM, Crossing, crossings
 from plan3d.search.whatif.sweep import Row, Sweep
 from plan3d.search.whatif.sweep_file import OK
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, format_flops, whole_percent
+from plan3d.simulator.base.units import GIB, format_flops, format_seconds, whole_percent
 from plan3d.simulator.task import Task
 
 from . import views
@@ -71,8 +72,35 @@ def sweep_record(done: Sweep, view: SweepView) -> dict[str, Any]:
         "plans": "best" if view.plan is None else "given",
         "weak": view.weak,
         "complete": done.complete,
+        **_crossings_record(done.rows, view.axes),
         "points": done.rows,
     }
+
+
+def _crossings(rows: list[Row], axes: Sequence[Axis]) -> list[Crossing]:
+    """Where systems that are varied change places; none where they are not."""
+    if len(axes) < 2 or axes[-1].name != SYSTEM:
+        return []
+    return crossings(rows, axes[0].name)
+
+
+def _crossings_record(rows: list[Row], axes: Sequence[Axis]) -> dict[str, Any]:
+    every = _crossings(rows, axes)
+    return {"crossings": [asdict(one) for one in every]} if every else {}
+
+
+def _crossing_sentence(one: Crossing, axis: Axis) -> str:
+    """'qsgd: a shorter step than horovod up to inter_node_bandwidth = 200 Gb/s, then a longer
+    one.'"""
+    what = "step" if one.measure == "step_seconds" else "time to the accuracy"
+    words = ("a shorter", "a longer") if one.first_shorter else ("a longer", "a shorter")
+    out = f"{one.system}: {words[0]} {what} than {one.reference}"
+    if not one.values:
+        return f"{out} at every point"
+    for i, value in enumerate(one.values):
+        at = axis.text(float(f"{value:.3g}"))
+        out += f" up to {axis.name} = {at}, then {words[(i + 1) % 2]} one"
+    return out
 
 
 def print_sweep(screen: Screen, done: Sweep, view: SweepView, first: Task) -> None:
@@ -89,6 +117,7 @@ def print_sweep(screen: Screen, done: Sweep, view: SweepView, first: Task) -> No
     screen.lines([f"MFU of {' or '.join(peaks)} per GPU"] if peaks else [])
     print()
     screen.table(_table(rows, axes))
+    screen.lines([_crossing_sentence(one, axes[0]) for one in _crossings(rows, axes)])
     notes = [f"{_setting(row, axes)}: {row['detail']}" for row in rows if row.get("detail")]
     screen.section("Not possible", notes)
     if any("scaling_efficiency" in row for row in rows):
@@ -134,6 +163,8 @@ COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("train_days", "days", lambda x: f"{x:.1f}"),
     ("gpu_hours", "GPU-hours", lambda x: f"{x:,.0f}"),
     ("cost_usd", "USD", lambda x: f"{x:,.0f}"),
+    ("iterations", "iterations", lambda x: f"{x:,.0f}"),
+    ("accuracy_seconds", "to accuracy", format_seconds),
     ("energy_joules", "MWh", lambda x: f"{x / MWH:,.0f}"),
 )
 """Columns of the table where a row has them: key, header with unit, how it is written."""

@@ -57,14 +57,16 @@ def complete_plan(system: System, plan: Plan, stated: frozenset[str]) -> Plan:
         value = getattr(plan, field)
         if field in stated:
             _check(system, field, spell(field, value))
-        elif not _may_keep_default(field, value, usual):
+        elif not _may_keep_default(system, field, value, usual):
             fields[field] = code(field, usual.default if isinstance(usual, ValueSet) else usual[0])
     return replace(plan, **fields)
 
 
-def _may_keep_default(field: str, value: int, usual: Values) -> bool:
-    """Whether a field that was not stated may keep its default: one that is usual, or derived."""
-    return (value == AUTO and not is_single(usual)) or _is_among(field, value, usual)
+def _may_keep_default(system: System, field: str, value: int, usual: Values) -> bool:
+    """Whether a field that was not stated may keep its default: one that is usual, or derived from
+    others among the values that the system holds."""
+    derived = value == AUTO and not is_single(usual) and field not in system.usual_settings
+    return derived or _is_among(field, value, usual)
 
 
 def _check(system: System, field: str, value: Any) -> None:

@@ -180,6 +180,8 @@ def _numbers(point: Point, costs: Costs) -> Row:
         "global_batch": point.task.global_batch,
         "plan": str(costs.plans),
     }
+    if costs.task.goal:
+        out |= {"iterations": costs.iterations, "accuracy_seconds": costs.accuracy_seconds}
     if point.options.tokens is not None:
         out |= training_record(costs, 0, point.options.tokens, point.options.price)
     return out

@@ -15,7 +15,10 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
 from ..space.constraints import check_lists
+from ..systems.system_plans import complete_plan, constraints
+from ..systems.systems import check_gpus, system
 from .cluster_size import with_gpus
+from .crossings import SYSTEM
 from .single_field_changes import edited
 from .sweep import Point, PointOptions
 
@@ -55,7 +58,7 @@ def points_over(
     task: Task, over: Mapping[str, Values], plan: PlanLike | None, asked: PointOptions
 ) -> list[Point]:
     """A point for every combination of values: `over` maps fields of OF_TASK or of a plan to their
-    values, {"gpus": [64, 128], "tp": [1, 2]}.
+    values, {"gpus": [64, 128], "tp": [1, 2]}, or "system" to names of training systems.
 
     Each point has its best plan, or the given plan with dp filling the GPUs. Raises InputError for
     a field that cannot be varied.
@@ -84,8 +87,10 @@ def _combinations(over: Mapping[str, Values]) -> list[tuple[dict[str, Any], dict
 
 
 def _labelled(name: str, values: Values) -> list[tuple[Any, Any]]:
+    if name == SYSTEM:
+        return [(system(value).name, system(value)) for value in values]
     if name not in OF_TASK:
-        known = [*OF_TASK, *FIELDS]
+        known = [*OF_TASK, SYSTEM, *FIELDS]
         if name not in known:
             raise InputError(f"over: {name} is no field{did_you_mean(name, known, SYNONYMS)}")
         check_field(name)
@@ -110,11 +115,17 @@ def _point(
 ) -> Point:
     for name, change in OF_TASK.items():
         task = change(task, values[name]) if name in values else task
-    fields = {name: value for name, value in values.items() if name not in OF_TASK}
+    fields = {n: value for n, value in values.items() if n not in OF_TASK and n != SYSTEM}
+    named = values.get(SYSTEM)
+    if named is not None:
+        check_gpus(named, task.gpus)
     if plan is not None:
-        return Point(settings=labels, task=task, plan=edited(plan, task, fields), options=asked)
+        full = edited(plan, task, fields)
+        full = full if named is None else complete_plan(named, full, frozenset(fields))
+        return Point(settings=labels, task=task, plan=full, options=asked)
     constrained = sorted(asked.choose.keys() & fields.keys())
     if constrained:
         raise InputError(f"over: {constrained[0]} is constrained by choose already")
     choose = {**asked.choose, **{name: [value] for name, value in fields.items()}}
+    choose = choose if named is None else constraints(named, task, choose)
     return Point(settings=labels, task=task, options=replace(asked, choose=choose))

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from plan3d.search.whatif.crossings import SYSTEM
 from plan3d.simulator.base import units
 from plan3d.simulator.base.errors import InputError, did_you_mean
 
@@ -29,7 +30,7 @@ OF_TASK = (
 )
 """Options of the task that can be varied."""
 SIZES = ("gpus", "nodes")
-OF_SEARCH = ("fix", "choose", "memory_headroom", "objective", "system")
+OF_SEARCH = ("fix", "choose", "memory_headroom", "objective")
 
 
 def check(args: argparse.Namespace) -> None:
@@ -50,7 +51,7 @@ def check(args: argparse.Namespace) -> None:
 
 
 def axes_of(args: argparse.Namespace) -> list[Axis]:
-    axes = [_axis(text) for text in args.over]
+    axes = [_axis(text) for text in args.over] + _system_axis(args)
     names = [axis.name for axis in axes]
     if len(set(names)) < len(names):
         raise InputError(f"--over varies {names[0]} twice")
@@ -63,6 +64,21 @@ def axes_of(args: argparse.Namespace) -> list[Axis]:
     if args.weak and set(names) & {"global_batch", "global_batch_tokens"}:
         raise InputError("--weak sets the global batch: leave it out of --over")
     return axes
+
+
+def _system_axis(args: argparse.Namespace) -> list[Axis]:
+    """The systems of --system, where they are several."""
+    from plan3d.search.systems.systems import system
+
+    names = [system(name.strip()).name for name in (args.system or "").split(",") if name.strip()]
+    if len(names) < 2:
+        return []
+    if len(set(names)) < len(names):
+        raise InputError(f"--system {args.system}: names a system twice")
+    if len(args.over) > 1:
+        raise InputError("--system names several systems, which are varied: give one --over")
+    args.system = None
+    return [Axis(SYSTEM, names)]
 
 
 def _axis(text: str) -> Axis:
@@ -115,7 +131,7 @@ def _point(args: argparse.Namespace, varied: dict[str, str], base: list[float]) 
     asked = PointOptions(tokens=task_arguments.tokens_of(own, task.model), price=args.price)
     if args.plan is not None:
         return Point(settings=settings, task=task, plan=_plan_at(own, task, fields), options=asked)
-    task = with_usual_framework(task, args.system)
+    task = with_usual_framework(task, own.system)
     asked = _search_options(own, task, fields, asked)
     return Point(settings=settings, task=task, options=asked)
 
@@ -129,7 +145,9 @@ def _settings(
     settings: dict[str, Any] = {}
     fields: dict[str, int] = {}
     for name, text in varied.items():
-        if name in OF_TASK:
+        if name == SYSTEM:
+            settings[name] = own.system = text
+        elif name in OF_TASK:
             settings[name] = _read(name)(text, f"--over {name}")
             setattr(own, name, settings[name])
         else:
@@ -161,9 +179,11 @@ def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Pl
     """The plan of --plan with the varied fields; dp, and what follows, derived for the task."""
     from plan3d.search.whatif.single_field_changes import edited
 
-    from . import plan_arguments
+    from . import plan_arguments, system_arguments
 
-    return edited(plan_arguments.plan_of(args), task, fields)
+    system_arguments.check_task(args, task)
+    plan = edited(plan_arguments.plan_of(args), task, fields)
+    return system_arguments.plan_of(args, plan, frozenset(fields))
 
 
 def _search_options(
@@ -183,7 +203,7 @@ def _search_options(
         choose[name] = [value]
     narrowed = narrowed_choices(task, choose, args.system)
     Space.of(task, narrowed)
-    if args.objective is not None:
-        objective(args.objective)
-        asked = replace(asked, objective=args.objective)
+    aim = args.objective or ("time-to-accuracy" if task.goal else asked.objective)
+    objective(aim)
+    asked = replace(asked, objective=aim)
     return replace(asked, choose=narrowed, headroom=args.memory_headroom)

@@ -71,7 +71,7 @@ RANKINGS = (*SEARCH, *SWEEP)
 TRAINING = ("search", "estimate", *SWEEP)
 DURATIONS = ("search", "estimate")
 """They say how long a run takes."""
-ACCURACY = ("search", "estimate", "compare")
+ACCURACY = ("search", "estimate", "compare", *SWEEP)
 BACKEND_VERBS = ("search", "compare")
 ALL_VERBS = (*SIZED_TASKS, *VALIDATE, "models", "clusters", "software", "systems")
 
@@ -273,7 +273,8 @@ OPTIONS = (
         "only plans that it launches, on its stack: megatron, megatron-bridge, torchtitan, "
         "deepspeed or nanotron"),
     Option("--system", "SYSTEM", text, TRAINING,
-        "only plans of one training system: ddp, fsdp, gpipe, megatron ... (see 'plan3d systems')"),
+        "only plans of one training system: ddp, fsdp, gpipe, megatron ... (see 'plan3d systems'); "
+        "sweep also: several beside each other"),
     Option("--systems", "S1,S2", text, COMPARE,
         "compare training systems instead of backends: names (see 'plan3d systems') or all"),
     # A question over one or two numbers.

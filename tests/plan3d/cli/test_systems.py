@@ -77,6 +77,38 @@ def test_a_sweep_asks_every_point_of_the_system(capsys: pytest.CaptureFixture[st
     )
 
 
+def test_a_sweep_of_one_plan_completes_it_as_a_system_does(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = ["sweep", *TASK, "--system", "gossip", "--plan", "micro_batch=1", *GOAL]
+    (first, second) = answer(capsys, *asked, "--over", "micro_batch=1,2")["points"]
+    assert first["plan"] == "dp=16 sync=gossip topology=inner-outer-exponential"
+    assert second["plan"] == "dp=16 micro_batch=2 sync=gossip topology=inner-outer-exponential"
+    assert first["accuracy_seconds"] == first["step_seconds"] * first["iterations"]
+    assert "iterations to accuracy" in printed(capsys, *asked, "--over", "micro_batch=1,2")
+
+
+def test_a_sweep_of_systems_prints_where_they_change_places(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Top-k saves bytes and pays kernels: it wins on slow links alone."""
+    asked = ["sweep", *TASK, "--system", "horovod,top-k", "--plan", "micro_batch=4"]
+    asked += ["--over", "inter_node_bandwidth=25Gb/s,800Gb/s"]
+    found = answer(capsys, *asked)
+    steps = [point["step_seconds"] for point in found["points"]]
+    assert [point["system"] for point in found["points"]] == ["horovod", "top-k"] * 2
+    assert steps[1] < steps[0]
+    assert steps[3] > steps[2]
+    (crossing,) = found["crossings"]
+    assert (crossing["system"], crossing["reference"]) == ("top-k", "horovod")
+    assert crossing["first_shorter"] is True
+    (at,) = crossing["values"]
+    assert 25e9 / 8 < at < 800e9 / 8
+    words = printed(capsys, *asked)
+    assert "top-k: a shorter step than horovod up to inter_node_bandwidth = " in words
+    assert ", then a longer one" in words
+
+
 def test_what_is_in_the_way_of_a_fit(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["search", *LARGE, "--system", "ddp", "--fix", "micro_batch=1"]
     lines = answer(capsys, *asked, code=3)["infeasible"]
@@ -115,8 +147,17 @@ def test_what_is_in_the_way_of_a_fit(capsys: pytest.CaptureFixture[str]) -> None
             "tp=2 contradicts the system ddp",
         ),
         (
-            ["sweep", *TASK, "--system", "ddp", "--plan", "tp=1", "--over", "micro_batch=1,2"],
-            "--system has no effect with --plan",
+            ["sweep", *TASK, "--system", "ddp", "--plan", "micro_batch=1", "--over", "tp=1,2"],
+            "tp=2 contradicts the system ddp",
+        ),
+        (
+            ["sweep", *TASK, "--system", "ddp,dpp", "--over", "micro_batch=1,2"],
+            "unknown system 'dpp'; did you mean ddp",
+        ),
+        (["sweep", *TASK, "--system", "ddp,ddp", "--over", "tp=1"], "names a system twice"),
+        (
+            ["sweep", *TASK, "--system", "ddp,zero1", "--over", "zero=0", "--over", "tp=1"],
+            "--system names several systems, which are varied: give one --over",
         ),
         (["timeline", *TASK, "--system", "ddp", "--plan", "tp=1"], "unknown option '--system'"),
         (["systems", "megatorn"], "did you mean megatron"),
