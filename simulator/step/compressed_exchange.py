@@ -89,12 +89,10 @@ def kernel_seconds(
         return 0.0
     method, gpu = METHODS[policy.compression], task.cluster.accelerator
     encode, decode = _kernel_bytes(method, policy, element)
-    again: Value | float = float(method.both_ways)
-    if through_servers(policy.sync):
-        moved: Value | float = size * (encode + again * decode)
-    else:
+    moved = size * (encode + method.both_ways * decode)
+    if not through_servers(policy.sync):
         within, across = subgroups(group)
-        again = again * (encode / across.ranks + decode)
+        again = method.both_ways * (encode / across.ranks + decode)
         gathers = _gathers_messages(element, policy, across.ranks)
         each = encode + np.where(gathers, across.ranks * decode, decode + again)
         moved = size / within.ranks * each
