@@ -8,7 +8,7 @@ from plan3d.simulator.base.documents import SCHEMA
 from plan3d.simulator.base.units import parse_count, parse_fraction
 
 from ..cli.options.parser import Option, integer, number, seconds
-from .questions import ENDPOINTS, LONGEST_LIST, LONGEST_TEXT, MACHINE, UNITS, fields
+from .questions import ENDPOINTS, LONGEST_LIST, LONGEST_TEXT, MACHINE, TAKES_FILES, UNITS, fields
 from .settings import Settings
 
 NUMBERS = frozenset({integer, number, seconds, parse_count, parse_fraction, *UNITS})
@@ -141,7 +141,7 @@ def _properties(name: str) -> Json:
             "properties": numbers,
             "additionalProperties": False,
         }
-    if ENDPOINTS[name].verb in ("search", "estimate", "fits", "explain", "import"):
+    if ENDPOINTS[name].verb in TAKES_FILES:
         out["launch_file"] = FILE
         out["files"] = {
             "type": "object",

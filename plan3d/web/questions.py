@@ -68,6 +68,8 @@ MACHINE = (
 """Numbers of the machine that `what_if` may replace."""
 NAMES = ("model", "cluster", "software")
 """Fields whose values would be files, where they are no names."""
+TAKES_FILES = ("search", "estimate", "explain", "fits", "import")
+"""Verbs that take a launch file in place of a model."""
 UNITS: Mapping[object, str] = {
     units.parse_bytes: "B",
     parser.memory: "B",
@@ -120,7 +122,7 @@ def question(name: str, body: object, most_gpus: int) -> Question:
     arguments = given.pop("arguments", None)
     known, endpoint = fields(name), ENDPOINTS[name]
     for field in given:
-        if field not in known and not (field == "file" and endpoint.verb in ("explain", "import")):
+        if field not in known and not (field == "file" and endpoint.verb in TAKES_FILES):
             raise InputError(f"{field[:60]}: unknown field of {name}{did_you_mean(field, known)}")
     _check_sizes(given, most_gpus)
     _check_names(given, files)

@@ -244,7 +244,7 @@ def test_words_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 COMPLETED = {
-    "plan3d se": {"search"},
+    "plan3d se": {"search", "serve"},
     "plan3d search llama-3.1-8": {"llama-3.1-8b"},
     "plan3d search llama-7b h200": {"h200-sxm"},
     "plan3d estimate --cluster h200": {"h200-sxm"},
