@@ -2,7 +2,7 @@
 
 A line `<!-- printed: COMMAND -->` becomes what `plan3d COMMAND` prints, `<!-- every verb -->` the
 help of each verb with all its options, and `<!-- table: FILE.csv COLUMN... -->` a table of these
-columns, whose first links to the column `url`.
+columns, whose first links to the column `url` where there is one.
 """
 
 from __future__ import annotations
@@ -45,9 +45,15 @@ def table(file: str, columns: list[str]) -> str:
         rows = list(csv.DictReader(text))
     lines = [columns, ["---"] * len(columns)]
     for row in rows:
-        first, *cells = (row[name] for name in columns)
-        lines.append([f"[{first}]({row['url']})", *cells])
+        first, *cells = (_cell(name, row[name]) for name in columns)
+        lines.append([f"[{first}]({row['url']})" if "url" in row else first, *cells])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _cell(column: str, text: str) -> str:
+    """A cell as Markdown has it; calls are code."""
+    safe = text.replace("|", "\\|")
+    return f"`{safe}`" if column == "call" else safe.replace("*", "\\*")
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -1,13 +1,9 @@
-"""The claims of the mission's sources, one test a row; each names its row.
-
-Rows whose printed figure does not follow from its own formula reproduce the formula.
-"""
+"""What the lectures claim beyond single numbers, which lectures/statements.csv has: identities,
+orders and shapes, each test named after its row."""
 
 from __future__ import annotations
 
 import importlib.util
-import re
-import shlex
 from dataclasses import replace
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plan3d.cli.main import main
 from plan3d.search.layer_ilp import operator_graph
 from plan3d.search.layer_ilp.block_partition import chain_of_products
 from plan3d.search.layer_ilp.tensor_partition import partition
@@ -30,7 +25,6 @@ from plan3d.simulator.pipeline.event_simulation import simulate
 from plan3d.simulator.plan.gossip_graphs import Topology
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
-from plan3d.simulator.reporting import report
 from plan3d.simulator.reporting.why import loss_shares
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import by_stage, evaluate
@@ -48,23 +42,6 @@ _SPEC.loader.exec_module(synchronisation)
 
 A100 = "a100-80gb-sxm"
 A100_PEAK = 312e12
-DAY = 86400.0
-LLAMA = {
-    "llama-7b": (4096, 32, 6_704_594_944),
-    "llama-13b": (5120, 40, 12_910_592_000),
-    "llama-33b": (6656, 60, 32_323_665_920),
-    "llama-65b": (8192, 80, 64_948_797_440),
-}
-GPT3 = {
-    "gpt3-125m": (12, 768, 12, 64, 0.5e6),
-    "gpt3-350m": (24, 1024, 16, 64, 0.5e6),
-    "gpt3-760m": (24, 1536, 16, 96, 0.5e6),
-    "gpt3-1.3b": (24, 2048, 24, 128, 1e6),
-    "gpt3-2.7b": (32, 2560, 32, 80, 1e6),
-    "gpt3-6.7b": (32, 4096, 32, 128, 2e6),
-    "gpt3-13b": (40, 5140, 40, 128, 2e6),
-    "gpt3-175b": (96, 12288, 96, 128, 3.2e6),
-}
 MEGATRON = {
     "megatron-1.7b": (1.7, 24, 2304, 24),
     "megatron-3.6b": (3.6, 32, 3072, 30),
@@ -101,13 +78,6 @@ def task(model: str, gpus: int, batch: int, **options: object) -> Task:
     return Task(preset, cluster, sequence=sequence, global_batch=batch, software=software)
 
 
-@pytest.mark.parametrize("name", LLAMA)
-def test_m1_parameters_are_12_l_h2_plus_2_v_h(name: str) -> None:
-    hidden, layers, count = LLAMA[name]
-    assert closed_forms.parameters(layers, hidden, 32_000) == count
-    assert Model.preset(name).parameters == pytest.approx(count, rel=0.015)
-
-
 def state_bytes(precision: Precision) -> int:
     recipe = RECIPES[precision]
     return recipe.weight + recipe.gradient + recipe.optimizer_bytes(Optimizer.ADAM)
@@ -128,22 +98,6 @@ def test_m4_training_memory_term_by_term() -> None:
     rest = batch * layers * 14 * sequence * hidden
     total = closed_forms.training_bytes(layers, hidden, heads, sequence, batch)
     assert total == 4 * (states + scores + rest)
-
-
-def test_m5_gpt3_states_in_fp32() -> None:
-    costs = evaluate(task("gpt3-175b", 1, 1), Plan(precision="fp32", recompute="full"))
-    memory = costs.memory
-    assert memory["weights"] == pytest.approx(700e9, rel=0.01)
-    assert memory["gradients"] == pytest.approx(700e9, rel=0.01)
-    assert memory["optimizer"] == pytest.approx(1.4e12, rel=0.01)
-
-
-def test_m6_gpt3_activations() -> None:
-    one = 4 * closed_forms.activation_values(96, 12288, 96, 2048, 1)
-    weights = 4 * 175e9
-    assert one == pytest.approx(444e9, rel=0.005)
-    assert one / weights == pytest.approx(0.63, abs=0.01)
-    assert 128 * one / weights == pytest.approx(81, abs=0.5)
 
 
 def test_m7_data_parallelism_divides_only_activations() -> None:
@@ -169,16 +123,6 @@ def test_m8_model_parallelism_divides_states() -> None:
         assert states == pytest.approx(ideal, rel=0.01)
 
 
-@pytest.mark.parametrize("name", GPT3)
-def test_m9_gpt3_table(name: str) -> None:
-    layers, hidden, heads, head_dim, batch = GPT3[name]
-    model = Model.preset(name)
-    attention = model.kinds[0].attention
-    assert (model.layers, model.hidden) == (layers, hidden)
-    assert (attention.heads, attention.head_dim) == (heads, head_dim)
-    assert model.batch_tokens == batch
-
-
 def test_m9_xl_row_is_17_percent_larger_than_its_name() -> None:
     printed = Model.preset("gpt3-1.3b").parameters
     assert printed == pytest.approx(1.516e9, rel=1e-3)
@@ -186,33 +130,6 @@ def test_m9_xl_row_is_17_percent_larger_than_its_name() -> None:
     # 16 heads of 128 instead of 24: 8 x 128 columns fewer in four matrices of every layer.
     fewer = printed - 24 * 8 * 128 * (4 * 2048 + 3)
     assert fewer == pytest.approx(1.315e9, rel=1e-3)
-
-
-@pytest.mark.parametrize("name", LLAMA)
-def test_m10_llama_table(name: str) -> None:
-    model = Model.preset(name)
-    tokens = 1.4e12 if name in ("llama-33b", "llama-65b") else 1.0e12
-    heads = {"llama-7b": 32, "llama-13b": 40, "llama-33b": 52, "llama-65b": 64}[name]
-    assert (model.hidden, model.layers) == LLAMA[name][:2]
-    assert model.kinds[0].attention.heads == heads
-    assert (model.batch_tokens, model.train_tokens) == (4e6, tokens)
-
-
-def test_t1_train_time_factors() -> None:
-    run = {"parameters": 1e9, "tokens": 1e9, "gpus": 1, "peak_flops": 1e12, "utilisation": 1.0}
-    assert closed_forms.train_seconds(**run) == 6e6
-    assert closed_forms.train_seconds(**run, full_recompute=True) == 8e6
-
-
-def test_t2_gpt3_utilisation() -> None:
-    reached = closed_forms.utilisation(175e9, 300e9, 1024, A100_PEAK, 35 * DAY, full_recompute=True)
-    assert reached == pytest.approx(0.4347, abs=0.0005)
-
-
-def test_t3_llama_65b_utilisation_is_not_what_the_source_prints() -> None:
-    run = (65e9, 1.4e12, 2048, A100_PEAK, 21 * DAY)
-    assert closed_forms.utilisation(*run, full_recompute=True) == pytest.approx(0.63, abs=0.005)
-    assert closed_forms.utilisation(*run) == pytest.approx(0.47, abs=0.005)
 
 
 @pytest.mark.parametrize("name", MEGATRON)
@@ -226,33 +143,6 @@ def test_t4_megatron_table_models(name: str) -> None:
     )
     assert model.parameters == pytest.approx(formula, rel=1e-4)
     assert model.parameters / 1e9 == pytest.approx(billions, abs=0.06)
-
-
-@pytest.mark.parametrize("name", SC21)
-def test_t4_megatron_table_rates_uncalibrated(name: str) -> None:
-    tp, pp, virtual, gpus, batch, micro, tflops = SC21[name]
-    question = task(name, gpus, batch, software="megatron-lm-2021")
-    costs = evaluate(
-        question,
-        Plan(
-            tp=tp,
-            pp=pp,
-            virtual_stages=virtual,
-            micro_batch=micro,
-            recompute="full",
-            precision="fp16",
-            sequence_parallel=0,
-            zero=0,
-            overlap_grad_reduce=0,
-            overlap_p2p=int(virtual > 1),
-        ),
-    )
-    layers, hidden = question.model.layers, question.model.hidden
-    # Equation 3 of the paper: full recompute counted.
-    flops = 96 * batch * 2048 * layers * hidden**2
-    flops *= 1 + 2048 / (6 * hidden) + 51200 / (16 * layers * hidden)
-    measured = flops / (gpus * tflops * 1e12)
-    assert costs.step_seconds == pytest.approx(measured, rel=0.12)
 
 
 def uniform(stages: int, micro_batches: int) -> Task:
@@ -331,12 +221,6 @@ def test_t8_exposed_sends_lie_between_one_micro_batch_and_the_whole_batch(text: 
     assert closed <= 2 * (p - 1) * m * found.plan.virtual_stages
 
 
-def test_t9_tensor_parallelism_never_idles() -> None:
-    costs = evaluate(task("gpt3-6.7b", 8, 8), Plan(tp=8))
-    assert costs.seconds["bubble"] == 0
-    assert costs.seconds["tensor_comm"] > 0
-
-
 T10_FIRST, T10_SECOND = ("rows", "columns", "columns"), ("rows", "rows", "columns")
 T10 = {
     # (h1, h2, y): ring units of T10_FIRST and T10_SECOND
@@ -370,19 +254,6 @@ def test_t10_tensor_partition(widths: tuple[int, int, int]) -> None:
     assert found.gap < 1e-6
 
 
-def test_t10_equal_widths_with_naive_all_reduce() -> None:
-    graph, naive = chain_of_products((1, 1, 1), 8), operator_graph.naive_units(8)
-    assert t10_cost(graph, naive, T10_FIRST) == 4
-    assert t10_cost(graph, naive, T10_SECOND) == 3
-    assert partition(graph, naive).cost == 3
-
-
-def test_t11_data_parallelism_is_nearly_linear_on_one_node() -> None:
-    one = evaluate(task("gpt3-1.3b", 1, 4), Plan(micro_batch=4))
-    eight = evaluate(task("gpt3-1.3b", 8, 32), Plan(dp=8, micro_batch=4))
-    assert eight.tokens_per_second / one.tokens_per_second >= 7
-
-
 @pytest.mark.parametrize("name", ["gpt3-6.7b", "gpt3-175b", "llama-65b"])
 def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
     times = timeline_of(task(name, 1, 1), Plan(sequence_parallel=0, zero=0)).times
@@ -390,31 +261,17 @@ def test_t12_backward_takes_about_twice_the_forward(name: str) -> None:
     assert 1.9 <= float((backward / times.forward)[0]) <= 2.1
 
 
-def test_t13_pipeline_communicates_less_than_tensor_parallelism() -> None:
-    question = task("gpt3-175b", 8, 64)
-    tensor = evaluate(question, Plan(tp=8, zero=0, recompute="full")).seconds
-    pipeline = evaluate(question, Plan(pp=8, zero=0, recompute="full")).seconds
-    assert pipeline["pipeline_comm"] < tensor["tensor_comm"]
-
-
 T14_ROWS = {
     # model: GPUs, batch in sequences (the published batch, made divisible)
-    "gpt3-350m": (64, 256),
     "gpt3-760m": (64, 256),
     "gpt3-1.3b": (64, 512),
     "gpt3-2.7b": (64, 512),
     "gpt3-6.7b": (128, 1024),
     "gpt3-13b": (128, 1024),
-    "gpt3-175b": (1024, 1536),
     "llama-7b": (256, 2048),
     "llama-13b": (512, 2048),
     "llama-33b": (2048, 2048),
-    "llama-65b": (2048, 2048),
 }
-
-
-T14_BELOW = {"gpt3-350m": 0.285}
-"""The one row that misses the range: 28.8 % of peak, from launches and narrow GEMMs."""
 
 
 @pytest.mark.parametrize("name", T14_ROWS)
@@ -423,40 +280,12 @@ def test_t14_searched_plans_reach_30_to_55_percent_of_peak(name: str) -> None:
     question = task(name, gpus, batch, software="megatron-lm-2021")
     best = rank_plans(question, Ranking(fits_probability=0.95, top=1)).best
     assert best is not None
-    low = T14_BELOW.get(name, 0.30)
-    assert low <= best.mfu <= 0.55
-    assert best.mfu < low + 0.25
+    assert 0.30 <= best.mfu <= 0.55
     # The report splits the loss: idle time and communication have parts of their own.
     lost = loss_shares(best)
     assert sum(lost.values()) == pytest.approx(1)
     waits = ("bubble", "imbalance", "pipeline_comm", "tensor_comm", "data_comm")
     assert sum(lost[part] for part in waits) > 0
-
-
-def test_t15_llama_65b_hours_and_price() -> None:
-    """1.4 T tokens in 21 days on 2,048 GPUs for $5M."""
-    hours = 2048 * 21 * 24
-    assert hours == 1_032_192
-    question = task("llama-65b", 2048, 2048, software="megatron-lm-2021")
-    best = rank_plans(question, Ranking(top=1)).best
-    assert best is not None
-    found = report.training_record(best, 0, 1.4e12, 4.84)
-    assert found["gpu_hours"] == pytest.approx(hours, rel=0.1)
-    assert found["cost_usd"] == pytest.approx(5e6, rel=0.1)
-
-
-def test_t15_gpt3_on_v100_takes_about_a_month_and_millions() -> None:
-    question = task("gpt3-175b", 2048, 1536, cluster="v100-32gb-sxm", software="megatron-lm-2021")
-    best = rank_plans(question, Ranking(choose={"precision": ["fp16"]}, top=1)).best
-    assert best is not None
-    # One to three dollars a V100-hour.
-    found = report.training_record(best, 0, 300e9, 1.5)
-    assert 15 <= found["train_seconds"] / DAY <= 60
-    assert 1e6 <= found["cost_usd"] <= 10e6
-
-
-def test_t16_chinchilla_tokens() -> None:
-    assert closed_forms.chinchilla_tokens(70e9) == 1.4e12
 
 
 def test_memory_of_the_worst_stage_is_reported() -> None:
@@ -743,67 +572,6 @@ def test_s2_megascale_scales_strongly(gpus: int) -> None:
     assert 0.85 * theirs < megatron < 0.94 * theirs
     lead, published = megatron / megascale - 1, theirs / ours - 1
     assert lead / published == pytest.approx(kept, abs=0.02)
-
-
-SHOWN = {
-    # Row of the ledger: what the command of its row in docs/textbook.md prints, in this order.
-    "M1": r"12 l h\^2 \+ 2 v h +(175\.2|64\.95) B",
-    "M2": r"16 N +2,793\.7 GB",
-    "M3": r"12 N +2,095\.3 GB",
-    "M4": r"4 b l \(2 s\^2 a \+ 14 s h\)",
-    "M5": r"weights +650\.45.*gradients +650\.45.*optimizer +1300\.91",
-    "M6": r"activations, b = 1 .* 444\.5 GB",
-    "M7": r"a GPU, data parallel +2 \(4 N \+ \(b/n\) values\)",
-    "M8": r"a GPU, model parallel +16 N / n +87\.3 GB +89\.9 GB",
-    "M9": r"1\.517 B.*hidden +2048.*heads +24.*head_dim +128",
-    "M10": r"layers +80.*hidden +8192.*heads +64.*batch_tokens +4000000",
-    "T1": r"training +8 T N / \(n F U\)",
-    "T2": r"utilisation +8 T N / \(n F t\) +43\.4 %",
-    "T3": r"utilisation +6 T N / \(n F t\) +47\.3 %",
-    "T4": r"22 published runs are off by",
-    "T5": r"bubble 7[34]\.\d %, compute 2[45]\.\d %",
-    "T6": r"compute 81\.9 %, bubble 15\.3 %",
-    "T7": r"bubble +\S+ +13\.7.*imbalance +\S+ +8\.5",
-    "T8": r"128 operations,.*sends and waits 0\.00",
-    "T9": r"tensor_comm(?!.*bubble)",
-    "T10": r"rows, columns, columns at 3 ring.*rows, rows, columns +6 ",
-    "T11": r"8 +\S+ +\S+ +\S+ +10[23]\.\d ",
-    "T12": r"forward 6\.\d+ s, backward 12\.\d+ s",
-    "T13": r"bubble \+11\.\d s.*tensor-parallel communication -20\.9 s",
-    "T14": r"5[345]\.\d % MFU.*lost: kernels below peak",
-    "T15": r"expected: 19\.4 days, \$4\.6\d?M",
-    "T16": r"for 134\.8 B tokens",
-    "D1": r"a rank sends 5\.7 GiB in 1 messages.*(receiving 90\.4 GiB|16 updates old)",
-    "D2": r"a rank sends 10\.6 GiB in 30 messages",
-    "D3": r"(\d+) +(\d\.\d+) .*100\.0 .*1024 +\2 .* 100\.0 ",
-    "D4": r"data_comm +0\.278",
-    "D5": r" 10\.4 .* 5\.6 .* 3\.2 .* 1\.9 ",
-    "D6": r"43\.4 % faster",
-    "D7": r"every 8 steps: a rank sends 1\.4 GiB",
-    "D8": r"a rank sends 9\.9 GiB.*delta = 0\.0199, 2 rounds.*0\.5 % of these",
-    "D9": r"1,563,500 iterations \(noise 1,562,500, disagreement 0, descent 1,000\)",
-    "D10": r"bucket_parameters=25000000: .* the most of 3",
-    "D11": r"0 +0\.2\d+ .* 32\.5 .*3 +0\.2\d+ .* 6\.8 ",
-    "D12": r"25 GB/s: .* the most of 3 points.*inter_node_bandwidth=3 GB/s",
-    "S1": r"40\d\.\d of 989 TFLOP/s a GPU",
-    "S2": r"56\.1 % MFU",
-}
-PAGE = (Path(__file__).parents[1] / "docs" / "textbook.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^\| ([^|]+) \| `plan3d ([^`]+)`", PAGE.partition("row by row")[2], re.M)
-
-
-@pytest.mark.parametrize(("rows", "command"), COMMANDS, ids=[rows for rows, _ in COMMANDS])
-def test_the_command_of_a_row_shows_it(
-    rows: str, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(shlex.split(command)) == 0
-    printed = " ".join(capsys.readouterr().out.split("\n"))
-    for row in rows.split(", "):
-        assert re.search(SHOWN[row], printed), SHOWN[row]
-
-
-def test_every_row_has_a_command() -> None:
-    assert {row for rows, _ in COMMANDS for row in rows.split(", ")} == set(SHOWN)
 
 
 def test_the_ladder_of_overlaps_of_megascale() -> None:

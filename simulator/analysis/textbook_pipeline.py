@@ -60,7 +60,7 @@ def _pass_rows(task: Task, plan: Plan) -> list[FormulaRow]:
     ]  # fmt: skip
 
 
-def _unit_timeline(name: str, ranks: int, virtual: int, micro_batches: int) -> Timeline:
+def unit_timeline(name: str, ranks: int, virtual: int, micro_batches: int) -> Timeline:
     """A schedule of even stages: a forward pass takes 1, either half of a backward pass 1."""
     ones = np.ones(ranks * virtual)
     schedule = schedules.SCHEDULES.rows[schedules.schedule_code(name)]
@@ -68,7 +68,7 @@ def _unit_timeline(name: str, ranks: int, virtual: int, micro_batches: int) -> T
     return simulate(graph(schedule, ranks, virtual, micro_batches), times)
 
 
-def _idle_share(timeline: Timeline) -> float:
+def idle_share(timeline: Timeline) -> float:
     """Idle over useful seconds of the mean rank."""
     idle, busy = np.asarray(timeline.idle), np.asarray(timeline.busy)
     return float(idle.sum() / busy.sum())
@@ -85,7 +85,7 @@ def _bubble_rows(plan: Plan, m: int) -> list[FormulaRow]:
     rows = []
     for name, formula, schedule, chunks, by_hand in cases:
         fits = p * m * chunks <= MOST_PASSES
-        found = _idle_share(_unit_timeline(schedule, p, chunks, m)) if fits else None
+        found = idle_share(unit_timeline(schedule, p, chunks, m)) if fits else None
         why = f"idle over useful time; p = {p}, m = {m:,}, event by event"
         rows.append(FormulaRow(TIME, name, formula, by_hand, found, "1", why if fits else TOO_MANY))
     return rows
@@ -107,7 +107,7 @@ def _stage_rows(task: Task, plan: Plan) -> list[FormulaRow]:
         without = simulate(found.timeline.graph, replace(found.times, hop=0.0))
         t: Value = found.times.forward + found.times.input_gradient + found.times.weight_gradient
         by_hand = closed_forms.uneven_bubble(t.tolist(), m)
-        idle = _idle_share(without)
+        idle = idle_share(without)
         hops = _hops(found.pipeline_seconds - float(without.step_seconds), found.times.hop)
         spread = (
             f"; the slowest stage takes {100 * (t.max() / t.mean() - 1):.1f} % more than the mean"
