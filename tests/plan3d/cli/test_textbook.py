@@ -26,8 +26,9 @@ def test_gpt_3_as_the_lecture_has_it(capsys):
     found = rows(capsys, *GPT3, "--tokens", "300B", "--took", "34days")
     assert found["activations, b = 1"]["textbook"] == pytest.approx(444e9, rel=2e-3)
     assert found["activations, b = 1"]["simulator"] < 0.4 * 444e9
-    assert found["states, fp32"]["textbook"] == found["states, fp32"]["simulator"]
-    assert found["states, fp32"]["textbook"] == pytest.approx(4 * 700e9, rel=0.01)
+    states = found["states, fp32"]
+    assert states["textbook"] == pytest.approx(states["simulator"], rel=1e-4)
+    assert states["textbook"] == pytest.approx(4 * 700e9, rel=0.01)
     assert found["states, mixed"]["simulator"] == pytest.approx(12 * 174.6e9, rel=1e-3)
     share = found["a GPU, model parallel"]  # tp 4, pp 8
     assert share["textbook"] == pytest.approx(16 * 174.6e9 / 32, rel=1e-3)
