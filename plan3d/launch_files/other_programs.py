@@ -31,8 +31,6 @@ PROGRAMS = (
 )
 """Programs with the patterns of lines, no comments, that start them."""
 RECIPES = (
-    ("Megatron-Bridge", r"\bmegatron\.bridge\b", "the run_config.yaml of its checkpoints"),
-    ("NeMo", r"\bnemo(?:_run|\.collections|\.lightning)\b", ""),
     ("torchtitan", r"\btorchtitan\b", "its TOML"),
     ("verl", r"\bverl\b", ""),
     ("slime", r"\bslime\b", ""),
@@ -41,6 +39,8 @@ RECIPES = (
     ("Megatron-LM", r"\bmegatron\b", ""),
 )
 """Python programs: what they import, and files of their settings that are read."""
+READ_RECIPES = re.compile(r"\bmegatron\.bridge\b|\bnemo(?:_run|\.collections|\.lightning)\b")
+"""What files import whose recipes are read (recipes/launch.py)."""
 NANOTRON = re.compile(r"\brun_train\.py\b.*--config[-_]file[= ](\S+)")
 
 
@@ -62,11 +62,13 @@ def check_program(text: str, file: str) -> None:
                 )
 
 
-def refuse_python(text: str, file: str) -> None:
-    """Raise InputError for a Python file, whose settings are code: by what it imports, with the
-    files that are read in its place."""
+def check_python(text: str, file: str) -> None:
+    """Raise InputError for a Python file that is no recipe: by what it imports, with the files that
+    are read in its place."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     imports = "\n".join(line for line in lines if re.match(r"\s*(?:from|import)\s", line))
+    if READ_RECIPES.search(imports):
+        return
     for title, pattern, settings in RECIPES:
         if re.search(pattern, imports):
             others = f"{settings}, " if settings else ""

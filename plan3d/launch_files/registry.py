@@ -14,7 +14,7 @@ from plan3d.simulator.base.registry import Registry
 
 from .exporter import Exporter
 from .launch_file import Launch, ReaderOptions
-from .other_programs import check_program, refuse_python
+from .other_programs import check_program, check_python
 from .tables import Row
 from .yaml_frameworks import framework_of_document
 
@@ -49,6 +49,7 @@ READERS: Registry[Reader] = Registry(
         "megatron-swift-command": f"{_PACKAGE}.mcore.swift:read_command",
         "nemo": f"{_PACKAGE}.mcore.nemo:read",
         "megatron-bridge-config": f"{_PACKAGE}.megatron_bridge.run_config:read",
+        "recipe": f"{_PACKAGE}.recipes.launch:read",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",
@@ -113,6 +114,7 @@ DIALECTS = (
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
     Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),
     Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),
+    Dialect("Python recipe", "recipe", endings=("py",), is_script=True),
     Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
     Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),
 )
@@ -127,8 +129,8 @@ def framework_of_file(text: str, file: str) -> str:
     if _is_yaml(file):
         return framework_of_document(text, file)
     dialect = _dialect_of(text, file)
-    if file.endswith(".py"):
-        refuse_python(text, file)
+    if dialect.framework == "recipe":
+        check_python(text, file)
     if dialect is MEGATRON_SCRIPT and not re.search(r"\bpretrain_[\w${}]*\.py", text):
         check_program(text, file)
     return dialect.framework

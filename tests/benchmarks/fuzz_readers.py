@@ -281,6 +281,28 @@ TRAINER_COMMANDS = (
     b"accelerate launch --config_file a.yaml sft.py --model_name_or_path Qwen/Qwen3-8B "
     b"--max_length 2048 --per_device_train_batch_size 1\n",
 )
+RECIPE = b"""import argparse, nemo_run as run
+from nemo.collections import llm
+
+SIZES = {("a", 1): [2, 4], "b": 1}
+
+def recipe(args, tp=2, *, length: int = 2048, **more):
+    r = llm.llama3_8b.pretrain_recipe(num_nodes=args.nodes, num_gpus_per_node=8)
+    r.trainer.strategy.tensor_model_parallel_size = SIZES[("a", 1)][0] if tp > 1 else 1
+    for name, size in [("context_parallel_size", 1)]:
+        setattr(r.trainer.strategy, name, size)
+    if args.fp8:
+        r.trainer.plugins = bf16_with_fp8_mixed()
+    r.data.global_batch_size = min(64 * 2, int(f"{args.nodes}28"))
+    r.trainer.callbacks.append(run.Config(llm.Overlap, tp_comm_overlap=not args.fp8))
+    return r
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--fp8", action="store_true")
+    run.run(recipe(parser.parse_args()))
+"""
 MEGATRON_SWIFT = (
     b"NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 "
     b"--packing true --recompute_granularity full --max_length 8192 --sequence_parallel true\n"
@@ -584,6 +606,7 @@ READERS = {
     "megatron-swift": Reader("m.sh", lambda: [MEGATRON_SWIFT], _imports),
     "printed-settings": Reader("p.log", lambda: [*LOGS], _imports),
     "nemo": Reader("n.yaml", lambda: [NEMO], _imports),
+    "recipe": Reader("r.py", lambda: [RECIPE], _imports),
     "bridge": Reader("run_config.yaml", lambda: [BRIDGE], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
     "accelerate": Reader("a.yaml", lambda: [ACCELERATE], _accelerate),

@@ -31,8 +31,8 @@ STAGES: Table = (
     Row("expert_model_parallel_size", "ep", default=1),
     Row("sequence_parallel", "sequence_parallel", TRUTH, False),
     Row("overlap_p2p_comm", "overlap_p2p", TRUTH, True),
-    Unmodelled("account_for_embedding_in_pipeline_split"),
-    Unmodelled("account_for_loss_in_pipeline_split"),
+    Row("account_for_embedding_in_pipeline_split", "counts_embedding", TRUTH, False),
+    Row("account_for_loss_in_pipeline_split", "counts_loss", TRUTH, False),
     Unmodelled("hierarchical_context_parallel_sizes"),
 )
 """Axes and stages."""
@@ -55,7 +55,11 @@ FP8_RECIPES = {
     "tensorwise": Precision.FP8,
     "blockwise": Precision.FP8_BLOCKWISE,
     "mxfp8": Precision.MXFP8,
+    "nvfp4": Precision.NVFP4,
 }
+"""Precision by recipe; that of 4 bits as recipes of Python name it."""
+LAYER_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Letters of a layout by the names of its layers (megatron/core, PipelineParallelLayerLayout)."""
 CP_COMM = {
     "p2p": ContextComm.P2P,
     "all_gather": ContextComm.ALL_GATHER,
@@ -75,6 +79,7 @@ def fill_stages(n: Numbers, document: Document, launch: Launch, model: Model) ->
         n.dispatcher, DISPATCHERS, "expert_dispatch", launch, Dispatch.ALLTOALL
     )
     n.virtual_stages = n.chunks if n.pp > 1 else 1
+    _count_ends(n, launch, model)
     if n.layout and n.pp > 1:
         _read_layout(n, document, launch, model)
     elif model.layers % (n.pp * n.virtual_stages) and not (
@@ -86,6 +91,21 @@ def fill_stages(n: Numbers, document: Document, launch: Launch, model: Model) ->
     n.overlap_p2p = int(n.virtual_stages > 1 and bool(n.overlap_p2p))
     n.schedule = "interleaved" if n.virtual_stages > 1 else "1f1b"
     n.sequence_parallel = n.sequence_parallel and n.tp > 1
+
+
+def _count_ends(n: Numbers, launch: Launch, model: Model) -> None:
+    """Take layers from the ends where the embedding or the loss counts as a layer
+    (get_num_layers_to_build). Raises InputError where a stage has several chunks."""
+    ends = int(n.counts_embedding), int(n.counts_loss)
+    if n.pp == 1 or not any(ends) or n.layout:
+        return
+    each, rest = divmod(model.layers + sum(ends), n.pp)
+    if rest or n.virtual_stages > 1:
+        raise launch.refuse(
+            f"{model.layers} layers, embedding and loss cannot be cut into {n.pp} equal stages of "
+            "one chunk"
+        )
+    n.first_stage_layers, n.last_stage_layers = ends[0] and each - 1, ends[1] and each - 1
 
 
 def _choice(value: Any, codes: dict[str, Any], field: str, launch: Launch, default: int) -> int:
@@ -101,6 +121,10 @@ def _choice(value: Any, codes: dict[str, Any], field: str, launch: Launch, defau
 
 def _read_layout(n: Numbers, document: Document, launch: Launch, model: Model) -> None:
     """Chunks of an explicit layout."""
+    if isinstance(n.layout, list):
+        stages = [one if isinstance(one, list) else [one] for one in n.layout]
+        words = [[LAYER_LETTERS.get(str(word), "?") for word in stage] for stage in stages]
+        n.layout = "|".join(map("".join, words))
     try:
         chunks = read_layout(str(n.layout))
     except InputError as error:

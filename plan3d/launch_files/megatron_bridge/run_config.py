@@ -40,11 +40,14 @@ HETEROGENEOUS = "heterogeneous_block_specs"
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a run_config.yaml. Raises InputError naming what is wrong or missing."""
-    content = parse_yaml(text, file)
-    launch = Launch(file, "megatron", title=TITLE)
+    return read_content(parse_yaml(text, file), Launch(file, "megatron", title=TITLE), options)
+
+
+def read_content(content: Any, launch: Launch, options: ReaderOptions) -> Launch:
+    """The launch of sections of fields."""
     model = content.get("model") if isinstance(content, dict) else None
     if not isinstance(model, dict):
-        raise launch.refuse(f"must hold sections of {TITLE}")
+        raise launch.refuse(f"must hold sections of {launch.title}")
     provider = str(model.get("_target_", ""))
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", provider.rpartition(".models.")[2])
     check_program(f"{name.replace('.', '_')}.py", launch)
@@ -52,8 +55,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
         raise launch.refuse(f"$.model.{HETEROGENEOUS} is not modelled: layers that differ")
     values = _arguments(content, model)
     command = f"pretrain_gpt.py {' '.join(argument_words(values))}\n"
-    found = read_script(command, file, options)
-    found.title, found.left_out = TITLE, [*launch.left_out, *found.left_out]
+    found = read_script(command, launch.file, options)
+    found.title, found.left_out = launch.title, [*launch.left_out, *found.left_out]
     found.unread = [setting for setting in found.unread if setting.affects_cost]
     return found
 

@@ -18,6 +18,10 @@ UPDATES: dict[str, dict[str, Any]] = {
 those in 8 bits, which are trained in 16."""
 
 
+SAME_SHAPES = {f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")}
+"""Models with the layers and the vocabulary of another (their config.json)."""
+
+
 def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
     """Put the model of a name into the launch. Raises InputError for one that is no preset, where
     none is given."""
@@ -40,6 +44,7 @@ def known_model(name: str) -> Model | None:
         if plain.endswith(suffix):
             plain, changes = plain.removesuffix(suffix), changes | UPDATES[suffix]
     wanted = untuned(plain.rpartition("/")[2]).removeprefix("meta-")
+    wanted = SAME_SHAPES.get(wanted, wanted)
     for hub, preset in hub_models().ids.items():
         if wanted and untuned(hub.rpartition("/")[2]).removeprefix("meta-") == wanted:
             return replace(Model.preset(preset), **{"mtp_layers": 0, **changes})

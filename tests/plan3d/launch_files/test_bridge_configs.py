@@ -96,10 +96,8 @@ def test_other_models_are_refused(changes, message):
     ("file", "text", "message"),
     [
         ("o.yaml", "train: {train_iters: 5}\ndist: {}\n", r"Megatron-Bridge \(overrides"),
-        ("r.py", "from megatron.bridge.recipes.llama import x\n", "Megatron-Bridge.*run_config"),
-        ("r.py", "# megatron\nfrom nemo.collections import llm\n", "Python of NeMo, which is not"),
-        ("r.py", "import nemo_run as run\n", "Python of NeMo"),
         ("r.py", "from transformers import TrainingArguments\n", "Hugging Face's Trainer"),
+        ("r.py", "import torchtitan\n", "Python of torchtitan, which is not run: give its TOML"),
         ("r.py", "x = 1\n", "r.py: is Python, which is not run"),
         ("r.sh", "torchrun run_recipe.py --recipe x_pretrain_config a.b=1\n", "Megatron-Bridge"),
     ],

@@ -1,0 +1,1 @@
+"""Recipes of training that are Python, read from the syntax tree."""

@@ -1,0 +1,249 @@
+"""Recipes of NeMo 2 and Megatron-Bridge, which are Python, read without running them.
+
+The recipe is the object that a function of the file returns, or that the file hands to the program
+that trains. What it sets to no literal is asked for by name: `--set NAME=VALUE` gives a parameter
+of a function, an argument of the command line or an argument of Megatron-Core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.workload.model import Model
+
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
+from ..mcore.run import RUN, read_run
+from ..megatron.other_flags import group_of
+from ..megatron_bridge.run_config import read_content
+from ..numbers import model_numbers
+from ..shell.inputs import MOST_CHOICES, NO_INPUTS
+from ..tables import Effect, Row, Table
+from ..trainer.arguments import ANY, NAME
+from .evaluation import Module, Session
+from .expressions import Function
+from .library import ROOTS, UNKNOWN, library
+from .settings import arguments_of, model_of, parts_left_out, sections_of
+from .values import Made, Open
+
+TITLES = {"bridge": "Megatron-Bridge recipe", "nemo": "NeMo 2 recipe"}
+TABLE: Table = (
+    *RUN,
+    Row("global_batch_size", "global_batch", default=None),
+    Row("recompute_granularity", "granularity", ANY, None),
+    Row("num_nodes", "nodes", default=None),
+    Row("devices", "devices", default=None),
+    Row("tuner", "tuner", NAME, "full"),
+    Row("dim", "rank", default=32),
+)
+_KEYS = {row.key for row in TABLE}
+_WORDS = {row.key for row in TABLE if isinstance(row, Row) and row.codec in (ANY, NAME)}
+"""Arguments whose values may be names of classes and constants."""
+AXES = (
+    *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
+    *("micro_batch_size", "global_batch_size", "max_length"),
+)
+"""What a recipe that plan3d does not know must be told."""
+RUNNERS = ("run", "add", "pretrain", "finetune", "train", "main", "slurm_executor")
+"""Functions and methods that are handed a recipe to run it."""
+CHOICE = "recipe"
+"""The name in --set that says which recipe of a file is read."""
+SHAPE = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "ffn_hidden_size": "ffn",
+    "num_attention_heads": "heads",
+    "num_moe_experts": "experts",
+    "moe_router_topk": "top_k",
+}
+"""Fields that make a named model another one, and its numbers."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe of a file."""
+
+    made: Made
+    kind: str
+    name: str
+
+
+def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a recipe. Raises InputError for Python that makes none."""
+    inputs = options.inputs
+    session = Session(inputs.values, inputs.read_source, library)
+    module = Module(text, file, session)
+    try:
+        module.run()
+        recipe = _chosen(_recipes(session, module), file, session)
+        launch = _launch(recipe, file, options, session)
+    except RecursionError:
+        raise InputError(f"{file}: is nested too deep to follow") from None
+    unused = [name for name in inputs.values if name not in session.used]
+    if unused:
+        raise InputError(f"{file}: nothing in it is open that --set {unused[0]} would decide")
+    return launch
+
+
+def kind_of(value: Any) -> str:
+    """Of which program an object is a recipe; '' of any other."""
+    if not isinstance(value, Made):
+        return ""
+    if value.name in UNKNOWN:
+        return UNKNOWN[value.name]
+    if value.callee.startswith("megatron.bridge.recipes.") and value.name.endswith("_config"):
+        return "bridge"
+    kind = ROOTS.get(value.name, "")
+    if kind and value.fields.keys() & {"model", "trainer", "train", "data"}:
+        return kind
+    inner = [one for one in value.arguments if kind_of(one)]
+    return kind_of(inner[0]) if len(inner) == 1 and not value.name[:1].isupper() else ""
+
+
+def _base(value: Made, launch: Launch) -> Made:
+    """The recipe that functions which are not read were handed; they are noted."""
+    while not _is_root(value):
+        inner = next(one for one in value.arguments if isinstance(one, Made) and kind_of(one))
+        launch.unread.append(
+            UnreadSetting(f"line {value.line}", f"{value.callee}(...) is not read", True)
+        )
+        inner.fields |= value.fields
+        value = inner
+    return value
+
+
+def _is_root(value: Made) -> bool:
+    return (
+        value.name in UNKNOWN or value.name in ROOTS or value.callee.startswith("megatron.bridge.")
+    )
+
+
+def _recipes(session: Session, module: Module) -> list[Recipe]:
+    """The recipes of a file: those that it runs, else those at its top, else those that functions
+    return."""
+    run = [
+        Recipe(argument, kind_of(argument), one.name)
+        for one in session.made
+        for argument in (*one.arguments, *one.fields.values())
+        if one.name in RUNNERS and kind_of(argument)
+    ]
+    top = [
+        Recipe(value, kind_of(value), name)
+        for name, value in module.scope.values.items()
+        if kind_of(value)
+    ]
+    recipes = run or top or list(_returned(session, module))
+    return list({id(one.made): one for one in recipes}.values())
+
+
+def _returned(session: Session, module: Module) -> Iterator[Recipe]:
+    """Recipes that functions of the file return."""
+    for name, value in list(module.scope.values.items()):
+        if isinstance(value, Function) and value.file == module.file:
+            made = None if name.startswith("_") else session.call(value, [], {})
+            if isinstance(made, Made) and kind_of(made):
+                yield Recipe(made, kind_of(made), name)
+
+
+def _chosen(recipes: list[Recipe], file: str, session: Session) -> Recipe:
+    """The recipe that the user names, or the only one."""
+    by_name = {one.name: one for one in recipes}
+    wanted = session.given.get(CHOICE, "")
+    if wanted in by_name:
+        session.used.add(CHOICE)
+        return by_name[wanted]
+    if not recipes:
+        raise InputError(
+            f"{file}: is Python, which is not run, and makes no recipe of NeMo 2 or "
+            "Megatron-Bridge: give the command or the log of the run"
+        )
+    if len(recipes) > 1 or wanted:
+        listed = ", ".join(list(by_name)[:MOST_CHOICES])
+        first = next(iter(by_name))
+        raise InputError(f"{file}: makes the recipes {listed}: --set {CHOICE}={first}")
+    return recipes[0]
+
+
+def _launch(recipe: Recipe, file: str, options: ReaderOptions, session: Session) -> Launch:
+    kind = recipe.kind
+    launch = Launch(file, "megatron", title=TITLES[kind])
+    made = _base(recipe.made, launch)
+    launch.left_out += parts_left_out(made)
+    content = arguments_of(made, kind)
+    for key in set(session.given) & _KEYS - session.used:
+        content[key] = session.parameter(key, None)
+    _check_stated(content, made, launch)
+    preset, name, stated = model_of(made, kind)
+    if preset is None and options.model is None:
+        if stated.get("num_layers") and stated.get("hidden_size"):
+            found = read_content(
+                sections_of(made, kind), launch, replace(options, inputs=NO_INPUTS)
+            )
+            found.gpus = _gpus(content)
+            return found
+        what = f"trains {name[:60]}, which is no preset" if name else "does not name its model"
+        raise launch.refuse(f"{what}: give --model config.json")
+    _check_model(stated, preset or options.model, launch)
+    values = {key: value for key, value in content.items() if key in _KEYS}
+    values["model"] = ""
+    launch = read_run(values, launch, TABLE, replace(options, model=preset or options.model))
+    launch.model = preset
+    launch.unread += _unread(content)
+    launch.gpus = _gpus(content)
+    return launch
+
+
+def _gpus(content: dict[str, Any]) -> int | None:
+    """GPUs of the trainer of NeMo."""
+    nodes, devices = content.get("num_nodes"), content.get("devices")
+    return nodes * devices if isinstance(nodes, int) and isinstance(devices, int) else None
+
+
+def _check_stated(content: dict[str, Any], made: Made, launch: Launch) -> None:
+    """Raise InputError that asks for all values that are no literals, and for those that a recipe
+    which is not known decides."""
+    asked = []
+    for key in sorted(content.keys() & _KEYS):
+        value = content[key]
+        if isinstance(value, Open) and value.is_name and key in _WORDS:
+            content[key] = value.text.rpartition(".")[2]
+        elif isinstance(value, Open):
+            name = value.names[0] if value.names else key
+            asked.append(f"{key} is {value.text}: --set {name}=VALUE")
+    if asked:
+        raise launch.refuse("; ".join(asked))
+    missing = [key for key in AXES if content.get(key) is None]
+    if made.name in UNKNOWN and missing:
+        wanted = " ".join(f"--set {key}=VALUE" for key in missing)
+        raise launch.refuse(f"starts from {made.callee}, which is not known: {wanted}")
+
+
+def _check_model(stated: dict[str, Any], model: Model | None, launch: Launch) -> None:
+    """Raise InputError for fields that make a named model another one."""
+    if model is None:
+        return
+    sizes = model_numbers(model)
+    for key, value in stated.items():
+        size = sizes.get(SHAPE.get(key, ""))
+        if size is not None and value is not None and value != size:
+            text = value.text if isinstance(value, Open) else value
+            raise launch.refuse(
+                f"changes {model.name} by {key} = {str(text)[:40]}: give --model config.json"
+            )
+        group = group_of(f"--{key.replace('_', '-')}", [str(value)])
+        if group and group.effect is Effect.MODEL and value not in (None, False, 0):
+            raise launch.refuse(f"{key} = {str(value)[:40]} is not modelled: {group.what}")
+
+
+def _unread(content: dict[str, Any]) -> Iterator[UnreadSetting]:
+    """Settings that change time or memory, or of which nothing is known, and that are on."""
+    for key, value in content.items():
+        if key in _KEYS or isinstance(value, Open) or value in (None, False, 0, "none", ""):
+            continue
+        if key == "performance_mode":
+            yield UnreadSetting(key, "True: what it overlaps is not read", affects_cost=True)
+        group = group_of(f"--{key.replace('_', '-')}", [str(value)])
+        if group and group.effect is Effect.COST:
+            yield UnreadSetting(key, str(value)[:60], affects_cost=True)

@@ -1,0 +1,105 @@
+"""What functions of NeMo 2 and Megatron-Bridge that recipes call return: settings by path.
+
+Source: Megatron-Bridge, src/megatron/bridge/recipes/common.py, training/mixed_precision.py and
+training/comm_overlap.py; NeMo 2.5, nemo/collections/llm/recipes/finetune_default.py,
+precision/mixed_precision.py, optim/adam.py; peft/lora.py of both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .nemo_recipes import nemo_recipe
+from .values import Made
+
+ROOTS = {
+    "ConfigContainer": "bridge",
+    "_pretrain_common": "bridge",
+    "_sft_common": "bridge",
+    "_peft_common": "bridge",
+    "pretrain": "nemo",
+    "finetune": "nemo",
+    "default_finetune_recipe": "nemo",
+}
+"""Functions that make a whole recipe, by the last part of their names."""
+UNKNOWN = {"pretrain_recipe": "nemo", "finetune_recipe": "nemo"}
+"""Functions of modules that are not known here, whose recipes must be completed."""
+_OVERLAPPED = {"overlap_grad_reduce": True, "overlap_param_gather": True}
+_DISTRIBUTED = {"use_distributed_optimizer": True}
+
+
+def _bridge(batch: int, micro: int, length: int, **ddp: Any) -> Made:
+    return Made(
+        "ConfigContainer",
+        fields={
+            "train": Made("", fields={"global_batch_size": batch, "micro_batch_size": micro}),
+            "dataset": Made("", fields={"seq_length": length}),
+            "ddp": Made("", fields=dict(ddp)),
+            "optimizer": Made("", fields=dict(_DISTRIBUTED)),
+            "mixed_precision": "bf16_mixed",
+            "comm_overlap": None,
+        },
+    )
+
+
+def _adapters(rank: int) -> Made:
+    targets = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
+    return Made("LoRA", fields={"dim": rank, "target_modules": targets})
+
+
+def _finetuning(arguments: list[Any], fields: dict[str, Any]) -> Made:
+    """default_finetune_recipe(model, resume_path, dir, name, num_nodes, num_gpus_per_node,
+    packed_sequence)."""
+    names = ("model", "resume_path", "dir", "name", "num_nodes", "num_gpus_per_node", "packed")
+    given = dict(zip(names, arguments, strict=False)) | fields
+    packed = given.get("packed", given.get("packed_sequence", False))
+    return Made(
+        "finetune",
+        fields={
+            "model": given.get("model"),
+            "data": Made(
+                "",
+                fields={
+                    "seq_length": 2048,
+                    "global_batch_size": 8 if packed is True else 128,
+                    "micro_batch_size": 1,
+                },
+            ),
+            "trainer": Made(
+                "Trainer",
+                fields={
+                    "num_nodes": given.get("num_nodes", 1),
+                    "devices": given.get("num_gpus_per_node", 8),
+                    "plugins": Made("bf16_mixed"),
+                    "strategy": Made("MegatronStrategy"),
+                },
+            ),
+            "optim": Made("", fields={"config": Made("", fields=dict(_DISTRIBUTED))}),
+        },
+    )
+
+
+def library(name: str, arguments: list[Any], fields: dict[str, Any]) -> Made | None:
+    """What a known function returns; None of any other."""
+    last = name.rpartition(".")[2]
+    if last == "pretrain_recipe":
+        return nemo_recipe(name.split(".")[-2] if "." in name else "", fields)
+    if last == "_pretrain_common":
+        return _bridge(32, 2, 4096, **_OVERLAPPED, **_DISTRIBUTED)
+    if last == "_sft_common":
+        return _bridge(128, 1, 2048)
+    if last == "_peft_common":
+        made = _bridge(128, 1, 2048)
+        made.fields["peft"] = _adapters(32)
+        return made
+    if last == "default_peft_config":
+        made = _adapters(32)
+        scheme = arguments[0] if arguments else fields.pop("peft_scheme", "lora")
+        made.callee = {"lora": "LoRA", "dora": "DoRA"}.get(str(scheme).lower(), str(scheme))
+        made.fields |= fields
+        return made
+    if last == "default_finetune_recipe":
+        return _finetuning(arguments, fields)
+    if last == "distributed_fused_adam_with_cosine_annealing":
+        return Made(last, fields={"config": Made("", fields=dict(_DISTRIBUTED)), **fields})
+    return None

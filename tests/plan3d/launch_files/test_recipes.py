@@ -1,0 +1,232 @@
+"""Python recipes of NeMo 2 and Megatron-Bridge, read from the syntax tree: nothing is run."""
+
+import textwrap
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions, plan_of
+from plan3d.launch_files.recipes.settings import model_of_class
+from plan3d.launch_files.registry import reader
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.field_values import Recompute
+
+NEMO = """
+import argparse
+import nemo_run as run
+from nemo.collections import llm
+from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
+"""
+BRIDGE = """
+import torch
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _pretrain_common
+from megatron.bridge.training.config import ConfigContainer
+from megatron.bridge.training.mixed_precision import get_mixed_precision_config
+"""
+
+
+def launch(text, beside=None, **values):
+    inputs = ScriptInputs((), values, (beside or {}).get)
+    text = textwrap.dedent(text)
+    return reader(text, "r.py", None)(text, "r.py", ReaderOptions(inputs=inputs))
+
+
+def fields(found, *names):
+    return tuple(found.plan[name] for name in names)
+
+
+def nemo(body):
+    lines = textwrap.indent(textwrap.dedent(body), "    ")
+    return f"{NEMO}\ndef recipe():\n{lines}\n    return r\n"
+
+
+SHIPPED = "r = llm.llama3_8b.pretrain_recipe(num_nodes=2, num_gpus_per_node=4)\n"
+
+
+def test_a_shipped_recipe_with_overrides():
+    found = launch(
+        nemo(
+            f"""
+            {SHIPPED.strip()}
+            r.trainer.strategy.tensor_model_parallel_size = 4
+            r.trainer.strategy.sequence_parallel = True
+            r.data.global_batch_size = 2 * 64
+            r.model.config.recompute_granularity = "full"
+            """
+        )
+    )
+    assert (found.model.name, found.sequence, found.global_batch) == ("llama-3-8b", 8192, 128)
+    assert fields(found, "tp", "cp", "pp", "zero", "micro_batch") == (4, 2, 1, 1, 1)
+    assert (found.gpus, found.plan["recompute"]) == (8, Recompute.FULL)
+
+
+def test_a_recipe_that_is_run_with_arguments_of_the_command_line():
+    text = f"""{NEMO}
+def configured(args):
+    r = llm.llama3_8b.pretrain_recipe(num_nodes=args.nodes, num_gpus_per_node=8)
+    if args.fast:
+        r.trainer.callbacks.append(run.Config(MegatronCommOverlapCallback, tp_comm_overlap=True))
+    for name, size in [("tensor_model_parallel_size", 2), ("context_parallel_size", 1)]:
+        setattr(r.trainer.strategy, name, size)
+    return r
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=2)
+    parser.add_argument("--fast", action="store_true")
+    run.run(configured(parser.parse_args()), executor=run.LocalExecutor())
+"""
+    assert launch(text).gpus == 16
+    assert fields(launch(text), "tp", "cp", "overlap_tp") == (2, 1, False)
+    fast = launch(text, nodes="4", fast="True")
+    assert (fast.gpus, fast.plan["overlap_tp"]) == (32, True)
+
+
+BASE = """
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained("Qwen/Qwen3-30B-A3B").get_model_config()
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.model.expert_model_parallel_size = 4
+    cfg.model.sequence_parallel = True
+    cfg.model.seq_length = 4096
+    cfg.train.global_batch_size = 256
+"""
+
+
+def test_a_recipe_of_bridge():
+    found = launch(f"{BRIDGE}\ndef first_config():\n{BASE}    return cfg\n")
+    assert (found.model.name, found.global_batch, found.sequence) == ("qwen3-30b-a3b", 256, 4096)
+    assert fields(found, "tp", "ep", "micro_batch", "zero") == (2, 4, 2, 1)
+    assert fields(found, "overlap_grad_reduce", "precision") == (True, Precision.BF16)
+
+
+def test_one_of_several_recipes_is_chosen():
+    text = f"""{BRIDGE}
+def first_config():
+{BASE}    return cfg
+
+def second_config():
+    cfg = first_config()
+    cfg.mixed_precision = get_mixed_precision_config("bf16_with_fp8_current_scaling_mixed")
+    return cfg
+"""
+    with pytest.raises(
+        InputError, match="recipes first_config, second_config: --set recipe=first_config"
+    ):
+        launch(text)
+    assert launch(text, recipe="second_config").plan["precision"] == Precision.FP8
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("r.trainer.strategy.tensor_model_parallel_size = tp", "tensor_model_parallel_size is tp"),
+        ("r.data.global_batch_size = sizes(3)", "global_batch_size"),
+        ("r.model.config.num_layers = 2", "changes llama-3-8b by num_layers = 2"),
+        ("r.model.config.is_hybrid_model = True", "state-space"),
+        ("r = llm.my_own.pretrain_recipe()", "llm.my_own.pretrain_recipe, which is not known"),
+        ("r.model = run.Config(llm.Own, config=run.Config(llm.NemotronHConfig8B))", "no preset"),
+        ("r.trainer.plugins = bf16_with_new_mixed()", "fp8 by bf16_with_new_mixed"),
+        ("if unknown:\n  r.trainer.strategy.context_parallel_size = 8", "what stands under unk"),
+    ],
+)
+def test_what_is_no_literal_is_asked_for_or_refused(body, message):
+    with pytest.raises(InputError, match=message):
+        plan_of(launch(nemo(f"{SHIPPED}{body}\n")), {})
+
+
+def test_what_is_asked_for_can_be_given():
+    text = f"""{NEMO}
+def recipe(tp, *, fsdp=False):
+    r = llm.llama3_8b.pretrain_recipe()
+    r.trainer.strategy.tensor_model_parallel_size = tp
+    return r
+"""
+    with pytest.raises(InputError, match="--set tp=VALUE"):
+        launch(text)
+    assert launch(text, tp="4").plan["tp"] == 4
+    assert launch(text, tensor_model_parallel_size="8").plan["tp"] == 8
+    with pytest.raises(InputError, match="--set zz"):
+        launch(text, tp="4", zz="1")
+
+
+def test_a_function_of_a_module_beside_the_file_is_followed():
+    text = f"{NEMO}from mine.base import base\ndef recipe():\n    return base(4)\n"
+    beside = f"""{NEMO}
+def base(tp):
+    r = llm.llama3_8b.pretrain_recipe()
+    r.trainer.strategy.tensor_model_parallel_size = tp
+    return r
+"""
+    assert launch(text, {"mine/base.py": beside}).plan["tp"] == 4
+
+
+def test_sizes_that_a_recipe_states():
+    """Attention 4 64 64 with its 4 64 biases, MLP 2 64 256 with 64 + 256, two norms of 2 64."""
+    text = nemo(
+        """
+        config = run.Config(
+            llm.GPTConfig, num_layers=2, hidden_size=64, ffn_hidden_size=256, vocab_size=1000,
+            num_attention_heads=4, seq_length=128,
+        )
+        r = run.Partial(
+            llm.pretrain,
+            model=run.Config(llm.GPTModel, config=config),
+            trainer=run.Config(nl.Trainer, num_nodes=1, devices=2),
+            data=run.Config(llm.MockDataModule, global_batch_size=8, micro_batch_size=1),
+        )
+        """
+    )
+    found = launch(text)
+    layer = 4 * 64 * 64 + 4 * 64 + 2 * 64 * 256 + 64 + 256 + 2 * 2 * 64
+    assert found.model.parameters == (1000 + 128) * 64 + 2 * layer + 2 * 64
+    assert (found.gpus, found.global_batch) == (2, 8)
+
+
+def test_adapters():
+    text = nemo(
+        """
+        r = default_finetune_recipe(model(), "meta-llama/Meta-Llama-3-8B", "d", "n", 1, 8, True)
+        r.model = run.Config(llm.LlamaModel, config=run.Config(llm.Llama3Config8B))
+        r.peft = run.Config(LoRA, dim=8, target_modules=["linear_qkv"])
+        """
+    )
+    found = launch(text)
+    assert (found.adapters.rank, found.adapters.targets) == (8, ("q", "k", "v"))
+    assert (found.global_batch, found.gpus) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("Llama31Config405B", "llama-3.1-405b"),
+        ("Qwen25Config500M", "qwen2.5-0.5b"),
+        ("Qwen2Config7B", "qwen2.5-7b"),
+        ("Qwen3Config30B_A3B", "qwen3-30b-a3b"),
+        ("Llama3ModelProvider8B", "llama-3-8b"),
+        ("GPTConfig175B", "gpt3-175b"),
+    ],
+)
+def test_classes_of_models(name, preset):
+    assert model_of_class(name).name == preset
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from nemo import llm\ndef f(:\n",
+        "import nemo_run as run\n" + "(" * 500,
+        "import nemo_run\nx = " + "-" * 3000 + "1\n",
+        "import nemo_run\nwhile True:\n    x = 1\n",
+        "import nemo_run\ndef f():\n    return f()\nx = f()\n",
+        "import nemo_run\nx = 10 ** 10 ** 10\ny = 'a' * 10 ** 9\n",
+        "import nemo_run\nfor i in [1, 2, 3] * 30:\n" + "    x = [i]\n" * 3000,
+        "import nemo_run\nraise SystemExit(1)\n",
+        "import nemo_run\nopen('/tmp/never', 'w').write('x')\n",
+    ],
+)
+def test_hostile_python_is_refused_in_one_line(text):
+    with pytest.raises(InputError, match=r"\Ar\.py: [^\n]+\Z"):
+        launch(text)
