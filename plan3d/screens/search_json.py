@@ -108,6 +108,7 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
             "changes": counts.changes,
         },
         "climbed": [_gain_record(gain) for gain in result.climbed],
+        **_optimum_record(result),
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
         **_proof_record(result),
@@ -126,6 +127,22 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
     if answer.question.system is not None:
         out["system"] = answer.question.system
     return out
+
+
+def _optimum_record(result: SearchResult) -> dict[str, Any]:
+    """Of what set plan 1 is the optimum, and what bounds left of it to be costed."""
+    optimum = result.optimum
+    if optimum is None:
+        return {}
+    return {
+        "optimum": {
+            "proven": optimum.proven,
+            "opened": list(optimum.opened),
+            "candidates": optimum.candidates,
+            "evaluated": optimum.costed,
+            "removed": dict(optimum.removed),
+        }
+    }
 
 
 def _gain_record(gain: Gain) -> dict[str, Any]:

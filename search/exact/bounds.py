@@ -56,6 +56,8 @@ PLACEMENT_FIELDS = (
     *(n for n in SKELETON if n not in (*STRATEGY, *SIZE_FIELDS, *_CUT_FIELDS, *_ORDER_FIELDS)),
 )
 """Fields that decide which layers a rank holds and how long it idles."""
+FIRST_RANK_FIELDS = tuple(n for n in (*SIZE_FIELDS, *PLACEMENT_FIELDS) if n not in _CUT_FIELDS)
+"""Fields that decide, beside the layers it holds and their strategy, what the first rank does."""
 LAYER_FIELDS = tuple(name for name in STRATEGY if name not in SIZE_FIELDS)
 """The other fields that one layer can see."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
@@ -223,8 +225,9 @@ def _lower(least: LayerCosts, costs: LayerCosts, rows: Index, parts_alone: bool)
         column[:, rows] = np.minimum(column[:, rows], getattr(costs, name))
 
 
-Beaten = Callable[[Value], Mask]
-"""Least seconds of each row -> whether something known is better than all its completions."""
+Beaten = Callable[[Index, Value, Value], Mask]
+"""Rows, their least seconds and bytes -> whether something known is better than all that they may
+become."""
 CHUNK = 8192
 """Rows that are bounded together: what fits a cache."""
 
@@ -304,7 +307,7 @@ class Relaxation:
             self._bounds_of_recipe(plans, RECIPES[int(code)], chunks, beaten)
             for code in sorted(codes)
         ]
-        least = [np.minimum.reduce(parts) * (1 - ROUNDING) for parts in zip(*each, strict=True)]
+        least = [_rounded(np.minimum.reduce(parts)) for parts in zip(*each, strict=True)]
         return PlanBounds(*least)
 
     def _plans(self, columns: Mapping[str, Any], length: int) -> Plan:
@@ -331,7 +334,8 @@ class Relaxation:
         task = self.space.task
         layout_of = ideal_between_ends if self.end_stages_known else ideal_layout
         layout_of = stage_placement.layout if self.placement_known else layout_of
-        place, rows = Placements(task, plans, layout_of), np.arange(plans.rows)
+        place = Placements(task, plans, layout_of).without_paths()
+        rows = np.arange(plans.rows)
         out = PlanBounds(*np.zeros((len(PlanBounds._fields), plans.rows)))
         apart = bool(self.open_values) and beaten is not None
         costs, which = self._least_costs(plans, recipe, apart)
@@ -341,16 +345,53 @@ class Relaxation:
             busiest = [_busiest(task, plans, seconds[which], place) for seconds in (work, total)]
             out.compute[:] = out.pipeline[:] = busiest[0]
             out.communication[:] = busiest[1]
-            rows = rows[:0] if apart else np.flatnonzero(~beaten(busiest[1] * (1 - ROUNDING)))
+            rows = rows[:0] if apart else rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
+            if self.stages_known:
+                one = self._of_first_rank(plans, recipe, costs, which, place, rows)
+                np.maximum.at(out.communication, rows, one.communication)
+                out.memory[rows] = one.memory
+                rows = rows[~beaten(rows, _rounded(one.communication), _rounded(one.memory))]
         for start in range(0, rows.size, CHUNK):
-            part = slice(start, start + CHUNK)
-            some = plans.take(rows[part])
-            ranks = uniform_ranks(task, some, costs, which[rows[part]], place.take(rows[part]))
-            s = combine_ranks(task, recipe, some, ranks)
-            bounds = self._bounds_of_stages(some, recipe, most_chunks[rows[part]], s)
+            some = rows[start : start + CHUNK]
+            table = plans.take(some)
+            ranks = uniform_ranks(task, table, costs, which[some], place.take(some))
+            s = combine_ranks(task, recipe, table, ranks)
+            bounds = self._bounds_of_stages(table, recipe, most_chunks[some], s)
             for column, bound in zip(out, bounds, strict=True):
-                column[rows[part]] = bound
+                column[some] = bound
         return out
+
+    def _of_first_rank(
+        self,
+        plans: Plan,
+        recipe: Recipe,
+        costs: LayerCosts,
+        which: Index,
+        place: Placements,
+        rows: Index,
+    ) -> PlanBounds:
+        """What the first rank of some rows, which waits for no other, needs in time and memory.
+
+        Plans in which it holds the same layers share it. 0 where a schedule defers weight
+        gradients: what that keeps, and when, follows from all ranks.
+        """
+        task, alone = self.space.task, place.of_first_rank()
+        sizes = [getattr(plans, name)[rows] for name in FIRST_RANK_FIELDS]
+        first, same = distinct_rows([which[rows], alone.which[rows], *sizes])
+        out = PlanBounds(*np.zeros((len(PlanBounds._fields), first.size)))
+        at_once = np.flatnonzero(~schedules.defers(plans.schedule[rows[first]]))
+        for start in range(0, at_once.size, CHUNK):
+            part = at_once[start : start + CHUNK]
+            some = rows[first[part]]
+            table = plans.take(some)
+            ranks = uniform_ranks(task, table, costs, which[some], alone.take(some))
+            s = combine_ranks(task, recipe, table, ranks)
+            busy = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds()
+            out.communication[part] = (
+                busy + self._update(recipe, s) + self._data(recipe, s)
+            )
+            out.memory[part] = self._memory(recipe, s)
+        return PlanBounds(*(column[same] for column in out))
 
     def _least_costs(self, plans: Plan, recipe: Recipe, apart: bool) -> tuple[LayerCosts, Index]:
         """The least costs of layers under the distinct strategies of some rows, and that of each
@@ -362,16 +403,13 @@ class Relaxation:
     def _bounds_of_stages(
         self, plans: Plan, recipe: Recipe, most_chunks: Value, s: Stages
     ) -> PlanBounds:
-        axes = self.space.axes
-        update = np.minimum.reduce([self._update(recipe, code, s) for code in axes["optimizer"]])
+        update = self._update(recipe, s)
         work = s.part_seconds[NO_COLLECTIVES].sum(axis=0).max(axis=0)
         ends = self._idle(plans, s, most_chunks) + self._sends(plans, s)
         compute = s.micro_batches * work + update
         run = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds() + ends + update
-        held = [self._memory(recipe, code, s) for code in axes["optimizer"]]
-        return PlanBounds(
-            compute, compute + ends, run + self._data(recipe, s), np.minimum.reduce(held)
-        )
+        data, held = self._data(recipe, s), self._memory(recipe, s)
+        return PlanBounds(compute, compute + ends, run + data, held)
 
     def _idle(self, plans: Plan, s: Stages, most_chunks: Value) -> Value:
         """Least seconds in which the busiest rank waits for the others."""
@@ -395,10 +433,13 @@ class Relaxation:
         slack = s.slack_sends() if self.stages_known else np.inf
         return schedules.sends(plans.schedule, sizes, overlapped, contention, slack) * s.hop_seconds
 
-    def _update(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
-        seconds = optimizer_seconds(self.space.task, recipe, optimizer, s.weights).max(axis=1)
-        out: Value = seconds[[min(zero, 1) for zero in self.space.axes["zero"]]].min(axis=0)
-        return out + self.space.task.software.step_seconds
+    def _update(self, recipe: Recipe, s: Stages) -> Value:
+        """Least seconds of an optimizer step."""
+        task, axes = self.space.task, self.space.axes
+        zeros = [min(zero, 1) for zero in axes["zero"]]
+        each = [optimizer_seconds(task, recipe, code, s.weights) for code in axes["optimizer"]]
+        out: Value = np.minimum.reduce([seconds.max(axis=1)[zeros].min(axis=0) for seconds in each])
+        return out + task.software.step_seconds
 
     def _data(self, recipe: Recipe, s: Stages) -> Value | float:
         """Least exposed seconds of data parallelism; known once the stages are."""
@@ -413,13 +454,20 @@ class Relaxation:
         out: Value = table[np.ix_(zeros, *overlaps)].min(axis=(0, 1, 2))
         return out
 
-    def _memory(self, recipe: Recipe, optimizer: int, s: Stages) -> Value:
+    def _memory(self, recipe: Recipe, s: Stages) -> Value:
+        """Least bytes of the worst rank."""
         task, zeros = self.space.task, self.zero_stages
         if not self.placement_known:
             # A bucket is bounded, so that the mean rank may hold more of one than the worst.
             task = replace(task, software=replace(task.software, bucket_parameters=0.0))
-        out: Value = memory.worst_bytes(task, recipe, optimizer, s, zeros)[zeros].min(axis=0)
+        optimizers = self.space.axes["optimizer"]
+        held = [memory.worst_bytes(task, recipe, code, s, zeros)[zeros] for code in optimizers]
+        out: Value = np.minimum.reduce(held).min(axis=0)
         return out
+
+
+def _rounded(bound: Value) -> Value:
+    return bound * (1 - ROUNDING)
 
 
 def _busiest(task: Task, plans: Plan, seconds: Value, place: Placements) -> Value:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Mask, Value
+from plan3d.simulator.base.arrays import Index, Mask, Value
 from plan3d.simulator.plan.fields import EXPANSION, RANKING_AXES
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
@@ -143,8 +143,12 @@ class _Tree:
 
     def _tighten(self, depth: int, plans: PartialPlans) -> PartialPlans:
         """The rows with better bounds, never below those of the box they come from."""
-        memory = plans.columns[MEMORY_BOUND]
-        bounds = self.relaxations[depth].bounds(*plans, lambda step: ~self._may_enter(step, memory))
+        known = plans.columns[MEMORY_BOUND]
+
+        def beaten(rows: Index, step: Value, memory: Value) -> Mask:
+            return ~self._may_enter(step, np.maximum(known[rows], memory))
+
+        bounds = self.relaxations[depth].bounds(*plans, beaten)
         tighter = {
             name: np.maximum(plans.columns[name], bound)
             for name, bound in zip(BOUND_NAMES, bounds, strict=True)

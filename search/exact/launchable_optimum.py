@@ -32,7 +32,7 @@ from ..result.tolerances import ROUNDING
 from ..space.axes import DERIVED
 from ..space.space import PartialPlans, Space, levels
 from .branch_and_bound import AXIS_ORDER, better_than
-from .launchable_space import EQUAL_CHUNKS, FIELDS_OPENED, launchable_space
+from .launchable_space import FIELDS_OPENED, launchable_space
 
 ENDS = ("first_stage_layers", "last_stage_layers")
 UNBOUNDED = (
@@ -150,10 +150,9 @@ def _unbounded_schedules(space: Space) -> tuple[int, ...]:
 
 
 def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:
-    """The legal plans that differ from some in these fields alone, with chunks that differ too."""
+    """The legal plans that differ from some in these fields alone."""
     axes = {name: wide.axes[name] if name in names else (0,) for name in wide.axes}
-    rules = tuple(rule for rule in wide.search_rules if rule.name != EQUAL_CHUNKS)
-    narrow = replace(wide, axes=axes, search_rules=rules, removed_by_rule=Counter())
+    narrow = replace(wide, axes=axes, removed_by_rule=Counter())
     columns = {name: np.asarray(getattr(plans, name)) for name in AXES if name not in names}
     constants: dict[str, Any] = {name: axes[name][0] for name in names if len(axes[name]) == 1}
     shared = {"layers_per_stage": plans.layers_per_stage}
@@ -165,7 +164,7 @@ def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:
         return None
     table = grown.table()
     legal = legal_rows(table, wide.task) & launchable_rows(table, wide.task)
-    for rule in rules:
+    for rule in wide.search_rules:
         legal = legal & rule.ok(table, wide.task)
     return table.take(np.flatnonzero(legal)) if legal.any() else None
 

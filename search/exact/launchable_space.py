@@ -74,8 +74,8 @@ FIELDS_OPENED: dict[str, Callable[[Task], tuple[int, ...]]] = {
 --expert-tensor-parallel-size, --cp-comm-type, --moe-enable-deepep,
 --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers,
 --overlap-moe-expert-parallel-comm, --overlap-param-gather and --overlap-p2p-communication; the
-schedules of torchtitan, DeepSpeed and nanotron. Chunks between chosen ends are equal, as
-Megatron-LM wants them (transformer_config.py, __post_init__)."""
+schedules of torchtitan, DeepSpeed and nanotron. Chunks between chosen ends differ by a layer at
+most; where they are not equal, --pipeline-model-parallel-layout says them."""
 
 
 def _ends_near(p: Any, task: Task, ends: tuple[str, ...]) -> Any:
@@ -89,16 +89,6 @@ def _ends_near(p: Any, task: Task, ends: tuple[str, ...]) -> Any:
     return out
 
 
-def _ends_leave_equal(p: Any, task: Task) -> Any:
-    """Whether the stages between chosen ends have equal chunks, no smaller than the ends are."""
-    first, last = np.asarray(p.first_stage_layers), np.asarray(p.last_stage_layers)
-    free, rest = p.pp - (first > 0) - (last > 0), task.model.layers - first - last
-    chunks = np.maximum(free, 1) * p.virtual_stages
-    equal = (rest % chunks == 0) & (np.maximum(first, last) * free <= rest)
-    return ((first == 0) & (last == 0)) | (free == 0) | equal
-
-
-EQUAL_CHUNKS = "end-stages-leave-equal-chunks"
 SEARCH_RULES = (
     Rule(
         "first-stage-near-even",
@@ -111,12 +101,6 @@ SEARCH_RULES = (
         ("pp", "last_stage_layers"),
         lambda p, t: _ends_near(p, t, ("last_stage_layers",)),
         lambda p, t: "last_stage_layers is far from an even share",
-    ),
-    Rule(
-        EQUAL_CHUNKS,
-        ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers"),
-        _ends_leave_equal,
-        lambda p, t: "stages between the ends have chunks that differ, or fewer layers than these",
     ),
     Rule(
         "queues-for-experts",

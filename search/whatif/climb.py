@@ -34,6 +34,8 @@ from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
 SHARE = 0.08
 """Share of a time limit in which the default search is run beside another."""
+ENUMERATING = {"branch-and-bound": "exhaustive"}
+"""Backends with the ranking of another."""
 POLICIES = ("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand")
 """Fields of the synchronisation of replicas, which change what is trained."""
 
@@ -74,11 +76,13 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
 
 def improved(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:
     """The answer of a search by the `ranking` with what climbing adds to it: listed families are
-    climbed; a search of stages of their own, or at a risk, takes over what that finds."""
+    climbed; a search of stages of their own, one that lists every plan, or at a risk, takes over
+    what that finds."""
     if ranking.backend in UNEQUAL:
         return _never_behind(result, task, ranking)
-    if ranking.risk is not None and replace(ranking, risk=None).can_list_families:
-        return _with_climbed(result, task, ranking)
+    alike = replace(ranking, risk=None, backend=ENUMERATING.get(ranking.backend, ranking.backend))
+    if alike.can_list_families and not ranking.families:
+        return _with_default_plans(result, task, ranking)
     return climbed(result, ranking.choose, ranking.top)
 
 
@@ -124,11 +128,13 @@ def _never_behind(result: SearchResult, task: Task, ranking: Ranking) -> SearchR
     return out if result.bound is None else _proven(out, result.bound)
 
 
-def _with_climbed(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:
-    """The best plans of a ranking at risk, the climbed ones of the default search among them."""
-    if result.costs is None or result.risk is None or result.interrupted:
+def _with_default_plans(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:
+    """The best plans of a ranking that lists every plan, or at a risk, those of the default search
+    among them: the same question has the same plan 1."""
+    if result.costs is None or not result.complete or result.interrupted:
         return result
-    default = _default_search(task, ranking, FAMILY_COUNT, None)
+    limit = None if ranking.time_limit is None else SHARE * ranking.time_limit
+    default = _default_search(task, ranking, FAMILY_COUNT, limit)
     if default.interrupted or default.costs is None:
         return result.ended_by_interrupt() if default.interrupted else result
     every = concat_costs([default.costs, result.costs])
@@ -136,7 +142,18 @@ def _with_climbed(result: SearchResult, task: Task, ranking: Ranking) -> SearchR
     once = [row for row, text in enumerate(texts) if text not in texts[:row]]
     changes = replace(result.counts, changes=default.counts.changes)
     whole = replace(result, costs=every.take(once), counts=changes)
-    return ranked_at_risk(whole, result.risk, ranking.top)
+    if ranking.risk is not None:
+        return ranked_at_risk(whole, ranking.risk, ranking.top)
+    assert whole.costs is not None
+    order = np.argsort(score(whole.costs, result.objective, result.limit), kind="stable")
+    out = replace(
+        whole,
+        costs=whole.costs.take(order[: ranking.top]),
+        safe=default.safe,
+        climbed=default.climbed,
+        optimum=default.optimum,
+    )
+    return out if result.bound is None else _proven(out, result.bound)
 
 
 def _proven(found: SearchResult, bound: float) -> SearchResult:

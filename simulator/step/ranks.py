@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Column, Index, Value, any_nonzero, distinct_rows
+from ..base.arrays import Column, Index, Value, any_nonzero, distinct_rows, first_of_each
 from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds, relative_lengths
 from ..operators import collectives
@@ -42,11 +42,11 @@ class Placements:
             for pp, v, first, last, _, place, _ in shapes
         ]
         order, own = task.model.order, relative_lengths(task)
-        cuts = [
+        self.model_cuts = [
             stage_placement.Cut(order, kinds, pp, chunks, place, mtp_stage, group, own)
             for chunks, (pp, *_, mtp_stage, place, group) in zip(cut, shapes, strict=True)
         ]
-        layouts = [layout_of(cut) for cut in cuts]
+        layouts = [layout_of(cut) for cut in self.model_cuts]
         self.cuts: Value | None = None
         if isinstance(task.model, Network):
             self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
@@ -54,7 +54,6 @@ class Placements:
         self.counts = np.zeros((len(layouts), classes, len(kinds)))
         self.before = np.zeros(self.counts.shape)
         self.total = np.zeros((len(layouts), 1, len(kinds)))
-        self.paths = stage_placement.longest_chunk_paths(cuts)
         self.rank = np.zeros((classes, len(layouts)))
         self.last_rank = np.zeros(self.rank.shape)
         self.ranks_alike = np.zeros(self.rank.shape)
@@ -67,6 +66,28 @@ class Placements:
             self.ranks_alike[:n, i] = layout.ranks_alike
             self.total[i] = layout.total_layers
         self.present = self.counts.transpose(2, 1, 0) > 0
+
+    def without_paths(self) -> Placements:
+        """The same, whose steps are no longer for what chunks that differ wait for each other."""
+        out = copy(self)
+        out.model_cuts = []
+        return out
+
+    def of_first_rank(self) -> Placements:
+        """Those of the first rank alone, which waits for none: once for all layouts in which it
+        holds the same layers."""
+        out = copy(self)
+        held = self.counts[:, 0].astype(np.int64).T
+        shares = () if self.cuts is None else ((1e6 * self.cuts).astype(np.int64).T)
+        first, same = distinct_rows([*held, *shares])
+        out.which = same[self.which]
+        out.counts, out.before = self.counts[first, :1], self.before[first, :1]
+        out.total, out.model_cuts = self.total[first], []
+        out.cuts = None if self.cuts is None else self.cuts[first]
+        out.rank = out.last_rank = np.zeros((1, first.size))
+        out.ranks_alike = np.ones((1, first.size))
+        out.present = out.counts.transpose(2, 1, 0) > 0
+        return out
 
     def take(self, rows: Index) -> Placements:
         """Those of the chosen skeletons."""
@@ -320,11 +341,14 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
 
 def _path_seconds(place: Placements, passes: Value) -> Value | None:
     """Seconds of the longest paths of looped chunks [path, skeleton]."""
-    if not any_nonzero(place.paths):
+    first, which = first_of_each(place.which)
+    cuts = [place.model_cuts[i] for i in place.which[first]] if place.model_cuts else []
+    if not any(cut.looped for cut in cuts):
         return None
+    paths = stage_placement.longest_chunk_paths(cuts)
     forward, both = passes[..., 0], passes[..., 1]
     each = np.concatenate([forward, both - forward], axis=1)[..., None]
-    out: Value = (place.paths.take(place.which, axis=0) @ each)[..., 0].T
+    out: Value = (paths.take(which, axis=0) @ each)[..., 0].T
     return out
 
 

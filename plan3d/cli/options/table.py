@@ -185,8 +185,8 @@ OPTIONS = (
         "what to compare (default: all backends that draw at random)"),
     Option("--top", "K", integer, SEARCH, "plans ranked (10; the first screen shows 4)"),
     switch("--all-plans", SEARCH,
-        "rank every plan of the space on its own, not the simplest of each family that is as "
-        "fast; none is changed in the fields that the search keeps fixed"),
+        "list every plan on its own, not the simplest of each family that is as fast; plan 1 is "
+        "the same"),
     switch("--pareto", SEARCH, "also show the frontier of time against memory"),
     Option("--budget", "N", integer, BACKEND_VERBS,
         "stop after N plans were costed (default 2000 where plans are drawn at random)"),

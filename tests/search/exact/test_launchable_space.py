@@ -168,19 +168,16 @@ def test_given_stages_are_bounded_at_every_depth():
     assert found.costs.step[0] == pytest.approx(every.costs.step[0], rel=1e-9)
 
 
-def test_chunks_between_chosen_ends_are_equal_and_no_smaller_than_the_ends():
+def test_end_stages_of_any_size_near_an_even_share():
     chosen = {"pp": [4], "virtual_stages": [1, 2], "tp": [1], "micro_batch": [1]}
     space = launchable_space(Space.of(DENSE, chosen), chosen)
     plans = next(space.chunks())
-    ends = {
-        (int(v), int(first), int(last))
-        for v, first, last in zip(
-            plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers, strict=True
-        )
-    }
-    # Between two ends 12, 14 or 16 layers are left, after one 18 or 21.
+    names = ("virtual_stages", "first_stage_layers", "last_stage_layers")
+    ends = set(zip(*(getattr(plans, name).tolist() for name in names), strict=True))
+    # Of 24 layers 12 to 16 are left between two ends, 15 to 21 after one: equally many or not.
     assert {(1, 6, 6), (1, 5, 5), (1, 3, 5), (1, 0, 3), (1, 6, 0), (2, 4, 4)} <= ends
-    assert not ends & {(1, 8, 2), (1, 5, 4), (1, 0, 4), (2, 5, 5)}
+    assert {(1, 5, 4), (1, 8, 3), (1, 0, 4), (2, 5, 5), (2, 4, 7)} <= ends
+    assert not ends & {(1, 9, 3), (1, 2, 6)}
 
 
 @pytest.mark.parametrize("choose", [{"cp_comm": ["a2a"]}, {"last_stage_layers": [3]}, {"tp": [2]}])
