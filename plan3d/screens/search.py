@@ -34,7 +34,6 @@ from .search_json import TO_TIME, best_step, compared_steps, family_records
 LISTED = 4
 """Plans of the first screen where the user does not say how many."""
 RULES_SHOWN = 4
-BOUND = "bound: "
 FIXED_FIELDS = "offload, precision and its formats, optimizer, power and the sync of replicas"
 """What no search chooses unless it is asked to."""
 MORE_LINE = f"plan3d explain {LAST}#2; -v adds all numbers and the next step"
@@ -222,11 +221,7 @@ def _optimum_lines(result: SearchResult) -> list[str]:
     is enumerated."""
     optimum, lines = result.optimum, []
     if optimum is not None and optimum.proven and optimum.opened:
-        pruned = [
-            f"{name.removeprefix(BOUND)} {_large(n)}"
-            for name, n in optimum.removed.items()
-            if name.startswith(BOUND)
-        ]
+        pruned = [f"{name} {_large(n)}" for name, n in optimum.pruned.items()]
         by = f", pruned by bounds of {', '.join(pruned)}" if pruned else ""
         lines = [
             f"plan 1 is the optimum of {_large(optimum.candidates)} combinations with "

@@ -140,7 +140,7 @@ def _optimum_record(result: SearchResult) -> dict[str, Any]:
             "opened": list(optimum.opened),
             "candidates": optimum.candidates,
             "evaluated": optimum.costed,
-            "removed": dict(optimum.removed),
+            "pruned": optimum.pruned,
         }
     }
 

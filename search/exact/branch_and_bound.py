@@ -25,7 +25,7 @@ from plan3d.simulator.task import Task
 from ..result.objective import objective as objective_of
 from ..result.options import Deadline, SearchOptions
 from ..result.search_record import SearchRecord
-from ..result.search_result import SearchResult
+from ..result.search_result import BOUND, SearchResult
 from ..space.space import Level, PartialPlans, Space, levels
 from .bounds import LAYER_FIELDS, PLACEMENT_FIELDS, SIZE_FIELDS, PlanBounds, Relaxation
 
@@ -36,7 +36,7 @@ FIRST_BOX_OF_PROOF = 4096
 """The same where a good plan is known."""
 LARGEST_BOX = 65536
 """Partial plans of the largest box."""
-BOUND_NAMES = tuple(f"bound: {name}" for name in PlanBounds._fields)
+BOUND_NAMES = tuple(f"{BOUND}{name}" for name in PlanBounds._fields)
 """Reasons why partial plans are pruned; a box carries its bounds in columns of these names."""
 STEP_BOUND, MEMORY_BOUND = BOUND_NAMES[-2:]
 """The tightest bound of the step, and that of memory."""

@@ -25,6 +25,8 @@ from .tolerances import ROUNDING
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
 
+BOUND = "bound: "
+"""Before the names of bounds among those of what removes candidates."""
 TIE = 0.05
 """Relative difference of step times that a prediction does not resolve: the median error of
 published layouts of one model, predicted uncalibrated."""
@@ -90,6 +92,12 @@ class Optimum:
     costed: int
     removed: dict[str, int]
     """Candidates that each rule, or bound, removed."""
+
+    @property
+    def pruned(self) -> dict[str, int]:
+        """Candidates that each bound removed, by its name."""
+        every = self.removed.items()
+        return {n.removeprefix(BOUND): count for n, count in every if n.startswith(BOUND)}
 
 
 OverLaunchable = Callable[["SearchResult", Collection[str]], "SearchResult"]

@@ -44,7 +44,7 @@ MISTAKE = 2
 """Exit code of a mistake of the user's."""
 VARYING_LEAVES = re.compile(
     r"plan3d|seconds_searching|optimum\.seconds|backends\[\d+\]\.(seconds|seeds_.*|evaluations.*)"
-    r"|(.*\.)?(evaluated|feasible|changes|ties|family_plans|removed\.memory.*)"
+    r"|(.*\.)?(evaluated|feasible|changes|ties|family_plans|removed\.memory.*|pruned\..*)"
     r"|(.*\.)?(worst_rank|longest_on_rank|assumptions\[\d+\])"
     r"|profile\.(numbers|measured|given)|nearest_run\..*"
 )
