@@ -387,9 +387,7 @@ class Relaxation:
             ranks = uniform_ranks(task, table, costs, which[some], alone.take(some))
             s = combine_ranks(task, recipe, table, ranks)
             busy = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds()
-            out.communication[part] = (
-                busy + self._update(recipe, s) + self._data(recipe, s)
-            )
+            out.communication[part] = busy + self._update(recipe, s) + self._data(recipe, s)
             out.memory[part] = self._memory(recipe, s)
         return PlanBounds(*(column[same] for column in out))
 
