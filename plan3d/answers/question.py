@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MACHINE_UNITS = {
     "inter_node_bandwidth": ("GB/s", 1e9),
     "intra_node_bandwidth": ("GB/s", 1e9),
+    "site_bandwidth": ("Gb/s", 1.25e8),
+    "site_latency": ("ms", 1e-3),
     "network_latency": ("us", 1e-6),
     "latency_per_node": ("us", 1e-6),
     "memory": ("GiB", GIB),

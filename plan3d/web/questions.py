@@ -64,6 +64,7 @@ OF_SCREENS = frozenset({"json", "quiet", "verbose", "resume", "second_pool"})
 MACHINE = (
     *("inter_node_bandwidth", "intra_node_bandwidth", "memory", "network_latency"),
     *("latency_per_node", "power_limit", "expert_imbalance", "nic_gpus"),
+    *("site_bandwidth", "site_latency"),
 )
 """Numbers of the machine that `what_if` may replace."""
 NAMES = ("model", "cluster", "software")

@@ -66,7 +66,12 @@ def _is_mesh_grid(grid: Any) -> bool:
     return grid == "1d" or (_is_3d_grid(grid) and grid.endswith("x1"))
 
 
+def _is_positive(value: Any) -> bool:
+    return bool(value > 0)
+
+
 TWO_OR_MORE = ValueSet("2 or more", _is_several, 2)
+ONE_OR_MORE = ValueSet("1 or more", _is_positive, 1)
 _MESH_GRIDS = ValueSet("1d, or a 3d grid of depth 1 such as 3d:4x2x1", _is_mesh_grid, "1d")
 _3D_GRIDS = ValueSet("a 3d grid such as 3d:4x2x2", _is_3d_grid, "auto")
 
@@ -114,6 +119,12 @@ _GATHERED_AT_THE_END: Mapping[str, Values] = {
 }
 """Gradients reduced as they are ready, weights gathered after the optimizer."""
 _MEGATRON_TENSOR: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (0,)}
+_OF_SITES: Mapping[str, Values] = {
+    **dict.fromkeys(("sites", "sync_period"), TWO_OR_MORE),
+    "outer_optimizer": ("nesterov",),
+}
+_IN_A_SITE = ("tp", "pp", "virtual_stages", "zero", "sync_period")
+"""What is searched of the plan inside a site."""
 _OVERLAPPED_GRID: Mapping[str, Values] = {"sequence_parallel": (0,), "overlap_tp": (1,)}
 """Gathers and sums of a grid overlap with its products."""
 
@@ -167,6 +178,24 @@ SYSTEMS = {
             "Stich 2019, algorithm 1; McMahan et al. 2017, algorithm 1",
             {"sync_period": TWO_OR_MORE, **_REDUCED_AT_THE_END},
             {"sync_period": (8,)},
+            exact=False,
+        ),
+        System(
+            "diloco",
+            "sites train on their own and take an outer momentum step now and then",
+            "Douillard et al. 2023 (DiLoCo), algorithm 1",
+            {**_OF_SITES, "fragments": (1,), "outer_delay": (0,), "outer_bits": (0,)},
+            {"sync_period": (500,)},
+            searched_fields=_IN_A_SITE,
+            exact=False,
+        ),
+        System(
+            "streaming-diloco",
+            "the same, a part of the model after the other, beside compute and in 4 bits",
+            "Douillard et al. 2025 (Streaming DiLoCo), sections 2.2 to 2.4",
+            {**_OF_SITES, "fragments": TWO_OR_MORE, "outer_delay": ONE_OR_MORE},
+            {"sync_period": (100,), "fragments": (10,), "outer_delay": (5,), "outer_bits": (4,)},
+            searched_fields=_IN_A_SITE,
             exact=False,
         ),
         System(

@@ -19,13 +19,7 @@ from ..layers import communication
 from ..layers.layer_kinds import layer_context, layer_kinds
 from ..operators.collectives import ProcessGroup as Ranks
 from ..plan.compressors import METHODS, Compression, delta, omega
-from ..plan.fields import spell
-from ..plan.gossip_graphs import Mixing
-from ..plan.plan import Plan
-from ..plan.synchronisation import Sync, SyncPolicy, gossips, policy_of, through_servers
-from ..plan.tensor_grid import GridKind, MeshCollective, elements_sent, grid_of
-from ..step import compressed_exchange, gradient_exchange, stages
-from ..step.convergence import (
+from ..plan.convergence import (
     ASYNCHRONOUS_SGD,
     COMPRESSED_SGD,
     COOPERATIVE_SGD,
@@ -33,6 +27,12 @@ from ..step.convergence import (
     Rate,
     gradient_delay,
 )
+from ..plan.fields import spell
+from ..plan.gossip_graphs import Mixing
+from ..plan.plan import Plan
+from ..plan.synchronisation import Sync, SyncPolicy, gossips, policy_of, through_servers
+from ..plan.tensor_grid import GridKind, MeshCollective, elements_sent, grid_of
+from ..step import compressed_exchange, gradient_exchange, outer_steps, stages
 from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..step.plan_groups import PlanGroup
@@ -82,19 +82,19 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
     """Bytes and messages of one plan."""
     task, plan = costs.task, costs.plans.take(row)
     (group,) = simulate(task, plan).groups
-    replicas = plan.dp * plan.cp
-    policy = group.policy
+    policy, inner = group.policy, group.policy.inner
+    replicas = plan.dp * plan.cp // max(policy.sites, 1)
     mixing = (
         gradient_exchange.replica_mixing(task, policy, plan.dp, plan.tp)
         if gossips(policy.sync)
         else None
     )
-    sent = float(_bytes_sent(group, policy, plan, mixing).max())
+    sent = float(_bytes_sent(group, inner, plan, mixing).max())
     server = 0.0
     if through_servers(policy.sync):
         server = sent * task.gpus / gradient_exchange.server_count(policy, task.cluster)
     neighbours = mixing.messages if mixing else 0.0
-    messages = gradient_exchange.message_count(policy, replicas, neighbours) / policy.sync_period
+    messages = gradient_exchange.message_count(inner, replicas, neighbours) / inner.sync_period
     compressed = 0.0
     if policy.compression and not server:
         weights, full = (
@@ -169,15 +169,41 @@ def traffic_sentences(costs: Costs, row: int = 0) -> list[str]:
         return []
     found = traffic(costs, row)
     out = [_volume_sentence(found), *_policy_sentences(task, found)]
+    if policy.sites:
+        out.append(_outer_sentence(task, plan, policy))
     return [*out, *_rate_sentences(task, plan, policy)]
 
 
 def _volume_sentence(found: Traffic) -> str:
-    what = "weights" if found.policy.averages_weights else "gradients"
-    often = f" every {found.policy.sync_period} steps" if found.policy.sync_period > 1 else ""
+    policy = found.policy.inner
+    what = "weights" if policy.averages_weights else "gradients"
+    often = f" every {policy.sync_period} steps" if policy.sync_period > 1 else ""
+    often += " of a site" if found.policy.sites else ""
     return (
         f"{spell('sync', found.policy.sync)} of {what} among {found.replicas} replicas{often}: a "
         f"rank sends {format_bytes(found.bytes_sent)} in {found.messages:.4g} messages a step"
+    )
+
+
+def _outer_sentence(task: Task, plan: Plan, policy: SyncPolicy) -> str:
+    """What sites exchange, how long it takes and how much of that no compute hides."""
+    (group,) = simulate(task, plan).groups
+    one = outer_steps.exchange(task, group.recipe, policy, group.stages)
+    bits = policy.outer_bits or outer_steps.FULL_BITS
+    parts = f"a fragment of {policy.fragments}" if policy.fragments > 1 else "the model"
+    behind = (
+        f", {format_seconds(float(one.exposed.max()))} of it not behind {policy.outer_delay} steps"
+        if policy.outer_delay
+        else ""
+    )
+    if not policy.replicas_differ:
+        spent = format_seconds(float(one.seconds.max()))
+        return f"{policy.sites} sites exchange gradients every step: {spent} before overlap"
+    return (
+        f"{policy.sites} sites exchange {parts} every {policy.sync_period} steps in {bits} bits a "
+        f"parameter: {format_seconds(float(one.seconds.max()))} each{behind}; the outer optimizer "
+        f"is {spell('outer_optimizer', policy.outer_optimizer)}, whose momentum, delays and "
+        "rounding are in no rate"
     )
 
 
@@ -231,7 +257,7 @@ def rate_of(policy: SyncPolicy) -> Rate:
         return COMPRESSED_SGD[policy.compression]
     if policy.is_asynchronous:
         return ASYNCHRONOUS_SGD
-    return COOPERATIVE_SGD if policy.averages_weights else PARALLEL_SGD
+    return COOPERATIVE_SGD if policy.replicas_differ else PARALLEL_SGD
 
 
 def _rate_sentences(task: Task, plan: Plan, policy: SyncPolicy) -> list[str]:

@@ -28,6 +28,8 @@ _ARGUMENTS = {
     "links.network.latency": "network_latency",
     "links.network.latency_per_node": "latency_per_node",
     "links.network.nic_gpus": "nic_gpus",
+    "links.network.site_bandwidth": "site_bandwidth",
+    "links.network.site_latency": "site_latency",
     profile_changes.POWER: "power_limit",
 }
 """Arguments of Cluster.profile by the number of the profile that they replace."""
@@ -90,6 +92,11 @@ class InterNodeNetwork:
     """GPUs that share a NIC: one of them alone sends at their shares together."""
     ring_bandwidth: float = math.inf
     """Bytes/s that one ring carries from node to node, however many NICs its ranks have."""
+    site_bandwidth: float = 0.0
+    """Bytes/s of the link that all GPUs of a site share to other sites; 0 where sites are parts of
+    one network."""
+    site_latency: float = 0.0
+    """Seconds of that link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +169,8 @@ class Cluster:
         network_latency: float | None = None,
         latency_per_node: float | None = None,
         nic_gpus: int | None = None,
+        site_bandwidth: float | None = None,
+        site_latency: float | None = None,
         network: str | None = None,
         power_limit: float | None = None,
         learned: bool = True,
@@ -169,8 +178,9 @@ class Cluster:
         """A cluster of `gpus` GPUs (or of full `nodes`) of a shipped profile or a TOML file.
 
         `gpus_per_domain` are those that a job fills of a domain of several nodes: 64 of 72;
-        `nic_gpus` GPUs share one network adapter, all of which one of them may use alone. The
-        other arguments replace numbers of the profile: SI units, bandwidths in one direction for
+        `nic_gpus` GPUs share one network adapter, all of which one of them may use alone;
+        `site_bandwidth` and `site_latency` are of the link of a whole site to others. The other
+        arguments replace numbers of the profile: SI units, bandwidths in one direction for
         one GPU. The collectives follow intra_node_bandwidth in proportion, what GEMMs sustain a
         power_limit below the board's (watts). `network` names one with constants of its own
         (EFA), at the machine's bandwidth. Not `learned`: without what published runs taught
@@ -183,6 +193,8 @@ class Cluster:
             "network_latency": network_latency,
             "latency_per_node": latency_per_node,
             "nic_gpus": nic_gpus,
+            "site_bandwidth": site_bandwidth,
+            "site_latency": site_latency,
             "power_limit": power_limit,
         }
         changes = {key: numbers[name] for key, name in _ARGUMENTS.items()}

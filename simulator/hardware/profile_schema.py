@@ -82,6 +82,8 @@ _SECTIONS: dict[str, dict[str, Quantity]] = {
         "root": _ROOT,
         "nic_gpus": _GPUS,
         "ring_bandwidth": _BANDWIDTH,
+        "site_bandwidth": _BANDWIDTH,
+        "site_latency": _TIME,
     },
 }
 QUANTITIES = {f"{s}.{name}": q for s, inside in _SECTIONS.items() for name, q in inside.items()}
@@ -115,6 +117,7 @@ OPTIONAL_NUMBERS = (
     "kernels.attention.tail_rows",
     "links.network.nic_gpus",
     "links.network.ring_bandwidth",
+    *("links.network.site_bandwidth", "links.network.site_latency"),
     "links.fast.peer_memory",
     *("host.nvme", "host.nvme_read", "host.nvme_write"),
     *(key for key in QUANTITIES if key.endswith((".own_bandwidth", ".root_bytes"))),

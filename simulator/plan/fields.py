@@ -43,7 +43,7 @@ from .field_values import (
     names_of,
 )
 from .gossip_graphs import Topology
-from .synchronisation import Sync
+from .synchronisation import OuterOptimizer, Sync
 
 if TYPE_CHECKING:
     from .stage_layout import Segments
@@ -388,6 +388,44 @@ class PlanFields:
         help="what of these two lies on NVMe drives instead (ZeRO-Infinity)",
         values=Choice(names_of(Nvme)),
         turn=364,
+    )
+    sites: Cell = synchronisation(
+        help="groups of replicas that synchronise every step; outer steps join them; 0 = none",
+        values=Count(),
+        turn=302,
+        ranked=True,
+        display=SELDOM,
+    )
+    outer_optimizer: Cell = synchronisation(
+        help="how sites are joined: their weights averaged, or a momentum step (DiLoCo)",
+        values=Choice(names_of(OuterOptimizer)),
+        turn=304,
+        ranked=True,
+        display=SELDOM,
+        header="outer",
+    )
+    fragments: Cell = synchronisation(
+        help="parts of the model that sites exchange in turn (Streaming DiLoCo)",
+        values=SIZE,
+        turn=305,
+        ranked=True,
+        display=SELDOM,
+    )
+    outer_delay: Cell = synchronisation(
+        help="steps that the exchange of a part between sites may take beside compute",
+        values=Count(),
+        turn=306,
+        ranked=True,
+        display=SELDOM,
+        header="delay",
+    )
+    outer_bits: Cell = synchronisation(
+        help="bits of a parameter between sites; 0 = 32",
+        values=Count(0, 32),
+        turn=307,
+        ranked=True,
+        display=SELDOM,
+        header="outer bits",
     )
     offload_activations: Cell = layer(
         help="share of the kept activations that wait in host memory",

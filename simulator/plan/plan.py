@@ -220,7 +220,8 @@ def _row_defaults(row: Plan) -> Plan:
     usual = {"schedule": schedules.default_code(row.virtual_stages)}
     usual |= {"offload_parameters": 0, "nvme": 0}
     sizes = {name: getattr(row, name) for name in (*names, *usual)}
-    sync = {name: getattr(row, name) for name in ("tp_grid", "sync", "sync_period", "compression")}
+    names_of_sync = ("tp_grid", "sync", "sync_period", "compression", "sites")
+    sync = {name: getattr(row, name) for name in names_of_sync}
     defaults = resolve(Plan(**sizes, **sync, segments=row.segments), 1)
     stated = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
     gather = resolve(Plan(**sizes, **sync, **stated, segments=row.segments), 1).overlap_param_gather
@@ -291,12 +292,13 @@ def resolve(plan: Plan, gpus: int) -> Plan:
         (_largest(plan, segments.tp), _largest(plan, segments.dp)) if segments else (plan.tp, dp)
     )
     sharded = 1 * (widest * plan.cp * schedules.model_copies(plan.schedule) > 1)
-    exact = (plan.sync == Sync.ALL_REDUCE) & (plan.sync_period == 1) & (plan.compression == 0)
+    every_step = (plan.sync_period == 1) | (plan.sites > 0)
+    exact = (plan.sync == Sync.ALL_REDUCE) & every_step & (plan.compression == 0)
     fetched = 1 * (plan.offload_parameters > 0)
     offloaded = fetched | 1 * (plan.nvme > 0)
     zero = _resolve_auto(plan.zero, 3 * offloaded + (1 - offloaded) * sharded * exact)
     interleaved = 1 * (plan.virtual_stages > 1)
-    reduce = _resolve_auto(plan.overlap_grad_reduce, sharded * (plan.sync_period == 1))
+    reduce = _resolve_auto(plan.overlap_grad_reduce, sharded * every_step)
     columns["dp"], columns["zero"], columns["overlap_grad_reduce"] = dp, zero, reduce
     defaults = {
         "schedule": schedules.default_code(plan.virtual_stages),

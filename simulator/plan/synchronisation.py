@@ -38,6 +38,15 @@ class Sync(IntEnum):
     """Sharded servers without a barrier: gradients up and weights down beside compute."""
 
 
+class OuterOptimizer(IntEnum):
+    """What an outer step does with the weights of all sites."""
+
+    AVERAGE = 0
+    """Their mean (local SGD)."""
+    NESTEROV = 1
+    """A step of SGD with Nesterov momentum along their mean change (DiLoCo)."""
+
+
 def gossips(sync: Any) -> Any:
     """Whether replicas average their weights with neighbours in a graph."""
     return (sync == Sync.GOSSIP) | (sync == Sync.HIERARCHICAL_GOSSIP)
@@ -70,11 +79,31 @@ class SyncPolicy(NamedTuple):
     offload_parameters: int = 0
     """Percent of the weights that wait on the host."""
     nvme: int = Nvme.NONE
+    sites: int = 0
+    """Groups of replicas that reduce gradients every step, joined every `sync_period` steps."""
+    outer_optimizer: int = OuterOptimizer.AVERAGE
+    fragments: int = 1
+    outer_delay: int = 0
+    """Steps."""
+    outer_bits: int = 0
 
     @property
     def averages_weights(self) -> bool:
-        """Replicas differ between synchronisations: weights are averaged, not gradients."""
+        """Every replica averages its weights with others', instead of gradients."""
+        return self.replicas_differ and not self.sites
+
+    @property
+    def replicas_differ(self) -> bool:
+        """Replicas, or sites, differ between synchronisations."""
         return bool(gossips(self.sync)) or self.sync_period > 1
+
+    @property
+    def inner(self) -> SyncPolicy:
+        """What the replicas of a site do every step; the policy itself where there are no sites."""
+        if not self.sites:
+            return self
+        usual = {name: getattr(DEFAULT_POLICY, name) for name in OUTER_FIELDS}
+        return self._replace(**usual)
 
     @property
     def is_asynchronous(self) -> bool:
@@ -83,11 +112,16 @@ class SyncPolicy(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Gradients are all-reduced every step in full."""
-        return self.sync == Sync.ALL_REDUCE and self.sync_period == 1 and not self.compression
+        """Gradients are all-reduced every step in full, in one network."""
+        usual = self.sync == Sync.ALL_REDUCE and self.sync_period == 1 and not self.compression
+        return usual and not self.sites
 
 
 DEFAULT_POLICY = SyncPolicy()
+OUTER_FIELDS = (
+    *("sync_period", "sites", "outer_optimizer", "fragments", "outer_delay", "outer_bits"),
+)
+"""Fields that say what happens between sites."""
 
 
 def policy_of(plans: Plan, row: int = 0) -> SyncPolicy:

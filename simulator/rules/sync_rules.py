@@ -92,6 +92,93 @@ def _shard_message(p: Plan, task: Task) -> str:
     )
 
 
+def _sites_divide(p: Any, task: Task) -> Any:
+    several = p.sites + (p.sites == 0)
+    fits = (p.sites > 1) & (p.dp % several == 0) & (p.dp > p.sites)
+    return (p.sites == 0) | fits
+
+
+def _sites_are_plain(p: Any, task: Task) -> Any:
+    plain = (p.sync == Sync.ALL_REDUCE) & (p.compression == 0) & (p.shard == 0)
+    plain = plain & (p.offload_optimizer == 0) & (p.offload_parameters == 0)
+    whole = _replicas_are_whole(p, task) & (task.adapters is None)
+    experts = any(kind.experts for kind in task.model.kinds)
+    return (p.sites == 0) | (plain & whole & (not experts))
+
+
+def _has_no_outer_step(p: Any) -> Any:
+    plain = (p.outer_optimizer == 0) & (p.fragments == 1) & (p.outer_delay == 0)
+    return plain & (p.outer_bits == 0)
+
+
+def _fragments_fit(p: Any, task: Task) -> Any:
+    fits = (p.sync_period % p.fragments == 0) & (p.fragments <= task.model.layers)
+    return (p.fragments == 1) | fits
+
+
+SITES_ARE_NAMED = Rule(
+    "sites-are-named",
+    ("sites",),
+    lambda p, t: (p.sites > 0) | (not t.cluster.network.site_bandwidth) | (t.gpus == 1),
+    lambda p, t: (
+        "the cluster has links between sites (site_bandwidth): say how many, such as sites=2; "
+        "sync_period=1 exchanges gradients every step"
+    ),
+)
+"""Where links of sites are given, no plan ignores them."""
+SITE_RULES = (
+    Rule(
+        "sites-divide-replicas",
+        ("sites", "dp"),
+        _sites_divide,
+        lambda p, t: (
+            f"sites={p.sites} must be 2 or more and divide {p.dp} replicas into groups of several; "
+            "where each trains on its own: sync_period without sites"
+        ),
+    ),
+    Rule(
+        "sites-all-reduce",
+        (
+            *("sites", "sync", "compression", "shard", "offload_optimizer", "offload_parameters"),
+            *("cp", "ep", "etp", "tp", "schedule"),
+        ),
+        _sites_are_plain,
+        lambda p, t: (
+            f"sites={p.sites} is modelled with sync=all-reduce, cp=1 and ep=1, without "
+            "compression, shard, offload, dualpipe, experts or adapters"
+        ),
+    ),
+    Rule(
+        "outer-steps-are-of-sites",
+        ("sites", "sync_period", "outer_optimizer", "fragments", "outer_delay", "outer_bits"),
+        lambda p, t: ((p.sites > 0) & (p.sync_period > 1)) | _has_no_outer_step(p),
+        lambda p, t: (
+            f"outer_optimizer={spell('outer_optimizer', p.outer_optimizer)} "
+            f"fragments={p.fragments} outer_delay={p.outer_delay} outer_bits={p.outer_bits} need "
+            "sites that step on their own, such as sites=2 sync_period=100"
+        ),
+    ),
+    Rule(
+        "fragments-divide-period",
+        ("fragments", "sync_period"),
+        _fragments_fit,
+        lambda p, t: (
+            f"fragments={p.fragments} must divide sync_period={p.sync_period}, and be at most the "
+            f"{t.model.layers} layers"
+        ),
+    ),
+    Rule(
+        "outer-delay-ends-in-turn",
+        ("outer_delay", "fragments", "sync_period"),
+        lambda p, t: p.outer_delay * p.fragments <= p.sync_period * (p.outer_delay > 0),
+        lambda p, t: (
+            f"outer_delay={p.outer_delay}: an exchange must end before the next of "
+            f"{p.fragments} in {p.sync_period} steps; nearest: {p.sync_period // p.fragments}"
+        ),
+    ),
+)
+"""Rules of outer steps between sites."""
+
 SYNC_RULES = (
     Rule(
         "sync-needs-replicas",
@@ -111,8 +198,8 @@ SYNC_RULES = (
     ),
     Rule(
         "sync-needs-zero-0",
-        ("sync", "sync_period", "compression", "zero"),
-        lambda p, t: _all_reduces_in_full(p) | (p.zero == 0),
+        ("sync", "sync_period", "compression", "zero", "sites"),
+        lambda p, t: _all_reduces_in_full(p) | (p.sites > 0) | (p.zero == 0),
         lambda p, t: (
             f"{_policy_text(p)} needs zero = 0, not {p.zero}: replicas that average weights, "
             "servers and compressed or named all-reduces are not sharded"
@@ -131,8 +218,8 @@ SYNC_RULES = (
     Rule("graph-fits-replicas", ("topology", "sync", "dp"), _graph_fits, _graph_message),
     Rule(
         "local-steps-are-not-overlapped",
-        ("sync_period", "overlap_grad_reduce"),
-        lambda p, t: (p.sync_period == 1) | (p.overlap_grad_reduce == 0),
+        ("sync_period", "overlap_grad_reduce", "sites"),
+        lambda p, t: (p.sync_period == 1) | (p.sites > 0) | (p.overlap_grad_reduce == 0),
         lambda p, t: (
             f"sync_period={p.sync_period} averages weights after a step: overlap_grad_reduce has "
             "nothing to hide"
@@ -187,5 +274,6 @@ SYNC_RULES = (
     Rule(
         "shards-fill-ranks", ("shard", "zero", "dp", "cp", "schedule"), _shard_fits, _shard_message
     ),
+    *SITE_RULES,
 )
 """Every rule of a policy."""

@@ -26,7 +26,7 @@ from .layer_run_rules import SEGMENT_RULES, run_rows
 from .offload_rules import OFFLOAD_RULES
 from .pipeline_rules import PIPELINE_RULES
 from .rule import Rule, divides, nearest_divisors
-from .sync_rules import SYNC_RULES
+from .sync_rules import SITES_ARE_NAMED, SYNC_RULES
 from .tensor_rules import GRID_RULES, TP_OVERLAP_RULES, feature_ranks
 from .training_rules import ADAPTER_RULES, LOSS_RULES, PRECISION_RULES, RECOMPUTE_RULES
 
@@ -230,6 +230,7 @@ RULES: tuple[Rule, ...] = (
     *RECOMPUTE_RULES,
     *LOSS_RULES,
     *SYNC_RULES,
+    SITES_ARE_NAMED,
     *OFFLOAD_RULES,
     *FORMAT_RULES,
     *ADAPTER_RULES,

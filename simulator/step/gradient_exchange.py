@@ -121,6 +121,8 @@ def averaging_period(task: Task, policy: SyncPolicy, plans: Plan) -> tuple[Value
 def worker_count(task: Task, policy: SyncPolicy, dp: Value, tp: Value) -> Value:
     """Workers of a rate of convergence: replicas, or the fast domains that sum gradients or average
     weights in full before anything else happens to them."""
+    if policy.sites:
+        return np.full(np.shape(dp), float(policy.sites))
     averages = policy.sync == Sync.HIERARCHICAL_GOSSIP and policy.sync_period == 1
     if not averages and (not policy.compression or through_servers(policy.sync)):
         return dp

@@ -27,7 +27,7 @@ from ..operators.layer_parts import UNPACKED_BYTES
 from ..plan.compressors import METHODS
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy, gossips, through_servers
 from ..task import Task
-from . import compressed_exchange
+from . import compressed_exchange, outer_steps
 from .ranks import Weights
 from .stages import Stages
 
@@ -72,6 +72,7 @@ def moments_of_step(
     states = bytes_of_states(task, recipe, optimizer, policy)
     parts = state_bytes(states, zero, weights)
     parts["gradients"] = parts["gradients"] + feedback_bytes(recipe, policy, weights)
+    parts["optimizer"] = parts["optimizer"] + outer_steps.state_bytes(policy, weights)
     buffers = sharding_buffers(task, recipe, weights, zero)
     if not separates_moments(task, recipe):
         first = with_activations(task, stages, parts, buffers)
@@ -221,6 +222,7 @@ def worst_bytes(
         total += frozen_bytes(zero, weights, states["staying"])
         total += _bytes_of_ends(states, zero, weights)
         total += feedback_bytes(recipe, policy, weights)
+        total += outer_steps.state_bytes(policy, weights)
         if zero < 3:
             total += weights.scaled_copies
         if zero >= 2:

@@ -18,18 +18,19 @@ from ..hardware.precision import RECIPES, Recipe
 from ..layers.cost_columns import Cost
 from ..operators.task_table import at_rows, variant_keys
 from ..pipeline import schedules
+from ..plan import convergence
 from ..plan.fields import SKELETON
 from ..plan.plan import Plan
 from ..plan.synchronisation import SyncPolicy, policy_of, through_servers
 from ..task import Task
 from . import (
     compressed_exchange,
-    convergence,
     data_parallel,
     gradient_exchange,
     layer_run_stages,
     memory,
     offload,
+    outer_steps,
     stages,
 )
 from .layer_run_stages import SegmentedStages
@@ -201,7 +202,7 @@ class PlanGroup:
             return convergence.compressed_sgd(*how, policy.levels, policy.kept_per_thousand)
         if policy.is_asynchronous:
             return convergence.asynchronous_sgd(workers, variance, accuracy)
-        if not policy.averages_weights:
+        if not policy.replicas_differ:
             return convergence.parallel_sgd(workers, variance, accuracy)
         period, second = gradient_exchange.averaging_period(task, policy, self.plans)
         return convergence.cooperative_sgd(workers, variance, accuracy, period, second)
@@ -318,10 +319,15 @@ def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) 
     s = stages.build_stages(task, recipe, skeletons, layout_of)
     if policy.shard:
         s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
+    if policy.sites:
+        s = replace(s, weights=outer_steps.site_weights(s.weights, policy.sites))
     optimizer = int(plans.optimizer[0])
     zeros = codes_in(data_parallel.zero_in_pipeline(plans.zero, plans.pp))
-    collectives = data_parallel.synchronisation(task, recipe, s.weights, policy, zeros)
-    sync = data_parallel.sync_seconds(task, collectives, s, zeros, policy)
+    inner = policy.inner
+    collectives = data_parallel.synchronisation(task, recipe, s.weights, inner, zeros)
+    sync = data_parallel.sync_seconds(task, collectives, s, zeros, inner)
+    if policy.sites:
+        sync = sync + outer_steps.step_seconds(task, recipe, policy, s)
     if policy.compression:
         element = gradient_exchange.element_bytes(task, recipe, policy)
         sizes = s.weights.dense + s.weights.expert, s.weights.data_group

@@ -180,6 +180,8 @@ class Weights:
     """Ranks that hold the same experts: tp cp dp / (etp ep)."""
     replicas: collectives.ProcessGroup | None = None
     """Ranks that hold the same shard, where ZeRO shards over some of the ranks only."""
+    site_group: collectives.ProcessGroup | None = None
+    """Ranks of all sites that hold the same place in theirs; None where there are no sites."""
     frozen_bytes: Value | None = None
     """Bytes of weights that are not trained; None where all are."""
     unit_frozen_bytes: Value | None = None

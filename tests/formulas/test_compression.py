@@ -14,7 +14,7 @@ import pytest
 
 from plan3d.simulator.plan import compressors
 from plan3d.simulator.plan.compressors import METHODS, Compression
-from plan3d.simulator.step.convergence import compressed_sgd, cooperative_sgd, parallel_sgd
+from plan3d.simulator.plan.convergence import compressed_sgd, cooperative_sgd, parallel_sgd
 
 
 def near(expected):

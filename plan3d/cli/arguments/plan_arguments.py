@@ -41,6 +41,8 @@ MACHINE = (
     "network_latency",
     "latency_per_node",
     "nic_gpus",
+    "site_bandwidth",
+    "site_latency",
     "network",
     "power_limit",
     "expert_imbalance",

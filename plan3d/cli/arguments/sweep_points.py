@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OF_TASK = (
     *("model", "cluster", "gpus", "nodes", "gpus_per_node", "sequence", "global_batch"),
     *("gpus_per_domain", "global_batch_tokens", "software", "framework"),
-    "inter_node_bandwidth",
+    *("inter_node_bandwidth", "site_bandwidth", "site_latency"),
     *("intra_node_bandwidth", "network_latency", "latency_per_node", "memory"),
     *("network", "power_limit", "expert_imbalance"),
 )

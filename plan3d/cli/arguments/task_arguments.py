@@ -75,6 +75,8 @@ def cluster_of(args: argparse.Namespace) -> Cluster:
         network_latency=args.network_latency,
         latency_per_node=args.latency_per_node,
         nic_gpus=args.nic_gpus,
+        site_bandwidth=args.site_bandwidth,
+        site_latency=args.site_latency,
         network=args.network,
         power_limit=args.power_limit,
     )

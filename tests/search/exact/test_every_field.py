@@ -25,7 +25,7 @@ BACKENDS = ("exhaustive", "branch-and-bound", "dynamic-programming", "integer-pr
 OFF = ("sequence_parallel", "overlap_tp", "overlap_grad_reduce", "overlap_param_gather")
 """What a stage that has no use for it leaves off, whatever was asked for."""
 VALUES = {name: RESOLVED_DEFAULTS[name] + 1 for name in AXES} | dict.fromkeys(OFF, 0)
-VALUES |= {"tp_grid": parse_grid("2x2"), "levels": 2}
+VALUES |= {"tp_grid": parse_grid("2x2"), "levels": 2, "sites": 2, "fragments": 2}
 """A value of every field that is not its default, or of OFF not what is usual."""
 WITH = {
     "tp_grid": {"micro_batch": [2]},
@@ -34,6 +34,10 @@ WITH = {
     "levels": {"compression": ["qsgd"]},
     "kept_per_thousand": {"compression": ["mem-sgd"]},
     "shard": {"zero": [1]},
+    **{
+        name: {"sites": [2], "sync_period": [4]}
+        for name in ("outer_optimizer", "fragments", "outer_delay", "outer_bits")
+    },
 }
 """What else a search needs, so that such plans are legal."""
 

@@ -30,7 +30,7 @@ CLUSTER = Cluster.profile("a100-80gb-sxm", gpus=32)
 TASK = Task(Model.preset("gpt3-1.3b"), CLUSTER, sequence=2048, global_batch=128)
 EXPERTS = Task(Model.preset("mixtral-8x7b"), CLUSTER, sequence=2048, global_batch=128)
 NAMES = list(SYSTEMS)
-FROM_ONE = ("tp", "pp", "cp", "ep", "virtual_stages", "sync_period")
+FROM_ONE = ("tp", "pp", "cp", "ep", "virtual_stages", "sync_period", "fragments")
 GRIDS = [code("tp_grid", text) for text in ("1d", "2x2", "2.5d:2x2x2", "2x2x2")]
 
 

@@ -102,6 +102,11 @@ CHANGES = {
     "offload_optimizer": ("tp=2", "offload_optimizer=50"),
     "offload_parameters": ("zero=3", "offload_parameters=50"),
     "nvme": ("zero=3 offload_optimizer=100", "nvme=optimizer"),
+    "sites": ("sync_period=10 zero=0 overlap_grad_reduce=0", "sites=2"),
+    "outer_optimizer": ("sites=2 sync_period=10", "outer_optimizer=nesterov"),
+    "fragments": ("sites=2 sync_period=10 outer_delay=1", "fragments=5"),
+    "outer_delay": ("sites=2 sync_period=10", "outer_delay=1"),
+    "outer_bits": ("sites=2 sync_period=10", "outer_bits=4"),
     "offload_activations": ("tp=2", "offload_activations=50"),
     "loss": ("tp=2", "loss=unfused"),
     "layers_per_stage": ("pp=4", "layers_per_stage=7,9,9,7"),
@@ -157,6 +162,7 @@ def test_what_sees_a_field():
     assert set(POLICY) == {
         *("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand"),
         *("bucket_parameters", "shard", "offload_optimizer", "offload_parameters", "nvme"),
+        *("sites", "outer_optimizer", "fragments", "outer_delay", "outer_bits"),
     }
     step = columns_where(lambda record: record.seen_by is SeenBy.STEP)
     assert sorted((*SKELETON, *POLICY, *step, *RECIPE_FIELDS)) == sorted(AXES)

@@ -58,6 +58,12 @@ def hostless():
     return replace(task(), cluster=replace(task().cluster, host=None))
 
 
+def linked():
+    """Sites joined by slow links."""
+    cluster = Cluster.profile("h100-sxm", gpus=64, site_bandwidth=1e9)
+    return replace(task(), cluster=cluster)
+
+
 PLAN = {"tp": 2, "pp": 2}
 REFUSED = [
     ("tp-divides-heads", task(), {"tp": 128}, "tensor size 128 does not divide 64 heads"),
@@ -453,6 +459,30 @@ REFUSED = [
     ("shards-fill-ranks", task(), {"shard": 3}, "shard=3 must divide 16 data ranks"),
     ("shards-fill-ranks", task(), {"shard": 2, "zero": 0}, "shard=2 needs zero >= 1"),
     ("shards-fill-ranks", task("mixtral-8x7b"), {"shard": 2}, "experts is not modelled"),
+    ("sites-divide-replicas", task(), {"sites": 3}, "sites=3 must be 2 or more and divide 16"),
+    ("sites-divide-replicas", task(), {"sites": 16}, "into groups of several"),
+    ("sites-all-reduce", task(), {"sites": 2, "cp": 2}, "sites=2 is modelled with sync=all-reduce"),
+    ("sites-all-reduce", task("mixtral-8x7b"), {"sites": 2}, "compression, shard, offload"),
+    ("sites-are-named", linked(), {}, "the cluster has links between sites (site_bandwidth)"),
+    ("outer-steps-are-of-sites", task(), {"outer_bits": 4}, "need sites that step on their own"),
+    (
+        "outer-steps-are-of-sites",
+        task(),
+        {"sites": 2, "outer_optimizer": "nesterov"},
+        "outer_optimizer=nesterov fragments=1 outer_delay=0 outer_bits=0 need",
+    ),
+    (
+        "fragments-divide-period",
+        task(),
+        {"sites": 2, "sync_period": 10, "fragments": 3},
+        "fragments=3 must divide sync_period=10",
+    ),
+    (
+        "outer-delay-ends-in-turn",
+        task(),
+        {"sites": 2, "sync_period": 10, "fragments": 5, "outer_delay": 3},
+        "must end before the next of 5 in 10 steps; nearest: 2",
+    ),
     (
         "grid-fills-tp",
         task(),
@@ -553,6 +583,8 @@ RANGES = {
         ("offload_optimizer", "offload_parameters", "offload_activations"),
         st.sampled_from((0, 1, 50, 100)),
     ),
+    "sites": st.sampled_from((0, 2, 4)),
+    "outer_bits": st.sampled_from((0, 4, 32)),
 }
 flags = st.integers(0, 1)
 fields = {name: RANGES.get(name, sizes) for name in AXES}

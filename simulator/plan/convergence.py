@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..plan.compressors import METHODS, Compression, delta, omega
+from .compressors import METHODS, Compression, delta, omega
 
 
 class IterationTerms(NamedTuple):

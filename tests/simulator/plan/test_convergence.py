@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.plan.compressors import METHODS, Compression
-from plan3d.simulator.step.convergence import (
+from plan3d.simulator.plan.convergence import (
     COMPRESSED_SGD,
     compressed_sgd,
     cooperative_sgd,
