@@ -32,10 +32,7 @@ from . import quantisation
 from .frozen_weights import FrozenWeights, SpareInputs, frozen_weights, spare_inputs
 from .layer_kinds import LayerContext, LayerKind, matrices_of
 
-UNFUSED_NORM_BYTES = 16.0
-"""Bytes per token and hidden unit that unfused norms of a layer keep: fp32 input and output
-twice (out-of-memory labels of published runs without a fused norm)."""
-
+FP32_BYTES = 4.0
 
 _MTP_TABLES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
 """Tables of the vocabulary that multi-token prediction brings along."""
@@ -250,14 +247,14 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     software, attn, element = task.software, block.attention, local.recipe.activation
     hidden = tokens * task.model.hidden
     norms = element * block.norms * hidden / u
-    norms = norms + (0 if software.fused_norm else UNFUSED_NORM_BYTES * hidden / (2 * u))
     spare = spare_inputs(block, local)
     unread = element * spare.norms * hidden / u
     heads = attn.heads * attn.value_dim / s.tp
     operand = quantisation.kept_operand(local) / element
     inputs = operand * norms - unread
     cores = element * tokens * (layer_parts.qkv_width(attn, s.tp) + spare.adapter_widths)
-    kept, dropped = norms + inputs + cores, np.zeros(tokens.shape)
+    kept = norms + inputs + cores + block.norms * _eager_norm_bytes(local) * hidden / u
+    dropped = np.zeros(tokens.shape)
     kept = kept + quantisation.kept_output(local) * tokens * heads
     if attn.output_gate:
         kept = kept + element * tokens * (attn.gate_width / s.tp + heads)
@@ -291,6 +288,21 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     if OP_LIST in ops:
         dropped = np.maximum(kept - _op_list_kept(block, local), 0.0)
     return kept, dropped
+
+
+def _eager_norm_bytes(local: LayerContext) -> Value:
+    """Further bytes a hidden unit of an RMSNorm in kernels of its own [strategy]: its fp32 input is
+    kept in the place of that in 16 bits, and what its trained weight multiplies. LayerNorm of
+    PyTorch is one kernel, and so is Liger's norm, which comes with its loss.
+
+    Source: transformers 4.57, modeling_llama.py (LlamaRMSNorm.forward) and
+    integrations/liger.py; torchtune 0.6, modules/rms_norm.py.
+    """
+    task, element = local.task, local.recipe.activation
+    multiplied = element if task.adapters is None else 0.0
+    eager = not (task.software.fused_norm or task.model.norm_bias)
+    out: Value = eager * (local.s.loss != Loss.FUSED_LINEAR) * (FP32_BYTES - element + multiplied)
+    return out
 
 
 def _stored_scores(block: Block, local: LayerContext) -> Value:

@@ -197,6 +197,7 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     software = replace(software if learned else neutral(software), **rule.changes)
     changes = _kernels(run, software)
     changes |= {**_formats(run, software), **_recompute(run, software)}
+    changes |= {**source.get("code", {}), **_row_fields(run, source.get("code_rows", ()))}
     if run["offload_activations"]:
         unknown = [name for name in run["offload_activations"] if name not in OFFLOADABLE]
         if unknown:
@@ -250,8 +251,11 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= {"attention_rate": rate}
     fused = run["permute_fusion"]
     out["fused_permutation"] = stack_of(run) not in _UNFUSED_PERMUTATION if fused is None else fused
-    if "lora" in run.get("fused_kernels", ()):
+    kernels = run.get("fused_kernels", ())
+    if "lora" in kernels:
         out["fused_adapters"] = True
+    if "rmsnorm" in kernels:
+        out["fused_norm"] = True
     if stack_of(run) == "torchtune" and not run["compile"]:
         out |= _TORCHTUNE_EAGER
     elif run["compile"] is False and run.states("compile") and software.name == "torchtitan":

@@ -22,6 +22,7 @@ from round_numbers import (
 from plan3d.simulator.hardware.software import SPLITS
 from plan3d.simulator.layers.layer_kinds import work_of
 from plan3d.simulator.layers.memory_footprint import kept_activations, weight_gradient_inputs
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 SBH = 1024 * 1 * 1024
@@ -107,11 +108,37 @@ def test_few_key_value_heads_keep_less():
     assert in_sbh("tp=4 sequence_parallel=0", model=model) == 2 * (4 + own + 8 / 4)
 
 
-@pytest.mark.parametrize("tp", [1, 4])
-def test_unfused_norms_keep_fp32_copies(tp):
-    """Two norms with input and output in fp32: 16 bytes more a layer, half of it each norm."""
-    found = in_sbh(f"tp={tp}", software=stack(fused_norm=False))
-    assert found == (2 * (4 + 4 + 8) + 2 * 8) / tp
+@pytest.mark.parametrize(
+    ("text", "further"),
+    [
+        # In the place of an input in 16 bits one in 32, and what the trained weight multiplies.
+        ("tp=1", 4 - 2 + 2),
+        ("tp=4", (4 - 2 + 2) / 4),
+        ("precision=fp32", 4),
+        ("loss=fused-linear", 0),
+    ],
+)
+def test_norms_in_kernels_of_their_own_keep_an_fp32_input(text, further):
+    eager = stack(fused_norm=False, fused_linear_loss=True)
+    fused = replace(eager, fused_norm=True)
+    rms = replace(MODEL, norm_bias=False)
+    more = in_sbh(text, model=rms, software=eager) - in_sbh(text, model=rms, software=fused)
+    assert more == 2 * further
+    layer_norm = replace(MODEL, norm_bias=True)
+    assert in_sbh(text, model=layer_norm, software=eager) == in_sbh(
+        text, model=layer_norm, software=fused
+    )
+
+
+def test_frozen_norms_keep_nothing_that_a_weight_multiplies():
+    eager, rms = stack(fused_norm=False), replace(MODEL, norm_bias=False)
+    adapted = replace(task(4, model=rms, software=eager), adapters=Adapters(rank=8))
+    fused = replace(adapted, software=replace(eager, fused_norm=True))
+    kept = [
+        float(kept_activations(kind(rms, "block 0"), local(one, "tp=1"))[0][0])
+        for one in (adapted, fused)
+    ]
+    assert kept[0] - kept[1] == 2 * (4 - 2) * SBH
 
 
 def test_selective_recompute_of_norms():
