@@ -4,8 +4,9 @@
 
 FOLDER holds one folder a repository, OWNER+NAME; LIST.csv has the columns kind, repository, commit
 and path, and without it every script of the folder is tried. What a script asks for is given: the
-first of the choices that it lists, else a usual value of the flag that needs it. --vocabulary and
---gpus count as values; arguments of the script count each, and as one where all are given after --.
+first of the choices that it lists, else a usual value of the flag that needs it; where a call of it
+is written beside it, --example takes that, as one value. --vocabulary and --gpus count as values;
+arguments of the script count each, and as one where all are given after --.
 The parameters of what is read are compared with the sizes in the script's path and in the values
 that were chosen.
 """
@@ -49,6 +50,9 @@ TOLERANCE = 1.35
 """By what factor parameters may differ from a rounded size in a name, with the vocabulary above."""
 _CHOSEN = re.compile(r"(\w+) (?:\(\$\d+\) )?(?:has no value)[^()]*\((--[\w-]+)\)")
 _ASKED = re.compile(r"\((--[\w-]+|the JSON)\): --set (\w+)=VALUE|--set (\w+)=([\w.+-]+)")
+_EXAMPLE = re.compile(r"--example ([\w./-]+:\d+)")
+_UNFIT = re.compile(r"its call in |must be|line \d+: the script stops here")
+"""Refusals of an example that is not of this version of its script."""
 _SIZE = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![a-z])", re.I)
 
 
@@ -89,7 +93,7 @@ def tried(path: Path) -> Outcome:
     values: dict[str, str] = {}
     options: dict[str, str] = {}
     asked_by: dict[str, str] = {}
-    why = ""
+    why, spoilt = "", False
     for _ in range(MOST_QUESTIONS):
         words = [f"--{name}={value}" for name, value in options.items()]
         words += [f"--set={name}={value}" for name, value in values.items()]
@@ -98,6 +102,14 @@ def tried(path: Path) -> Outcome:
             return _read(path, record, values, options, asked_by)
         if code != 2:
             return Outcome("failed", why)
+        offered = _EXAMPLE.search(why)
+        if offered and not spoilt and not values:
+            options["example"] = offered[1]
+            continue
+        if "example" in options and (_ASKED.search(why) or _UNFIT.search(why)):
+            spoilt = True
+            del options["example"]
+            continue
         asked = {
             name: CHOSEN.get(name) or m[4] or USUAL.get(m[1], "1")
             for m in _ASKED.finditer(why)

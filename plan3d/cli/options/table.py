@@ -328,6 +328,9 @@ OPTIONS = (
     Option("--set", "NAME=VALUE", text, (*IMPORT, *EXPLAIN),
         "value of a variable or parameter that the script leaves open, SIZE=7B or 1=7B; repeatable "
         "(arguments of the script also after --: run.sh ... -- 7B 2)", repeatable=True),
+    Option("--example", "FILE[:LINE]", text, (*IMPORT, *EXPLAIN),
+        "arguments of the script as its call in FILE has them, a README.md or the script itself; "
+        "--set replaces single ones"),
     switch("--estimate", IMPORT, "predict the plan's time and memory"),
     # A server.
     Option("--host", "HOST", text, SERVE, "address to listen on (127.0.0.1: this machine only)"),

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             if getattr(args, name) is not None:
                 flag = name.replace("_", "-")
                 raise InputError(f"--memory without a size does not go with --{flag}: give one")
-    if args.file is None and (args.set or args.script_arguments):
+    if args.file is None and (args.set or args.script_arguments or args.example):
         raise InputError("--set and arguments after -- go with a launch script: give its file")
     question, plan = _question_of_options(args) if args.file is None else question_of_file(args)
     if args.measured_step is not None and args.calibration is not None:

@@ -121,12 +121,15 @@ def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, 
     from ...launch_files.exporter import read_heading
     from ...launch_files.launch_file import ReaderOptions
     from ...launch_files.registry import is_script, reader
+    from ...launch_files.shell.examples import with_example
 
     text = text_of(args.file)
     if args.vocabulary is not None and args.vocabulary < 1:
         raise InputError(f"--vocabulary {args.vocabulary} must be at least 1")
     wanted = getattr(args, "from")
     inputs = _script_inputs(args)
+    if args.example is not None:
+        inputs = with_example(inputs, args.example, args.file, text)
     if (inputs.arguments or inputs.values) and not is_script(text, args.file, wanted):
         raise InputError(
             f"{args.file}: is no script: it takes neither --set nor arguments after --"
@@ -190,7 +193,7 @@ def _write_again(args: argparse.Namespace, found: Imported) -> int:
 
 def estimate_file(args: argparse.Namespace) -> int:
     """The plan of a launch file that stands in place of a model, costed."""
-    open_options = dict.fromkeys(("with", "from", "set", "vocabulary", "file"))
+    open_options = dict.fromkeys(("with", "from", "set", "example", "vocabulary", "file"))
     named = argparse.Namespace(**{**open_options, "script_arguments": (), **vars(args)})
     named.file, named.model = args.model, None
     return _estimate(named, imported(named))

@@ -9,6 +9,7 @@ from plan3d.simulator.base.errors import InputError, intended_name
 
 from ..launch_file import Launch, UnreadSetting
 from ..shell.contents import Script
+from ..shell.examples import MOST_LISTED, places_of_examples
 from ..shell.flags import Flag, Flags, without_value
 from ..shell.inputs import open_parameters
 from ..shell.launch_script import (
@@ -70,9 +71,22 @@ def command_flags(
             for parameter, flag in sizes.items()
             if parameter not in asked and (choices := variables.choices.get(parameter.name, ()))
         ]
-        raise InputError(f"{script.file}: {'; '.join(requests)}")
+        raise InputError(f"{script.file}: {'; '.join([*_examples(script), *requests])}")
     check_inputs(script)
+    if variables.inputs.example:
+        words = " ".join(variables.inputs.arguments)
+        launch.left_out.append(f"arguments as in {variables.inputs.example}: {words[:100]}")
     return flags
+
+
+def _examples(script: Script) -> list[str]:
+    """The sentence that offers the calls of a script that are written beside it."""
+    inputs = script.variables.inputs
+    places = [] if inputs.example else places_of_examples(script.file, inputs.read_source)
+    if not places:
+        return []
+    others = f" (also {', '.join(places[1:MOST_LISTED])})" if places[1:] else ""
+    return [f"takes arguments, for example --example {places[0]}{others}, or one by one"]
 
 
 def _other_commands(

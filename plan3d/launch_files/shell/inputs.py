@@ -27,6 +27,8 @@ class ScriptInputs:
     """Values of environment variables, and of variables and parameters that it leaves open."""
     read_source: Callable[[str], str | None] | None = None
     """The text of a file by its path relative to the script's folder; None where there is none."""
+    example: str = ""
+    """Where the call of the script stands of which these are the arguments, FILE:LINE."""
 
 
 NO_INPUTS = ScriptInputs()

@@ -44,12 +44,19 @@ def check_inputs(script: Script) -> None:
     """Raise InputError for inputs that the script does not use."""
     variables = script.variables
     used = variables.names_used
-    for name in variables.inputs.values:
-        if name not in used:
+    inputs = variables.inputs
+    for name in inputs.values:
+        if name not in used and not inputs.example:
             raise InputError(f"{script.file}: nothing in it is open that --set {name} would decide")
     if not used & {"@", "*", "#"}:
-        for place, text in enumerate(variables.inputs.arguments, 1):
-            if str(place) not in used and str(place) not in variables.inputs.values:
+        last = max((int(name) for name in used if name.isdecimal()), default=0)
+        for place, text in enumerate(inputs.arguments, 1):
+            if inputs.example and place > last:
+                raise InputError(
+                    f"{script.file}: its call in {inputs.example} has {len(inputs.arguments)} "
+                    f"arguments, and the script takes {last}: give them after --"
+                )
+            if not inputs.example and str(place) not in used and str(place) not in inputs.values:
                 raise InputError(f"{script.file}: has no argument {place}: leave out {text!r}")
 
 
