@@ -2,7 +2,8 @@
 
 A line `<!-- printed: COMMAND -->` becomes what `plan3d COMMAND` prints, `<!-- every verb -->` the
 help of each verb with all its options, and `<!-- table: FILE.csv COLUMN... -->` a table of these
-columns, whose first links to the column `url` where there is one.
+columns, whose first links to the column `url` where there is one. `<!-- notebook: NAME -->` becomes
+the cells of notebooks/NAME.ipynb with what they put out when they are run now.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import json
 import re
 import shlex
 from pathlib import Path
 from typing import Any
 
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 LINE = re.compile(r"^<!-- printed: (?P<command>.+) -->$", re.M)
 TABLE = re.compile(r"^<!-- table: (?P<file>\S+) (?P<columns>.+) -->$", re.M)
+NOTEBOOK = re.compile(r"^<!-- notebook: (?P<name>\w+) -->$", re.M)
 EVERY_VERB = "<!-- every verb -->"
 
 
@@ -56,9 +60,43 @@ def _cell(column: str, text: str) -> str:
     return f"`{safe}`" if column == "call" else safe.replace("*", "\\*")
 
 
+def notebook(name: str) -> str:
+    """A notebook run from a fresh kernel, as Markdown."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    opened = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
+    NotebookClient(opened, timeout=600).execute()
+    return cells(json.loads(nbformat.writes(opened)))
+
+
+def cells(executed: dict[str, Any]) -> str:
+    """The cells of an executed notebook and their outputs as Markdown."""
+    parts = []
+    for cell in executed["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+        parts += [_output(one) for one in cell.get("outputs", ())]
+    return "\n\n".join(parts)
+
+
+def _output(one: dict[str, Any]) -> str:
+    """A picture, a table of HTML or text."""
+    data = one.get("data", {})
+    if "image/png" in data:
+        picture = "".join(data["image/png"].split())
+        return f'<img alt="output of the cell above" src="data:image/png;base64,{picture}">'
+    if "text/html" in data:
+        # Markdown ends a block of HTML at an empty line.
+        return re.sub(r"\n\s*\n", "\n", "".join(data["text/html"]))
+    text = "".join(one.get("text", data.get("text/plain", "")))
+    return f"```text\n{text.rstrip()}\n```"
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with its lines filled; mkdocs calls it for each page."""
     if EVERY_VERB in markdown:
         markdown = markdown.replace(EVERY_VERB, verbs())
     markdown = TABLE.sub(lambda line: table(line["file"], line["columns"].split()), markdown)
+    markdown = NOTEBOOK.sub(lambda line: notebook(line["name"]), markdown)
     return LINE.sub(lambda line: printed(line["command"]), markdown)
