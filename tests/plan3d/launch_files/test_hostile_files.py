@@ -66,19 +66,19 @@ def test_a_name_is_no_key(kind, name):
 
 
 @given(name=NAMES, framework=st.sampled_from(hostile.SHELL))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_name_is_a_command(shell, plain, name, framework):
     assert shell.arguments(hostile.script(framework, name, name)) == plain[framework]
 
 
 @given(name=NAMES, kind=st.sampled_from(list(hostile.DOCUMENTS)))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_no_name_is_a_key(name, kind):
     assert hostile.same(kind, name, name)
 
 
 @given(name=NAMES, framework=st.sampled_from(hostile.SHELL))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_a_name_in_a_file_is_refused_or_harmless(shell, plain, tmp_path_factory, name, framework):
     folder = tmp_path_factory.mktemp("names")
     try:
@@ -130,7 +130,7 @@ def test_kept_flags_keep_their_meaning(shell, tmp_path, capsys, flags, words):
 
 
 @given(words=st.lists(NAMES, min_size=1, max_size=3), seed=st.integers(0, 99))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_no_kept_flag_runs(shell, words, seed):
     words = [word.replace("\0", "").encode("utf-8", "replace").decode() for word in words]
     assume(not any(word.startswith("--") for word in words))  # flags, which mean something else

@@ -916,7 +916,7 @@ FILES = {
 
 @pytest.mark.parametrize("name", READERS)
 @given(data=st.data())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_damaged_files_are_read_or_refused_in_one_line(name, data):
     text = FILES[name]
     for _ in range(data.draw(st.integers(1, 3))):

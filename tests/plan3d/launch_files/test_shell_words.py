@@ -119,7 +119,7 @@ A+=" 3"; B+=('last one')
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @given(st.lists(st.lists(st.sampled_from(PIECES), min_size=1, max_size=4).map("".join), max_size=6))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_any_words_are_those_of_bash(tmp_path_factory, words):
     line = f"torchrun a.py --x {' '.join(words)}"
     show = 'torchrun() { shift; printf "%s\\0" "$@"; }\n'

@@ -20,7 +20,7 @@ from plan3d.simulator.hardware.gemm_tables import Origin, isotonic
 ROOT = Path(__file__).parents[3]
 TABLES = ROOT / "hardware_profiles/measurements"
 NAMES = sorted(path.name for path in TABLES.glob("*-gemm-*.csv"))
-few = settings(deadline=None, max_examples=50)
+few = settings(deadline=None, max_examples=30)
 side = st.floats(1, 300_000)
 
 

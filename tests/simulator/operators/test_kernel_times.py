@@ -32,7 +32,7 @@ from plan3d.simulator.workload.model import Model
 
 SHIPPED = Path(__file__).parents[3] / "hardware_profiles"
 BF16, FP16, FP8 = (RECIPES[p] for p in (Precision.BF16, Precision.FP16, Precision.FP8))
-few = settings(deadline=None, max_examples=50)
+few = settings(deadline=None, max_examples=30)
 side = st.integers(1, 200_000)
 
 

@@ -27,7 +27,7 @@ from plan3d.simulator.pipeline.stage_placement import (
     rank_counts,
 )
 
-some = settings(deadline=None, max_examples=100)
+some = settings(deadline=None, max_examples=40)
 MTP = ("mtp", "shared mtp", "lone mtp")
 FORWARD, BACKWARD = 1, 2
 """Ticks of a chunk's two passes."""

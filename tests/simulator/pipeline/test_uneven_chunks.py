@@ -39,7 +39,7 @@ def events(schedule, p, v, m, forward, backward, group=0):
     return float(simulate(graph(SCHEDULES[schedule], p, v, m, group), times).step_seconds)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_waves_are_the_event_simulation(data):
     """Any seconds of any chunk, any group: the same step to the last digit, whole seconds."""

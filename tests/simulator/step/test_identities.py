@@ -361,7 +361,7 @@ def test_one_rank_communicates_nothing(profile, operation, size, stride):
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), ranks=powers, stride=powers,
        small=sizes, large=sizes)  # fmt: skip
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 def test_time_never_falls_when_bytes_grow(profile, operation, ranks, stride, small, large):
     cluster = Cluster.profile(profile, gpus=2**20)
     times = [took(operation, s, ranks, stride, cluster) for s in sorted((small, large))]
@@ -377,7 +377,7 @@ def test_send_never_falls_when_bytes_grow(profile, small, large, crosses):
 
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), size=sizes, stride=powers)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=50)
 def test_time_never_falls_when_a_group_grows_in_its_domain(profile, operation, size, stride):
     # The switch (NVLS) takes over above NVLS_RANKS and may be faster there: two branches.
     # Groups whose length does not divide the domain straddle two, unless there is only one.
@@ -394,7 +394,7 @@ def test_time_never_falls_when_a_group_grows_in_its_domain(profile, operation, s
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), size=sizes, ranks=powers,
        stride=powers, factor=st.floats(1, 16))  # fmt: skip
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_more_bandwidth_is_never_slower(profile, operation, size, ranks, stride, factor):
     base = Cluster.profile(profile, gpus=2**20)
     wider = (
@@ -408,7 +408,7 @@ def test_more_bandwidth_is_never_slower(profile, operation, size, ranks, stride,
 
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), size=sizes)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_one_node_is_cheaper_than_eight(profile, operation, size):
     """Where the links of a node are faster than its adapters: cards on PCIe may have one each."""
     cluster = Cluster.profile(profile, gpus=2048)
@@ -492,7 +492,7 @@ OVERLAPS = {
 
 
 @given(seed=seeds, name=models, flag=st.sampled_from(sorted(OVERLAPS)))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 def test_overlap_is_never_slower_without_contention(seed, name, flag):
     plans = changed(chosen(seed, name), **OVERLAPS[flag])
     quiet = replace(task(name).software, contention=0.0, fsdp_contention=0.0)

@@ -319,7 +319,7 @@ STARTS = [(name["name"], published(name["name"])) for name in ROWS]
 KEYS = sorted({key for _, config in STARTS for key in config.get("text_config", config)})
 
 
-@settings(max_examples=200, deadline=None, database=None)
+@settings(max_examples=50, deadline=None, database=None)
 @given(data=st.data())
 def test_a_mutated_config_gives_a_model_or_one_line(data: st.DataObject) -> None:
     name, config = data.draw(st.sampled_from(STARTS))
