@@ -118,6 +118,10 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
     }
     if (change := answer.rounder) is not None:
         out["rounder"] = {"change": change.description, "gain": change.gain}
+    if answer.known is not None:
+        run, costs = answer.known
+        predicted = None if costs is None else float(costs.step_seconds)
+        out["known_run"] = {**run.record(), "predicted_seconds": predicted}
     if answer.safe is not None:
         out["safe"] = views.plan_records(answer.safe, result.limit, training)[0]
     if pareto:

@@ -15,7 +15,7 @@ from ..base.csv_files import shipped_rows
 from ..base.printable import one_line
 from ..plan.plan import Plan
 from ..task import Task
-from ..workload.model import Network
+from ..workload.model import Model, Network
 from .nearest_run import measured_runs
 from .published_runs import SHIPPED, PublishedRun, columns, titles
 from .run_cluster import precision_class
@@ -48,25 +48,75 @@ class SameRun:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+@dataclass(frozen=True, slots=True)
+class KnownRun:
+    """The fastest published run of the question that is asked."""
+
+    published: str
+    version: str
+    plan: Plan
+    step_seconds: float
+
+    def record(self) -> dict[str, Any]:
+        """The same as JSON holds it."""
+        own = {name: getattr(self, name) for name in self.__slots__}
+        return {**own, "plan": str(self.plan)}
+
+
 def same_runs(task: Task, plan: Plan, number_format: str, step_seconds: float) -> list[SameRun]:
     """The published runs of one plan in a format, which is predicted so, newest first."""
-    if isinstance(task.model, Network) or task.adapters or not _is_published(task):
-        return []
-    keys = (task.cluster.name, task.gpus, task.sequence, task.global_batch, plan.tp, plan.pp)
-    near = [_read(row) for row in _rows_by_key().get(tuple(map(str, keys)), ())]
-    same = (q for q in questions(near) if isinstance(q, Question) and _is_same(q, task, plan))
     found = [
         SameRun(
             str(q.run["run"]),
-            f"{titles()[q.run.source]} {q.run['year']}",
-            one_line(str(q.run.get("stack_version", "")), LONGEST),
+            _published(q),
+            _version(q),
             float(q.run["step_seconds"]),
             step_seconds / float(q.run["step_seconds"]),
         )
-        for q in same
-        if precision_class(str(q.run["dtype"])) == precision_class(number_format)
+        for q in _same_questions(task, number_format, (str(plan.tp), str(plan.pp)))
+        if all(getattr(q.plan, name) == getattr(plan, name) for name in SAME_FIELDS)
     ]
     return sorted(found, key=lambda one: (one.published, one.version), reverse=True)
+
+
+def known_run(task: Task, number_format: str) -> KnownRun | None:
+    """The fastest published run of a question in a format on its stack, with its plan; None where
+    none is."""
+    every = _same_questions(task, number_format)
+    every = [q for q in every if q.task.software.name == task.software.name]
+    if not every:
+        return None
+    fastest = min(every, key=lambda q: float(q.run["step_seconds"]))
+    seconds = float(fastest.run["step_seconds"])
+    return KnownRun(_published(fastest), _version(fastest), fastest.plan, seconds)
+
+
+def _published(q: Question) -> str:
+    return f"{titles()[q.run.source]} {q.run['year']}"
+
+
+def _version(q: Question) -> str:
+    return one_line(str(q.run.get("stack_version", "")), LONGEST)
+
+
+def _same_questions(
+    task: Task, number_format: str, degrees: tuple[str, str] | None = None
+) -> list[Question]:
+    """The published runs of a question in a format; of these TP and PP sizes, where they are
+    stated."""
+    if isinstance(task.model, Network) or task.adapters or not _is_published(task):
+        return []
+    key = tuple(map(str, (task.cluster.name, task.gpus, task.sequence, task.global_batch)))
+    rows = _rows_by_key().get(key, ())
+    stated = [(row["tp"].removesuffix(".0"), row["pp"].removesuffix(".0")) for row in rows]
+    near = [_read(row) for row, of in zip(rows, stated, strict=True) if degrees in (None, of)]
+    return [
+        q
+        for q in questions(near)
+        if isinstance(q, Question)
+        and _is_same_model(q.task.model, task.model)
+        and precision_class(str(q.run["dtype"])) == precision_class(number_format)
+    ]
 
 
 def sentence(runs: Sequence[SameRun]) -> str:
@@ -89,19 +139,17 @@ def _is_published(task: Task) -> bool:
     }
 
 
-def _is_same(q: Question, task: Task, plan: Plan) -> bool:
-    """Whether a run is of this model and plan."""
-    mine, its = task.model, q.task.model
+def _is_same_model(one: Model | Network, other: Model | Network) -> bool:
     return all(
-        abs(getattr(its, size) / getattr(mine, size) - 1) < SAME_MODEL
+        abs(getattr(one, size) / getattr(other, size) - 1) < SAME_MODEL
         for size in ("parameters", "active_parameters")
-    ) and all(getattr(q.plan, name) == getattr(plan, name) for name in SAME_FIELDS)
+    )
 
 
 @cache
 def _rows_by_key() -> dict[tuple[str, ...], list[Mapping[str, str]]]:
     """Cells of timed rows of whole trainings by what is compared before they are read."""
-    names = ("accelerator", "gpus", "sequence", "global_batch", "tp", "pp")
+    names = ("accelerator", "gpus", "sequence", "global_batch")
     out: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
     for row in shipped_rows(__package__, SHIPPED):
         scored = row["time_use"] in ("", "score", "score-only")

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.runs.same_runs import SameRun, same_runs, sentence
+from plan3d.simulator.runs.same_runs import SameRun, known_run, same_runs, sentence
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -68,3 +69,12 @@ def test_a_sentence_names_three_and_says_how_much_is_predicted() -> None:
     assert sentence([one(s) for s in (10.0, 12.0, 15.0, 18.0)]) == (
         "this plan took 10 s (v10), 12 s (v12), 15 s (v15) and 1 more; predicted 50 to 90 % of that"
     )
+
+
+def test_the_fastest_run_of_a_question_is_evidence_on_its_stack_alone() -> None:
+    run = known_run(GPT, "bf16")
+    assert run is not None
+    assert (run.step_seconds, run.version.split()[-1]) == (8.408, "v25.02.02")
+    assert str(run.plan).startswith("tp=4 pp=8 dp=8 virtual_stages=12")
+    assert known_run(replace(GPT, software=software_profile("nanotron")), "bf16") is None
+    assert known_run(replace(GPT, global_batch=513), "bf16") is None
