@@ -66,8 +66,9 @@ class Worker:
     @classmethod
     async def start(cls, settings: Settings) -> Worker:
         """A process that is ready for questions."""
+        limits = str(int(settings.memory_limit)), str(int(settings.warm_up))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "plan3d.web.worker", str(int(settings.memory_limit))),
+            *(sys.executable, "-P", "-m", "plan3d.web.worker", *limits),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=LARGEST_REPLY,
@@ -79,7 +80,7 @@ class Worker:
             async with asyncio.timeout(START_SECONDS):
                 await worker._read()
         except BaseException:
-            worker.kill()
+            await worker.end()
             raise
         return worker
 
@@ -109,7 +110,7 @@ class Worker:
 
     async def interrupt(self) -> bool:
         """End the question; whether the process is ready for the next."""
-        with contextlib.suppress(ProcessLookupError, TimeoutError, WorkerEndedError):
+        with contextlib.suppress(OSError, TimeoutError, ValueError, WorkerEndedError):
             self.process.send_signal(signal.SIGINT)
             async with asyncio.timeout(GRACE):
                 await self.reply(lambda costed: None)
@@ -120,6 +121,17 @@ class Worker:
         """End the process now."""
         with contextlib.suppress(ProcessLookupError):
             self.process.kill()
+
+    async def end(self) -> None:
+        """End the process, and wait until nothing of it is left."""
+        self.kill()
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.close()
+        with contextlib.suppress(OSError):
+            await self.process.stdin.wait_closed()
+        await self.process.stdout.read()
+        await self.process.wait()
 
 
 class Answers:
@@ -169,9 +181,7 @@ class Pool:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        for worker in self.workers:
-            worker.kill()
-        await asyncio.gather(*(worker.process.wait() for worker in self.workers))
+        await asyncio.gather(*(worker.end() for worker in self.workers))
 
     async def _add(self) -> None:
         worker = await Worker.start(self.settings)
@@ -186,10 +196,11 @@ class Pool:
 
     def _replace(self, worker: Worker) -> None:
         worker.kill()
-        self.workers.discard(worker)
-        self._later(self._add_again())
+        self._later(self._add_after(worker))
 
-    async def _add_again(self) -> None:
+    async def _add_after(self, ended: Worker) -> None:
+        await ended.end()
+        self.workers.discard(ended)
         for pause in (0.0, 1.0, 5.0, 30.0):
             await asyncio.sleep(pause)
             with contextlib.suppress(WorkerEndedError, TimeoutError, OSError):

@@ -20,6 +20,8 @@ class Settings:
     """Seconds that a question may be computed."""
     memory_limit: float = 4 * 2**30
     """Bytes that a process may allocate."""
+    warm_up: bool = True
+    """Whether a process computes something before its first question, which is fast then."""
     queue: int = 512
     """Questions that may wait for a process."""
     largest_body: int = 2_500_000

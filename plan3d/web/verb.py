@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import signal
 from dataclasses import replace
 from importlib.util import find_spec
+from typing import Any
 
 from plan3d.simulator.base.errors import InputError
 
@@ -43,7 +46,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         raise InputError("--memory-limit must be at least 512 MiB, which a small question takes")
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     warn(f"http://{host}:{settings.port} (Ctrl-C ends it)", args.quiet)
-    uvicorn.run(
+    config = uvicorn.Config(
         create_app(settings),
         host=settings.host,
         port=settings.port,
@@ -52,6 +55,21 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         access_log=False,
         server_header=False,
         limit_concurrency=2 * settings.queue,
+        timeout_graceful_shutdown=5,
         h11_max_incomplete_event_size=16_384,
     )
-    return 0
+    server = uvicorn.Server(config)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: _stop(server)) for number in signals}
+    try:
+        with asyncio.Runner() as runner:
+            runner.run(server._serve())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0 if server.started else InputError.exit_code
+
+
+def _stop(server: Any) -> None:
+    """A signal: end after the questions that are being answered, or after a few seconds."""
+    server.should_exit = True

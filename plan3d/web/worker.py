@@ -13,7 +13,9 @@ import json
 import os
 import shlex
 import signal
+import site
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -56,8 +58,10 @@ class Guard:
         self.answering = False
         package = Path(__file__).parents[1]
         parts = (package.parent / n for n in ("simulator", "search", "hardware_profiles"))
-        places = [*map(str, (package, *parts)), *filter(os.path.isabs, sys.path)]
-        self.readable = tuple(os.path.join(place, "") for place in places)
+        libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "platlib")]
+        libraries += [*site.getsitepackages(), site.getusersitepackages()]
+        places = [*map(str, (package, *parts)), *libraries]
+        self.readable = tuple(os.path.join(os.path.abspath(place), "") for place in places)
 
     def interrupt(self, number: int, frame: object) -> None:
         """SIGINT: ends the question, if there is one."""
@@ -138,14 +142,15 @@ def _limit_memory(most: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
-def main(most_bytes: int) -> None:
+def main(most_bytes: int, warm_up: bool) -> None:
     """Answer jobs until the other side closes."""
     jobs, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     _limit_memory(most_bytes)
     guard = Guard()
     signal.signal(signal.SIGINT, guard.interrupt)
-    answer(WARM_UP, {}, lambda costed: None)
+    if warm_up:
+        answer(WARM_UP, {}, lambda costed: None)
     os.chdir(os.sep)
     sys.addaudithook(guard.audit)
     _send(replies, {"ready": True})
@@ -167,4 +172,4 @@ def _send(stream: BinaryIO, message: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2] == "1")
