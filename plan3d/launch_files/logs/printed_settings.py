@@ -3,6 +3,7 @@
 Source: Megatron-LM, megatron/training/arguments.py (_print_args); torchtitan 0.2,
 config/job_config.py (maybe_log) and distributed/parallel_dims.py; NeMo 1, examples/nlp/
 language_modeling/megatron_gpt_pretraining.py; DeepSpeed, runtime/config.py (print_user_config);
+nanotron, src/nanotron/trainer.py (pformat of Config);
 transformers, TrainingArguments.__str__ and Trainer._inner_training_loop; ms-swift,
 swift/pipelines/base.py; axolotl, src/axolotl/cli/config.py.
 """
@@ -19,6 +20,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 from plan3d.simulator.base.documents import format_toml
+
+from ..documents import DEEPEST
 
 
 class Printed(NamedTuple):
@@ -198,6 +201,56 @@ def trainer(text: str, at: int) -> Printed | None:
     return _as_yaml("trainer", values, _trainer_gpus(text))
 
 
+def nanotron(text: str, at: int) -> Printed | None:
+    """The configuration of nanotron: dataclasses inside each other, as pprint prints them."""
+    start = text.find("Config(", at)
+    block = _ENUMERATION.sub(r"'\1'", _OBJECT.sub(r"'\1'", text[start : start + LONGEST]))
+    end = _closing(block)
+    try:
+        node = ast.parse(block[:end], mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    content = _fields_of(node)
+    engine = content.get("parallelism", {}) if isinstance(content, dict) else {}
+    if not isinstance(engine, dict):
+        return None
+    engine["pp_engine"] = ENGINES.get(str(engine.get("pp_engine")), engine.get("pp_engine"))
+    return _as_yaml("nanotron", content, None)
+
+
+ENGINES = {
+    "OneForwardOneBackwardPipelineEngine": "1f1b",
+    "AllForwardAllBackwardPipelineEngine": "afab",
+}
+"""Pipeline engines of nanotron by class."""
+_ENUMERATION = re.compile(r"<\w+\.(\w+): [^>\n]{0,80}>")
+_OBJECT = re.compile(r"<(?:\w+\.)+(\w+) object at 0x\w+>")
+
+
+def _closing(text: str) -> int:
+    """Where the first bracket of a text is closed."""
+    depth = 0
+    for match in re.finditer(r"[()]|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"", text):
+        depth += {"(": 1, ")": -1}.get(match[0], 0)
+        if depth == 0 and match[0] == ")":
+            return match.end()
+    return len(text)
+
+
+def _fields_of(node: ast.expr, depth: int = 0) -> Any:
+    """The fields of a dataclass that was printed, without those that are None; names as texts."""
+    if isinstance(node, ast.Call) and node.keywords and depth < DEEPEST:
+        fields = {one.arg: _fields_of(one.value, depth + 1) for one in node.keywords if one.arg}
+        return {name: value for name, value in fields.items() if value is not None}
+    if isinstance(node, ast.Call) and node.args:
+        return _fields_of(node.args[0], depth + 1) if depth < DEEPEST else None
+    if isinstance(node, ast.List) and depth < DEEPEST:
+        return [_fields_of(one, depth + 1) for one in node.elts]
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return _python_value(ast.unparse(node), None)
+
+
 def deepspeed(text: str, at: int) -> Printed | None:
     """The configuration of DeepSpeed."""
     content = _literal(text, text.find("{", at))
@@ -274,16 +327,16 @@ SECTIONS: tuple[tuple[str, Callable[[str, int], Printed | None]], ...] = (
     (r"\bargs: \w*(?:Sft|Pretrain|Train)Arguments\(", swift),
     (r"\bconfig:\s*\{\s*\"", axolotl),
     (r"\b(?:parameters|args:?) \w*(?:TrainingArguments|SFTConfig)\(", trainer),
+    (r"^.{0,200}\bConfig\(general=GeneralArgs\(", nanotron),
     (r"\bjson = \{", deepspeed),
 )
 """What precedes settings, in the order in which logs are searched, and who reads them."""
-MARKER = "|".join(pattern for pattern, _ in SECTIONS)
 
 
 def printed_settings(text: str) -> Printed | None:
     """The first settings that a log prints; None where it prints none that are read."""
     for pattern, extract in SECTIONS:
-        match = re.search(pattern, text)
+        match = re.search(pattern, text, re.M)
         printed = extract(text, match.start()) if match else None
         if printed is not None:
             return printed

@@ -9,6 +9,7 @@ under a condition that is open.
 from __future__ import annotations
 
 import ast
+import contextlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,7 +42,8 @@ class Module:
 
     def run(self) -> None:
         """Follow the top level."""
-        self.session.block(self.file, self.tree.body, self.scope)
+        with contextlib.suppress(_Return):
+            self.session.block(self.file, self.tree.body, self.scope)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -270,6 +270,22 @@ TRAINERS = (
         batch=rf"Total train batch size [^=]{{0,80}}= {VALUE}",
         reserved=((rf"memory\(GiB\){KEY}{VALUE}", GIB),),
     ),
+    # nanoGPT: train.py, iter; llm.c: train_gpt2.cu.
+    Trainer(
+        name="nanoGPT",
+        signs=("ms, mfu ",),
+        iteration=r"\biter (\d+):",
+        seconds=(rf"\btime {VALUE}ms, mfu ",),
+        seconds_scale=1e-3,
+    ),
+    Trainer(
+        name="llm.c",
+        signs=(" bf16 MFU | ", " tok/s"),
+        iteration=r"\bstep +(\d+)/\d+ \|",
+        seconds=(rf"\| {VALUE} ms \|",),
+        seconds_scale=1e-3,
+        tokens_per_second=rf"\| {VALUE} tok/s",
+    ),
     # Exports of Weights & Biases and TensorBoard, as histories.py makes lines of them.
     Trainer(
         name="Weights & Biases and TensorBoard (CSV)",

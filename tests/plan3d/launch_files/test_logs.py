@@ -193,6 +193,36 @@ def test_a_log_of_nemo():
     assert (launch.model.layers, launch.gpus, launch.global_batch) == (24, 8, 16)
 
 
+NANOTRON = """01/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0]: Config(general=GeneralArgs(project="a (b)",
+                           run='r', seed=42, ignore_sanity_checks=True),
+       parallelism=ParallelismArgs(dp=2, pp=2, tp=2,
+                                   pp_engine=<nanotron.parallel.pipeline_parallel.engine.OneForward\
+OneBackwardPipelineEngine object at 0x7f>,
+                                   tp_mode=<TensorParallelLinearMode.REDUCE_SCATTER: 2>,
+                                   tp_linear_async_communication=None, recompute_layer=True),
+       model=ModelArgs(model_config=LlamaConfig(bos_token_id=1, hidden_act='silu', hidden_size=512,
+                                                intermediate_size=2048, is_llama_config=True,
+                                                max_position_embeddings=256, num_attention_heads=8,
+                                                num_hidden_layers=4, num_key_value_heads=2,
+                                                pad_token_id=None, rope_theta=10000.0,
+                                                tie_word_embeddings=False, vocab_size=32000),
+                       init_method=RandomInit(std=0.02), dtype=torch.bfloat16),
+       optimizer=OptimizerArgs(optimizer_factory=AdamWOptimizerArgs(name='adamW'), zero_stage=1,
+                               accumulate_grad_in_fp32=True),
+       tokens=TokensArgs(sequence_length=256, train_steps=15, micro_batch_size=2,
+                         batch_accumulation_per_replica=4))
+01/01/2026 10:00:00 [INFO|DP=0|PP=0|TP=0|a]: Model Config:
+"""
+
+
+def test_a_log_of_nanotron():
+    launch = read(NANOTRON)
+    assert (launch.model.layers, launch.model.vocabulary, launch.sequence) == (4, 32000, 256)
+    sizes = {name: launch.plan[name] for name in ("tp", "pp", "zero", "micro_batch")}
+    assert sizes == {"tp": 2, "pp": 2, "zero": 1, "micro_batch": 2}
+    assert launch.plan["sequence_parallel"] == 1
+
+
 BATCHES = """***** Running training *****
   Num examples = 100
   Instantaneous batch size per device = 2

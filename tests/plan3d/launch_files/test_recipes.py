@@ -224,6 +224,7 @@ def test_classes_of_models(name, preset):
         "import nemo_run\nx = 10 ** 10 ** 10\ny = 'a' * 10 ** 9\n",
         "import nemo_run\nfor i in [1, 2, 3] * 30:\n" + "    x = [i]\n" * 3000,
         "import nemo_run\nraise SystemExit(1)\n",
+        "import nemo_run\nreturn 1\n",
         "import nemo_run\nopen('/tmp/never', 'w').write('x')\n",
     ],
 )

@@ -202,6 +202,17 @@ def torchtune(i: int, v: float) -> str:
     )
 
 
+def nano_gpt(i: int, v: float) -> str:
+    """nanoGPT, train.py."""
+    return f"iter {i}: loss 3.1234, time {1e3 * v:.2f}ms, mfu 38.12%"
+
+
+def llm_c(i: int, v: float) -> str:
+    """llm.c, train_gpt2.cu."""
+    rate = f"{1e3 * v:.2f} ms | 60.1% bf16 MFU | {64 * 2048 / v:.0f} tok/s"
+    return f"step {i:4d}/19560 | loss 7.1 (+1.2z)| norm 1.1 (+0.1z)| lr 6.00e-04 | {rate}"
+
+
 def metaseq(i: int, v: float) -> str:
     """metaseq/logging/progress_bar/json_progress_bar.py."""
     stats = {"update": 0.1, "wps": f"{64 * 2048 / v:.1f}", "ups": "0.48", "wpb": f"{64 * 2048}"}
@@ -259,6 +270,8 @@ LOGS: dict[str, tuple[str, float | None, float | None]] = {
     "llm-foundry's bar": (log(composer_bar), None, None),
     "OLMo-core": (log(olmo_core), None, 61.5 * GIB),
     "MaxText": (log(maxtext, "Config param global_batch_size_to_train_on: 64\n"), 64, None),
+    "nanoGPT": (log(nano_gpt), None, None),
+    "llm.c": (log(llm_c), None, None),
     "torchtune": (log(torchtune), None, 61.5 * GIB),
     "metaseq": (log(metaseq), 64, None),
     "Levanter": (log(levanter), None, None),
