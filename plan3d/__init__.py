@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.workload.adapters import Adapters
     from plan3d.simulator.workload.model import Model
     from plan3d.simulator.workload.presets import preset_names
+    from plan3d.widget import explore
 
     __version__: str
 
@@ -73,6 +74,7 @@ _HOME = {
     "compare_systems": "answers.compare",
     "evaluate": "simulator.step.evaluate",
     "explain": "answers.explain",
+    "explore": "widget",
     "find_cluster": "answers.search",
     "find_plans": "answers.search",
     "for_framework": "launch_files.frameworks",
@@ -117,6 +119,7 @@ __all__ = [
     "compare_systems",
     "evaluate",
     "explain",
+    "explore",
     "find_cluster",
     "find_plans",
     "for_framework",

@@ -23,7 +23,7 @@ ORDER = """
 HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "yaml"}
 HEAVY |= {"cmaes", "gymnasium", "shtab", "starlette", "uvicorn"}
 """Loaded by the functions that need them."""
-READ = (".toml", ".csv", ".json", ".typed", ".js", ".css", ".html", ".npz")
+READ = (".toml", ".csv", ".json", ".typed", ".js", ".css", ".html", ".svg", ".npz")
 """Endings of files beside the modules."""
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import shlex
 from base64 import b64encode
+from dataclasses import asdict
+from importlib import resources
 from typing import Any
 
 from plan3d.search.result.families import ALIKE
@@ -15,6 +17,7 @@ from plan3d.search.result.search_result import SearchResult
 from plan3d.search.whatif.plans_around import MEMORY, PlansAround
 from plan3d.simulator.analysis.time_breakdown import waterfall
 from plan3d.simulator.base import text_tables
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.text_tables import html_text
 from plan3d.simulator.base.units import format_count
 from plan3d.simulator.plan.plan import Plan
@@ -24,41 +27,21 @@ from plan3d.simulator.reporting.plots import time_and_memory
 from plan3d.simulator.reporting.plots_many import frontier_picture
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
 
 from ..answers.plan import PlanAnswer
 from ..answers.search import SearchAnswer
-from . import search, views
+from . import search, search_json, views
+from .timeline import timeline_record
 
 PRICE = 2.0
 """USD of a GPU-hour at which the slider stands where the user gives none."""
 TOKENS = 1e9
 """Training tokens whose cost is shown where the user gives none."""
-LEAST_MEMORY = 0.25
-"""Of the memory that a plan may use: where its slider begins."""
+SCRIPTS, STYLES = ("drawing.js", "explorer.js", "report.js"), ("explorer.css", "report.css")
+"""Of the page of `plan3d serve`, and what is frozen of it."""
 
-_SLIDERS = """<div class="controls">
-<label>bandwidth of {network} <output id="network-said"></output>
-<input type="range" id="network" min="0" step="1"></label>
-<label>bandwidth of {link} <output id="link-said"></output>
-<input type="range" id="link" min="0" step="1"></label>
-<label>memory that a plan may use <output id="memory-said"></output>
-<input type="range" id="memory" min="{least}" step="0.05"></label>
-<label>global batch <output id="batch-said"></output>
-<input type="range" id="batch" min="0" step="1"></label>
-<label>price of a GPU-hour <output id="price-said"></output>
-<input type="range" id="price" min="0.1" step="0.1"></label>
-<div><button type="button" id="reset">As asked</button></div>
-</div>"""
-_PLANS = """<p id="best" aria-live="polite"></p>
-<div class="wide"><table id="plans"><thead></thead><tbody></tbody></table></div>
-<div id="detail"><h3 id="chosen"></h3>
-<div class="panels">
-<div><h3>From arithmetic at peak to the step</h3><div id="waterfall"></div></div>
-<div><h3>Memory of the fullest rank</h3><div id="memory-bars"></div></div>
-</div>
-<p id="said" class="note">Point at a bar to read it; press a row to see its plan.</p>
-<pre id="launch"></pre><button type="button" id="copy">Copy</button></div>"""
 _HEAD = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy"
@@ -66,34 +49,42 @@ _HEAD = """<!DOCTYPE html>
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
 <style>
-{style}</style></head><body>
+{style}</style></head><body class="plan3d">
+<main>
 <h1>{title}</h1>
 """
+
+
+def shipped(*names: str) -> str:
+    """Files of the page, one after another."""
+    folder = resources.files("plan3d") / "web" / "static"
+    return "\n".join(read_text(folder / name, name) for name in names)
 
 
 def page(answer: SearchAnswer) -> str:
     """The page: the answer, plans to rank anew, the ranking, where time and memory go, why, and
     what is assumed."""
-    result, script = answer.result, explorer.script()
+    result, script = answer.result, shipped(*SCRIPTS)
     task = result.task
     title = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
     out = [
         _HEAD.format(
-            title=html_text(title), allowed=explorer.script_policy(script), style=explorer.style()
+            title=html_text(title), allowed=explorer.script_policy(script), style=shipped(*STYLES)
         )
     ]
     if result.costs is None or answer.best is None:
         out += [_section("No plan fits", answer.infeasible), *_question_lines(answer)]
     else:
         out += _answer(answer.best)
-        out += _explorer_section(result, answer.around)
+        out += _explorer_section(answer.around)
         out += _details(answer, result.costs, answer.best)
-        record = _explorer_record(answer, result.costs)
+        record = _explorer_record(answer, result.costs, answer.best)
         out += [
             f'<script type="application/json" id="data">{explorer.script_json(record)}</script>'
         ]
         out += [f"<script>{script}</script>"]
-    return "\n".join([*out, f"<p>plan3d {html_text(views.version())}</p></body></html>\n"])
+    end = f"<p>plan3d {html_text(views.version())}</p></main></body></html>\n"
+    return "\n".join([*out, end])
 
 
 def _answer(best: PlanAnswer) -> list[str]:
@@ -122,9 +113,9 @@ def _details(answer: SearchAnswer, costs: Costs, plan: PlanAnswer) -> list[str]:
         *([f"<h2>Launch the best plan</h2><pre>{html_text(launch)}</pre>"] if launch else []),
         "</div>",
         "<h2>Where the time and memory of the best plan go</h2>",
-        _picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory"),
+        *_static([_picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory")]),
         _tables([*costs_tables.breakdown(best), report.stage_table(best)]),
-        *_timeline(best),
+        *_static(_timeline(best)),
         _section("Why", why.why(best)),
         *_frontier(answer.result, costs),
         _section("Assumptions", why.assumptions(best)),
@@ -136,7 +127,6 @@ def _timeline(best: Costs) -> list[str]:
     if best.plans.take(0).pp == 1:
         return []
     from plan3d.simulator.reporting.gantt import gantt_picture
-    from plan3d.simulator.step.plan_timeline import timeline_of
 
     drawn = gantt_picture(timeline_of(best.task, best.plans.take(0)), "png")
     return ["<h2>Timeline of the best plan</h2>", _picture(drawn, "timeline", "png")]
@@ -164,6 +154,11 @@ def _section(title: str, sentences: list[str]) -> str:
     return f"<h2>{html_text(title)}</h2><ul>{items}</ul>"
 
 
+def _static(inside: list[str]) -> list[str]:
+    """What the explorer draws where scripts run."""
+    return ["<div data-static>", *inside, "</div>"] if inside else []
+
+
 def _tables(shown: list[text_tables.Table]) -> str:
     return f'<div class="wide">{text_tables.tables_html(shown)}</div>'
 
@@ -173,18 +168,10 @@ def _picture(drawn: bytes, name: str, form: str = "svg+xml") -> str:
     return f'<img alt="{html_text(name)}" src="data:image/{form};base64,{data}">'
 
 
-def _explorer_section(result: SearchResult, around: PlansAround) -> list[str]:
+def _explorer_section(around: PlansAround) -> list[str]:
     """The sliders, their table and the chosen plan; hidden until the script runs."""
-    cluster = result.task.cluster
-    sliders = _SLIDERS.format(
-        network=html_text(cluster.network.name),
-        link=html_text(cluster.fast_domain.name),
-        least=LEAST_MEMORY,
-    )
     return [
-        '<section id="explorer" hidden><h2>What if?</h2>',
-        sliders,
-        _PLANS,
+        '<section id="what-if" hidden><h2>What if?</h2><div id="explorer"></div>',
         f'<p class="note">{html_text(_explorer_note(around))}</p></section>',
     ]
 
@@ -195,6 +182,7 @@ def _explorer_note(around: PlansAround) -> str:
     out = (
         f"Each position of bandwidth and batch holds plan3d's own steps of {count} plans, none "
         "interpolated; all collectives of a link follow its bandwidth, its latencies stay. "
+        "Intervals are of the plans as asked. "
         "The price does not change the order, because every plan uses all GPUs. "
     )
     if not around.searched:
@@ -209,8 +197,8 @@ def _explorer_note(around: PlansAround) -> str:
     )
 
 
-def _explorer_record(answer: SearchAnswer, costs: Costs) -> dict[str, Any]:
-    """What the page's script reads."""
+def _explorer_record(answer: SearchAnswer, costs: Costs, best: PlanAnswer) -> dict[str, Any]:
+    """What the page's script reads: records of the answer, and its plans at every position."""
     around, training = answer.around, answer.question.training
     batches = [
         (
@@ -228,15 +216,27 @@ def _explorer_record(answer: SearchAnswer, costs: Costs) -> dict[str, Any]:
     return {
         **explorer_record(batches, answer.result.limit, ALIKE if around.searched else None),
         "most_memory": MEMORY if around.searched else 1.0,
+        "record": search_json.search_record(answer),
+        "explained": {
+            "waterfall": [asdict(loss) for loss in waterfall(best.costs)],
+            "stages": best.ranks,
+        },
+        "timeline": _timeline_record(best.costs),
         "asked": {
             "global_batch": task.global_batch,
-            "step": float(costs.step[0]),
             "tokens": tokens,
             "price": PRICE if price is None else price,
             "unit": task.model.unit,
             "cost_of": f"USD for {format_count(tokens)} {task.model.unit}",
         },
     }
+
+
+def _timeline_record(best: Costs) -> dict[str, Any] | None:
+    """The timeline of the best plan and what is drawn of it; None where it has one rank."""
+    if best.plans.take(0).pp == 1:
+        return None
+    return timeline_record(timeline_of(best.task, best.plans.take(0)), chart=True)
 
 
 def _launch(answer: SearchAnswer, task: Task, plan: Plan) -> list[str]:

@@ -12,6 +12,7 @@ from plan3d.simulator.runs.nearest_run import nearest_run
 
 from ..answers.question import Question
 from ..answers.search import SearchAnswer
+from ..answers.what_if import machine_record
 from . import views
 
 TO_TIME = 3
@@ -49,10 +50,13 @@ def _proof_record(result: SearchResult) -> dict[str, Any]:
 
 
 def family_records(result: SearchResult) -> list[dict[str, Any]]:
-    """The family of each ranked plan, and what the plan stands for where families are listed."""
+    """Each ranked plan as options write it, its family, and what the plan stands for where families are listed."""
     assert result.costs is not None
     of = families(result.costs.plans)
-    names = [{"plan_family": family_name(one)} for one in of]
+    names = [
+        {"text": str(plan), "plan_family": family_name(one)}
+        for plan, one in zip(result.plans, of, strict=True)
+    ]
     if result.families is None:
         return names
     standing = zip(result.families.plans.tolist(), result.families.fastest.tolist(), strict=True)
@@ -99,6 +103,8 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         "objective": result.objective,
         **({} if result.risk is None else {"risk": result.risk}),
         "memory_limit_bytes": float(result.limit),
+        "machine": machine_record(result.task),
+        "unit": result.task.model.unit,
         "ties": result.ties,
         "counts": {
             "candidates": counts.candidates,

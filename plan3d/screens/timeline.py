@@ -13,9 +13,13 @@ from . import views
 from .output import Screen
 
 
-def timeline_record(x: PlanTimeline) -> dict[str, Any]:
-    """The JSON object of a timeline; seconds and bytes."""
-    t = x.timeline
+def timeline_record(x: PlanTimeline, chart: bool = False) -> dict[str, Any]:
+    """The JSON object of a timeline; seconds and bytes. With what a `chart` of it draws."""
+    t, drawn = x.timeline, {}
+    if chart:
+        from plan3d.simulator.reporting.gantt import timeline_chart
+
+        drawn = {"chart": timeline_chart(x)}
     return {
         **views.question_record(x.task),
         "plan": report.plan_record(x.costs, 0)["plan"],
@@ -32,6 +36,7 @@ def timeline_record(x: PlanTimeline) -> dict[str, Any]:
         "idle_share": float(t.idle.mean() / t.step_seconds),
         "ranks": _ranks(x),
         "critical_path": _critical_path(x),
+        **drawn,
     }
 
 

@@ -238,6 +238,7 @@ def estimate_record(answer: PlanAnswer) -> dict[str, Any]:
     """The JSON object of one plan: that of a search with one plan, and its stages."""
     costs = answer.costs
     (plan,) = plan_records(costs, None, answer.question.training)
+    plan["text"] = str(costs.plans)
     plan["shares"] = loss_shares(costs)
     plan["synchronisation"] = traffic(costs).record()
     return {

@@ -40,9 +40,7 @@ class Endpoint:
 ENDPOINTS = {
     "search": Endpoint("search", "the plans that fit, the fastest first"),
     "estimate": Endpoint("estimate", "time and memory of one plan"),
-    "explain": Endpoint(
-        "explain", "where a plan's step goes, and what to change", (), frozenset({"memory"})
-    ),
+    "explain": Endpoint("explain", "where a plan's step goes, and what to change"),
     "memory": Endpoint(
         "explain",
         "bytes of each rank through a step, by tenant",
@@ -52,7 +50,7 @@ ENDPOINTS = {
     "fits": Endpoint("fits", "does fine-tuning of a model fit, and with what"),
     "compare": Endpoint("compare", "search backends, or training systems, beside each other"),
     "sweep": Endpoint("sweep", "the same question over one or two numbers"),
-    "timeline": Endpoint("timeline", "one plan simulated event by event"),
+    "timeline": Endpoint("timeline", "one plan simulated event by event", ("--verbose",)),
     "export": Endpoint("export", "a plan as the launch file of a framework"),
     "import": Endpoint("import", "a launch file as task and plan"),
 }

@@ -11,7 +11,6 @@ import json
 from base64 import b64encode
 from collections.abc import Sequence
 from hashlib import sha256
-from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 from ..analysis.sensitivity import KNOBS
 from ..analysis.time_breakdown import LABELS as LOSSES
 from ..base.arrays import Index, Value
-from ..base.files import read_text
 from ..base.printable import escape_unprintable
 from ..hardware.cluster import FastDomain, InterNodeNetwork
 from ..plan.plan import Plan, families, family_name
@@ -42,19 +40,6 @@ LABELS = {
     **{name: LOSSES[name] for name in ("recompute", *PARTS[1:])},
 }
 """Parts of a step on the page; they add up to it."""
-COLOUR_GROUPS = {
-    "ideal": "ideal",
-    "kernels": "kernel",
-    "recompute": "kernel",
-    **{name: "sent" for name in PARTS if name.endswith("_comm")},
-    "host_comm": "other",
-    "launch": "other",
-    "bubble": "other",
-    "imbalance": "other",
-    "optimizer": "other",
-}
-"""Colour of each part on the page."""
-
 
 def explorer_record(
     batches: Sequence[tuple[Task, Plan, Index, int, Sequence[str]]],
@@ -71,7 +56,7 @@ def explorer_record(
     task = batches[0][0]
     return {
         "gpus": task.gpus,
-        "parts": [{"name": n, "label": LABELS[n], "group": COLOUR_GROUPS[n]} for n in LABELS],
+        "parts": [{"name": name, "label": label} for name, label in LABELS.items()],
         "memory_parts": list(memory.PARTS),
         "networks": _positions(task.cluster.network, network_factors(task)),
         "links": _positions(task.cluster.fast_domain, link_factors(task)),
@@ -80,20 +65,6 @@ def explorer_record(
         "alike": alike,
         "batches": [_batch(*batch) for batch in batches],
     }
-
-
-def script() -> str:
-    """The page's JavaScript."""
-    return _shipped("explorer.js")
-
-
-def style() -> str:
-    """The page's style sheet."""
-    return _shipped("explorer.css")
-
-
-def _shipped(name: str) -> str:
-    return read_text(resources.files(__package__) / name, name)
 
 
 def script_policy(code: str) -> str:

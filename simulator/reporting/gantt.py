@@ -34,6 +34,8 @@ INTERVALS = (40, 280)
 """Fewest and most intervals of a row whose operations are too narrow."""
 DIGIT = 0.075
 """Inches that one digit of a micro-batch's number takes."""
+MOST_OPERATIONS, MOST_RANKS = 3000, 24
+"""Of a chart on a page: operations that are drawn one by one, and ranks."""
 
 
 def gantt_picture(x: PlanTimeline, form: str = "png") -> bytes:
@@ -53,6 +55,37 @@ def gantt_picture(x: PlanTimeline, form: str = "png") -> bytes:
         _numbers(axes, x, scale)
     _frame(axes, x, scale, unit, shared)
     return image_bytes(drawn, form)
+
+
+def timeline_chart(x: PlanTimeline) -> dict[str, Any]:
+    """What a page draws of a timeline: `passes`, their names, and of MOST_RANKS `ranks` at most
+    each operation (place in `passes`, micro-batch, start and end in seconds); of more than
+    MOST_OPERATIONS the share of each interval between `edges` that a rank spends in each pass."""
+    g = x.timeline.graph
+    masks = {_backward_name(x) if k == "B" else NAMES[k]: _rows(x, k) for k in COLOURS}
+    masks = {name: mask for name, mask in masks.items() if mask.any()}
+    rows = np.unique(np.linspace(0, g.ranks - 1, min(g.ranks, MOST_RANKS)).round().astype(int))
+    out: dict[str, Any] = {"passes": [*masks]}
+    if g.operations <= MOST_OPERATIONS:
+        start, end = _spans(x)
+        kind = np.select([*masks.values()], [*range(len(masks))])
+        columns = (kind, g.micro_batch, _rounded(start), _rounded(end))
+        passes = list(zip(*(column.tolist() for column in columns), strict=True))
+        of = [np.flatnonzero(g.rank == rank).tolist() for rank in rows]
+        each = [{"passes": [passes[i] for i in mine]} for mine in of]
+    else:
+        edges = _intervals(x)
+        out["edges"] = _rounded(edges).tolist()
+        shares = [np.round(_busy_share(x, k, edges), 3) for k in COLOURS if _rows(x, k).any()]
+        each = [{"shares": [share[rank].tolist() for share in shares]} for rank in rows]
+    ranks = zip(rows.tolist(), each, strict=True)
+    return {**out, "ranks": [{"rank": rank, **drawn} for rank, drawn in ranks]}
+
+
+def _rounded(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds to six digits of the largest."""
+    longest = float(np.abs(seconds).max())
+    return np.round(seconds, max(0, 6 - int(np.ceil(np.log10(longest)))))
 
 
 def _background(axes: Any, x: PlanTimeline, scale: float) -> None:

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
         write_whole(args.gantt, "--gantt", gantt_picture(x, form))
     if args.json:
-        print_json(screens.timeline_record(x))
+        print_json(screens.timeline_record(x, chart=args.verbose))
     else:
         screens.print_timeline(Screen(args.verbose), x)
     return 0

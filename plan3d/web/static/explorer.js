@@ -1,0 +1,467 @@
+"use strict";
+// The answer of a search that moves under one's hands: sliders, the table of plans, and the plan
+// that is chosen. The page, its frozen copy (the report) and the widget of a notebook are this one
+// explorer; they differ in who answers.
+//
+// ask(what, whatIf, more, signal) gives a promise of a record of plan3d: "search", "explain",
+// "timeline", "export"; null where there is none. A slider is {name, label, values: [[value,
+// text]], at: the place that was asked for}; `whatIf` holds the value of each that was moved.
+
+const PATIENCE = 300; // ms of rest after which the details of a plan are asked for
+const ROWS = 20; // of the table
+
+const share = (row, test) => Object.entries(row.seconds)
+  .reduce((sum, [name, part]) => sum + (test(name) ? part : 0), 0) / row.step_seconds;
+const COLUMNS = [
+  { name: "plan", head: "plan", words: true, value: (row) => row.text },
+  { name: "step", head: "step s, 80 % interval", value: (row) => row.step_seconds },
+  { name: "speed", head: "/s", value: (row) => row.tokens_per_second, show: whole, extra: true },
+  { name: "mfu", head: "MFU %", value: (row) => row.mfu, show: percent },
+  { name: "sent", head: "exposed comm. %", show: percent, extra: true,
+    value: (row) => share(row, (name) => lossKind(name) === "sent") },
+  { name: "bytes", head: "memory GiB", value: (row) => row.memory_bytes.total,
+    show: (x) => gib(x), extra: true },
+  { name: "fits", head: "fits", value: (row) => row.probability_fits ?? -1 },
+];
+
+function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
+                          compares = true,
+                          sentence = () => "", changed = () => {}, busy = () => {} }) {
+  const all = [...COLUMNS, ...columns];
+  const state = { at: {}, chosen: null, against: null, column: "step", falling: false,
+                  record: null, asked: null };
+  let sliders = [];
+  let request = new AbortController(), timer = 0;
+  const parts = skeleton();
+  root.replaceChildren(...Object.values(parts.sections));
+
+  // ---- what is asked
+
+  function whatIf() {
+    return Object.fromEntries(sliders.filter(({ name, at }) => state.at[name] !== at)
+      .map(({ name, values }) => [name, values[state.at[name]][0]]));
+  }
+
+  // Whether the plans may be others; a slider that is `apart` does not rank them.
+  function isMoved() { return sliders.some(({ name, at, apart }) => !apart && state.at[name] !== at); }
+
+  // Asks the question as it stands, then moves the sliders to a what-if.
+  async function start({ whatIf: moves = {}, chosen: plan = null, against = null } = {}) {
+    sliders = [];
+    Object.assign(state, { at: {}, chosen: plan, against });
+    await search((record) => {
+      state.asked = record;
+      sliders = slidersFrom(record);
+      showSliders(moves);
+      return isMoved();
+    });
+    if (isMoved()) await search();
+  }
+
+  async function search(first = () => false) {
+    clearTimeout(timer);
+    request.abort();
+    request = new AbortController();
+    const { signal } = request;
+    working(true);
+    try {
+      const record = await ask("search", whatIf(), {}, signal);
+      if (signal.aborted || first(record)) return;
+      state.record = record;
+      show();
+      if (wait) await later(PATIENCE, signal);
+      await details(signal);
+    } catch (error) {
+      if (!signal.aborted) refuse(error);
+    } finally {
+      if (!signal.aborted) working(false);
+    }
+  }
+
+  async function details(signal) {
+    const row = chosen();
+    parts.detail.hidden = !row;
+    if (!row) return;
+    const compared = rowOf(state.against);
+    const more = { plan: row.text, own: row.own, against: compared?.text };
+    parts.chosen.textContent = row.text;
+    const draw = async (what, drawn, place) => {
+      place.setAttribute("aria-busy", "true");
+      try {
+        const record = await ask(what, whatIf(), more, signal);
+        if (!signal.aborted) drawn(record, row, compared);
+      } catch (error) {
+        if (signal.aborted) return;
+        place.hidden = false;
+        for (const each of place.querySelectorAll(".drawing")) each.replaceChildren();
+        place.querySelector(".drawing").append(made("p", { class: "note" }, error.message));
+      } finally {
+        if (!signal.aborted) place.setAttribute("aria-busy", "false");
+      }
+    };
+    await Promise.all([
+      draw("explain", showExplained, parts.panels),
+      draw("timeline", showTimeline, parts.timeline),
+      draw("export", showLaunch, parts.launch),
+    ]);
+  }
+
+  function working(works) {
+    root.setAttribute("aria-busy", works);
+    busy(works);
+  }
+
+  function again() {
+    clearTimeout(timer);
+    request.abort();
+    if (wait) timer = setTimeout(() => search(), wait);
+    else search();
+  }
+
+  function detailsAgain() {
+    request.abort();
+    request = new AbortController();
+    show();
+    details(request.signal);
+  }
+
+  // ---- what is shown
+
+  function rows() { return state.record?.plans ?? []; }
+  function rowOf(text) { return rows().find((row) => row.text === text); }
+  function own() { return rows().find((row) => row.own); }
+  function chosen() { return rowOf(state.chosen) ?? own() ?? rows()[0]; }
+
+  function show() {
+    parts.error.hidden = true;
+    const { record, asked } = state;
+    const best = rows().find((row) => !row.own);
+    parts.best.textContent = best ? headline(best, asked?.plans[0]) : nothing(record);
+    parts.figures.replaceChildren(...(best ? figures(best) : []));
+    showTable();
+    changed({ whatIf: whatIf(), chosen: state.chosen, against: state.against });
+  }
+
+  function unit() { return state.record?.unit ?? "tokens"; }
+
+  function nothing(record) {
+    return `No plan fits. ${(record.infeasible ?? []).join(" ")}`;
+  }
+
+  function headline(best, before) {
+    const start = `Best: ${best.text}, ${seconds(best.step_seconds)} a step`;
+    const launched = own();
+    if (launched) {
+      const longer = launched.step_seconds / best.step_seconds - 1;
+      return `${start}; the launch file's own plan takes ${percent(Math.abs(longer))} % `
+        + `${longer < 0 ? "less" : "more"}.`;
+    }
+    if (!isMoved() || !before) return `${start}${sentence()}.`;
+    const change = best.tokens_per_second / before.tokens_per_second - 1;
+    const more = `${percent(Math.abs(change))} % ${change < 0 ? "fewer" : "more"} ${unit()}/s`;
+    const which = best.text === before.text ? "the same" : "another";
+    return `${start}; ${more} than as asked, ${which} plan.`;
+  }
+
+  function figures(best) {
+    const { total, limit } = best.memory_bytes;
+    const tile = (name, value, note) => made("div", {}, made("dt", {}, name),
+      made("dd", {}, made("strong", {}, value), made("span", {}, note)));
+    const interval = best.step_seconds_interval;
+    return [
+      tile("step", seconds(best.step_seconds), interval
+        ? `80 % interval ${between(interval)} s` : "no interval here"),
+      tile("throughput", `${whole(best.tokens_per_second)} ${unit()}/s`,
+           `MFU ${percent(best.mfu)} %`),
+      tile("memory", `${gib(total)} GiB`, `of ${gib(limit)} GiB a plan may use`),
+      tile("fits", best.probability_fits === null ? "—" : chance(best.probability_fits),
+           best.probability_fits === null ? "known as asked" : verdict(best)),
+    ];
+  }
+
+  function verdict(row) {
+    return { fits: "fits", edge: "at the edge" }[row.verdict] ?? row.verdict;
+  }
+
+  function showTable() {
+    const sorted = [...rows()].sort(byColumn()).slice(0, ROWS);
+    const ends = sorted.flatMap((row) => row.step_seconds_interval ?? [row.step_seconds]);
+    const [low, high] = [Math.min(...ends), Math.max(...ends)];
+    const mine = chosen();
+    parts.head.replaceChildren(...all.map((column) => {
+      const sign = column.name !== state.column ? false
+        : state.falling ? "descending" : "ascending";
+      return made("th", { scope: "col", class: classOf(column), "aria-sort": sign },
+        button(column.name === "speed" ? `${unit()}/s` : column.head,
+               { "data-column": column.name }));
+    }), ...(compares ? [made("th", { scope: "col" },
+                             made("span", { class: "unseen" }, "compare"))] : []));
+    parts.body.replaceChildren(...sorted.map((row) => tableRow(row, row === mine, low, high)));
+    parts.wide.hidden = !sorted.length;
+  }
+
+  function classOf({ words, extra, name }) {
+    return [words ? "words" : "", extra ? "extra" : "", `column-${name}`].filter(Boolean).join(" ");
+  }
+
+  function byColumn() {
+    const { value } = all.find((column) => column.name === state.column);
+    return (a, b) => {
+      const [x, y] = state.falling ? [value(b), value(a)] : [value(a), value(b)];
+      return x < y ? -1 : x > y ? 1 : 0;
+    };
+  }
+
+  function tableRow(row, isChosen, low, high) {
+    const cells = all.map((column) => made("td", { class: classOf(column) },
+                                           ...cell(column, row, isChosen, low, high)));
+    const other = button(row.text === state.against ? "compared" : "compare", {
+      "data-compare": row.text, "aria-pressed": row.text === state.against, disabled: isChosen,
+      "aria-label": `compare with ${row.text}`,
+    });
+    return made("tr", { "data-plan": row.text, class: isChosen ? "chosen" : false },
+                ...cells, ...(compares ? [made("td", {}, other)] : []));
+  }
+
+  function cell(column, row, isChosen, low, high) {
+    if (column.name === "plan") {
+      return [button(row.text, { "data-choose": row.text, "aria-pressed": isChosen }),
+              made("span", { class: "family" }, row.plan_family ?? "")];
+    }
+    if (column.name === "step") {
+      const interval = row.step_seconds_interval;
+      return [range(row, low, high), made("span", { class: "number" }, digits(row.step_seconds)),
+              made("small", {}, interval ? between(interval) : "")];
+    }
+    if (column.name === "fits") {
+      if (row.probability_fits === null) return ["—"];
+      const meter = made("span", { class: `meter ${row.verdict === "edge" ? "edge" : ""}`,
+                                   "aria-hidden": "true" }, made("span"));
+      meter.firstChild.style.width = `${100 * row.probability_fits}%`;
+      return [meter, chance(row.probability_fits)];
+    }
+    return [(column.show ?? String)(column.value(row))];
+  }
+
+  function showExplained(record, row, compared) {
+    const losses = lossesOf(record);
+    parts.waterfall.replaceChildren(waterfall(losses, row.step_seconds, row.mfu));
+    parts.memory.replaceChildren(...memoryOfRanks(record.stages, row.memory_bytes.capacity));
+    parts.compare.hidden = !compared;
+    if (!compared) return;
+    const { against } = record;
+    parts.other.textContent = `Beside ${compared.text}`;
+    const lines = against?.sentences
+      ?? ["A comparison of a launch file begins with its own plan: choose that one."];
+    parts.sentences.replaceChildren(...lines.map((line) => made("li", {}, line)));
+    const labels = Object.fromEntries(losses.map(({ name, label }) => [name, label]));
+    parts.beside.replaceChildren(...(!against || against.refused_by.length ? [] : [
+      made("div", {}, sideBySide(row, compared, against)),
+      made("div", {},
+        made("h4", {}, "Seconds of the step"),
+        differences("Seconds of the step that differ", against.seconds, seconds, labels),
+        made("h4", {}, "Memory of the fullest rank"),
+        differences("Memory that differs", against.bytes, (x) => `${gib(x)} GiB`)),
+    ]));
+  }
+
+  function showTimeline(record) {
+    parts.timeline.hidden = !record?.chart;
+    if (record?.chart) parts.gantt.replaceChildren(...timeline(record));
+  }
+
+  function showLaunch(record) {
+    const place = parts.launch.querySelector(".drawing");
+    const shown = [["Command", record?.command], ["Launch file", record?.text]]
+      .filter(([, text]) => text);
+    place.replaceChildren(...shown.map(([title, text]) => {
+      const copied = button("Copy", { "data-copy": true, "aria-label": `copy the ${title.toLowerCase()}` });
+      return made("div", {}, made("h4", {}, title, " ", copied),
+                  made("pre", { tabindex: 0, "aria-label": title }, text));
+    }));
+    if (!shown.length) {
+      place.append(made("p", { class: "note" }, "No framework that plan3d knows can launch it."));
+    }
+  }
+
+  function refuse(error) {
+    parts.error.textContent = error.message;
+    parts.error.hidden = false;
+  }
+
+  function showSliders(moves) {
+    parts.inputs = {};
+    const labels = sliders.map(({ name, label, values, at }) => {
+      const to = values.findIndex(([value]) => value === moves[name]);
+      state.at[name] = to < 0 ? at : to;
+      const input = made("input", { type: "range", class: `slider-${name}`, min: 0, step: 1,
+                                    max: values.length - 1, disabled: values.length < 2 });
+      input.addEventListener("input", () => move(name, Number(input.value)));
+      parts.inputs[name] = input;
+      return made("label", {}, label, input, made("output", { "aria-hidden": "true" }));
+    });
+    parts.controls.replaceChildren(...labels, made("div", {}, parts.reset));
+    parts.controls.hidden = false;
+    showPositions();
+  }
+
+  function showPositions() {
+    for (const { name, values } of sliders) {
+      const input = parts.inputs[name];
+      const text = values[state.at[name]][1];
+      input.value = state.at[name];
+      input.setAttribute("aria-valuetext", text);
+      input.nextSibling.textContent = text;
+    }
+    parts.reset.disabled = sliders.every(({ name, at }) => state.at[name] === at);
+  }
+
+  // ---- what people do
+
+  function move(name, at) {
+    state.at[name] = at;
+    showPositions();
+    again();
+  }
+
+  function reset() {
+    for (const { name, at } of sliders) state.at[name] = at;
+    showPositions();
+    again();
+  }
+
+  function pressed({ target }) {
+    const { column, choose, compare } = target.closest("button")?.dataset ?? {};
+    const plan = choose ?? target.closest("tr")?.dataset.plan;
+    if (column) {
+      state.falling = state.column === column && !state.falling;
+      state.column = column;
+      showTable();
+      parts.head.querySelector(`[data-column="${column}"]`).focus();
+    } else if (compare) {
+      state.against = state.against === compare ? null : compare;
+      detailsAgain();
+      focusOn("compare", compare);
+    } else if (plan) {
+      if (plan === state.against) state.against = null;
+      state.chosen = plan;
+      detailsAgain();
+      if (choose) focusOn("choose", choose);
+    }
+  }
+
+  function focusOn(kind, text) {
+    [...parts.body.querySelectorAll(`[data-${kind}]`)]
+      .find((each) => each.dataset[kind] === text)?.focus();
+  }
+
+  function skeleton() {
+    const out = { inputs: {} };
+    out.reset = button("As asked", { class: "reset" });
+    out.reset.addEventListener("click", reset);
+    out.error = made("p", { class: "error", role: "alert", hidden: true });
+    out.best = made("p", { class: "best", role: "status", "aria-live": "polite" });
+    out.figures = made("dl", { class: "figures" });
+    out.head = made("tr");
+    out.body = made("tbody");
+    const table = made("table", { class: "plans" },
+      made("caption", { class: "unseen" }, "Plans, the best first unless sorted otherwise"),
+      made("thead", {}, out.head), out.body);
+    table.addEventListener("click", pressed);
+    out.wide = made("div", { class: "wide", role: "region", tabindex: 0, "aria-label": "Plans" },
+                    table);
+    out.chosen = made("h3", { class: "chosen" });
+    out.waterfall = made("div", { class: "drawing waterfall" });
+    out.memory = made("div", { class: "drawing memory" });
+    out.panels = made("div", { class: "panels" },
+      made("div", {}, made("h4", {}, "From arithmetic at peak to the step"), out.waterfall),
+      made("div", {}, made("h4", {}, "Memory by pipeline rank"), out.memory));
+    out.says = made("p", { class: "says note", "aria-hidden": "true" },
+                    "Point at a bar to read it, or go there with the arrow keys.");
+    out.gantt = made("div", { class: "drawing" });
+    out.timeline = made("div", { class: "timeline", hidden: true },
+                        made("h4", {}, "Timeline of one step"), out.gantt);
+    out.other = made("h3");
+    out.beside = made("div", { class: "panels drawing" });
+    out.sentences = made("ul");
+    out.compare = made("div", { class: "compare", hidden: true }, out.other,
+                       out.sentences, out.beside);
+    out.launch = made("div", { class: "launch" }, made("div", { class: "drawing panels" }));
+    out.launch.addEventListener("click", ({ target }) => {
+      if (target.dataset.copy !== undefined) {
+        copyText(target.closest("div").querySelector("pre").textContent, target);
+      }
+    });
+    out.detail = made("section", { class: "detail", "aria-label": "The chosen plan", hidden: true },
+                      out.chosen, out.says, out.panels, out.timeline, out.compare, out.launch);
+    for (const event of ["mousemove", "focusin"]) {
+      out.detail.addEventListener(event, ({ target }) => {
+        const over = target.closest("[data-says]");
+        if (over) out.says.textContent = over.dataset.says;
+      });
+    }
+    out.controls = made("div", { class: "controls", role: "group", "aria-label": "What if?",
+                                 hidden: true });
+    out.sections = {
+      controls: out.controls,
+      answer: made("section", { class: "outcome", "aria-label": "Answer" }, out.error, out.best,
+                   out.figures, out.wide),
+      detail: out.detail,
+    };
+    return out;
+  }
+
+  return { start, refuse };
+}
+
+// The sliders of a question that plan3d can ask anew at any value.
+function slidersOf({ task, machine, unit = "tokens" }) {
+  const near = (count, factors) => factors.map((factor) => factor * count)
+    .filter((value) => Number.isInteger(value) && value >= 1);
+  const slider = (name, label, asked, values, text) =>
+    ({ name, label, at: values.indexOf(asked), values: values.map((value) => [value, text(value)]) });
+  const rate = (name, label, asked, factors) => slider(name, `bandwidth of ${label}`, asked,
+    factors.map((factor) => factor * asked),
+    (value) => `${digits(value / 1e9)} GB/s a GPU, × ${digits(value / asked)}`);
+  const gpus = near(task.gpus, [0.25, 0.5, 1, 2, 4]);
+  const most = Math.max(...gpus);
+  return [
+    slider("gpus", "GPUs", task.gpus, gpus, (value) => value.toLocaleString("en-US")),
+    slider("global_batch", "global batch", task.global_batch,
+           near(task.global_batch, [0.25, 0.5, 1, 2, 4]),
+           (value) => `${value.toLocaleString("en-US")} ${unit === "tokens"
+             ? `sequences, ${digits((value * task.sequence) / 1e6)} M tokens` : unit}`),
+    rate("inter_node_bandwidth", machine.network, machine.inter_node_bandwidth,
+         most > machine.gpus_per_domain ? [0.25, 0.5, 1, 2, 4] : [1]),
+    rate("intra_node_bandwidth", machine.fast_domain, machine.intra_node_bandwidth,
+         Math.min(most, machine.gpus_per_domain) > 1 ? [0.5, 1, 2] : [1]),
+    slider("memory", "memory of a GPU", machine.memory,
+           [0.5, 0.75, 1, 1.25, 1.5, 2].map((factor) => factor * machine.memory),
+           (value) => `${gib(value)} GiB, × ${digits(value / machine.memory)}`),
+  ];
+}
+
+function later(ms, signal) {
+  if (!ms) return Promise.resolve();
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => { clearTimeout(timer); reject(signal.reason); });
+  });
+}
+
+async function copyText(text, pressed) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const area = made("textarea", { class: "unseen" });
+    area.value = text;
+    pressed.after(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+    pressed.focus();
+  }
+  pressed.dataset.before ??= pressed.textContent;
+  pressed.textContent = "Copied";
+  setTimeout(() => { pressed.textContent = pressed.dataset.before; }, 1500);
+}
