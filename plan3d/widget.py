@@ -74,9 +74,7 @@ class Explorer:
 
             from .screens.report_page import shipped
         except ModuleNotFoundError as error:
-            raise InputError(
-                'explore needs anywidget: pip install "plan3d[notebooks]"'
-            ) from error
+            raise InputError('explore needs anywidget: pip install "plan3d[notebooks]"') from error
 
         files = {"_esm": shipped(*SCRIPTS), "_css": shipped(STYLE)}
         made = type("Explorer", (anywidget.AnyWidget,), files)()
@@ -112,9 +110,7 @@ def _launch_record(task: Task, plan: str) -> dict[str, Any]:
     return {"framework": name, "text": launch_text(task, resolved, exporter(name).form())}
 
 
-def explore(
-    task: Task, *, framework: str | None = None, choose: Choices | None = None
-) -> Explorer:
+def explore(task: Task, *, framework: str | None = None, choose: Choices | None = None) -> Explorer:
     """The best plans of a task under sliders for GPUs, batch, bandwidth and memory; in Jupyter the
     last line of a cell.
 

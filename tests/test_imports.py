@@ -21,7 +21,7 @@ ORDER = """
 """.split()  # noqa: SIM905
 """Folders in the order in which data flows: one imports those before it."""
 HEAVY = {"scipy", "pandas", "ortools", "networkx", "matplotlib", "rich", "torch", "yaml"}
-HEAVY |= {"cmaes", "gymnasium", "shtab", "starlette", "uvicorn"}
+HEAVY |= {"cmaes", "gymnasium", "shtab", "starlette", "uvicorn", "anywidget"}
 """Loaded by the functions that need them."""
 READ = (".toml", ".csv", ".json", ".typed", ".js", ".css", ".html", ".svg", ".npz")
 """Endings of files beside the modules."""

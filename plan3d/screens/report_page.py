@@ -160,7 +160,8 @@ def _static(inside: list[str]) -> list[str]:
 
 
 def _tables(shown: list[text_tables.Table]) -> str:
-    return f'<div class="wide">{text_tables.tables_html(shown)}</div>'
+    inside = text_tables.tables_html(shown)
+    return f'<div class="wide" role="group" aria-label="table" tabindex="0">{inside}</div>'
 
 
 def _picture(drawn: bytes, name: str, form: str = "svg+xml") -> str:

@@ -50,7 +50,8 @@ def _proof_record(result: SearchResult) -> dict[str, Any]:
 
 
 def family_records(result: SearchResult) -> list[dict[str, Any]]:
-    """Each ranked plan as options write it, its family, and what the plan stands for where families are listed."""
+    """Each ranked plan as options write it and its family; what it stands for where families are
+    listed."""
     assert result.costs is not None
     of = families(result.costs.plans)
     names = [

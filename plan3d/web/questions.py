@@ -72,6 +72,7 @@ TAKES_FILES = ("search", "estimate", "explain", "fits", "import")
 UNITS: Mapping[object, str] = {
     units.parse_bytes: "B",
     parser.memory: "B",
+    parser.memory_or_timeline: "B",
     units.parse_bandwidth: "B/s",
     units.parse_seconds: "s",
 }

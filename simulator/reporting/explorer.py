@@ -41,6 +41,7 @@ LABELS = {
 }
 """Parts of a step on the page; they add up to it."""
 
+
 def explorer_record(
     batches: Sequence[tuple[Task, Plan, Index, int, Sequence[str]]],
     limit: float,

@@ -1,4 +1,4 @@
-"""The page of `plan3d serve` in a real browser: every control, keyboard alone, widths, colours, axe.
+"""The page of `plan3d serve` in a real browser: controls, keyboard, widths, colours, axe.
 
     pip install "plan3d[web,notebooks]" playwright pillow
     npm pack axe-core && tar xzf axe-core-*.tgz package/axe.min.js
@@ -249,8 +249,9 @@ def explore(check: Checks, opened: Opened, address: str) -> None:
         check(f"{selector} copies", copied.startswith(("plan3d ", "# ", "http")), copied[:80])
         check(f"{selector} says so", page.inner_text(selector) == "Copied")
     for part in (".waterfall", ".memory", ".timeline"):
-        page.hover(f"{part} .bar >> nth=1")
+        page.hover(f"{part} .bar >> nth=0")
         check(f"{part} says what is pointed at", ": " in opened.text(".says"))
+    opened.go(f"{address}#{GPT}")
     rows = page.locator(".memory .bar").count()
     check("memory has a bar for every rank", rows == 8, rows)
     check("nothing was refused", not opened.refused, opened.refused)
@@ -306,7 +307,7 @@ def keyboard(check: Checks, browser: Browser, address: str) -> None:
     page.fill("#gpus", "8")
     page.keyboard.press("Enter")
     opened.settle()
-    check("Enter asks", "on 8 ×" in opened.text("#title"), opened.text("#title"))
+    check("Enter asks", " on 8 " in opened.text("#title"), opened.text("#title"))
     live = page.locator(".best").get_attribute("aria-live")
     check("the answer is announced", live == "polite", live)
     opened.context.close()
@@ -320,13 +321,15 @@ def colours(check: Checks, browser: Browser, address: str) -> None:
         session = page.context.new_cdp_session(page)
         for deficiency in DEFICIENCIES:
             session.send("Emulation.setEmulatedVisionDeficiency", {"type": deficiency})
-            least = np.inf
+            near: list[tuple[float, str]] = []
             for legend in page.locator(".legend").all():
+                names = legend.locator("> span").all_inner_texts()
                 keys = [_colour(key.screenshot()) for key in legend.locator(".key").all()]
-                pairs = itertools.pairwise(keys)
-                least = min(least, *(float(np.linalg.norm(a - b)) for a, b in pairs))
-            check(f"neighbours differ by {least:.0f} ({deficiency}, {scheme})",
-                  least >= LEAST_DIFFERENCE, least)  # fmt: skip
+                for (a, one), (b, two) in itertools.pairwise(zip(keys, names, strict=True)):
+                    near.append((float(np.linalg.norm(a - b)), f"{one}, {two}"))
+            least, which = min(near)
+            name = f"neighbours differ by {least:.0f} ({deficiency}, {scheme})"
+            check(name, least >= LEAST_DIFFERENCE, which)
         opened.context.close()
 
 
@@ -334,7 +337,9 @@ def _colour(picture: bytes) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Mean CIE L*a*b* and its spread, which a pattern has, of a picture."""
     rgb = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB"), float).reshape(-1, 3) / 255
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
     xyz = linear @ to_xyz.T / (0.9505, 1.0, 1.089)
     f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
     lab = np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], 1)
@@ -393,8 +398,12 @@ def notebook(check: Checks, browser: Browser, address: str) -> None:
 
 def pictures(browser: Browser, address: str, folder: Path) -> None:
     """The pictures of the docs, with few colours so that they are small."""
-    shots = (("serve", 1280, "light", 1500), ("serve_dark", 1280, "dark", 1500),
-             ("serve_narrow", 390, "light", 1900), ("serve_narrow_dark", 390, "dark", 1900))  # fmt: skip
+    shots = (
+        ("serve", 1280, "light", 1500),
+        ("serve_dark", 1280, "dark", 1500),
+        ("serve_narrow", 390, "light", 1900),
+        ("serve_narrow_dark", 390, "dark", 1900),
+    )
     for name, width, scheme, height in shots:
         opened = Opened(browser, width, scheme)
         page = opened.go(f"{address}#{GPT}")
@@ -466,9 +475,7 @@ def main() -> int:
         sync_playwright() as playwright,
         tempfile.TemporaryDirectory() as name,
     ):
-        browser = playwright.chromium.launch(
-            executable_path=options.browser, args=list(SWITCHES)
-        )
+        browser = playwright.chromium.launch(executable_path=options.browser, args=list(SWITCHES))
         parts: dict[str, Callable[[], None]] = {
             "looks": lambda: looks(check, browser, address, axe),
             "controls": lambda: controls(check, browser, address, Path(name)),

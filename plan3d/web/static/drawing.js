@@ -305,8 +305,7 @@ function sideBySide(mine, other, against) {
   for (const [name, [was, is]] of Object.entries(against.changed)) {
     rows.push(text(name, String(was), String(is)));
   }
-  const head = made("tr", {}, made("th", { scope: "col" }, ""),
-    ...["this plan", "the other", "change"].map((word) => made("th", { scope: "col" }, word)));
+  const head = made("tr", {}, ...["field", "this plan", "the other", "change"].map((word) => made("th", { scope: "col" }, word)));
   return made("table", { class: "beside" }, made("thead", {}, head), made("tbody", {}, ...rows));
 }
 

@@ -118,11 +118,14 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
     else search();
   }
 
-  function detailsAgain() {
+  async function detailsAgain() {
     request.abort();
     request = new AbortController();
+    const { signal } = request;
     show();
-    details(request.signal);
+    working(true);
+    await details(signal);
+    if (!signal.aborted) working(false);
   }
 
   // ---- what is shown
@@ -215,8 +218,8 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
   function tableRow(row, isChosen, low, high) {
     const cells = all.map((column) => made("td", { class: classOf(column) },
                                            ...cell(column, row, isChosen, low, high)));
-    const other = button(row.text === state.against ? "compared" : "compare", {
-      "data-compare": row.text, "aria-pressed": row.text === state.against, disabled: isChosen,
+    const other = button("compare", {
+      "data-compare": row.text, "aria-pressed": `${row.text === state.against}`, disabled: isChosen,
       "aria-label": `compare with ${row.text}`,
     });
     return made("tr", { "data-plan": row.text, class: isChosen ? "chosen" : false },
@@ -225,7 +228,7 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
 
   function cell(column, row, isChosen, low, high) {
     if (column.name === "plan") {
-      return [button(row.text, { "data-choose": row.text, "aria-pressed": isChosen }),
+      return [button(row.text, { "data-choose": row.text, "aria-pressed": `${isChosen}` }),
               made("span", { class: "family" }, row.plan_family ?? "")];
     }
     if (column.name === "step") {

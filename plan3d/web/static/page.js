@@ -22,8 +22,7 @@ async function post(what, body, signal) {
 
 // The body of a question; once it was answered, batch and sequence stay those of the answer.
 function body(whatIf) {
-  const { gpus, global_batch: batch, memory, ...numbers } = whatIf;
-  if (memory) numbers.memory = `${Math.round(memory)} B`;
+  const { gpus, global_batch: batch, ...numbers } = whatIf;
   const { texts, file, asked } = page;
   const count = (text) => (text ? Number(text) : undefined);
   const words = (text) => (text ? text.trim().split(/\s+/) : undefined);
