@@ -282,6 +282,6 @@ def _flat(record: dict[str, Any], prefix: str = "") -> dict[str, Any]:
             out |= _flat(value, "" if name == "plan" else f"{key}.")
         elif name == "step_seconds_interval":
             out |= {"step_seconds_low": value[0], "step_seconds_high": value[1]}
-        elif name != "assumptions":
+        elif name not in ("assumptions", "text"):
             out[key] = " ".join(map(str, value)) if isinstance(value, list) else value
     return out

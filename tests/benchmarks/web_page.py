@@ -116,6 +116,8 @@ class Opened:
         return self.page.inner_text(selector)
 
     def state(self) -> list[str]:
+        if self.page.is_visible(".error"):
+            return [self.text(".error")]
         return [self.text(".best"), *self.page.locator(".plans tbody tr").all_inner_texts()]
 
 
@@ -153,13 +155,15 @@ def controls(check: Checks, browser: Browser, address: str, folder: Path) -> Non
         before = of()
         act()
         opened.settle()
-        check(f"{name} changes the answer", of() != before, before)
+        check(
+            f"{name} changes the answer", of() != before and not page.is_visible(".error"), before
+        )
 
     def address_of() -> str:
         return page.url
 
     for field, value in (("cluster", "a100-80gb-sxm"), ("precision", "fp16"),
-                         ("framework", "torchtitan")):  # fmt: skip
+                         ("framework", "megatron")):  # fmt: skip
         changes(field, lambda f=field, v=value: page.select_option(f"#{f}", v), address_of)
     for field, value in (("gpus", "32"), ("batch", "128"), ("sequence", "1024"),
                          ("model", "llama-3.1-8b")):  # fmt: skip
@@ -176,6 +180,7 @@ def controls(check: Checks, browser: Browser, address: str, folder: Path) -> Non
     page.fill("#model", "no-such-model")
     opened.settle()
     check("a wrong name is the terminal's line", "no-such-model" in opened.text(".error"))
+    check("no other answer stays beside it", not page.is_visible(".plans"))
 
     page = opened.go(f"{address}#{SMALL}")
     page.click("#paste summary")
@@ -202,6 +207,7 @@ def controls(check: Checks, browser: Browser, address: str, folder: Path) -> Non
 
 def explore(check: Checks, opened: Opened, address: str) -> None:
     """Sliders, table, details, copies and the link."""
+    opened.refused.clear()
     page = opened.go(f"{address}#{GPT}")
     asked = opened.state()
     for name in SLIDERS:

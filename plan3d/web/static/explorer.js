@@ -287,7 +287,12 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
     }
   }
 
+  // An answer to another question does not stay beside the line that refuses this one.
   function refuse(error) {
+    state.record = null;
+    parts.best.textContent = "";
+    parts.figures.replaceChildren();
+    parts.wide.hidden = parts.detail.hidden = true;
     parts.error.textContent = error.message;
     parts.error.hidden = false;
   }

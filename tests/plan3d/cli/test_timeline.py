@@ -1,5 +1,6 @@
 """`plan3d timeline` prints, writes and refuses what it says."""
 
+import itertools
 import json
 
 import pytest
@@ -32,6 +33,32 @@ def test_text(capsys):
     for words in ("simulated: pipeline", "Closed form", "Critical path", "activations GiB"):
         assert words in out
     assert sum(line.lstrip().startswith(("0 ", "1 ", "2 ", "3 ")) for line in out.splitlines()) == 4
+
+
+@pytest.mark.parametrize("plan", [PLAN, PLAN + " dp=1 tp=2 pp=16 micro_batch=1 schedule=1f1b"])
+def test_what_is_drawn_is_as_busy_as_the_ranks(capsys, monkeypatch, plan):
+    """Pass by pass, and by the shares of intervals where there are too many."""
+    from plan3d.simulator.reporting import gantt
+
+    monkeypatch.setattr(gantt, "MOST_OPERATIONS", 1000 if plan == PLAN else 100)
+    fields = dict(word.split("=") for word in plan.split())
+    words = " ".join(f"{name}={value}" for name, value in fields.items())
+    code, out, _ = run(capsys, "--plan", words, "--json", "-v")
+    assert code == 0
+    record = json.loads(out)
+    chart = record["chart"]
+    assert chart["passes"][0] == "forward"
+    drawn = []
+    for row in chart["ranks"]:
+        if plan == PLAN:
+            drawn.append(sum(end - start for _, _, start, end in row["passes"]))
+            assert {kind for kind, *_ in row["passes"]} == {0, 1, 2}
+        else:
+            widths = [b - a for a, b in itertools.pairwise(chart["edges"])]
+            shares = [sum(each) for each in zip(*row["shares"], strict=True)]
+            drawn.append(sum(w * s for w, s in zip(widths, shares, strict=True)))
+    busy = [rank["busy_seconds"] for rank in record["ranks"]]
+    assert drawn == pytest.approx(busy, rel=0.01)
 
 
 def test_json(capsys):
