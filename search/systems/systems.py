@@ -265,9 +265,10 @@ SYSTEMS = {
         ),
         System(
             "mesh-tf",
-            "named dimensions split over a mesh: batch, features in and features out",
-            "Shazeer et al. 2018, sections 3 and 4",
+            "named dimensions split over a mesh: batch, features in and out; Adafactor",
+            "Shazeer et al. 2018, sections 3, 4 and 9",
             {"tp": TWO_OR_MORE, "tp_grid": _MESH_GRIDS, **_MEGATRON_TENSOR},
+            {"optimizer": ("adafactor",)},
             spans_domains=True,
         ),
         System(

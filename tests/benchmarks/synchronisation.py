@@ -9,7 +9,6 @@ iterations follow from it and one compute time. Of a model only its parameters c
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from plan3d.simulator.step import gradient_exchange
 from plan3d.simulator.step.slot_delays import exposed_seconds
 
 PROFILE = "v100-16gb-sxm"
+GPUS_A_NODE = 8
 FP32 = 4.0
 """Bytes of a gradient or weight."""
 RESNET_50, BERT_LARGE = 25.5e6, 340e6
@@ -44,19 +44,25 @@ class FittedNetwork(NamedTuple):
     bandwidth: float
     """Bytes/s of a GPU's share of the NIC, before the profile's efficiency."""
     latency: float
+    """Seconds of an exchange."""
+    per_node: float
     """Seconds of each further node."""
 
     def cluster(self, gpus: int) -> Cluster:
         """Nodes with one adapter each."""
-        cluster = Cluster.profile(
+        return Cluster.profile(
             PROFILE,
             gpus=gpus,
             inter_node_bandwidth=self.bandwidth,
             network_latency=self.latency,
-            latency_per_node=self.latency,
+            latency_per_node=self.per_node,
+            nic_gpus=GPUS_A_NODE,
         )
-        network = replace(cluster.network, nic_gpus=float(cluster.gpus_per_node))
-        return replace(cluster, network=network)
+
+
+def wire(gpus: int) -> Cluster:
+    """The published adapters, 25 Gb/s a node, and the profile's latencies."""
+    return Cluster.profile(PROFILE, gpus=gpus, inter_node_bandwidth=NODE_RATE, nic_gpus=GPUS_A_NODE)
 
 
 class Compared(NamedTuple):
@@ -89,7 +95,7 @@ def fit_network(
     """
 
     def times(rate: float, latency: float) -> NDArray[np.float64]:
-        cluster = FittedNetwork(rate, latency).cluster(gpus)
+        cluster = FittedNetwork(rate, latency, latency).cluster(gpus)
         return np.array([sync_seconds(p, parameters, cluster) for p in (RING, NEIGHBOURS)])
 
     start = times(NODE_RATE, NODE_LATENCY)
@@ -97,7 +103,23 @@ def fit_network(
     later = times(NODE_RATE, 2 * NODE_LATENCY) - start
     wanted = np.array([all_reduce, gossip]) - start
     bytes_, nodes = np.linalg.solve(np.stack([slower, later], axis=1), wanted)
-    return FittedNetwork(NODE_RATE / (1 + float(bytes_)), NODE_LATENCY * (1 + float(nodes)))
+    latency = NODE_LATENCY * (1 + float(nodes))
+    return FittedNetwork(NODE_RATE / (1 + float(bytes_)), latency, latency)
+
+
+def fit_latencies(rate: float, graph: SyncPolicy = ONE_PEER) -> FittedNetwork:
+    """The latencies of an exchange and of a node with which a network of that rate takes
+    ALL_REDUCE_SECONDS and GOSSIP_SECONDS: linear in both."""
+
+    def times(latency: float, node: float) -> NDArray[np.float64]:
+        cluster = FittedNetwork(rate, latency, node).cluster(256)
+        return np.array([sync_seconds(p, RESNET_50, cluster) for p in (RING, graph)])
+
+    start = times(NODE_LATENCY, NODE_LATENCY)
+    wanted = np.array([ALL_REDUCE_SECONDS, GOSSIP_SECONDS]) - start
+    slopes = [times(2 * NODE_LATENCY, NODE_LATENCY), times(NODE_LATENCY, 2 * NODE_LATENCY)]
+    each = np.linalg.solve(np.stack(slopes, axis=1) - start[:, None], wanted)
+    return FittedNetwork(rate, *(NODE_LATENCY * (1 + each)).tolist())
 
 
 IMAGENET_IMAGES, EPOCHS, IMAGES_A_NODE = 1_281_167, 120, 256
@@ -111,16 +133,18 @@ IMAGENET_HOURS = {
 """Nodes: hours of parallel and of decentralised SGD."""
 
 
-def imagenet_hours(network: FittedNetwork, epochs: int = EPOCHS) -> list[Compared]:
+def imagenet_hours(
+    network: FittedNetwork, epochs: int = EPOCHS, graph: SyncPolicy = NEIGHBOURS
+) -> list[Compared]:
     """Hours of ResNet-50 on ImageNet; compute is what the first decentralised run leaves."""
     steps = {n: IMAGENET_IMAGES * epochs / (n * IMAGES_A_NODE) for n in IMAGENET_HOURS}
-    first = sync_seconds(NEIGHBOURS, RESNET_50, network.cluster(4 * 8))
+    first = sync_seconds(graph, RESNET_50, network.cluster(4 * 8))
     compute = IMAGENET_HOURS[4][1] * 3600 / steps[4] - first
     out = []
     for nodes, hours in IMAGENET_HOURS.items():
         cluster = network.cluster(8 * nodes)
         for name, policy, measured in zip(
-            ("parallel", "decentralised"), (RING, NEIGHBOURS), hours, strict=True
+            ("parallel", "decentralised"), (RING, graph), hours, strict=True
         ):
             step = compute + sync_seconds(policy, RESNET_50, cluster)
             out.append(Compared(f"{name}, {nodes} nodes", measured, step * steps[nodes] / 3600))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -160,6 +161,38 @@ def test_systems_differ_as_their_papers_say(compared: BySystem) -> None:
     assert compared.speed_up(best["sequential"]) == pytest.approx(1)
     speed_ups = [compared.speed_up(costs) for costs in best.values()]
     assert 1 < min(speed_ups[1:]) <= max(speed_ups) <= 32
+
+
+EQUAL: dict[tuple[str, str], str] = {}
+"""Pairs of systems whose steps may be equal on all comparisons, and why."""
+
+
+def test_no_two_systems_are_one(compared: BySystem) -> None:
+    """On all of several comparisons: gpt3-1.3b on four nodes; where ZeRO 1 keeps more than it may;
+    on slow links, where FSDP shards inside a node; of long sequences, which Llama 3 splits."""
+    slow = replace(
+        TASK, cluster=Cluster.profile("a100-80gb-sxm", gpus=32, inter_node_bandwidth=2e9)
+    )
+    large = replace(TASK, model=Model.preset("gpt3-6.7b"), global_batch=256)
+    hopper = Cluster.profile("h100-sxm", gpus=32)
+    long = Task(Model.preset("llama-3.1-8b"), hopper, sequence=65536, global_batch=8)
+    seconds: dict[str, dict[int, float]] = {}
+    found = [
+        compared,
+        compared_on(large, [system(name) for name in ("zero1", "zero2")]),
+        compared_on(slow, [system(name) for name in ("zero3", "fsdp")]),
+        compared_on(long, [system(name) for name in ("megascale", "llama3")]),
+    ]
+    for i, one in enumerate(found):
+        for entry in one.entries:
+            if entry.best is not None:
+                seconds.setdefault(entry.system.name, {})[i] = entry.best.step_seconds
+    same = [
+        (a, b)
+        for a, b in combinations(SYSTEMS, 2)
+        if all(seconds[a][i] == seconds[b][i] for i in seconds[a].keys() & seconds[b].keys())
+    ]
+    assert same == list(EQUAL)
 
 
 def test_the_fastest_is_one_that_trains_as_one_device_would(
