@@ -45,8 +45,8 @@ def test_one_graph_has_d4_by_two_latencies_and_d5_without_a_fit() -> None:
     hours = synchronisation.imagenet_hours(LATENCIES, graph=ONE_PEER)
     assert worst(hours) == pytest.approx(0.11, abs=0.005)
     # Every pair of D5 is in the lecture's order.
-    pairs = zip(hours[::2], hours[1::2], strict=True)
-    assert all(one.predicted > other.predicted for one, other in pairs)
+    leads = [a.predicted - b.predicted for a, b in zip(hours[::2], hours[1::2], strict=True)]
+    assert min(leads) > 0
 
 
 def test_that_network_misses_d6_by_a_quarter() -> None:
