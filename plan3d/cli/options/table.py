@@ -166,7 +166,7 @@ OPTIONS = (
         "'tp=8 pp=8 recompute=full', a file, last#2 (second plan of the last search), or "
         "result.json#3 (third of a saved one)"),
     Option("--fix", "F=V", plan_text, SPACES,
-        "keep plan field F at V; repeatable (fields: --help-fields)", repeatable=True),
+        "keep plan field F (--help-fields) at V; repeatable", repeatable=True),
     Option("--choose", "F=V1,V2", plan_text, SPACES,
         "try only these values of plan field F; repeatable", repeatable=True),
     Option("--memory-headroom", "SHARE", parse_fraction, SPACES,
@@ -277,8 +277,8 @@ OPTIONS = (
         "only plans that it launches, on its stack: megatron, megatron-bridge, torchtitan, "
         "deepspeed or nanotron"),
     Option("--system", "SYSTEM", text, TRAINING,
-        "only plans of one training system: ddp, fsdp, gpipe, megatron ... (see 'plan3d systems'); "
-        "sweep also: several beside each other"),
+        "only plans of one training system, a sweep also of several beside each other (see 'plan3d "
+        "systems')"),
     Option("--systems", "S1,S2", text, COMPARE,
         "compare training systems instead of backends: names (see 'plan3d systems') or all"),
     # A question over one or two numbers.
