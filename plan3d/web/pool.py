@@ -86,7 +86,10 @@ class Worker:
 
     async def _read(self) -> dict[str, Any]:
         assert self.process.stdout
-        line = await self.process.stdout.readline()
+        try:
+            line = await self.process.stdout.readline()
+        except ValueError:  # a longer one than LARGEST_REPLY
+            line = b""
         if not line.endswith(b"\n"):
             raise WorkerEndedError
         message: dict[str, Any] = json.loads(line)

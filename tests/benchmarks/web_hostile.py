@@ -103,6 +103,10 @@ VALUES = st.one_of(
         st.sampled_from(["tp", "pp", "dp", "layers_per_stage", "x"]), SCALARS, max_size=3
     ),
 )
+USEFUL = st.one_of(
+    st.integers(1, 64),
+    st.sampled_from(["1", "2", "1k", "tp=2", "tp=1,2", "0.1", "1ms", "10GB", "fp8"]),
+)
 FILES = st.fixed_dictionaries({"name": st.sampled_from(NAMES), "text": st.sampled_from(TEXTS)})
 CONFIGS = st.dictionaries(
     st.sampled_from(["model_type", "hidden_size", "num_hidden_layers", "_name_or_path", "layers"]),
@@ -127,15 +131,15 @@ ROOTS = tuple(
 def requests(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
     """A question, with one to three fields of it hostile."""
     name = draw(st.sampled_from(list(ENDPOINTS)))
-    body = dict(USUAL[name])
-    for field in draw(st.lists(st.sampled_from(sorted(fields(name))), min_size=1, max_size=3)):
-        body[field] = draw(VALUES)
-    if draw(st.booleans()):
+    body, kind = dict(USUAL[name]), draw(st.integers(0, 3))
+    if kind == 0:
         body.pop("model", None)
         body["launch_file"] = draw(FILES)
         body["files"] = {draw(st.sampled_from(NAMES)): draw(st.sampled_from(TEXTS))}
-    elif draw(st.booleans()):
+    elif kind == 1:
         body["model"] = draw(CONFIGS)
+    for field in draw(st.lists(st.sampled_from(sorted(fields(name))), min_size=1, max_size=2)):
+        body[field] = draw(st.one_of(USEFUL, VALUES))
     return name, body
 
 
@@ -155,9 +159,10 @@ class Watch:
         if not self.guard.answering:
             return
         if event == "open" and not isinstance(arguments[0], int):
-            place = os.path.realpath(os.fsdecode(arguments[0]))
-            if not place.startswith(ROOTS) or (isinstance(arguments[2], int) and arguments[2] & 3):
-                self.outside.append(f"open {place} {arguments[2]}")
+            place, flags = os.path.realpath(os.fsdecode(arguments[0])), arguments[2]
+            writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
+            if writes or not (place.startswith(ROOTS) or place in sys.path):
+                self.outside.append(f"open {place} {flags}")
         elif event.partition(".")[0] in OTHERS or event in CHANGES:
             self.outside.append(f"{event} {arguments!r}"[:200])
 
@@ -215,7 +220,6 @@ def sent(raw: bytes, seconds: float = 30.0) -> bytes:
     with socket.create_connection(("127.0.0.1", PORT), timeout=seconds) as connection:
         try:
             connection.sendall(raw)
-            connection.shutdown(socket.SHUT_WR)
             out = b""
             while piece := connection.recv(65536):
                 out += piece

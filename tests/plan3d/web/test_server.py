@@ -91,6 +91,14 @@ def server() -> Iterator[Server]:
     out.runner.close()
 
 
+def test_presets_are_what_fields_take(server: Server) -> None:
+    record = json.loads(server.ask("/api/presets")[2])
+    assert {"name": "tp", "meaning": "tensor-parallel size"}.items() <= record["fields"][0].items()
+    model, cluster = record["models"][0]["name"], record["clusters"][0]["name"]
+    first = {"model": model, "cluster": cluster, "precision": record["precisions"][0]}
+    assert server.ask("/api/estimate", {**first, "gpus": 8, "plan": "tp=1"})[0] == 200
+
+
 def line(response: Response) -> tuple[int, str]:
     return response[0], json.loads(response[2])["error"]
 

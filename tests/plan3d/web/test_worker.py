@@ -13,7 +13,7 @@ import pytest
 
 from plan3d.cli.arguments import last_answer
 from plan3d.cli.main import main
-from plan3d.web.questions import PRESETS, question
+from plan3d.web.questions import question
 from plan3d.web.worker import Guard, reply
 
 SIZED = {"model": "llama-7b", "cluster": "h100-sxm", "gpus": 16, "batch": 64}
@@ -87,14 +87,6 @@ def test_no_search_is_kept_or_read_again(tmp_path: Path, monkeypatch: pytest.Mon
     few = {"tp": 2, "pp": 1, "cp": 1, "micro_batch": 1}
     assert replied("search", {**SIZED, "fix": few, "top": 1})[0] == 0
     assert last_answer.path().read_text() == '{"plans": [{"plan": {"tp": 2}}]}'
-
-
-def test_presets_are_what_fields_take() -> None:
-    record = json.loads(reply({"words": PRESETS.words}, Guard(), lambda costed: None)["body"])
-    assert {"name": "tp", "meaning": "tensor-parallel size"}.items() <= record["fields"][0].items()
-    model, cluster = record["models"][0]["name"], record["clusters"][0]["name"]
-    first = {"model": model, "cluster": cluster, "precision": record["precisions"][0]}
-    assert replied("estimate", {**first, "gpus": 8, "plan": "tp=1"})[0] == 0
 
 
 READ, WRITE = os.O_RDONLY, os.O_WRONLY | os.O_CREAT
