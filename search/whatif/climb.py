@@ -17,6 +17,7 @@ import numpy as np
 
 from plan3d.simulator.plan.fields import ON_HOST, spell
 from plan3d.simulator.plan.plan import FAMILY_COUNT
+from plan3d.simulator.plan.synchronisation import OUTER_FIELDS
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.task import Task
@@ -36,7 +37,10 @@ SHARE = 0.08
 """Share of a time limit in which the default search is run beside another."""
 ENUMERATING = {"branch-and-bound": "exhaustive"}
 """Backends with the ranking of another."""
-POLICIES = ("sync", "topology", "sync_period", "compression", "levels", "kept_per_thousand")
+POLICIES = (
+    *("sync", "topology", "compression", "levels", "kept_per_thousand"),
+    *OUTER_FIELDS,
+)
 """Fields of the synchronisation of replicas, which change what is trained."""
 
 

@@ -146,6 +146,11 @@ KNOBS: dict[str, Knob] = {
     "launch_floor": Knob("launches by the host", False, _scaled_launches),
 }
 """Numbers that a step depends on; the bandwidths of all collectives follow their link."""
+SITE_KNOBS = {
+    "site_bandwidth": Knob("bandwidth between sites", True, _scaled_network(("site_bandwidth",))),
+    "site_latency": Knob("latency between sites", False, _scaled_network(("site_latency",))),
+}
+"""Further ones of clusters whose sites are joined by links."""
 HOST_KNOBS = {
     "host_link_bandwidth": Knob("bandwidth to the host", True, _scaled_host("link_bandwidth")),
     "host_memory_bandwidth": Knob("host memory bandwidth", True, _scaled_host("memory_bandwidth")),
@@ -168,6 +173,7 @@ def sensitivities(costs: Costs) -> list[Sensitivity]:
     span = 2 * math.log1p(RELATIVE_STEP)
     knobs = {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}
     knobs |= NVME_KNOBS if costs.swaps else {}
+    knobs |= SITE_KNOBS if costs.task.cluster.network.site_bandwidth else {}
     out = [
         Sensitivity(
             name,

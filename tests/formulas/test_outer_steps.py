@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 from round_numbers import NETWORK, PARAMETERS, cluster, costs_of, gather, stack, task
 
+from plan3d.simulator.analysis.sensitivity import sensitivities
 from plan3d.simulator.task import Goal
 
 LINK, LATENCY = 1e9, 0.01
@@ -107,6 +108,17 @@ def test_a_rank_keeps_the_outer_state_of_its_share(words, each):
     kept = costs.memory["optimizer"] - alone().memory["optimizer"]
     assert kept == near(each * PARAMETERS / 8)
     assert costs.memory_bytes == near(sum(costs.memory.values()))
+
+
+def test_the_step_reacts_to_the_link_by_its_share() -> None:
+    """A tenth of bytes and of latencies a step; one per cent more bandwidth saves its share."""
+    costs = sites(f"{ALONE} sync_period=10")
+    found = {s.name: s.elasticity for s in sensitivities(costs)}
+    moved, waited = 4 * PARAMETERS / LINK / 10, 2 * LATENCY / 10
+    step = costs.step_seconds
+    assert found["site_bandwidth"] == pytest.approx(-moved / step, rel=0.01)
+    assert found["site_latency"] == pytest.approx(waited / step, rel=0.01)
+    assert "site_latency" not in {s.name for s in sensitivities(alone())}
 
 
 def test_sites_are_the_workers_of_local_sgd():

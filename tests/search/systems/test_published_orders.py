@@ -47,8 +47,9 @@ ROWS = {
     ),
     "megascale over megatron": (
         (f"search {ROOT}/docs/examples/megascale_175b.json {LARGE} megascale",
-         f"search gpt3-175b {LARGE} megatron {SILENT}"),
-        "1.21",
+         f"search gpt3-175b {LARGE} megatron {SILENT} "
+         f"--software {ROOT}/docs/examples/megatron_lm_2023.toml"),
+        "1.25",
     ),
     "megatron over zero3 on 384, 768, 1,536": (
         (f"{SC21} megatron --software megatron-lm-2021 --fix tp=8 --fix pp=12 --fix micro_batch=1 "
