@@ -68,6 +68,18 @@ ERROR: Json = {
     },
     "required": ["schema", "error"],
 }
+ASKED: Json = {"model": "llama-3.1-8b", "cluster": "h100-sxm", "gpus": 64}
+SCRIPT = "torchrun pretrain_gpt.py --use-checkpoint-args"
+EXAMPLES: dict[str, Json] = {
+    **dict.fromkeys(("estimate", "explain", "memory", "timeline"), ASKED | {"plan": "tp=2 pp=2"}),
+    "search": ASKED | {"fix": {"tp": 2}, "what_if": {"inter_node_bandwidth": "50GB/s"}},
+    "fits": {"model": "llama-3.1-8b", "cluster": "rtx-4090"},
+    "compare": ASKED | {"systems": "ddp,fsdp"},
+    "sweep": {"model": "llama-3.1-8b", "cluster": "h100-sxm", "over": ["gpus=32,64"]},
+    "export": ASKED | {"plan": "tp=2 pp=2", "to": "megatron"},
+    "import": {"cluster": "h100-sxm", "launch_file": {"name": "run.sh", "text": SCRIPT}},
+}
+"""A request of every question."""
 STATUSES = {
     "400": "the question is wrong",
     "403": "asked by a page of another site",
@@ -104,6 +116,7 @@ def document(settings: Settings) -> Json:
 def _operation(name: str) -> Json:
     endpoint = ENDPOINTS[name]
     schema = {"type": "object", "properties": _properties(name), "additionalProperties": False}
+    content = {"application/json": {"schema": schema, "example": EXAMPLES[name]}}
     answer, wrong = ({"$ref": f"#/components/schemas/{one}"} for one in ("Answer", "Error"))
     done = _content("the answer", answer)
     done["content"]["text/event-stream"] = {"schema": {"type": "string"}}
@@ -111,7 +124,7 @@ def _operation(name: str) -> Json:
         "operationId": name,
         "summary": endpoint.summary,
         "description": f"plan3d {endpoint.verb}",
-        "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}},
+        "requestBody": {"required": True, "content": content},
         "responses": {
             "200": done,
             **{status: _content(why, wrong) for status, why in STATUSES.items()},

@@ -32,12 +32,12 @@ from .openapi import document
 from .pool import BusyError, LimitError, Pool, Progress, Reply, WorkerEndedError
 from .questions import ENDPOINTS, PRESETS, Question, question
 from .security import Guarded, error
-from .settings import Settings
+from .settings import NO_MEMORY, Settings
 
 JSON, EVENTS = "application/json", "text/event-stream"
 HEARTBEAT = 5.0
 """Seconds between two messages of a stream, at most."""
-STATUS = {0: 200, 3: 200, 2: 400, INTERRUPTED: 503}
+STATUS = {0: 200, 3: 200, 2: 400, INTERRUPTED: 503, NO_MEMORY: 422}
 """HTTP status by exit code; another is an internal error."""
 Answer = tuple[int, str, Mapping[str, str]]
 """Status, body and headers of a response."""

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 
 HOST, PORT = "127.0.0.1", 8303
+NO_MEMORY = 71
+"""Exit code of a question that needs more memory than a process may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

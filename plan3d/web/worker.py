@@ -30,6 +30,7 @@ from ..cli.main import main as run_command
 from ..screens.output import INTERRUPTED
 from .presets import presets_record
 from .questions import PRESETS
+from .settings import NO_MEMORY
 
 PROGRESS_SECONDS = 0.1
 """Between two messages about progress."""
@@ -117,7 +118,7 @@ def reply(job: Mapping[str, Any], guard: Guard, progress: Callable[[int], None])
     finally:
         guard.answering = False
     if code == INTERNAL and "MemoryError" in lines[-1]:
-        lines[-1] = OUT_OF_MEMORY
+        code, lines[-1] = NO_MEMORY, OUT_OF_MEMORY
     content = json.loads(record) if record else {"schema": SCHEMA, "error": (lines or [""]).pop()}
     content |= {"command": shlex.join(["plan3d", *words]), "warnings": lines}
     return {"code": code, "found": bool(record), "body": json.dumps(content), "bytes": _memory()}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from plan3d.cli.options.table import OPTIONS
 from plan3d.simulator.base.errors import InputError
-from plan3d.web.openapi import document
+from plan3d.web.openapi import EXAMPLES, document
 from plan3d.web.questions import ENDPOINTS, NO_FILE, fields, question
 from plan3d.web.settings import Settings
 
@@ -150,6 +150,8 @@ def test_the_description_has_every_field() -> None:
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert set(fields(name)) <= set(schema["properties"])
         assert schema["additionalProperties"] is False
+        assert question(name, EXAMPLES[name], MOST).words[0] == ENDPOINTS[name].verb
+        assert set(EXAMPLES[name]) <= set(schema["properties"])
         for field in schema["properties"]:  # each is one that a request may have
             if field not in ("launch_file", "files", "arguments", "what_if", "batch", "framework"):
                 assert field in fields(name)
@@ -167,7 +169,7 @@ FIELDS = sorted({field for name in ENDPOINTS for field in fields(name)} | {"file
 REQUESTS = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4)
 
 
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=15, deadline=None, database=None)
 @given(st.sampled_from(list(ENDPOINTS)), REQUESTS)
 def test_no_value_of_a_request_becomes_an_option(name: str, body: dict[str, Any]) -> None:
     with contextlib.suppress(InputError):
