@@ -16,6 +16,7 @@ from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.training_rules import recomputed_modules
+from plan3d.simulator.rules.validity import check
 from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
@@ -194,16 +195,20 @@ def explicit_layers(chunks: Sequence[int], pp: int, virtual: int) -> dict[str, t
 
 
 def _with_stated_stages(launch: Launch, plan: Plan, task: Task) -> Plan:
-    """The plan with the layers of its stages as the top of the file states them, where the settings
-    mean the same chunks."""
+    """The plan with the layers of its stages as the top of the file states them, where that plan is
+    legal and the settings mean the same chunks."""
     stated = launch.stated_plan
     if stated is None or (int(stated.pp), int(stated.virtual_stages)) != (
         int(plan.pp),
         int(plan.virtual_stages),
     ):
         return plan
-    rows = [resolve(one, task.gpus).take(0) for one in (plan, stated)]
-    if chunk_sizes(task, rows[0]) != chunk_sizes(task, rows[1]):
+    try:
+        own, other = (resolve(one, task.gpus).take(0) for one in (plan, stated))
+        check(other, task)
+    except InputError:
+        return plan
+    if chunk_sizes(task, own) != chunk_sizes(task, other):
         return plan
     return replace(plan, **{name: getattr(stated, name) for name in STAGE_LAYERS})
 

@@ -1,4 +1,4 @@
-"""Fields of Megatron-Core's configuration as keys of other tools, and their numbers of a plan.
+"""Numbers of a plan from arguments of Megatron-Core, as other tools spell them (spellings.py).
 
 Source: megatron/core 0.16, model_parallel_config.py and transformer_config.py; ms-swift 4,
 swift/megatron/arguments/megatron_args.py (defaults); NeMo 1 (r2.0), examples/nlp/language_modeling/
@@ -18,38 +18,9 @@ from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch, explicit_layers
-from ..tables import COUNT, Numbers, Row, Table, Unmodelled, integer
-from ..trainer.arguments import ANY, NAME, TRUTH, TRUTHS
+from ..spellings import TRUTHS
+from ..tables import Numbers
 
-STAGES: Table = (
-    Row("tensor_model_parallel_size", "tp", default=1),
-    Row("pipeline_model_parallel_size", "pp", default=1),
-    Row("virtual_pipeline_model_parallel_size", "chunks", COUNT, 1),
-    Row("pipeline_model_parallel_layout", "layout", ANY, None),
-    Row("context_parallel_size", "cp", default=1),
-    Row("cp_comm_type", "cp_comm_types", ANY, "p2p"),
-    Row("expert_model_parallel_size", "ep", default=1),
-    Row("sequence_parallel", "sequence_parallel", TRUTH, False),
-    Row("overlap_p2p_comm", "overlap_p2p", TRUTH, True),
-    Row("account_for_embedding_in_pipeline_split", "counts_embedding", TRUTH, False),
-    Row("account_for_loss_in_pipeline_split", "counts_loss", TRUTH, False),
-    Unmodelled("hierarchical_context_parallel_sizes"),
-)
-"""Axes and stages."""
-EXPERTS: Table = (
-    Row("expert_tensor_parallel_size", "etp", default=1),
-    Row("moe_token_dispatcher_type", "dispatcher", NAME, "alltoall"),
-    Row("moe_permute_fusion", "permute_fusion", TRUTH, False),
-    Row("overlap_moe_expert_parallel_comm", "overlap_ep", TRUTH, False),
-    Unmodelled("moe_shared_expert_overlap"),
-    Unmodelled("moe_expert_capacity_factor"),
-    Unmodelled("moe_pad_expert_input_to_capacity"),
-)
-"""Exchange of experts."""
-FP8: Table = (
-    Row("fp8_recipe", "fp8_recipe", NAME, "delayed"),
-    Row("fp8_param_gather", "fp8_params", TRUTH, False),
-)
 FP8_RECIPES = {
     "delayed": Precision.FP8_DELAYED,
     "tensorwise": Precision.FP8,
@@ -68,7 +39,6 @@ CP_COMM = {
 }
 DISPATCHERS = {"alltoall": Dispatch.ALLTOALL, "flex": Dispatch.HIERARCHICAL}
 RECOMPUTE = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE, "none": Recompute.NONE}
-NO_LAYERS = integer(least=0)
 
 
 def fill_stages(n: Numbers, document: Document, launch: Launch, model: Model) -> None:

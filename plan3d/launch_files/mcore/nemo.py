@@ -17,6 +17,7 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from ..documents import Document
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
 from ..numbers import fill_launch, model_of
+from ..spellings import ANY, NAME, TRUTH, table_of
 from ..tables import (
     COUNT,
     Effect,
@@ -29,12 +30,8 @@ from ..tables import (
     integer,
     read_rows,
 )
-from ..trainer.arguments import ANY, LENGTH, NAME, TRUTH
 from ..trainer.models import known_model
 from .fields import (
-    EXPERTS,
-    NO_LAYERS,
-    STAGES,
     fill_recompute,
     fill_sharding,
     fill_stages,
@@ -56,15 +53,10 @@ _REFERENCE = re.compile(
 """A reference of Hydra to a key, beside it or from the top, or a product with one."""
 POSITIONS = ("learned_absolute", "rope", "none")
 TABLE: Table = (
-    *in_section("trainer", Row("num_nodes", "nodes"), Row("devices", "devices", COUNT, 1)),
+    *table_of("nemo"),
     Row("trainer.precision", "format", ANY, 32),
     *in_section(
         "model",
-        *STAGES,
-        *EXPERTS,
-        Row("micro_batch_size", "micro_batch"),
-        Row("global_batch_size", "global_batch"),
-        Row("encoder_seq_length", "sequence", LENGTH),
         Row("num_layers", "layers", integer(most=MOST_LAYERS)),
         Row("hidden_size", "hidden"),
         Row("num_attention_heads", "heads"),
@@ -87,15 +79,6 @@ TABLE: Table = (
         Row("tokenizer.library", "tokenizer", NAME, ""),
         Row("tokenizer.type", "tokenizer_type", ANY, None),
         Row("megatron_amp_O2", "o2", TRUTH, False),
-        Row("activations_checkpoint_granularity", "granularity", ANY, None),
-        Row("activations_checkpoint_method", "recompute_method", ANY, None),
-        Row("activations_checkpoint_num_layers", "recompute_layers", NO_LAYERS, None),
-        Row("fp8", "fp8_format", TRUTH, False),
-        Row("cross_entropy_loss_fusion", "fuses_loss", TRUTH, False),
-        Row("ub_tp_comm_overlap", "overlap_tp", TRUTH, False),
-        Row("optim.name", "optimizer_name", NAME, "fused_adam"),
-        Row("optim.overlap_grad_sync", "overlap_grad_reduce", TRUTH, False),
-        Row("optim.overlap_param_sync", "overlap_param_gather", TRUTH, False),
         Unmodelled("bert_binary_head", Effect.MODEL, _DECODER),
         Unmodelled("encoder", Effect.MODEL, _DECODER),
         Unmodelled("retro", Effect.MODEL, _DECODER),

@@ -12,22 +12,12 @@ from plan3d.simulator.base.documents import parse_yaml
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
 from ..shell.script import read_script
-from ..tables import Row, Table
-from ..trainer.arguments import ANY, NAME
+from ..spellings import table_of
 from ..trainer.commands import command_of
-from .run import RUN, read_run
+from .run import read_run
 
 TITLE = "ms-swift (Megatron)"
-TABLE: Table = (
-    *RUN,
-    Row("global_batch_size", "global_batch", default=16),
-    Row("recompute_granularity", "granularity", ANY, "selective"),
-    Row("tuner_type", "tuner", NAME, "full"),
-    Row("train_type", "train_type", NAME, ""),
-    Row("lora_rank", "rank", default=8),
-    Row("rlhf_type", "stage", NAME, "sft"),
-    Row("task_type", "task", NAME, "causal_lm"),
-)
+TABLE = table_of("megatron-swift")
 KEYS = tuple(row.key for row in TABLE)
 
 

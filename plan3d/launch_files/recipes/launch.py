@@ -15,13 +15,13 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.workload.model import Model
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
-from ..mcore.run import RUN, read_run
+from ..mcore.run import read_run
 from ..megatron.other_flags import group_of
 from ..megatron_bridge.run_config import read_content
 from ..numbers import model_numbers
 from ..shell.inputs import MOST_CHOICES, NO_INPUTS
-from ..tables import Effect, Row, Table
-from ..trainer.arguments import ANY, NAME
+from ..spellings import ANY, NAME, table_of
+from ..tables import Effect, Row
 from .evaluation import Module, Session
 from .expressions import Function
 from .library import ROOTS, UNKNOWN, library
@@ -29,15 +29,7 @@ from .settings import arguments_of, model_of, parts_left_out, sections_of
 from .values import Made, Open
 
 TITLES = {"bridge": "Megatron-Bridge recipe", "nemo": "NeMo 2 recipe"}
-TABLE: Table = (
-    *RUN,
-    Row("global_batch_size", "global_batch", default=None),
-    Row("recompute_granularity", "granularity", ANY, None),
-    Row("num_nodes", "nodes", default=None),
-    Row("devices", "devices", default=None),
-    Row("tuner", "tuner", NAME, "full"),
-    Row("dim", "rank", default=32),
-)
+TABLE = table_of("recipe")
 _KEYS = {row.key for row in TABLE}
 _WORDS = {row.key for row in TABLE if isinstance(row, Row) and row.codec in (ANY, NAME)}
 """Arguments whose values may be names of classes and constants."""

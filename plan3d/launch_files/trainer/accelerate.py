@@ -13,8 +13,8 @@ from plan3d.simulator.base.errors import InputError
 
 from ..documents import Document
 from ..launch_file import Launch
+from ..spellings import TRUTHS
 from ..tables import Numbers
-from .arguments import TRUTHS
 
 ENGINE = "deepspeed_config"
 FSDP = "fsdp_config"

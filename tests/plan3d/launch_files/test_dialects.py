@@ -3,14 +3,16 @@
 import pytest
 import yaml
 
-from plan3d.launch_files.launch_file import ReaderOptions, effective_plan, plan_of
+from plan3d.launch_files.launch_file import Launch, ReaderOptions, effective_plan, plan_of
 from plan3d.launch_files.registry import READERS, framework_of_file, is_script
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.yaml_frameworks import RECOGNITIONS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 JOB = """
 [model]
@@ -170,3 +172,16 @@ def test_the_file_of_a_nanotron_command_is_named():
     line = "torchrun --nproc_per_node=8 run_train.py --config-file examples/tiny.yaml"
     with pytest.raises(InputError, match=r"the run is in examples/tiny.yaml: give that file"):
         framework_of_file(line, "run.sh")
+
+
+@pytest.mark.parametrize("stages", [{"layers_per_stage": (6, 6, 10)}, {"first_stage_layers": 40}])
+def test_a_heading_with_stages_that_are_none_is_left_out(stages):
+    task = Task(
+        Model.preset("llama-3.1-8b"),
+        Cluster.profile("h100-sxm", gpus=8),
+        sequence=2048,
+        global_batch=64,
+    )
+    launch = Launch("run.sh", "megatron", stated_plan=Plan(pp=4, **stages))
+    plan = Plan(pp=4, layers_per_stage=(6, 6, 10, 10))
+    assert effective_plan(launch, plan, task).layers_per_stage == (6, 6, 10, 10)

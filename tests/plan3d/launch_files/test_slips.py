@@ -8,7 +8,8 @@ from plan3d.launch_files.deepspeed.keys import CONFIG as DEEPSPEED
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.nanotron.keys import TABLE as NANOTRON
 from plan3d.launch_files.registry import READERS
-from plan3d.launch_files.tables import REQUIRED
+from plan3d.launch_files.spellings import SPELLINGS, table_of
+from plan3d.launch_files.tables import REQUIRED, Row
 from plan3d.launch_files.torchtitan.keys import TABLE as TORCHTITAN
 from plan3d.simulator.base.errors import intended_name
 
@@ -115,3 +116,17 @@ def test_no_key_that_may_be_idle_is_one_slip_from_another(table):
     places = {row.key for row in table}
     may_be_idle = places - {row.key for row in table if getattr(row, "default", None) is REQUIRED}
     assert [place for place in may_be_idle if intended_name(place, places - {place})] == []
+
+
+PROGRAMS = ("trainer", "llama-factory", "axolotl", "ms-swift", "megatron-swift", "recipe", "nemo")
+
+
+def test_every_program_spells_a_number_once():
+    for program in PROGRAMS:
+        rows = table_of(program)
+        keys = [row.key for row in rows]
+        names = [row.name for row in rows if isinstance(row, Row)]
+        assert (len(set(keys)), len(set(names))) == (len(keys), len(names)), program
+    named = {one for each in SPELLINGS for programs in each.by_programs for one in programs.split()}
+    assert named == {*PROGRAMS}
+    assert {row.key for row in table_of("nemo")} >= {"trainer.num_nodes", "model.micro_batch_size"}

@@ -1,0 +1,400 @@
+"""One table of the arguments of trainers: the number of each, and how every program spells it.
+
+    trainer llama-factory axolotl ms-swift     Hugging Face's Trainer and what is built on it
+    megatron-swift recipe nemo                 Megatron-Core: ms-swift, recipes of NeMo 2 and
+                                               Megatron-Bridge, NeMo 1 (in its section `model`)
+
+A program reads the rows that name it (`table_of`), with its own default.
+Source: transformers 4.57, training_args.py; trl 0.24, SFTConfig and ModelConfig; LLaMA-Factory
+main of 2026, src/llamafactory/hparams; axolotl 0.13, src/axolotl/utils/schemas; ms-swift 4,
+swift/arguments, swift/trainers/arguments.py and swift/megatron/arguments/megatron_args.py;
+megatron/core 0.16, model_parallel_config.py, transformer_config.py, distributed/
+distributed_data_parallel_config.py and optimizer/optimizer_config.py; NeMo r2.0, examples/nlp/
+language_modeling/conf/megatron_gpt_config.yaml.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from plan3d.simulator.base.typed_objects import describe
+
+from .tables import (
+    COUNT,
+    REQUIRED,
+    Codec,
+    Numbers,
+    Row,
+    Source,
+    Table,
+    Unmodelled,
+    integer,
+)
+
+TRUTHS = {"true": True, "yes": True, "1": True, "auto": True, "false": False, "no": False}
+"""Truths as text; `auto` of a 16-bit format is that of the GPU, which has it."""
+
+
+def _read_truth(source: Source, key: str, n: Numbers) -> bool:
+    value = source.value(key)
+    if isinstance(value, bool):
+        return value
+    truth = TRUTHS.get(str(value).lower())
+    if truth is None:
+        raise source.value_error(key, f"is {describe(value)}; it must be true or false")
+    return truth
+
+
+def _read_half(source: Source, key: str, n: Numbers) -> bool:
+    """Whether a 16-bit format is on; `full` is without 32-bit weights."""
+    n.pure_bf16 = source.value(key) == "full"
+    return n.pure_bf16 or _read_truth(source, key, n)
+
+
+def _read_name(source: Source, key: str, n: Numbers) -> str:
+    value = source.value(key)
+    if not isinstance(value, str):
+        raise source.value_error(key, f"is {describe(value)}; it must be a text")
+    return value
+
+
+ANY = Codec(lambda value: value, lambda source, key, n: source.value(key))
+TRUTH = Codec(bool, _read_truth)
+HALF = Codec(bool, _read_half)
+NAME = Codec(lambda value: value, _read_name)
+LENGTH = integer(most=2**24)
+NO_LAYERS = integer(least=0)
+
+TRAINERS = "trainer llama-factory axolotl ms-swift"
+"""Programs on Hugging Face's Trainer."""
+CORE = "megatron-swift recipe"
+"""Programs on Megatron-Core whose model is named."""
+MEGATRON = "megatron-swift recipe nemo"
+"""All programs on Megatron-Core."""
+SECTIONS = {"nemo": "model"}
+"""The section of a program's arguments; a key with a dot in front is outside of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """A number and its spellings: keys and defaults by programs, which white space separates."""
+
+    number: str
+    codec: Codec
+    by_programs: Mapping[str, tuple[str, Any]]
+
+
+def _same(number: str, codec: Codec, programs: str, key: str, default: Any) -> Spelling:
+    """A number that these programs spell in the same way."""
+    return Spelling(number, codec, {programs: (key, default)})
+
+
+SPELLINGS = (
+    # The model and its number formats.
+    Spelling(
+        "model_id",
+        NAME,
+        {
+            "trainer llama-factory": ("model_name_or_path", ""),
+            "axolotl": ("base_model", ""),
+            f"ms-swift {CORE}": ("model", ""),
+        },
+    ),
+    Spelling(
+        "dtype",
+        NAME,
+        {"trainer": ("torch_dtype", ""), f"ms-swift {CORE}": ("torch_dtype", "bfloat16")},
+    ),
+    _same("model_dtype", NAME, "trainer", "dtype", ""),
+    Spelling("bf16", TRUTH, {"trainer llama-factory": ("bf16", False), "ms-swift": ("bf16", None)}),
+    _same("bf16", HALF, "axolotl", "bf16", False),
+    _same("fp16", TRUTH, f"{TRAINERS} {CORE}", "fp16", False),
+    _same("pure_bf16", TRUTH, "llama-factory", "pure_bf16", False),
+    _same("fp8_format", ANY, CORE, "fp8_format", None),
+    _same("fp8_format", TRUTH, "nemo", "fp8", False),
+    _same("fp8_recipe", NAME, CORE, "fp8_recipe", "delayed"),
+    _same("fp8_params", TRUTH, CORE, "fp8_param_gather", False),
+    _same("mtp_layers", NO_LAYERS, CORE, "mtp_num_layers", 0),
+    _same("attention", NAME, CORE, "attention_backend", "flash"),
+    # The batch.
+    Spelling(
+        "micro_batch",
+        COUNT,
+        {
+            "trainer llama-factory": ("per_device_train_batch_size", 8),
+            "ms-swift": ("per_device_train_batch_size", 1),
+            f"axolotl {CORE}": ("micro_batch_size", 1),
+            "nemo": ("micro_batch_size", REQUIRED),
+        },
+    ),
+    Spelling(
+        "accumulation",
+        COUNT,
+        {
+            "trainer llama-factory axolotl": ("gradient_accumulation_steps", 1),
+            "ms-swift": ("gradient_accumulation_steps", None),
+        },
+    ),
+    Spelling(
+        "global_batch",
+        COUNT,
+        {
+            "megatron-swift": ("global_batch_size", 16),
+            "recipe": ("global_batch_size", None),
+            "nemo": ("global_batch_size", REQUIRED),
+        },
+    ),
+    Spelling(
+        "sequence",
+        LENGTH,
+        {
+            f"trainer ms-swift {CORE}": ("max_length", None),
+            "llama-factory": ("cutoff_len", 2048),
+            "axolotl": ("sequence_len", 512),
+            "nemo": ("encoder_seq_length", REQUIRED),
+        },
+    ),
+    _same("max_seq_length", LENGTH, "trainer", "max_seq_length", None),
+    _same("block_size", LENGTH, "trainer", "block_size", None),
+    _same("model_max_length", LENGTH, "trainer", "model_max_length", None),
+    _same("packing", ANY, "trainer llama-factory ms-swift", "packing", False),
+    _same("packing", TRUTH, CORE, "packing", False),
+    _same("packing", TRUTH, "axolotl", "sample_packing", False),
+    _same("neat_packing", TRUTH, "llama-factory", "neat_packing", False),
+    Spelling(
+        "nodes", COUNT, {"recipe": ("num_nodes", None), "nemo": (".trainer.num_nodes", REQUIRED)}
+    ),
+    Spelling("devices", COUNT, {"recipe": ("devices", None), "nemo": (".trainer.devices", 1)}),
+    # Axes and stages.
+    Spelling(
+        "tp",
+        COUNT,
+        {
+            MEGATRON: ("tensor_model_parallel_size", 1),
+            "axolotl": ("tensor_parallel_size", 1),
+            "ms-swift": ("deepspeed_autotp_size", 1),
+        },
+    ),
+    _same("pp", COUNT, MEGATRON, "pipeline_model_parallel_size", 1),
+    Spelling(
+        "cp",
+        COUNT,
+        {
+            f"axolotl {MEGATRON}": ("context_parallel_size", 1),
+            "ms-swift": ("sequence_parallel_size", 1),
+        },
+    ),
+    Spelling(
+        "ep",
+        COUNT,
+        {MEGATRON: ("expert_model_parallel_size", 1), "axolotl": ("expert_parallel_size", 1)},
+    ),
+    _same("etp", COUNT, MEGATRON, "expert_tensor_parallel_size", 1),
+    _same("shard_degree", COUNT, "axolotl", "dp_shard_size", None),
+    _same("replicas", COUNT, "axolotl", "dp_replicate_size", 1),
+    _same("sequence_parallel", TRUTH, MEGATRON, "sequence_parallel", False),
+    _same("cp_comm_types", ANY, MEGATRON, "cp_comm_type", "p2p"),
+    _same("chunks", COUNT, MEGATRON, "virtual_pipeline_model_parallel_size", 1),
+    _same("layout", ANY, MEGATRON, "pipeline_model_parallel_layout", None),
+    _same("first_stage_layers", COUNT, CORE, "decoder_first_pipeline_num_layers", 0),
+    _same("last_stage_layers", COUNT, CORE, "decoder_last_pipeline_num_layers", 0),
+    _same("counts_embedding", TRUTH, MEGATRON, "account_for_embedding_in_pipeline_split", False),
+    _same("counts_loss", TRUTH, MEGATRON, "account_for_loss_in_pipeline_split", False),
+    _same("overlap_p2p", TRUTH, MEGATRON, "overlap_p2p_comm", True),
+    Spelling(
+        "overlap_tp",
+        TRUTH,
+        {CORE: ("tp_comm_overlap", False), "nemo": ("ub_tp_comm_overlap", False)},
+    ),
+    _same("dispatcher", NAME, MEGATRON, "moe_token_dispatcher_type", "alltoall"),
+    _same("permute_fusion", TRUTH, MEGATRON, "moe_permute_fusion", False),
+    _same("overlap_ep", TRUTH, MEGATRON, "overlap_moe_expert_parallel_comm", False),
+    # Sharding, the optimizer and what is on the host.
+    Spelling(
+        "optimizer_name",
+        NAME,
+        {
+            "trainer llama-factory ms-swift": ("optim", "adamw_torch"),
+            "axolotl": ("optimizer", "adamw_torch_fused"),
+            CORE: ("optimizer", "adam"),
+            "nemo": ("optim.name", "fused_adam"),
+        },
+    ),
+    _same("deepspeed", ANY, TRAINERS, "deepspeed", None),
+    _same("fsdp", ANY, TRAINERS, "fsdp", None),
+    _same("fsdp", TRUTH, CORE, "use_megatron_fsdp", False),
+    _same("strategy", NAME, CORE, "data_parallel_sharding_strategy", "optim_grads_params"),
+    _same("distributed", TRUTH, CORE, "use_distributed_optimizer", True),
+    Spelling(
+        "overlap_grad_reduce",
+        TRUTH,
+        {CORE: ("overlap_grad_reduce", False), "nemo": ("optim.overlap_grad_sync", False)},
+    ),
+    Spelling(
+        "overlap_param_gather",
+        TRUTH,
+        {CORE: ("overlap_param_gather", False), "nemo": ("optim.overlap_param_sync", False)},
+    ),
+    _same("offloads", TRUTH, CORE, "optimizer_cpu_offload", False),
+    _same("fraction", ANY, CORE, "optimizer_offload_fraction", 1.0),
+    # Recomputation and the loss.
+    Spelling(
+        "checkpointing",
+        TRUTH,
+        {
+            "trainer": ("gradient_checkpointing", False),
+            "llama-factory": ("gradient_checkpointing", None),
+            "ms-swift": ("gradient_checkpointing", True),
+        },
+    ),
+    _same("checkpointing", ANY, "axolotl", "gradient_checkpointing", False),
+    _same("not_checkpointing", TRUTH, "llama-factory", "disable_gradient_checkpointing", False),
+    Spelling(
+        "granularity",
+        ANY,
+        {
+            "megatron-swift": ("recompute_granularity", "selective"),
+            "recipe": ("recompute_granularity", None),
+            "nemo": ("activations_checkpoint_granularity", None),
+        },
+    ),
+    Spelling(
+        "recompute_method",
+        ANY,
+        {CORE: ("recompute_method", None), "nemo": ("activations_checkpoint_method", None)},
+    ),
+    Spelling(
+        "recompute_layers",
+        NO_LAYERS,
+        {CORE: ("recompute_num_layers", None), "nemo": ("activations_checkpoint_num_layers", None)},
+    ),
+    _same("modules", ANY, CORE, "recompute_modules", None),
+    Spelling(
+        "fuses_loss",
+        TRUTH,
+        {CORE: ("cross_entropy_loss_fusion", True), "nemo": ("cross_entropy_loss_fusion", False)},
+    ),
+    Spelling(
+        "liger",
+        TRUTH,
+        {
+            "trainer llama-factory ms-swift": ("use_liger_kernel", False),
+            "axolotl": ("liger_fused_linear_cross_entropy", False),
+        },
+    ),
+    Spelling(
+        "enabled_liger",
+        TRUTH,
+        {"llama-factory": ("enable_liger_kernel", False), "axolotl": ("cut_cross_entropy", False)},
+    ),
+    # What is trained: a loss, adapters, frozen weights.
+    _same("trains", TRUTH, "llama-factory", "do_train", False),
+    Spelling(
+        "stage",
+        NAME,
+        {
+            "llama-factory": ("stage", "sft"),
+            "axolotl": ("rl", "sft"),
+            "ms-swift megatron-swift": ("rlhf_type", "sft"),
+        },
+    ),
+    _same("task", NAME, "ms-swift megatron-swift", "task_type", "causal_lm"),
+    _same("scores", TRUTH, "axolotl", "reward_model", False),
+    _same("scores_steps", TRUTH, "axolotl", "process_reward_model", False),
+    _same("uses_adapters", TRUTH, "trainer", "use_peft", False),
+    Spelling(
+        "tuner",
+        NAME,
+        {
+            "llama-factory": ("finetuning_type", "lora"),
+            "axolotl": ("adapter", "full"),
+            "ms-swift": ("tuner_type", "lora"),
+            "megatron-swift": ("tuner_type", "full"),
+            "recipe": ("tuner", "full"),
+        },
+    ),
+    _same("train_type", NAME, "ms-swift megatron-swift", "train_type", ""),
+    _same("sft_type", NAME, "ms-swift", "sft_type", ""),
+    Spelling(
+        "rank",
+        COUNT,
+        {
+            "trainer": ("lora_r", 16),
+            "axolotl": ("lora_r", 8),
+            "llama-factory ms-swift megatron-swift": ("lora_rank", 8),
+            "recipe": ("dim", 32),
+        },
+    ),
+    Spelling(
+        "targets",
+        ANY,
+        {
+            "trainer axolotl": ("lora_target_modules", None),
+            "llama-factory": ("lora_target", "all"),
+            f"ms-swift {CORE}": ("target_modules", "all-linear"),
+        },
+    ),
+    _same("all_linear", TRUTH, "axolotl", "lora_target_linear", False),
+    _same("in_4_bits", TRUTH, "trainer axolotl", "load_in_4bit", False),
+    _same("in_8_bits", TRUTH, "trainer axolotl", "load_in_8bit", False),
+    Spelling(
+        "bits", COUNT, {"llama-factory": ("quantization_bit", 0), "ms-swift": ("quant_bits", 0)}
+    ),
+    Spelling(
+        "quantization",
+        NAME,
+        {"llama-factory": ("quantization_method", "bnb"), "ms-swift": ("quant_method", "bnb")},
+    ),
+    _same("double_quantization", TRUTH, "llama-factory", "double_quantization", True),
+)
+"""Every number with its spellings."""
+UNMODELLED = {
+    TRAINERS: """
+    torch_compile auto_find_batch_size optim_target_modules use_dora modules_to_save
+    lora_modules_to_save additional_target lisa_activated_layers
+    """,
+    "llama-factory": """
+    use_galore use_apollo use_badam use_adam_mini use_unsloth mixture_of_depths shift_attn use_muon
+    freeze_language_model fp8 use_dft_loss use_asft_loss use_eaft_loss compute_accuracy
+    """,
+    "axolotl": """
+    qat fp8 activation_offloading unfrozen_parameters relora relora_steps lisa_n_layers num_labels
+    lora_mlp_kernel lora_qkv_kernel lora_o_kernel gptq model_config quantize_moe_experts diffusion
+    """,
+    "ms-swift": "freeze_llm freeze_parameters use_galore tuner_backend",
+    MEGATRON: """
+    hierarchical_context_parallel_sizes moe_shared_expert_overlap moe_expert_capacity_factor
+    moe_pad_expert_input_to_capacity
+    """,
+    CORE: """
+    use_precision_aware_optimizer main_grads_dtype exp_avg_dtype exp_avg_sq_dtype freeze_llm
+    freeze_parameters modules_to_save linear_decoupled_in_proj fp4_format moe_layer_recompute
+    """,
+}
+"""Arguments that change time or memory and are not modelled, by programs."""
+
+
+def table_of(program: str) -> Table:
+    """The rows of a program."""
+    rows = [
+        Row(_key(program, key), spelling.number, spelling.codec, default)
+        for spelling in SPELLINGS
+        for programs, (key, default) in spelling.by_programs.items()
+        if program in programs.split()
+    ]
+    others = [
+        Unmodelled(_key(program, key))
+        for programs, keys in UNMODELLED.items()
+        if program in programs.split()
+        for key in keys.split()
+    ]
+    return (*rows, *others)
+
+
+def _key(program: str, key: str) -> str:
+    """A key with its section."""
+    if key.startswith("."):
+        return key[1:]
+    return f"{SECTIONS[program]}.{key}" if program in SECTIONS else key
