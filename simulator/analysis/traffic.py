@@ -55,6 +55,8 @@ class Traffic:
     """How gossip averages; None where averages are exact."""
     compressed_bytes: float = 0.0
     """Those that a rank sends compressed, to ranks of other domains where there are some."""
+    outer: outer_steps.Exchange | None = None
+    """Of one fragment, or of gradients, between sites; None where there are none."""
 
     @property
     def staleness(self) -> float:
@@ -75,6 +77,10 @@ class Traffic:
         if self.mixing:
             out["spectral_gap"] = self.mixing.spectral_gap
             out["graph_period"] = self.mixing.period
+        if self.outer:
+            out["site_bytes_sent"] = float(self.outer.sent.max())
+            out["site_seconds"] = float(self.outer.seconds.max())
+            out["site_exposed_seconds"] = float(self.outer.exposed.max())
         return out
 
 
@@ -97,15 +103,15 @@ def traffic(costs: Costs, row: int = 0) -> Traffic:
     messages = gradient_exchange.message_count(inner, replicas, neighbours) / inner.sync_period
     compressed = 0.0
     if policy.compression and not server:
-        weights, full = (
-            group.stages.weights,
-            gradient_exchange.element_bytes(task, group.recipe, policy),
-        )
-        ranks = weights.data_group
+        weights, ranks = group.stages.weights, group.stages.weights.data_group
+        full = gradient_exchange.element_bytes(task, group.recipe, policy)
         _, each = compressed_exchange.sent_bytes(full, policy, ranks)
         compressed = float((weights.dense * each).max())
         messages = float(np.max(compressed_exchange.message_count(full, policy, ranks)))
-    return Traffic(policy, replicas, sent, messages, server, mixing, compressed)
+    outer = None
+    if policy.sites:
+        outer = outer_steps.exchange(task, group.recipe, policy, group.stages)
+    return Traffic(policy, replicas, sent, messages, server, mixing, compressed, outer)
 
 
 def _bytes_sent(
@@ -169,8 +175,8 @@ def traffic_sentences(costs: Costs, row: int = 0) -> list[str]:
         return []
     found = traffic(costs, row)
     out = [_volume_sentence(found), *_policy_sentences(task, found)]
-    if policy.sites:
-        out.append(_outer_sentence(task, plan, policy))
+    if found.outer:
+        out.append(_outer_sentence(policy, found.outer))
     return [*out, *_rate_sentences(task, plan, policy)]
 
 
@@ -185,10 +191,8 @@ def _volume_sentence(found: Traffic) -> str:
     )
 
 
-def _outer_sentence(task: Task, plan: Plan, policy: SyncPolicy) -> str:
+def _outer_sentence(policy: SyncPolicy, one: outer_steps.Exchange) -> str:
     """What sites exchange, how long it takes and how much of that no compute hides."""
-    (group,) = simulate(task, plan).groups
-    one = outer_steps.exchange(task, group.recipe, policy, group.stages)
     bits = policy.outer_bits or outer_steps.FULL_BITS
     parts = f"a fragment of {policy.fragments}" if policy.fragments > 1 else "the model"
     behind = (

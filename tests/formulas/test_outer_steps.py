@@ -13,6 +13,7 @@ import pytest
 from round_numbers import NETWORK, PARAMETERS, cluster, costs_of, gather, stack, task
 
 from plan3d.simulator.analysis.sensitivity import sensitivities
+from plan3d.simulator.analysis.traffic import traffic, traffic_sentences
 from plan3d.simulator.task import Goal
 
 LINK, LATENCY = 1e9, 0.01
@@ -108,6 +109,21 @@ def test_a_rank_keeps_the_outer_state_of_its_share(words, each):
     kept = costs.memory["optimizer"] - alone().memory["optimizer"]
     assert kept == near(each * PARAMETERS / 8)
     assert costs.memory_bytes == near(sum(costs.memory.values()))
+
+
+def test_what_is_sent_between_sites_is_on_record():
+    """A rank's eighth of a half of the weights, 4 bits each, to the other of two sites; its site's
+    gradients in 14 messages a step."""
+    words = f"{ALONE} sync_period=10 fragments=2 outer_bits=4 outer_delay=1"
+    costs = sites(words)
+    found = traffic(costs).record()
+    assert found["site_bytes_sent"] == near(PARAMETERS / 2 / 2 / 8)
+    assert found["site_seconds"] == near(PARAMETERS / 2 / 2 / LINK + 2 * LATENCY)
+    hidden = found["site_seconds"] - found["site_exposed_seconds"]
+    assert hidden == near(alone().seconds["compute"])
+    assert (found["replicas"], found["messages"]) == (8, 14)
+    (sentence,) = [text for text in traffic_sentences(costs) if "2 sites" in text]
+    assert "a fragment of 2 every 10 steps in 4 bits a parameter" in sentence
 
 
 def test_the_step_reacts_to_the_link_by_its_share() -> None:

@@ -16,6 +16,8 @@ from plan3d.search.systems.system_plans import complete_plan, constraints
 from plan3d.search.systems.systems import SYSTEMS, ValueSet, system
 from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
 from plan3d.search.whatif.compare_systems import BySystem, SystemsRequest, compare_systems
+from plan3d.search.whatif.sweep import PointOptions
+from plan3d.search.whatif.variation import points_over
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -161,6 +163,25 @@ def test_systems_differ_as_their_papers_say(compared: BySystem) -> None:
     assert compared.speed_up(best["sequential"]) == pytest.approx(1)
     speed_ups = [compared.speed_up(costs) for costs in best.values()]
     assert 1 < min(speed_ups[1:]) <= max(speed_ups) <= 32
+
+
+def test_a_sweep_varies_systems_by_name() -> None:
+    """Of one plan, completed as each has it, and of searches that each constrains."""
+    over = {"gpus": [16, 32], "system": ["ddp", "zero1"]}
+    given = points_over(TASK, over, "micro_batch=2", PointOptions())
+    assert [point.settings["system"] for point in given] == ["ddp", "zero1"] * 2
+    plans = [point.plan for point in given if point.plan is not None]
+    assert [(plan.zero, plan.dp, plan.micro_batch) for plan in plans] == [
+        *((0, 16, 2), (1, 16, 2)),
+        *((0, 32, 2), (1, 32, 2)),
+    ]
+    searched = points_over(TASK, {**over, "micro_batch": [2]}, None, PointOptions())
+    assert [point.options.choose["zero"] for point in searched] == [(0,), (1,)] * 2
+    for plan in ("micro_batch=2", None):
+        with pytest.raises(InputError, match="tp=2 contradicts the system ddp"):
+            points_over(TASK, {"system": ["ddp"], "tp": [2]}, plan, PointOptions())
+    with pytest.raises(InputError, match="unknown system 'dpp'; did you mean ddp"):
+        points_over(TASK, {"system": ["dpp"]}, None, PointOptions())
 
 
 EQUAL: dict[tuple[str, str], str] = {}
