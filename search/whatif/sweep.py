@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -275,8 +275,10 @@ def _in_pool(left: dict[int, Point], workers: int) -> NumberedRows:
     if not left:
         return
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (dict(left),))
+    futures: dict[Future[Row], int] = {}
     try:
-        futures = {pool.submit(_run_numbered, i): i for i in left}
+        for i in left:
+            futures[pool.submit(_run_numbered, i)] = i
         for future in as_completed(futures):
             row = future.result()
             del left[futures[future]]
@@ -284,6 +286,9 @@ def _in_pool(left: dict[int, Point], workers: int) -> NumberedRows:
     except BrokenProcessPool:
         return
     finally:
+        # A pool that is collected before its thread looks forgets that it should cancel.
+        for future in futures:
+            future.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
 
 
