@@ -122,6 +122,11 @@ def megascale_steps(gpus: int) -> tuple[float, float]:
     return megatron, megascale
 
 
+def steps(compared: dict[str, Any]) -> dict[str, float]:
+    """Seconds of the best step of every system of an answer of `compare --systems`."""
+    return {e["system"]: e["best"]["step_seconds"] for e in compared["systems"] if e["best"]}
+
+
 def rows() -> list[dict[str, str]]:
     """The statements."""
     with TABLE.open(encoding="utf-8", newline="") as text:

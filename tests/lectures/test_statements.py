@@ -12,7 +12,7 @@ LEDGER = {
     *(f"M{i}" for i in range(1, 11)),
     *(f"T{i}" for i in range(1, 17)),
     *(f"D{i}" for i in range(1, 13)),
-    *("S1", "S2", "system", "search"),
+    *("S1", "S2", "order", "system", "search"),
 }
 """Subjects of the statements: memory, time, data parallelism, stacks, systems, search."""
 
