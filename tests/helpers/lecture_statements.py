@@ -1,9 +1,10 @@
 """The statements of the lectures, one a row of tests/lectures/statements.csv, asked of plan3d.
 
-A row's `call` is a command of plan3d, asked with --json, or Python over the names of this module;
-`value` takes the product's number from the answer `a` (of `textbook` its rows by name), and
-`lecture` is what the lectures have: a number with its tolerance, a range a..b, or a bound such as
-> 1. A verdict is `right` where the product's number is within it, else `explained`, by the reason.
+A row's `call` is a command of plan3d, asked with --json in the repository, or Python over the names
+of this module; `value` takes the product's number from the answer `a` (of `textbook` its rows by
+name). `lecture` is what the lectures have: a number with its tolerance, a range a..b, or a bound
+such as > 1. A verdict is `right` where the product's number is within it, else `explained`, by the
+reason.
 
     python -P tests/helpers/lecture_statements.py
 
@@ -18,7 +19,6 @@ import importlib.util
 import io
 import json
 import shlex
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -102,26 +102,6 @@ def top_k_error(share: float) -> float:
     return float(np.sum((kept - x) ** 2) / np.sum(x**2) / (1 - share))
 
 
-@cache
-def megascale_steps(gpus: int) -> tuple[float, float]:
-    """Seconds of a step of 175B of Megatron-LM without any overlap, and of MegaScale."""
-    shape = {"tp": 8, "pp": 8, "virtual_stages": 6, "zero": 1}
-    names = ("overlap_tp", "overlap_p2p", "overlap_grad_reduce", "overlap_param_gather")
-    model = replace(Model.preset("gpt3-175b"), vocabulary=64000)
-    blocks = replace(model, kinds=tuple(replace(kind, parallel=True) for kind in model.kinds))
-    cluster = Cluster.profile("a100-80gb-sxm", gpus=gpus)
-    megatron, megascale = (
-        float(
-            evaluate(
-                Task(built, cluster, sequence=2048, global_batch=6144),
-                Plan(**shape, **dict.fromkeys(names, on)),
-            ).step_seconds
-        )
-        for built, on in ((model, 0), (blocks, 1))
-    )
-    return megatron, megascale
-
-
 def steps(compared: dict[str, Any]) -> dict[str, float]:
     """Seconds of the best step of every system of an answer of `compare --systems`."""
     return {e["system"]: e["best"]["step_seconds"] for e in compared["systems"] if e["best"]}
@@ -140,7 +120,7 @@ def answer(call: str) -> Any:
     if verb != "plan3d":
         return eval(call, globals())
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), contextlib.chdir(ROOT):
         code = plan3d([*shlex.split(words), "--json"])
     if code:
         raise ValueError(f"{call}: exit code {code}")
