@@ -348,7 +348,7 @@ class Relaxation:
             rows = rows[:0] if apart else rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
             if self.stages_known:
                 one = self._of_first_rank(plans, recipe, costs, which, place, rows)
-                np.maximum.at(out.communication, rows, one.communication)
+                out.communication[rows] = np.maximum(busiest[1][rows], one.communication)
                 out.memory[rows] = one.memory
                 rows = rows[~beaten(rows, _rounded(one.communication), _rounded(one.memory))]
         for start in range(0, rows.size, CHUNK):

@@ -4,6 +4,7 @@ A bound never exceeds what it bounds, and is near it. Layers take a second a pas
 3 seconds, 1,800 bytes of state and 10 of activations each, an optimizer of 0.3 seconds.
 """
 
+import numpy as np
 import pytest
 from unit_pipelines import FOUR, layer, task
 
@@ -82,6 +83,25 @@ def test_a_known_placement_knows_the_slowest_rank():
     assert found.compute == pytest.approx(8 * 9 + 3 * 0.3)
     assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 + 8 * 0.5)
     assert found.memory == pytest.approx(plans.memory_total)
+
+
+def test_the_first_rank_alone_rules_out_what_it_is_too_slow_or_too_full_for():
+    """It holds three of five layers: 8 micro-batches of 9 seconds, an optimizer of 3 x 0.3, and two
+    micro-batches of 10 bytes a layer in flight. It neither waits nor sends."""
+    space = Space.of(task(2, 8, FIVE), {**SHARED, "first_stage_layers": [3]})
+    plans = next(space.chunks())
+    asked = []
+
+    def beaten(rows, step, memory):
+        """By the second bound of a row: that of the first rank, not of seconds alone."""
+        asked.append((step, memory))
+        return np.full(rows.size, len(asked) == 2)
+
+    found = Relaxation(space, frozenset(space.axes)).bounds(plans.columns(), plans.rows, beaten)
+    assert [step for step, _ in asked] == [pytest.approx(8 * 9), pytest.approx(8 * 9 + 3 * 0.3)]
+    assert asked[1][1] == pytest.approx(3 * 1800 + 2 * 3 * 10)
+    assert found.communication == pytest.approx(8 * 9 + 3 * 0.3)
+    assert found.memory == pytest.approx(3 * 1800 + 2 * 3 * 10)
 
 
 @pytest.mark.parametrize(
