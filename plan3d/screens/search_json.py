@@ -130,7 +130,8 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         predicted = None if costs is None else float(costs.step_seconds)
         out["known_run"] = {**run.record(), "predicted_seconds": predicted}
     if answer.safe is not None:
-        out["safe"] = views.plan_records(answer.safe, result.limit, training)[0]
+        (safe,) = views.plan_records(answer.safe, result.limit, training)
+        out["safe"] = {**safe, "text": str(answer.safe.plans.take(0))}
     if pareto:
         out["frontier"] = views.plan_records(result.frontier, result.limit, training)
     if answer.infeasible:

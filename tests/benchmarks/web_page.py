@@ -403,12 +403,11 @@ def notebook(check: Checks, browser: Browser, address: str) -> None:
 
 
 def pictures(browser: Browser, address: str, folder: Path) -> None:
-    """The pictures of the docs, with few colours so that they are small."""
+    """The pictures of the docs, in 128 colours."""
     shots = (
         ("serve", 1280, "light", 1500),
         ("serve_dark", 1280, "dark", 1500),
         ("serve_narrow", 390, "light", 1900),
-        ("serve_narrow_dark", 390, "dark", 1900),
     )
     for name, width, scheme, height in shots:
         opened = Opened(browser, width, scheme)

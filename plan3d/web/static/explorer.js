@@ -140,6 +140,7 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
     const { record, asked } = state;
     const best = rows().find((row) => !row.own);
     parts.best.textContent = best ? headline(best, asked?.plans[0]) : nothing(record);
+    parts.safe.textContent = best ? safer(best, record.safe) : "";
     parts.figures.replaceChildren(...(best ? figures(best) : []));
     showTable();
     changed({ whatIf: whatIf(), chosen: state.chosen, against: state.against });
@@ -164,6 +165,14 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
     const more = `${percent(Math.abs(change))} % ${change < 0 ? "fewer" : "more"} ${unit()}/s`;
     const which = best.text === before.text ? "the same" : "another";
     return `${start}; ${more} than as asked, ${which} plan.`;
+  }
+
+  // The plan that is sure to fit, where the best is at the edge.
+  function safer(best, safe) {
+    if (!safe) return "";
+    const slower = percent(safe.step_seconds / best.step_seconds - 1);
+    return `At the edge of memory. Safe: ${safe.text}, ${slower} % slower, fits with `
+      + `${chance(safe.probability_fits)}.`;
   }
 
   function figures(best) {
@@ -290,7 +299,7 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
   // An answer to another question does not stay beside the line that refuses this one.
   function refuse(error) {
     state.record = null;
-    parts.best.textContent = "";
+    parts.best.textContent = parts.safe.textContent = "";
     parts.figures.replaceChildren();
     parts.wide.hidden = parts.detail.hidden = true;
     parts.error.textContent = error.message;
@@ -369,6 +378,7 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
     out.reset.addEventListener("click", reset);
     out.error = made("p", { class: "error", role: "alert", hidden: true });
     out.best = made("p", { class: "best", role: "status", "aria-live": "polite" });
+    out.safe = made("p", { class: "safe" });
     out.figures = made("dl", { class: "figures" });
     out.head = made("tr");
     out.body = made("tbody");
@@ -412,7 +422,7 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
                                  hidden: true });
     out.sections = {
       controls: out.controls,
-      answer: made("section", { class: "outcome", "aria-label": "Answer" }, out.error, out.best,
+      answer: made("section", { class: "outcome", "aria-label": "Answer" }, out.error, out.best, out.safe,
                    out.figures, out.wide),
       detail: out.detail,
     };

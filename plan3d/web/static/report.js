@@ -59,7 +59,12 @@ function losses({ seconds: parts, mfu, step_seconds: step }) {
 }
 
 const frozen = {
-  search: (position) => ({ ...data.record, plans: listed(position) }),
+  search: (position) => {
+    const { price, ...moves } = position;
+    const { safe, ...record } = data.record;
+    const asked = Object.keys(moves).length ? record : data.record;
+    return { ...asked, plans: listed(position) };
+  },
   explain: (position, { plan }) => {
     if (isBest(position, plan)) return data.explained;
     const row = listed(position).find(({ text }) => text === plan);
