@@ -48,6 +48,7 @@ READERS: Registry[Reader] = Registry(
         "megatron-swift": f"{_PACKAGE}.mcore.swift:read",
         "megatron-swift-command": f"{_PACKAGE}.mcore.swift:read_command",
         "nemo": f"{_PACKAGE}.mcore.nemo:read",
+        "primus": f"{_PACKAGE}.mcore.primus:read",
         "megatron-bridge-config": f"{_PACKAGE}.megatron_bridge.run_config:read",
         "recipe": f"{_PACKAGE}.recipes.launch:read",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",

@@ -1,8 +1,8 @@
 """One table of the arguments of trainers: the number of each, and how every program spells it.
 
     trainer llama-factory axolotl ms-swift     Hugging Face's Trainer and what is built on it
-    megatron-swift recipe nemo                 Megatron-Core: ms-swift, recipes of NeMo 2 and
-                                               Megatron-Bridge, NeMo 1 (in its section `model`)
+    megatron-swift recipe primus nemo          Megatron-Core: ms-swift, recipes of NeMo 2 and
+                                               Megatron-Bridge, Primus, NeMo 1 (its section `model`)
 
 A program reads the rows that name it (`table_of`), with its own default.
 Source: transformers 4.57, training_args.py; trl 0.24, SFTConfig and ModelConfig; LLaMA-Factory
@@ -10,7 +10,7 @@ main of 2026, src/llamafactory/hparams; axolotl 0.13, src/axolotl/utils/schemas;
 swift/arguments, swift/trainers/arguments.py and swift/megatron/arguments/megatron_args.py;
 megatron/core 0.16, model_parallel_config.py, transformer_config.py, distributed/
 distributed_data_parallel_config.py and optimizer/optimizer_config.py; NeMo r2.0, examples/nlp/
-language_modeling/conf/megatron_gpt_config.yaml.
+language_modeling/conf/megatron_gpt_config.yaml; Primus, primus/configs/modules/megatron.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from plan3d.simulator.base.typed_objects import describe
-
 from .tables import (
+    ANY,
     COUNT,
+    NAME,
     REQUIRED,
+    TRUTH,
     Codec,
     Numbers,
     Row,
@@ -33,45 +34,22 @@ from .tables import (
     integer,
 )
 
-TRUTHS = {"true": True, "yes": True, "1": True, "auto": True, "false": False, "no": False}
-"""Truths as text; `auto` of a 16-bit format is that of the GPU, which has it."""
-
-
-def _read_truth(source: Source, key: str, n: Numbers) -> bool:
-    value = source.value(key)
-    if isinstance(value, bool):
-        return value
-    truth = TRUTHS.get(str(value).lower())
-    if truth is None:
-        raise source.value_error(key, f"is {describe(value)}; it must be true or false")
-    return truth
-
 
 def _read_half(source: Source, key: str, n: Numbers) -> bool:
     """Whether a 16-bit format is on; `full` is without 32-bit weights."""
     n.pure_bf16 = source.value(key) == "full"
-    return n.pure_bf16 or _read_truth(source, key, n)
+    return n.pure_bf16 or bool(TRUTH.read(source, key, n))
 
 
-def _read_name(source: Source, key: str, n: Numbers) -> str:
-    value = source.value(key)
-    if not isinstance(value, str):
-        raise source.value_error(key, f"is {describe(value)}; it must be a text")
-    return value
-
-
-ANY = Codec(lambda value: value, lambda source, key, n: source.value(key))
-TRUTH = Codec(bool, _read_truth)
 HALF = Codec(bool, _read_half)
-NAME = Codec(lambda value: value, _read_name)
 LENGTH = integer(most=2**24)
 NO_LAYERS = integer(least=0)
 
 TRAINERS = "trainer llama-factory axolotl ms-swift"
 """Programs on Hugging Face's Trainer."""
-CORE = "megatron-swift recipe"
+CORE = "megatron-swift recipe primus"
 """Programs on Megatron-Core whose model is named."""
-MEGATRON = "megatron-swift recipe nemo"
+MEGATRON = "megatron-swift recipe primus nemo"
 """All programs on Megatron-Core."""
 SECTIONS = {"nemo": "model"}
 """The section of a program's arguments; a key with a dot in front is outside of it."""
@@ -112,7 +90,9 @@ SPELLINGS = (
     _same("bf16", HALF, "axolotl", "bf16", False),
     _same("fp16", TRUTH, f"{TRAINERS} {CORE}", "fp16", False),
     _same("pure_bf16", TRUTH, "llama-factory", "pure_bf16", False),
-    _same("fp8_format", ANY, CORE, "fp8_format", None),
+    Spelling(
+        "fp8_format", ANY, {"megatron-swift recipe": ("fp8_format", None), "primus": ("fp8", None)}
+    ),
     _same("fp8_format", TRUTH, "nemo", "fp8", False),
     _same("fp8_recipe", NAME, CORE, "fp8_recipe", "delayed"),
     _same("fp8_params", TRUTH, CORE, "fp8_param_gather", False),
@@ -125,7 +105,8 @@ SPELLINGS = (
         {
             "trainer llama-factory": ("per_device_train_batch_size", 8),
             "ms-swift": ("per_device_train_batch_size", 1),
-            f"axolotl {CORE}": ("micro_batch_size", 1),
+            "axolotl megatron-swift recipe": ("micro_batch_size", 1),
+            "primus": ("micro_batch_size", 2),
             "nemo": ("micro_batch_size", REQUIRED),
         },
     ),
@@ -141,7 +122,7 @@ SPELLINGS = (
         "global_batch",
         COUNT,
         {
-            "megatron-swift": ("global_batch_size", 16),
+            "megatron-swift primus": ("global_batch_size", 16),
             "recipe": ("global_batch_size", None),
             "nemo": ("global_batch_size", REQUIRED),
         },
@@ -150,7 +131,8 @@ SPELLINGS = (
         "sequence",
         LENGTH,
         {
-            f"trainer ms-swift {CORE}": ("max_length", None),
+            "trainer ms-swift megatron-swift recipe": ("max_length", None),
+            "primus": ("seq_length", 1024),
             "llama-factory": ("cutoff_len", 2048),
             "axolotl": ("sequence_len", 512),
             "nemo": ("encoder_seq_length", REQUIRED),
@@ -225,8 +207,22 @@ SPELLINGS = (
     _same("deepspeed", ANY, TRAINERS, "deepspeed", None),
     _same("fsdp", ANY, TRAINERS, "fsdp", None),
     _same("fsdp", TRUTH, CORE, "use_megatron_fsdp", False),
-    _same("strategy", NAME, CORE, "data_parallel_sharding_strategy", "optim_grads_params"),
-    _same("distributed", TRUTH, CORE, "use_distributed_optimizer", True),
+    Spelling(
+        "strategy",
+        NAME,
+        {
+            "megatron-swift recipe": ("data_parallel_sharding_strategy", "optim_grads_params"),
+            "primus": ("data_parallel_sharding_strategy", "no_shard"),
+        },
+    ),
+    Spelling(
+        "distributed",
+        TRUTH,
+        {
+            "megatron-swift recipe": ("use_distributed_optimizer", True),
+            "primus": ("use_distributed_optimizer", False),
+        },
+    ),
     Spelling(
         "overlap_grad_reduce",
         TRUTH,
@@ -256,7 +252,7 @@ SPELLINGS = (
         ANY,
         {
             "megatron-swift": ("recompute_granularity", "selective"),
-            "recipe": ("recompute_granularity", None),
+            "recipe primus": ("recompute_granularity", None),
             "nemo": ("activations_checkpoint_granularity", None),
         },
     ),
@@ -271,11 +267,8 @@ SPELLINGS = (
         {CORE: ("recompute_num_layers", None), "nemo": ("activations_checkpoint_num_layers", None)},
     ),
     _same("modules", ANY, CORE, "recompute_modules", None),
-    Spelling(
-        "fuses_loss",
-        TRUTH,
-        {CORE: ("cross_entropy_loss_fusion", True), "nemo": ("cross_entropy_loss_fusion", False)},
-    ),
+    _same("fuses_loss", TRUTH, "megatron-swift recipe", "cross_entropy_loss_fusion", True),
+    _same("fuses_loss", TRUTH, "nemo primus", "cross_entropy_loss_fusion", False),
     Spelling(
         "liger",
         TRUTH,
@@ -312,7 +305,7 @@ SPELLINGS = (
             "axolotl": ("adapter", "full"),
             "ms-swift": ("tuner_type", "lora"),
             "megatron-swift": ("tuner_type", "full"),
-            "recipe": ("tuner", "full"),
+            "recipe primus": ("tuner", "full"),
         },
     ),
     _same("train_type", NAME, "ms-swift megatron-swift", "train_type", ""),
@@ -324,7 +317,7 @@ SPELLINGS = (
             "trainer": ("lora_r", 16),
             "axolotl": ("lora_r", 8),
             "llama-factory ms-swift megatron-swift": ("lora_rank", 8),
-            "recipe": ("dim", 32),
+            "recipe primus": ("dim", 32),
         },
     ),
     Spelling(
@@ -351,6 +344,10 @@ SPELLINGS = (
 )
 """Every number with its spellings."""
 UNMODELLED = {
+    "primus": """
+    use_turbo_attention use_turbo_gemm use_turbo_grouped_gemm use_turbo_deepep use_turbo_rms_norm
+    use_turbo_mega_moe turbo_sync_free_moe_stage torch_compile
+    """,
     TRAINERS: """
     torch_compile auto_find_batch_size optim_target_modules use_dora modules_to_save
     lora_modules_to_save additional_target lisa_activated_layers

@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.typed_objects import describe
 
 LARGEST = 2**31
 
@@ -113,6 +114,30 @@ def choice(words: Mapping[str, Any], unmodelled: Sequence[str] = ()) -> Codec:
 COUNT, SWITCH = integer(), switch()
 TEXT = Codec(lambda value: value, lambda source, key, n: source.text(key))
 WORDS = Codec(lambda value: value, lambda source, key, n: source.words(key))
+TRUTHS = {"true": True, "yes": True, "1": True, "auto": True, "false": False, "no": False}
+"""Truths as text; `auto` of a 16-bit format is that of the GPU, which has it."""
+
+
+def _read_truth(source: Source, key: str, n: Numbers) -> bool:
+    value = source.value(key)
+    if isinstance(value, bool):
+        return value
+    truth = TRUTHS.get(str(value).lower())
+    if truth is None:
+        raise source.value_error(key, f"is {describe(value)}; it must be true or false")
+    return truth
+
+
+def _read_name(source: Source, key: str, n: Numbers) -> str:
+    value = source.value(key)
+    if not isinstance(value, str):
+        raise source.value_error(key, f"is {describe(value)}; it must be a text")
+    return value
+
+
+ANY = Codec(lambda value: value, lambda source, key, n: source.value(key))
+TRUTH = Codec(bool, _read_truth)
+NAME = Codec(lambda value: value, _read_name)
 REQUIRED = object()
 """A row without a default must be in the file."""
 

@@ -29,7 +29,7 @@ class Recognition:
 RECOGNITIONS = (
     Recognition("Kubernetes", (("apiVersion", "kind"),)),
     Recognition("SkyPilot", (("resources", "run"),)),
-    Recognition("Primus", (("work_group", "modules"), ("modules.pre_trainer",))),
+    Recognition("Primus", (("work_group", "modules"), ("modules.pre_trainer",)), "primus"),
     Recognition("verl", (("actor_rollout_ref",),)),
     Recognition("slime", (("rollout_num_gpus",), ("actor_num_gpus_per_node",))),
     Recognition("NeMo-RL", (("policy", "grpo"), ("policy", "sft"), ("policy", "dpo"))),
@@ -135,10 +135,11 @@ def framework_of_document(text: str, file: str) -> str:
             f"{file}: is a file of {recognised.title}, which is not read: give the model, the "
             "batch and the plan to plan3d estimate"
         )
-    if not any(isinstance(content.get(name), dict) for name in SECTIONS_OF_NANOTRON):
+    own = [name for name in SECTIONS_OF_NANOTRON if isinstance(content.get(name), dict)]
+    if len(own) < 2 and "parallelism" not in own:
         raise InputError(
-            f"{file}: has keys of no framework that plan3d reads, and none of nanotron's sections "
-            f"({', '.join(SECTIONS_OF_NANOTRON)})"
+            f"{file}: has keys of no framework that plan3d reads, and not two of nanotron's "
+            f"sections ({', '.join(SECTIONS_OF_NANOTRON)})"
         )
     return "nanotron"
 

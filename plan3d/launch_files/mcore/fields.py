@@ -18,8 +18,7 @@ from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch, explicit_layers
-from ..spellings import TRUTHS
-from ..tables import Numbers
+from ..tables import TRUTHS, Numbers
 
 FP8_RECIPES = {
     "delayed": Precision.FP8_DELAYED,

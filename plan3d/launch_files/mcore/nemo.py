@@ -17,9 +17,12 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from ..documents import Document
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
 from ..numbers import fill_launch, model_of
-from ..spellings import ANY, NAME, TRUTH, table_of
+from ..spellings import table_of
 from ..tables import (
+    ANY,
     COUNT,
+    NAME,
+    TRUTH,
     Effect,
     Numbers,
     Row,

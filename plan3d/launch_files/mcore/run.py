@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch, ReaderOptions, UnreadSetting
-from ..numbers import fill_launch
-from ..tables import Numbers, Table, cost_keys, read_rows
+from ..megatron.other_flags import group_of
+from ..numbers import fill_launch, model_numbers
+from ..tables import Effect, Numbers, Table, cost_keys, read_rows
 from ..trainer.models import name_model
 from ..trainer.spelling import adapters_of, check_loss
 from .fields import (
@@ -74,3 +77,42 @@ def _share(n: Numbers, launch: Launch) -> int:
     if not 0 <= fraction <= 1:
         raise launch.refuse("optimizer_offload_fraction must be a number from 0 to 1")
     return round(100 * fraction)
+
+
+SHAPE = {
+    "num_layers": "layers",
+    "hidden_size": "hidden",
+    "ffn_hidden_size": "ffn",
+    "num_attention_heads": "heads",
+    "num_moe_experts": "experts",
+    "moe_router_topk": "top_k",
+}
+"""Fields that make a named model another one, and its numbers."""
+
+
+def check_model(stated: dict[str, Any], model: Model | None, launch: Launch) -> None:
+    """Raise InputError for fields that make a named model another one."""
+    if model is None:
+        return
+    sizes = model_numbers(model)
+    for key, value in stated.items():
+        size = sizes.get(SHAPE.get(key, ""))
+        if size is not None and value is not None and value != size:
+            raise launch.refuse(
+                f"changes {model.name} by {key} = {str(value)[:40]}: give --model config.json"
+            )
+        group = group_of(f"--{key.replace('_', '-')}", [str(value)])
+        if group and group.effect is Effect.MODEL and value not in (None, False, 0):
+            raise launch.refuse(f"{key} = {str(value)[:40]} is not modelled: {group.what}")
+
+
+def unread_fields(content: dict[str, Any], keys: Collection[str]) -> Iterator[UnreadSetting]:
+    """Settings that change time or memory, or of which nothing is known, and that are on."""
+    for key, value in content.items():
+        if key in keys or value in (None, False, 0, "none", ""):
+            continue
+        if key == "performance_mode":
+            yield UnreadSetting(key, "True: what it overlaps is not read", affects_cost=True)
+        group = group_of(f"--{key.replace('_', '-')}", [str(value)])
+        if group and group.effect is Effect.COST:
+            yield UnreadSetting(key, str(value)[:60], affects_cost=True)

@@ -12,16 +12,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.workload.model import Model
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
-from ..mcore.run import read_run
-from ..megatron.other_flags import group_of
+from ..mcore.run import check_model, read_run, unread_fields
 from ..megatron_bridge.run_config import read_content
-from ..numbers import model_numbers
 from ..shell.inputs import MOST_CHOICES, NO_INPUTS
-from ..spellings import ANY, NAME, table_of
-from ..tables import Effect, Row
+from ..spellings import table_of
+from ..tables import ANY, NAME, Row
 from .evaluation import Module, Session
 from .expressions import Function
 from .library import ROOTS, UNKNOWN, library
@@ -42,15 +39,6 @@ RUNNERS = ("run", "add", "pretrain", "finetune", "train", "main", "slurm_executo
 """Functions and methods that are handed a recipe to run it."""
 CHOICE = "recipe"
 """The name in --set that says which recipe of a file is read."""
-SHAPE = {
-    "num_layers": "layers",
-    "hidden_size": "hidden",
-    "ffn_hidden_size": "ffn",
-    "num_attention_heads": "heads",
-    "num_moe_experts": "experts",
-    "moe_router_topk": "top_k",
-}
-"""Fields that make a named model another one, and its numbers."""
 
 
 @dataclass(frozen=True)
@@ -177,12 +165,14 @@ def _launch(recipe: Recipe, file: str, options: ReaderOptions, session: Session)
             return found
         what = f"trains {name[:60]}, which is no preset" if name else "does not name its model"
         raise launch.refuse(f"{what}: give --model config.json")
-    _check_model(stated, preset or options.model, launch)
+    shown = {key: value.text if isinstance(value, Open) else value for key, value in stated.items()}
+    check_model(shown, preset or options.model, launch)
     values = {key: value for key, value in content.items() if key in _KEYS}
     values["model"] = ""
     launch = read_run(values, launch, TABLE, replace(options, model=preset or options.model))
     launch.model = preset
-    launch.unread += _unread(content)
+    literal = {key: value for key, value in content.items() if not isinstance(value, Open)}
+    launch.unread += unread_fields(literal, _KEYS)
     launch.gpus = _gpus(content)
     return launch
 
@@ -210,32 +200,3 @@ def _check_stated(content: dict[str, Any], made: Made, launch: Launch) -> None:
     if made.name in UNKNOWN and missing:
         wanted = " ".join(f"--set {key}=VALUE" for key in missing)
         raise launch.refuse(f"starts from {made.callee}, which is not known: {wanted}")
-
-
-def _check_model(stated: dict[str, Any], model: Model | None, launch: Launch) -> None:
-    """Raise InputError for fields that make a named model another one."""
-    if model is None:
-        return
-    sizes = model_numbers(model)
-    for key, value in stated.items():
-        size = sizes.get(SHAPE.get(key, ""))
-        if size is not None and value is not None and value != size:
-            text = value.text if isinstance(value, Open) else value
-            raise launch.refuse(
-                f"changes {model.name} by {key} = {str(text)[:40]}: give --model config.json"
-            )
-        group = group_of(f"--{key.replace('_', '-')}", [str(value)])
-        if group and group.effect is Effect.MODEL and value not in (None, False, 0):
-            raise launch.refuse(f"{key} = {str(value)[:40]} is not modelled: {group.what}")
-
-
-def _unread(content: dict[str, Any]) -> Iterator[UnreadSetting]:
-    """Settings that change time or memory, or of which nothing is known, and that are on."""
-    for key, value in content.items():
-        if key in _KEYS or isinstance(value, Open) or value in (None, False, 0, "none", ""):
-            continue
-        if key == "performance_mode":
-            yield UnreadSetting(key, "True: what it overlaps is not read", affects_cost=True)
-        group = group_of(f"--{key.replace('_', '-')}", [str(value)])
-        if group and group.effect is Effect.COST:
-            yield UnreadSetting(key, str(value)[:60], affects_cost=True)

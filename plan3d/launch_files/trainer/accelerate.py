@@ -13,8 +13,7 @@ from plan3d.simulator.base.errors import InputError
 
 from ..documents import Document
 from ..launch_file import Launch
-from ..spellings import TRUTHS
-from ..tables import Numbers
+from ..tables import TRUTHS, Numbers
 
 ENGINE = "deepspeed_config"
 FSDP = "fsdp_config"

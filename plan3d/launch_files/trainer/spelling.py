@@ -17,8 +17,7 @@ from plan3d.simulator.workload.adapters import WORDS, Adapters
 
 from ..documents import Document
 from ..launch_file import Launch, UnreadSetting
-from ..spellings import TRUTHS
-from ..tables import Numbers
+from ..tables import TRUTHS, Numbers
 
 FSDP_STAGES = {
     **{"full_shard": 3, "shard_grad_op": 2, "no_shard": 0},

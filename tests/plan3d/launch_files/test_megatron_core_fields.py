@@ -1,12 +1,14 @@
-"""Files in the words of Megatron-Core's configuration: Megatron under ms-swift, and NeMo 1."""
+"""Files in the words of Megatron-Core's configuration: Megatron under ms-swift, NeMo 1, Primus."""
 
 import pytest
 import yaml
 
 from plan3d.cli.main import main
 from plan3d.launch_files.launch_file import ReaderOptions, plan_of
-from plan3d.launch_files.registry import READERS, framework_of_file
+from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.field_values import Recompute
 
 SWIFT = """
 NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 \\
@@ -163,3 +165,62 @@ def test_what_nemo_cannot_say_is_refused(changes, message):
 def test_the_vocabulary_of_nemo_may_be_given():
     launch = nemo(vocabulary=32000, tokenizer={"library": "sentencepiece"})
     assert launch.model.vocabulary == 32000
+
+
+PRIMUS = """
+work_group: ${TEAM:amd}
+modules:
+  pre_trainer:
+    framework: FRAMEWORK
+    model: ${MODEL:MODEL_NAME}.yaml
+    overrides:
+      micro_batch_size: 2
+      global_batch_size: 64
+      seq_length: 4096
+      tensor_model_parallel_size: 2
+      use_turbo_attention: false
+      OVERRIDE
+"""
+
+
+def primus(override="lr: 1e-5", model="qwen2.5_7B", framework="megatron"):
+    text = PRIMUS.replace("OVERRIDE", override).replace("MODEL_NAME", model)
+    text = text.replace("FRAMEWORK", framework)
+    return reader(text, "p.yaml", None)(text, "p.yaml", ReaderOptions())
+
+
+@pytest.mark.parametrize(
+    ("override", "zero", "recompute", "precision"),
+    [
+        ("lr: 1e-5", 0, Recompute.NONE, Precision.BF16),
+        ("use_distributed_optimizer: true", 1, Recompute.NONE, Precision.BF16),
+        ("use_torch_fsdp2: true", 3, Recompute.NONE, Precision.BF16),
+        (
+            "recompute_granularity: full\n      recompute_method: uniform",
+            0,
+            Recompute.FULL,
+            Precision.BF16,
+        ),
+        ("fp8: hybrid", 0, Recompute.NONE, Precision.FP8_DELAYED),
+    ],
+)
+def test_an_experiment_of_primus(override, zero, recompute, precision):
+    found = primus(override)
+    assert (found.model.name, found.sequence, found.global_batch) == ("qwen2.5-7b", 4096, 64)
+    assert (found.plan["tp"], found.plan["micro_batch"], found.plan["zero"]) == (2, 2, zero)
+    assert (found.plan["recompute"], found.plan["precision"]) == (recompute, precision)
+    assert not any("turbo" in setting.place for setting in found.unread)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"framework": "maxtext"}, "of Primus for maxtext, which is not read"),
+        ({"model": "grok1"}, "trains grok1, which is no preset"),
+        ({"override": "num_layers: 4"}, "changes qwen2.5-7b by num_layers = 4"),
+        ({"override": "is_hybrid_model: true"}, "state-space or linear-attention"),
+    ],
+)
+def test_other_experiments_of_primus_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        primus(**changes)

@@ -908,6 +908,8 @@ FILES = {
     "log": "---- arguments ----\n num_layers ... 2\n hidden_size ... 64\n"
     " num_attention_heads ... 4\n micro_batch_size ... 1\n seq_length ... 64\n"
     " max_position_embeddings ... 64\n",
+    "primus": "modules: {pre_trainer: {framework: megatron, model: llama3.1_8B.yaml, overrides: "
+    "{micro_batch_size: 1, recompute_granularity: full, use_torch_fsdp2: true}}}\n",
     "recipe": "import nemo_run\ndef f(n=2):\n    r = llm.llama3_8b.pretrain_recipe(num_nodes=n)\n"
     "    r.trainer.strategy.tensor_model_parallel_size = 2 * n\n    return r\n",
     "accelerate": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",

@@ -118,7 +118,10 @@ def test_no_key_that_may_be_idle_is_one_slip_from_another(table):
     assert [place for place in may_be_idle if intended_name(place, places - {place})] == []
 
 
-PROGRAMS = ("trainer", "llama-factory", "axolotl", "ms-swift", "megatron-swift", "recipe", "nemo")
+PROGRAMS = (
+    *("trainer", "llama-factory", "axolotl", "ms-swift"),
+    *("megatron-swift", "recipe", "primus", "nemo"),
+)
 
 
 def test_every_program_spells_a_number_once():
