@@ -26,6 +26,7 @@ TRIED_BY = {
     "plan3d/cli/arguments/launch_file_arguments.py": "megatron",
     "plan3d/launch_files/deepspeed/launch.py": "deepspeed",
     "plan3d/launch_files/mcore/nemo.py": "nemo",
+    "plan3d/launch_files/mcore/primus.py": "primus",
     "plan3d/launch_files/mcore/swift.py": "megatron-swift",
     "plan3d/launch_files/megatron_bridge/run_config.py": "bridge",
     "plan3d/launch_files/nanotron/launch.py": "nanotron",

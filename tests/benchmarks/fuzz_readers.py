@@ -281,6 +281,13 @@ TRAINER_COMMANDS = (
     b"accelerate launch --config_file a.yaml sft.py --model_name_or_path Qwen/Qwen3-8B "
     b"--max_length 2048 --per_device_train_batch_size 1\n",
 )
+PRIMUS = (
+    b"work_group: ${TEAM:amd}\nmodules:\n  pre_trainer:\n    framework: megatron\n"
+    b"    model: ${MODEL:qwen3_30B_A3B}.yaml\n    overrides: {micro_batch_size: 2, fp8: hybrid,\n"
+    b"      global_batch_size: 64, seq_length: 4096, expert_model_parallel_size: 4, fp4: null,\n"
+    b"      use_torch_fsdp2: true, recompute_granularity: full, recompute_num_layers: 1,\n"
+    b"      pipeline_model_parallel_layout: [[embedding, decoder], [decoder, loss]]}\n"
+)
 RECIPE = b"""import argparse, nemo_run as run
 from nemo.collections import llm
 
@@ -606,6 +613,7 @@ READERS = {
     "megatron-swift": Reader("m.sh", lambda: [MEGATRON_SWIFT], _imports),
     "printed-settings": Reader("p.log", lambda: [*LOGS], _imports),
     "nemo": Reader("n.yaml", lambda: [NEMO], _imports),
+    "primus": Reader("p.yaml", lambda: [PRIMUS], _imports),
     "recipe": Reader("r.py", lambda: [RECIPE], _imports),
     "bridge": Reader("run_config.yaml", lambda: [BRIDGE], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
