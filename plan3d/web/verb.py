@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
+import socket
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 
 from ..screens.output import Progress, warn
+from .settings import Settings
 
 ABOUT = """Serve a page on which the answer follows the question, and a JSON interface.
 
@@ -33,23 +35,21 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     import uvicorn
 
     from .server import create_app
-    from .settings import Settings
 
     names = ("host", "port", "workers", "time_limit", "memory_limit")
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     settings = replace(Settings(), **given)
-    if not 1 <= settings.port <= 65_535:
-        raise InputError(f"--port {settings.port} must be from 1 to 65535")
+    if not 0 <= settings.port <= 65_535:
+        raise InputError(f"--port {settings.port} must be from 0 (any that is free) to 65535")
     if not 1 <= settings.workers <= 256:
         raise InputError(f"--workers {settings.workers} must be from 1 to 256")
     if settings.memory_limit < 2**29:
         raise InputError("--memory-limit must be at least 512 MiB, which a small question takes")
+    place = _listening(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    warn(f"http://{host}:{settings.port} (Ctrl-C ends it)", args.quiet)
+    warn(f"http://{host}:{place.getsockname()[1]} (Ctrl-C ends it)", args.quiet)
     config = uvicorn.Config(
         create_app(settings),
-        host=settings.host,
-        port=settings.port,
         ws="none",
         log_level="warning",
         access_log=False,
@@ -63,11 +63,22 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     before = {number: signal.signal(number, lambda *_: _stop(server)) for number in signals}
     try:
         with asyncio.Runner() as runner:
-            runner.run(server._serve())
+            runner.run(server._serve([place]))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0 if server.started else InputError.exit_code
+
+
+def _listening(settings: Settings) -> socket.socket:
+    """The socket at which requests arrive; InputError where it cannot be had."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        why = str(error.strerror or error).partition(" (while")[0]
+        where = f"--host {settings.host} --port {settings.port}"
+        raise InputError(f"{where}: cannot listen there ({why}); give another") from None
 
 
 def _stop(server: Any) -> None:

@@ -373,7 +373,7 @@ def main() -> int:
             faults += ended_questions(server.pid)
         finally:
             server.terminate()
-            server.wait()
+            faults += server.wait() != 0
     return int(faults > 0)
 
 
