@@ -41,7 +41,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
             "model, the batch and the plan to plan3d estimate"
         )
     overrides = trainer.get("overrides")
-    values: dict[str, Any] = dict(overrides) if isinstance(overrides, dict) else {}
+    stated = overrides if isinstance(overrides, dict) else {}
+    values: dict[str, Any] = {str(key): value for key, value in stated.items()}
     name = str(trainer.get("model", "")).removesuffix(".yaml")
     model = model_of_class(_RELEASE.sub("", name)) or options.model
     if model is None:

@@ -224,3 +224,7 @@ def test_an_experiment_of_primus(override, zero, recompute, precision):
 def test_other_experiments_of_primus_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         primus(**changes)
+
+
+def test_a_key_of_primus_that_is_no_text_is_none_of_its_arguments():
+    assert primus("null: 1\n      5: 2").plan["tp"] == 2
