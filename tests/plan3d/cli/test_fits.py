@@ -111,7 +111,7 @@ def test_a_row_is_the_fastest_plan_that_fits(row: int, capsys: pytest.CaptureFix
 def test_the_star_is_the_fastest_row(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fits", *NODE]) == 0
     (marked,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("* ")][:1]
-    assert marked.split()[1:5] == ["QLoRA", "full", "3", "4"]
+    assert marked.split()[1:5] == ["LoRA", "full", "3", "2"]
 
 
 @pytest.mark.parametrize("row", [3, 4, 6])
