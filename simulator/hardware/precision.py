@@ -238,6 +238,7 @@ def _recipe(
     moments: tuple[int, ...],
     source: str,
     quantisation: Quantisation | None = None,
+    gradient_copy: int = 0,
 ) -> Recipe:
     """A recipe whose products are all of one format, in which activations are kept and sent."""
     return Recipe(
@@ -250,6 +251,7 @@ def _recipe(
         gradient=gradient,
         master=master,
         moments=moments,
+        gradient_copy=gradient_copy,
         activation=int(form.operand),
         wire=int(form.operand),
         quantisation=quantisation,
@@ -288,8 +290,11 @@ RECIPE_TABLE = (
         FP16,
         weight=2,
         gradient=2,
-        master=8,  # fp32 copies of the weight and, while the optimizer runs, of the gradient
+        master=4,
         moments=(4, 4),
+        # Megatron-LM, optimizer.py (_copy_model_grads_to_main_grads, zero_grad with set_to_none);
+        # DeepSpeed, stage_1_and_2.py (step: single_grad_partition): made and freed by the update.
+        gradient_copy=4,
         source="Megatron-Core, distributed optimizer guide: fp16 parameters, fp16 gradients",
     ),
     _scaled_recipe(

@@ -77,7 +77,7 @@ def moments_of_step(
     if not separates_moments(task, recipe):
         first = with_activations(task, stages, parts, buffers)
         return Moments(first, with_activations(task, _without_passes(stages, 0.0), parts, buffers))
-    here = 1 - policy.offload_optimizer / 100
+    here = 0.0 if through_servers(policy.sync) else 1 - policy.offload_optimizer / 100
     update = here * update_bytes(task, recipe, zero, weights)
     again = sharded_input_growth(task, zero, weights)
     parts["gradients"] = parts["gradients"] + flat_gradients(task, zero, weights)

@@ -21,6 +21,8 @@ from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question
 from ..step.costs import Costs
 from ..step.evaluate import simulate
+from ..step.memory import update_bytes
+from ..step.plan_groups import PlanGroup
 from ..uncertainty.forecast import Forecast
 from ..uncertainty.memory import Spread, probability_within, spread_of
 from ..uncertainty.predictive import error_scale
@@ -51,6 +53,11 @@ knows the allocator's rules and no run; that lengths matter was seen in runs."""
 METERS = ("allocated", "reserved", "device", "varied")
 """What a peak counts: bytes of tensors, of the allocator, of the driver; and of the allocator
 where every sample has a length of its own."""
+FLATTENING_STACKS = (
+    *("megatron-deepspeed-fp16", "megatron-deepspeed-bf16", "deepspeed", "vtrain", "hf-deepspeed"),
+)
+"""Stacks whose update copies the gradients of a shard into one fp32 tensor, freed after it
+(DeepSpeed, runtime/zero/stage_1_and_2.py, single_grad_partition; fp16/fused_optimizer.py, step)."""
 INTERVAL_ROWS = 20
 """Rows of a source whose intervals are looked at."""
 
@@ -237,13 +244,27 @@ def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
             rows, skeleton = group.rows[mine], group.skeleton[mine]
             total = sum(parts.values(), np.zeros(1))
             held = total - parts["reserve"]
+            blocks = held + _further_blocks(group, int(zero), held)
             passing = (held - parts["weights"] - parts["gradients"] - parts["optimizer"]) * (
                 parts["activations"] > 0
             )
             varied = np.minimum(held + (VARIED_LENGTH_FACTOR - 1) * passing, np.maximum(held, most))
-            by_meter = dict(zip(METERS, (held, slack * held, total, varied), strict=True))
+            driver = total + slack * (blocks - held)
+            by_meter = dict(zip(METERS, (held, slack * blocks, driver, varied), strict=True))
             for meter, size in by_meter.items():
                 out[meter][rows] = _of_rank(size, rank, costs.plans.pp[rows])[skeleton]
+    return out
+
+
+def _further_blocks(group: PlanGroup, zero: int, held: Value) -> Value:
+    """Bytes that the allocator holds beside the tensors of the fuller moment [class, skeleton]: a
+    flat copy of gradients finds no block among those of activations, and leaves its own behind."""
+    if group.task.software.label not in FLATTENING_STACKS:
+        return np.zeros(held.shape)
+    waiting = group.rank_moments(zero).waiting
+    tensors = sum(waiting.values(), np.zeros(1)) - waiting["reserve"]
+    copy = update_bytes(group.task, group.recipe, zero, group.stages.weights)
+    out: Value = np.maximum(tensors + copy - held, 0.0)
     return out
 
 

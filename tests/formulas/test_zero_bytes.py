@@ -33,8 +33,8 @@ BYTES = [
     # Recipe, optimizer; bytes of a weight, of a gradient, of optimizer state.
     ("bf16", "adam", 2, 4, 4 + 4 + 4),
     ("bf16", "sgd", 2, 4, 4 + 4),
-    ("fp16", "adam", 2, 2, 4 + 4 + 4 + 4),
-    ("fp16", "sgd", 2, 2, 4 + 4 + 4),
+    ("fp16", "adam", 2, 2, 4 + 4 + 4),
+    ("fp16", "sgd", 2, 2, 4 + 4),
     ("fp32", "adam", 4, 4, 4 + 4),
     ("fp32", "sgd", 4, 4, 4),
     ("mixed", "adam", 4, 2, 2 + 4),
