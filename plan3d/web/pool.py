@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -167,10 +167,11 @@ class Pool:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.idle: asyncio.Queue[Worker] = asyncio.Queue()
+        self.idle: list[Worker] = []
+        self.waiting: deque[asyncio.Future[Worker]] = deque()
+        """Questions without a process, in order of arrival."""
         self.workers: set[Worker] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.waiting = 0
         self.mean_seconds = 1.0
         """Of the latest answers."""
         self.answers = Answers(settings.cache)
@@ -189,7 +190,7 @@ class Pool:
     async def _add(self) -> None:
         worker = await Worker.start(self.settings)
         self.workers.add(worker)
-        self.idle.put_nowait(worker)
+        self._free(worker)
 
     def _later(self, work: Any) -> None:
         """Do something that no question waits for."""
@@ -211,7 +212,7 @@ class Pool:
 
     async def _interrupt(self, worker: Worker) -> None:
         if await worker.interrupt():
-            self.idle.put_nowait(worker)
+            self._free(worker)
         else:
             self._replace(worker)
 
@@ -222,15 +223,33 @@ class Pool:
         job = json.dumps(content).encode() + b"\n"
         if reply := self.answers.get(job):
             return reply
-        if self.waiting >= self.settings.queue:
-            turns = self.waiting / max(self.settings.workers, 1)
-            raise BusyError(min(max(round(turns * self.mean_seconds), 1), 60))
-        self.waiting += 1
-        try:
-            worker = await self.idle.get()
-        finally:
-            self.waiting -= 1
+        worker = self.idle.pop() if self.idle else await self._next()
         return await self._answer(worker, job, progress)
+
+    async def _next(self) -> Worker:
+        """The process that is free after those of the questions before."""
+        if len(self.waiting) >= self.settings.queue:
+            turns = len(self.waiting) / self.settings.workers
+            raise BusyError(min(max(round(turns * self.mean_seconds), 1), 60))
+        turn: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
+        self.waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._free(turn.result())
+            elif turn in self.waiting:
+                self.waiting.remove(turn)
+            raise
+
+    def _free(self, worker: Worker) -> None:
+        """Hand a process to the question that waits longest. (Through a queue, one that arrives at
+        this moment would go first.)"""
+        while self.waiting:
+            turn = self.waiting.popleft()
+            if not turn.done():
+                return turn.set_result(worker)
+        self.idle.append(worker)
 
     async def _answer(self, worker: Worker, job: bytes, progress: Progress) -> Reply:
         began = time.monotonic()
@@ -250,7 +269,7 @@ class Pool:
         if reply.code in (0, 2, 3, INTERRUPTED) and (
             message["bytes"] < FULL * self.settings.memory_limit
         ):
-            self.idle.put_nowait(worker)
+            self._free(worker)
         else:
             self._replace(worker)
         self.mean_seconds += 0.1 * (time.monotonic() - began - self.mean_seconds)

@@ -202,7 +202,7 @@ def test_the_page_is_served_from_memory(server: Server) -> None:
 async def begun(server: Server, gone: asyncio.Event | None = None) -> asyncio.Task[Response]:
     """A long question that is being computed."""
     task = asyncio.ensure_future(server.asked("/api/search", LONG, gone=gone))
-    while not server.pool.idle.empty():
+    while server.pool.idle:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)
     return task
@@ -226,6 +226,27 @@ def test_a_question_of_nobody_ends_and_its_process_goes_on(server: Server) -> No
     assert int(busy[1]["retry-after"]) >= 1
     assert answered[0] == 200
     assert server.process == before
+
+
+def test_questions_are_answered_in_order_of_arrival(server: Server) -> None:
+    """Also those that arrive when a process is just free."""
+
+    async def arrive() -> list[int]:
+        order: list[int] = []
+
+        async def ask(number: int) -> None:
+            await server.asked("/api/estimate", {**SIZED, "batch": 8 * (number + 20)})
+            order.append(number)
+            if number < 4:
+                await server.asked("/api/estimate", {**SIZED, "batch": 8 * (number + 30)})
+                order.append(number + 10)
+
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(1, 6):
+                tasks.create_task(ask(number))
+        return order
+
+    assert server.runner.run(arrive()) == [1, 2, 3, 4, 5, 11, 12, 13]
 
 
 def test_a_killed_process_is_one_error_and_the_next_answer_is_right(server: Server) -> None:
