@@ -56,9 +56,9 @@ async def post(port: int, name: str, body: dict[str, Any]) -> tuple[int, float]:
     return status, time.perf_counter() - began
 
 
-def variants(again: bool) -> itertools.count[int] | itertools.cycle[int]:
+def variants(again: bool, first: int = 0) -> itertools.count[int] | itertools.cycle[int]:
     """Numbers that make a question another one."""
-    return itertools.cycle(range(8)) if again else itertools.count()
+    return itertools.cycle(range(8)) if again else itertools.count(first)
 
 
 def varied(body: dict[str, Any], number: int) -> dict[str, Any]:
@@ -126,7 +126,7 @@ async def alone(port: int, server: int, again: bool) -> None:
 
 async def together(port: int, server: int, args: argparse.Namespace) -> int:
     """Many clients; the number of errors."""
-    until, numbers = time.monotonic() + args.seconds, variants(args.again)
+    until, numbers = time.monotonic() + args.seconds, variants(args.again, 1000)
     taken: list[float] = []
     statuses: Counter[int] = Counter()
     each: Counter[int] = Counter()
