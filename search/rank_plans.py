@@ -54,6 +54,8 @@ UNEQUAL = ("dynamic-programming", "integer-programming")
 """Backends whose plans may have stages that differ."""
 PROVING = ("branch-and-bound", *UNEQUAL)
 """Backends that leave out plans that the expected step rules out."""
+ENUMERATED = ("exhaustive", "branch-and-bound")
+"""Backends that rank the plans of a space, each costed or bounded."""
 SPACES = ("uniform", "staged")
 """Stages all alike, or each with its own layers, tp, dp, ZeRO and recompute."""
 
@@ -110,6 +112,17 @@ class Ranking:
         """Whether the search costs all plans and ranks them by time."""
         of_time = self.objective in OF_FAMILIES and self.risk is None
         return self.backend == "exhaustive" and of_time
+
+    @property
+    def lists_every_plan(self) -> bool:
+        """Whether plans of the space are ranked by time one by one, with no other backend's sets:
+        the default search's plan 1 stands among them."""
+        return (
+            self.backend in ENUMERATED
+            and self.space == "uniform"
+            and self.objective in OF_FAMILIES
+            and not self.families
+        )
 
     @property
     def wants_safe(self) -> bool:

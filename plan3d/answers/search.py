@@ -20,7 +20,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import as_count
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import legal_rows
-from plan3d.simulator.runs.same_runs import KnownRun, known_run
+from plan3d.simulator.runs.same_runs import FastestRun, fastest_run
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
@@ -68,14 +68,14 @@ class SearchAnswer:
         return None if costs is None else PlanAnswer(self.question, costs, self.result.limit)
 
     @cached_property
-    def known(self) -> tuple[KnownRun, Costs | None] | None:
+    def fastest_run(self) -> tuple[FastestRun, Costs | None] | None:
         """The fastest published run of this very question, and what its layout costs here where it
         is legal; None where no run is, or it is of plan 1."""
         best = self.best
         if best is None or best.same_runs:
             return None
         task = self.result.task
-        run = known_run(task, number_format(best.costs.plans))
+        run = fastest_run(task, number_format(best.costs.plans))
         if run is None:
             return None
         legal = bool(legal_rows(run.plan.table(), task).all())

@@ -62,7 +62,7 @@ def _print_best(
     """What to do, how sure that is, what else could be done and why not."""
     screen.lines([plan_lines.headline(best)])
     print()
-    items = [*plan_lines.facts(best), *_known_line(answer), *_safe_line(answer, best.costs)]
+    items = [*plan_lines.facts(best), *_published_line(answer), *_safe_line(answer, best.costs)]
     if (change := answer.rounder) is not None:
         gain = f"{100 * change.gain:+.0f} % tokens/s with {change.description}"
         items.append(("sizes", f"{gain}, which divide better"))
@@ -83,11 +83,11 @@ def _print_best(
     screen.items([("more", MORE_LINE)])
 
 
-def _known_line(answer: SearchAnswer) -> plan_lines.Items:
+def _published_line(answer: SearchAnswer) -> plan_lines.Items:
     """The fastest published run of the question, and what is predicted of its layout."""
-    if answer.known is None:
+    if answer.fastest_run is None:
         return []
-    run, costs = answer.known
+    run, costs = answer.fastest_run
     took = f"{run.step_seconds:.4g} s ({run.version or run.published})"
     here = "breaks a rule here"
     if costs is not None:

@@ -125,10 +125,10 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
     }
     if (change := answer.rounder) is not None:
         out["rounder"] = {"change": change.description, "gain": change.gain}
-    if answer.known is not None:
-        run, costs = answer.known
+    if answer.fastest_run is not None:
+        run, costs = answer.fastest_run
         predicted = None if costs is None else float(costs.step_seconds)
-        out["known_run"] = {**run.record(), "predicted_seconds": predicted}
+        out["fastest_run"] = {**run.record(), "predicted_seconds": predicted}
     if answer.safe is not None:
         (safe,) = views.plan_records(answer.safe, result.limit, training)
         out["safe"] = {**safe, "text": str(answer.safe.plans.take(0))}

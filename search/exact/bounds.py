@@ -14,11 +14,9 @@ m micro-batches, t seconds of a rank per micro-batch; each bound contains the on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
-from itertools import product
-from types import SimpleNamespace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,24 +24,21 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import SECONDS, Cost, LayerCosts
-from plan3d.simulator.layers.layer_costs import layer_cost_function
-from plan3d.simulator.layers.layer_kinds import layer_kinds
-from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.pipeline import schedules, stage_placement
-from plan3d.simulator.plan.field_values import AUTO, Recompute
+from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
-from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import Placements, uniform_ranks
 from plan3d.simulator.step.stages import Stages, combine_ranks
 from plan3d.simulator.task import Task
-from plan3d.simulator.workload.model import Model
 
 from ..result.tolerances import ROUNDING
 from ..space.space import Space
+from .ideal_layouts import ideal_between_ends, ideal_layout
+from .least_layer_costs import LeastLayerCosts
 
 SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
@@ -76,153 +71,6 @@ class PlanBounds(NamedTuple):
     pipeline: Value
     communication: Value
     memory: Value
-
-
-def ideal_layout(cut: stage_placement.Cut) -> stage_placement.StageLayout:
-    """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
-    return _layout_of_least_counts(even_cut(cut.order, cut.kinds, cut.pp), (0, 0, 0))
-
-
-def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
-    """The same where the layers of the end ranks are known, for a model with one kind of block.
-
-    The cut has one chunk a rank. More chunks leave some rank between the ends
-    with no less than the most here, and an end that holds more was chosen.
-    """
-    between = max(cut.chunks[1:-1], default=0)
-    first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))
-    return _layout_of_least_counts(even_cut(cut.order, cut.kinds, cut.pp), (first, between, last))
-
-
-@lru_cache(maxsize=65536)
-def _layout_of_least_counts(
-    cut: stage_placement.Cut, blocks: tuple[int, int, int]
-) -> stage_placement.StageLayout:
-    """The ranks of least_counts, and those that hold so many blocks: the first, one between and the
-    last, with the head.
-
-    They count as last ranks, which keep fewest micro-batches in flight; the mean stands for all.
-    """
-    least, (first, between, last) = least_counts(cut), blocks
-    block = np.array([name.startswith("block") for name in cut.kinds])
-    known = [first * block, between * block, last * block + least[-1]]
-    counts = np.vstack([least[:-1], known])
-    alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
-    alike[0] = cut.pp
-    before = np.zeros_like(counts)
-    return stage_placement.StageLayout(counts, rank, rank, alike, before, model_counts(cut))
-
-
-EFFECTIVE = {"sequence_parallel": "tp", "cp_comm": "cp", "expert_dispatch": "ep"}
-"""Fields that change nothing where another is 1."""
-LEAST_TIME = {"recompute": Recompute.NONE, "overlap_tp": 1, "overlap_ep": 1}
-"""The value of a field with which no part of a layer, nor their sum, takes longer than with any
-other: recompute adds passes, and a share of at most 1 of what hides is exposed."""
-BYTES_OF_ACTIVATIONS = [
-    *(Cost.ACTIVATIONS, Cost.LOGITS, Cost.GATHERED_INPUTS, Cost.WEIGHT_GRADIENT_INPUTS),
-    *(Cost.HOST_ACTIVATIONS, Cost.OVERLAPPED_A2A),
-]
-"""Columns that are more with these values; the launch floor of a layer is, too."""
-
-
-@dataclass(frozen=True)
-class _LeastLayerCosts:
-    """Layer costs that are the least, entry by entry, over every value of some fields."""
-
-    values: Mapping[str, tuple[int, ...]]
-    """The open fields of a strategy."""
-    placement_known: bool
-    """Whether it is known which kinds of layers a rank holds."""
-    apart: bool = False
-    """Whether fields are varied one at a time. What sequence parallelism, exchanges of a context
-    and those of experts change are different parts of a layer's seconds; where one is of two of
-    them, it is least with the last value of both. Each part has its least value then; their
-    total, and what else a layer costs, may not."""
-
-    def __call__(self, task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
-        layer_costs = layer_cost_function(task.model)
-        fixed = {name: v for name, v in LEAST_TIME.items() if len(self.values.get(name, ())) > 1}
-        varied = {
-            name: sorted(v, reverse=True) for name, v in self.values.items() if name not in fixed
-        }
-        first = {name: values[0] for name, values in varied.items()}
-        least: LayerCosts | None = None
-        for fields in _one_by_one(varied) if self.apart else _every_combination(varied):
-            other = {name: v for name, v in fields.items() if v != first[name]}
-            rows = np.flatnonzero(
-                np.logical_and.reduce(
-                    [np.ones(s.tp.size, bool), *(_has_effect(task, s, other, varied))]
-                )
-            )
-            if not rows.size:
-                continue
-            columns = {name: np.full(rows.size, float(v)) for name, v in (fixed | fields).items()}
-            costs = layer_costs(task, recipe, replace(_take(s, rows), **columns))
-            if least is None:
-                least = costs
-                continue
-            _lower(least, costs, rows, parts_alone=self.apart)
-        assert least is not None
-        if fixed:
-            least.table[..., [*BYTES_OF_ACTIVATIONS, Cost.LAUNCH]] = 0
-            least.working_set[:] = 0
-        if self.placement_known:
-            return least
-        # What is not added up over layers is at least that of the smallest.
-        working, units, boundary = (
-            np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
-            for of_kind in (least.working_set, least.unit_parameters, least.boundary_bytes)
-        )
-        return LayerCosts(least.table, working, units, boundary)
-
-
-def _has_effect(
-    task: Task, s: Strategy, other: Mapping[str, int], varied: Collection[str]
-) -> Iterator[Mask]:
-    """Which strategies each of some `other` values of `varied` fields makes differ, and which may
-    have it by the rules that read none of the other varied fields."""
-    rules = (*RULES, *(task.framework.rules if task.framework else ()))
-    for name, value in other.items():
-        if name in EFFECTIVE:
-            yield getattr(s, EFFECTIVE[name]) > 1
-        for rule in rules:
-            read = set(rule.fields)
-            alone = not {*varied, *LEAST_TIME} & read - {name}
-            if name in read and alone and read <= set(STRATEGY):
-                columns = {n: getattr(s, n).astype(np.int64) for n in rule.fields}
-                columns[name] = np.full(s.tp.size, value)
-                yield np.broadcast_to(rule.ok(SimpleNamespace(**columns), task), s.tp.shape)
-
-
-def _every_combination(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
-    for chosen in product(*varied.values()):
-        yield dict(zip(varied, chosen, strict=True))
-
-
-def _one_by_one(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
-    """All fields at their first values, then one of them at each other value."""
-    first = {name: values[0] for name, values in varied.items()}
-    yield first
-    for name, values in varied.items():
-        yield from ({**first, name: value} for value in values[1:])
-
-
-def _take(s: Strategy, rows: Index) -> Strategy:
-    """The chosen strategies."""
-    return Strategy(**{name: getattr(s, name)[rows] for name in STRATEGY})
-
-
-def _lower(least: LayerCosts, costs: LayerCosts, rows: Index, parts_alone: bool) -> None:
-    """Lower the entries of some strategies to those of others; of seconds of parts alone, where no
-    other is asked for."""
-    if parts_alone:
-        parts = costs.table[..., SECONDS]
-        least.table[rows, :, SECONDS] = np.minimum(least.table[rows, :, SECONDS], parts)
-        return
-    least.table[rows] = np.minimum(least.table[rows], costs.table)
-    for name in ("working_set", "unit_parameters", "boundary_bytes"):
-        column = getattr(least, name)
-        column[:, rows] = np.minimum(column[:, rows], getattr(costs, name))
 
 
 Beaten = Callable[[Index, Value, Value], Mask]
@@ -347,15 +195,13 @@ class Relaxation:
             out.communication[:] = busiest[1]
             rows = rows[:0] if apart else rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
             if self.stages_known:
-                one = self._of_first_rank(plans, recipe, costs, which, place, rows)
-                out.communication[rows] = np.maximum(busiest[1][rows], one.communication)
-                out.memory[rows] = one.memory
-                rows = rows[~beaten(rows, _rounded(one.communication), _rounded(one.memory))]
+                seconds, size = self._of_first_rank(plans, recipe, costs, which, place, rows)
+                out.communication[rows] = np.maximum(busiest[1][rows], seconds)
+                out.memory[rows] = size
+                rows = rows[~beaten(rows, _rounded(seconds), _rounded(size))]
         for start in range(0, rows.size, CHUNK):
             some = rows[start : start + CHUNK]
-            table = plans.take(some)
-            ranks = uniform_ranks(task, table, costs, which[some], place.take(some))
-            s = combine_ranks(task, recipe, table, ranks)
+            table, s = _stages(task, recipe, plans, costs, which, place, some)
             bounds = self._bounds_of_stages(table, recipe, most_chunks[some], s)
             for column, bound in zip(out, bounds, strict=True):
                 column[some] = bound
@@ -369,33 +215,31 @@ class Relaxation:
         which: Index,
         place: Placements,
         rows: Index,
-    ) -> PlanBounds:
-        """What the first rank of some rows, which waits for no other, needs in time and memory.
+    ) -> tuple[Value, Value]:
+        """Seconds and bytes that the first rank of some rows, which waits for no other, needs.
 
         Plans in which it holds the same layers share it. 0 where a schedule defers weight
         gradients: what that keeps, and when, follows from all ranks.
         """
-        task, alone = self.space.task, place.of_first_rank()
+        alone = place.of_first_rank()
         sizes = [getattr(plans, name)[rows] for name in FIRST_RANK_FIELDS]
         first, same = distinct_rows([which[rows], alone.which[rows], *sizes])
-        out = PlanBounds(*np.zeros((len(PlanBounds._fields), first.size)))
+        seconds, size = np.zeros((2, first.size))
         at_once = np.flatnonzero(~schedules.defers(plans.schedule[rows[first]]))
         for start in range(0, at_once.size, CHUNK):
             part = at_once[start : start + CHUNK]
             some = rows[first[part]]
-            table = plans.take(some)
-            ranks = uniform_ranks(task, table, costs, which[some], alone.take(some))
-            s = combine_ranks(task, recipe, table, ranks)
+            _, s = _stages(self.space.task, recipe, plans, costs, which, alone, some)
             busy = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds()
-            out.communication[part] = busy + self._update(recipe, s) + self._data(recipe, s)
-            out.memory[part] = self._memory(recipe, s)
-        return PlanBounds(*(column[same] for column in out))
+            seconds[part] = busy + self._update(recipe, s) + self._data(recipe, s)
+            size[part] = self._memory(recipe, s)
+        return seconds[same], size[same]
 
     def _least_costs(self, plans: Plan, recipe: Recipe, apart: bool) -> tuple[LayerCosts, Index]:
         """The least costs of layers under the distinct strategies of some rows, and that of each
         row."""
         first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
-        costs_of = _LeastLayerCosts(self.open_values, self.placement_known, apart)
+        costs_of = LeastLayerCosts(self.open_values, self.placement_known, apart)
         return costs_of(self.space.task, recipe, stages.strategies(plans.take(first))), which
 
     def _bounds_of_stages(
@@ -464,6 +308,21 @@ class Relaxation:
         return out
 
 
+def _stages(
+    task: Task,
+    recipe: Recipe,
+    plans: Plan,
+    costs: LayerCosts,
+    which: Index,
+    place: Placements,
+    rows: Index,
+) -> tuple[Plan, Stages]:
+    """Some rows of a table, and their stages of layers that are costed."""
+    table = plans.take(rows)
+    ranks = uniform_ranks(task, table, costs, which[rows], place.take(rows))
+    return table, combine_ranks(task, recipe, table, ranks)
+
+
 def _rounded(bound: Value) -> Value:
     return bound * (1 - ROUNDING)
 
@@ -475,31 +334,3 @@ def _busiest(task: Task, plans: Plan, seconds: Value, place: Placements) -> Valu
     counts = place.counts.take(place.which, axis=0)
     out: Value = m * (counts @ seconds[..., None])[..., 0].max(axis=1)
     return out
-
-
-def even_cut_of_model(model: Model, pp: int) -> stage_placement.Cut:
-    """A model cut evenly into a chunk a rank."""
-    return even_cut(model.order, tuple(kind.name for kind in layer_kinds(model)), pp)
-
-
-def even_cut(order: tuple[int, ...], kinds: tuple[str, ...], pp: int) -> stage_placement.Cut:
-    """The same of blocks of these kinds, by the names of all kinds of layers."""
-    chunks = stage_placement.balanced_layers(len(order), pp)
-    return stage_placement.Cut(order, kinds, pp, chunks)
-
-
-def model_counts(cut: stage_placement.Cut) -> Value:
-    """Layers of each kind on all ranks [kind]."""
-    total: Value = stage_placement.rank_counts(cut).sum(axis=0)
-    return total
-
-
-@lru_cache(maxsize=4096)
-def least_counts(cut: stage_placement.Cut) -> Value:
-    """Some rank holds no less than the mean; of n layers of a kind, where there are several, some
-    rank holds ceil(n / p); one holds the head, the last row. Whatever the cut's chunks are."""
-    total = model_counts(cut)
-    several = np.isin(np.arange(total.size), cut.order) & (total > 1)
-    shares = np.ceil(np.diag(total)[several] / cut.pp)
-    ends = total * np.array(["head" in name or "mtp" in name for name in cut.kinds])
-    return np.vstack([total / cut.pp, shares, ends])

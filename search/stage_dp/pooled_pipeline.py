@@ -19,7 +19,7 @@ from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.task import Framework
 
-from ..exact.bounds import even_cut_of_model, model_counts
+from ..exact.ideal_layouts import even_cut_of_model, model_counts
 from ..result.options import Deadline
 from ..stages.candidates import Candidates, candidates
 from ..stages.intervals import Intervals, can_hold_all, most_layers

@@ -27,7 +27,7 @@ from plan3d.simulator.step.data_parallel import zero_in_pipeline
 from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.task import Task
 
-from ..exact.bounds import even_cut_of_model, least_counts, model_counts
+from ..exact.ideal_layouts import even_cut_of_model, least_counts, model_counts
 from ..space.axes import DERIVED, default_axes, largest_tensor_size
 from .layer_table import ZERO_STAGES, LayerTable
 from .stage_space import FIXED_FIELDS, VARIED_FIELDS, Axes, Shape, has_bare_head, has_one_kind

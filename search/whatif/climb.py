@@ -35,8 +35,6 @@ from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
 SHARE = 0.08
 """Share of a time limit in which the default search is run beside another."""
-ENUMERATING = {"branch-and-bound": "exhaustive"}
-"""Backends with the ranking of another."""
 POLICIES = (
     *("sync", "topology", "compression", "levels", "kept_per_thousand"),
     *OUTER_FIELDS,
@@ -84,8 +82,7 @@ def improved(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult
     what that finds."""
     if ranking.backend in UNEQUAL:
         return _never_behind(result, task, ranking)
-    alike = replace(ranking, risk=None, backend=ENUMERATING.get(ranking.backend, ranking.backend))
-    if alike.can_list_families and not ranking.families:
+    if ranking.lists_every_plan:
         return _with_default_plans(result, task, ranking)
     return climbed(result, ranking.choose, ranking.top)
 

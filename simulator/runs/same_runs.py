@@ -49,7 +49,7 @@ class SameRun:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownRun:
+class FastestRun:
     """The fastest published run of the question that is asked."""
 
     published: str
@@ -79,7 +79,7 @@ def same_runs(task: Task, plan: Plan, number_format: str, step_seconds: float) -
     return sorted(found, key=lambda one: (one.published, one.version), reverse=True)
 
 
-def known_run(task: Task, number_format: str) -> KnownRun | None:
+def fastest_run(task: Task, number_format: str) -> FastestRun | None:
     """The fastest published run of a question in a format on its stack, with its plan; None where
     none is."""
     every = _same_questions(task, number_format)
@@ -88,7 +88,7 @@ def known_run(task: Task, number_format: str) -> KnownRun | None:
         return None
     fastest = min(every, key=lambda q: float(q.run["step_seconds"]))
     seconds = float(fastest.run["step_seconds"])
-    return KnownRun(_published(fastest), _version(fastest), fastest.plan, seconds)
+    return FastestRun(_published(fastest), _version(fastest), fastest.plan, seconds)
 
 
 def _published(q: Question) -> str:

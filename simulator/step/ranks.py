@@ -77,9 +77,10 @@ class Placements:
         """Those of the first rank alone, which waits for none: once for all layouts in which it
         holds the same layers."""
         out = copy(self)
-        held = self.counts[:, 0].astype(np.int64).T
-        shares = () if self.cuts is None else ((1e6 * self.cuts).astype(np.int64).T)
-        first, same = distinct_rows([*held, *shares])
+        # Of two copies of a model a rank holds the mean: halves of layers.
+        layers = [(2 * layers).astype(np.int64) for layers in self.counts[:, 0].T]
+        boundaries = () if self.cuts is None else (np.arange(len(self.cuts)),)
+        first, same = distinct_rows([*layers, *boundaries])
         out.which = same[self.which]
         out.counts, out.before = self.counts[first, :1], self.before[first, :1]
         out.total, out.model_cuts = self.total[first], []

@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 from unit_pipelines import FOUR, layer, task
 
-from plan3d.search.exact.bounds import (
-    PLACEMENT_FIELDS,
-    SIZE_FIELDS,
-    Relaxation,
-    ideal_between_ends,
-    ideal_layout,
-    least_counts,
-)
+from plan3d.search.exact.bounds import PLACEMENT_FIELDS, SIZE_FIELDS, Relaxation
+from plan3d.search.exact.ideal_layouts import ideal_between_ends, ideal_layout, least_counts
 from plan3d.search.space.space import Space
 from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_space import most_overlap, stage_space

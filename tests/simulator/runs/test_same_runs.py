@@ -9,7 +9,7 @@ import pytest
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.runs.same_runs import SameRun, known_run, same_runs, sentence
+from plan3d.simulator.runs.same_runs import SameRun, fastest_run, same_runs, sentence
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -72,9 +72,9 @@ def test_a_sentence_names_three_and_says_how_much_is_predicted() -> None:
 
 
 def test_the_fastest_run_of_a_question_is_evidence_on_its_stack_alone() -> None:
-    run = known_run(GPT, "bf16")
+    run = fastest_run(GPT, "bf16")
     assert run is not None
     assert (run.step_seconds, run.version.split()[-1]) == (8.408, "v25.02.02")
     assert str(run.plan).startswith("tp=4 pp=8 dp=8 virtual_stages=12")
-    assert known_run(replace(GPT, software=software_profile("nanotron")), "bf16") is None
-    assert known_run(replace(GPT, global_batch=513), "bf16") is None
+    assert fastest_run(replace(GPT, software=software_profile("nanotron")), "bf16") is None
+    assert fastest_run(replace(GPT, global_batch=513), "bf16") is None
