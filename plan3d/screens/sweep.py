@@ -93,6 +93,8 @@ def _crossing_sentence(one: Crossing, axis: Axis) -> str:
     """'qsgd: a shorter step than horovod up to inter_node_bandwidth = 200 Gb/s, then a longer
     one.'"""
     what = "step" if one.measure == "step_seconds" else "time to the accuracy"
+    if one.first_shorter is None:
+        return f"{one.system}: the same {what} as {one.reference} at every point"
     words = ("a shorter", "a longer") if one.first_shorter else ("a longer", "a shorter")
     out = f"{one.system}: {words[0]} {what} than {one.reference}"
     if not one.values:

@@ -41,7 +41,7 @@ GOSSIP_GRAPHS = (
     *("inner-outer-exponential", "one-peer-exponential", "exponential"),
     *("ring", "grid", "torus"),
 )
-"""Graphs of BlueFog (topology_util.py): dynamic ones first, then fixed ones."""
+"""Graphs of BlueFog (topology_util.py), dynamic ones first, then fixed ones, and a torus."""
 HELD_BY_DEFAULT: Mapping[str, Values] = {
     **dict.fromkeys(("tp", "pp", "cp", "ep", "virtual_stages", "sync_period"), (1,)),
     **dict.fromkeys(("zero", "shard"), (0,)),
@@ -192,7 +192,7 @@ SYSTEMS = {
         System(
             "streaming-diloco",
             "the same, a part of the model after the other, beside compute and in 4 bits",
-            "Douillard et al. 2025 (Streaming DiLoCo), sections 2.2 to 2.4",
+            "Douillard et al. 2025 (Streaming DiLoCo); torchft, local_sgd.py (DiLoCo)",
             {**_OF_SITES, "fragments": TWO_OR_MORE, "outer_delay": ONE_OR_MORE},
             {"sync_period": (100,), "fragments": (10,), "outer_delay": (5,), "outer_bits": (4,)},
             searched_fields=_IN_A_SITE,
@@ -266,7 +266,7 @@ SYSTEMS = {
         System(
             "mesh-tf",
             "named dimensions split over a mesh: batch, features in and out; Adafactor",
-            "Shazeer et al. 2018, sections 3, 4 and 9",
+            "Shazeer et al. 2018, sections 3 and 4; tensorflow/mesh, gin/defaults.gin (Adafactor)",
             {"tp": TWO_OR_MORE, "tp_grid": _MESH_GRIDS, **_MEGATRON_TENSOR},
             {"optimizer": ("adafactor",)},
             spans_domains=True,

@@ -12,6 +12,8 @@ SYSTEM = "system"
 """The field of a row that names its training system."""
 MEASURES = ("step_seconds", "accuracy_seconds")
 """What is compared, where rows have it."""
+SAME = 1e-9
+"""Logarithm of a ratio of times that are the same but for rounding."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,9 @@ class Crossing:
     reference: str
     measure: str
     """One of MEASURES."""
-    first_shorter: bool
-    """Whether it takes less than the first one at the smallest value."""
+    first_shorter: bool | None
+    """Whether it takes less than the first one at the smallest value; None where both take as long
+    at every value."""
     values: tuple[float, ...]
     """Where they change places, in ascending order; none where one is ahead everywhere."""
 
@@ -45,10 +48,12 @@ def crossings(rows: Sequence[Mapping[str, Any]], field: str) -> list[Crossing]:
             if not shared:
                 continue
             ratios = [(log(x), log(times[name][x] / times[systems[0]][x])) for x in shared]
-            found = [
+            places = [
                 exp(x + (after - x) * y / (y - later))
                 for (x, y), (after, later) in pairwise(ratios)
                 if (y < 0) != (later < 0)
             ]
-            out.append(Crossing(name, systems[0], measure, ratios[0][1] < 0, tuple(found)))
+            differ = any(abs(y) > SAME for _, y in ratios)
+            shorter = ratios[0][1] < 0 if differ else None
+            out.append(Crossing(name, systems[0], measure, shorter, tuple(places) * differ))
     return out

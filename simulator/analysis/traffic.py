@@ -246,12 +246,12 @@ def _compression_sentence(found: Traffic) -> str:
     if policy.compression == Compression.QSGD:
         quality = f"omega = {omega(policy.levels):.4g}"
     ways = "both ways" if method.both_ways else "from workers, sums in full"
-    first, share = "", found.compressed_bytes / found.bytes_sent
-    if share < 1:
-        first = f": {100 * share:.2g} % of these bytes, the sum inside a fast domain comes first"
+    share = found.compressed_bytes / found.bytes_sent
+    if 0 < share < 1:
+        ways += f": {100 * share:.2g} % of these bytes, the sum inside a fast domain comes first"
     return (
         f"{spell('compression', policy.compression)}: {quality}, {method.rounds} round"
-        f"{'s' if method.rounds > 1 else ''} a step, compressed {ways}{first if share else ''}"
+        f"{'s' if method.rounds > 1 else ''} a step, compressed {ways}"
     )
 
 

@@ -98,7 +98,7 @@ def parallel_sgd(
 ) -> IterationTerms:
     """Iterations of parallel SGD: v / (n e^2) is the noise term, n times less for n workers.
 
-    Source: Ghadimi and Lan 2013; Dekel et al. 2012 (AVERAGED).
+    Source: Ghadimi and Lan 2013; Dekel et al. 2012 (PARALLEL_SGD).
     """
     noise = variance / (workers * accuracy**2)
     return IterationTerms(noise, 0.0 * noise, 1 / accuracy)
@@ -111,7 +111,7 @@ def asynchronous_sgd(
 
         (v / e^2 + (1 + T) / e) / n,    T = n
 
-    Source: Koloskova et al. 2022 (STALE).
+    Source: Koloskova et al. 2022 (ASYNCHRONOUS_SGD).
     """
     exact = parallel_sgd(workers, variance, accuracy)
     old = gradient_delay(workers) / (workers * accuracy)
@@ -137,7 +137,7 @@ def cooperative_sgd(
 
     tau = 1 and s = 0 is parallel SGD; s = 0 local SGD; tau = 1 decentralised SGD. A graph that
     changes with period q counts as one that averages every tau q steps.
-    Source: Wang and Joshi 2021, theorem 1; Koloskova et al. 2020, theorem 2 (COOPERATIVE).
+    Source: Wang and Joshi 2021, theorem 1; Koloskova et al. 2020, theorem 2 (COOPERATIVE_SGD).
     """
     spread = (1 + second**2) / (1 - second**2) * tau - 1
     exact = parallel_sgd(workers, variance, accuracy)
@@ -152,7 +152,7 @@ def compressed_sgd(
     levels: int = 0,
     kept_per_thousand: int = 0,
 ) -> IterationTerms:
-    """Iterations of one of COMPRESSED; the rates are stated there."""
+    """Iterations of one of COMPRESSED_SGD; the rates are stated there."""
     exact = parallel_sgd(workers, variance, accuracy)
     if method is Compression.QSGD:
         w = omega(levels)

@@ -165,8 +165,16 @@ layer = partial(_axis, seen_by=SeenBy.LAYER)
 stages = partial(_axis, seen_by=SeenBy.STAGES)
 step = partial(_axis, seen_by=SeenBy.STEP)
 recipe = partial(_axis, seen_by=SeenBy.RECIPE)
+recipe_option = partial(
+    _axis, seen_by=SeenBy.RECIPE, ranked=True, opt_in=True, display=Display.SELDOM
+)
+"""A choice within a recipe, such as the format of one of its numbers."""
 synchronisation = partial(_axis, seen_by=SeenBy.SYNCHRONISATION, opt_in=True)
 """An attribute of the synchronisation policy; the default all-reduces gradients in full."""
+between_sites = partial(
+    _axis, seen_by=SeenBy.SYNCHRONISATION, ranked=True, opt_in=True, display=Display.SELDOM
+)
+"""An attribute of what happens between sites (synchronisation.OUTER_FIELDS)."""
 
 
 def records(plan: type) -> dict[str, Field]:

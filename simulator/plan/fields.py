@@ -18,8 +18,10 @@ from .field_record import (
     Display,
     Field,
     SeenBy,
+    between_sites,
     layer,
     recipe,
+    recipe_option,
     records,
     stages,
     step,
@@ -237,83 +239,59 @@ class PlanFields:
         opt_in=True,
         header="fp8-w",
     )
-    bf16_first_layers: Cell = recipe(
+    bf16_first_layers: Cell = recipe_option(
         help="first layers whose products stay in 16 bits among scaled ones",
         values=Count(),
         turn=146,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="bf16-first",
     )
-    bf16_last_layers: Cell = recipe(
+    bf16_last_layers: Cell = recipe_option(
         help="last layers whose products stay in 16 bits among scaled ones",
         values=Count(),
         turn=147,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="bf16-last",
     )
     optimizer: Cell = recipe(
         help="how weights are updated", values=Choice(names_of(Optimizer)), turn=150, ranked=True
     )
-    precision_aware: Cell = recipe(
+    precision_aware: Cell = recipe_option(
         help="Adam of Transformer Engine, whose state may be in narrow formats (Megatron-Core)",
         values=FLAG,
         turn=151,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="aware-opt",
         synonyms=("use_precision_aware_optimizer", "precision_aware_optimizer"),
     )
-    main_grads_dtype: Cell = recipe(
+    main_grads_dtype: Cell = recipe_option(
         help="format of gradients as the optimizer reads them; usual: as the framework does",
         values=Choice(WIDE_FORMATS),
         turn=152,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="main-grads",
         synonyms=("grad_accum_dtype",),
     )
-    grad_reduce_dtype: Cell = recipe(
+    grad_reduce_dtype: Cell = recipe_option(
         help="format of gradients as ranks reduce them",
         values=Choice(WIDE_FORMATS),
         turn=153,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="grad-reduce",
         synonyms=("grad_reduce_in_bf16", "reduce_dtype", "communication_data_type"),
     )
-    main_params_dtype: Cell = recipe(
+    main_params_dtype: Cell = recipe_option(
         help="format of the master weights",
         values=Choice(WIDE_FORMATS),
         turn=154,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="main-params",
         synonyms=("bf16_master_weights_and_grads",),
     )
-    exp_avg_dtype: Cell = recipe(
+    exp_avg_dtype: Cell = recipe_option(
         help="format of Adam's first moment",
         values=Choice(STATE_FORMATS),
         turn=155,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="exp-avg",
     )
-    exp_avg_sq_dtype: Cell = recipe(
+    exp_avg_sq_dtype: Cell = recipe_option(
         help="format of Adam's second moment",
         values=Choice(STATE_FORMATS),
         turn=156,
-        ranked=True,
-        opt_in=True,
-        display=SELDOM,
         header="exp-avg-sq",
     )
     first_stage_layers: Cell = stages(
@@ -389,42 +367,32 @@ class PlanFields:
         values=Choice(names_of(Nvme)),
         turn=364,
     )
-    sites: Cell = synchronisation(
+    sites: Cell = between_sites(
         help="groups of replicas that synchronise every step; outer steps join them; 0 = none",
         values=Count(),
         turn=302,
-        ranked=True,
-        display=SELDOM,
     )
-    outer_optimizer: Cell = synchronisation(
+    outer_optimizer: Cell = between_sites(
         help="how sites are joined: their weights averaged, or a momentum step (DiLoCo)",
         values=Choice(names_of(OuterOptimizer)),
         turn=304,
-        ranked=True,
-        display=SELDOM,
         header="outer",
     )
-    fragments: Cell = synchronisation(
+    fragments: Cell = between_sites(
         help="parts of the model that sites exchange in turn (Streaming DiLoCo)",
         values=SIZE,
         turn=305,
-        ranked=True,
-        display=SELDOM,
     )
-    outer_delay: Cell = synchronisation(
+    outer_delay: Cell = between_sites(
         help="steps that the exchange of a part between sites may take beside compute",
         values=Count(),
         turn=306,
-        ranked=True,
-        display=SELDOM,
         header="delay",
     )
-    outer_bits: Cell = synchronisation(
+    outer_bits: Cell = between_sites(
         help="bits of a parameter between sites; 0 = 32",
         values=Count(0, 32),
         turn=307,
-        ranked=True,
-        display=SELDOM,
         header="outer bits",
     )
     offload_activations: Cell = layer(

@@ -98,17 +98,17 @@ def _sites_divide(p: Any, task: Task) -> Any:
     return (p.sites == 0) | fits
 
 
-def _sites_are_plain(p: Any, task: Task) -> Any:
-    plain = (p.sync == Sync.ALL_REDUCE) & (p.compression == 0) & (p.shard == 0)
-    plain = plain & (p.offload_optimizer == 0) & (p.offload_parameters == 0)
-    whole = _replicas_are_whole(p, task) & (task.adapters is None)
+def _sites_all_reduce(p: Any, task: Task) -> Any:
+    usual = (p.sync == Sync.ALL_REDUCE) & (p.compression == 0) & (p.shard == 0)
+    usual = usual & (p.offload_optimizer == 0) & (p.offload_parameters == 0)
+    alike = _replicas_are_whole(p, task) & (task.adapters is None)
     experts = any(kind.experts for kind in task.model.kinds)
-    return (p.sites == 0) | (plain & whole & (not experts))
+    return (p.sites == 0) | (usual & alike & (not experts))
 
 
 def _has_no_outer_step(p: Any) -> Any:
-    plain = (p.outer_optimizer == 0) & (p.fragments == 1) & (p.outer_delay == 0)
-    return plain & (p.outer_bits == 0)
+    usual = (p.outer_optimizer == 0) & (p.fragments == 1) & (p.outer_delay == 0)
+    return usual & (p.outer_bits == 0)
 
 
 def _fragments_fit(p: Any, task: Task) -> Any:
@@ -142,7 +142,7 @@ SITE_RULES = (
             *("sites", "sync", "compression", "shard", "offload_optimizer", "offload_parameters"),
             *("cp", "ep", "etp", "tp", "schedule"),
         ),
-        _sites_are_plain,
+        _sites_all_reduce,
         lambda p, t: (
             f"sites={p.sites} is modelled with sync=all-reduce, cp=1 and ep=1, without "
             "compression, shard, offload, dualpipe, experts or adapters"

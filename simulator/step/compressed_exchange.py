@@ -6,7 +6,7 @@ inside one domain exchanges compressed gradients directly. Across, shares of mes
 and their sums are gathered, compressed again where the method does both ways; where that is fewer
 bytes, every rank gathers all messages and adds them up, which is the same sum.
 Source: Bagua (bytegrad.py, hierarchical and scatter-gather; its tutorial, Low Precision Stochastic
-Gradient); Tang et al. 2021 (1-bit Adam), section 5; Alistarh et al. 2017, algorithm 1 (messages to
+Gradient); Tang et al. 2021 (1-bit Adam); Alistarh et al. 2017, algorithm 1 (messages to
 everybody).
 Legend: e bytes of an entry in full, r ranks of a domain, k ranks that hold the same share.
 """
@@ -107,8 +107,8 @@ def _kernel_bytes(method: Method, policy: SyncPolicy, element: float) -> tuple[f
 
     Error feedback adds the memory of the last step: 3 e. A quantiser reads twice, for norms and to
     round; signs, for the mean and to pack, and the error is written. Top-k selects by radix, a pass
-    over all entries for each digit of 8 bits and one that gathers (PyTorch, TensorTopK.cu: mbtopk),
-    and clears what it sends from the memory. Single entries move a sector each.
+    over all entries for each digit of 8 bits and one that gathers (PyTorch, TensorTopK.cu: launch
+    of mbtopk, RADIX_BITS), and clears what it sends from the memory. Single entries move a sector.
     """
     up = bytes_of_entry(method, policy.levels, policy.kept_per_thousand, element)
     feedback = 3 * element * (method.memories > 0)
@@ -123,7 +123,8 @@ def _kernel_bytes(method: Method, policy: SyncPolicy, element: float) -> tuple[f
 
 def _kernel_count(method: Method, element: float) -> float:
     """Kernels that compress a piece and add up messages: one adds the memory; a norm or mean and
-    one that packs, or two for each digit of the radix, one that gathers and one that clears; one
+    one that packs, or two for each digit of the radix (PyTorch 2.0 to 2.6, mbtopk:
+    radixFindKthValues, computeBlockwiseWithinKCounts), one that gathers and one that clears; one
     that decompresses."""
     select = 2 * element + 2 if method.scheme == "top-k" else 2
     return method.rounds * ((method.memories > 0) + select + 1)

@@ -197,7 +197,7 @@ class Costs:
     @property
     def iterations_by_cause(self) -> dict[str, Value]:
         """Steps to the task's goal by published rates without their constants, by
-        convergence.Terms [row]."""
+        convergence.IterationTerms [row]."""
         columns: dict[str, Value] = {}
         for group in self.groups:
             for name, term in group.iteration_terms()._asdict().items():

@@ -25,7 +25,7 @@ from ..task import Task
 from . import compressed_exchange
 
 MASTER_BYTES = 4
-"""Bytes of the fp32 copy of a weight, which a recipe may keep beside others (fp16: a gradient)."""
+"""Bytes of the fp32 copy of a weight, the half of which may be the weight itself (remainders)."""
 
 
 def element_bytes(task: Task, recipe: Recipe, policy: SyncPolicy) -> float:

@@ -9,9 +9,9 @@ take up to D steps beside compute before it is merged. The site gathers the weig
     seconds of a step = F / H max(t / F - D T, 0) + gather / H,
     t = 2 (k - 1) / k bytes / B + 2 (k - 1) F latency
 
-Source: Douillard et al. 2023 (DiLoCo), algorithm 1; Douillard et al. 2025 (Streaming DiLoCo),
-sections 2.2 (fragments), 2.3 (overlap), 2.4 (4 bits); Charles et al. 2025 (Scaling laws for
-DiLoCo), the model of wall-clock time (bytes); torchft, local_sgd.py (turns of fragments, delay).
+Source: Douillard et al. 2023 (DiLoCo), algorithm 1; Douillard et al. 2025 (Streaming DiLoCo:
+fragments, overlap, 4 bits); Charles et al. 2025 (Scaling laws for DiLoCo: its model of wall-clock
+time); torchft, local_sgd.py (DiLoCo: sync_every, fragment_sync_delay).
 Neglected: kernels of the outer step (of a share, every H steps), the SMs that a slow link takes.
 Legend: k sites, T seconds of compute of a step, B bytes/s of a site's link.
 """
@@ -81,12 +81,12 @@ def step_seconds(task: Task, recipe: Recipe, policy: SyncPolicy, s: Stages) -> V
     weights that ZeRO 3 shards are not gathered."""
     one = exchange(task, recipe, policy, s)
     if not policy.replicas_differ:
-        hidden = np.maximum(one.seconds - s.backward_window.max(axis=0), 0.0)
-        return np.broadcast_to(np.array([one.seconds, hidden])[:, None], (4, 2, 1, hidden.size))
+        rest = np.maximum(one.seconds - s.backward_window.max(axis=0), 0.0)
+        return np.broadcast_to(np.array([one.seconds, rest])[:, None], (4, 2, 1, rest.size))
     size = recipe.weight * s.weights.dense
     gathered = collectives.all_gather(size, s.weights.data_group, task.cluster).max(axis=0)
-    whole = policy.fragments * one.exposed
-    each = np.array([whole + gathered, whole + gathered, whole + gathered, whole])
+    exposed = policy.fragments * one.exposed
+    each = np.array([exposed + gathered, exposed + gathered, exposed + gathered, exposed])
     out: Value = each[:, None, None] / policy.sync_period
     return out
 

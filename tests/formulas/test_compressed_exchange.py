@@ -11,9 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from eight_gpu_nodes import LATENCY, NIC, PER_NODE, cluster, group
 
-from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
-from plan3d.simulator.operators.collectives import ProcessGroup
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
@@ -22,46 +21,7 @@ from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Goal, Task
 from plan3d.simulator.workload.model import Model
 
-LATENCY, PER_NODE, NIC = 1e-5, 1e-4, 2e10  # 80 % of 25 GB/s
-
-
-def link(latency, bandwidth):
-    return CollectiveTime(latency=latency, latency_per_step=0.0, root=0.0, bandwidth=bandwidth)
-
-
-def cluster(gpus=32):
-    """Nodes of eight GPUs, a NIC each; memory at half of 10^12 bytes/s, 4 us a kernel."""
-    nodes = Cluster.profile("a100-80gb-sxm", gpus=gpus)
-    fast = replace(
-        nodes.fast_domain,
-        all_gather=link(2e-6, 1e11),
-        reduce_scatter=link(3e-6, 2e11),
-        all_to_all=link(0.0, 1.75e11),
-    )
-    network = replace(
-        nodes.network,
-        bandwidth=2.5e10,
-        efficiency=0.8,
-        latency=LATENCY,
-        latency_per_node=PER_NODE,
-        root=0.0,
-    )
-    accelerator = replace(
-        nodes.accelerator,
-        memory_bandwidth=1e12,
-        training=replace(nodes.accelerator.training, streaming_efficiency=0.5),
-        memory_bound=replace(nodes.accelerator.memory_bound, latency=4e-6),
-    )
-    return replace(nodes, fast_domain=fast, network=network, accelerator=accelerator)
-
-
 TASK = Task(Model.preset("gpt3-125m"), cluster(), sequence=1024, global_batch=64)
-
-
-def group(ranks, in_domain, domains):
-    return ProcessGroup(*(np.array([float(value)]) for value in (ranks, in_domain, domains)))
-
-
 NODE, FOUR_NODES, EIGHT_NODES = group(8, 8, 1), group(32, 8, 4), group(64, 8, 8)
 
 

@@ -1,8 +1,8 @@
 """Sites that train on their own, by hand: seconds of outer steps, bytes that they keep.
 
 A site of eight GPUs trains its half of the batch as it would alone; what sites exchange adds.
-Sources: Douillard et al. 2023 (DiLoCo), algorithm 1; Douillard et al. 2025 (Streaming DiLoCo),
-sections 2.2 to 2.4; Charles et al. 2025 (2 N (1 - 1 / M) / W of an exchange among M sites).
+Sources: Douillard et al. 2023 (DiLoCo), algorithm 1; Douillard et al. 2025 (Streaming DiLoCo);
+Charles et al. 2025 (2 N (1 - 1 / M) / W of an exchange among M sites).
 """
 
 from __future__ import annotations

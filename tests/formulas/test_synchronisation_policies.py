@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from eight_gpu_nodes import LATENCY, NIC, PER_NODE, cluster, group
 
-from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators.collectives import ProcessGroup
@@ -23,45 +23,6 @@ from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.step import gradient_exchange
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
-
-LATENCY, PER_NODE, NIC = 1e-5, 1e-4, 2e10  # 80 % of 25 GB/s
-
-
-def link(latency, bandwidth):
-    return CollectiveTime(latency=latency, latency_per_step=0.0, root=0.0, bandwidth=bandwidth)
-
-
-def cluster(gpus=32):
-    """Nodes of eight GPUs with one latency and bandwidth an operation, and a NIC a GPU."""
-    nodes = Cluster.profile("a100-80gb-sxm", gpus=gpus)
-    fast = replace(
-        nodes.fast_domain,
-        all_reduce=link(1e-6, 4e11),
-        all_gather=link(2e-6, 1e11),
-        reduce_scatter=link(3e-6, 2e11),
-        all_to_all=link(0.0, 1.75e11),
-        send=link(5e-6, 5e10),
-        switch_all_reduce=None,
-    )
-    network = replace(
-        nodes.network,
-        bandwidth=2.5e10,
-        efficiency=0.8,
-        latency=LATENCY,
-        latency_per_node=PER_NODE,
-        root=0.0,
-    )
-    accelerator = replace(
-        nodes.accelerator,
-        memory_bandwidth=1e12,
-        training=replace(nodes.accelerator.training, streaming_efficiency=0.5),
-    )
-    return replace(nodes, fast_domain=fast, network=network, accelerator=accelerator)
-
-
-def group(ranks, in_domain, domains):
-    return ProcessGroup(*(np.array([float(value)]) for value in (ranks, in_domain, domains)))
-
 
 NODE, TWO_NODES, ONE_A_NODE = group(8, 8, 1), group(16, 8, 2), group(4, 1, 4)
 

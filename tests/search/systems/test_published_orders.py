@@ -1,7 +1,8 @@
 """Systems beside each other as their papers have them, by the commands of docs/systems.md.
 
 Each row: the faster system and the slower one, how many times faster in the paper and here. Where
-the order is missed, the row says so; nothing is fitted to them.
+the order is missed, the row says so. Nothing is fitted to them; the older operators of Megatron-LM
+beside MegaScale were stated on seeing that lead too small.
 """
 
 from __future__ import annotations

@@ -27,11 +27,12 @@ def test_a_crossing_halves_the_ratio() -> None:
 
 
 def test_systems_may_cross_twice_or_never() -> None:
-    """Ratios 2, 1/2, 2: at 2 and at 8. Equal times are no lead."""
-    twice, never = crossings(rows(one=[1, 2, 1], other=[2, 1, 2], third=[1, 2, 1]), "x")
+    """Ratios 2, 1/2, 2: at 2 and at 8. Equal times are no lead, nor is rounding."""
+    third = [1, 2 - 1e-15, 1 + 1e-15]
+    twice, never = crossings(rows(one=[1, 2, 1], other=[2, 1, 2], third=third), "x")
     assert twice.values == pytest.approx((2.0, 8.0), **NEAR)
     assert not twice.first_shorter
-    assert never == Crossing("third", "one", "step_seconds", False, ())
+    assert never == Crossing("third", "one", "step_seconds", None, ())
 
 
 def test_points_without_a_plan_and_words_are_left_out() -> None:
