@@ -206,15 +206,17 @@ class Cluster:
         if gpus_per_domain is not None:
             file = profile_changes.with_domains(file, gpus_per_domain)
         file = profile_changes.with_numbers(file, given)
+        link = file.section("links.network")
+        if link.get("site_latency") and not link.get("site_bandwidth"):
+            where = "links.network.site"
+            raise problem(file.name, f"{where}_latency needs {where}_bandwidth, such as 10Gb/s")
         return cls(
             name=file.name,
             accelerator=_accelerator(file),
             gpus=total,
             gpus_per_node=int(file.numbers["node.gpus"]),
             fast_domain=_fast_domain(file),
-            network=InterNodeNetwork(
-                name=file.texts["links.network.name"], **file.section("links.network")
-            ),
+            network=InterNodeNetwork(name=file.texts["links.network.name"], **link),
             host=Host(**host) if (host := file.section("host")) else None,
             provenance=file.provenance,
             settings=_settings(original, file, given, gpus_per_domain),

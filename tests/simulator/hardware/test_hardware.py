@@ -369,6 +369,13 @@ def test_zero_where_positive_is_needed(option: str) -> None:
         Cluster.profile("h100-sxm", 64, **{option: 0.0})
 
 
+def test_latency_between_sites_is_that_of_a_link() -> None:
+    with pytest.raises(InputError, match=r"needs links\.network\.site_bandwidth"):
+        Cluster.profile("h100-sxm", 64, site_latency=0.05)
+    network = Cluster.profile("h100-sxm", 64, site_latency=0.05, site_bandwidth=1e9).network
+    assert (network.site_latency, network.site_bandwidth) == (0.05, 1e9)
+
+
 def test_a_file_reads_as_the_profile_it_copies() -> None:
     for content in (TEXT, dump(TREE), TEXT.encode("utf-8-sig"), TEXT.replace("\n", "\r\n")):
         mine, shipped = load(content), Cluster.profile("h100-sxm", 16)
