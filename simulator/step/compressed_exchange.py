@@ -123,9 +123,9 @@ def _kernel_bytes(method: Method, policy: SyncPolicy, element: float) -> tuple[f
 
 def _kernel_count(method: Method, element: float) -> float:
     """Kernels that compress a piece and add up messages: one adds the memory; a norm or mean and
-    one that packs, or two for each digit of the radix (PyTorch 2.0 to 2.6, mbtopk:
-    radixFindKthValues, computeBlockwiseWithinKCounts), one that gathers and one that clears; one
-    that decompresses."""
+    one that packs, or two for each digit of the radix, one that gathers and one that clears; one
+    that decompresses. Source: PyTorch, TensorTopK.cu (mbtopk: radixFindKthValues and
+    computeBlockwiseWithinKCounts a digit; later versions launch a third, small one)."""
     select = 2 * element + 2 if method.scheme == "top-k" else 2
     return method.rounds * ((method.memories > 0) + select + 1)
 
