@@ -174,7 +174,8 @@ weights and moments, 2 of which count as weights."""
 _FREED = 1e-9
 """Bytes a parameter of what no allocator holds; 0 stands for those of the recipe."""
 _UNFUSED_NORM_BYTES = 32.0
-"""Bytes a hidden unit of norms whose passes are kernels of their own."""
+"""Bytes that the norms of a layer move further for each hidden unit where their passes are kernels
+of their own; a prior, counted in no code."""
 _TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False}
 """torchtune 0.6 without compile, as its recipes have it: norms in fp32 (modules/rms_norm.py), and
 the activated gate is a tensor of its own (modules/feed_forward.py)."""
