@@ -89,7 +89,7 @@ STATUSES = {
     "421": "the Host header is not this server's",
     "422": "the question exceeds the time or the memory of the server",
     "500": "internal error, or the process that answered ended",
-    "503": "too many questions wait: Retry-After says how long",
+    "503": "too many questions wait (Retry-After says how long), or the server ends",
 }
 
 
@@ -142,6 +142,11 @@ def _properties(name: str) -> Json:
     if "model" in known:
         config = {"type": "object", "description": "the content of a config.json"}
         out["model"] = {"description": "preset, hub id, or config.json", "anyOf": [TEXT, config]}
+        out["files"] = {
+            "type": "object",
+            "description": "texts of files that the launch file or `model` names",
+            "additionalProperties": {"type": "string"},
+        }
     if "global_batch" in known:
         out["batch"] = {**out["global_batch"], "description": "the same as global_batch"}
     if "to" in known and name == "export":
@@ -156,11 +161,6 @@ def _properties(name: str) -> Json:
         }
     if ENDPOINTS[name].verb in TAKES_FILES:
         out["launch_file"] = FILE
-        out["files"] = {
-            "type": "object",
-            "description": "texts of files that the launch file names",
-            "additionalProperties": {"type": "string"},
-        }
     if ENDPOINTS[name].verb in ("explain", "import"):
         out["arguments"] = TEXTS | {"description": "arguments of the script"}
     return out

@@ -45,6 +45,10 @@ class WorkerEndedError(Exception):
     """The process of a question ended."""
 
 
+class ClosedError(Exception):
+    """The server ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What a command printed."""
@@ -62,6 +66,7 @@ class Worker:
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
+        self.killed = False
 
     @classmethod
     async def start(cls, settings: Settings) -> Worker:
@@ -121,9 +126,12 @@ class Worker:
         return False
 
     def kill(self) -> None:
-        """End the process now."""
-        with contextlib.suppress(ProcessLookupError):
-            self.process.kill()
+        """End the process now. Once: Popen.send_signal polls, and would take from asyncio the exit
+        of a process that was killed before."""
+        if not self.killed:
+            self.killed = True
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
 
     async def end(self) -> None:
         """End the process, and wait until nothing of it is left."""
@@ -175,13 +183,25 @@ class Pool:
         self.mean_seconds = 1.0
         """Of the latest answers."""
         self.answers = Answers(settings.cache)
+        self.closed = False
 
     async def start(self) -> None:
         """Start all processes."""
         await asyncio.gather(*(self._add() for _ in range(self.settings.workers)))
 
+    def end_questions(self) -> None:
+        """End those that are being answered, those that wait, and those that still arrive."""
+        self.closed = True
+        for worker in self.workers:
+            worker.kill()
+        for turn in self.waiting:
+            if not turn.done():
+                turn.set_exception(ClosedError())
+        self.waiting.clear()
+
     async def close(self) -> None:
         """End all processes."""
+        self.end_questions()
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -205,6 +225,8 @@ class Pool:
     async def _add_after(self, ended: Worker) -> None:
         await ended.end()
         self.workers.discard(ended)
+        if self.closed:
+            return
         for pause in (0.0, 1.0, 5.0, 30.0):
             await asyncio.sleep(pause)
             with contextlib.suppress(WorkerEndedError, TimeoutError, OSError):
@@ -217,12 +239,14 @@ class Pool:
             self._replace(worker)
 
     async def ask(self, question: Question, progress: Progress) -> Reply:
-        """The answer to a question. BusyError, LimitError or WorkerEndedError where there is none;
-        a cancelled one is interrupted."""
+        """The answer to a question. BusyError, LimitError, WorkerEndedError or ClosedError where
+        there is none; a cancelled one is interrupted."""
         content = {"words": question.words, "files": dict(question.files)}
         job = json.dumps(content).encode() + b"\n"
         if reply := self.answers.get(job):
             return reply
+        if self.closed:
+            raise ClosedError
         worker = self.idle.pop() if self.idle else await self._next()
         return await self._answer(worker, job, progress)
 
@@ -261,6 +285,8 @@ class Pool:
             raise LimitError from None
         except WorkerEndedError:
             self._replace(worker)
+            if self.closed:
+                raise ClosedError from None
             raise
         except asyncio.CancelledError:
             self._later(self._interrupt(worker))

@@ -122,7 +122,7 @@ def question(name: str, body: object, most_gpus: int) -> Question:
     arguments = given.pop("arguments", None)
     known, endpoint = fields(name), ENDPOINTS[name]
     for field in given:
-        if field not in known and not (field == "file" and endpoint.verb in TAKES_FILES):
+        if field not in known and (field != "launch_file" or endpoint.verb not in TAKES_FILES):
             raise InputError(f"{field[:60]}: unknown field of {name}{did_you_mean(field, known)}")
     _check_sizes(given, most_gpus)
     _check_names(given, files)
@@ -139,6 +139,8 @@ def _flat(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
     what_if = given.pop("what_if", {})
     if not isinstance(what_if, dict) or not set(what_if) <= set(MACHINE):
         raise InputError(f"what_if must be an object of {', '.join(MACHINE)}")
+    if twice := sorted(what_if.keys() & given.keys()):
+        raise InputError(f"{twice[0]} stands in what_if and beside it: give one")
     given |= {field: value for field, value in what_if.items() if value is not None}
     aliases = [("batch", "global_batch")]
     aliases += [("framework", "to")] if name == "export" else []
@@ -152,8 +154,8 @@ def _flat(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _files(given: dict[str, Any]) -> dict[str, str]:
-    """The files of a request by name; the launch file becomes the field `file` or `model`."""
-    launch, beside = given.pop("launch_file", None), given.pop("files", {})
+    """The files of a request by name; of `launch_file` its name stays."""
+    launch, beside = given.get("launch_file"), given.pop("files", {})
     if not isinstance(beside, dict) or len(beside) > MOST_FILES:
         raise InputError(f"files must be an object of at most {MOST_FILES} texts by name")
     files = {_file_name(name): _file_text(name, text) for name, text in beside.items()}
@@ -163,7 +165,7 @@ def _files(given: dict[str, Any]) -> dict[str, str]:
         raise InputError('launch_file must be an object {"name": ..., "text": ...}')
     name = _file_name(launch["name"])
     files[name] = _file_text(name, launch["text"])
-    given["file"] = name
+    given["launch_file"] = name
     return files
 
 
@@ -212,7 +214,7 @@ def _positional(verb: str, given: dict[str, Any]) -> list[str]:
         plan = _text("plan", given.pop("plan", None) or "")
         return [check_word(plan, "plan")]
     words: list[str] = []
-    file = given.pop("file", None)
+    file = given.pop("launch_file", None)
     if verb == "import":
         if file is None:
             raise InputError("import needs launch_file: its name and text")

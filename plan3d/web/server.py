@@ -29,7 +29,7 @@ from plan3d.simulator.base.files import read_bytes
 
 from ..screens.output import INTERRUPTED
 from .openapi import document
-from .pool import BusyError, LimitError, Pool, Progress, Reply, WorkerEndedError
+from .pool import BusyError, ClosedError, LimitError, Pool, Progress, Reply, WorkerEndedError
 from .questions import ENDPOINTS, PRESETS, Question, question
 from .security import Guarded, error
 from .settings import NO_MEMORY, Settings
@@ -43,10 +43,9 @@ Answer = tuple[int, str, Mapping[str, str]]
 """Status, body and headers of a response."""
 
 
-def create_app(settings: Settings | None = None) -> Guarded:
-    """The application of a server."""
-    settings = settings or Settings()
-    pool, files = Pool(settings), page_files()
+def create_app(pool: Pool) -> Guarded:
+    """The application of a server, whose processes it starts and ends."""
+    settings, files = pool.settings, page_files()
     lists: list[str] = []
 
     @contextlib.asynccontextmanager
@@ -96,7 +95,6 @@ def create_app(settings: Settings | None = None) -> Guarded:
         lifespan=lifespan,
         exception_handlers={HTTPException: _refused, Exception: _failed},
     )
-    app.state.pool = pool
     return Guarded(app, settings.host)
 
 
@@ -203,6 +201,8 @@ class Asked:
         except WorkerEndedError:
             line = "the process that computed the answer ended: it ran out of memory, or was killed"
             return *_line(500, line), {}
+        except ClosedError:
+            return *_line(503, "the server ends: ask it again once it is started"), {}
         return 200 if reply.found else STATUS.get(reply.code, 500), reply.body, {}
 
 

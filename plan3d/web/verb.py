@@ -13,6 +13,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 
 from ..screens.output import Progress, warn
+from .pool import Pool
 from .settings import Settings
 
 ABOUT = """Serve a page on which the answer follows the question, and a JSON interface.
@@ -24,6 +25,8 @@ ABOUT = """Serve a page on which the answer follows the question, and a JSON int
 It listens to this machine only, unless --host says otherwise; whoever reaches
 it may ask. Questions name no files: launch files are sent as text.
 /openapi.json describes the interface."""
+DRAIN = 4.0
+"""Seconds that questions have after a signal."""
 NEEDED = ("starlette", "uvicorn")
 """Packages of the extra."""
 
@@ -48,14 +51,15 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     place = _listening(settings)
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     warn(f"http://{host}:{place.getsockname()[1]} (Ctrl-C ends it)", args.quiet)
+    pool = Pool(settings)
     config = uvicorn.Config(
-        create_app(settings),
+        create_app(pool),
         ws="none",
         log_level="warning",
         access_log=False,
         server_header=False,
         limit_concurrency=2 * settings.queue,
-        timeout_graceful_shutdown=5,
+        timeout_graceful_shutdown=int(2 * DRAIN),
         h11_max_incomplete_event_size=16_384,
     )
     server = uvicorn.Server(config)
@@ -63,11 +67,25 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     before = {number: signal.signal(number, lambda *_: _stop(server)) for number in signals}
     try:
         with asyncio.Runner() as runner:
-            runner.run(server._serve([place]))
+            runner.run(_serve(server, place, pool))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0 if server.started else InputError.exit_code
+
+
+async def _serve(server: Any, place: socket.socket, pool: Pool) -> None:
+    """Serve until a signal; what is being answered then has DRAIN seconds."""
+
+    async def end() -> None:
+        while not server.should_exit:
+            await asyncio.sleep(0.1)
+        await asyncio.sleep(DRAIN)
+        pool.end_questions()
+
+    ending = asyncio.ensure_future(end())
+    await server._serve([place])
+    ending.cancel()
 
 
 def _listening(settings: Settings) -> socket.socket:

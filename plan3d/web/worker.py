@@ -96,11 +96,15 @@ def answer(
 ) -> tuple[int, str, list[str]]:
     """Exit code of a command, the JSON record that it prints, and the lines about it."""
     out, lines = io.StringIO(), io.StringIO()
-    with attached(files), contextlib.redirect_stdout(out), contextlib.redirect_stderr(lines):
+    streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(lines)
+    with attached(files) as unread, streams[0], streams[1]:
         code = run_command(words, progress=progress)
     launch_of.cache_clear()  # its key is the name of a file, which the next question may use too
     told = [line.removeprefix("plan3d: ") for line in lines.getvalue().splitlines()]
-    return code, out.getvalue(), told
+    record = out.getvalue()
+    if record:
+        told += [f"{name}: was not read, because the question does not name it" for name in unread]
+    return code, record, told
 
 
 def reply(job: Mapping[str, Any], guard: Guard, progress: Callable[[int], None]) -> dict[str, Any]:

@@ -35,16 +35,21 @@ _SIMULATOR = Path(__file__).parents[1]
 SHIPPED = tuple(str(_SIMULATOR.parent / name) for name in (_SIMULATOR.name, "hardware_profiles"))
 """Folders of the package that hold data."""
 _ATTACHED: ContextVar[Mapping[str, bytes] | None] = ContextVar("attached", default=None)
+_READ: ContextVar[set[str]] = ContextVar("read")
+"""Paths of attached files that were read."""
 
 
 @contextmanager
-def attached(texts: Mapping[str, str]) -> Iterator[None]:
+def attached(texts: Mapping[str, str]) -> Iterator[list[str]]:
     """Within, these texts by file name stand in place of the disk: no other file is read, or is
-    said to be there, but the package's own."""
-    content = {os.path.abspath(name): text.encode() for name, text in texts.items()}
-    token = _ATTACHED.set(content)
+    said to be there, but the package's own. Gives the names that are not read, at its end."""
+    names = {os.path.abspath(name): name for name in texts}
+    token = _ATTACHED.set({path: texts[name].encode() for path, name in names.items()})
+    _READ.set(read := set())
+    unread: list[str] = []
     try:
-        yield
+        yield unread
+        unread += (name for path, name in names.items() if path not in read)
     finally:
         _ATTACHED.reset(token)
 
@@ -83,6 +88,7 @@ def _from_disk(place: Path | Traversable, where: str) -> bool:
         return True
     path = os.path.abspath(place)
     if path in attached:
+        _READ.get().add(path)
         return False
     if any(path.startswith(folder + os.sep) for folder in SHIPPED):
         return True

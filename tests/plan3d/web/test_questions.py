@@ -127,6 +127,9 @@ def test_a_config_is_a_file_of_the_request() -> None:
         ("search", {"files": {str(n): "" for n in range(9)}}, "files must be an object of at most"),
         ("import", {}, "import needs launch_file"),
         ("search", {**SIZED, "arguments": ["x"]}, "arguments must be a list of texts, beside"),
+        ("import", {"file": "run.sh"}, "file: unknown field of import"),
+        ("export", {"plan": "tp=1", **LAUNCH}, "launch_file: unknown field of export"),
+        ("search", {**SIZED, "memory": 1, "what_if": {"memory": 2}}, "memory stands in what_if"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_request_is_one_line(name: str, body: Any, line: str) -> None:

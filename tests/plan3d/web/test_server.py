@@ -26,10 +26,8 @@ class Server:
     """The application, and the loop that it runs in."""
 
     def __init__(self) -> None:
-        self.app = create_app(
-            Settings(workers=1, warm_up=False, largest_body=20_000, body_seconds=0.2)
-        )
-        self.pool: Pool = self.app.app.state.pool  # type: ignore[attr-defined]
+        self.pool = Pool(Settings(workers=1, warm_up=False, largest_body=20_000, body_seconds=0.2))
+        self.app = create_app(self.pool)
         self.runner = asyncio.Runner()
 
     def ask(self, path: str, body: Any = None, **options: Any) -> Response:
@@ -268,6 +266,23 @@ def test_a_question_that_takes_too_long_is_refused(server: Server) -> None:
     status, said = line(server.ask("/api/search", LONG))
     assert status == 422
     assert said.startswith("the question takes longer than")
+
+
+def test_a_server_that_ends_says_so_to_whoever_waits(server: Server) -> None:
+    """The last question of this server."""
+    server.pool.settings = replace(server.pool.settings, time_limit=60.0)
+
+    async def end() -> list[Response]:
+        answered = await begun(server)
+        waits = asyncio.ensure_future(server.asked("/api/estimate", {**SIZED, "batch": 8}))
+        while not server.pool.waiting:
+            await asyncio.sleep(0.01)
+        server.pool.end_questions()
+        late = await server.asked("/api/estimate", {**SIZED, "batch": 24})
+        return [await answered, await waits, late]
+
+    said = [line(one) for one in server.runner.run(end())]
+    assert said == [(503, "the server ends: ask it again once it is started")] * 3
 
 
 def test_answers_are_kept_within_bytes() -> None:

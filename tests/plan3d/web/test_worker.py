@@ -68,6 +68,9 @@ def test_a_launch_file_is_read_from_the_request_and_its_sources_are_not(
     body = {"launch_file": launch, "cluster": "h100-sxm", "gpus": 16}
     alone = replied("import", {**body, "launch_file": {"name": "run.sh", "text": SCRIPT}})[1]
     without, beside = replied("import", body), replied("import", {**body, "files": {"env.sh": ""}})
+    assert beside[1]["warnings"] == alone["warnings"]
+    unused = replied("import", {**body, "files": {"env.sh": "", "other.sh": ""}})[1]["warnings"]
+    assert unused[-1] == "other.sh: was not read, because the question does not name it"
     assert without[1].get("plans", alone["plans"]) == alone["plans"]
     assert beside[0] == 0
     carried = {**body, "files": {"env.sh": "EXTRA='--use-distributed-optimizer'\n"}}

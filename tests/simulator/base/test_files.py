@@ -213,7 +213,7 @@ def test_tables_are_bounded(text, problem):
 def test_a_question_with_files_of_its_own_has_no_others(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x").write_text("of the disk")
-    with attached({"y": "carried"}):
+    with attached({"y": "carried", "z": ""}) as unread:
         assert read_bytes(Path("y")) == read_bytes(tmp_path / "y") == b"carried"
         assert list(read_pieces(Path("y"))) == ["carried"]
         assert [is_file("x"), is_file("y"), exists("x"), exists("y")] == [False, True] * 2
@@ -226,6 +226,7 @@ def test_a_question_with_files_of_its_own_has_no_others(tmp_path, monkeypatch):
                 list(read_pieces(outside))
         with pytest.raises(InputError, match="larger than"):
             read_bytes(Path("y"), most=6)
+    assert unread == ["z"]
     assert read_bytes(Path("x")) == b"of the disk"
     assert is_file("x")
     assert is_folder(tmp_path)
