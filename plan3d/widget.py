@@ -22,7 +22,7 @@ from .answers.search import SearchRequest, search
 from .answers.what_if import varied
 from .launch_files.frameworks import for_framework
 
-SCRIPTS = ("drawing.js", "explorer.js", "widget.js")
+SCRIPTS = ("drawing.js", "plans.js", "explorer.js", "widget.js")
 STYLE = "explorer.css"
 
 

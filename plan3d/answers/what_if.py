@@ -36,6 +36,8 @@ CHANGES: dict[str, Callable[[Task, float], Task]] = {
 }
 """Numbers of a task that may be changed: bytes/s of a GPU in one direction, bytes of a GPU."""
 
+COUNTS = ("gpus", "global_batch")
+
 
 def varied(task: Task, what_if: Mapping[str, float]) -> Task:
     """The task with other numbers. InputError for an unknown name and a value that is none."""
@@ -44,6 +46,8 @@ def varied(task: Task, what_if: Mapping[str, float]) -> Task:
             raise InputError(f"what_if: {name} is no number{did_you_mean(name, CHANGES)}")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e18:
             raise InputError(f"what_if: {name}={value!r} must be a number above 0")
+        if name in COUNTS and value % 1:
+            raise InputError(f"what_if: {name}={value!r} must be a whole number")
         task = CHANGES[name](task, value)
     return task
 

@@ -27,7 +27,7 @@ from plan3d.simulator.reporting.plots import time_and_memory
 from plan3d.simulator.reporting.plots_many import frontier_picture
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
-from plan3d.simulator.step.plan_timeline import timeline_of
+from plan3d.simulator.step.plan_timeline import PlanTimeline, timeline_of
 from plan3d.simulator.task import Task
 
 from ..answers.plan import PlanAnswer
@@ -39,7 +39,8 @@ PRICE = 2.0
 """USD of a GPU-hour at which the slider stands where the user gives none."""
 TOKENS = 1e9
 """Training tokens whose cost is shown where the user gives none."""
-SCRIPTS, STYLES = ("drawing.js", "explorer.js", "report.js"), ("explorer.css", "report.css")
+SCRIPTS = ("drawing.js", "plans.js", "explorer.js", "report.js")
+STYLES = ("explorer.css", "report.css")
 """Of the page of `plan3d serve`, and what is frozen of it."""
 
 _HEAD = """<!DOCTYPE html>
@@ -75,10 +76,11 @@ def page(answer: SearchAnswer) -> str:
     if result.costs is None or answer.best is None:
         out += [_section("No plan fits", answer.infeasible), *_question_lines(answer)]
     else:
+        drawn = _timeline(answer.best.costs)
         out += _answer(answer.best)
         out += _explorer_section(answer.around)
-        out += _details(answer, result.costs, answer.best)
-        record = _explorer_record(answer, result.costs, answer.best)
+        out += _details(answer, result.costs, answer.best, drawn)
+        record = _explorer_record(answer, answer.best, drawn)
         out += [
             f'<script type="application/json" id="data">{explorer.script_json(record)}</script>'
         ]
@@ -97,7 +99,9 @@ def _answer(best: PlanAnswer) -> list[str]:
     return [f'<p class="answer">{lines}</p>']
 
 
-def _details(answer: SearchAnswer, costs: Costs, plan: PlanAnswer) -> list[str]:
+def _details(
+    answer: SearchAnswer, costs: Costs, plan: PlanAnswer, drawn: PlanTimeline | None
+) -> list[str]:
     best, launch = plan.costs, shlex.join(plan.launch_words)
     extra = search.family_columns(answer.result)
     extra |= views.training_columns(costs, len(costs), answer.question.training)
@@ -115,21 +119,26 @@ def _details(answer: SearchAnswer, costs: Costs, plan: PlanAnswer) -> list[str]:
         "<h2>Where the time and memory of the best plan go</h2>",
         *_static([_picture(time_and_memory(best, waterfall(best), "svg"), "waterfall and memory")]),
         _tables([*costs_tables.breakdown(best), report.stage_table(best)]),
-        *_static(_timeline(best)),
+        *_static(_timeline_section(drawn)),
         _section("Why", why.why(best)),
         *_frontier(answer.result, costs),
         _section("Assumptions", why.assumptions(best)),
     ]
 
 
-def _timeline(best: Costs) -> list[str]:
-    """The pipeline of the best plan, event by event; nothing where it has one rank."""
-    if best.plans.take(0).pp == 1:
+def _timeline(best: Costs) -> PlanTimeline | None:
+    """The pipeline of the best plan, event by event; None where it has one rank."""
+    plan = best.plans.take(0)
+    return None if plan.pp == 1 else timeline_of(best.task, plan)
+
+
+def _timeline_section(drawn: PlanTimeline | None) -> list[str]:
+    if drawn is None:
         return []
     from plan3d.simulator.reporting.gantt import gantt_picture
 
-    drawn = gantt_picture(timeline_of(best.task, best.plans.take(0)), "png")
-    return ["<h2>Timeline of the best plan</h2>", _picture(drawn, "timeline", "png")]
+    picture = _picture(gantt_picture(drawn, "png"), "timeline", "png")
+    return ["<h2>Timeline of the best plan</h2>", picture]
 
 
 def _frontier(result: SearchResult, costs: Costs) -> list[str]:
@@ -198,7 +207,9 @@ def _explorer_note(around: PlansAround) -> str:
     )
 
 
-def _explorer_record(answer: SearchAnswer, costs: Costs, best: PlanAnswer) -> dict[str, Any]:
+def _explorer_record(
+    answer: SearchAnswer, best: PlanAnswer, drawn: PlanTimeline | None
+) -> dict[str, Any]:
     """What the page's script reads: records of the answer, and its plans at every position."""
     around, training = answer.around, answer.question.training
     batches = [
@@ -222,7 +233,7 @@ def _explorer_record(answer: SearchAnswer, costs: Costs, best: PlanAnswer) -> di
             "waterfall": [asdict(loss) for loss in waterfall(best.costs)],
             "stages": best.ranks,
         },
-        "timeline": _timeline_record(best.costs),
+        "timeline": None if drawn is None else timeline_record(drawn, chart=True),
         "asked": {
             "global_batch": task.global_batch,
             "tokens": tokens,
@@ -231,13 +242,6 @@ def _explorer_record(answer: SearchAnswer, costs: Costs, best: PlanAnswer) -> di
             "cost_of": f"USD for {format_count(tokens)} {task.model.unit}",
         },
     }
-
-
-def _timeline_record(best: Costs) -> dict[str, Any] | None:
-    """The timeline of the best plan and what is drawn of it; None where it has one rank."""
-    if best.plans.take(0).pp == 1:
-        return None
-    return timeline_record(timeline_of(best.task, best.plans.take(0)), chart=True)
 
 
 def _launch(answer: SearchAnswer, task: Task, plan: Plan) -> list[str]:

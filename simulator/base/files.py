@@ -45,8 +45,8 @@ def attached(texts: Mapping[str, str]) -> Iterator[list[str]]:
     said to be there, but the package's own. Gives the names that are not read, at its end."""
     names = {os.path.abspath(name): name for name in texts}
     token = _ATTACHED.set({path: texts[name].encode() for path, name in names.items()})
-    _READ.set(read := set())
-    unread: list[str] = []
+    read, unread = set[str](), list[str]()
+    _READ.set(read)
     try:
         yield unread
         unread += (name for path, name in names.items() if path not in read)

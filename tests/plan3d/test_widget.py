@@ -50,7 +50,9 @@ def test_a_number_as_it_is_changes_nothing(name: str) -> None:
     assert same.step_seconds == pytest.approx(evaluate(TASK, PLAN).step_seconds, rel=1e-12)
 
 
-@pytest.mark.parametrize("wrong", [{"gpu": 8}, {"memory": 0}, {"memory": True}, {"gpus": "8"}])
+@pytest.mark.parametrize(
+    "wrong", [{"gpu": 8}, {"memory": 0}, {"memory": True}, {"gpus": "8"}, {"gpus": 8.5}]
+)
 def test_what_is_no_number_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"^what_if: "):
         varied(TASK, wrong)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[3] / "plan3d" / "web" / "static"
-SHARED = ("drawing.js", "explorer.js", "explorer.css")
+SHARED = ("drawing.js", "plans.js", "explorer.js", "explorer.css")
 PAGES = {
     "index.html": {*SHARED, "page.js", "page.css", "icon.svg"},
     "report_page.py": {*SHARED, "report.js", "report.css"},
@@ -85,7 +85,7 @@ def test_every_id_of_the_script_is_in_the_page(tags: Tags) -> None:
     named |= set(re.findall(r'"(\w+)"', fields[1]))
     assert len(named) > 15
     assert named <= set(ids)
-    assert "getElementById" not in text("drawing.js", "explorer.js", "widget.js")
+    assert "getElementById" not in text("drawing.js", "plans.js", "explorer.js", "widget.js")
 
 
 def test_every_control_has_a_name(tags: Tags) -> None:
@@ -108,7 +108,7 @@ def test_all_three_draw_with_one_explorer(page: str) -> None:
 
 
 def test_a_notebook_is_given_one_module() -> None:
-    scripts = text("drawing.js", "explorer.js", "widget.js")
+    scripts = text("drawing.js", "plans.js", "explorer.js", "widget.js")
     assert scripts.count("export default") == 1
     names = re.findall(r"^(?:async )?function (\w+)|^const (\w+) =", scripts, re.MULTILINE)
     flat = [one or two for one, two in names]
