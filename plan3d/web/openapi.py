@@ -8,7 +8,16 @@ from plan3d.simulator.base.documents import SCHEMA
 from plan3d.simulator.base.units import parse_count, parse_fraction
 
 from ..cli.options.parser import Option, integer, number, seconds
-from .questions import ENDPOINTS, LONGEST_LIST, LONGEST_TEXT, MACHINE, TAKES_FILES, UNITS, fields
+from .questions import (
+    ENDPOINTS,
+    LONGEST_LIST,
+    LONGEST_TEXT,
+    MACHINE,
+    TAKES_FILES,
+    UNITS,
+    aliases,
+    fields,
+)
 from .settings import Settings
 
 NUMBERS = frozenset({integer, number, seconds, parse_count, parse_fraction, *UNITS})
@@ -147,10 +156,9 @@ def _properties(name: str) -> Json:
             "description": "texts of files that the launch file or `model` names",
             "additionalProperties": {"type": "string"},
         }
-    if "global_batch" in known:
-        out["batch"] = {**out["global_batch"], "description": "the same as global_batch"}
-    if "to" in known and name == "export":
-        out["framework"] = {**out["to"], "description": "the same as to"}
+    for alias, field in aliases(name).items():
+        if field in known:
+            out[alias] = {**out[field], "description": f"the same as {field}"}
     if set(MACHINE) & set(known):
         numbers = {field: out[field] for field in MACHINE if field in known}
         out["what_if"] = {

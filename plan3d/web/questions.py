@@ -112,6 +112,12 @@ def fields(name: str) -> Mapping[str, Option]:
     return out
 
 
+def aliases(name: str) -> Mapping[str, str]:
+    """Other names of fields of an endpoint."""
+    launched = {"export": {"framework": "to"}, "import": {"framework": "from"}}
+    return {"batch": "global_batch"} | launched.get(name, {})
+
+
 def question(name: str, body: object, most_gpus: int) -> Question:
     """The question of a request; InputError, one line, for what is wrong with it."""
     if not isinstance(body, dict):
@@ -142,10 +148,7 @@ def _flat(name: str, body: Mapping[str, Any]) -> dict[str, Any]:
     if twice := sorted(what_if.keys() & given.keys()):
         raise InputError(f"{twice[0]} stands in what_if and beside it: give one")
     given |= {field: value for field, value in what_if.items() if value is not None}
-    aliases = [("batch", "global_batch")]
-    aliases += [("framework", "to")] if name == "export" else []
-    aliases += [("framework", "from")] if name == "import" else []
-    for alias, field in aliases:
+    for alias, field in aliases(name).items():
         if alias in given and field in given:
             raise InputError(f"{alias} and {field} say the same: give one")
         if alias in given:
@@ -248,11 +251,11 @@ def _words(option: Option, value: object) -> list[str]:
     if option.value_if_bare and value is True:
         return [option.flag, option.value_if_bare]
     texts = [_text(field, one, option) for one in _listed(value, option)]
-    return [word for text in texts for word in _flagged(option.flag, text)]
-
-
-def _flagged(flag: str, text: str) -> list[str]:
-    return [f"{flag}={text}"] if text.startswith("-") or not text else [flag, text]
+    out: list[str] = []
+    for text in texts:
+        joined = text.startswith("-") or not text
+        out += [f"{option.flag}={text}"] if joined else [option.flag, text]
+    return out
 
 
 def _listed(value: object, option: Option | None = None) -> list[object]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plan3d.cli.options.table import OPTIONS
 from plan3d.simulator.base.errors import InputError
 from plan3d.web.openapi import EXAMPLES, document
-from plan3d.web.questions import ENDPOINTS, NO_FILE, fields, question
+from plan3d.web.questions import ENDPOINTS, NO_FILE, aliases, fields, question
 from plan3d.web.settings import Settings
 
 MOST = 4096
@@ -151,7 +151,7 @@ def test_the_description_has_every_field() -> None:
     for name in ENDPOINTS:
         operation = described["paths"][f"/api/{name}"]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        assert set(fields(name)) <= set(schema["properties"])
+        assert {*fields(name), *aliases(name)} <= set(schema["properties"])
         assert schema["additionalProperties"] is False
         assert question(name, EXAMPLES[name], MOST).words[0] == ENDPOINTS[name].verb
         assert set(EXAMPLES[name]) <= set(schema["properties"])
