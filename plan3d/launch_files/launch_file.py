@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_MESSAGE, InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.field_values import Recompute
@@ -138,9 +138,9 @@ class Launch:
         """The file's name without folder and ending, as the name of its model."""
         return one_line(self.file.rsplit("/", 1)[-1].rpartition(".")[0] or self.file)
 
-    def refuse(self, problem: str) -> InputError:
+    def refuse(self, problem: str, most: int = LONGEST_MESSAGE) -> InputError:
         """The error about the file."""
-        return InputError(f"{self.file}: {problem}")
+        return InputError(f"{self.file}: {problem}", most)
 
 
 def plan_of(launch: Launch, overrides: Mapping[str, Any]) -> Plan:

@@ -64,7 +64,7 @@ class Spelling:
     by_programs: Mapping[str, tuple[str, Any]]
 
 
-def _same(number: str, codec: Codec, programs: str, key: str, default: Any) -> Spelling:
+def _uniform(number: str, codec: Codec, programs: str, key: str, default: Any) -> Spelling:
     """A number that these programs spell in the same way."""
     return Spelling(number, codec, {programs: (key, default)})
 
@@ -85,19 +85,19 @@ SPELLINGS = (
         NAME,
         {"trainer": ("torch_dtype", ""), f"ms-swift {CORE}": ("torch_dtype", "bfloat16")},
     ),
-    _same("model_dtype", NAME, "trainer", "dtype", ""),
+    _uniform("model_dtype", NAME, "trainer", "dtype", ""),
     Spelling("bf16", TRUTH, {"trainer llama-factory": ("bf16", False), "ms-swift": ("bf16", None)}),
-    _same("bf16", HALF, "axolotl", "bf16", False),
-    _same("fp16", TRUTH, f"{TRAINERS} {CORE}", "fp16", False),
-    _same("pure_bf16", TRUTH, "llama-factory", "pure_bf16", False),
+    _uniform("bf16", HALF, "axolotl", "bf16", False),
+    _uniform("fp16", TRUTH, f"{TRAINERS} {CORE}", "fp16", False),
+    _uniform("pure_bf16", TRUTH, "llama-factory", "pure_bf16", False),
     Spelling(
         "fp8_format", ANY, {"megatron-swift recipe": ("fp8_format", None), "primus": ("fp8", None)}
     ),
-    _same("fp8_format", TRUTH, "nemo", "fp8", False),
-    _same("fp8_recipe", NAME, CORE, "fp8_recipe", "delayed"),
-    _same("fp8_params", TRUTH, CORE, "fp8_param_gather", False),
-    _same("mtp_layers", NO_LAYERS, CORE, "mtp_num_layers", 0),
-    _same("attention", NAME, CORE, "attention_backend", "flash"),
+    _uniform("fp8_format", TRUTH, "nemo", "fp8", False),
+    _uniform("fp8_recipe", NAME, CORE, "fp8_recipe", "delayed"),
+    _uniform("fp8_params", TRUTH, CORE, "fp8_param_gather", False),
+    _uniform("mtp_layers", NO_LAYERS, CORE, "mtp_num_layers", 0),
+    _uniform("attention", NAME, CORE, "attention_backend", "flash"),
     # The batch.
     Spelling(
         "micro_batch",
@@ -138,13 +138,13 @@ SPELLINGS = (
             "nemo": ("encoder_seq_length", REQUIRED),
         },
     ),
-    _same("max_seq_length", LENGTH, "trainer", "max_seq_length", None),
-    _same("block_size", LENGTH, "trainer", "block_size", None),
-    _same("model_max_length", LENGTH, "trainer", "model_max_length", None),
-    _same("packing", ANY, "trainer llama-factory ms-swift", "packing", False),
-    _same("packing", TRUTH, CORE, "packing", False),
-    _same("packing", TRUTH, "axolotl", "sample_packing", False),
-    _same("neat_packing", TRUTH, "llama-factory", "neat_packing", False),
+    _uniform("max_seq_length", LENGTH, "trainer", "max_seq_length", None),
+    _uniform("block_size", LENGTH, "trainer", "block_size", None),
+    _uniform("model_max_length", LENGTH, "trainer", "model_max_length", None),
+    _uniform("packing", ANY, "trainer llama-factory ms-swift", "packing", False),
+    _uniform("packing", TRUTH, CORE, "packing", False),
+    _uniform("packing", TRUTH, "axolotl", "sample_packing", False),
+    _uniform("neat_packing", TRUTH, "llama-factory", "neat_packing", False),
     Spelling(
         "nodes", COUNT, {"recipe": ("num_nodes", None), "nemo": (".trainer.num_nodes", REQUIRED)}
     ),
@@ -159,7 +159,7 @@ SPELLINGS = (
             "ms-swift": ("deepspeed_autotp_size", 1),
         },
     ),
-    _same("pp", COUNT, MEGATRON, "pipeline_model_parallel_size", 1),
+    _uniform("pp", COUNT, MEGATRON, "pipeline_model_parallel_size", 1),
     Spelling(
         "cp",
         COUNT,
@@ -173,26 +173,26 @@ SPELLINGS = (
         COUNT,
         {MEGATRON: ("expert_model_parallel_size", 1), "axolotl": ("expert_parallel_size", 1)},
     ),
-    _same("etp", COUNT, MEGATRON, "expert_tensor_parallel_size", 1),
-    _same("shard_degree", COUNT, "axolotl", "dp_shard_size", None),
-    _same("replicas", COUNT, "axolotl", "dp_replicate_size", 1),
-    _same("sequence_parallel", TRUTH, MEGATRON, "sequence_parallel", False),
-    _same("cp_comm_types", ANY, MEGATRON, "cp_comm_type", "p2p"),
-    _same("chunks", COUNT, MEGATRON, "virtual_pipeline_model_parallel_size", 1),
-    _same("layout", ANY, MEGATRON, "pipeline_model_parallel_layout", None),
-    _same("first_stage_layers", COUNT, CORE, "decoder_first_pipeline_num_layers", 0),
-    _same("last_stage_layers", COUNT, CORE, "decoder_last_pipeline_num_layers", 0),
-    _same("counts_embedding", TRUTH, MEGATRON, "account_for_embedding_in_pipeline_split", False),
-    _same("counts_loss", TRUTH, MEGATRON, "account_for_loss_in_pipeline_split", False),
-    _same("overlap_p2p", TRUTH, MEGATRON, "overlap_p2p_comm", True),
+    _uniform("etp", COUNT, MEGATRON, "expert_tensor_parallel_size", 1),
+    _uniform("shard_degree", COUNT, "axolotl", "dp_shard_size", None),
+    _uniform("replicas", COUNT, "axolotl", "dp_replicate_size", 1),
+    _uniform("sequence_parallel", TRUTH, MEGATRON, "sequence_parallel", False),
+    _uniform("cp_comm_types", ANY, MEGATRON, "cp_comm_type", "p2p"),
+    _uniform("chunks", COUNT, MEGATRON, "virtual_pipeline_model_parallel_size", 1),
+    _uniform("layout", ANY, MEGATRON, "pipeline_model_parallel_layout", None),
+    _uniform("first_stage_layers", COUNT, CORE, "decoder_first_pipeline_num_layers", 0),
+    _uniform("last_stage_layers", COUNT, CORE, "decoder_last_pipeline_num_layers", 0),
+    _uniform("counts_embedding", TRUTH, MEGATRON, "account_for_embedding_in_pipeline_split", False),
+    _uniform("counts_loss", TRUTH, MEGATRON, "account_for_loss_in_pipeline_split", False),
+    _uniform("overlap_p2p", TRUTH, MEGATRON, "overlap_p2p_comm", True),
     Spelling(
         "overlap_tp",
         TRUTH,
         {CORE: ("tp_comm_overlap", False), "nemo": ("ub_tp_comm_overlap", False)},
     ),
-    _same("dispatcher", NAME, MEGATRON, "moe_token_dispatcher_type", "alltoall"),
-    _same("permute_fusion", TRUTH, MEGATRON, "moe_permute_fusion", False),
-    _same("overlap_ep", TRUTH, MEGATRON, "overlap_moe_expert_parallel_comm", False),
+    _uniform("dispatcher", NAME, MEGATRON, "moe_token_dispatcher_type", "alltoall"),
+    _uniform("permute_fusion", TRUTH, MEGATRON, "moe_permute_fusion", False),
+    _uniform("overlap_ep", TRUTH, MEGATRON, "overlap_moe_expert_parallel_comm", False),
     # Sharding, the optimizer and what is on the host.
     Spelling(
         "optimizer_name",
@@ -204,9 +204,9 @@ SPELLINGS = (
             "nemo": ("optim.name", "fused_adam"),
         },
     ),
-    _same("deepspeed", ANY, TRAINERS, "deepspeed", None),
-    _same("fsdp", ANY, TRAINERS, "fsdp", None),
-    _same("fsdp", TRUTH, CORE, "use_megatron_fsdp", False),
+    _uniform("deepspeed", ANY, TRAINERS, "deepspeed", None),
+    _uniform("fsdp", ANY, TRAINERS, "fsdp", None),
+    _uniform("fsdp", TRUTH, CORE, "use_megatron_fsdp", False),
     Spelling(
         "strategy",
         NAME,
@@ -233,8 +233,8 @@ SPELLINGS = (
         TRUTH,
         {CORE: ("overlap_param_gather", False), "nemo": ("optim.overlap_param_sync", False)},
     ),
-    _same("offloads", TRUTH, CORE, "optimizer_cpu_offload", False),
-    _same("fraction", ANY, CORE, "optimizer_offload_fraction", 1.0),
+    _uniform("offloads", TRUTH, CORE, "optimizer_cpu_offload", False),
+    _uniform("fraction", ANY, CORE, "optimizer_offload_fraction", 1.0),
     # Recomputation and the loss.
     Spelling(
         "checkpointing",
@@ -245,8 +245,8 @@ SPELLINGS = (
             "ms-swift": ("gradient_checkpointing", True),
         },
     ),
-    _same("checkpointing", ANY, "axolotl", "gradient_checkpointing", False),
-    _same("not_checkpointing", TRUTH, "llama-factory", "disable_gradient_checkpointing", False),
+    _uniform("checkpointing", ANY, "axolotl", "gradient_checkpointing", False),
+    _uniform("not_checkpointing", TRUTH, "llama-factory", "disable_gradient_checkpointing", False),
     Spelling(
         "granularity",
         ANY,
@@ -266,9 +266,9 @@ SPELLINGS = (
         NO_LAYERS,
         {CORE: ("recompute_num_layers", None), "nemo": ("activations_checkpoint_num_layers", None)},
     ),
-    _same("modules", ANY, CORE, "recompute_modules", None),
-    _same("fuses_loss", TRUTH, "megatron-swift recipe", "cross_entropy_loss_fusion", True),
-    _same("fuses_loss", TRUTH, "nemo primus", "cross_entropy_loss_fusion", False),
+    _uniform("modules", ANY, CORE, "recompute_modules", None),
+    _uniform("fuses_loss", TRUTH, "megatron-swift recipe", "cross_entropy_loss_fusion", True),
+    _uniform("fuses_loss", TRUTH, "nemo primus", "cross_entropy_loss_fusion", False),
     Spelling(
         "liger",
         TRUTH,
@@ -283,7 +283,7 @@ SPELLINGS = (
         {"llama-factory": ("enable_liger_kernel", False), "axolotl": ("cut_cross_entropy", False)},
     ),
     # What is trained: a loss, adapters, frozen weights.
-    _same("trains", TRUTH, "llama-factory", "do_train", False),
+    _uniform("trains", TRUTH, "llama-factory", "do_train", False),
     Spelling(
         "stage",
         NAME,
@@ -293,10 +293,10 @@ SPELLINGS = (
             "ms-swift megatron-swift": ("rlhf_type", "sft"),
         },
     ),
-    _same("task", NAME, "ms-swift megatron-swift", "task_type", "causal_lm"),
-    _same("scores", TRUTH, "axolotl", "reward_model", False),
-    _same("scores_steps", TRUTH, "axolotl", "process_reward_model", False),
-    _same("uses_adapters", TRUTH, "trainer", "use_peft", False),
+    _uniform("task", NAME, "ms-swift megatron-swift", "task_type", "causal_lm"),
+    _uniform("scores", TRUTH, "axolotl", "reward_model", False),
+    _uniform("scores_steps", TRUTH, "axolotl", "process_reward_model", False),
+    _uniform("uses_adapters", TRUTH, "trainer", "use_peft", False),
     Spelling(
         "tuner",
         NAME,
@@ -308,8 +308,8 @@ SPELLINGS = (
             "recipe primus": ("tuner", "full"),
         },
     ),
-    _same("train_type", NAME, "ms-swift megatron-swift", "train_type", ""),
-    _same("sft_type", NAME, "ms-swift", "sft_type", ""),
+    _uniform("train_type", NAME, "ms-swift megatron-swift", "train_type", ""),
+    _uniform("sft_type", NAME, "ms-swift", "sft_type", ""),
     Spelling(
         "rank",
         COUNT,
@@ -329,9 +329,9 @@ SPELLINGS = (
             f"ms-swift {CORE}": ("target_modules", "all-linear"),
         },
     ),
-    _same("all_linear", TRUTH, "axolotl", "lora_target_linear", False),
-    _same("in_4_bits", TRUTH, "trainer axolotl", "load_in_4bit", False),
-    _same("in_8_bits", TRUTH, "trainer axolotl", "load_in_8bit", False),
+    _uniform("all_linear", TRUTH, "axolotl", "lora_target_linear", False),
+    _uniform("in_4_bits", TRUTH, "trainer axolotl", "load_in_4bit", False),
+    _uniform("in_8_bits", TRUTH, "trainer axolotl", "load_in_8bit", False),
     Spelling(
         "bits", COUNT, {"llama-factory": ("quantization_bit", 0), "ms-swift": ("quant_bits", 0)}
     ),
@@ -340,7 +340,7 @@ SPELLINGS = (
         NAME,
         {"llama-factory": ("quantization_method", "bnb"), "ms-swift": ("quant_method", "bnb")},
     ),
-    _same("double_quantization", TRUTH, "llama-factory", "double_quantization", True),
+    _uniform("double_quantization", TRUTH, "llama-factory", "double_quantization", True),
 )
 """Every number with its spellings."""
 UNMODELLED = {

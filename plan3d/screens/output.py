@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from plan3d.simulator.base.documents import SCHEMA
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.base.printable import escape_unprintable, one_line
 from plan3d.simulator.base.text_tables import Line, Table, layout
 from plan3d.simulator.base.units import is_whole
@@ -35,8 +35,6 @@ CONTINUED = 4
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 Progress = Callable[[int], None]
 """Hears of plans costed so far."""
-LONGEST_LINE = 1000
-"""Characters of the longest line on stderr."""
 PATIENCE = 1.0
 """Seconds before a progress bar appears."""
 
@@ -208,7 +206,7 @@ def print_json(record: dict[str, Any]) -> None:
 def warn(text: str, quiet: bool = False) -> None:
     """One line on stderr."""
     if not quiet:
-        print(f"plan3d: {one_line(text, LONGEST_LINE)}", file=sys.stderr)
+        print(f"plan3d: {one_line(text, LONGEST_QUESTION)}", file=sys.stderr)
 
 
 def check_writable(name: str, option: str) -> None:

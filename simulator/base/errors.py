@@ -14,6 +14,8 @@ from .printable import escape, is_printable, one_line
 
 LONGEST_MESSAGE = 1000
 """Characters of the longest error line."""
+LONGEST_QUESTION = 8000
+"""Characters of one that asks for values or names the choices, of which none is cut."""
 MOST_READ = 10**6
 _LONG_WORD = re.compile(r"(\S{120})\S{120,}")
 
@@ -27,9 +29,9 @@ class Plan3dError(Exception):
 
     exit_code = 1
 
-    def __init__(self, message: object = "") -> None:
+    def __init__(self, message: object = "", most: int = LONGEST_MESSAGE) -> None:
         shortened = _LONG_WORD.sub(r"\1...", str(message)[:MOST_READ])
-        super().__init__(one_line(shortened, LONGEST_MESSAGE))
+        super().__init__(one_line(shortened, most))
 
 
 class InputError(Plan3dError):

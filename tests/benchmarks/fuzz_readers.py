@@ -21,7 +21,7 @@ from plan3d.cli.main import main as command_line
 from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.simulator.base.documents import parse_json
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.base.files import read_text
 from plan3d.simulator.calibration.measure.recording import RowFile
 from plan3d.simulator.calibration.readers.files import Hints, read
@@ -124,7 +124,7 @@ def _command(words: list[str]) -> None:
     if code == 70:
         raise AssertionError(site_of(told.getvalue()))
     line = told.getvalue().rstrip("\n")
-    if code == 2 and ("\n" in line or not line.isprintable() or len(line) > 1100):
+    if code == 2 and ("\n" in line or not line.isprintable() or len(line) > LONGEST_QUESTION + 100):
         raise AssertionError("the error is not one printable line of bounded length")
     if code in (2, 3, 4):
         raise InputError(line)

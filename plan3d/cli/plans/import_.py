@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plan3d.simulator.task import Task
     from plan3d.simulator.workload.model import Model
 
-    from ...launch_files.launch_file import Launch
+    from ...launch_files.launch_file import Launch, UnreadSetting
     from ...launch_files.logs.launch import MeasuredRun
     from ...launch_files.shell.inputs import ScriptInputs
 
@@ -181,10 +181,19 @@ def _write_again(args: argparse.Namespace, found: Imported) -> int:
     from . import export
 
     form = export.form_of(args.to, args.version)
-    kept = found.launch.unread
-    keeps = form.keeps_unread and args.to == found.launch.framework
-    text = launch_text(found.task, found.plan, form, kept if keeps else ())
-    for part in () if keeps else kept:
+    launch = found.launch
+    is_script = all(row.key.startswith("--") for row in form.table)
+
+    def keeps(part: UnreadSetting) -> bool:
+        """Whether the new file has a place for a setting: a flag, a key where it is a document, or
+        a word of a script of the framework itself."""
+        if not form.keeps_unread or args.to != launch.framework:
+            return False
+        fits = not is_script if part.path else not launch.title
+        return fits or bool(part.flag) or part.is_derived
+
+    text = launch_text(found.task, found.plan, form, [*filter(keeps, launch.unread)])
+    for part in (part for part in launch.unread if not keeps(part)):
         warn(f"{args.file}: {part.place}: {part.text} is not in the new file", args.quiet)
     out = export.record(found.task, found.plan, args.to, form, text)
     export.deliver(args, out, form)

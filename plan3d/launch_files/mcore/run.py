@@ -6,12 +6,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
+from plan3d.simulator.base.errors import intended_name
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch, ReaderOptions, UnreadSetting
-from ..megatron.other_flags import group_of
+from ..megatron.other_flags import group_of, unread_effect
 from ..numbers import fill_launch, model_numbers
 from ..tables import Effect, Numbers, Table, cost_keys, read_rows
 from ..trainer.models import name_model
@@ -106,13 +107,26 @@ def check_model(stated: dict[str, Any], model: Model | None, launch: Launch) -> 
             raise launch.refuse(f"{key} = {str(value)[:40]} is not modelled: {group.what}")
 
 
-def unread_fields(content: dict[str, Any], keys: Collection[str]) -> Iterator[UnreadSetting]:
-    """Settings that change time or memory, or of which nothing is known, and that are on."""
+def unread_fields(
+    content: dict[str, Any], keys: Collection[str], others: Collection[str] = ()
+) -> Iterator[UnreadSetting]:
+    """Settings beside the keys that are read: those that are on and change time or memory, and
+    those that plan3d does not know; `others`: names of sections."""
     for key, value in content.items():
-        if key in keys or value in (None, False, 0, "none", ""):
+        if key in keys or key in others or key in SHAPE or value is None:
             continue
         if key == "performance_mode":
-            yield UnreadSetting(key, "True: what it overlaps is not read", affects_cost=True)
-        group = group_of(f"--{key.replace('_', '-')}", [str(value)])
-        if group and group.effect is Effect.COST:
-            yield UnreadSetting(key, str(value)[:60], affects_cost=True)
+            text = "True: what it overlaps is not read"
+            yield from [UnreadSetting(key, text, affects_cost=True)] if value else []
+            continue
+        costs, why = unread_effect(f"--{key.replace('_', '-')}", [str(value)], ())
+        if costs and value in (False, 0, "none", ""):
+            continue
+        suggestion = "" if costs or why else intended_name(key, (*keys, *others))
+        yield UnreadSetting(
+            key,
+            str(value)[:60],
+            affects_cost=costs or bool(suggestion),
+            suggestion=suggestion,
+            why_neutral=why,
+        )

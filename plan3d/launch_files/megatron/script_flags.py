@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from plan3d.simulator.base.errors import InputError, intended_name
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError, intended_name
 
 from ..launch_file import Launch, UnreadSetting
 from ..shell.contents import Script
-from ..shell.examples import MOST_LISTED, places_of_examples
+from ..shell.examples import places_of_examples
 from ..shell.flags import Flag, Flags, without_value
 from ..shell.inputs import open_parameters
 from ..shell.launch_script import (
@@ -71,7 +71,8 @@ def command_flags(
             for parameter, flag in sizes.items()
             if parameter not in asked and (choices := variables.choices.get(parameter.name, ()))
         ]
-        raise InputError(f"{script.file}: {'; '.join([*_examples(script), *requests])}")
+        problem = "; ".join([*_examples(script), *requests])
+        raise InputError(f"{script.file}: {problem}", LONGEST_QUESTION)
     check_inputs(script)
     if variables.inputs.example:
         words = " ".join(variables.inputs.arguments)
@@ -85,7 +86,7 @@ def _examples(script: Script) -> list[str]:
     places = [] if inputs.example else places_of_examples(script.file, inputs.read_source)
     if not places:
         return []
-    others = f" (also {', '.join(places[1:MOST_LISTED])})" if places[1:] else ""
+    others = f" (also {', '.join(places[1:])})" if places[1:] else ""
     return [f"takes arguments, for example --example {places[0]}{others}, or one by one"]
 
 

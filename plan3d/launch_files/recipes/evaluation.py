@@ -33,6 +33,14 @@ class _Return(Exception):
         self.value = value
 
 
+class _LoopEnd(Exception):
+    """A statement that ends a pass of a loop, or, `break`, the loop."""
+
+    def __init__(self, ends_all: bool) -> None:
+        super().__init__()
+        self.ends_all = ends_all
+
+
 class Module:
     """One file: what its top level defines."""
 
@@ -97,6 +105,13 @@ class Session(Expressions):
             self._condition(file, node, scope)
         elif isinstance(node, ast.For | ast.While):
             self._loop(file, node, scope)
+        elif isinstance(node, ast.Break | ast.Continue) and not self.doubts:
+            raise _LoopEnd(isinstance(node, ast.Break))
+        elif isinstance(node, ast.Match):
+            subject = self.value(file, node.subject, scope)
+            for case in node.cases:
+                doubt = Open(f"match {source(node.subject)}", names_of(subject))
+                self.in_doubt(file, case.body, scope, doubt)
         elif isinstance(node, ast.With | ast.Try):
             self.block(file, node.body, scope)
             if isinstance(node, ast.Try):
@@ -126,7 +141,11 @@ class Session(Expressions):
             if isinstance(items, list | tuple) and len(items) <= 100:
                 for item in items:
                     self.assign(file, node.target, item, scope)
-                    self.block(file, node.body, scope)
+                    try:
+                        self.block(file, node.body, scope)
+                    except _LoopEnd as end:
+                        if end.ends_all:
+                            break
                 return
             self.assign(file, node.target, Open(source(node.target), names_of(items)), scope)
         self.in_doubt(file, node.body, scope, Open("a loop"))

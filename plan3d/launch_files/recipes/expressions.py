@@ -288,9 +288,9 @@ class Expressions(ABC):
         inner = callee if isinstance(callee, Made) else None
         own = inner.callee if inner else callee.text
         dotted = f"{own}.{attribute}".strip(".") if inner else own
-        plain = self._plain(file, dotted, arguments, fields, node)
-        if plain is not None:
-            return plain[0]
+        result = self._builtin(file, dotted, arguments, fields, node)
+        if result is not None:
+            return result[0]
         if dotted.rpartition(".")[2] in CONFIGURING and arguments:
             first, *arguments = arguments
             if isinstance(first, Function) and isinstance(first.node, ast.ClassDef):
@@ -323,7 +323,7 @@ class Expressions(ABC):
         value = self.value(file, node, scope)
         return value if isinstance(value, Open | Function | Made) else Open(source(node))
 
-    def _plain(
+    def _builtin(
         self,
         file: str,
         dotted: str,

@@ -11,19 +11,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError, intended_name
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..mcore.run import check_model, read_run, unread_fields
 from ..megatron_bridge.run_config import read_content
-from ..shell.inputs import MOST_CHOICES, NO_INPUTS
+from ..shell.inputs import NO_INPUTS
 from ..spellings import table_of
 from ..tables import ANY, NAME, Row
 from .evaluation import Module, Session
 from .expressions import Function
 from .library import ROOTS, UNKNOWN, library
-from .settings import arguments_of, model_of, parts_left_out, sections_of
-from .values import Made, Open
+from .settings import (
+    ARGUMENTS,
+    NEUTRAL,
+    OVERLAPS,
+    SECTIONS,
+    arguments_of,
+    model_of,
+    parts_left_out,
+    sections_of,
+)
+from .values import Made, Open, is_literal
 
 TITLES = {"bridge": "Megatron-Bridge recipe", "nemo": "NeMo 2 recipe"}
 TABLE = table_of("recipe")
@@ -53,6 +62,8 @@ class Recipe:
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a recipe. Raises InputError for Python that makes none."""
     inputs = options.inputs
+    if inputs.arguments:
+        raise InputError(f"{file}: takes no arguments after --: give each as --set NAME=VALUE")
     session = Session(inputs.values, inputs.read_source, library)
     module = Module(text, file, session)
     try:
@@ -140,9 +151,8 @@ def _chosen(recipes: list[Recipe], file: str, session: Session) -> Recipe:
             "Megatron-Bridge: give the command or the log of the run"
         )
     if len(recipes) > 1 or wanted:
-        listed = ", ".join(list(by_name)[:MOST_CHOICES])
-        first = next(iter(by_name))
-        raise InputError(f"{file}: makes the recipes {listed}: --set {CHOICE}={first}")
+        problem = f"makes the recipes {', '.join(by_name)}: --set {CHOICE}={next(iter(by_name))}"
+        raise InputError(f"{file}: {problem}", LONGEST_QUESTION)
     return recipes[0]
 
 
@@ -171,10 +181,28 @@ def _launch(recipe: Recipe, file: str, options: ReaderOptions, session: Session)
     values["model"] = ""
     launch = read_run(values, launch, TABLE, replace(options, model=preset or options.model))
     launch.model = preset
-    literal = {key: value for key, value in content.items() if not isinstance(value, Open)}
-    launch.unread += unread_fields(literal, _KEYS)
+    launch.unread += _unread(content, made, kind)
     launch.gpus = _gpus(content)
     return launch
+
+
+def _unread(content: dict[str, Any], made: Made, kind: str) -> Iterator[UnreadSetting]:
+    """What is stated and not read: values, and objects that are named almost as a section."""
+    sections = {name for path in SECTIONS[kind] for name in path.split(".")}
+    names = sections | ARGUMENTS.keys() | NEUTRAL
+    literal = {key: _text(value) for key, value in content.items() if is_literal(value)}
+    yield from unread_fields(literal, _KEYS, names)
+    objects = made.fields | {key: one for key, one in content.items() if not is_literal(one)}
+    rest = {key: "(...)" for key in objects if intended_name(key, _KEYS | names)}
+    yield from unread_fields(rest, _KEYS, names)
+
+
+def _text(value: Any) -> Any:
+    """A value; of a list the texts, with the names of objects that are not read, or None."""
+    if not isinstance(value, list | tuple):
+        return value
+    texts = [f"{one.name}(...)" if isinstance(one, Made) else str(one) for one in value]
+    return ", ".join(text for text in texts if text != f"{OVERLAPS}(...)") or None
 
 
 def _gpus(content: dict[str, Any]) -> int | None:
@@ -195,7 +223,7 @@ def _check_stated(content: dict[str, Any], made: Made, launch: Launch) -> None:
             name = value.names[0] if value.names else key
             asked.append(f"{key} is {value.text}: --set {name}=VALUE")
     if asked:
-        raise launch.refuse("; ".join(asked))
+        raise launch.refuse("; ".join(asked), LONGEST_QUESTION)
     missing = [key for key in AXES if content.get(key) is None]
     if made.name in UNKNOWN and missing:
         wanted = " ".join(f"--set {key}=VALUE" for key in missing)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .nemo_recipes import nemo_recipe
+from .settings import ADAPTED
 from .values import Made
 
 ROOTS = {
@@ -43,8 +44,7 @@ def _bridge(batch: int, micro: int, length: int, **ddp: Any) -> Made:
 
 
 def _adapters(rank: int) -> Made:
-    targets = ["linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"]
-    return Made("LoRA", fields={"dim": rank, "target_modules": targets})
+    return Made("LoRA", fields={"dim": rank, "target_modules": list(ADAPTED)})
 
 
 def _finetuning(arguments: list[Any], fields: dict[str, Any]) -> Made:

@@ -36,6 +36,23 @@ ARGUMENTS = {
     "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
 }
 """Arguments by fields of another name."""
+OVERLAPS = "MegatronCommOverlapCallback"
+"""The callback of NeMo 2 that is read."""
+NEUTRAL = frozenset(
+    (
+        *("accelerator", "check_val_every_n_epoch", "enable_checkpointing", "enable_progress_bar"),
+        *(
+            "limit_test_batches",
+            "limit_val_batches",
+            "log_every_n_steps",
+            "max_epochs",
+            "max_steps",
+        ),
+        *("max_time", "num_sanity_val_steps", "use_distributed_sampler", "val_check_interval"),
+    )
+)
+"""Arguments of Lightning's Trainer that change neither the model nor a step of training
+(lightning 2.5, Trainer)."""
 _FP8 = {"fp8_format": "hybrid"}
 PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16_mixed": {},
@@ -185,7 +202,7 @@ def _callback(recipe: Made) -> Made | None:
     callbacks = section(recipe, "trainer.callbacks")
     listed = callbacks if isinstance(callbacks, list | tuple) else ()
     named = (one for one in listed if isinstance(one, Made))
-    return next((one for one in named if one.name == "MegatronCommOverlapCallback"), None)
+    return next((one for one in named if one.name == OVERLAPS), None)
 
 
 def model_of(recipe: Made, kind: str) -> tuple[Model | None, str, dict[str, Any]]:

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.base.units import is_whole
 
 from .inputs import ScriptInputs
@@ -35,8 +35,6 @@ MOST_EXPORTS = 12
 LONGEST = 4_000
 """Characters of the longest call."""
 MOST_ARGUMENTS = 99
-MOST_LISTED = 4
-"""Examples that a message names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +129,11 @@ def with_example(inputs: ScriptInputs, wanted: str, script: str, text: str) -> S
     found = examples_in(source, file, name)
     chosen = [one for one in found if not line or one.place == f"{file}:{line}"]
     if not chosen:
-        others = ", ".join(one.place for one in found[:MOST_LISTED])
+        others = ", ".join(one.place for one in found)
         nearest = f"; nearest: {others}" if others else ""
-        raise InputError(f"--example {wanted}: holds no call of {name} with arguments{nearest}")
+        raise InputError(
+            f"--example {wanted}: holds no call of {name} with arguments{nearest}", LONGEST_QUESTION
+        )
     if inputs.arguments:
         raise InputError("--example does not go with arguments after --: give one")
     example, values = chosen[0], dict(inputs.values)
@@ -143,5 +143,11 @@ def with_example(inputs: ScriptInputs, wanted: str, script: str, text: str) -> S
         place = int(own) if own.isdecimal() else places.get(own, 0)
         if 0 < place <= len(arguments):
             arguments[place - 1] = values.pop(own)
-    known = {own: value for own, value in example.values.items() if "$" not in value}
-    return ScriptInputs(tuple(arguments), {**known, **values}, inputs.read_source, example.place)
+    literal = {own: value for own, value in example.values.items() if "$" not in value}
+    return ScriptInputs(
+        tuple(arguments),
+        {**literal, **values},
+        inputs.read_source,
+        example.place,
+        frozenset(literal.keys() - values.keys()),
+    )

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 _NAMED = re.compile(r"(?P<source>.+) \((?P<name>[A-Za-z_]\w*)\)", re.S)
 _PARAMETER = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=?+].*)?\})", re.S)
 _CHOICE = re.compile(r"[\w.+-]{1,40}")
-MOST_CHOICES = 16
-"""Choices of a parameter that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +27,8 @@ class ScriptInputs:
     """The text of a file by its path relative to the script's folder; None where there is none."""
     example: str = ""
     """Where the call of the script stands of which these are the arguments, FILE:LINE."""
+    example_names: frozenset[str] = frozenset()
+    """Variables that only that call sets, which the script need not use."""
 
 
 NO_INPUTS = ScriptInputs()
@@ -61,8 +61,7 @@ class OpenParameter:
         title = f"${self.name}" if title.isdecimal() else title
         other = ", or after --" if self.position else ""
         if len(choices) > 1:
-            listed = ", ".join(choices[:MOST_CHOICES])
-            return f"{title} is one of {listed}: --set {self.name}={choices[0]}{other}"
+            return f"{title} is one of {', '.join(choices)}: --set {self.name}={choices[0]}{other}"
         compared = f", which the script compares with {choices[0]}" if choices else ""
         value = choices[0] if choices else "VALUE"
         return f"{title} has no value{compared} ({flag}): --set {self.name}={value}{other}"

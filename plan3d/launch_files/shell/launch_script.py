@@ -46,7 +46,7 @@ def check_inputs(script: Script) -> None:
     used = variables.names_used
     inputs = variables.inputs
     for name in inputs.values:
-        if name not in used and not inputs.example:
+        if name not in used and name not in inputs.example_names:
             raise InputError(f"{script.file}: nothing in it is open that --set {name} would decide")
     if not used & {"@", "*", "#"}:
         last = max((int(name) for name in used if name.isdecimal()), default=0)

@@ -254,6 +254,19 @@ def test_a_kept_key_takes_the_place_of_one_that_follows(capsys, tmp_path):
     assert again["parallelism"] == before["parallelism"]
 
 
+def test_keys_of_another_tool_are_no_words_of_a_script(capsys, tmp_path):
+    path = tmp_path / "primus.yaml"
+    path.write_text(
+        "modules:\n  pre_trainer:\n    framework: megatron\n    model: llama3_8B.yaml\n"
+        "    overrides: {global_batch_size: 64, tensor_model_parallel_size: 8, foo_bar: 3}\n"
+    )
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "8", "--to", "megatron"]
+    code, out, err = run(capsys, *words)
+    assert code == 0
+    assert "OTHER_ARGS" not in out
+    assert f"plan3d: {path}: foo_bar: 3 is not in the new file\n" in err
+
+
 def test_what_another_framework_cannot_keep_is_named(capsys, tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(good(capsys, "export", "tp=2 zero=2", *TASK, "--to", "torchtitan"))

@@ -228,3 +228,11 @@ def test_other_experiments_of_primus_are_refused(changes, message):
 
 def test_a_key_of_primus_that_is_no_text_is_none_of_its_arguments():
     assert primus("null: 1\n      5: 2").plan["tp"] == 2
+
+
+def test_an_override_of_primus_that_is_not_read_is_named():
+    found = primus("tensor_model_paralel_size: 2\n      foo_bar: 0")
+    assert [(one.place, one.suggestion) for one in found.unread if not one.why_neutral] == [
+        ("tensor_model_paralel_size", "tensor_model_parallel_size"),
+        ("foo_bar", ""),
+    ]

@@ -231,3 +231,57 @@ def test_classes_of_models(name, preset):
 def test_hostile_python_is_refused_in_one_line(text):
     with pytest.raises(InputError, match=r"\Ar\.py: [^\n]+\Z"):
         launch(text)
+
+
+def places(found):
+    known = [one.place for one in found.unread if not one.affects_cost and not one.why_neutral]
+    return known, [one.message for one in found.unread if one.suggestion]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("r.trainer.foo_bar = False", (["foo_bar"], [])),
+        ("r.trainer.max_steps = 10", ([], [])),
+        ("r.trainer.callbacks.append(Clock(1))", (["callbacks"], [])),
+        ("r.trainer.callbacks.append(MegatronCommOverlapCallback())", ([], [])),
+        ("r.data.seq_lenght = 8", ([], ["8 (did you mean seq_length?)"])),
+        ("r.modle.config = 8", ([], ["(...) (did you mean model?)"])),
+    ],
+)
+def test_no_setting_is_left_out_without_a_word(line, expected):
+    assert places(launch(nemo(f"{SHIPPED}{line}\n"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "tp"),
+    [
+        ("for n in [2, 4, 8]:\n  if n == 4:\n    continue\n  axes.tp = n\n  break", 2),
+        ("for n in [2, 4]:\n  if n == 4:\n    continue\n  axes.tp = n", 2),
+    ],
+)
+def test_loops_end_where_they_say(body, tp):
+    axes = "axes.tp = 1\n"
+    last = "\nr.trainer.strategy.tensor_model_parallel_size = axes.tp"
+    assert launch(nemo(f"{SHIPPED}axes = Axes()\n{axes}{body}{last}\n")).plan["tp"] == tp
+
+
+def test_what_a_match_decides_is_asked_for():
+    body = 'match size:\n  case "8b":\n    r.trainer.strategy.context_parallel_size = 8\n'
+    with pytest.raises(InputError, match="context_parallel_size is what stands under match size"):
+        launch(nemo(f"{SHIPPED}{body}"))
+
+
+def test_all_recipes_of_a_file_are_listed():
+    names = [f"a_recipe_of_llama_3_on_many_machines_{i}" for i in range(40)]
+    made = "    return llm.llama3_8b.pretrain_recipe()\n"
+    text = NEMO + "".join(f"def {name}():\n{made}" for name in names)
+    with pytest.raises(InputError, match=", ".join(names)):
+        launch(text)
+
+
+def test_arguments_of_a_command_are_refused():
+    text = nemo(SHIPPED)
+    options = ReaderOptions(inputs=ScriptInputs(("--nodes", "4")))
+    with pytest.raises(InputError, match="takes no arguments after --"):
+        reader(text, "r.py", None)(text, "r.py", options)

@@ -82,11 +82,22 @@ def test_examples_are_offered_where_arguments_are_open():
         ("README.md:3", BESIDE, "no call of run.sh with arguments; nearest: README.md:8, README"),
         ("other.md", BESIDE, "there is no file other.md"),
         ("run.sh", ScriptInputs(("8B",), {}, FILES.get), "does not go with arguments after --"),
+        ("run.sh", ScriptInputs((), {"ZZ": "1"}, FILES.get), "nothing in it is open that --set ZZ"),
     ],
 )
 def test_wrong_examples_are_refused(example, inputs, message):
     with pytest.raises(InputError, match=message):
         launch(example, inputs)
+
+
+def test_every_open_value_is_asked_for():
+    """Twenty questions of about a hundred letters."""
+    names = [f"A_PARAMETER_THAT_HAS_A_LONG_NAME_{i}" for i in range(20)]
+    keys = ("num-layers", "hidden-size", "seq-length", "vocab-size")
+    words = " ".join(f"--{keys[i % 4]} ${name}" for i, name in enumerate(names))
+    with pytest.raises(InputError) as error:
+        read(f"torchrun pretrain_gpt.py {words}\n", "run.sh", ReaderOptions())
+    assert all(f"--set {name}=VALUE" in str(error.value) for name in names)
 
 
 def test_an_example_of_another_version_is_refused():
