@@ -85,6 +85,7 @@ SHAPE = {
     "hidden_size": "hidden",
     "ffn_hidden_size": "ffn",
     "num_attention_heads": "heads",
+    "num_query_groups": "kv_heads",
     "num_moe_experts": "experts",
     "moe_router_topk": "top_k",
 }

@@ -218,6 +218,7 @@ def test_an_experiment_of_primus(override, zero, recompute, precision):
         ({"framework": "maxtext"}, "of Primus for maxtext, which is not read"),
         ({"model": "grok1"}, "trains grok1, which is no preset"),
         ({"override": "num_layers: 4"}, "changes qwen2.5-7b by num_layers = 4"),
+        ({"override": "num_query_groups: 2"}, "changes qwen2.5-7b by num_query_groups = 2"),
         ({"override": "is_hybrid_model: true"}, "state-space or linear-attention"),
     ],
 )
