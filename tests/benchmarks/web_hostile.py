@@ -304,7 +304,7 @@ def server_asked(examples: int, log: Path) -> int:
             faults.append(shown)
         if status >= 400 and b"application/json" in head and method != "HEAD":
             line = json.loads(content)["error"]
-            if "\n" in line or len(line) > 1100:
+            if "\n" in line or len(line) > 8100:
                 faults.append(shown)
 
     ask()

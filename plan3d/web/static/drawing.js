@@ -27,8 +27,10 @@ function seconds(x) {
 }
 function between([low, high]) { return `${low.toPrecision(3)}–${high.toPrecision(3)}`; }
 function chance(probability) {
-  if (probability > 0.995) return "> 99 %";
-  return probability < 0.005 ? "< 1 %" : `${Math.round(100 * probability)} %`;
+  // Rounded down, as the terminal does: 95 % is one that fits.
+  const percent = Math.floor(100 * probability);
+  if (percent >= 99) return "> 99 %";
+  return percent < 1 ? "< 1 %" : `${percent} %`;
 }
 
 // ---- elements
