@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-DOCS = ("explain", "export", "model", "systems", "tutorial")
+DOCS = ("explain", "export", "systems", "tutorial")
 TUTORIAL = "tutorial.md"
 BROUGHT = {
     "qwen2-7b/config.json": "tests/simulator/workload/hf_configs/qwen2-7b.json",
