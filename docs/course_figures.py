@@ -8,14 +8,13 @@ all, or those of some names. Points are plan3d's, dashed lines the lectures' for
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
 from plan3d import Cluster, Model, Plan, Task, closed_forms, compare_backends, evaluate, find_plans
 from plan3d.simulator.analysis.textbook_pipeline import idle_share, unit_timeline
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.reporting import palette
 from plan3d.simulator.reporting.palette import CYCLE, GREY, Picture, open_frame
 
@@ -39,6 +38,15 @@ def _axes(title: str, across: str, up: str) -> tuple[Any, Any]:
     return drawn, axes
 
 
+def _log_log(axes: Any, counts: Sequence[int]) -> None:
+    """Both axes logarithmic, a tick at each count, and the legend."""
+    axes.set(xscale="log", yscale="log")
+    palette.decade_ticks(axes.yaxis)
+    axes.set_xticks(counts, [str(n) for n in counts])
+    axes.minorticks_off()
+    axes.legend(frameon=False, fontsize="small")
+
+
 def bubble() -> Any:
     """Idle over useful time of 8 stages against micro-batches, even and uneven, and in chunks."""
     drawn, axes = _axes("GPT-3 175B in 8 stages", "micro-batches m", "idle over useful time / %")
@@ -57,11 +65,7 @@ def bubble() -> Any:
         seconds = evaluate(asked, Plan(tp=8, pp=8, layers_per_stage=layers)).seconds
         uneven.append(100 * (seconds["bubble"] + seconds["imbalance"]) / seconds["compute"])
     axes.plot(counts, uneven, "^-", color=CYCLE[1], label="10 to 14 layers a stage")
-    axes.set(xscale="log", yscale="log")
-    palette.decade_ticks(axes.yaxis)
-    axes.set_xticks(counts, [str(m) for m in counts])
-    axes.minorticks_off()
-    axes.legend(frameon=False, fontsize="small")
+    _log_log(axes, counts)
     return drawn
 
 
@@ -77,6 +81,7 @@ def exchange() -> Any:
         "two neighbours": "sync=gossip topology=ring",
         "one peer": "sync=gossip topology=one-peer-exponential",
     }
+    # As tests/benchmarks/synchronisation.py fits it to D4's two times.
     network = {"inter_node_bandwidth": 1.674e9 / 8, "nic_gpus": 8, "network_latency": 2.143e-3,
                "latency_per_node": 2.143e-3}  # fmt: skip
     for (name, text), colour in zip(ways.items(), CYCLE, strict=False):
@@ -87,11 +92,7 @@ def exchange() -> Any:
             plan = Plan.parse(f"micro_batch=32 precision=fp32 overlap_grad_reduce=0 {text}")
             seconds.append(evaluate(asked, plan).seconds["data_comm"])
         axes.plot(NODES_OF_8, seconds, "o-", color=colour, label=name)
-    axes.set(xscale="log", yscale="log")
-    palette.decade_ticks(axes.yaxis)
-    axes.set_xticks(NODES_OF_8, [str(n) for n in NODES_OF_8])
-    axes.minorticks_off()
-    axes.legend(frameon=False, fontsize="small")
+    _log_log(axes, NODES_OF_8)
     return drawn
 
 
@@ -118,7 +119,7 @@ def zero() -> Any:
 
 
 def speed_up() -> Any:
-    """Tokens a second over those of one GPU: a fixed micro-batch a GPU, and a fixed batch."""
+    """Tokens a second over those of one GPU, with the same batch on every GPU."""
     drawn, axes = _axes("GPT-3 1.3B, data parallel, A100", "GPUs n", "speed-up")
     model, counts = Model.preset("gpt3-1.3b"), (1, *WORKERS)
     clusters = {
@@ -134,27 +135,19 @@ def speed_up() -> Any:
             asked = Task(model, cluster, sequence=2048, global_batch=4 * n)
             speeds.append(evaluate(asked, Plan(micro_batch=4, zero=0)).tokens_per_second)
         axes.plot(counts, [speed / speeds[0] for speed in speeds], "o-", color=colour, label=name)
-    axes.set(xscale="log", yscale="log")
-    palette.decade_ticks(axes.yaxis)
-    axes.set_xticks(counts, [str(n) for n in counts])
-    axes.minorticks_off()
-    axes.legend(frameon=False, fontsize="small")
+    _log_log(axes, counts)
     return drawn
 
 
 def every_cut(task: Task = SMALL) -> dict[tuple[int, ...], float]:
-    """Seconds of a step by the layers of four stages, of every legal cut: brute force."""
+    """Seconds of a step by the layers of four stages, of every cut: brute force."""
     layers, stages = task.model.layers, CUT["pp"]
-    found = {}
+    seconds = {}
     for ends in combinations(range(layers + stages - 1), stages - 1):
         bounds = (-1, *ends, layers + stages - 1)
         cut = tuple(b - a - 1 for a, b in pairwise(bounds))
-        try:
-            costs = evaluate(task, Plan(**CUT, layers_per_stage=cut))
-        except InputError:  # such as a first stage without layers
-            continue
-        found[cut] = costs.step_seconds
-    return found
+        seconds[cut] = evaluate(task, Plan(**CUT, layers_per_stage=cut)).step_seconds
+    return seconds
 
 
 def cuts() -> Any:

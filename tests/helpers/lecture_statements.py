@@ -4,7 +4,8 @@ A row's `call` is a command of plan3d, asked with --json in the repository, or P
 of this module; `value` takes the product's number from the answer `a` (of `textbook` its rows by
 name). `lecture` is what the lectures have: a number with its tolerance, a range a..b, or a bound
 such as > 1. A verdict is `right` where the product's number is within it, else `explained`, by the
-reason.
+reason, which also says where a tolerance above 1 % comes from. Rows `system` only say that a name
+is listed; tests/search/systems and tests/plan3d/cli/test_systems.py search and compare each.
 
     python -P tests/helpers/lecture_statements.py
 

@@ -17,6 +17,11 @@ LEDGER = {
 """Subjects of the statements: memory, time, data parallelism, stacks, systems, search."""
 
 
+def share(row: dict[str, str]) -> float:
+    """The tolerance of a row in per cent; 0 of a range or a bound."""
+    return float(row["tolerance"].removesuffix("%") or 0)
+
+
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.partition(" --plan")[0][:60])
 def test_statements_of_a_call(call: str) -> None:
     for row in not_empty([row for row in ROWS if row["call"] == call]):
@@ -30,14 +35,17 @@ def test_statements_of_a_call(call: str) -> None:
 def test_the_table_is_whole() -> None:
     assert [int(row["number"]) for row in ROWS] == list(range(1, len(ROWS) + 1))
     assert {row["row"] for row in ROWS} == LEDGER
-    right = [row for row in ROWS if row["verdict"] == lectures.RIGHT]
-    assert len(right) >= 185
-    assert not [row["claim"] for row in ROWS if row["verdict"] != "right" and not row["reason"]]
     assert {row["verdict"] for row in ROWS} == {lectures.RIGHT, lectures.EXPLAINED}
+    # Rows of systems say that a name is listed, which is no number: they do not count.
+    right = [row for row in ROWS if row["verdict"] == lectures.RIGHT and row["row"] != "system"]
+    assert len(right) >= 165
+    unexplained = [row["claim"] for row in ROWS if not row["reason"]
+                   and (row["verdict"] == lectures.EXPLAINED or share(row) > 1)]  # fmt: skip
+    assert not unexplained
     # No statement is right because its tolerance is wide.
-    widest = [float(row["tolerance"].removesuffix("%")) for row in ROWS if row["tolerance"]]
-    assert max(widest) <= 34
-    assert sum(share > 5 for share in widest) <= 30
+    shares = [share(row) for row in ROWS]
+    assert max(shares) <= 34
+    assert sum(one > 5 for one in shares) <= 30
 
 
 @pytest.mark.parametrize(
