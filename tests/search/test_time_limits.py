@@ -110,7 +110,10 @@ def test_the_integer_program_is_never_behind_the_dynamic_program(monkeypatch):
     assert found.best.step_seconds == steps[-1]
 
 
-@pytest.mark.parametrize("search", [dynamic_programming.search, integer_programming.search])
+@pytest.mark.parametrize(
+    "search",
+    [dynamic_programming.search, pytest.param(integer_programming.search, marks=pytest.mark.slow)],
+)
 def test_bounds_hold_whenever_a_search_ends(monkeypatch, search):
     each = [ended_after(monkeypatch, search, ticks) for ticks in TICKS]
     for found in each:

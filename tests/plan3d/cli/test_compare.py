@@ -47,7 +47,13 @@ def interrupt(costed: int) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("backend", SAMPLERS)
+@pytest.mark.parametrize(
+    "backend",
+    [
+        pytest.param(name, marks=() if name in ("random", "spsa") else pytest.mark.slow)
+        for name in SAMPLERS
+    ],
+)
 def test_search_runs_every_backend(backend: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["search", *TASK, *FEW, "--backend", backend, "--budget", "50", "--seed", "7"]
     found, again = answer(capsys, *asked), answer(capsys, *asked)

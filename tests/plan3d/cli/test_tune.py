@@ -72,6 +72,7 @@ def log(folder, number, milliseconds, count=12):
     (folder / f"run-{number:03d}.log").write_text("".join(lines))
 
 
+@pytest.mark.slow
 def test_the_loop_finds_the_best_plan_of_a_machine_it_does_not_know(machine, tmp_path, capsys):
     command, table, seconds = machine
     folder = tmp_path / "runs"

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -81,7 +81,6 @@ QUESTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(question=QUESTIONS, name=st.sampled_from(("", *EXPORTERS)))
 def test_each_of_the_ten_plans_is_exported(question, name):
     asked = task(**question)

@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from plan3d.cli.main import main
@@ -66,19 +66,16 @@ def test_a_name_is_no_key(kind, name):
 
 
 @given(name=NAMES, framework=st.sampled_from(hostile.SHELL))
-@settings(max_examples=30, deadline=None)
 def test_no_name_is_a_command(shell, plain, name, framework):
     assert shell.arguments(hostile.script(framework, name, name)) == plain[framework]
 
 
 @given(name=NAMES, kind=st.sampled_from(list(hostile.DOCUMENTS)))
-@settings(max_examples=50, deadline=None)
 def test_no_name_is_a_key(name, kind):
     assert hostile.same(kind, name, name)
 
 
 @given(name=NAMES, framework=st.sampled_from(hostile.SHELL))
-@settings(max_examples=30, deadline=None)
 def test_a_name_in_a_file_is_refused_or_harmless(shell, plain, tmp_path_factory, name, framework):
     folder = tmp_path_factory.mktemp("names")
     try:
@@ -89,7 +86,6 @@ def test_a_name_in_a_file_is_refused_or_harmless(shell, plain, tmp_path_factory,
 
 
 @given(name=NAMES)
-@settings(max_examples=40, deadline=None)
 def test_the_name_of_a_launch_file_is_no_command(shell, name):
     script = hostile.imported("--lr 1", f"{name}.sh")
     assert shell.arguments(script) == shell.arguments(hostile.imported("--lr 1"))
@@ -130,7 +126,6 @@ def test_kept_flags_keep_their_meaning(shell, tmp_path, capsys, flags, words):
 
 
 @given(words=st.lists(NAMES, min_size=1, max_size=3), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None)
 def test_no_kept_flag_runs(shell, words, seed):
     words = [word.replace("\0", "").encode("utf-8", "replace").decode() for word in words]
     assume(not any(word.startswith("--") for word in words))  # flags, which mean something else

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.launch_files.exporter import launch_text
@@ -191,7 +191,6 @@ def comparable(task, plan):
 
 @pytest.mark.parametrize("framework", MODELS)
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
 def test_import_undoes_export(framework, data):
     task, plan = data.draw(tasks_and_plans(framework))
     made, back = again(framework, task, plan)

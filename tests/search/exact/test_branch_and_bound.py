@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.search.exact import branch_and_bound, exhaustive
@@ -99,7 +99,6 @@ def _check_quick_bounds(relaxation, columns, costs):
 
 
 @given(asked=spaces())
-@settings(deadline=None, max_examples=30)
 def test_bounds_are_below_every_completion(asked):
     name, gpus, choose = asked
     space = Space.of(task(name, gpus), choose)
@@ -156,7 +155,6 @@ def ranked(result, objective):
     top=st.sampled_from([1, 3, 10]),
     headroom=st.sampled_from([0.1, 0.5, 0.8, 0.95]),
 )
-@settings(deadline=None, max_examples=40)
 def test_ranking_is_the_exhaustive_one(asked, objective, top, headroom):
     name, gpus, choose = asked
     question = task(name, gpus)

@@ -3,7 +3,7 @@
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.search.layer_ilp.operator_graph import (
@@ -83,7 +83,6 @@ SPLITS = [OperatorLayout.WHOLE, OperatorLayout.FEATURES, OperatorLayout.TOKENS]
     prices=st.sampled_from([ring_units(4), naive_units(4)]),
     limit=st.sampled_from([float("inf"), 4.0, 9.0, 16.0]),
 )
-@settings(deadline=None, max_examples=40)
 def test_the_program_is_brute_force(graph, training, prices, limit):
     least = brute_force(graph, prices, training, limit)
     if least is None:

@@ -83,7 +83,11 @@ def test_fields_come_in_the_order_of_a_search():
 
 @pytest.mark.parametrize(
     ("model", "cluster", "gpus"),
-    [("llama-3.1-70b", "h800-sxm", 64), ("mixtral-8x7b", "b300", 32), ("qwen2.5-7b", "l40s", 16)],
+    [
+        ("llama-3.1-70b", "h800-sxm", 64),
+        pytest.param("mixtral-8x7b", "b300", 32, marks=pytest.mark.slow),
+        ("qwen2.5-7b", "l40s", 16),
+    ],
 )
 def test_few_plans_do_for_models_and_clusters_it_was_not_trained_on(model, cluster, gpus):
     asked = task(model, cluster, gpus)

@@ -142,6 +142,7 @@ def regret(name):
     return float(np.mean([run.best.step_seconds / optimum - 1 for run in runs]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name in SAMPLERS if name not in ("random", "pretrained-policy")]
 )
@@ -191,6 +192,7 @@ def test_stages_that_differ_are_searched_too(name):
     assert_best_of_all(result)
 
 
+@pytest.mark.slow
 def test_annealing_finds_stages_that_beat_all_uniform_ones():
     """A large vocabulary loads the last stage; an uneven cut relieves it."""
     question = task("llama-3.1-8b", 32, 64)

@@ -95,6 +95,7 @@ def test_random_search_stays_the_baseline():
     assert staged_sampler("random") is RandomSearch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LEARNING)
 def test_learning_beats_drawing_stages_at_random(name):
     options = {"space": "staged", "budget": 300, "top": 1}

@@ -79,7 +79,6 @@ def all_legal(problem, points):
 
 
 @given(name=problems, seed=seeds)
-@settings(deadline=None, max_examples=40)
 def test_every_sample_is_a_legal_plan(name, seed):
     problem = PROBLEMS[name]
     all_legal(problem, draw(problem, 40, np.random.default_rng(seed)))
@@ -91,7 +90,6 @@ def test_every_sample_is_a_legal_plan(name, seed):
     batch=st.integers(1, 300),
     seed=seeds,
 )
-@settings(deadline=None, max_examples=40)
 def test_samples_of_any_task_are_legal(model, gpus, batch, seed):
     question = task(model, gpus, batch)
     for problem in (UniformProblem(Space.of(question)), StagedProblem.of(question)):
@@ -100,7 +98,6 @@ def test_samples_of_any_task_are_legal(model, gpus, batch, seed):
 
 
 @given(name=problems, seed=seeds)
-@settings(deadline=None, max_examples=30)
 def test_moves_are_legal_and_usually_go_somewhere(name, seed):
     problem, random = PROBLEMS[name], np.random.default_rng(seed)
     points = draw(problem, 40, random)
@@ -110,7 +107,6 @@ def test_moves_are_legal_and_usually_go_somewhere(name, seed):
 
 
 @given(name=problems, seed=seeds)
-@settings(deadline=None, max_examples=30)
 def test_vectors_of_points_give_them_back(name, seed):
     problem, random = PROBLEMS[name], np.random.default_rng(seed)
     points = draw(problem, 20, random)
@@ -123,7 +119,6 @@ def test_vectors_of_points_give_them_back(name, seed):
 
 
 @given(name=problems, seed=seeds)
-@settings(deadline=None, max_examples=20)
 def test_a_step_changes_one_variable_to_another_legal_value(name, seed):
     problem, random = PROBLEMS[name], np.random.default_rng(seed)
     points = draw(problem, 20, random)

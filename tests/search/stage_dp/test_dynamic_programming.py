@@ -196,7 +196,13 @@ def solved(question, choose, limit, unequal=False):
     return dynamic_programming.search(Space.of(question, choose), options, unequal=unequal)
 
 
-@pytest.mark.parametrize("name", SWEEP)
+SLOW_CASES = ("both", "eight gpipe", "eight, two stages", "listed", "seven slow", "unequal")
+"""Each has a smaller case of its kind."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=pytest.mark.slow if x in SLOW_CASES else ()) for x in SWEEP]
+)
 def test_the_best_plan_is_that_of_brute_force(name):
     model, changes, choose, unequal = SWEEP[name]
     question, choose = task(model, **changes), {**USUAL, **choose}

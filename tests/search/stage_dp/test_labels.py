@@ -1,7 +1,7 @@
 """Labels drop only what can never be best; a chain is a bound of the event simulation."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -36,7 +36,6 @@ rows = st.lists(
 
 
 @given(rows=rows, later=st.tuples(*(st.integers(0, 6) for _ in range(6))))
-@settings(max_examples=60)
 def test_a_dropped_label_is_never_better_whatever_comes_before_it(rows, later):
     group, total, *tails = np.array(rows, float).T
     tails = np.array(tails)
@@ -77,7 +76,6 @@ def one_choice(forward, backward, stage):
     ratio=st.floats(1, 3),
     m=st.integers(1, 20),
 )
-@settings(deadline=None, max_examples=30)
 def test_a_chain_is_no_longer_than_the_simulated_pipeline(forward, ratio, m):
     forward = np.array(forward)
     backward, p = ratio * forward, forward.size

@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.search.space.space import Space
@@ -28,7 +28,6 @@ orders = st.lists(st.integers(0, 1), min_size=4, max_size=9).map(tuple)
 
 
 @given(order=orders, pp=st.sampled_from([1, 2, 4]))
-@settings(deadline=None, max_examples=40)
 def test_a_class_is_what_a_stage_holds_and_what_is_before_and_behind_it(order, pp):
     found = Intervals.of(pipeline_of(order, pp), np.inf, np.inf)
     alike = [
@@ -41,7 +40,6 @@ def test_a_class_is_what_a_stage_holds_and_what_is_before_and_behind_it(order, p
 
 
 @given(order=orders, pp=st.sampled_from([1, 2, 4]), room=st.floats(0.2, 2), share=st.floats(0.2, 2))
-@settings(deadline=None, max_examples=40)
 def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room, share):
     pipeline = pipeline_of(order, pp)
     least = pipeline.layers.least_seconds, pipeline.least_state_bytes
@@ -59,7 +57,6 @@ def test_no_interval_of_a_plan_within_time_and_memory_is_missing(order, pp, room
 
 
 @given(most=st.lists(st.integers(1, 4), min_size=2, max_size=4), layers=st.integers(4, 8))
-@settings(deadline=None, max_examples=15)
 def test_intervals_within_what_stages_hold_are_those_of_the_cuts_that_they_can_have(most, layers):
     most, p = np.array(most, float), len(most)
     found = Intervals.of(pipeline_of((0,) * layers, p), np.inf, np.inf).restrict(most, layers)

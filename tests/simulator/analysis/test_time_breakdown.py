@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.analysis.plan_difference import (
@@ -52,7 +52,6 @@ legal_plans = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(text=legal_plans, dense=st.booleans())
 def test_the_waterfall_adds_up(text, dense):
     costs = evaluate(DENSE if dense else EXPERTS, Plan.parse(text))

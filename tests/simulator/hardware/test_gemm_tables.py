@@ -9,7 +9,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -20,7 +20,6 @@ from plan3d.simulator.hardware.gemm_tables import Origin, isotonic
 ROOT = Path(__file__).parents[3]
 TABLES = ROOT / "hardware_profiles/measurements"
 NAMES = sorted(path.name for path in TABLES.glob("*-gemm-*.csv"))
-few = settings(deadline=None, max_examples=30)
 side = st.floats(1, 300_000)
 
 
@@ -72,7 +71,6 @@ def test_the_table_is_the_data_at_its_points_but_for_the_fit(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(n=side, k=side, m=st.lists(side, min_size=2, max_size=20))
-@few
 def test_time_never_falls_with_tokens(name, n, k, m):
     times = seconds(name, sorted(m), n, k)
     assert (np.diff(times) >= -1e-12 * times[1:]).all()
@@ -80,7 +78,6 @@ def test_time_never_falls_with_tokens(name, n, k, m):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(n=side, k=side, m=st.lists(side, min_size=2, max_size=20))
-@few
 def test_the_rate_never_falls_with_tokens(name, n, k, m):
     rates = np.array(sorted(m)) / seconds(name, sorted(m), n, k)
     assert (np.diff(rates) >= -1e-12 * rates[1:]).all()
@@ -103,7 +100,6 @@ def test_rates_are_smooth_in_n_and_k(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(at=st.tuples(side, side, side), axis=st.integers(0, 2))
-@few
 def test_time_is_continuous(name, at, axis):
     table = gemm_tables.load(name)
     edges = [float(x) for x in (table.low[axis, 0, 0], table.high[axis, 0, 0], at[axis])]
@@ -116,7 +112,6 @@ def test_time_is_continuous(name, at, axis):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(at=st.lists(st.tuples(side, side, side), min_size=2, max_size=40))
-@few
 def test_one_gemm_is_a_column_of_them(name, at):
     column = seconds(name, *np.array(at).T)
     for sides, time in not_empty(zip(at, column, strict=True)):
@@ -134,7 +129,6 @@ def test_outside_time_is_held_below_and_follows_the_flops_above():
 
 
 @given(m=st.floats(128, 512), n=st.floats(128, 512), k=st.floats(128, 512))
-@few
 def test_times_that_follow_the_flops_are_exact(m, n, k):
     found = gemm_tables.seconds(small(), np.array([m, n, k]).reshape(3, 1, 1))[0, 0]
     assert found == pytest.approx(2e-12 * m * n * k, rel=1e-12)

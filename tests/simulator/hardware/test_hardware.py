@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -517,7 +517,6 @@ def check(content: str | bytes) -> None:
     assert math.isfinite(cluster.fast_domain.all_reduce.bandwidth)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(PATHS, st.none() | VALUES, st.none() | st.text(max_size=4)), max_size=3))
 def test_mutated_trees(mutations: list[tuple[tuple[str, ...], Any, str | None]]) -> None:
     tree: Any = copy.deepcopy(TREE)
@@ -539,7 +538,6 @@ def test_mutated_trees(mutations: list[tuple[tuple[str, ...], Any, str | None]])
     check(content)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, len(TEXT)), st.integers(0, 60), st.text(max_size=6) | st.binary(max_size=6))
 def test_mutated_texts(start: int, length: int, patch: str | bytes) -> None:
     middle = patch.encode() if isinstance(patch, str) else patch

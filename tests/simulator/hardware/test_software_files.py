@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -323,7 +323,6 @@ def check(path: Path) -> None:
     assert 0 < stack.sustained <= 2
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, len(MINE)), st.integers(0, 60), st.text(max_size=6) | st.binary(max_size=6))
 def test_mutated_files(start: int, length: int, patch: str | bytes) -> None:
     middle = patch.encode() if isinstance(patch, str) else patch

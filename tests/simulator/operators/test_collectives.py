@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
@@ -29,7 +29,6 @@ def took(operation, size, n, time):
 
 
 @given(operation=st.sampled_from(sorted(RINGS)), size=sizes, n=ranks)
-@settings(deadline=None, max_examples=30)
 def test_a_ring_copies_the_share_that_it_keeps(operation, size, n):
     plain = took(operation, size, n, TIME)
     steps, sent = RINGS[operation] * (n - 1), RINGS[operation] * (n - 1) / n * size
@@ -40,7 +39,6 @@ def test_a_ring_copies_the_share_that_it_keeps(operation, size, n):
 
 
 @given(size=sizes, n=ranks)
-@settings(deadline=None, max_examples=30)
 def test_starting_the_sends_of_an_all_to_all_overlaps_with_their_bytes(size, n):
     start, sent = 7e-6 + (n - 1) * 1e-6, (n - 1) / n * size
     moved = TIME.root * math.sqrt(sent) + sent / 4e11

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.launch_files.exporter import refusals
@@ -92,7 +92,6 @@ def test_the_published_longest_path():
     units=st.integers(1, 6),
     seconds=st.tuples(*3 * [st.floats(0.01, 10)]),
 )
-@settings(deadline=None, max_examples=40)
 def test_idle_time_equals_the_event_simulation(half, units, seconds):
     """Of equal ranks with sends that take no time: any passes, any sizes that are legal."""
     p = 2 * half
@@ -107,7 +106,6 @@ def test_idle_time_equals_the_event_simulation(half, units, seconds):
     ratio=st.floats(1.6, 2.4),
     layers=st.integers(2, 8),
 )
-@settings(deadline=None, max_examples=40)
 def test_a_head_on_the_outer_ranks_equals_the_event_simulation(half, units, head, ratio, layers):
     p, m = 2 * half, 2 * half * units
     stage = np.full(p, float(layers))
@@ -124,7 +122,6 @@ def test_a_head_on_the_outer_ranks_equals_the_event_simulation(half, units, head
 
 
 @given(half=st.integers(1, 8), units=st.integers(1, 4))
-@settings(deadline=None, max_examples=40)
 def test_activations_in_flight_equal_the_event_simulation(half, units):
     """From D/2 + 1 on the outer ranks to D in the middle: table 2."""
     p, rank = 2 * half, np.arange(2 * half, dtype=float)

@@ -6,7 +6,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -33,7 +33,6 @@ from plan3d.simulator.step.plan_timeline import rescore, timeline_of
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
-few = settings(deadline=None, max_examples=40)
 SHAPES = [
     *((s, p, 1, m) for s in ("1f1b", "gpipe", "naive") for p, m in ((1, 3), (2, 1), (4, 9))),
     *(("interleaved", p, v, m) for p, v, m in ((2, 3, 4), (4, 2, 8), (4, 4, 4))),
@@ -226,7 +225,6 @@ def test_idle_time_equals_the_closed_form(schedule, p, v, m, seconds):
     more=st.integers(0, 9),
     seconds=st.tuples(*3 * [st.floats(0.1, 10)]),
 )
-@few
 def test_idle_time_equals_the_closed_form_whatever_the_passes_take(shape, half, more, seconds):
     p, v = 2 * half, 1 + (shape in ("zb-v", "dualpipe-v"))
     m = 2 * p + (more // 2 * 2 if shape == "dualpipe" else more)
@@ -320,7 +318,6 @@ def test_exposed_sends_equal_the_closed_form(schedule, p, m):
     pending=st.floats(0.1, 20),
     held_back=st.integers(2, 6),
 )
-@few
 def test_bytes_held_equal_the_live_memory(shape, kept, pending, held_back):
     """The largest of the live memory over time, on every rank; whole and pending micro-batches."""
     schedule, p, v, m = shape
@@ -344,7 +341,6 @@ def test_bytes_held_equal_the_live_memory(shape, kept, pending, held_back):
     groups=st.integers(1, 3),
     rest=st.integers(0, 5),
 )
-@few
 def test_groups_of_micro_batches(p, v, longer, groups, rest):
     """Idle time, peak and sends of groups of g micro-batches, the last of which may be shorter."""
     g = p + longer
@@ -393,7 +389,6 @@ def test_t7_uneven_stages_idle_more(schedule, slow):
 
 
 @given(seed=st.integers(0, 10**6), shape=st.sampled_from(SHAPES), held=st.floats(0, 1))
-@few
 def test_bounds_and_monotony(seed, shape, held):
     schedule, p, v, m = shape
     g = graph(schedule, p, v, m)

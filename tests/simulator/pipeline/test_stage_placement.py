@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.pipeline.dependency_graph import graph
@@ -27,7 +27,6 @@ from plan3d.simulator.pipeline.stage_placement import (
     rank_counts,
 )
 
-some = settings(deadline=None, max_examples=40)
 MTP = ("mtp", "shared mtp", "lone mtp")
 FORWARD, BACKWARD = 1, 2
 """Ticks of a chunk's two passes."""
@@ -37,7 +36,6 @@ FORWARD, BACKWARD = 1, 2
 
 
 @given(layers=st.integers(1, 200), chunks=st.integers(1, 64))
-@some
 def test_balanced_layers(layers, chunks):
     sizes = balanced_layers(layers, chunks)
     assert len(sizes) == chunks
@@ -64,7 +62,6 @@ def per_rank(sizes, pp):
 
 
 @given(data=st.data(), pp=st.integers(1, 16), virtual=st.integers(1, 4))
-@some
 def test_first_and_last_stage_layers(data, pp, virtual):
     first, last = (data.draw(st.integers(0, 6)) for _ in range(2))
     free = pp - (first > 0) - (last > 0)
@@ -101,7 +98,6 @@ def test_explicit_layers():
     ends=st.sampled_from([("embedding", "head"), ("embedding", "head", "shared head")]),
     mtp=st.booleans(),
 )
-@some
 def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
     names = ("block 0", "block 1", "block 2", *ends, *(MTP if mtp else ()))
     chunks = chunk_layers(len(kinds), pp, virtual, 0, 0, ())
@@ -132,7 +128,6 @@ def test_every_layer_is_placed_once(kinds, pp, virtual, ends, mtp):
     pp=st.integers(1, 6),
     ends=st.sampled_from([("embedding", "head"), ("embedding", "head", "shared head")]),
 )
-@some
 def test_a_v_puts_both_ends_on_one_rank_and_two_copies_are_mirrored(kinds, pp, ends):
     names = ("block 0", "block 1", *ends, *MTP)
     order, pair = tuple(kinds), chunk_layers(len(kinds), pp, 2, 0, 0, (), Placement.V_SHAPED)
@@ -171,7 +166,6 @@ def test_the_layout_decides_which_rank_holds_multi_token_prediction():
 @given(
     layers=st.integers(1, 60), dense=st.integers(0, 5), pp=st.integers(1, 16), v=st.integers(1, 3)
 )
-@some
 def test_classes_stand_for_every_rank(layers, dense, pp, v):
     order = tuple(int(i >= dense) for i in range(layers))
     names = ("block 0", "block 1", "embedding", "head")

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.hardware.cluster import Cluster
@@ -39,7 +39,6 @@ def events(schedule, p, v, m, forward, backward, group=0):
     return float(simulate(graph(SCHEDULES[schedule], p, v, m, group), times).step_seconds)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_waves_are_the_event_simulation(data):
     """Any seconds of any chunk, any group: the same step to the last digit, whole seconds."""

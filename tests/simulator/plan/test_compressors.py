@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -31,7 +31,6 @@ def test_quantised_entries_are_the_levels_around_them(x, levels, seed):
         assert np.allclose(sizes, np.round(sizes), atol=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
 @given(vectors.filter(lambda x: squared(x) > 1e-3), st.integers(2, 9), seeds)
 def test_random_quantisation_is_unbiased_within_omega(x, levels, seed):
     rng, draws = np.random.default_rng(seed), 2000

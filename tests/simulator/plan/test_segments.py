@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
@@ -59,7 +59,6 @@ def cut(layers, pp, pieces):
 
 @pytest.mark.parametrize("question", [DENSE, SPARSE, TIED], ids=["dense", "moe", "tied"])
 @given(fields=uniform, pieces=st.integers(1, 3))
-@settings(deadline=None, max_examples=40)
 def test_a_uniform_plan_written_as_segments_costs_the_same(question, fields, pieces):
     if fields["pp"] == 1:
         fields["schedule"] = "1f1b"
@@ -98,7 +97,6 @@ def mixed(draw):
 
 
 @given(plan=mixed())
-@settings(deadline=None, max_examples=30)
 def test_texts_and_json_give_the_plan_back(plan):
     asked = resolve(plan, DENSE.gpus)
     for again in (Plan.parse(str(asked)), Plan(**json.loads(json.dumps(asked.to_dict())))):
@@ -117,7 +115,6 @@ def test_a_row_without_data_ranks_of_its_own_is_given_back_too(own):
 
 
 @given(plans=st.lists(mixed(), min_size=1, max_size=4))
-@settings(deadline=None, max_examples=15)
 def test_a_table_equals_its_rows(plans):
     table = concat([resolve(plan, DENSE.gpus).table() for plan in plans])
     assert legal_rows(table, DENSE).all()
@@ -137,7 +134,6 @@ def test_a_table_equals_its_rows(plans):
 
 
 @given(plan=mixed())
-@settings(deadline=None, max_examples=40)
 def test_parts_add_up_and_all_parameters_are_somewhere(plan):
     costs = evaluate(DENSE, plan)
     assert sum(costs.seconds.values()) == pytest.approx(costs.step_seconds, rel=1e-12)
@@ -152,7 +148,6 @@ def test_parts_add_up_and_all_parameters_are_somewhere(plan):
 
 
 @given(plan=mixed())
-@settings(deadline=None, max_examples=30)
 def test_more_recompute_needs_no_more_memory_and_no_less_time(plan):
     runs = plan.segments
     costs = [

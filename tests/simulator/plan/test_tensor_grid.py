@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -184,7 +184,6 @@ def test_kinds_may_be_mixed_in_a_table():
 
 
 @given(seed=st.integers(0, 10**6))
-@settings(deadline=None, max_examples=20)
 def test_layer_costs_of_a_mixture_are_those_of_its_rows(seed):
     random = np.random.default_rng(seed)
     texts = random.choice(TEXTS, 6)

@@ -213,7 +213,7 @@ def test_a_sweep_is_a_picture(second):
     ("model", "cluster", "plan"),
     [
         ("llama-7b", "h100-sxm", "tp=2 pp=2 segments=16:recompute=full|16"),
-        ("mixtral-8x7b", "mi300x", "ep=8 tp=1"),
+        pytest.param("mixtral-8x7b", "mi300x", "ep=8 tp=1", marks=pytest.mark.slow),
         ("resnet-50", "h100-sxm", "pp=2"),
     ],
 )

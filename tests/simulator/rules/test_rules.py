@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -608,7 +608,6 @@ tasks = st.sampled_from(
 
 
 @given(which=tasks, values=plans, layout=layouts)
-@settings(deadline=None, max_examples=50)
 def test_messages_never_raise_and_agree_with_legal(which, values, layout):
     question = task(*which)
     plan = Plan(**values, layers_per_stage=layout)
@@ -628,7 +627,6 @@ def test_messages_never_raise_and_agree_with_legal(which, values, layout):
 
 
 @given(which=tasks, rows=st.lists(plans, min_size=1, max_size=12))
-@settings(deadline=None, max_examples=30)
 def test_column_version_equals_the_row_version(which, rows):
     question = task(*which)
     table = Plan(**{name: [row[name] for row in rows] for name in AXES})
@@ -647,7 +645,6 @@ def test_column_version_equals_the_row_version(which, rows):
 
 
 @given(number=st.integers(1, 10**6), wanted=st.integers(1, 10**6))
-@settings(deadline=None, max_examples=40)
 def test_nearest_divisors(number, wanted):
     near = [int(word) for word in nearest_divisors(number, wanted).split(", ")]
     assert all(number % d == 0 for d in not_empty(near))

@@ -43,7 +43,6 @@ TASKS = {
 LONE_NORMS = replace(software_profile("megatron-core"), norm_in_linear=False)
 """A stack whose selective recompute reaches every model."""
 BF16 = RECIPES[Precision.BF16]
-few = settings(deadline=None, max_examples=25)
 
 
 @cache
@@ -346,14 +345,12 @@ def took(operation, size, ranks, stride, cluster):
 
 
 @given(size=sizes, ranks=st.integers(1, 4096))
-@few
 def test_all_reduce_moves_what_reduce_scatter_and_all_gather_move(size, ranks):
     two = wire_bytes("reduce_scatter", size, ranks) + wire_bytes("all_gather", size, ranks)
     assert wire_bytes("all_reduce", size, ranks) == pytest.approx(two, rel=1e-15)
 
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), size=sizes, stride=powers)
-@few
 def test_one_rank_communicates_nothing(profile, operation, size, stride):
     assert took(operation, size, 1, stride, Cluster.profile(profile, gpus=2048)) == 0.0
     assert wire_bytes(operation, size, 1) == 0
@@ -361,7 +358,6 @@ def test_one_rank_communicates_nothing(profile, operation, size, stride):
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), ranks=powers, stride=powers,
        small=sizes, large=sizes)  # fmt: skip
-@settings(deadline=None, max_examples=50)
 def test_time_never_falls_when_bytes_grow(profile, operation, ranks, stride, small, large):
     cluster = Cluster.profile(profile, gpus=2**20)
     times = [took(operation, s, ranks, stride, cluster) for s in sorted((small, large))]
@@ -369,7 +365,6 @@ def test_time_never_falls_when_bytes_grow(profile, operation, ranks, stride, sma
 
 
 @given(profile=profiles, small=sizes, large=sizes, crosses=st.booleans())
-@few
 def test_send_never_falls_when_bytes_grow(profile, small, large, crosses):
     cluster = Cluster.profile(profile, gpus=16)
     times = [float(collectives.send(s, crosses, cluster)) for s in sorted((small, large))]
@@ -377,7 +372,6 @@ def test_send_never_falls_when_bytes_grow(profile, small, large, crosses):
 
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), size=sizes, stride=powers)
-@settings(deadline=None, max_examples=50)
 def test_time_never_falls_when_a_group_grows_in_its_domain(profile, operation, size, stride):
     # The switch (NVLS) takes over above NVLS_RANKS and may be faster there: two branches.
     # Groups whose length does not divide the domain straddle two, unless there is only one.
@@ -394,7 +388,6 @@ def test_time_never_falls_when_a_group_grows_in_its_domain(profile, operation, s
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), size=sizes, ranks=powers,
        stride=powers, factor=st.floats(1, 16))  # fmt: skip
-@settings(deadline=None, max_examples=40)
 def test_more_bandwidth_is_never_slower(profile, operation, size, ranks, stride, factor):
     base = Cluster.profile(profile, gpus=2**20)
     wider = (
@@ -408,7 +401,6 @@ def test_more_bandwidth_is_never_slower(profile, operation, size, ranks, stride,
 
 
 @given(profile=profiles, operation=st.sampled_from(OPERATIONS), size=sizes)
-@settings(deadline=None, max_examples=40)
 def test_one_node_is_cheaper_than_eight(profile, operation, size):
     """Where the links of a node are faster than its adapters: cards on PCIe may have one each."""
     cluster = Cluster.profile(profile, gpus=2048)
@@ -419,7 +411,6 @@ def test_one_node_is_cheaper_than_eight(profile, operation, size):
 
 
 @given(profile=profiles, size=st.floats(1e6, 1e11))
-@few
 def test_no_collective_beats_the_nic(profile, size):
     """One rank a domain: whatever leaves or enters it goes through one NIC share."""
     cluster = Cluster.profile(profile, gpus=2048)
@@ -434,7 +425,6 @@ def test_no_collective_beats_the_nic(profile, size):
 
 
 @given(seed=seeds, name=models)
-@few
 def test_parts_add_up(seed, name):
     costs = simulate(task(name), chosen(seed, name))
     assert tuple(costs.seconds) == PARTS
@@ -465,7 +455,6 @@ def test_the_rank_that_is_named_holds_most(schedule, recompute):
 
 
 @given(seed=seeds, name=models)
-@few
 def test_worst_rank_is_the_largest_of_all_ranks(seed, name):
     costs = simulate(task(name), chosen(seed, name, 2))
     for i, plan in not_empty(enumerate(costs.plans)):
@@ -492,7 +481,6 @@ OVERLAPS = {
 
 
 @given(seed=seeds, name=models, flag=st.sampled_from(sorted(OVERLAPS)))
-@settings(deadline=None, max_examples=30)
 def test_overlap_is_never_slower_without_contention(seed, name, flag):
     plans = changed(chosen(seed, name), **OVERLAPS[flag])
     quiet = replace(task(name).software, contention=0.0, fsdp_contention=0.0)
@@ -518,7 +506,6 @@ def faster(question, what, factor):
     "what", ["peak", "memory_bandwidth", "inter_node_bandwidth", "intra_node_bandwidth"]
 )
 @given(seed=seeds, name=models, factor=st.floats(1, 10))
-@settings(deadline=None, max_examples=15)
 def test_faster_hardware_is_never_slower(what, seed, name, factor):
     question, plans = task(name), chosen(seed, name)
     better = replace(question, cluster=faster(question, what, factor))
@@ -538,7 +525,6 @@ def test_one_node_does_not_use_the_network(name):
 
 
 @given(seed=seeds, name=models)
-@few
 def test_time_and_memory_grow_with_tokens(seed, name):
     question, plans = task(name), chosen(seed, name)
     half = replace(question, sequence=question.sequence // 2)
@@ -564,7 +550,6 @@ def larger(question, factor):
 
 
 @given(seed=seeds, name=models, factor=st.sampled_from((2, 4, 16)))
-@few
 def test_memory_against_data_ranks(seed, name, factor):
     question, plans = task(name), chosen(seed, name)
     wide = replace(plans, dp=plans.dp * factor)
@@ -579,7 +564,6 @@ def test_memory_against_data_ranks(seed, name, factor):
 
 
 @given(seed=seeds, name=models)
-@few
 def test_states_shrink_with_the_zero_stage(seed, name):
     for row in not_empty(chosen(seed, name, 2)):
         before = np.inf
@@ -591,7 +575,6 @@ def test_states_shrink_with_the_zero_stage(seed, name):
 
 
 @given(seed=seeds, name=models)
-@few
 def test_recompute_keeps_fewer_activations(seed, name):
     for row in not_empty(chosen(seed, name, 2)):
         full, some, none = (
@@ -604,7 +587,6 @@ def test_recompute_keeps_fewer_activations(seed, name):
 
 
 @given(seed=seeds, name=models)
-@few
 def test_memory_grows_with_micro_batches_up_to_the_cap(seed, name):
     plans = chosen(seed, name)
     plans = plans.take(np.flatnonzero(plans.virtual_stages == 1))
@@ -634,7 +616,6 @@ def test_no_pipeline_no_bubble(name):
 
 
 @given(p=st.integers(1, 64), m=st.integers(1, 256))
-@few
 def test_one_f_one_b_keeps_the_stages_below(p, m):
     rank = np.arange(p, dtype=float)
     same = Sizes(*(np.full(p, float(x)) for x in (p, 1, p, m)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.simulator.analysis.sensitivity import HOST_KNOBS, sensitivities, tabled_share
@@ -71,7 +71,6 @@ def bytes_before_slack(costs, *parts):
     return sum(costs.memory[part] for part in parts)
 
 
-@settings(max_examples=40, deadline=None)
 @given(stacks, shapes, shares)
 def test_parts_add_up(stack, shape, share):
     costs = evaluate(task(stack), Plan(**weights_too(stack, shape), **share))
@@ -81,7 +80,6 @@ def test_parts_add_up(stack, shape, share):
     assert costs.seconds["host_comm"] >= 0
 
 
-@settings(max_examples=20, deadline=None)
 @given(stacks, st.lists(st.tuples(shapes, shares), min_size=2, max_size=5))
 def test_a_table_costs_what_each_plan_does(stack, some):
     question = task(stack)
@@ -95,7 +93,6 @@ def test_a_table_costs_what_each_plan_does(stack, some):
         assert table.node_bytes[row] == pytest.approx(alone.node_bytes[0], rel=1e-12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(stacks, shapes)
 def test_nothing_on_the_host_is_the_plan_without(stack, shape):
     plain, none = Plan(**shape), Plan(**shape, offload_optimizer=0, offload_activations=0)
@@ -108,7 +105,6 @@ def test_nothing_on_the_host_is_the_plan_without(stack, shape):
     assert after.node_bytes == 0
 
 
-@settings(max_examples=30, deadline=None)
 @given(stacks, st.sampled_from(({}, {"zero": 2}, {"zero": 3})), percent)
 def test_the_optimizer_leaves_the_gpu_for_the_host(stack, shape, share):
     """All bytes of a node's ranks are on its GPUs or its host; Megatron-Core copies gradients."""
@@ -124,7 +120,6 @@ def test_the_optimizer_leaves_the_gpu_for_the_host(stack, shape, share):
     assert after.node_bytes == pytest.approx(ranks * (saved + gradients * stay), rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
 @given(shapes, percent)
 def test_activations_leave_the_gpu_for_the_host(shape, share):
     question = task()
@@ -134,7 +129,6 @@ def test_activations_leave_the_gpu_for_the_host(shape, share):
     assert (after.buffers >= before.buffers).all()
 
 
-@settings(max_examples=30, deadline=None)
 @given(stacks, shapes, shares, st.floats(1.0, 50.0))
 def test_a_faster_host_is_never_slower(stack, shape, share, factor):
     question, plan = task(stack), Plan(**weights_too(stack, shape), **share)
@@ -145,7 +139,6 @@ def test_a_faster_host_is_never_slower(stack, shape, share, factor):
         assert evaluate(faster, plan).step_seconds <= step * (1 + 1e-12)
 
 
-@settings(max_examples=30, deadline=None)
 @given(stacks, shapes, shares)
 def test_copies_show_no_longer_than_they_take(stack, shape, share):
     question, plan = task(stack), Plan(**shape, **share)
@@ -245,7 +238,6 @@ def test_a_run_of_layers_is_offloaded_with_its_plan():
     assert not legal_rows(resolve(written, question.gpus).table(), question)[0]
 
 
-@settings(max_examples=20, deadline=None)
 @given(shapes, shares)
 def test_events_agree_with_the_closed_form(shape, share):
     found = timeline_of(task(), Plan(**shape, **share))

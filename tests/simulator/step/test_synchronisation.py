@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from not_empty import not_empty
 
@@ -67,7 +67,6 @@ def full(plan: Plan) -> Plan:
     return resolve(plan, TASK.gpus).table()
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(plans, min_size=2, max_size=6))
 def test_a_table_of_policies_costs_what_each_plan_does(some):
     table = evaluate(TASK, concat([full(plan) for plan in some]))
@@ -77,7 +76,6 @@ def test_a_table_of_policies_costs_what_each_plan_does(some):
         assert table.memory_total[row] == pytest.approx(alone.memory_bytes, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
 @given(plans)
 def test_parts_add_up(plan):
     costs = evaluate(TASK, plan)
@@ -85,7 +83,6 @@ def test_parts_add_up(plan):
     assert sum(costs.memory.values()) == pytest.approx(costs.memory_bytes)
 
 
-@settings(max_examples=40, deadline=None)
 @given(plans)
 def test_a_plan_is_read_back_as_it_is_written(plan):
     row = full(plan).take(0)
@@ -93,7 +90,6 @@ def test_a_plan_is_read_back_as_it_is_written(plan):
     assert again.to_dict() == row.to_dict()
 
 
-@settings(max_examples=40, deadline=None)
 @given(plans)
 def test_a_faster_network_is_never_slower(plan):
     faster = Cluster.profile("a100-80gb-sxm", gpus=64, inter_node_bandwidth=50e9)

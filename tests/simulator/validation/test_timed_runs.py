@@ -11,7 +11,7 @@ from plan3d.simulator.runs.run_tasks import questions
 from plan3d.simulator.validation import timed_runs
 from plan3d.simulator.validation.timed_runs import TimedRuns
 
-RUNS = [run for run in read_runs() if run.source == "vtrain24_single"][:300]
+RUNS = [run for run in read_runs() if run.source == "vtrain24_single"][:100]
 ROWS = TimedRuns(questions(RUNS))
 SIZES = np.unique(timed_runs.sizes_of(ROWS), axis=1)
 
