@@ -10,7 +10,7 @@ from plan3d.simulator.step.costs import Costs
 
 from ..answers.plan import PlanAnswer
 from . import plan_lines, views
-from .output import Screen
+from .output import Screen, picture_form, write_whole
 
 PARTS = 4
 """Parts of a step and of the memory that are named."""
@@ -30,6 +30,18 @@ def print_plan(screen: Screen, answer: PlanAnswer, system: list[str]) -> None:
     screen.lines(views.accuracy_lines(costs))
     print()
     print_details(screen, answer)
+
+
+def write_picture(name: str | None, answer: PlanAnswer) -> None:
+    """Where time and memory go, drawn; nothing without a name."""
+    if name is None:
+        return
+    from plan3d.simulator.analysis.time_breakdown import waterfall
+    from plan3d.simulator.reporting.plots import time_and_memory
+
+    costs = answer.costs
+    picture = time_and_memory(costs, waterfall(costs), picture_form(name))
+    write_whole(name, "--plot", picture)
 
 
 def print_details(screen: Screen, answer: PlanAnswer) -> None:

@@ -78,7 +78,7 @@ VERBS = {
         {"a.sh": _ends("...")},
     ),
     "timeline": Verb(
-        ("timeline", *TASK, *BATCH, "--plan", "pp=8", "--trace", "a.json", "--gantt", "b.svg"),
+        ("timeline", *TASK, *BATCH, "--plan", "pp=8", "--trace", "a.json", "--plot", "b.svg"),
         {"a.json": _json, "b.svg": _ends("</svg>")},
     ),
     "calibrate": Verb(

@@ -46,7 +46,7 @@ IMAGES = ("png", "pdf", "svg")
 
 # Verbs, by what they are about.
 SEARCH, COMPARE, SWEEP, TUNE = ("search",), ("compare",), ("sweep",), ("tune",)
-TIMELINE, EXPLAIN, IMPORT = ("timeline",), ("explain",), ("import",)
+TIMELINE, EXPLAIN, IMPORT, ESTIMATE = ("timeline",), ("explain",), ("import",), ("estimate",)
 VALIDATE, FITS, TEXTBOOK = ("validate",), ("fits",), ("textbook",)
 SERVE = ("serve",)
 ONE_PLAN = ("estimate", "timeline", "explain")
@@ -199,9 +199,11 @@ OPTIONS = (
         "of backends that draw at random (0); the same seed gives the same plans"),
     Option("--seeds", "K", integer, COMPARE, "runs of each backend, with seeds 0, 1, ... (5)"),
     # Files and comparisons of an answer about one plan.
-    Option("--plot", "FILE", text, COMPARE, "draw regret against plans costed: .png, .svg or .pdf"),
+    Option("--plot", "FILE", text, COMPARE,
+        "draw regret against plans costed, or the step of each system: .png, .svg or .pdf"),
     Option("--trace", "FILE", text, TIMELINE, "write a trace for ui.perfetto.dev"),
-    Option("--gantt", "FILE", text, TIMELINE, "draw the timeline: .png, .svg or .pdf"),
+    Option("--plot", "FILE", text, TIMELINE, "draw the timeline: .png, .svg or .pdf"),
+    Option("--plot", "FILE", text, ESTIMATE, "draw where time and memory go: .png, .svg or .pdf"),
     Option("--measured-step", "S", seconds, EXPLAIN,
         "measured step time, 4.2 or 4200ms: what it says of the constants"),
     Option("--trace", "FILE", text, EXPLAIN,

@@ -29,7 +29,7 @@ these plans and more. Or run training systems against one device.
 
 OF_SYSTEMS = ("accuracy", "gradient_noise")
 """Options that a comparison of backends would not use."""
-OF_BACKENDS = ("backends", "budget", "seeds", "plot")
+OF_BACKENDS = ("backends", "budget", "seeds")
 """Options of a comparison of backends."""
 
 
@@ -88,9 +88,15 @@ def _systems(args: argparse.Namespace, progress: Progress | None) -> int:
 
     choose, task = task_arguments.choices_of(args), task_arguments.task_of(args)
     systems, free = _named_systems(args.systems), args.memory_headroom
+    form = picture_form(args.plot)
     with ProgressBar(args.quiet, progress) as bar:
         request = SystemsRequest(systems=systems, choose=choose, headroom=free, progress=bar)
         found = benchmark_systems(task, request)
+    if args.plot is not None:
+        from plan3d.search.whatif.systems_plot import page
+        from plan3d.simulator.reporting.palette import image_bytes
+
+        write_whole(args.plot, "--plot", image_bytes(page(found), form))
     if args.json:
         print_json(compare.systems_record(found))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ...screens.output import Progress, Screen, print_json
+from ...screens.output import Progress, Screen, picture_form, print_json
 from ..arguments import plan_arguments, system_arguments, task_arguments
 
 ABOUT = """Predict time and memory of one plan, and say where they go.
@@ -23,12 +23,14 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from ..arguments.requests import question_of
     from .import_ import estimate_file
 
+    picture_form(args.plot)
     if args.plan is None and is_launch_file(args.model):
         return estimate_file(args)
     task = task_arguments.task_of(args)
     question = question_of(args, task)
     system_arguments.check_task(args, task)
     answer = estimate(question, plan_arguments.plan_of(args))
+    plan.write_picture(args.plot, answer)
     if args.json:
         print_json(views.estimate_record(answer) | system_arguments.record(args))
     else:

@@ -205,17 +205,18 @@ def estimate_file(args: argparse.Namespace) -> int:
     open_options = dict.fromkeys(("with", "from", "set", "example", "vocabulary", "file"))
     named = argparse.Namespace(**{**open_options, "script_arguments": (), **vars(args)})
     named.file, named.model = args.model, None
-    return _estimate(named, imported(named))
+    return _estimate(named, imported(named), args.plot)
 
 
-def _estimate(args: argparse.Namespace, found: Imported) -> int:
-    """The file's plan costed, after what was read."""
+def _estimate(args: argparse.Namespace, found: Imported, plot: str | None = None) -> int:
+    """The file's plan costed, after what was read; `plot` names a picture."""
     from ...answers.plan import estimate
     from ...answers.question import Question
     from ...screens import views
-    from ...screens.plan import print_details, print_plan
+    from ...screens.plan import print_details, print_plan, write_picture
 
     answer = estimate(Question(task=found.task), found.plan)
+    write_picture(plot, answer)
     if args.json:
         print_json({**record(found), **views.estimate_record(answer)})
         return 0

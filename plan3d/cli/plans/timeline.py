@@ -17,7 +17,7 @@ from ...screens.output import (
 ABOUT = """Simulate the pipeline of one plan, operation by operation.
 
   plan3d timeline llama-7b h100-sxm 64 --plan "pp=8 schedule=zb-h1"
-  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8" --gantt step.png
+  plan3d timeline llama-7b h100-sxm 64 --plan "pp=8" --plot step.png
   plan3d timeline llama-7b h100-sxm 64 --plan "pp=8" --trace step.json
 
 Open the trace at https://ui.perfetto.dev."""
@@ -25,7 +25,7 @@ Open the trace at https://ui.perfetto.dev."""
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     """Simulate one plan and write what was asked for."""
-    form = picture_form(args.gantt, "--gantt")
+    form = picture_form(args.plot)
     if args.trace is not None:
         check_writable(args.trace, "--trace")
     from plan3d.simulator.step.plan_timeline import timeline_of
@@ -39,10 +39,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
         text = json.dumps(trace(x), allow_nan=False, separators=(",", ":"))
         write_whole(args.trace, "--trace", text)
-    if args.gantt is not None:
+    if args.plot is not None:
         from plan3d.simulator.reporting.gantt import gantt_picture
 
-        write_whole(args.gantt, "--gantt", gantt_picture(x, form))
+        write_whole(args.plot, "--plot", gantt_picture(x, form))
     if args.json:
         print_json(screens.timeline_record(x, chart=args.verbose))
     else:

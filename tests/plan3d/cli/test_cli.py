@@ -688,3 +688,21 @@ def test_help_says_where_stacks_and_recipes_are_listed(capsys: pytest.CaptureFix
     said = " ".join(capsys.readouterr().out.split())
     assert "see 'plan3d software') or path of a TOML file, default megatron-core" in said
     assert f"default bf16: {', '.join(CODES)}" in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "llama-7b", "h100-sxm", "16", "--plan", "pp=2"),
+        ("timeline", "llama-7b", "h100-sxm", "16", "--plan", "pp=2"),
+        ("compare", "llama-7b", "h100-sxm", "16", "--systems", "ddp,zero3", "--global-batch", "64"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_one_option_draws_the_answer_of_every_verb(words, capsys, tmp_path):
+    drawn = tmp_path / "answer.svg"
+    assert main([*words, "--plot", str(drawn)]) == 0
+    assert "unknown" not in capsys.readouterr().err
+    assert drawn.read_text().startswith("<?xml")
+    assert main([*words, "--plot", "answer.txt"]) == 2
+    assert "must end in .png, .svg, .pdf" in capsys.readouterr().err

@@ -79,7 +79,7 @@ def test_json(capsys):
 
 def test_files(capsys, tmp_path):
     trace, gantt = tmp_path / "step.json", tmp_path / "step.svg"
-    code, *_ = run(capsys, "--plan", PLAN, "--trace", str(trace), "--gantt", str(gantt))
+    code, *_ = run(capsys, "--plan", PLAN, "--trace", str(trace), "--plot", str(gantt))
     assert code == 0
     events = json.loads(trace.read_text())["traceEvents"]
     assert {event["ph"] for event in events} == {"M", "X", "C", "s", "f"}
@@ -142,7 +142,7 @@ def test_multi_token_prediction_in_a_stage_of_its_own(capsys):
         (["--plan", "pp=4 schedule=dualpipe micro_batch=4"], "2 micro-batches are fewer"),
         (["--plan", "pp=4 micro_batch=16 schedule=zb-h1"], "is not a multiple of micro_batch(16)"),
         (["--plan", "pp=8 virtual_stages=2 dp=4 micro_batch=4"], "not a multiple of pp = 8"),
-        (["--plan", PLAN, "--gantt", "step.txt"], "must end in .png, .svg, .pdf"),
+        (["--plan", PLAN, "--plot", "step.txt"], "must end in .png, .svg, .pdf"),
         (["--plan", PLAN, "--trace", "/nowhere/step.json"], "--trace"),
         (["--plan", PLAN, "--tokens", "1B"], "--tokens"),
         (
