@@ -66,7 +66,12 @@ def integer(text: str, what: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InputError(f"{what} {text!r} must be a whole number") from None
+        pass
+    several = text.replace("..", ",").split(",")
+    if len(several) > 1 and all(units.is_whole(part) for part in several):
+        over = f"--over {what.lower().removeprefix('--')}={text}"
+        raise InputError(f"{what} {text!r} must be one whole number; several: plan3d sweep {over}")
+    raise InputError(f"{what} {text!r} must be a whole number")
 
 
 def number(text: str, what: str) -> float:

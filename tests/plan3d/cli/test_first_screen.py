@@ -144,6 +144,8 @@ def test_words_without_flags_are_what_flags_say(capsys: pytest.CaptureFixture[st
         (["search", *LLAMA, "64"], "unknown argument '64': after search comes MODEL CLUSTER GPUS"),
         (["search", *LLAMA, "--gpus", "8"], "'16' and --gpus both say the gpus: give one"),
         (["search", "llama-7b", "h100-sxm", "x"], "GPUS 'x' must be a whole number"),
+        (["search", "llama-7b", "h100-sxm", "8,16"], "several: plan3d sweep --over gpus=8,16"),
+        (["sweep", "llama-7b", "h100-sxm", "--gpus", "8..64"], "plan3d sweep --over gpus=8..64"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_asked_for_at_once(
