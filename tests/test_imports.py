@@ -117,9 +117,9 @@ def test_pyproject_lists_every_package():
     folders = {**FOLDERS, "hardware_profiles": "plan3d.hardware_profiles"}
     found = set()
     for name, package in folders.items():
-        for init in (ROOT / name).rglob("__init__.py"):
-            inside = init.parent.relative_to(ROOT / name).parts
-            found.add(".".join((package, *inside)))
+        for file in (ROOT / name).rglob("*"):
+            if file.is_file() and file.suffix != ".pyc":
+                found.add(".".join((package, *file.parent.relative_to(ROOT / name).parts)))
     assert found == set(setuptools["packages"])
     placed = {package: name for name, package in folders.items() if package != name}
     assert setuptools["package-dir"] == placed
