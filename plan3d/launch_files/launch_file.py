@@ -12,12 +12,12 @@ from typing import Any
 
 from plan3d.simulator.base.errors import LONGEST_MESSAGE, InputError
 from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.training_rules import recomputed_modules
 from plan3d.simulator.rules.validity import check
-from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model

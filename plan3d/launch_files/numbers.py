@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 from plan3d.simulator.workload.model import Model

@@ -15,7 +15,7 @@ m micro-batches, t seconds of a rank per micro-batch; each bound contains the on
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import SECONDS, Cost, LayerCosts
+from plan3d.simulator.layers.placements import Placements
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
@@ -31,14 +32,14 @@ from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
-from plan3d.simulator.step.ranks import Placements, uniform_ranks
+from plan3d.simulator.step.ranks import uniform_ranks
 from plan3d.simulator.step.stages import Stages, combine_ranks
 from plan3d.simulator.task import Task
 
 from ..result.tolerances import ROUNDING
 from ..space.space import Space
 from .ideal_layouts import ideal_between_ends, ideal_layout
-from .least_layer_costs import LeastLayerCosts
+from .least_layer_costs import LayerTables, LeastLayerCosts, of_any_kind
 
 SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
@@ -86,6 +87,8 @@ class Relaxation:
 
     space: Space
     known_fields: frozenset[str]
+    tables: LayerTables = field(default_factory=LayerTables, compare=False, repr=False)
+    """What several boxes ask for: one for all relaxations of a search."""
 
     @cached_property
     def has_bounds(self) -> bool:
@@ -182,18 +185,26 @@ class Relaxation:
         task = self.space.task
         layout_of = ideal_between_ends if self.end_stages_known else ideal_layout
         layout_of = stage_placement.layout if self.placement_known else layout_of
-        place = Placements(task, plans, layout_of).without_paths()
+        layouts = self.tables.layouts(task, layout_of)
+        place = Placements(layouts, plans).without_paths()
         rows = np.arange(plans.rows)
         out = PlanBounds(*np.zeros((len(PlanBounds._fields), plans.rows)))
         apart = bool(self.open_values) and beaten is not None
-        costs, which = self._least_costs(plans, recipe, apart)
-        if beaten is not None:
-            total = costs.table[..., PARTS].sum(axis=-1) if apart else costs.table[..., Cost.TOTAL]
-            work = costs.table[..., KERNELS].sum(axis=-1)
-            busiest = [_busiest(task, plans, seconds[which], place) for seconds in (work, total)]
+        if apart:
+            parts, which = self._least_seconds(plans, recipe)
+            work, total = (parts[..., some].sum(axis=-1) for some in (KERNELS, PARTS))
+            busiest = [_busiest(task, plans, each[which], place) for each in (work, total)]
             out.compute[:] = out.pipeline[:] = busiest[0]
             out.communication[:] = busiest[1]
-            rows = rows[:0] if apart else rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
+            return out
+        costs, which = self._least_costs(plans, recipe)
+        if beaten is not None:
+            work = costs.table[..., KERNELS].sum(axis=-1)
+            total = costs.table[..., Cost.TOTAL]
+            busiest = [_busiest(task, plans, each[which], place) for each in (work, total)]
+            out.compute[:] = out.pipeline[:] = busiest[0]
+            out.communication[:] = busiest[1]
+            rows = rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
             if self.stages_known:
                 seconds, size = self._of_first_rank(plans, recipe, costs, which, place, rows)
                 out.communication[rows] = np.maximum(busiest[1][rows], seconds)
@@ -235,12 +246,23 @@ class Relaxation:
             size[part] = self._memory(recipe, s)
         return seconds[same], size[same]
 
-    def _least_costs(self, plans: Plan, recipe: Recipe, apart: bool) -> tuple[LayerCosts, Index]:
+    def _least_costs(self, plans: Plan, recipe: Recipe) -> tuple[LayerCosts, Index]:
         """The least costs of layers under the distinct strategies of some rows, and that of each
         row."""
+        if self.layers_known:
+            costs, which = self.tables.costs(self.space.task, recipe, plans)
+        else:
+            first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
+            some = stages.strategies(plans.take(first))
+            costs = LeastLayerCosts(self.open_values)(self.space.task, recipe, some)
+        return (costs if self.placement_known else of_any_kind(costs)), which
+
+    def _least_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Index]:
+        """Least seconds of layers [strategy, kind, part] under the distinct strategies of some
+        rows, and that of each row."""
         first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
-        costs_of = LeastLayerCosts(self.open_values, self.placement_known, apart)
-        return costs_of(self.space.task, recipe, stages.strategies(plans.take(first))), which
+        some = stages.strategies(plans.take(first))
+        return LeastLayerCosts(self.open_values).seconds(self.space.task, recipe, some), which
 
     def _bounds_of_stages(
         self, plans: Plan, recipe: Recipe, most_chunks: Value, s: Stages

@@ -28,6 +28,7 @@ from ..result.search_record import SearchRecord
 from ..result.search_result import BOUND, SearchResult
 from ..space.space import Level, PartialPlans, Space, levels
 from .bounds import LAYER_FIELDS, PLACEMENT_FIELDS, SIZE_FIELDS, PlanBounds, Relaxation
+from .least_layer_costs import LayerTables
 
 FIRST_BOX = 64
 """Partial plans of the first box of a split; each next box is twice as large: the best few soon
@@ -216,12 +217,16 @@ class _Tree:
 
 
 def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxation]]:
-    """The depths at which more of a plan's stages is known, and the relaxation to bound there."""
+    """The depths at which more of a plan's stages is known, and the relaxation to bound there; the
+    last of those between which no axis has several values, so that no row is bounded twice."""
     fields = set(space.axes) - {level.name for level in walk}
-    last = None
+    last, due, tables = None, None, LayerTables()
     for depth, level in enumerate(walk[:-1], start=1):
+        if due and not level.derived:
+            yield due
+            due = None
         fields.add(level.name)
-        relaxation = Relaxation(space, frozenset(fields))
+        relaxation = Relaxation(space, frozenset(fields), tables)
         known = (
             relaxation.end_stages_known,
             relaxation.placement_known,
@@ -229,8 +234,9 @@ def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxat
             relaxation.chunks_known,
         )
         if relaxation.has_bounds and known != last:
-            yield depth, relaxation
-            last = known
+            due, last = (depth, relaxation), known
+    if due:
+        yield due
 
 
 def search(space: Space, options: SearchOptions) -> SearchResult:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from types import SimpleNamespace
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Index, Mask
+from plan3d.simulator.base.arrays import (
+    WIDEST,
+    Column,
+    Index,
+    Mask,
+    Value,
+    distinct_rows,
+    first_of_each,
+)
 from plan3d.simulator.hardware.precision import Recipe
-from plan3d.simulator.layers.cost_columns import SECONDS, Cost, LayerCosts
-from plan3d.simulator.layers.layer_costs import layer_cost_function
+from plan3d.simulator.layers.cost_columns import Cost, LayerCosts, joined
+from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
+from plan3d.simulator.layers.placements import LayoutFunction, Layouts
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import STRATEGY
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import RULES
+from plan3d.simulator.step.stages import strategies
 from plan3d.simulator.task import Task
 
 EFFECTIVE = {"sequence_parallel": "tp", "cp_comm": "cp", "expert_dispatch": "ep"}
@@ -30,6 +42,11 @@ BYTES_OF_ACTIVATIONS = [
 ]
 """Columns that are more with these values; the launch floor of a layer is, too."""
 
+FEW = 0.1
+"""Share of the strategies that are costed below which more are not kept beside them: a copy of all
+takes longer."""
+_Values = Mapping[str, Sequence[int]]
+
 
 @dataclass(frozen=True)
 class LeastLayerCosts:
@@ -37,49 +54,139 @@ class LeastLayerCosts:
 
     values: Mapping[str, tuple[int, ...]]
     """The open fields of a strategy."""
-    placement_known: bool
-    """Whether it is known which kinds of layers a rank holds."""
-    apart: bool = False
-    """Whether fields are varied one at a time. What sequence parallelism, exchanges of a context
-    and those of experts change are different parts of a layer's seconds; where one is of two of
-    them, it is least with the last value of both. Each part has its least value then; their
-    total, and what else a layer costs, may not."""
 
     def __call__(self, task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         layer_costs = layer_cost_function(task.model)
-        fixed = {name: v for name, v in LEAST_TIME.items() if len(self.values.get(name, ())) > 1}
+        least: LayerCosts | None = None
+        for rows, changed in self._choices(task, s, _every_combination):
+            costs = layer_costs(task, recipe, changed)
+            if least is None:
+                least = costs
+                continue
+            _lower(least, costs, rows)
+        assert least is not None
+        if self._least_time:
+            least.table[..., [*BYTES_OF_ACTIVATIONS, Cost.LAUNCH]] = 0
+            least.working_set[:] = 0
+        return least
+
+    def seconds(self, task: Task, recipe: Recipe, s: Strategy) -> Value:
+        """Least seconds of each part [strategy, kind, part], fields varied one at a time.
+
+        What sequence parallelism, exchanges of a context and those of experts change are different
+        parts of a layer's seconds; where one is of two of them, it is least with the last value of
+        both.
+        """
+        least: Value | None = None
+        for rows, changed in self._choices(task, s, _one_by_one):
+            parts = part_seconds(task, recipe, changed)
+            if least is None:
+                least = parts
+                continue
+            least[rows] = np.minimum(least[rows], parts)
+        assert least is not None
+        return least
+
+    @property
+    def _least_time(self) -> dict[str, int]:
+        """The open fields that are least at one value."""
+        return {name: v for name, v in LEAST_TIME.items() if len(self.values.get(name, ())) > 1}
+
+    def _choices(
+        self, task: Task, s: Strategy, combinations: Callable[[_Values], Iterator[dict[str, int]]]
+    ) -> Iterator[tuple[Index, Strategy]]:
+        """The strategies with these values of the open fields, each only those that one changes;
+        all of them first."""
+        fixed = self._least_time
         varied = {
             name: sorted(v, reverse=True) for name, v in self.values.items() if name not in fixed
         }
         first = {name: values[0] for name, values in varied.items()}
-        least: LayerCosts | None = None
-        for fields in _one_by_one(varied) if self.apart else _every_combination(varied):
+        for fields in combinations(varied):
             other = {name: v for name, v in fields.items() if v != first[name]}
             rows = np.flatnonzero(
                 np.logical_and.reduce(
                     [np.ones(s.tp.size, bool), *(_has_effect(task, s, other, varied))]
                 )
             )
-            if not rows.size:
-                continue
-            columns = {name: np.full(rows.size, float(v)) for name, v in (fixed | fields).items()}
-            costs = layer_costs(task, recipe, replace(_take(s, rows), **columns))
-            if least is None:
-                least = costs
-                continue
-            _lower(least, costs, rows, parts_alone=self.apart)
-        assert least is not None
-        if fixed:
-            least.table[..., [*BYTES_OF_ACTIVATIONS, Cost.LAUNCH]] = 0
-            least.working_set[:] = 0
-        if self.placement_known:
-            return least
-        # What is not added up over layers is at least that of the smallest.
-        working, units, boundary = (
-            np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
-            for of_kind in (least.working_set, least.unit_parameters, least.boundary_bytes)
-        )
-        return LayerCosts(least.table, working, units, boundary)
+            if rows.size:
+                columns = {n: np.full(rows.size, float(v)) for n, v in (fixed | fields).items()}
+                yield rows, replace(s.take(rows), **columns)
+
+
+def of_any_kind(costs: LayerCosts) -> LayerCosts:
+    """Layer costs where it is not known which kinds of layers a rank holds: what is not added up
+    over layers is at least that of the smallest."""
+    working, units, boundary = (
+        np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
+        for of_kind in (costs.working_set, costs.unit_parameters, costs.boundary_bytes)
+    )
+    return LayerCosts(costs.table, working, units, boundary)
+
+
+class LayerTables:
+    """What the boxes of one search ask for again: costs of layers by strategy, and layouts."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[LayoutFunction, Layouts] = {}
+        self.spans = dict.fromkeys(STRATEGY, (0, 0))
+        """The least and the largest value of each field so far."""
+        self.costed: dict[Recipe, tuple[Column, LayerCosts]] = {}
+        """Keys of strategies, ascending, and their costs."""
+
+    def layouts(self, task: Task, layout_of: LayoutFunction) -> Layouts:
+        """The layouts of skeletons that something lays out."""
+        if layout_of not in self._layouts:
+            self._layouts[layout_of] = Layouts(task, layout_of)
+        return self._layouts[layout_of]
+
+    def costs(self, task: Task, recipe: Recipe, plans: Plan) -> tuple[LayerCosts, Index]:
+        """The costs of the distinct strategies of a table, and the strategy of each row."""
+        keys = self._keys(plans)
+        if keys is None:
+            first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
+            return self._price(task, recipe, plans.take(first)), which
+        first, which = first_of_each(keys)
+        wanted = keys[first]
+        if recipe not in self.costed:
+            self.costed[recipe] = wanted, self._price(task, recipe, plans.take(first))
+        known, costs = self.costed[recipe]
+        place = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+        new = known[place] != wanted
+        if not new.any():
+            return costs.take(place), which
+        more = self._price(task, recipe, plans.take(first[new]))
+        if len(more.table) < FEW * len(costs.table):
+            turn = np.empty(wanted.size, np.intp)
+            turn[~new] = np.arange(wanted.size - len(more.table))
+            turn[new] = np.arange(wanted.size - len(more.table), wanted.size)
+            return joined([costs.take(place[~new]), more]), turn[which]
+        keys = np.concatenate([known, wanted[new]])
+        order = np.argsort(keys)
+        costs = joined([costs, more]).take(order)
+        self.costed[recipe] = keys[order], costs
+        return costs.take(np.searchsorted(keys[order], wanted)), which
+
+    def _price(self, task: Task, recipe: Recipe, plans: Plan) -> LayerCosts:
+        return layer_cost_function(task.model)(task, recipe, strategies(plans))
+
+    def _keys(self, plans: Plan) -> Column | None:
+        """A number for the strategy of each row; None where there are too many for one. What is
+        costed is forgotten where a field has a value beyond those so far."""
+        columns = {name: getattr(plans, name) for name in STRATEGY}
+        spans = {
+            name: (min(low, int(columns[name].min())), max(high, int(columns[name].max())))
+            for name, (low, high) in self.spans.items()
+        }
+        if spans != self.spans:
+            self.spans, self.costed = spans, {}
+        if prod(high - low + 1 for low, high in spans.values()) > WIDEST:
+            return None
+        out = np.zeros(plans.rows, np.int64)
+        for name, (low, high) in spans.items():
+            if high > low:
+                out = out * (high - low + 1) + (columns[name] - low)
+        return out
 
 
 def _has_effect(
@@ -100,12 +207,12 @@ def _has_effect(
                 yield np.broadcast_to(rule.ok(SimpleNamespace(**columns), task), s.tp.shape)
 
 
-def _every_combination(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+def _every_combination(varied: _Values) -> Iterator[dict[str, int]]:
     for chosen in product(*varied.values()):
         yield dict(zip(varied, chosen, strict=True))
 
 
-def _one_by_one(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]:
+def _one_by_one(varied: _Values) -> Iterator[dict[str, int]]:
     """All fields at their first values, then one of them at each other value."""
     first = {name: values[0] for name, values in varied.items()}
     yield first
@@ -113,18 +220,8 @@ def _one_by_one(varied: Mapping[str, Sequence[int]]) -> Iterator[dict[str, int]]
         yield from ({**first, name: value} for value in values[1:])
 
 
-def _take(s: Strategy, rows: Index) -> Strategy:
-    """The chosen strategies."""
-    return Strategy(**{name: getattr(s, name)[rows] for name in STRATEGY})
-
-
-def _lower(least: LayerCosts, costs: LayerCosts, rows: Index, parts_alone: bool) -> None:
-    """Lower the entries of some strategies to those of others; of seconds of parts alone, where no
-    other is asked for."""
-    if parts_alone:
-        parts = costs.table[..., SECONDS]
-        least.table[rows, :, SECONDS] = np.minimum(least.table[rows, :, SECONDS], parts)
-        return
+def _lower(least: LayerCosts, costs: LayerCosts, rows: Index) -> None:
+    """Lower the entries of some strategies to those of others."""
     least.table[rows] = np.minimum(least.table[rows], costs.table)
     for name in ("working_set", "unit_parameters", "boundary_bytes"):
         column = getattr(least, name)

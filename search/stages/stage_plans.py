@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.base.arrays import Column
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.stage_layout import segments_of_stages
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
-from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 
 from ..result.options import Deadline

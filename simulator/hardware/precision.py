@@ -122,7 +122,7 @@ def orthogonalisation_flops(rows: Value, columns: Value) -> Value:
 
     Source: Jordan et al. 2024, run time of Muon.
     """
-    out: Value = ITERATIONS * (4 * rows * rows * columns + 2 * rows**3)
+    out: Value = ITERATIONS * rows * rows * (4 * columns + 2 * rows)
     return out
 
 

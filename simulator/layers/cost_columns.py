@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from ..base.arrays import Value
+import numpy as np
+
+from ..base.arrays import Index, Value
 
 
 class Cost(IntEnum):
@@ -77,3 +80,21 @@ class LayerCosts:
     boundary_bytes: Value
     """Bytes of a micro-batch's hidden states on a rank as stages exchange them [kind, strategy];
     a single row where all layers hand on the same."""
+
+    def take(self, rows: Index) -> LayerCosts:
+        """Those of the chosen strategies."""
+        return LayerCosts(
+            self.table.take(rows, axis=0),
+            self.working_set[:, rows],
+            self.unit_parameters[:, rows],
+            self.boundary_bytes[:, rows],
+        )
+
+
+def joined(parts: Sequence[LayerCosts]) -> LayerCosts:
+    """The strategies of several tables, one table after the other."""
+    columns = {
+        name: np.concatenate([getattr(part, name) for part in parts], axis=-1)
+        for name in ("working_set", "unit_parameters", "boundary_bytes")
+    }
+    return LayerCosts(np.concatenate([part.table for part in parts]), **columns)

@@ -23,7 +23,7 @@ from ..plan.field_values import Recompute
 from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Model, Network
-from .cost_columns import SECONDS, Cost, LayerCosts
+from .cost_columns import SECONDS, Cost, LayerCosts, joined
 from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
 from .layer_seconds import layer_seconds, seconds_by_kind
 from .memory_footprint import (
@@ -36,6 +36,28 @@ from .memory_footprint import (
     weight_gradient_inputs,
     workspace_bytes,
 )
+
+
+def part_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
+    """Seconds of each layer by part of cost_columns.SECONDS [strategy, kind, part]: those of its
+    cost table, for which the other columns are not needed."""
+    every = isinstance(task.model, Network) or any_nonzero(s.tp_grid)
+    if every or any_nonzero(s.offload_activations):
+        return layer_cost_function(task.model)(task, recipe, s).table[..., SECONDS]
+    kinds = layer_kinds(task.model)
+    local = layer_context(task, recipe, s)
+    works = [work_of(kind, local) for kind in kinds]
+    seconds = seconds_by_kind(works, local)
+    table = np.zeros((s.tp.size, len(kinds), SECONDS.stop))
+    for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
+        own = local.for_kind(kind)
+        # A kind without work is as long as the end before it.
+        table[:, i] = (
+            table[:, i - 1]
+            if work is None
+            else layer_seconds(kind, work, seconds[i], layer_weights(kind, own), own).parts.T
+        )
+    return table
 
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
@@ -113,12 +135,7 @@ def _by_kind_of_grid(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     kinds = tensor_grid.kind_of(s.tp_grid)
     rows = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
     parts = [layer_costs(at_rows(task, mine), recipe, s.take(mine)) for mine in rows]
-    back = np.argsort(np.concatenate(rows))
-    columns = {
-        name: np.concatenate([getattr(part, name) for part in parts], axis=-1).take(back, axis=-1)
-        for name in ("working_set", "unit_parameters", "boundary_bytes")
-    }
-    return LayerCosts(np.concatenate([part.table for part in parts])[back], **columns)
+    return joined(parts).take(np.argsort(np.concatenate(rows)))
 
 
 def offload_activations(

@@ -41,6 +41,9 @@ from .memory_footprint import LayerWeights, loss_pieces
 LAUNCH_SHARPNESS = 8.0
 """Exponent of the smooth maximum of a layer's work and its launch floor."""
 
+FEW = 1024
+"""Numbers that one call adds up faster than a call a row."""
+
 LAUNCHES_BEHIND_WAIT = 25
 """Those in `expert_seconds` of a stack: the copy of the counts of experts, and what a forward pass
 in 16 bits launches behind the host's wait for it."""
@@ -318,7 +321,12 @@ def sum_in_order(parts: Value) -> Value:
     """The sum over the first axis; np.sum rounds a single row differently from a column."""
     if not len(parts):
         return np.zeros(parts.shape[1])
-    out: Value = np.add.accumulate(parts, axis=0)[-1]
+    if parts.size < FEW:
+        few: Value = np.add.accumulate(parts, axis=0)[-1]
+        return few
+    out: Value = parts[0].copy()
+    for part in parts[1:]:
+        out += part
     return out
 
 

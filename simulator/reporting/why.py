@@ -26,6 +26,7 @@ from ..hardware.host import (
 )
 from ..hardware.profile_changes import USER_SOURCE
 from ..hardware.provenance import TableFile
+from ..layers.placements import chunk_sizes
 from ..pipeline.schedule import Placement
 from ..pipeline.schedules import model_copies, placement
 from ..pipeline.stage_placement import chunk_ranks
@@ -33,7 +34,6 @@ from ..plan.fields import spell
 from ..plan.plan import Plan
 from ..step.costs import Costs
 from ..step.costs_tables import number_format
-from ..step.ranks import chunk_sizes
 from ..task import Task
 from ..uncertainty.learned import has_fitted_rates
 from ..workload.model import padded_vocabulary

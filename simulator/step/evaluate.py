@@ -16,6 +16,7 @@ from ..base.arrays import (
     distinct_rows,
     is_broadcast,
 )
+from ..layers.placements import LayoutFunction
 from ..operators.task_table import at_rows
 from ..pipeline import stage_placement
 from ..plan.fields import POLICY, RECIPE_FIELDS
@@ -25,7 +26,6 @@ from ..task import Task, check_task
 from .costs import Costs
 from .memory import at_least_measured, measured_peaks
 from .plan_groups import plan_group
-from .ranks import LayoutFunction
 
 
 def _groups(plans: Plan) -> list[Index]:

@@ -24,6 +24,7 @@ from ..hardware.precision import Recipe
 from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_costs import layer_cost_function
 from ..layers.layer_kinds import layer_kinds
+from ..layers.placements import looped_groups
 from ..operators import collectives
 from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy
@@ -39,7 +40,6 @@ from .ranks import (
     WEIGHT_COLUMNS,
     Ranks,
     Weights,
-    looped_groups,
     weight_split,
     working_set_without_loss,
 )

@@ -16,6 +16,7 @@ from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_la
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import RECIPES, Recipe
 from ..layers.cost_columns import Cost
+from ..layers.placements import LayoutFunction
 from ..operators.task_table import at_rows, variant_keys
 from ..pipeline import schedules
 from ..plan import convergence
@@ -35,7 +36,6 @@ from . import (
 )
 from .layer_run_stages import SegmentedStages
 from .optimizer import optimizer_seconds
-from .ranks import LayoutFunction
 from .stages import Stages
 from .state_formats import with_state_formats
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..base.arrays import Value
+from ..layers.placements import chunk_sizes
 from ..pipeline import schedules, stage_placement
 from ..pipeline.dependency_graph import MOST_PASSES, forward_passes, graph
 from ..pipeline.event_simulation import StageTimes, Timeline
@@ -22,7 +23,6 @@ from ..task import Task
 from .costs import Costs
 from .evaluate import simulate
 from .plan_groups import COMMUNICATION
-from .ranks import chunk_sizes
 from .stages import Stages
 
 EXCHANGE = 0.5

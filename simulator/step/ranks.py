@@ -5,135 +5,22 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from copy import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.arrays import Column, Index, Value, any_nonzero, distinct_rows, first_of_each
+from ..base.arrays import Index, Value, any_nonzero, first_of_each
 from ..layers.cost_columns import Cost, LayerCosts
-from ..layers.layer_kinds import layer_kinds, relative_lengths
+from ..layers.layer_kinds import layer_kinds
+from ..layers.placements import Placements
 from ..operators import collectives
 from ..pipeline import stage_placement
-from ..pipeline.schedules import forward_first, model_copies, placement
+from ..pipeline.schedules import model_copies
 from ..plan import tensor_grid
 from ..plan.plan import Plan
 from ..task import Task
-from ..workload.model import Network
-
-LayoutFunction = Callable[[stage_placement.Cut], stage_placement.StageLayout]
-
-
-class Placements:
-    """The layouts of a table of skeletons, padded to one number of classes."""
-
-    def __init__(self, task: Task, plans: Plan, layout_of: LayoutFunction) -> None:
-        kinds = tuple(kind.name for kind in layer_kinds(task.model))
-        columns = [
-            *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
-            *(plans.mtp_stage, placement(plans.schedule), looped_groups(plans)),
-        ]
-        rows, self.which = distinct_rows(columns)
-        shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
-        cut = [
-            _chunk_layers(task, plans.layers_per_stage, pp, v, first, last, place)
-            for pp, v, first, last, _, place, _ in shapes
-        ]
-        order, own = task.model.order, relative_lengths(task)
-        self.model_cuts = [
-            stage_placement.Cut(order, kinds, pp, chunks, place, mtp_stage, group, own)
-            for chunks, (pp, *_, mtp_stage, place, group) in zip(cut, shapes, strict=True)
-        ]
-        layouts = [layout_of(cut) for cut in self.model_cuts]
-        self.cuts: Value | None = None
-        if isinstance(task.model, Network):
-            self.cuts = np.array([cut_shares(task.model, chunks) for chunks in cut])
-        classes = max(layout.rank.size for layout in layouts)
-        self.counts = np.zeros((len(layouts), classes, len(kinds)))
-        self.before = np.zeros(self.counts.shape)
-        self.total = np.zeros((len(layouts), 1, len(kinds)))
-        self.rank = np.zeros((classes, len(layouts)))
-        self.last_rank = np.zeros(self.rank.shape)
-        self.ranks_alike = np.zeros(self.rank.shape)
-        for i, layout in enumerate(layouts):
-            n = layout.rank.size
-            self.counts[i, :n] = layout.counts
-            self.before[i, :n] = layout.layers_before
-            self.rank[:n, i] = layout.rank
-            self.last_rank[:n, i] = layout.last_rank
-            self.ranks_alike[:n, i] = layout.ranks_alike
-            self.total[i] = layout.total_layers
-        self.present = self.counts.transpose(2, 1, 0) > 0
-
-    def without_paths(self) -> Placements:
-        """The same, whose steps are no longer for what chunks that differ wait for each other."""
-        out = copy(self)
-        out.model_cuts = []
-        return out
-
-    def of_first_rank(self) -> Placements:
-        """Those of the first rank alone, which waits for none: once for all layouts in which it
-        holds the same layers."""
-        out = copy(self)
-        # Of two copies of a model a rank holds the mean: halves of layers.
-        layers = [(2 * layers).astype(np.int64) for layers in self.counts[:, 0].T]
-        boundaries = () if self.cuts is None else (np.arange(len(self.cuts)),)
-        first, same = distinct_rows([*layers, *boundaries])
-        out.which = same[self.which]
-        out.counts, out.before = self.counts[first, :1], self.before[first, :1]
-        out.total, out.model_cuts = self.total[first], []
-        out.cuts = None if self.cuts is None else self.cuts[first]
-        out.rank = out.last_rank = np.zeros((1, first.size))
-        out.ranks_alike = np.ones((1, first.size))
-        out.present = out.counts.transpose(2, 1, 0) > 0
-        return out
-
-    def take(self, rows: Index) -> Placements:
-        """Those of the chosen skeletons."""
-        out = copy(self)
-        out.which = self.which[rows]
-        return out
-
-
-def looped_groups(plans: Plan) -> Column:
-    """Micro-batches that a rank of several chunks runs through one before the next [row]; 0 where
-    all of them do, and with one chunk."""
-    groups = np.maximum(plans.micro_batch_group, plans.pp)
-    return np.asarray(groups * (plans.virtual_stages > 1) * ~forward_first(plans.schedule))
-
-
-def cut_shares(model: Network, chunks: tuple[int, ...]) -> Value:
-    """Share of the boundaries between chunks that lie behind a layer of each kind."""
-    behind = np.array(model.order)[np.cumsum(chunks[:-1], dtype=np.int64) - 1]
-    return np.bincount(behind, minlength=len(model.listed_layers)) / max(behind.size, 1)
-
-
-def chunk_sizes(task: Task, plan: Plan) -> tuple[int, ...]:
-    """Layers of each chunk of one plan, in model order."""
-    place = int(placement(plan.schedule))
-    ends = (plan.first_stage_layers, plan.last_stage_layers)
-    return _chunk_layers(task, plan.layers_per_stage, plan.pp, plan.virtual_stages, *ends, place)
-
-
-def _chunk_layers(
-    task: Task,
-    explicit: tuple[int, ...],
-    pp: int,
-    virtual: int,
-    first: int,
-    last: int,
-    place: int,
-) -> tuple[int, ...]:
-    """Layers of each chunk: those of the plan, else as the stack cuts."""
-    model = task.model
-    if task.software.cut_by_parameters and not (explicit or first or last):
-        return stage_placement.parameter_cut(
-            model.layer_parameters, model.vocabulary * model.hidden, pp * virtual
-        )
-    return stage_placement.chunk_layers(model.layers, pp, virtual, first, last, explicit, place)
-
 
 WEIGHT_COLUMNS = {
     "dense": Cost.DENSE_PARAMETERS,

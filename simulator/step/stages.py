@@ -25,6 +25,7 @@ from ..hardware.precision import Recipe
 from ..layers.cost_columns import SECONDS, Cost
 from ..layers.layer_costs import LayerCostFunction, layer_cost_function
 from ..layers.layer_seconds import LAUNCH_SHARPNESS
+from ..layers.placements import LayoutFunction, Layouts, Placements
 from ..operators import collectives, kernel_times
 from ..operators.kernel_times import smooth_maximum
 from ..operators.task_table import at_rows, variant_keys
@@ -35,7 +36,7 @@ from ..plan import tensor_grid
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
-from .ranks import LayoutFunction, Placements, Ranks, Weights, uniform_ranks
+from .ranks import Ranks, Weights, uniform_ranks
 
 
 def weight_seconds(task: Task, matmul: Value) -> Value:
@@ -222,7 +223,7 @@ def build_stages(
     distinct_plans = plans if plans.rows == 1 else plans.take(first)
     price = cost or layer_cost_function(task.model)
     costs = price(at_rows(task, first), recipe, strategies(distinct_plans))
-    place = Placements(task, plans, layout_of)
+    place = Placements(Layouts(task, layout_of), plans)
     return combine_ranks(task, recipe, plans, uniform_ranks(task, plans, costs, which, place))
 
 

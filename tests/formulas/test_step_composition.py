@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 from unit_pipelines import costs, layer, parts, task
 
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.pipeline.operation_orders import Pass
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import rescore, timeline_of
-from plan3d.simulator.step.ranks import chunk_sizes
 
 UPDATE = 30 / 1e4
 """Seconds a parameter: 12 bytes of state read and written, a gradient read, a weight written."""

@@ -19,10 +19,10 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.climb import climbed
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.pipeline.schedule import Placement
 from plan3d.simulator.pipeline.schedules import placement
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.field_values import ContextComm, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.rule import Rule
-from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 
 from .. import shape

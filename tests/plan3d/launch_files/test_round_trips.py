@@ -24,6 +24,7 @@ from plan3d.launch_files.torchtitan.model_flavors import flavor_model
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import (
     AUTO,
@@ -35,7 +36,6 @@ from plan3d.simulator.plan.field_values import (
 )
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import legal_rows
-from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

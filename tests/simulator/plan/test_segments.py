@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware import cluster as hardware
+from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.reporting.report import plan_record, stage_records
 from plan3d.simulator.reporting.why import layers_per_rank
@@ -18,7 +19,6 @@ from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
 from plan3d.simulator.step.memory import PARTS as MEMORY
 from plan3d.simulator.step.plan_groups import PARTS
 from plan3d.simulator.step.plan_timeline import timeline_of
-from plan3d.simulator.step.ranks import chunk_sizes
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload import model
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.layers.placements import Layouts, Placements
 from plan3d.simulator.pipeline import stage_placement
 from plan3d.simulator.plan.plan import Plan, concat
-from plan3d.simulator.step.ranks import Placements
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -29,7 +29,7 @@ TASK = Task(
 )
 def test_layouts_with_one_first_rank_share_it(ends: list[str], distinct: int) -> None:
     plans = concat([Plan.parse(f"pp=4 dp=8 {text}").table() for text in ends])
-    every = Placements(TASK, plans, stage_placement.layout)
+    every = Placements(Layouts(TASK, stage_placement.layout), plans)
     alone = every.of_first_rank()
     assert len(alone.counts) == distinct
     shared = alone.counts[alone.which][:, 0]

@@ -1,0 +1,46 @@
+"""Costs of layers that the boxes of one search share, and the seconds of parts alone."""
+
+import numpy as np
+import pytest
+
+from plan3d.search.exact.least_layer_costs import LayerTables
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import RECIPES
+from plan3d.simulator.layers.cost_columns import SECONDS
+from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.step.stages import strategies
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+TASK = Task(
+    Model.preset("mixtral-8x7b"),
+    Cluster.profile("h100-sxm", gpus=64),
+    sequence=4096,
+    global_batch=256,
+)
+RECIPE = RECIPES[0]
+FIRST = ["tp=2 dp=32", "tp=2 dp=32 recompute=full", "tp=2 dp=32", "tp=4 dp=16 ep=8"]
+LATER = ["tp=4 dp=16 ep=8", "tp=8 dp=8 micro_batch=4", "tp=2 dp=32", "dp=64 ep=4"]
+
+
+def table(texts: list[str]) -> Plan:
+    return resolve(concat([Plan.parse(text).table() for text in texts]), TASK.gpus)
+
+
+@pytest.mark.parametrize("texts", [FIRST, LATER, [*LATER, *FIRST], FIRST[:1]])
+def test_tables_of_a_search_are_those_of_each_strategy(texts: list[str]) -> None:
+    tables, price = LayerTables(), layer_cost_function(TASK.model)
+    for asked in (FIRST, LATER, texts):
+        plans = table(asked)
+        costs, which = tables.costs(TASK, RECIPE, plans)
+        alone = price(TASK, RECIPE, strategies(plans))
+        np.testing.assert_array_equal(costs.table[which], alone.table)
+        np.testing.assert_array_equal(costs.working_set[:, which], alone.working_set)
+        assert len(costs.table) == len(set(asked))
+
+
+def test_parts_are_those_of_the_cost_table() -> None:
+    columns = strategies(table([*FIRST, *LATER]))
+    costs = layer_cost_function(TASK.model)(TASK, RECIPE, columns)
+    np.testing.assert_array_equal(part_seconds(TASK, RECIPE, columns), costs.table[..., SECONDS])
