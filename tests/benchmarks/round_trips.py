@@ -1,21 +1,46 @@
-"""Counts the exported plans that come back as the same plan when their file is read.
+"""Counts the plans that come back as they were from launch files, from text and from JSON.
 
-    python tests/benchmarks/round_trips.py --plans 40
+    python tests/benchmarks/round_trips.py --plans 40 --texts 25000
 
 takes as many random legal plans of every model on 8, 12 and 16 GPUs, and compares plan, model and
-batch of each file that is read again.
+batch of each launch file that is read again; then as many of every task of TASKS over all fields,
+and compares fields and costs of what str(plan) and its JSON give back.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.plan.field_values import Choice, Flag
+from plan3d.simulator.plan.fields import AXES, FIELDS
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.rules.validity import legal_rows
+from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+TASKS = (
+    ("llama-7b", "h100-sxm", 16, 2048, 96),
+    ("mixtral-8x7b", "h200-sxm", 16, 4096, 64),
+    ("gpt3-1.3b", "a100-80gb-sxm", 8, 2048, 48),
+    ("deepseek-v3", "b200", 64, 4096, 256),
+)
+"""Model, machine, GPUs, sequence and batch."""
+COUNTS = (0, 1, 2, 4, 8, 50, 100)
+"""Values of a field that counts."""
+USUAL = 0.75
+"""Share of the plans in which a field has its default."""
+DRAWN = 200_000
+"""Random plans of which the legal ones are compared."""
 
 
 def trips() -> Any:
@@ -41,9 +66,60 @@ def same(module: Any, framework: str, task: Any, plan: Any) -> bool:
     )
 
 
+def every_field(task: Task, draw: np.random.Generator) -> Plan:
+    """Random legal plans over all fields that are columns."""
+    columns = {}
+    for name in AXES:
+        values = FIELDS[name].values
+        if isinstance(values, Choice):
+            codes = sorted(set(values.names.values()))
+        elif isinstance(values, Flag):
+            codes = [0, 1]
+        else:
+            codes = [
+                x for x in COUNTS if values.minimum <= x <= values.maximum and values.accepts(x)
+            ]
+        column = draw.choice(np.array(codes), DRAWN)
+        column[draw.random(DRAWN) < USUAL] = FIELDS[name].default
+        columns[name] = column
+    plans = resolve(Plan(**columns), task.gpus)
+    return plans.take(np.flatnonzero(legal_rows(plans, task)))
+
+
+def compare_texts(wanted: int) -> int:
+    """Count plans whose text or JSON gives back another plan, or one with other costs."""
+    wrong = 0
+    for model, machine, gpus, sequence, batch in TASKS:
+        cluster = Cluster.profile(machine, gpus=gpus)
+        task = Task(Model.preset(model), cluster, sequence=sequence, global_batch=batch)
+        draw, count, bad = np.random.default_rng(gpus), 0, 0
+        schedules: set[int] = set()
+        while count < wanted:
+            plans = every_field(task, draw)
+            plans = plans.take(np.arange(min(plans.rows, wanted - count)))
+            rows = [plans.take(i) for i in range(plans.rows)]
+            schedules |= {int(row.schedule) for row in rows}
+            texts = concat([resolve(Plan.parse(str(row)), gpus).table() for row in rows])
+            records = [json.loads(json.dumps(row.to_dict())) for row in rows]
+            jsons = concat([resolve(Plan(**record), gpus).table() for record in records])
+            for back in (texts, jsons):
+                costs, again = simulate(task, plans), simulate(task, back)
+                same = (costs.step == again.step) & (costs.memory_total == again.memory_total)
+                for name in AXES:
+                    same &= np.asarray(getattr(plans, name) == getattr(back, name))
+                for row in np.flatnonzero(~same)[:3]:
+                    print(f"  {rows[row]}  comes back as  {back.take(int(row))}")
+                bad += int((~same).sum())
+            count += len(rows)
+        print(f"{model:14} {count} plans of {len(schedules)} schedules, {bad} came back otherwise")
+        wrong += bad
+    return wrong
+
+
 def main() -> int:
     words = argparse.ArgumentParser(description=__doc__)
     words.add_argument("--plans", type=int, default=40, help="of each model and number of GPUs")
+    words.add_argument("--texts", type=int, default=25_000, help="of each of TASKS")
     asked = words.parse_args()
     module, began = trips(), time.perf_counter()
     total = good = 0
@@ -53,13 +129,13 @@ def main() -> int:
             for gpus in (8, 12, 16):
                 plans = module.legal_plans(framework, model, gpus)
                 rows = np.random.default_rng(gpus).permutation(plans.rows)[: asked.plans]
-                task = module.base(model, gpus)
+                task = module.of_framework(framework, model, gpus)
                 tried += rows.size
                 back += sum(same(module, framework, task, plans.take(int(row))) for row in rows)
         print(f"{framework:12} {back} of {tried}")
         total, good = total + tried, good + back
     print(f"{good} of {total} came back as they were, {time.perf_counter() - began:.0f} s")
-    return int(good < total)
+    return int(bool(compare_texts(asked.texts)) or good < total)
 
 
 if __name__ == "__main__":
