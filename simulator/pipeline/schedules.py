@@ -141,6 +141,8 @@ uneven_paths = ScheduleFact(attrgetter("uneven_paths"))
 """Whether uneven chunks take as long as their longest paths."""
 idle_grows = ScheduleFact(attrgetter("idle_grows"), usual=True)
 """Whether longer passes never shorten idle seconds."""
+memory_follows_times = ScheduleFact(attrgetter("fills_drain"))
+"""Whether how much is held back, and so the peak, depends on how long passes are."""
 fuller_inside = ScheduleFact(attrgetter("fuller_inside"))
 """Whether inner ranks keep more micro-batches in flight than outer ones."""
 forward_first = ScheduleFact(attrgetter("forward_first"))

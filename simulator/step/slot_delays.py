@@ -95,26 +95,33 @@ def zero_3_delays(
 def delay_seconds(s: Stages, delays: Delays) -> Value:
     """What delays add to a step [.., skeleton]."""
     defers = schedules.defers(s.schedule)
+    own = delays.full_backward, delays.split_backward.forward
     if not any_nonzero(defers):
-        return full_backward_delay(s, delays.full_backward)
+        return full_backward_delay(s, *own)
     return np.where(
         defers,
-        _split_backward_delay(s, delays.split_backward),
-        full_backward_delay(s, delays.full_backward),
+        _delay_of_longer_passes(s, delays.split_backward),
+        full_backward_delay(s, *own),
     )
 
 
-def full_backward_delay(s: Stages, delay: Value) -> Value:
+def full_backward_delay(s: Stages, delay: Value, forward: Value | float = 0.0) -> Value:
     """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
     of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
-    step itself is."""
+    step itself is. A schedule with a closed form of its own has the step of longer passes, where
+    `forward` is what of the delay comes before the forward pass."""
     longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest_seconds
     filling = (delay * s.ranks_alike).sum(axis=-2) - longer
     out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual_stages
-    return out
+    by_chunk = schedules.idles_by_chunk(s.schedule)
+    if by_chunk.all():
+        return out
+    none = np.zeros(delay.shape)
+    longer_passes = Passes(none + forward, delay - forward, none)
+    return np.where(by_chunk, out, _delay_of_longer_passes(s, longer_passes))
 
 
-def _split_backward_delay(s: Stages, split: Passes) -> Value:
+def _delay_of_longer_passes(s: Stages, split: Passes) -> Value:
     """The step of passes that are longer by their exposed communication, less that of the passes
     alone [.., skeleton]."""
     own = Passes(s.forward, s.backward - s.weight_gradient, s.weight_gradient)

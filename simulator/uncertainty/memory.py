@@ -22,9 +22,13 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import OF_PEAKS, Software
+from ..pipeline.schedules import memory_follows_times
+from ..plan.plan import Plan
 from ..step.costs import Costs
+from ..step.evaluate import simulate
 from ..step.memory import PEAK_TOLERANCE, MeasuredPeak, largest_prediction_within
 from ..task import Task
+from .constants import with_constant_columns
 from .learned import ADAPTERS, FITTED_KINDS, FITTED_STACKS, MEMORY, OTHER_STACKS, shipped_records
 from .predictive import error_scale, error_scale_of_precisions
 
@@ -39,6 +43,8 @@ PEAK_FIELDS = (
 NODES = np.linspace(-5.0, 5.0, 101)
 """Values of b / stack that are summed over."""
 WEIGHTS = np.exp(-0.5 * NODES**2) / np.exp(-0.5 * NODES**2).sum()
+DRAWS = 16
+"""Sets of constants at which memory that follows from times is predicted."""
 LOG_MARGINS = np.linspace(0.0, 3.0, 601)
 """Logs of capacity over prediction among which `share_for_probability` looks."""
 
@@ -142,11 +148,28 @@ def probability_fits(costs: Costs) -> Any:
     True
     """
     share = np.maximum(costs.memory_total / costs.capacity, np.atleast_1d(costs.host_share))
-    spread, scale = spread_of(costs.task), error_scale(costs.task, costs.plans.table())
-    out = probability_within(-np.log(share), spread, scale) * (
-        1 - np.atleast_1d(exceeds_failed_run(costs))
-    )
+    plans = costs.plans.table()
+    spread, scale = spread_of(costs.task), error_scale(costs.task, plans)
+    out = probability_within(-np.log(share), spread, scale)
+    (timed,) = np.nonzero(memory_follows_times(plans.schedule))
+    if timed.size:
+        drawn = _shares_by_times(costs.task, plans.take(timed))
+        out[timed] = probability_within(-np.log(drawn), spread, scale[timed]).mean(axis=0)
+    out = out * (1 - np.atleast_1d(exceeds_failed_run(costs)))
     return float(out[0]) if costs.scalar else out
+
+
+def _shares_by_times(task: Task, plans: Plan) -> Value:
+    """Shares of a GPU that plans need [draw, row] where passes take as long as constants drawn from
+    what is known of them say: the draws that its step is uncertain by (forecast)."""
+    from .forecast import posterior_of
+
+    known, rows = posterior_of(task), plans.rows
+    random = np.random.default_rng(0).standard_normal((DRAWS, len(known.names)))
+    constants = random @ np.linalg.cholesky(known.covariance).T
+    varied = with_constant_columns(task, known.names, constants, np.repeat(np.arange(DRAWS), rows))
+    costs = simulate(varied, plans.take(np.tile(np.arange(rows), DRAWS)))
+    return (costs.memory_total / costs.capacity).reshape(DRAWS, rows)
 
 
 def fitting_share(costs: Costs) -> float:

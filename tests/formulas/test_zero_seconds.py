@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from round_numbers import group_of, stack, task
 
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy
 from plan3d.simulator.step.data_parallel import Synchronisation, mixed_seconds, sync_seconds
 from plan3d.simulator.step.slot_delays import exposed_seconds, full_backward_delay
@@ -171,6 +172,19 @@ def test_another_rank_may_become_the_slowest():
     """16 + 1 and 14 + 5 ms: the step grows by 19 - 16 a micro-batch; filling by 1 + 5 - 3."""
     two = stages([7, 6], [9, 8], 16, alike=[1, 1])
     assert full_backward_delay(two, column([1, 5])) == pytest.approx((4 * 3 + 3) * MS)
+
+
+def test_a_delay_under_chimera_is_that_of_its_own_closed_form():
+    """Four ranks, one unit: the middle two idle for a backward pass each, 2 x 6 ms, which is 2 ms
+    longer; so are the four of the slowest. Ranks of 1F1B would add 3 x 2 ms to the fill."""
+    four = replace(
+        stages([3], [6], 9, alike=[4]),
+        ranks=np.array([4.0]),
+        schedule=np.array([schedule_code("chimera")]),
+        idle_seconds=np.array([12.0]) * MS,
+        weight_gradient=column([3]),
+    )
+    assert full_backward_delay(four, column([2])) == pytest.approx((4 * 2 + 2 * 2) * MS)
 
 
 # Averaging weights instead of gradients

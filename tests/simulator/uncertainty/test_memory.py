@@ -122,6 +122,27 @@ def test_rows_of_a_table_are_single_plans():
     assert memory.verdict(both).tolist() == [memory.verdict(evaluate(task(), p)) for p in plans]
 
 
+def test_memory_that_follows_from_times_is_drawn_with_them():
+    """ZB-H2 holds back more weight gradients where its passes are of other lengths: a plan that is
+    predicted with few does not fit in the draws that need more. ZB-H1 holds back as published."""
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    model = Model.preset("llama-3.1-8b")
+    question = Task(model, cluster, sequence=4096, global_batch=64)
+    for schedule, follows in (("zb-h2", True), ("zb-h1", False)):
+        costs = evaluate(question, f"tp=1 pp=8 schedule={schedule}")
+        shares = memory._shares_by_times(question, costs.plans.table())[:, 0]
+        here = costs.memory_bytes / costs.capacity
+        assert (len(np.unique(shares.round(6))) > 1) == follows
+        assert shares.min() <= here * (1 + 1e-9)
+        margins = -np.log(shares if follows else [here])
+        spread, scale = (
+            memory.spread_of(question),
+            memory.error_scale(question, costs.plans.table()),
+        )
+        expected = probability_within(margins, spread, scale).mean()
+        assert memory.probability_fits(costs) == pytest.approx(expected, rel=1e-9)
+
+
 def test_few_like_them_are_published():
     """Below 16 bits the same share of the memory is less sure."""
     plan = {"tp": 8, "pp": 4, "micro_batch": 2}
