@@ -319,6 +319,17 @@ def keyboard(check: Checks, browser: Browser, address: str) -> None:
     opened.context.close()
 
 
+def progress(check: Checks, browser: Browser, address: str) -> None:
+    """A long search says how many plans are costed, until it is answered."""
+    opened = Opened(browser)
+    opened.page.goto(f"{address}#model=deepseek-v3&cluster=h800-sxm&gpus=2048&batch=15360")
+    costed = opened.page.wait_for_selector("#costed:not(:empty)", timeout=60_000)
+    check("a long search shows plans costed", costed, costed)
+    opened.settle()
+    check("an answer ends it", opened.text("#costed") == "", opened.text("#costed"))
+    check("its console is silent", not opened.said, opened.said)
+
+
 def colours(check: Checks, browser: Browser, address: str) -> None:
     """Kinds that stand beside each other differ for every colour blindness, or in their pattern."""
     for scheme in SCHEMES:
@@ -485,6 +496,7 @@ def main() -> int:
             "looks": lambda: looks(check, browser, address, axe),
             "controls": lambda: controls(check, browser, address, Path(name)),
             "keyboard": lambda: keyboard(check, browser, address),
+            "progress": lambda: progress(check, browser, address),
             "colours": lambda: colours(check, browser, address),
             "frozen": lambda: frozen(check, browser, axe, Path(name)),
             "notebook": lambda: notebook(check, browser, address),

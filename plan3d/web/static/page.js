@@ -4,20 +4,44 @@
 const TEXTS = ["model", "cluster", "gpus", "batch", "sequence", "precision", "framework", "fix",
                "choose"];
 const START = { model: "llama-3.1-70b", cluster: "h100-sxm", gpus: "64" };
+const EVENTS = "text/event-stream";
 const REST = 350; // ms after the last key before a question is asked
 const element = (id) => document.getElementById(id);
+const grouped = (number) => number.toLocaleString("en-US");
 const page = { file: null, presets: null, asked: null, texts: {}, timer: 0, state: {} };
 
 // ---- the server
 
-async function post(what, body, signal) {
+async function post(what, body, signal, progress) {
+  const Accept = progress ? EVENTS : "application/json";
   const reply = await fetch(`api/${what}`, {
-    method: "POST", signal, headers: { "Content-Type": "application/json" },
+    method: "POST", signal, headers: { "Content-Type": "application/json", Accept },
     body: JSON.stringify(body),
   });
+  if (reply.headers.get("content-type")?.startsWith(EVENTS)) return streamed(reply, progress);
   const record = await reply.json().catch(() => ({ error: `the server answered ${reply.status}` }));
   if (!reply.ok) throw new Error(record.error ?? `the server answered ${reply.status}`);
   return record;
+}
+
+// The last event of a stream is the answer, or the line why there is none; those before it say how
+// many plans are costed.
+async function streamed(reply, progress) {
+  const reader = reply.body.pipeThrough(new TextDecoderStream()).getReader();
+  let text = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new Error("the server ended before its answer");
+    const events = (text + value).split("\n\n");
+    text = events.pop();
+    for (const event of events.filter((one) => one.startsWith("event: "))) {
+      const [name, data] = event.slice("event: ".length).split("\ndata: ");
+      const record = JSON.parse(data);
+      if (name === "answer") return record;
+      if (name === "error") throw new Error(record.error);
+      progress(record.costed);
+    }
+  }
 }
 
 // The body of a question; once it was answered, batch and sequence stay those of the answer.
@@ -45,7 +69,9 @@ function ask(what, whatIf, more, signal) { return ASK[what](whatIf, more, signal
 async function search(whatIf, more, signal) {
   const lines = [];
   const [record, launched] = await Promise.all([
-    post("search", body(whatIf), signal),
+    post("search", body(whatIf), signal, (costed) => {
+      if (!signal.aborted) element("costed").textContent = `${grouped(costed)} plans costed so far`;
+    }),
     page.file ? own(whatIf, lines, signal) : null,
   ]);
   if (!page.asked) answered(record);
@@ -157,10 +183,9 @@ function fillLists({ models, clusters, frameworks, precisions, plan3d }) {
 function answered(record) {
   page.asked = record;
   const { task, profile } = record;
-  const number = (x) => x.toLocaleString("en-US");
-  element("title").textContent = `${task.model} on ${number(task.gpus)} × ${task.accelerator}`;
+  element("title").textContent = `${task.model} on ${grouped(task.gpus)} × ${task.accelerator}`;
   document.title = `${element("title").textContent} · plan3d`;
-  element("asked").textContent = `batch ${number(task.global_batch)} × ${number(task.sequence)}, `
+  element("asked").textContent = `batch ${grouped(task.global_batch)} × ${grouped(task.sequence)}, `
     + `software ${profile.software}`;
   element("command").textContent = record.command ?? "";
 }
@@ -225,7 +250,10 @@ const shown = explorer(element("explorer"), {
     page.state = state;
     writeAddress();
   },
-  busy(works) { document.body.classList.toggle("busy", works); },
+  busy(works) {
+    document.body.classList.toggle("busy", works);
+    if (!works) element("costed").textContent = "";
+  },
 });
 
 function soon() {
