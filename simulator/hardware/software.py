@@ -44,6 +44,9 @@ class Software:
     kept_score_bytes: float
     """Bytes kept per attention score when materialised: probabilities in 16 bits, and 4 more where
     the softmax runs in fp32 on its own."""
+    passing_score_bytes: float
+    """Further ones while the attention of a layer that is run again is alive: scores before the
+    softmax, and gradients."""
     memory_bound_rate: float
     """Rate of the kernels between GEMMs over the hardware profile's."""
     norm_bytes: float
@@ -175,6 +178,12 @@ class Software:
     alone: recompute of `layernorm` reaches those before latent attention and experts only."""
     keeps_gathered: bool
     """Inputs gathered for column-parallel GEMMs are kept, not gathered again, when pp = 1."""
+    never_gathers_again: bool
+    """They are kept in pipelines too: gathering is an operation of autograd before the linear
+    layer, which saves what it reads."""
+    packed_qkv: bool
+    """Queries, keys and values are one product of which the values stay a view, so that it waits as
+    a whole beside the queries and keys that were rotated."""
     fused_permutation: bool
     """Tokens are put into the order of their experts by one kernel, and back by another."""
     keeps_expert_output: bool

@@ -39,6 +39,12 @@ def qkv_width(attention: Attention, tp: Value) -> Value:
     )
 
 
+def rotated_width(attention: Attention, tp: Value) -> Value:
+    """Columns of queries and keys on one rank, which rotary positions turn."""
+    kv = kv_heads_per_rank(attention, tp)
+    return (attention.heads / tp + kv) * attention.head_dim
+
+
 def latent_down_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
     """MLA down-projections, replicated over tp and run on sequence shards (Megatron-Core)."""
     shard = tokens / s.norm_split

@@ -75,6 +75,69 @@ def test_sequences_and_context_ranks_scale_it():
     assert in_sbh("cp=2", software=replace(PAPER, splits=SPLITS)) == (34 + SCORES) / 2
 
 
+# Stacks whose autograd keeps more
+
+EAGER = of_blocks(replace(BLOCK, mlp=Mlp(ffn=4096, gated=True)), learned_positions=0)
+GROUPED = of_blocks(
+    Block(attention=replace(ATTENTION, kv_heads=2), mlp=Mlp(ffn=4096, gated=False)),
+    learned_positions=0,
+)
+LEARNED = replace(EAGER, learned_positions=1024)
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "more"),
+    [
+        (EAGER, "tp=1", 4),
+        (EAGER, "tp=4", 4 / 4),
+        (GROUPED, "tp=2", (2 + 2 * 2 / 8) / 2),
+        (EAGER, "tp=1 recompute=full", 0),
+        (LEARNED, "tp=1", 0),
+    ],
+)
+def test_values_that_are_a_view_keep_the_packed_product_beside_rotated_queries_and_keys(
+    model, text, more
+):
+    before, after = (in_sbh(text, model, software=stack(packed_qkv=one)) for one in (False, True))
+    assert after - before == more
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("tp=4 sequence_parallel=1", 2 * 2 * (1 - 1 / 4)),
+        ("tp=4 sequence_parallel=0", 0),
+        ("tp=1", 0),
+        ("tp=4 recompute=full", 0),
+    ],
+)
+def test_gathered_inputs_of_both_halves_wait_where_autograd_saves_them(text, more):
+    before, after = (in_sbh(text, software=stack(never_gathers_again=one)) for one in (False, True))
+    assert after - before == more
+
+
+def alive(text, model=MODEL, working_sets=1.0, **changes):
+    """What is alive while a layer is run again, over s b h."""
+    seen = local(task(4, model=model, software=stack(working_sets=working_sets, **changes)), text)
+    return float(np.ravel(kept_activations(kind(model, "block 0"), seen)[2])[0]) / SBH
+
+
+def test_a_layer_that_runs_again_has_gradients_beside_what_it_keeps():
+    """34 s b h without masks 32: 2 more of the output's gradient and 8 of GELU's input, or 16 of
+    SwiGLU's; the larger of two layers and of that."""
+    assert alive("recompute=full") == 32 + 2 + 8
+    assert alive("tp=4 recompute=full") == (32 + 2 + 8) / 4
+    assert alive("recompute=full", EAGER) == 16 + 3 * 8 + 2 + 16
+    assert alive("recompute=full", working_sets=2.0) == 2 * 32
+
+
+@pytest.mark.parametrize(("passing", "more"), [(4.0, 10), (20.0, 20 * 8 - 16)])
+def test_scores_of_a_layer_that_runs_again_are_alive_more_than_once(passing, more):
+    """At 4 bytes 32 s b h less the 16 that the MLP kept are 16 of scores; at 20, 144."""
+    text, changes = "recompute=full", {"flash_attention": False, "passing_score_bytes": passing}
+    assert alive(text, **changes) == 32 + 2 * 8 + max(more, passing * 8 - 16)
+
+
 # Other layers, flash attention: 16-bit elements of widths in h
 
 

@@ -28,7 +28,7 @@ def kept(text, software=None):
 def test_full_recompute_keeps_layers_alive_while_they_run_again():
     """Two layers' worth of all that a layer keeps; selective recompute none."""
     assert kept("recompute=full")[2] == 2 * 32 * SBH
-    assert kept("recompute=full", software=stack(working_sets=1.0))[2] == 32 * SBH
+    assert kept("recompute=full", software=stack(working_sets=1.5))[2] == 48 * SBH
     assert kept("recompute=selective")[2] == 0
 
 
