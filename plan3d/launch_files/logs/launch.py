@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.calibration.readers.log_values import RunSizes, without_prefixes
+from plan3d.simulator.calibration.readers.log_values import RunSizes
+from plan3d.simulator.calibration.readers.rank_lines import without_prefixes
 from plan3d.simulator.calibration.readers.training_logs import is_log, ran_out, read_log
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions

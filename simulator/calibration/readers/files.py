@@ -10,8 +10,8 @@ from ...base.documents import parse_json
 from ...base.errors import InputError
 from ...base.files import read_text
 from . import histories, nccl_tests, training_logs
-from .log_values import without_prefixes
 from .measurements import Measurements, as_rows, join, read_csv
+from .rank_lines import without_prefixes
 from .trainers import NAMES
 from .training_logs import RunSizes
 

@@ -16,19 +16,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from ...base.errors import InputError
+from .rank_lines import lines_of_one_rank
 from .trainers import Trainer, trainers_of
 
-_PREFIX_FORMS = (
-    r"\s*\d+:\s",
-    r"\[\d+,\d+\](?:<std(?:out|err)>)?:\s?",
-    r"\[[A-Za-z_]+\d+\]:\s?",
-    r"\[(?:pod/)?[\w.-]+/[\w.-]+\]\s",
-    r"[\w.-]+\s+\|\s",
-)
-"""Names of ranks that mpirun, srun, torchrun, kubectl and Compose put before lines: `0: ...`,
-`[1,0]<stdout>: ...`, `[default0]:...`, `[pod/worker-0/train] ...`, `worker-0 | ...`."""
-LEAST_PREFIXED = 0.5
-"""Share of the lines of a text that must have a prefix of one form."""
 WARM_UP = 10
 """Iterations dropped: compilation, allocator growth, first collectives."""
 MOST_DIGITS = 18
@@ -136,6 +126,8 @@ class Log:
         """Times of steps, or their inverses, that lines state."""
         trainer = self.trainer
         out: list[LineValue] = []
+        if trainer.step:
+            return [one for one in self._sums_of_micro_batches if one.value <= LARGEST]
         for iteration, line in self.lines if trainer.seconds or trainer.steps_per_second else ():
             parts = [_numbers(pattern, line) for pattern in trainer.seconds]
             seconds = [sum(values) * trainer.seconds_scale for values in zip(*parts, strict=False)]
@@ -146,6 +138,24 @@ class Log:
                 out.append(LineValue(iteration, value))
         return [one for one in out if one.value <= LARGEST]
 
+    @property
+    def _sums_of_micro_batches(self) -> list[LineValue]:
+        """Seconds of the steps of which every micro-batch has a line."""
+        trainer, out = self.trainer, []
+        seconds, last = 0.0, 0
+        is_whole = True
+        for iteration, line in self.lines:
+            values = _numbers(trainer.seconds[0], line)
+            if iteration is None or not values:
+                continue
+            is_whole &= iteration == last + 1
+            seconds, last = seconds + values[-1] * trainer.seconds_scale, iteration
+            if end := re.search(trainer.step, line):
+                if is_whole:
+                    out.append(LineValue(int(end[1][:MOST_DIGITS]), seconds))
+                seconds, is_whole = 0.0, True
+        return out
+
     @cached_property
     def step_means(self) -> list[float]:
         """Seconds of a step after the warm-up, where lines state times since the start."""
@@ -155,6 +165,10 @@ class Log:
             return _means_after_warm_up(clock) if len(clock) == len(means) else []
         if self.trainer.clock and not self._direct_seconds:
             return _means_of_clock(self._clock)
+        rates = _numbers(self.trainer.run_samples_per_second, self.text)
+        batch = self.known.global_batch or self.batch
+        if rates and rates[-1] > 0 and batch:
+            return [batch / rates[-1]]
         runs = _numbers(self.trainer.whole_run, self.text)
         times = _numbers(self.trainer.runtime, self.text)
         if runs and times and not self._direct_seconds and runs[-1] > 0:
@@ -193,7 +207,11 @@ class Log:
     def _why_no_step(self) -> str:
         """Why the log says no step."""
         trainer = self.trainer
-        if self.values(trainer.samples_per_second):
+        if trainer.step and any(re.search(trainer.step, line) for _, line in self.lines):
+            return "its lines leave out micro-batches of every step: give the seconds of a step"
+        if self.values(trainer.samples_per_second) or (
+            trainer.run_samples_per_second and re.search(trainer.run_samples_per_second, self.text)
+        ):
             return "the log holds samples per second only: give --global-batch for step seconds"
         if self.values(trainer.tokens_per_second) and not trainer.clock:
             return "the log holds tokens per second only: give --sequence and --global-batch"
@@ -366,37 +384,3 @@ def _number(digits: str, suffix: str) -> float | None:
 def _numbers(pattern: str, text: str) -> list[float]:
     found = re.findall(pattern, text) if pattern else []
     return [value for one in found if (value := _number(*one)) is not None]
-
-
-def split_prefixes(text: str) -> list[tuple[str, str]]:
-    """(prefix, rest) of every line; prefixes are '' unless most lines have one of the same form."""
-    lines = text.splitlines()
-    form = _prefix_form(lines)
-    if not form:
-        return [("", line) for line in lines]
-    found = [(form.match(line), line) for line in lines]
-    return [(m[0].strip(), line[m.end() :]) if m else ("", line) for m, line in found]
-
-
-def _prefix_form(lines: list[str]) -> re.Pattern[str] | None:
-    """The form that most lines begin with."""
-    told = [line for line in lines if line.strip()]
-    for form in map(re.compile, _PREFIX_FORMS):
-        if told and sum(bool(form.match(line)) for line in told) > LEAST_PREFIXED * len(told):
-            return form
-    return None
-
-
-def without_prefixes(text: str) -> str:
-    """The text without prefixes."""
-    return "\n".join(line for _, line in split_prefixes(text)) + "\n"
-
-
-def lines_of_one_rank(text: str, sign: str) -> str:
-    """The lines of the rank that prints most lines with `sign`, without prefixes."""
-    lines = split_prefixes(text)
-    counts = Counter(prefix for prefix, line in lines if sign in line)
-    if len(counts) < 2:
-        return without_prefixes(text)
-    ((rank, _),) = counts.most_common(1)
-    return "\n".join(line for prefix, line in lines if prefix == rank) + "\n"

@@ -32,6 +32,9 @@ class Trainer:
     """Whether the line of an iteration may be printed several times."""
     seconds: tuple[str, ...] = ()
     """Parts of the time of a step, all on one line: their sum is the step."""
+    step: str = ""
+    """The number of the step of which a line is the last micro-batch: one group; '' where no line
+    is of a micro-batch."""
     seconds_scale: float = 1.0
     steps_per_second: str = ""
     means_since_start: bool = False
@@ -40,6 +43,8 @@ class Trainer:
     """Steps per second of a run that ended, its first steps included."""
     runtime: str = ""
     """Seconds of such a run."""
+    run_samples_per_second: str = ""
+    """Samples per second of all GPUs over such a run, without its first steps."""
     tokens_per_gpu: str = ""
     """Tokens per second of a GPU."""
     tokens_per_second: str = ""
@@ -286,6 +291,27 @@ TRAINERS = (
         seconds_scale=1e-3,
         tokens_per_second=rf"\| {VALUE} tok/s",
     ),
+    # LitGPT: litgpt/pretrain.py and finetune/*.py, fit; a line is of a micro-batch.
+    Trainer(
+        name="LitGPT",
+        signs=(" | iter time: ",),
+        iteration=r"\| iter (\d+) step \d+ \|",
+        step=r"\| iter \d+ step (\d+) \|.{0,200} ms \(step\)",
+        seconds=(rf"\| iter time: {VALUE} ms",),
+        seconds_scale=1e-3,
+        batch=rf"\bglobal_batch_size={VALUE}",
+        sequence=rf"\bmax_seq_length={VALUE}",
+    ),
+    # ColossalAI: examples/language/performance_evaluator.py (whose first steps are left out),
+    # llama/benchmark.py (MB of 2^20 bytes) and gpt/gemini/train_gpt_demo.py.
+    Trainer(
+        name="ColossalAI",
+        signs=("s, TFLOPS: ", "avg_throughput: "),
+        iteration=r"\[(\d+)/\d+\]",
+        seconds=(rf"\bStep time: {VALUE}s, TFLOPS: ",),
+        run_samples_per_second=rf"\bavg_throughput: {VALUE}",
+        allocated=((rf"(?i)\bmax (?:CUDA|device) memory(?: usage)?: {VALUE} MB", MIB),),
+    ),
     # Exports of Weights & Biases and TensorBoard, as histories.py makes lines of them.
     Trainer(
         name="Weights & Biases and TensorBoard (CSV)",
@@ -314,6 +340,15 @@ TRAINERS = (
     ),
 )
 """In order: of the trainers whose signs are in a text, the first whose lines say a step."""
+OTHER_WORK = (
+    ("|Generate time=", "samples of generation and training (RLHF)"),
+    ("perf/rollout_time", "samples of generation and training (RL)"),
+    ("timing_s/gen", "samples of generation and training (RL)"),
+)
+"""Texts of logs whose steps are of more than training, and of what.
+
+Source: DeepSpeed-Chat, dschat/utils/perf.py and step3_rlhf_finetuning/main.py; slime,
+slime/observability/rollout_metrics.py; verl, trainer/ppo/metric_utils.py."""
 NAMES = ", ".join(row.name for row in TRAINERS if not row.name.startswith("DeepSpeed "))
 
 

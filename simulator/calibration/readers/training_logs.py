@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...base.errors import InputError
 from .log_values import Log, Row
 from .log_values import RunSizes as RunSizes
-from .trainers import NAMES, trainers_of
+from .trainers import NAMES, OTHER_WORK, trainers_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SIZE_TOLERANCE = 0.01
@@ -76,6 +76,9 @@ def is_log(text: str) -> bool:
 def read_log(text: str, known: RunSizes, name: str) -> list[Row]:
     """One row: median step seconds, tokens and peak memory of a run; where a launcher mixed the
     lines of several ranks, the times of one."""
+    for sign, work in OTHER_WORK:
+        if sign in text:
+            raise InputError(f"{name}: its steps are of {work}, which is not read")
     log = _read(text, known)
     if log is None:
         raise InputError(f"{name}: no line of a trainer that is read here: {NAMES}")

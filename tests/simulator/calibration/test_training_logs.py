@@ -213,6 +213,18 @@ def llm_c(i: int, v: float) -> str:
     return f"step {i:4d}/19560 | loss 7.1 (+1.2z)| norm 1.1 (+0.1z)| lr 6.00e-04 | {rate}"
 
 
+def litgpt(i: int, v: float) -> str:
+    """litgpt/pretrain.py: two micro-batches a step."""
+    form = "Epoch 1 | iter {} step {} | loss train: 2.310, val: n/a | iter time: {:.2f} ms{}"
+    first = form.format(2 * i - 1, i - 1, 400 * v, "") + " remaining time: 1:02:03\n"
+    return first + form.format(2 * i, i, 600 * v, " (step)") + " remaining time: 1:02:03"
+
+
+def colossal(i: int, v: float) -> str:
+    """examples/language/gpt/gemini/train_gpt_demo.py of ColossalAI."""
+    return f"[{i}/40] Loss:9.310, Step time: {v:.3f}s, TFLOPS: 61.2, FWD time: 0.4s, BWD time: 1.2s"
+
+
 def metaseq(i: int, v: float) -> str:
     """metaseq/logging/progress_bar/json_progress_bar.py."""
     stats = {"update": 0.1, "wps": f"{64 * 2048 / v:.1f}", "ups": "0.48", "wpb": f"{64 * 2048}"}
@@ -275,6 +287,18 @@ LOGS: dict[str, tuple[str, float | None, float | None]] = {
     "torchtune": (log(torchtune), None, 61.5 * GIB),
     "metaseq": (log(metaseq), 64, None),
     "Levanter": (log(levanter), None, None),
+    "LitGPT": (
+        log(litgpt, "'train': TrainArgs(global_batch_size=64, micro_batch_size=4)\n"),
+        64,
+        None,
+    ),
+    "ColossalAI": (log(colossal), None, None),
+    "ColossalAI's evaluator": (
+        "num_samples: 32, flop: 1, avg_duration: 8.4, avg_throughput: 30.476190476190474\n"
+        "Throughput: 30.48 samples/sec, TFLOPS per GPU: 167.43\nMax CUDA memory usage: 9.00 MB\n",
+        None,
+        None,
+    ),
     "Levanter, fast": (log(levanter_slow), None, None),
 }
 """Logs, each with the batch that it states and its reserved bytes."""
@@ -369,6 +393,22 @@ def test_rates_alone_ask_for_the_sizes():
     for text in (LOGS["torchtune"][0], LOGS["torchtitan of 2024"][0]):
         with pytest.raises(InputError, match="--sequence and --global-batch"):
             outcome(text, RunSizes(), "run.log")
+
+
+def test_a_step_of_which_micro_batches_are_not_printed_is_no_step():
+    """litgpt/pretrain.py prints the last micro-batch of a step, where it has several."""
+    text = "".join(line + "\n" for line in LOGS["LitGPT"][0].splitlines() if "(step)" in line)
+    with pytest.raises(InputError, match="leave out micro-batches of every step"):
+        outcome(text, SIZES, "run.log")
+
+
+def test_steps_that_generate_are_no_steps_of_training():
+    """dschat/utils/perf.py of DeepSpeed-Chat, in its third step."""
+    text = (
+        "|E2E latency=3.9s |Generate time=2.8s (71%) |Training time=.8s |CurSamplesPerSec=16.35\n"
+    )
+    with pytest.raises(InputError, match="its steps are of samples of generation and training"):
+        outcome(text * 40, SIZES, "run.log")
 
 
 def test_names_of_trainers_and_units():
