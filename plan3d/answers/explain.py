@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from plan3d.search.whatif.explanation import Explanation
 from plan3d.search.whatif.explanation import explain as explained
 from plan3d.simulator.plan.plan import PlanLike, as_plan
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task, check_task
 
 from ..launch_files.frameworks import for_framework
@@ -45,7 +46,8 @@ class ExplainAnswer:
     measured: MeasuredStep | None = None
     """What a measured step says; the explanation is then of the constants that it makes likely."""
     traced: TracedStep | None = None
-    """What traces of a step say, part by part."""
+    """What traces of a step say, part by part; the explanation is then of the constants that its
+    parts make likely."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +84,14 @@ def explain_plan(request: ExplainRequest) -> ExplainAnswer:
 
         measured = MeasuredStep.of(task, as_plan(request.plan), request.measured_step)
         task = measured.task
-    explanation = explained(task, request.plan, request.against)
-    plan = PlanAnswer(replace(question, task=task), explanation.costs)
     traced = None
     if request.traces:
         from .traced_step import TracedStep
 
-        traced = TracedStep.of(explanation.costs, request.traces)
+        traced = TracedStep.of(evaluate(task, request.plan), request.traces)
+        task = traced.task
+    explanation = explained(task, request.plan, request.against)
+    plan = PlanAnswer(replace(question, task=task), explanation.costs)
     return ExplainAnswer(plan, explanation, measured, traced)
 
 

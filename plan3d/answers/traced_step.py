@@ -19,12 +19,15 @@ from plan3d.simulator.calibration.traces.comparison import (
     product_flops,
     sizes_of,
 )
+from plan3d.simulator.calibration.traces.evidence import TraceEvidence, learn_parts
 from plan3d.simulator.calibration.traces.job import traced_job
 from plan3d.simulator.calibration.traces.kernels import short_name
 from plan3d.simulator.calibration.traces.reader import read_traces
 from plan3d.simulator.step.costs import Costs
+from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.constants import CONSTANTS
 
-from .measured_step import CAUSES, DISAGREES
+from .measured_step import CAUSES, CONSTANTS_NAMED, DISAGREES, WORTH_SAYING
 
 if TYPE_CHECKING:
     from plan3d.search.whatif.explanation import Explanation
@@ -33,6 +36,8 @@ EDITS = 3
 """Edits that are named."""
 WORTH = 0.005
 """Share of the measured step that an edit must save to be named."""
+OBSERVED = 0.2
+"""Share of a constant's variance that a trace must take away for it to be named."""
 CHECKS = {
     "matmul": CAUSES["gemm"],
     "kernels": CAUSES["gemm"],
@@ -66,6 +71,41 @@ class TracedStep:
         """InputError for files that are no traces, and for those of another job."""
         traces = read_traces(files)
         return cls(compare(costs, traced_job(traces, sizes_of(costs))), traces[0].gpu)
+
+    @cached_property
+    def evidence(self) -> TraceEvidence | None:
+        """What the parts say of the constants; None where less than a step was traced."""
+        return None if self.is_part_of_a_step else learn_parts(self.comparison)
+
+    @property
+    def task(self) -> Task:
+        """The task with constants as the parts make them likely."""
+        return self.evidence.task if self.evidence else self.comparison.costs.task
+
+    @property
+    def learned(self) -> str:
+        """Constants that the parts move, the largest first."""
+        if self.evidence is None:
+            return ""
+        known = self.evidence.explained
+        texts = [
+            f"{CONSTANTS[name].acts_on} {100 * change:+.0f} %"
+            for name, change in self.evidence.changes.items()
+            if abs(change) >= WORTH_SAYING and known[name] >= OBSERVED
+        ]
+        return ", ".join(texts[:CONSTANTS_NAMED])
+
+    def after(self, explanation: Explanation) -> str:
+        """The step as predicted after this trace, and what the best edits then gain."""
+        if self.evidence is None:
+            return ""
+        step, wall = explanation.costs.step_seconds, self.comparison.job.wall
+        edits = [
+            f"{one['edit']} gains {-100 * one['step_change']:.1f} % ({one['step_seconds']:.4g} s)"
+            for one in self.best_edits(explanation)
+        ]
+        text = f"step {step:.4g} s, {100 * (wall / step - 1):+.1f} % left to this run alone"
+        return "; ".join([text, ", ".join(edits) or "no single edit that fits gains"])
 
     @property
     def headline(self) -> str:
@@ -192,12 +232,16 @@ class TracedStep:
         return text
 
     def best_edits(self, explanation: Explanation) -> list[dict[str, Any]]:
-        """Edits that help most given what was measured: every part scales as it was measured."""
+        """Edits that help most given what was measured, by an explanation with the constants that
+        the parts make likely. What those leave of the measured step stays as it is: seconds that
+        no part explains, or a share where it is shorter."""
         edits: Edits = explanation.edits
         if edits.costs is None or self.is_part_of_a_step:
             return []
-        rows = fitting(edits)
-        steps, wall = self.comparison.corrected(edits.costs)[rows], self.comparison.job.wall
+        rows, wall = fitting(edits), self.comparison.job.wall
+        left = wall - explanation.costs.step_seconds
+        steps = np.atleast_1d(edits.costs.step)[rows]
+        steps = steps + left if left > 0 else steps * (wall / explanation.costs.step_seconds)
         order = np.argsort(steps, kind="stable")
         return [
             {
@@ -217,6 +261,9 @@ class TracedStep:
         return {
             "step_seconds": job.wall,
             "predicted_seconds": self.comparison.costs.step_seconds,
+            "learned_from": list(self.evidence.parts) if self.evidence else [],
+            "changes": dict(self.evidence.changes) if self.evidence else {},
+            "explained_variance": dict(self.evidence.explained) if self.evidence else {},
             "steps": job.steps,
             "marked": job.ranks[0].window.marked,
             "gpu": self.gpu,

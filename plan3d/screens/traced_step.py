@@ -23,18 +23,15 @@ def print_traced_step(screen: Screen, answer: ExplainAnswer) -> None:
     print()
     screen.table(_parts_table(traced, None if screen.details else ROWS))
     hidden = traced.hidden if screen.details else traced.hidden[:HIDDEN]
-    edits = ", ".join(
-        f"{one['edit']} {100 * one['step_change']:+.1f} %"
-        for one in traced.best_edits(answer.explanation)
-    )
     items: plan_lines.Items = [
         ("hidden", "; ".join(hidden)),
         ("gaps", traced.gaps),
         ("ranks", traced.waiting),
         ("memory", traced.memory),
         *(("most" if i == 0 else "", line) for i, line in enumerate(traced.most)),
-        ("edits", edits),
         *(("note", line) for line in (traced.notes if screen.details else traced.notes[:NOTES])),
+        ("learned", traced.learned),
+        ("after", traced.after(answer.explanation)),
     ]
     screen.items([item for item in items if item[1]])
 

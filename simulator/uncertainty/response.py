@@ -5,7 +5,7 @@ f(d) = log t with each constant's seconds multiplied by exp(d), d [constant].
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -54,6 +54,14 @@ def log_steps(task: Task, plans: Plan, names: Sequence[str], d: Value) -> Value:
     return out
 
 
+def with_slopes(steps: Callable[[Value], Value], d: Value) -> tuple[Value, Value]:
+    """f(d) [.., row] and its slopes [.., row, constant] at d [.., constant], by differences."""
+    moved = d[..., None, :] + SLOPE_STEP * np.eye(d.shape[-1])
+    found = steps(np.concatenate([d[..., None, :], moved], axis=-2))
+    here, there = found[..., 0, :], found[..., 1:, :]
+    return here, np.swapaxes(there - here[..., None, :], -1, -2) / SLOPE_STEP
+
+
 @dataclass(frozen=True)
 class SimulatedResponse:
     """The simulator itself, asked for rows of several tasks."""
@@ -80,10 +88,7 @@ class SimulatedResponse:
 
     def linearised(self, d: Value) -> tuple[Value, Value]:
         """f(d) [.., row] and its slopes, in one pass of columns."""
-        moved = d[..., None, :] + SLOPE_STEP * np.eye(d.shape[-1])
-        found = self.steps(np.concatenate([d[..., None, :], moved], axis=-2))
-        here, there = found[..., 0, :], found[..., 1:, :]
-        return here, np.swapaxes(there - here[..., None, :], -1, -2) / SLOPE_STEP
+        return with_slopes(self.steps, d)
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class TabulatedResponse:
     """d_k of each node [constant, node], ascending."""
 
     @classmethod
-    def of_response(cls, exact: SimulatedResponse, spreads: Value) -> TabulatedResponse:
+    def of_response(cls, exact: Response, spreads: Value) -> TabulatedResponse:
         """The table of some rows, with nodes at NODES times each constant's spread."""
         nodes = NODES[None] * spreads[:, None]
         moved = exact.steps(nodes[..., None] * np.eye(spreads.size)[:, None])

@@ -137,25 +137,11 @@ class Comparison:
                 merged[key] = KernelUse(use.part, use.kernel, launches, seconds)
         return sorted(merged.values(), key=lambda use: -use.seconds)
 
-    def corrected(self, costs: Costs) -> Value:
-        """Seconds of a step of other plans of the task, each part scaled by what was measured of
-        this plan's; nothing is learned from parts that are only bounded [plan]."""
-        own, others = _columns(self.costs), _columns(costs)
-        total, rest = np.zeros(len(costs)), self.job.wall
-        for row in self.rows:
-            members = RECOMPUTED if row.name == "kernels" else (row.name,)
-            factor = row.ratio if row.ratio is not None and not row.bound else 1.0
-            for name in members:
-                if name in PREDICTED:
-                    total = total + factor * others[name]
-                    rest -= factor * float(np.ravel(own[name])[0])
-        return total + rest
-
 
 def compare(costs: Costs, job: TracedJob) -> Comparison:
     """The parts of one plan's step as predicted and as measured."""
     costs = costs.row()
-    predicted = {name: float(np.ravel(value)[0]) for name, value in _columns(costs).items()}
+    predicted = {name: float(np.ravel(value)[0]) for name, value in predicted_rows(costs).items()}
     names = [*PREDICTED, UNASSIGNED, LOADING, OTHER, WAITS]
     measured = {
         name: sum(job.seconds[part] for part in PARTS.get(name, ()))
@@ -174,16 +160,22 @@ def compare(costs: Costs, job: TracedJob) -> Comparison:
         for values in (predicted, measured):
             values["kernels"] = sum(values.pop(name, 0.0) for name in RECOMPUTED)
         names = ["kernels", *(name for name in names if name not in RECOMPUTED)]
+    bounds = _bounds(job)
     least = LEAST_SHARE * max(job.wall, costs.step_seconds)
-    rows = (
-        Row(name, predicted.get(name, 0.0), measured[name], job.alone and name in COMMUNICATION)
-        for name in names
-    )
+    rows = (Row(name, predicted.get(name, 0.0), measured[name], name in bounds) for name in names)
     shown = tuple(row for row in rows if max(row.predicted, row.measured) > least)
     return Comparison(costs, job, shown)
 
 
-def _columns(costs: Costs) -> dict[str, Value]:
+def _bounds(job: TracedJob) -> set[str]:
+    """Rows of communication in which no two traced ranks tell the transfer from the wait."""
+    if job.sizes.ranks == 1 and not job.alone:
+        return set()
+    compared = {"pipeline" if axis == PIPELINE else axis for axis in job.compared_axes}
+    return set(COMMUNICATION) - compared
+
+
+def predicted_rows(costs: Costs) -> dict[str, Value]:
     """Predicted seconds of every row [plan]."""
     parts = {**costs.seconds, **costs.compute_seconds}
     return {

@@ -120,14 +120,23 @@ class TracedJob:
         return [_stage(one, self.sizes) for one in self.ranks]
 
     @cached_property
+    def _wait_spans(self) -> list[Spans] | None:
+        """When each rank waits in a collective; None where no two ranks of a group were traced."""
+        return _wait_spans(self.ranks)
+
+    @cached_property
+    def compared_axes(self) -> set[str]:
+        """Axes in which several traced ranks tell the transfer from the wait."""
+        return {axis for spans in self._wait_spans or [] for axis in spans}
+
+    @cached_property
     def waits(self) -> dict[str, float] | None:
         """Exposed seconds of a step in which ranks wait for others, by axis, mean over the ranks;
         None where only one rank of every group was traced."""
-        spans = _wait_spans(self.ranks)
-        if spans is None:
+        if self._wait_spans is None:
             return None
         out = dict.fromkeys(AXES, 0.0)
-        for one, waiting in zip(self.ranks, spans, strict=True):
+        for one, waiting in zip(self.ranks, self._wait_spans, strict=True):
             for axis, (start, end) in waiting.items():
                 out[axis] += one.exposed_wait(start, end, axis) / len(self.ranks)
         return out

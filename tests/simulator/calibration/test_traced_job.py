@@ -52,7 +52,6 @@ def test_every_part_is_read_back(plan, tmp_path):
     assert job.stages == list(range(len(traces)))
     found = compare(x.costs, job)
     assert sum(row.measured for row in found.rows) == pytest.approx(job.wall, rel=0.01)
-    assert found.corrected(x.costs) == pytest.approx(job.wall)
     rows = {row.name: row for row in found.rows}
     pipeline = rows.pop("pipeline", None)
     for row in rows.values():
@@ -72,7 +71,6 @@ def test_what_runs_again_is_of_the_kernels_where_nothing_tells_it_apart(tmp_path
     rows = {row.name: row for row in found.rows}
     assert not {"matmul", "attention", "memory_bound", "recompute"} & set(rows)
     assert rows["kernels"].measured == pytest.approx(rows["kernels"].predicted, rel=0.01)
-    assert found.corrected(x.costs) == pytest.approx(job.wall)
     assert found.kernels(rows["kernels"])[0].part == "matmul"
 
 
