@@ -45,6 +45,7 @@ TRIED_BY = {
     "simulator/calibration/readers/histories.py": "history",
     "simulator/calibration/readers/measurements.py": "measurements",
     "simulator/calibration/traces/memory_events.py": "memory-timeline",
+    "simulator/calibration/traces/nsys.py": "nsys",
     "simulator/calibration/traces/reader.py": "trace",
     "simulator/hardware/gemm_tables.py": "gemm-table",
     "simulator/hardware/layer_tables.py": "layer-table",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from .errors import InputError
 
 if TYPE_CHECKING:
+    import sqlite3
     from importlib.resources.abc import Traversable
 
 LARGEST = 64_000_000
@@ -30,6 +31,7 @@ LARGEST_STREAM = 4_000_000_000
 _PIECE = 4_000_000
 """Bytes of a piece."""
 _GZIP = b"\x1f\x8b"
+_SQLITE = b"SQLite format 3\0"
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _SIMULATOR = Path(__file__).parents[1]
 SHIPPED = tuple(str(_SIMULATOR.parent / name) for name in (_SIMULATOR.name, "hardware_profiles"))
@@ -150,6 +152,28 @@ def read_pieces(place: Path, most: int = LARGEST_STREAM) -> Iterator[str]:
     except (OSError, ValueError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{place}: cannot be read ({why})") from None
+
+
+def read_database(place: Path, most: int = LARGEST_STREAM) -> sqlite3.Connection:
+    """A connection that only reads an SQLite file of up to `most` bytes; InputError for another
+    file."""
+    import sqlite3
+
+    if not _from_disk(place, str(place)):
+        raise InputError(f"{place}: cannot be read (a question to a server carries text alone)")
+    try:
+        with os.fdopen(_open_regular(place, str(place)), "rb") as file:
+            begin, size = file.read(len(_SQLITE)), os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise InputError(f"{place}: cannot be read ({error.strerror or error})") from None
+    if begin != _SQLITE:
+        raise InputError(f"{place}: {'is no SQLite file' if size else 'is empty'}")
+    if size > most:
+        raise InputError(f"{place}: is larger than {most / 1e9:g} GB, the most that is read here")
+    database = sqlite3.connect(f"{place.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    # Functions and views that a file brings along are not run.
+    database.execute("PRAGMA trusted_schema = OFF")
+    return database
 
 
 def _open_regular(place: Path, where: str) -> int:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shlex
+import sqlite3
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -400,6 +401,17 @@ NCCL_JSON = (
     b' H200"}]}, "results": [{"size": 1048576, "count": 262144, "type": "float", "out_of_place":'
     b' {"time": 41.5, "alg_bw": 25.27, "bus_bw": 22.11, "nwrong": 0.0}}]}'
 )
+REPORT = """
+CREATE TABLE StringIds (id, value);
+CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start, end, deviceId, streamId, correlationId, globalPid,
+    demangledName, shortName);
+CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId);
+CREATE TABLE NVTX_EVENTS (start, end, text, textId, globalTid);
+INSERT INTO StringIds VALUES (1, 'void flash_fwd_kernel');
+INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1000, 9000, 0, 7, 3, 16777216, 1, 1);
+INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (500, 600, 16777217, 3);
+INSERT INTO NVTX_EVENTS VALUES (0, 10000, 'step 3', NULL, 16777217);
+"""
 TRACE = (
     b'{"traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "ts": 0,'
     b' "dur": 900}, {"ph": "X", "cat": "kernel", "name": "void flash_fwd_kernel", "ts": 0, "dur":'
@@ -502,6 +514,13 @@ def _traced(path: Path) -> object:
     words = ["explain", "llama-7b", "h100-sxm", "8", "--plan", "tp=2", "--trace", str(path)]
     _command([*words, "--json", "--traceback"])
     return traced_job(read_traces([str(path)])).straggler
+
+
+def _report() -> bytes:
+    """A report of Nsight Systems of one kernel, its launch and a step."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(REPORT)
+        return database.serialize()
 
 
 def _rows_to_fit() -> list[bytes]:
@@ -645,6 +664,7 @@ READERS = {
     "script": Reader("s.sh", lambda: [*SCRIPTS], _script),
     "nccl-tests": Reader("all.txt", lambda: [NCCL.encode(), NCCL_JSON], _measured),
     "trace": Reader("trace.json", lambda: [TRACE], _traced),
+    "nsys": Reader("report.sqlite", lambda: [_report()], _traced),
     "memory-timeline": Reader("m.json", lambda: [*MEMORY], lambda p: read_memory_timeline(str(p))),
     "fit": Reader("m.csv", _rows_to_fit, _fitted),
     "gemm-table": Reader(

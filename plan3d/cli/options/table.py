@@ -207,8 +207,9 @@ OPTIONS = (
     Option("--measured-step", "S", seconds, EXPLAIN,
         "measured step time, 4.2 or 4200ms: what it says of the constants"),
     Option("--trace", "FILE", text, EXPLAIN,
-        "torch profiler traces of a step, of one rank or several, or a folder of them: every part "
-        "predicted and measured; with --memory the profiler's memory timeline of a rank",
+        "traces of a step by the torch profiler or Nsight Systems (.sqlite), of one rank or "
+        "several, or a folder of them: every part predicted and measured; with --memory the "
+        "profiler's memory timeline of a rank",
         several=True),
     Option("--against", "PLAN", plan_text, EXPLAIN,
         "another plan, or one change of this plan: 'tp=4'"),

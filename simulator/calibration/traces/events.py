@@ -99,8 +99,8 @@ def keep_event(event: Mapping[str, Any], columns: EventColumns) -> None:
     elif category in RUNTIME:
         correlation = (event.get("args") or {}).get("correlation")
         if correlation is not None:
-            thread = columns.index(("thread", event.get("pid"), event.get("tid")))
-            _append(columns.launches, correlation, event["ts"], thread)
+            thread = ("thread", event.get("pid"), event.get("tid"))
+            add_launch(columns, correlation, event["ts"], thread)
     elif category in ANNOTATIONS:
         _keep_operator(event, category, columns)
 
@@ -115,20 +115,48 @@ def _keep_memory(args: Mapping[str, Any], columns: EventColumns) -> None:
 
 
 def _keep_kernel(event: Mapping[str, Any], category: str, columns: EventColumns) -> None:
-    length, start = float(event["dur"]), float(event["ts"])
+    args = event.get("args") or {}
+    device = args.get("device", event.get("pid"))
+    add_kernel(
+        columns,
+        (event["name"], category, _collective(args)),
+        device=device if isinstance(device, int) else 0,
+        start=float(event["ts"]),
+        length=float(event["dur"]),
+        stream=_number(event.get("tid")),
+        correlation=args.get("correlation", -1),
+        operator=args.get("External id", args.get("external id", -1)),
+    )
+
+
+def add_kernel(
+    columns: EventColumns,
+    kind: tuple[str, str, Collective],
+    *,
+    device: int,
+    start: float,
+    length: float,
+    stream: float,
+    correlation: Any,
+    operator: Any = -1,
+) -> None:
+    """One event of a GPU; `kind` is its name, category and collective. Lengths that no event has
+    are counted."""
     if not (0 <= length < LATEST and abs(start) < LATEST):
         columns.negative += 1
         return
-    args = event.get("args") or {}
-    device = args.get("device", event.get("pid"))
-    number = device if isinstance(device, int) and device >= 0 else 0
+    number = max(device, 0)
     cells = columns.gpu.get(number)
     if cells is None:
         cells = columns.gpu[number] = _arrays(6)
-    kind = columns.index((one_line(event["name"], LONGEST_NAME), category, _collective(args)))
-    external = args.get("External id", args.get("external id", -1))
-    correlation = args.get("correlation", -1)
-    _append(cells, start, length, _number(event.get("tid")), kind, correlation, external)
+    name, category, collective = kind
+    index = columns.index((one_line(name, LONGEST_NAME), category, collective))
+    _append(cells, start, length, stream, index, correlation, operator)
+
+
+def add_launch(columns: EventColumns, correlation: Any, moment: Any, thread: Any) -> None:
+    """A call of the runtime that may have launched something."""
+    _append(columns.launches, correlation, moment, columns.index(thread))
 
 
 def _arrays(number: int) -> tuple[array[float], ...]:
@@ -165,7 +193,7 @@ def _collective(args: Mapping[str, Any]) -> Collective:
     )
 
 
-def _keep_mark(event: Mapping[str, Any], name: str, category: str, columns: EventColumns) -> None:
+def keep_mark(event: Mapping[str, Any], name: str, category: str, columns: EventColumns) -> None:
     """A step, a pass or the loading of data."""
     start = float(event["ts"])
     end = start + float(event.get("dur", 0.0))
@@ -192,7 +220,7 @@ def _keep_operator(event: Mapping[str, Any], category: str, columns: EventColumn
     """Operators with shapes or a collective, passes, steps and the loading of data."""
     name, args = str(event["name"]), event.get("args") or {}
     if not name.startswith("aten::"):
-        _keep_mark(event, name, category, columns)
+        keep_mark(event, name, category, columns)
     if category == "gpu_user_annotation":
         return
     # PyTorch numbers operators only where they record a graph (Dispatcher.h, runRecordFunction).

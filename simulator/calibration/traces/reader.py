@@ -1,5 +1,5 @@
-"""Traces of the torch profiler (Kineto, Chrome's format) as columns: what each GPU ran, and what
-its host launched when.
+"""Traces of the torch profiler (Kineto, Chrome's format) and of Nsight Systems as columns: what
+each GPU ran, and what its host launched when.
 
 Files are read piece by piece. Times are seconds. A file of several GPUs gives one rank each.
 """
@@ -22,15 +22,22 @@ from ...base.files import read_pieces
 from ...base.printable import one_line
 from .events import NO_COLLECTIVE, Collective, EventColumns, keep_event
 from .intervals import Intervals, inside, union
+from .nsys import read_report
 
-TRACES = (".json", ".json.gz", ".trace", ".trace.gz")
+REPORTS = (".sqlite",)
+TRACES = (".json", ".json.gz", ".trace", ".trace.gz", *REPORTS)
 """Endings of the traces of a folder."""
+PROFILE_WITH_TORCH = "profile with torch.profiler"
 OTHER_PROFILES = {
-    **dict.fromkeys((".nsys-rep", ".qdrep", ".sqlite"), "Nsight Systems"),
-    **dict.fromkeys((".pickle", ".pkl"), "pickle, a format that runs what it holds"),
-    **dict.fromkeys((".rpd", ".pftrace"), "ROCm's own profilers"),
+    **dict.fromkeys(
+        (".nsys-rep", ".qdrep"), ("Nsight Systems", "convert it: nsys export --type sqlite {}")
+    ),
+    **dict.fromkeys(
+        (".pickle", ".pkl"), ("pickle, a format that runs what it holds", PROFILE_WITH_TORCH)
+    ),
+    **dict.fromkeys((".rpd", ".pftrace"), ("ROCm's own profilers", PROFILE_WITH_TORCH)),
 }
-"""Endings of profiles that are not read, and what writes them."""
+"""Endings of profiles that are not read: what writes them, and what to do."""
 MOST_RANKS = 1024
 """Files of one question."""
 MICROSECOND = 1e-6
@@ -121,26 +128,32 @@ def read_traces(paths: Iterable[str]) -> list[RankTrace]:
 
 def read_trace(path: Path) -> list[RankTrace]:
     """The ranks of one trace, one for each GPU that ran kernels. InputError where none did."""
-    for ending, writer in OTHER_PROFILES.items():
+    for ending, (writer, remedy) in OTHER_PROFILES.items():
         if path.name.endswith(ending):
-            raise InputError(f"{path}: is of {writer}, not read: profile with torch.profiler")
+            raise InputError(f"{path}: is of {writer}, not read: {remedy.format(path.name)}")
+    columns, head, left_out = (
+        read_report(path) if path.name.endswith(REPORTS) else _read_events(path)
+    )
+    if not columns.gpu:
+        raise InputError(f"{path}: {'; '.join([_nothing(columns), *left_out])}")
+    if columns.negative:
+        left_out.append(f"{columns.negative:,} events of negative or endless length")
+    if columns.unreadable:
+        left_out.append(f"{columns.unreadable:,} events without name or time")
+    return [
+        _rank_trace(path.name, device, columns, head, left_out) for device in sorted(columns.gpu)
+    ]
+
+
+def _read_events(path: Path) -> tuple[EventColumns, dict[str, Any], list[str]]:
+    """Columns, head and what was left out of a file of Chrome's format."""
     stream, columns = JsonStream(read_pieces(path), str(path), "traceEvents"), EventColumns()
     for event in stream:
         try:
             keep_event(event, columns)
         except (TypeError, ValueError, AttributeError, OverflowError, KeyError):
             columns.unreadable += 1
-    if not columns.gpu:
-        raise InputError(f"{path}: {_nothing(columns)}{stream.broken and f'; it {stream.broken}'}")
-    left_out = [stream.broken] if stream.broken else []
-    if columns.negative:
-        left_out.append(f"{columns.negative:,} events of negative or endless length")
-    if columns.unreadable:
-        left_out.append(f"{columns.unreadable:,} events without name or time")
-    return [
-        _rank_trace(path.name, device, columns, stream.head, left_out)
-        for device in sorted(columns.gpu)
-    ]
+    return columns, stream.head, [stream.broken] if stream.broken else []
 
 
 def _nothing(columns: EventColumns) -> str:

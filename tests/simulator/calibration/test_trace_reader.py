@@ -235,7 +235,10 @@ def test_operators_lend_kernels_their_shapes(tmp_path):
 
 def test_profiles_of_others_are_refused_by_name(tmp_path):
     (tmp_path / "t.nsys-rep").write_bytes(b"x")
-    with pytest.raises(InputError, match="is of Nsight Systems, not read"):
+    with pytest.raises(
+        InputError,
+        match=r"is of Nsight Systems, not read: convert it: nsys export --type sqlite t\.nsys-rep",
+    ):
         read_traces([str(tmp_path / "t.nsys-rep")])
 
 
