@@ -138,6 +138,11 @@ def adapters_record(task: Task) -> dict[str, Any]:
         "lora_rank": adapters.rank,
         "lora_targets": ",".join(adapters.targets),
         "lora_base": adapters.base,
+        **(
+            {"modules_to_save": ",".join(adapters.modules_to_save)}
+            if adapters.modules_to_save
+            else {}
+        ),
         "trained_parameters": task.trained_parameters,
     }
 

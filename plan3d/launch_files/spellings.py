@@ -330,6 +330,15 @@ SPELLINGS = (
         },
     ),
     _uniform("all_linear", TRUTH, "axolotl", "lora_target_linear", False),
+    Spelling(
+        "saved_modules",
+        ANY,
+        {
+            "trainer axolotl": ("lora_modules_to_save", None),
+            "llama-factory": ("additional_target", None),
+            f"ms-swift {CORE}": ("modules_to_save", None),
+        },
+    ),
     _uniform("in_4_bits", TRUTH, "trainer axolotl", "load_in_4bit", False),
     _uniform("in_8_bits", TRUTH, "trainer axolotl", "load_in_8bit", False),
     Spelling(
@@ -349,8 +358,7 @@ UNMODELLED = {
     use_turbo_mega_moe turbo_sync_free_moe_stage torch_compile
     """,
     TRAINERS: """
-    torch_compile auto_find_batch_size optim_target_modules use_dora modules_to_save
-    lora_modules_to_save additional_target lisa_activated_layers
+    torch_compile auto_find_batch_size optim_target_modules use_dora lisa_activated_layers
     """,
     "llama-factory": """
     use_galore use_apollo use_badam use_adam_mini use_unsloth mixture_of_depths shift_attn use_muon
@@ -367,7 +375,7 @@ UNMODELLED = {
     """,
     CORE: """
     use_precision_aware_optimizer main_grads_dtype exp_avg_dtype exp_avg_sq_dtype freeze_llm
-    freeze_parameters modules_to_save linear_decoupled_in_proj fp4_format moe_layer_recompute
+    freeze_parameters linear_decoupled_in_proj fp4_format moe_layer_recompute
     """,
 }
 """Arguments that change time or memory and are not modelled, by programs."""

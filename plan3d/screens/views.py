@@ -77,7 +77,8 @@ def adapters_line(task: Task) -> str:
     assert adapters
     name = {"lora": "LoRA", "qlora": f"QLoRA ({adapters.base})"}[adapters.name]
     trained = format_count(task.trained_parameters)
-    return f"{name} of rank {adapters.rank} on {' '.join(adapters.targets)}: {trained} trained"
+    on = " ".join((*adapters.targets, *adapters.modules_to_save))
+    return f"{name} of rank {adapters.rank} on {on}: {trained} trained"
 
 
 def header(task: Task, limit: float | None = None) -> list[str]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..operators.layer_parts import UNPACKED_BYTES
+from ..workload.adapters import EMBEDDING, HEAD
 from ..workload.blocks import Block
 from .layer_kinds import LayerContext, LayerKind
 
@@ -23,7 +24,7 @@ class FrozenWeights(NamedTuple):
     """The weights of a layer on one rank where most of them are frozen."""
 
     adapter_parameters: Value
-    """Parameters of adapters."""
+    """Parameters of adapters, and of a module that is trained whole."""
     packed_parameters: Value
     """Parameters of frozen matrices, in their stored format."""
     held_bytes: Value
@@ -35,13 +36,16 @@ class FrozenWeights(NamedTuple):
 def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> FrozenWeights:
     """The weights of a layer with these `parameters` on a rank, adapters not counted.
 
-    Norms, router, embedding and head stay in 16 bits. Source: Dettmers et al. 2023, section 3.
+    Norms, router, embedding and head stay in 16 bits, and also where a copy of them is trained.
+    Source: Dettmers et al. 2023, section 3.
     """
     adapters, model, s = local.task.adapters, local.task.model, local.s
     assert adapters
     none = np.zeros(parameters.shape)
     if not kind.block:
-        return FrozenWeights(none, none, UNPACKED_BYTES * parameters, none)
+        table = local.vocabulary * model.hidden / local.weight_split
+        copy = table + none if trains_whole(kind, local) else none
+        return FrozenWeights(copy, none, UNPACKED_BYTES * parameters, none)
     counts = kind.block.parameters(model.hidden, model.norm_width)
     packed = parameters - counts["norms"] - counts["router"]
     whole = UNPACKED_BYTES * (counts["norms"] + counts["router"])
@@ -52,6 +56,12 @@ def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> F
         packed * (adapters.format.bits / 8) + whole,
         largest if adapters.format.needs_unpacking else none,
     )
+
+
+def trains_whole(kind: LayerKind, local: LayerContext) -> bool:
+    """Whether a copy of the embedding or of the head is trained beside adapters."""
+    saved = local.task.adapters.modules_to_save if local.task.adapters else ()
+    return (EMBEDDING if kind.name == "embedding" else HEAD) in saved and not kind.block
 
 
 def _largest_matrix(block: Block, hidden: int) -> int:

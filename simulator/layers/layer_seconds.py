@@ -27,6 +27,7 @@ from .communication import (
     tensor_exposed,
 )
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
+from .frozen_weights import trains_whole
 from .layer_kinds import (
     LayerContext,
     LayerKind,
@@ -157,7 +158,7 @@ def _kernel_seconds(
     if core is not None:
         out[:, Cost.ATTENTION] = core
     out[:, Cost.MEMORY_BOUND] = _moved_seconds(work, local)
-    if adapters and weights.frozen:
+    if adapters and weights.frozen and not trains_whole(kind, local):
         out[1, Cost.MATMUL] = matmul / dgrad
         if kind.block:
             thin = adapter_seconds(work, local)

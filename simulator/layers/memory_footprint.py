@@ -33,6 +33,7 @@ from .frozen_weights import (
     FrozenWeights,
     frozen_weights,
     spare_inputs,
+    trains_whole,
 )
 from .layer_kinds import LayerContext, LayerKind, matrices_of
 
@@ -113,7 +114,7 @@ def kept_activations(kind: LayerKind, local: LayerContext) -> tuple[Value, Value
     if not kind.block:
         # Dropout keeps a mask behind the embedding; the head keeps its normalised input.
         mask = hidden / local.recipe.activation * software.dropout
-        wanted = 2 if local.task.adapters is None else 1
+        wanted = 2 if local.task.adapters is None or trains_whole(kind, local) else 1
         kept = mask if kind.name == "embedding" else wanted * hidden
         return kept / local.norm_split, gathered, 0.0
     everything, dropped = block_activations(kind.block, local)

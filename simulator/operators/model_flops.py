@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..task import Task, mean_over_documents
-from ..workload.adapters import Adapters
+from ..workload.adapters import HEAD, Adapters
 from ..workload.blocks import Block
 from ..workload.model import Model, Network
 from .layer_parts import causal_span
@@ -42,12 +42,14 @@ def adapted_flops_per_token(
     model: Model, sequence: int, causal: bool = False, adapters: Adapters | None = None
 ) -> float:
     """The same where frozen matrices have no gradient of their own: 4 instead of 6 FLOPs a weight
-    and token, and 6 of each weight of an adapter. Source: Hu et al. 2021, section 4.1."""
+    and token, and 6 of each weight of an adapter, and of a head that is trained whole. Source: Hu
+    et al. 2021, section 4.1."""
     every = model_flops_per_token(model, sequence, causal)
     if adapters is None:
         return every
     frozen = model_flops_per_token(model, 0) / 3
-    return every - frozen + 6.0 * adapters.parameters(model)
+    head = 2.0 * model.vocabulary * model.hidden * (HEAD in adapters.modules_to_save)
+    return every - frozen + head + 6.0 * adapters.of_layers(model)
 
 
 def block_flops_per_token(model: Model, sequence: int, causal: bool = False) -> float:

@@ -31,6 +31,12 @@ WORDS = {
     "fc2": ("down",),
 }
 """Targets by name: of groups, and of other frameworks."""
+EMBEDDING, HEAD = "embed_tokens", "lm_head"
+SAVED = {
+    **dict.fromkeys(("embed_tokens", "wte", "word_embeddings", "embed_in"), EMBEDDING),
+    **dict.fromkeys(("lm_head", "embed_out", "output_layer"), HEAD),
+}
+"""Modules that can be trained whole beside adapters, by the last word of their name."""
 LARGEST_RANK = 4096
 
 
@@ -85,6 +91,9 @@ class Adapters:
     """Of TARGETS, in that order."""
     base: str = "bf16"
     """Format of the frozen matrices, a key of FORMATS."""
+    modules_to_save: tuple[str, ...] = ()
+    """Of SAVED: modules of which a copy is trained whole beside the frozen one, also where the
+    model ties them. Source: peft, utils/other.py (ModulesToSaveWrapper.update: a deep copy)."""
 
     def __post_init__(self) -> None:
         whole = isinstance(self.rank, int) and not isinstance(self.rank, bool)
@@ -96,6 +105,7 @@ class Adapters:
             near = did_you_mean(str(self.base)[:60], FORMATS)
             raise InputError(f"unknown format of frozen weights {str(self.base)[:60]!r}{near}")
         object.__setattr__(self, "targets", targets_of(self.targets))
+        object.__setattr__(self, "modules_to_save", saved_modules_of(self.modules_to_save))
 
     @property
     def name(self) -> str:
@@ -114,10 +124,14 @@ class Adapters:
         """Trained parameters of a layer: r (k + n) of every adapter."""
         return sum(self.rank * (m.inputs + m.outputs) for m in self.matrices(block, hidden))
 
-    def parameters(self, model: Model) -> int:
-        """Trained parameters of a model."""
+    def of_layers(self, model: Model) -> int:
+        """Parameters of the adapters of a model."""
         parameters = [self.of_block(kind, model.hidden) for kind in model.kinds]
         return sum(parameters[kind] for kind in model.order)
+
+    def parameters(self, model: Model) -> int:
+        """Trained parameters of a model: of adapters, and V h of each module trained whole."""
+        return self.of_layers(model) + len(self.modules_to_save) * model.vocabulary * model.hidden
 
     def check(self, model: Model) -> None:
         """Raise InputError where a model's adapters are not modelled."""
@@ -137,7 +151,7 @@ class Adapters:
                 f"adapters of experts are not modelled: {', '.join(experts)} of {model.name}; "
                 "nearest targets: attention"
             )
-        if not self.parameters(model):
+        if not self.of_layers(model):
             raise InputError(f"{model.name} has none of the matrices {', '.join(self.targets)}")
 
 
@@ -154,6 +168,19 @@ def _matrices(block: Block, hidden: int) -> list[Matrix]:
         out += [Matrix("gate", hidden, mlp.ffn)] if mlp.gated else []
         out += [Matrix("up", hidden, mlp.ffn), Matrix("down", mlp.ffn, hidden)]
     return out
+
+
+def saved_modules_of(names: Iterable[str]) -> tuple[str, ...]:
+    """EMBEDDING and HEAD, in this order, from names of modules that are trained whole."""
+    given = [str(name) for name in names]
+    for name in given:
+        if name.rpartition(".")[2] not in SAVED:
+            raise InputError(
+                f"{name[:60]!r} trained whole beside adapters (modules_to_save) is not modelled; "
+                f"nearest: {EMBEDDING}, {HEAD}"
+            )
+    chosen = {SAVED[name.rpartition(".")[2]] for name in given}
+    return tuple(name for name in (EMBEDDING, HEAD) if name in chosen)
 
 
 def targets_of(names: Iterable[str]) -> tuple[str, ...]:

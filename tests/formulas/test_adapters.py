@@ -65,6 +65,64 @@ def test_trained_parameters(model, rank, targets, expected):
     assert Adapters(rank=rank, targets=targets).parameters(Model.preset(model)) == expected
 
 
+ENDS = ("embed_tokens", "lm_head")
+
+
+@pytest.mark.parametrize("saved", [(), ("lm_head",), ENDS])
+def test_modules_trained_whole_have_a_copy_beside_the_frozen_one(saved):
+    """2 + 4 + 12 bytes of each weight of a copy in mixed precision; frozen ones stay."""
+    assert Adapters(modules_to_save=saved).parameters(MODEL) - Adapters().parameters(MODEL) == (
+        len(saved) * TABLE
+    )
+    before, after = (
+        costs_of(tuned(Adapters(modules_to_save=names)), "tp=1").memory for names in ((), saved)
+    )
+    more = {part: after[part] - before[part] for part in ("weights", "gradients", "optimizer")}
+    assert more == pytest.approx(
+        {
+            "weights": 2 * len(saved) * TABLE,
+            "gradients": 4 * len(saved) * TABLE,
+            "optimizer": 12 * len(saved) * TABLE,
+        }
+    )
+
+
+def test_the_copy_of_a_tied_table_is_trained_on_its_own():
+    tied = replace(MODEL, tied=True)
+    before, after = (
+        costs_of(tuned(Adapters(modules_to_save=names), model=tied), "tp=1").memory["optimizer"]
+        for names in ((), ENDS)
+    )
+    assert after - before == pytest.approx(2 * 12 * TABLE)
+
+
+def test_a_head_that_is_trained_has_a_gradient_and_keeps_its_input():
+    trained = Adapters(modules_to_save=("lm_head",))
+    more = adapted_flops_per_token(MODEL, 1024, adapters=trained)
+    assert more - adapted_flops_per_token(MODEL, 1024, adapters=Adapters()) == 2 * TABLE
+    kept = [
+        kept_activations(kind(MODEL, "head"), local(tuned(one)))[0][0]
+        for one in (Adapters(), trained)
+    ]
+    assert kept[1] - kept[0] == 2 * 1024 * TOKENS
+    seconds = [costs_of(tuned(one), "tp=1").step_seconds for one in (Adapters(), trained)]
+    assert seconds[1] > seconds[0]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [(("output_layer", "model.embed_tokens"), ENDS), (("wte",), ENDS[:1]), ((), ())],
+)
+def test_names_of_modules_that_are_trained_whole(names, expected):
+    assert Adapters(modules_to_save=names).modules_to_save == expected
+
+
+def test_other_modules_trained_whole_are_refused_by_name():
+    said = "'score' trained whole .* nearest: embed_tokens, lm_head"
+    with pytest.raises(InputError, match=said):
+        Adapters(modules_to_save=("score",))
+
+
 @pytest.mark.parametrize(
     ("name", "bits"),
     [("bf16", 16), ("int8", 8), ("nf4", 4.5), ("nf4-dq", 4.126953125), ("gptq4", 4.15625)],

@@ -11,7 +11,7 @@ from plan3d.simulator.workload.model import Model
 
 from .usual_sizes import within
 
-NAMES = ("adapter", "lora_rank", "lora_targets", "lora_base")
+NAMES = ("adapter", "lora_rank", "lora_targets", "lora_base", "modules_to_save")
 """The options, as saved results name what they say."""
 SEQUENCE, BATCH = 2048, 64
 """Tokens and sequences of a step where nothing else is said: the longest that QLoRA's authors
@@ -38,6 +38,9 @@ def adapters_of(args: argparse.Namespace) -> Adapters | None:
         said["rank"] = args.lora_rank
     if args.lora_targets is not None:
         said["targets"] = tuple(part.strip() for part in args.lora_targets.split(","))
+    saved = getattr(args, "modules_to_save", None)
+    if saved is not None:
+        said["modules_to_save"] = tuple(part.strip() for part in saved.split(","))
     out = Adapters(**said)
     if out.name != kind:
         raise InputError(f"--adapter {kind} contradicts --lora-base {out.base}: that is {out.name}")

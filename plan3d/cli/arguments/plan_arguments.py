@@ -31,7 +31,10 @@ TASK_OPTIONS = (
     *adapter_arguments.NAMES,
 )
 """What a saved result says about its task, by the names of the options."""
-WORDS = ("model", "cluster", "software", "adapter", "lora_targets", "lora_base")
+WORDS = (
+    *("model", "cluster", "software"),
+    *("adapter", "lora_targets", "lora_base", "modules_to_save"),
+)
 """Those that are words."""
 MACHINE = (
     "gpus_per_domain",

@@ -13,7 +13,7 @@ from typing import Any
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.field_values import ContextComm, Loss, Recompute
-from plan3d.simulator.workload.adapters import WORDS, Adapters
+from plan3d.simulator.workload.adapters import WORDS, Adapters, saved_modules_of
 
 from ..documents import Document
 from ..launch_file import Launch, UnreadSetting
@@ -122,8 +122,12 @@ def adapters_of(n: Numbers, document: Document) -> Adapters | None:
         raise InputError(
             f"{document.file}: trains by {tuner}, which is not modelled; nearest: full or lora"
         )
-    targets = _targets(n, document)
-    return Adapters(rank=n.rank, targets=targets, base=base or "bf16")
+    return Adapters(
+        rank=n.rank,
+        targets=_targets(n, document),
+        base=base or "bf16",
+        modules_to_save=_saved_modules(n, document),
+    )
 
 
 def _frozen_format(n: Numbers, document: Document) -> str:
@@ -163,6 +167,16 @@ def _targets(n: Numbers, document: Document) -> tuple[str, ...]:
     return tuple(part for name in names for part in MATRICES[str(name)])
 
 
+def _saved_modules(n: Numbers, document: Document) -> tuple[str, ...]:
+    """The modules that are trained whole beside adapters."""
+    stated = getattr(n, "saved_modules", None) or []
+    names = stated if isinstance(stated, list) else str(stated).replace(",", " ").split()
+    try:
+        return saved_modules_of(names)
+    except InputError as error:
+        raise InputError(f"{document.file}: {error}") from None
+
+
 def _precision(n: Numbers, launch: Launch) -> Precision:
     """Adapters are multiplied in 16 bits; DeepSpeed keeps 32-bit weights beside those of 16 bits,
     and accelerate makes shards of FSDP 32-bit weights where training is mixed (fsdp_utils.py); else
@@ -184,8 +198,12 @@ def _precision(n: Numbers, launch: Launch) -> Precision:
 
 
 def _optimizer(n: Numbers, launch: Launch) -> Optimizer:
-    """The optimizer by its name in the Trainer."""
+    """The optimizer by its name in the Trainer; states of a paged one are counted on GPUs, though
+    they move to the host where nothing else fits (bitsandbytes, functional.py, get_paged)."""
     name = str(n.optimizer_name).lower()
+    if "paged" in name:
+        why = f"{name[:40]} (its states are counted on GPUs; full GPUs page them to the host)"
+        launch.unread.append(UnreadSetting("optimizer", why, affects_cost=True))
     family = next((key for key in FAMILIES if key in name), "")
     if family in ("adamw", "adam") and "mini" not in name and FOUR_BITS not in name:
         return Optimizer.ADAM_8BIT if EIGHT_BITS in name else Optimizer.ADAM

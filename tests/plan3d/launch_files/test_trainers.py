@@ -129,6 +129,36 @@ def test_adapters_and_frozen_weights_of_axolotl():
 
 
 @pytest.mark.parametrize(
+    ("text", "tool", "changes"),
+    [
+        (AXOLOTL, "axolotl", {"lora_modules_to_save": ["embed_tokens", "lm_head"]}),
+        (
+            LLAMA_FACTORY,
+            "llama-factory",
+            {"finetuning_type": "lora", "additional_target": "lm_head,model.embed_tokens"},
+        ),
+    ],
+)
+def test_modules_trained_whole_beside_adapters(text, tool, changes):
+    launch = read(text, tool, **changes)
+    assert launch.adapters.modules_to_save == ("embed_tokens", "lm_head")
+    (key,) = changes.keys() - {"finetuning_type"}
+    with pytest.raises(
+        InputError, match=r"run.yaml: 'norm' trained whole .* nearest: embed_tokens"
+    ):
+        read(text, tool, **{**changes, key: ["norm"]})
+
+
+@pytest.mark.parametrize(
+    ("name", "optimizer"), [("paged_adamw_8bit", "adam-8bit"), ("paged_adamw_32bit", "adam")]
+)
+def test_a_paged_optimizer_is_counted_on_gpus_and_said_to_page(name, optimizer):
+    launch = read(AXOLOTL, "axolotl", optimizer=name)
+    assert fields(launch, "optimizer") == [optimizer]
+    assert notes(launch) == ["sharding", "optimizer"]
+
+
+@pytest.mark.parametrize(
     ("section", "stated"),
     [
         ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, [2, "none", 0]),
