@@ -221,6 +221,7 @@ def _system_headline(found: BySystem) -> list[str]:
         out = f"{_named_step(found, first, of_all)}; {second}"
     if found.task.goal and found.fastest and found.fastest.best:
         spent = format_seconds(found.fastest.best.accuracy_seconds)
+        out += ", each with its plan that is at the accuracy first"
         return [out, f"{found.fastest.system.name} is at the accuracy first, in {spent}"]
     return [out]
 

@@ -64,6 +64,10 @@ class SweepView:
     """The model and the cluster, for the title of a picture."""
 
 
+NEAR = 2.05
+"""Ratio of two points up to which a crossing between them is a number."""
+
+
 def sweep_record(done: Sweep, view: SweepView) -> dict[str, Any]:
     """The JSON object of a sweep."""
     return {
@@ -99,9 +103,12 @@ def _crossing_sentence(one: Crossing, axis: Axis) -> str:
     out = f"{one.system}: {words[0]} {what} than {one.reference}"
     if not one.values:
         return f"{out} at every point"
-    for i, value in enumerate(one.values):
-        at = axis.text(float(f"{value:.3g}"))
-        out += f" up to {axis.name} = {at}, then {words[(i + 1) % 2]} one"
+    for i, (value, points) in enumerate(zip(one.values, one.between, strict=True)):
+        at, low, high = (axis.text(float(f"{x:.3g}")) for x in (value, *points))
+        out += f" up to {axis.name} = {at}"
+        if points[1] > NEAR * points[0]:
+            out += f" (asked at {low} and {high} only)"
+        out += f", then {words[(i + 1) % 2]} one"
     return out
 
 

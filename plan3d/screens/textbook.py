@@ -7,7 +7,7 @@ from typing import Any
 
 from plan3d.simulator.analysis.textbook import FormulaRow
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import format_bytes, format_count, format_seconds
+from plan3d.simulator.base.units import BYTE_UNITS, format_bytes, format_count, format_seconds
 
 from ..answers.textbook import TextbookAnswer
 from . import views
@@ -65,7 +65,8 @@ def _values(row: FormulaRow, unit: str) -> tuple[str, str]:
         if value is None:
             return NOT_ASKED
         if row.unit == "bytes":
-            return format_bytes(value, unit)
+            amount = value / BYTE_UNITS[unit]
+            return format_bytes(value, unit) if amount >= 1 else f"{amount:.3g} {unit}"
         if row.unit == "seconds":
             return format_seconds(value)
         if row.unit == "1":

@@ -29,6 +29,8 @@ class Crossing:
     at every value."""
     values: tuple[float, ...]
     """Where they change places, in ascending order; none where one is ahead everywhere."""
+    between: tuple[tuple[float, float], ...] = ()
+    """The two points of the sweep that each of them lies between."""
 
 
 def crossings(rows: Sequence[Mapping[str, Any]], field: str) -> list[Crossing]:
@@ -48,12 +50,13 @@ def crossings(rows: Sequence[Mapping[str, Any]], field: str) -> list[Crossing]:
             if not shared:
                 continue
             ratios = [(log(x), log(times[name][x] / times[systems[0]][x])) for x in shared]
-            places = [
-                exp(x + (after - x) * y / (y - later))
-                for (x, y), (after, later) in pairwise(ratios)
-                if (y < 0) != (later < 0)
-            ]
             differ = any(abs(y) > SAME for _, y in ratios)
             shorter = ratios[0][1] < 0 if differ else None
-            out.append(Crossing(name, systems[0], measure, shorter, tuple(places) * differ))
+            places = {
+                exp(x + (after - x) * y / (y - later)): (exp(x), exp(after))
+                for (x, y), (after, later) in pairwise(ratios)
+                if differ and (y < 0) != (later < 0)
+            }
+            points = tuple(places.values())
+            out.append(Crossing(name, systems[0], measure, shorter, tuple(places), points))
     return out

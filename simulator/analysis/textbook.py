@@ -12,10 +12,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..base.errors import InputError
+from ..hardware.precision import RECIPES
+from ..layers.cost_columns import Cost
+from ..layers.layer_costs import layer_costs
+from ..layers.layer_kinds import layer_kinds
+from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.plan import Plan
 from ..step.costs import Costs
 from ..step.evaluate import by_stage, evaluate
 from ..step.memory import PARTS
+from ..step.stages import strategies
 from ..task import Task
 from ..workload.model import Network
 from . import closed_forms
@@ -73,9 +79,10 @@ def _state_rows(task: Task) -> list[FormulaRow]:
     ):
         every.append(FormulaRow(MEMORY, f"{name}, fp32", formula, size, fp32[name], "bytes", why))
     both = (("fp32", 16 * n, held), ("mixed", 12 * n, sum(mixed[name] for name in STATES)))
+    parts = f"4 fp32 weights, 2 + 2 gradient and momentum, 4 second moment; {why}"
     for name, size, found in both:
-        formula = "16 N" if name == "fp32" else "12 N"
-        every.append(FormulaRow(MEMORY, f"states, {name}", formula, size, found, "bytes", why))
+        formula, reason = ("16 N", why) if name == "fp32" else ("(4 + 2 + 2 + 4) N", parts)
+        every.append(FormulaRow(MEMORY, f"states, {name}", formula, size, found, "bytes", reason))
     return every
 
 
@@ -113,6 +120,7 @@ def _activation_rows(task: Task, plan: Plan) -> list[FormulaRow]:
     total = closed_forms.training_bytes(model.layers, model.hidden, heads, task.sequence, b)
     return [
         *every,
+        *_layer_rows(task, plan),
         FormulaRow(
             MEMORY,
             f"states and those, b = {b}",
@@ -123,6 +131,30 @@ def _activation_rows(task: Task, plan: Plan) -> list[FormulaRow]:
             "48 l h^2 has no embedding; flash attention stores no scores",
         ),
     ]
+
+
+def _layer_rows(task: Task, plan: Plan) -> list[FormulaRow]:
+    """Activations of the first layer on one rank, in the plan's format and of its micro-batch, with
+    nothing and with all of it run again."""
+    recipe, tp, b = RECIPES[int(plan.precision)], int(plan.tp), int(plan.micro_batch)
+    size, every = recipe.activation, []
+    by_hand = size * _values(task, b) / task.model.layers / tp
+    kept = size * b * task.sequence * task.model.hidden / tp
+    first = next(i for i, kind in enumerate(layer_kinds(task.model)) if kind.block)
+    why = "flash attention stores no scores, fused kernels keep less"
+    if tp > 1:
+        why += "; without sequence parallelism inputs are whole on every rank"
+    for recompute, textbook, formula in (
+        ("none", by_hand, "(2s^2 a + 14sh)"),
+        ("full", kept, "s h"),
+    ):
+        again = replace(plan, recompute=recompute, cp=1).table()
+        costs = layer_costs(task, recipe, strategies(again)).table[0, first]
+        name = f"a layer, recompute={recompute}"
+        formula = f"{size:g} b {formula}" + "/tp" * (tp > 1)
+        found = float(costs[Cost.ACTIVATIONS])
+        every.append(FormulaRow(MEMORY, name, formula, textbook, found, "bytes", why))
+    return every
 
 
 def _share_rows(task: Task, plan: Plan) -> list[FormulaRow]:
@@ -155,7 +187,7 @@ def _share_rows(task: Task, plan: Plan) -> list[FormulaRow]:
         states = sum(memory[name] for name in STATES)
         by_hand = closed_forms.zero_bytes(n, replicas, stage)
         name = f"a GPU, ZeRO {stage}"
-        rows.append(FormulaRow(MEMORY, name, formula, by_hand, states, "bytes", why))
+        rows.append(FormulaRow(MEMORY, name, f"{formula}, fp32", by_hand, states, "bytes", why))
     return rows
 
 
@@ -198,7 +230,10 @@ def time_rows(
     """
     active, peak = task.model.active_parameters, costs.peak_flops
     counted = full or bool(costs.plans.take(0).to_dict()["recompute"] == "full")
-    by_hand = closed_forms.train_seconds(active, tokens, task.gpus, peak, costs.mfu, counted)
+    # A forward pass of all layers again is part of the utilisation that 8 T N is of.
+    again = block_flops_per_token(task.model, task.sequence) / 3 / task_flops_per_token(task)
+    reached_share = costs.mfu * (1 + again * counted)
+    by_hand = closed_forms.train_seconds(active, tokens, task.gpus, peak, reached_share, counted)
     rows = [
         FormulaRow(
             TIME,
@@ -207,13 +242,13 @@ def time_rows(
             by_hand,
             tokens / costs.tokens_per_second,
             "seconds",
-            f"U = {100 * costs.mfu:.1f} % is the simulator's; attention's own FLOPs are left out "
-            "of N",
+            f"U = {100 * reached_share:.1f} % is the simulator's{', recompute counted' * counted}; "
+            "attention's own FLOPs are left out of N",
         )
     ]
     if took is not None:
-        reached = closed_forms.utilisation(active, tokens, task.gpus, peak, took, full)
+        reached = closed_forms.utilisation(active, tokens, task.gpus, peak, took, counted)
         why = "of a run of that length; the simulator's is that of the plan, without failures"
-        formula = f"{8 if full else 6} T N / (n F t)"
-        rows.append(FormulaRow(TIME, "utilisation", formula, reached, costs.mfu, "1", why))
+        formula = f"{8 if counted else 6} T N / (n F t)"
+        rows.append(FormulaRow(TIME, "utilisation", formula, reached, reached_share, "1", why))
     return rows

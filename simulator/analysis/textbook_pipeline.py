@@ -115,7 +115,7 @@ def _stage_rows(task: Task, plan: Plan) -> list[FormulaRow]:
     why = f"p = {p}, m = {m:,}, event by event{spread}" if fits else TOO_MANY
     sends = "what a step waits for, in sends of a micro-batch's boundary" if fits else TOO_MANY
     return [
-        FormulaRow(TIME, "bubble, its stages", "(S+(m-1)max)/(m mean)-1", by_hand, idle, "1", why),
+        FormulaRow(TIME, "bubble, its stages", "(sum+(m-1)max)/m mean-1", by_hand, idle, "1", why),
         FormulaRow(TIME, "sends, at least", "2 (p - 1)", float(least), hops, "", sends),
         FormulaRow(TIME, "sends, at most", "2 (p - 1) m", float(most), hops, "", sends),
     ]
