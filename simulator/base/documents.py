@@ -205,14 +205,23 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """The safe loader without aliases."""
+        """The safe loader without aliases, of bounded depth."""
+
+        depth = 0
 
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
                 event = self.peek_event()
                 problem = f"the alias *{event.anchor} is not read: write out what it stands for"
                 raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-            return super().compose_node(parent, index)
+            self.depth += 1
+            if self.depth > DEEPEST + 1:
+                mark = self.peek_event().start_mark
+                problem = f"it is nested deeper than {DEEPEST} levels"
+                raise yaml.composer.ComposerError(None, None, problem, mark)
+            node = super().compose_node(parent, index)
+            self.depth -= 1
+            return node
 
     return Loader
 

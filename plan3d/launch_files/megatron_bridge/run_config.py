@@ -10,14 +10,20 @@ megatron/training/arguments.py (core_transformer_config_from_args).
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.workload.adapters import Adapters
 
-from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
+from ..documents import Document
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..logs.printed_settings import argument_words
 from ..megatron.launch import read as read_script
 from ..megatron.other_flags import check_program
+from ..tables import Numbers
+from ..trainer.spelling import adapters_of
 
 TITLE = "Megatron-Bridge"
 SECTIONS = ("mixed_precision", "model", "ddp", "optimizer", "train")
@@ -36,6 +42,32 @@ FLAGS = {
 GATES = {"silu": "swiglu", "gelu": "geglu", "quick_gelu": "quick_geglu"}
 """Flags of a gated unit by its activation."""
 HETEROGENEOUS = "heterogeneous_block_specs"
+ADAPTED = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+"""Matrices that have adapters unless a recipe says otherwise."""
+_NEUTRAL = """
+adaptive_muon_beta2 adaptive_muon_eps adaptive_muon_moment2_method apply_rope_fusion
+autocast_enabled average_in_collective barrier_with_L1_time batch_p2p_comm batch_p2p_sync
+beta_fast beta_slow bf16 bias_activation_fusion bias_dropout_fusion check_for_nan_in_grad
+check_optimizer_step_success cpu_offloading_activations cuda_graph_retain_backward_graph
+cuda_graph_use_single_mempool deallocate_pipeline_outputs decoupled_weight_decay
+disable_parameter_transpose_cache enable_autocast fsdp_all_gather_in_start_param_sync
+fused_single_qkv_rope grad_norm_skip_threshold gradient_accumulation_fusion
+gradient_reduce_div_fusion hetereogenous_dist_checkpoint hf_model_id hf_model_revision
+layernorm_zero_centered_gamma make_vocab_size_divisible_by masked_softmax_fusion
+memory_efficient_layer_norm mtp_enabled num_epochs original_max_position_embeddings
+overlap_p2p_comm pad_buckets_for_high_nccl_busbw parallel_output perform_initialization
+persist_layer_norm pin_cpu_grads pin_cpu_params restore_modelopt_state
+scatter_embedding_sequence_parallel seq_len_interpolation_factor should_pad_vocab
+soap_shampoo_beta soap_use_kl_shampoo softmax_scale store_param_remainders tp_only_amax_red
+use_mamba_mem_eff_path use_te_rng_tracker variable_seq_lengths yarn_mscale yarn_mscale_all_dim
+yarn_rotary_scaling_factor
+"""
+NEUTRAL = frozenset(_NEUTRAL.split())
+"""Fields that are no flags of Megatron-LM and change neither the model nor time or memory as they
+are modelled: schedules, initial values, fusions that a stack has, numbers of the rotary scale
+(transformer_config.py and model_parallel_config.py of megatron/core 0.18)."""
+DTYPES = frozenset(("autocast_dtype", "params_dtype", "pipeline_dtype"))
+"""Formats that follow from bf16 and fp16, in the same files."""
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
@@ -57,8 +89,32 @@ def read_content(content: Any, launch: Launch, options: ReaderOptions) -> Launch
     command = f"pretrain_gpt.py {' '.join(argument_words(values))}\n"
     found = read_script(command, launch.file, options)
     found.title, found.left_out = launch.title, [*launch.left_out, *found.left_out]
-    found.unread = [setting for setting in found.unread if setting.affects_cost]
+    found.unread = list(_unread(found.unread))
+    found.adapters = _adapters(content.get("peft"), launch.file) or found.adapters
     return found
+
+
+def _unread(settings: Iterable[UnreadSetting]) -> Iterator[UnreadSetting]:
+    """What changes time or memory, and fields that are not known, by their names."""
+    for setting in settings:
+        field = setting.flag.removeprefix("--").replace("-", "_")
+        is_unknown = not setting.affects_cost and not setting.why_neutral
+        if setting.affects_cost or (is_unknown and field not in NEUTRAL | DTYPES):
+            value = setting.text.removeprefix(setting.flag).strip()
+            text = f"{field} = {value or 'True'}"
+            yield replace(setting, place="field", text=text, flag="", assignments=())
+
+
+def _adapters(section: Any, file: str) -> Adapters | None:
+    """The adapters of a section `peft`; None without one."""
+    if not isinstance(section, dict):
+        return None
+    n, document = Numbers(), Document(section, file)
+    n.tuner = re.split(r"[.:]", str(section.get("_target_", "")))[-1][:40]
+    n.rank, n.targets = section.get("dim", 32), section.get("target_modules") or list(ADAPTED)
+    if not isinstance(n.rank, int) or isinstance(n.rank, bool) or not 1 <= n.rank <= 65_536:
+        raise document.value_error("dim", "must be a whole number of 1 or more")
+    return adapters_of(n, document)
 
 
 def _arguments(content: dict[str, Any], model: dict[str, Any]) -> dict[str, str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..megatron_bridge.run_config import ADAPTED
 from .nemo_recipes import nemo_recipe
-from .settings import ADAPTED
 from .values import Made
 
 ROOTS = {

@@ -14,6 +14,7 @@ from typing import Any
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
 
+from ..megatron_bridge.run_config import ADAPTED
 from ..trainer.models import known_model
 from .values import Made, Open
 
@@ -75,8 +76,6 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 """Arguments of the functions and names of number formats."""
 LOADERS = ("from_hf_pretrained", "from_hf_config", "from_pretrained", "import_ckpt")
 """Methods whose first text names a model of the Hub."""
-ADAPTED = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
-"""Matrices that have adapters unless a recipe says otherwise."""
 _CLASS = re.compile(r"Model(?=Provider)|Model(?=Config)|Config|Provider")
 _SIZES = {"500M": "0.5B", "600M": "0.6B", "1P5B": "1.5B", "1P7B": "1.7B"}
 CLASSES = {
@@ -167,7 +166,10 @@ def sections_of(recipe: Made, kind: str) -> dict[str, Any]:
         fields["activation_func"] = activation.text
     others = {name: value for path in out for name, value in out[path].items()}
     out_fields = {"bf16": not others.get("fp16"), **others}
-    return {"model": fields, "train": out_fields}
+    adapters = section(recipe, "peft")
+    is_made = isinstance(adapters, Made)
+    peft = {"_target_": adapters.name, **adapters.fields} if is_made else None
+    return {"model": fields, "train": out_fields, "peft": peft}
 
 
 def _fields(here: Any) -> Iterator[tuple[str, Any]]:

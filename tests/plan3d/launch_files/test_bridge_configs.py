@@ -79,6 +79,29 @@ def test_fields_of_the_model(changes, parameters):
     assert launch(**changes).model.parameters - launch().model.parameters == parameters
 
 
+def test_fields_that_nobody_knows_are_named():
+    found = launch(
+        num_layer_groups=3, use_te_rng_tracker=True, quant_recipe="a", normalisation=None
+    )
+    assert [(one.text, one.affects_cost) for one in found.unread] == [
+        ("num_layer_groups = 3", False),
+        ("quant_recipe = a", False),
+    ]
+    assert launch().unread == []
+
+
+def test_adapters_of_a_run_config():
+    peft = {"_target_": "megatron.bridge.peft.lora.LoRA", "dim": 8, "target_modules": None}
+    text = json.dumps({**REST, "model": MODEL, "peft": peft})
+    found = reader(text, "run_config.yaml", None)(text, "run_config.yaml", ReaderOptions())
+    assert found.adapters.rank == 8
+    assert {"q", "k", "v", "o"} < set(found.adapters.targets)
+    for change, message in (({"_target_": "a.DoRA"}, "trains by dora"), ({"dim": 0}, "whole num")):
+        text = json.dumps({**REST, "model": MODEL, "peft": {**peft, **change}})
+        with pytest.raises(InputError, match=message):
+            reader(text, "run_config.yaml", None)(text, "run_config.yaml", ReaderOptions())
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -159,7 +159,7 @@ DOCUMENTS = (
     (parse_yaml, "a: !!binary aGk=", "has a bytes"),
     (parse_yaml, "a: !!set {b, c}", "has a set"),
     (parse_yaml, "a: !!python/object/apply:os.system [ls]", "is not YAML"),
-    (parse_yaml, "[" * 5000, r"is not YAML \(nested too deep"),
+    (parse_yaml, "[" * 5000, r"is not YAML \(line 1: it is nested deeper than 64 levels"),
     (parse_yaml, "? [a]\n: 1", "is not YAML"),
     (parse_yaml, "\x1b", "is not YAML"),
     (parse_yaml, "#" * 100_001, "more than 100,000 characters"),
