@@ -181,6 +181,9 @@ class Software:
     never_gathers_again: bool
     """They are kept in pipelines too: gathering is an operation of autograd before the linear
     layer, which saves what it reads."""
+    copied_inputs: float
+    """Further hidden-state tensors that a layer keeps under tensor parallelism without its split of
+    sequences: every column-parallel product reads a copy of its own."""
     packed_qkv: bool
     """Queries, keys and values are one product of which the values stay a view, so that it waits as
     a whole beside the queries and keys that were rotated."""

@@ -101,7 +101,9 @@ QUANTITIES = {
         dimension="tensors", example="tensors", maximum=1000.0, allows_zero=True
     ),
     **dict.fromkeys(("cublas_workspaces", "expert_workspaces"), _TENSORS),
-    **dict.fromkeys(("gather_buffers", "boundary_buffers", "sharded_inputs"), _TENSORS),
+    **dict.fromkeys(
+        ("gather_buffers", "boundary_buffers", "sharded_inputs", "copied_inputs"), _TENSORS
+    ),
     **dict.fromkeys(("context_bytes", "communicator_bytes"), _MEMORY),
     "allocator_slack": Quantity(dimension="ratio", example="1", maximum=100.0, allows_zero=True),
 }

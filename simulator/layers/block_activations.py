@@ -52,6 +52,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     cores = element * tokens * (layer_parts.qkv_width(attn, s.tp) + spare.adapter_widths)
     if software.packed_qkv and not task.model.learned_positions:
         cores = cores + element * tokens * layer_parts.rotated_width(attn, s.tp)
+    inputs = inputs + element * hidden * software.copied_inputs * ((s.tp > 1) & (u == 1))
     kept = norms + inputs + cores + block.norms * _eager_norm_bytes(local) * hidden / u
     dropped = np.zeros(tokens.shape)
     kept = kept + quantisation.kept_output(local) * tokens * heads

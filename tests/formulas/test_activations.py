@@ -116,6 +116,20 @@ def test_gathered_inputs_of_both_halves_wait_where_autograd_saves_them(text, mor
     assert after - before == more
 
 
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [
+        ("tp=4 sequence_parallel=0", 3 * 2),
+        ("tp=4 sequence_parallel=1", 0),
+        ("tp=1", 0),
+        ("tp=4 sequence_parallel=0 recompute=full", 0),
+    ],
+)
+def test_copies_of_inputs_wait_under_tensor_parallelism_alone(text, more):
+    before, after = (in_sbh(text, software=stack(copied_inputs=one)) for one in (0.0, 3.0))
+    assert after - before == more
+
+
 def alive(text, model=MODEL, working_sets=1.0, **changes):
     """What is alive while a layer is run again, over s b h."""
     seen = local(task(4, model=model, software=stack(working_sets=working_sets, **changes)), text)

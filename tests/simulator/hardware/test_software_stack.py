@@ -52,6 +52,7 @@ CHANGES = {
         replace(DENSE, recompute="full"),
     ),
     "never_gathers_again": (True, {}, DENSE),
+    "copied_inputs": (3.0, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
     "packed_qkv": (True, {}, DENSE),
     "cut_by_parameters": (True, {}, DENSE),
     "offloads_gradients": (True, {}, replace(DENSE, zero=3, offload_optimizer=50)),
