@@ -39,7 +39,7 @@ def posterior_of(task: Task) -> Posterior:
     if task.calibration:
         known: Posterior = task.calibration.posterior
         return known
-    return prior_as_posterior(prior_of(task.software, task.cluster))
+    return prior_as_posterior(prior_of(task))
 
 
 @dataclass(frozen=True, eq=False)

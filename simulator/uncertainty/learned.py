@@ -1,17 +1,18 @@
 """Shipped priors, learned from published runs: of stacks fitted to runs of theirs, and of others.
 
 priors.json is written by `plan3d validate --leave-origin-out --prior-out FILE`; the means of its
-constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml). The file
-is of the command before it learned stalled rows and all kinds together (docs/accuracy.md).
+constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml). Spreads
+are wider for each part of a task's Setting that no published run had (uncertainty.prior).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from ..base.documents import parse_json
 from ..base.files import read_text
 from ..hardware.cluster import Cluster
 from ..hardware.software import OF_STEPS, Software
+from ..task import Task
 from .constants import lent_spreads
 from .posterior import Prior
 
@@ -30,6 +32,42 @@ MEMORY = "memory"
 """The part about peaks of memory."""
 FITTED_KINDS = ("fitted", "measured")
 """Kinds of a sustained rate that somebody has timed."""
+GBIT = 1.25e8
+"""Bytes of a Gb."""
+SHOWN = "shown"
+"""What the runs behind the prior of OTHER_STACKS had, by the part of a Setting."""
+
+
+class Setting(NamedTuple):
+    """What runs may have shown of a task before: the fewer parts of it, the less is known."""
+
+    stack: str
+    accelerator: str
+    network: str
+    """With its Gb/s a GPU to the nearest power of two; none inside one fast domain."""
+    kind: str
+    """dense, moe or adapters."""
+
+    @classmethod
+    def of_task(cls, task: Task) -> Setting:
+        """That of a task."""
+        cluster, experts = task.cluster, any(kind.experts for kind in task.model.kinds)
+        network = "none"
+        if cluster.gpus > cluster.fast_domain.gpus:
+            octave = round(math.log2(cluster.network.bandwidth / GBIT))
+            network = f"{cluster.network.name}, {2.0**octave:g} Gb/s"
+        kind = "adapters" if task.adapters else "moe" if experts else "dense"
+        return cls(task.software.label, cluster.accelerator.name, network, kind)
+
+    def novelty(self, shown: Mapping[str, Collection[str]]) -> int:
+        """How many of its parts are not among those shown."""
+        return sum(part not in shown[name] for name, part in self._asdict().items())
+
+
+def parts_of(settings: Iterable[Setting]) -> dict[str, list[str]]:
+    """What settings have, by the part."""
+    several = list(settings)
+    return {name: sorted({getattr(one, name) for one in several}) for name in Setting._fields}
 
 
 def prior_record(prior: Prior) -> dict[str, Any]:
@@ -41,6 +79,7 @@ def prior_record(prior: Prior) -> dict[str, Any]:
         "sigma": round(prior.sigma, 5),
         "freedom": prior.freedom,
         "stalls": round(prior.stalls, 4),
+        "novelty": prior.novelty,
     }
 
 
@@ -53,6 +92,7 @@ def prior_from_record(record: dict[str, Any]) -> Prior:
         sigma=float(record["sigma"]),
         freedom=float(record["freedom"]),
         stalls=float(record.get("stalls", 0.0)),
+        novelty=float(record.get("novelty", 0.0)),
     )
 
 
@@ -78,13 +118,17 @@ def has_fitted_rates(software: Software) -> bool:
     return origin is not None and origin.kind in FITTED_KINDS
 
 
-def prior_of(software: Software, cluster: Cluster) -> Prior:
-    """The prior of a stack on a machine: narrower where the stack is known, wider where numbers of
-    the machine are those of another. Spreads of the stack's file replace both."""
-    prior = widened_for_machine(
-        shipped_prior(FITTED_STACKS if has_fitted_rates(software) else OTHER_STACKS), cluster
-    )
-    return with_spreads(prior, dict(software.spreads))
+def prior_of(task: Task) -> Prior:
+    """The prior of a task's stack on its machine: narrower where the stack was fitted, wider for
+    each part of a stack that is not which nobody showed, and where numbers of the machine are those
+    of another. Spreads of the stack's file replace them."""
+    if has_fitted_rates(task.software):
+        prior = shipped_prior(FITTED_STACKS)
+    else:
+        shown = shipped_records().get(SHOWN)
+        new = Setting.of_task(task).novelty(shown) if shown else 0
+        prior = shipped_prior(OTHER_STACKS).of_novelty(new)
+    return with_spreads(widened_for_machine(prior, task.cluster), dict(task.software.spreads))
 
 
 def widened_for_machine(prior: Prior, cluster: Cluster) -> Prior:

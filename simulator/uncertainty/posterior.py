@@ -90,6 +90,12 @@ class Prior:
     freedom: float = FREEDOM
     stalls: float = 0.0
     """q: share of rows that stalled, for a reason that no constant stands for."""
+    novelty: float = 0.0
+    """b: how much larger the covariance is for each part of a unit that nobody showed."""
+
+    def of_novelty(self, count: int) -> Prior:
+        """That of a unit with so many parts that nobody showed."""
+        return replace(self, covariance=(1 + self.novelty * count) * self.covariance)
 
     @property
     def spread(self) -> Value:

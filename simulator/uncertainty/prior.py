@@ -1,17 +1,18 @@
 """The prior of the constants of an uncalibrated stack, learned from units of published runs.
 
-    d_u ~ N(mu, Sigma),    the rows of each unit as in `posterior`, all with one sigma
+    d_u ~ N(mu, (1 + b n_u) Sigma),    the rows of each unit as in `posterior`, all with one sigma
 
-EM over units u: the E step is the posterior of each unit's constants and the weights of its rows,
-the M step new mu, Sigma, sigma and the share q of stalled rows. Sigma is shrunk towards the spreads
-of `constants` (inverse Wishart).
+n_u counts what of a unit no other origin showed (learned.Setting). EM over units u: the E step is
+the posterior of each unit's constants and the weights of its rows, the M step new mu, Sigma, b,
+sigma and the share q of stalled rows. Sigma is shrunk towards the spreads of `constants` (inverse
+Wishart).
 Sources: Laird and Ware 1982 (random effects by EM); Lange, Little and Taylor 1989 (t errors).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -43,6 +44,8 @@ START_STALLS = 0.03
 """Share of rows that stalled, before any is looked at."""
 UNITS_OF_STALLS = 10.0
 """Units that it weighs as much as."""
+NOVELTY = np.linspace(0.0, 10.0, 201)
+"""Values of b that are looked at."""
 EM_ROUNDS = 25
 NEWTON_ROUNDS = 4
 """Rounds of EM, and of Gauss-Newton within each."""
@@ -53,45 +56,85 @@ def spreads_of(names: Sequence[str]) -> Value:
     return np.array([CONSTANTS[name].spread for name in names])
 
 
-def fit_prior(names: Sequence[str], units: Sequence[TimedRows], off: bool = True) -> Prior:
+def fit_prior(
+    names: Sequence[str],
+    units: Sequence[TimedRows],
+    off: bool = True,
+    novelty: Sequence[int] | None = None,
+) -> Prior:
     """The prior that suits these units; that of the spreads alone where there are none. Their
     constants may be `off` on the mean; where each has been fitted they are not, and their spreads
-    are FITTED_SHARE of the others' before they are looked at."""
+    are FITTED_SHARE of the others' before they are looked at. `novelty` is n of each unit, 0 where
+    None."""
     spreads = spreads_of(names) * (1.0 if off else FITTED_SHARE)
     start = np.zeros(len(names)), np.diag(spreads**2), START_SIGMA
     prior = Prior(tuple(names), *start, FREEDOM, START_STALLS)
-    if not units:
-        return prior
-    rows, at = side_by_side(units), np.zeros((len(units), len(names)))
-    for _ in range(EM_ROUNDS):
-        solved = modes(prior, rows, at, NEWTON_ROUNDS, alike=True)
-        at, prior = solved.mean, _maximise(prior, solved, off)
+    new = novelty or [0] * len(units)
+    groups = {
+        n: side_by_side([unit for unit, own in zip(units, new, strict=True) if own == n])
+        for n in sorted(set(new))
+    }
+    at = {n: np.zeros((len(rows.log_seconds), len(names))) for n, rows in groups.items()}
+    for _ in range(EM_ROUNDS if units else 0):
+        solved = {
+            n: modes(prior.of_novelty(n), rows, at[n], NEWTON_ROUNDS, alike=True)
+            for n, rows in groups.items()
+        }
+        at = {n: of.mean for n, of in solved.items()}
+        prior = _maximise(prior, solved, off)
     return prior
 
 
-def _maximise(prior: Prior, solved: Modes, off: bool) -> Prior:
-    spreads, units = spreads_of(prior.names) * (1.0 if off else FITTED_SHARE), len(solved.mean)
+def _maximise(prior: Prior, solved: Mapping[int, Modes], off: bool) -> Prior:
+    """The M step over units by their novelty."""
+    spreads = spreads_of(prior.names) * (1.0 if off else FITTED_SHARE)
+    new, share = np.array(list(solved)), 1 / (1 + prior.novelty * np.array(list(solved)))
+    counts = np.array([len(of.mean) for of in solved.values()])
     free = np.array([off * CONSTANTS[name].spread_of_mean for name in prior.names])
     firm = np.where(free, free, FIRM_SHARE * spreads)
     precision = np.linalg.inv(prior.covariance)
-    pulled = units * precision + np.diag(firm**-2)
-    mean = np.linalg.solve(pulled, precision @ solved.mean.sum(axis=0))
+    sums = np.array([of.mean.sum(axis=0) for of in solved.values()])
+    pulled = (share @ counts) * precision + np.diag(firm**-2)
+    mean = np.linalg.solve(pulled, precision @ (share @ sums))
+    scatter = np.array([_scatter(of, mean) for of in solved.values()])
+    units = counts.sum()
+    whole = UNITS_OF_PRIOR * np.diag(spreads**2) + np.tensordot(share, scatter, 1)
+    covariance = whole / (UNITS_OF_PRIOR + units)
+    distance = np.trace(np.linalg.inv(covariance) @ scatter, axis1=1, axis2=2)
+    wider = 1 + NOVELTY[:, None] * new
+    likelihood = -(counts * spreads.size * np.log(wider) + distance / wider).sum(axis=1)
+    rows = [_row_errors(prior, of) for of in solved.values()]
+    squares, ran, stalled = (sum(parts) for parts in zip(*rows, strict=True))
+    stalls = UNITS_OF_STALLS * START_STALLS + stalled
+    return replace(
+        prior,
+        mean=mean,
+        covariance=covariance,
+        novelty=float(NOVELTY[likelihood.argmax()]),
+        sigma=math.sqrt((ROWS_OF_PRIOR * START_SIGMA**2 + squares) / (ROWS_OF_PRIOR + ran)),
+        stalls=stalls / (UNITS_OF_STALLS + units),
+    )
+
+
+def _scatter(solved: Modes, mean: Value) -> Value:
+    """Sum over units of E (d - mu)(d - mu)' [constant, constant]."""
     around = solved.mean - mean
-    scatter = around.T @ around + solved.covariance.sum(axis=0)
-    covariance = (UNITS_OF_PRIOR * np.diag(spreads**2) + scatter) / (UNITS_OF_PRIOR + units)
+    out: Value = around.T @ around + solved.covariance.sum(axis=0)
+    return out
+
+
+def _row_errors(prior: Prior, solved: Modes) -> tuple[float, float, float]:
+    """Weighted squares of rows over s^2, rows that did not stall, and shares of rows that did
+    summed over units."""
     values, slopes = solved.rows.response.linearised(solved.mean)
     left, scale = solved.rows.log_seconds - values, solved.rows.scale
     squared = squared_errors(left, slopes, solved.covariance) / scale**2
     there = np.isfinite(scale)
     spread = prior.sigma * np.where(there, scale, 1.0)
     stalled = (there * stall_probability(prior, left, spread)).sum(axis=1)
-    total = ROWS_OF_PRIOR * START_SIGMA**2 + float((solved.weights * squared).sum())
-    rows = ROWS_OF_PRIOR + float((there.sum(axis=1) - stalled).sum())
-    stalls = UNITS_OF_STALLS * START_STALLS + float((stalled / there.sum(axis=1)).sum())
-    return replace(
-        prior,
-        mean=mean,
-        covariance=covariance,
-        sigma=math.sqrt(total / rows),
-        stalls=stalls / (UNITS_OF_STALLS + units),
+    counts = there.sum(axis=1)
+    return (
+        float((solved.weights * squared).sum()),
+        float((counts - stalled).sum()),
+        float((stalled / counts).sum()),
     )

@@ -232,7 +232,7 @@ def learn(runs: Sequence[TimedStep]) -> StepCalibration:
         if not same_profile(run.task.cluster.name, first.cluster.name):
             profiles = f"{run.task.cluster.name}, the first step of {first.cluster.name}"
             raise InputError(f"{run.source}: is of the hardware profile {profiles}: calibrate each")
-    prior = prior_of(first.software, first.cluster)
+    prior = prior_of(first)
     steps = merge_repeats([run for run in runs if not run.ran_out])
     rows = rows_of(steps, prior)
     before, _ = rows.response.linearised(prior.mean)

@@ -39,7 +39,7 @@ from .memory_scores import (
 )
 from .predict_runs import predict, ranking_groups
 from .units import Unit
-from .unseen import UnseenRuns, simulated_response
+from .unseen import UnseenRuns, simulated_response, taught_beside
 
 DRAWS = 40
 """Ways to choose the steps of a unit that are known: of eight, the mean over units still varied by
@@ -248,7 +248,7 @@ def score(
     progress("reading settings")
     answers = questions(runs, learned=False)
     scored = {run.source for run in runs}
-    others = questions([run for run in teaching if run.source not in scored], learned=False)
+    others = questions(taught_beside(runs, teaching), learned=False)
     p = predict([answer for answer in (*answers, *others) if isinstance(answer, Question)])
     p = with_held_out_spreads(p)
     unseen = UnseenRuns.of_prediction(p)

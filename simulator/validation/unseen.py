@@ -23,6 +23,9 @@ from ..uncertainty.learned import (
     FITTED_STACKS,
     MEMORY,
     OTHER_STACKS,
+    SHOWN,
+    Setting,
+    parts_of,
     prior_record,
     widened_for_machine,
 )
@@ -94,10 +97,24 @@ class UnseenRuns:
             start += rows.size
         return out
 
+    def setting(self, unit: Unit) -> Setting:
+        """What runs of others may have shown of a unit."""
+        return Setting.of_task(self.prediction.questions[int(self.rows[unit][0])].task)
+
+    def shown(self, *without: str) -> dict[str, list[str]]:
+        """What the units of all origins but these had, by the part."""
+        return parts_of(
+            self.setting(unit) for unit in self.rows if self.origin(unit) not in without
+        )
+
     def prior(self, without: str = "") -> Prior:
-        """The prior learned from all units but those of one origin."""
-        others = [rows for unit, rows in self.table.items() if self.origin(unit) != without]
-        return fit_prior(CONSTANT_NAMES, others)
+        """The prior learned from all units but those of one origin, each of them as new as it is to
+        what its other origins showed."""
+        others = [unit for unit in self.rows if self.origin(unit) != without]
+        new = [
+            self.setting(unit).novelty(self.shown(without, self.origin(unit))) for unit in others
+        ]
+        return fit_prior(CONSTANT_NAMES, [self.table[unit] for unit in others], novelty=new)
 
     @cached_property
     def priors(self) -> dict[str, Prior]:
@@ -105,9 +122,11 @@ class UnseenRuns:
         return {name: self.prior(name) for name in sorted({*map(self.origin, self.rows)})}
 
     def prior_of(self, unit: Unit) -> Prior:
-        """What other origins teach of a unit, on its machine."""
+        """What other origins teach of a unit, as new as it is to them, on its machine."""
+        origin = self.origin(unit)
+        prior = self.priors[origin].of_novelty(self.setting(unit).novelty(self.shown(origin)))
         task = self.prediction.questions[int(self.rows[unit][0])].task
-        return widened_for_machine(self.priors[self.origin(unit)], task.cluster)
+        return widened_for_machine(prior, task.cluster)
 
     def units_of(self, name: str) -> list[Unit]:
         """The units of a population."""
@@ -121,6 +140,14 @@ def has_rates_of_origin(q: Question) -> bool:
     """Whether what decides steps of the row's stack was fitted to runs of its origin."""
     every = (one for name, one in q.task.software.provenance.items() if name not in PEAK_FIELDS)
     return any(one.kind == "fitted" and q.run.origin in one.origins for one in every)
+
+
+def taught_beside(
+    runs: Sequence[PublishedRun], teaching: Sequence[PublishedRun]
+) -> list[PublishedRun]:
+    """Runs of `teaching` that teach beside some: of a source that is among these, none does."""
+    given = {run.source for run in runs}
+    return [run for run in teaching if run.source not in given]
 
 
 def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
@@ -137,6 +164,7 @@ def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     return {
         MEMORY: learned_spreads(neutral.prediction, fitted.prediction),
         OTHER_STACKS: prior_record(neutral.prior()),
+        SHOWN: neutral.shown(),
         FITTED_STACKS: prior_record(
             fit_prior(CONSTANT_NAMES, [fitted.table[unit] for unit in known], off=False)
         ),

@@ -133,9 +133,10 @@ def _unseen_record(args: argparse.Namespace, runs: Sequence[PublishedRun]) -> di
         teaching=read_runs(),
     )
     if args.prior_out is not None:
-        from plan3d.simulator.validation.unseen import learned_priors
+        from plan3d.simulator.validation.unseen import learned_priors, taught_beside
 
-        text = json.dumps(learned_priors(runs), allow_nan=False, indent=1) + "\n"
+        learned = learned_priors([*runs, *taught_beside(runs, read_runs())])
+        text = json.dumps(learned, allow_nan=False, indent=1) + "\n"
         write_whole(args.prior_out, "--prior-out", text)
     return record
 

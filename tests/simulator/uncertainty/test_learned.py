@@ -60,6 +60,19 @@ def test_priors_read_back_as_they_were_written():
     assert np.linalg.eigvalsh(prior.covariance).min() > 0
 
 
+def test_novelty_counts_the_parts_that_nobody_showed():
+    """Of 64 A100 with 200 Gb/s each; one domain of 8 crosses no network."""
+    many, few = (learned.Setting.of_task(task(gpus=gpus)) for gpus in (64, 8))
+    assert many == ("megatron-core", "A100-80GB-SXM4", "InfiniBand HDR, 256 Gb/s", "dense")
+    assert few == many._replace(network="none")
+    moe = learned.Setting.of_task(task("torch", "mixtral-8x7b", "h100-sxm", gpus=8))
+    assert moe == ("torch", "H100-80GB-SXM5", "none", "moe")
+    shown = learned.parts_of([many, moe])
+    assert shown["kind"] == ["dense", "moe"]
+    found = [one.novelty(shown) for one in (many, few, moe._replace(stack="ours", kind="x"))]
+    assert found == [0, 0, 2]
+
+
 @pytest.mark.parametrize(
     ("name", "known"),
     [("megatron-core", False), ("torch", False), ("nanotron", True), ("zero-bubble", True)],
@@ -124,10 +137,8 @@ def own(tmp_path, spreads):
 
 def test_ones_own_priors_replace_what_runs_taught(tmp_path):
     """Standard deviations as the file says, without correlations; the others as they were."""
-    theirs = learned.prior_of(software_profile("megatron-core"), task().cluster)
-    ours = learned.prior_of(
-        software_profile(own(tmp_path, {"gemm": 3, "steps": 1.5})), task().cluster
-    )
+    theirs = learned.prior_of(task())
+    ours = learned.prior_of(task(own(tmp_path, {"gemm": 3, "steps": 1.5})))
     k = ours.names.index("gemm")
     others = np.delete(np.arange(len(ours.names)), k)
     assert ours.covariance[k, k] == pytest.approx(0.03**2)

@@ -221,3 +221,17 @@ def test_stalls_are_learned():
     some = [tabled(row, [[1.0, 0.5]] * 10) for row in noise]
     learned = fit_prior(("common", "gemm"), some).stalls
     assert learned == pytest.approx((10 * START_STALLS + 20 / 10) / 30, rel=0.05)
+
+
+def test_constants_of_strange_units_spread_wider():
+    """Units one part of which nobody showed lie twice as far, four times in squares: b is 3."""
+    slopes = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    corners = [0.1 * np.array([x, y]) for x in (-1, 1) for y in (-1, 1)]
+    new = [0, 1] * 20
+    units = [tabled(slopes @ ((1 + n) * corners[k // 2 % 4]), slopes) for k, n in enumerate(new)]
+    learned = fit_prior(("common", "gemm"), units, novelty=new)
+    assert learned.novelty == pytest.approx(3, abs=0.2)
+    assert learned.spread == pytest.approx([0.1, 0.1], rel=0.05)
+    assert fit_prior(("common", "gemm"), units).novelty == 0
+    twice = learned.of_novelty(2)
+    assert twice.covariance == pytest.approx((1 + 2 * learned.novelty) * learned.covariance)
