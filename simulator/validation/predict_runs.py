@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ class Prediction:
     def __len__(self) -> int:
         return len(self.questions)
 
-    @property
+    @cached_property
     def measured_seconds(self) -> Value:
         """Seconds of a step as published; NaN where it was not."""
         return np.array(
@@ -94,7 +95,7 @@ class Prediction:
             float,
         )
 
-    @property
+    @cached_property
     def measured_memory(self) -> Value:
         """Bytes as published; NaN where they were not, or are not to be compared."""
         return np.array(
