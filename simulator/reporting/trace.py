@@ -88,19 +88,19 @@ def replica_traces(replicas: Sequence[PlanTimeline]) -> list[dict[str, Any]]:
 def _metadata(x: PlanTimeline) -> list[Event]:
     out = []
     for rank in range(x.timeline.graph.ranks):
-        out.append(_metadata_event("process_name", rank, {"name": f"stage {rank}"}))
-        out.append(_metadata_event("process_sort_index", rank, {"sort_index": rank}))
+        out.append(metadata_event("process_name", rank, {"name": f"stage {rank}"}))
+        out.append(metadata_event("process_sort_index", rank, {"sort_index": rank}))
         for thread, name in enumerate(THREADS):
-            out.append(_metadata_event("thread_name", rank, {"name": name}, thread))
-            out.append(_metadata_event("thread_sort_index", rank, {"sort_index": thread}, thread))
+            out.append(metadata_event("thread_name", rank, {"name": name}, thread))
+            out.append(metadata_event("thread_sort_index", rank, {"sort_index": thread}, thread))
     return out
 
 
-def _metadata_event(name: str, rank: int, args: dict[str, Any], thread: int = 0) -> Event:
+def metadata_event(name: str, rank: int, args: dict[str, Any], thread: int = 0) -> Event:
     return {"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args}
 
 
-def _slice(
+def slice_event(
     name: str, category: str, place: tuple[int, int], start: float, seconds: float, **args: Any
 ) -> Event:
     rank, thread = place
@@ -129,7 +129,7 @@ def _compute(x: PlanTimeline) -> list[Event]:
     for rank, kind, stage, micro, start, end in _passes(x):
         name, place = f"{LETTERS[kind]} {micro}", (rank, COMPUTE)
         out.append(
-            _slice(
+            slice_event(
                 name, CATEGORIES[kind], place, start, end - start, stage=stage, micro_batch=micro
             )
         )
@@ -189,7 +189,7 @@ def _kernels(x: PlanTimeline) -> list[Event]:
                     name_of = {"Process Group Name": f"{axis}{rank}"}
                     args = _collective(OPERATIONS[axis], axis, int(groups[axis]), **name_of)
                 category = "gpu_memcpy" if thread == HOST else "kernel"
-                out.append(_slice(name, category, (rank, thread), at, piece, **args))
+                out.append(slice_event(name, category, (rank, thread), at, piece, **args))
                 at += piece
     return out
 
@@ -197,14 +197,14 @@ def _kernels(x: PlanTimeline) -> list[Event]:
 def _launched(out: list[Event], place: tuple[int, int], at: float) -> dict[str, Any]:
     """The call that launches a kernel at a moment; what the kernel says of it."""
     number = {"correlation": 10_000_000 * place[0] + len(out)}
-    out.append(_slice("cudaLaunchKernel", "cuda_runtime", place, at, 0.0, **number))
+    out.append(slice_event("cudaLaunchKernel", "cuda_runtime", place, at, 0.0, **number))
     return number
 
 
 def _recomputing(rank: int, start: float, end: float) -> Event:
     """What the host runs while a pass runs layers again."""
     name = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
-    return _slice(name, "cpu_op", (rank, BACKWARD_THREAD), start, end - start)
+    return slice_event(name, "cpu_op", (rank, BACKWARD_THREAD), start, end - start)
 
 
 def _collective(operation: str, axis: str, ranks: int, **more: Any) -> dict[str, Any]:
@@ -224,11 +224,11 @@ def _sends(x: PlanTimeline) -> list[Event]:
         sender, end = rows[source][0], rows[source][5]
         name = f"send {LETTERS[kind]} {micro} to stage {rank}"
         group = _collective("send", "pp", g.ranks, **{_RANKS: [*range(g.ranks)]})
-        out.append(_slice(name, "send", (sender, PIPELINE), end, hop, stage=stage))
+        out.append(slice_event(name, "send", (sender, PIPELINE), end, hop, stage=stage))
         free = rows[i - 1][5] if i and rows[i - 1][0] == rank else 0.0
         if start > free and rows[i][4] != rows[i - 1][4]:
             kernel = ("ncclDevKernel_SendRecv", "kernel", (rank, PIPELINE))
-            out.append(_slice(*kernel, free, start - free, **group))
+            out.append(slice_event(*kernel, free, start - free, **group))
         arrow = {"name": "send", "cat": "send", "id": i}
         out.append({**arrow, "ph": "s", "pid": sender, "tid": PIPELINE, "ts": 1e6 * end})
         out.append({**arrow, "ph": "f", "bp": "e", "pid": rank, "tid": COMPUTE, "ts": 1e6 * start})
@@ -248,16 +248,16 @@ def _after_pipeline(x: PlanTimeline, last: float | None = None) -> list[Event]:
         if x.unpaired_a2a_seconds:
             name, group = KERNELS[Cost.EXPERT_COMM][1], _collective(OPERATIONS["ep"], "ep", ep)
             seconds = x.unpaired_a2a_seconds
-            out.append(_slice(name, "kernel", (rank, TENSOR), end, seconds, **group))
+            out.append(slice_event(name, "kernel", (rank, TENSOR), end, seconds, **group))
         if update > done:
             # Ranks of one stage synchronise together.
             group = _collective(OPERATIONS["dp"], "dp", dp, **{"Process Group Name": f"dp{rank}"})
-            out.append(_slice(REDUCE, "kernel", (rank, DATA), done, update - done, **group))
-        out.append(_slice(UPDATE, "kernel", (rank, COMPUTE), update, x.optimizer))
+            out.append(slice_event(REDUCE, "kernel", (rank, DATA), done, update - done, **group))
+        out.append(slice_event(UPDATE, "kernel", (rank, COMPUTE), update, x.optimizer))
         if x.host_comm:
             name, at = "Memcpy DtoH (Device -> Pinned)", update + x.optimizer
-            out.append(_slice(name, "gpu_memcpy", (rank, HOST), at, x.host_comm))
-        out.append(_slice("ProfilerStep#0", "gpu_user_annotation", (rank, STEP), 0.0, step))
+            out.append(slice_event(name, "gpu_memcpy", (rank, HOST), at, x.host_comm))
+        out.append(slice_event("ProfilerStep#0", "gpu_user_annotation", (rank, STEP), 0.0, step))
     return out
 
 

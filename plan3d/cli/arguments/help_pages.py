@@ -29,7 +29,7 @@ GROUPS = {
     "Training": ("--tokens", "--days", "--price"),
     "The server": ("--host", "--port", "--workers", "--memory-limit"),
     "The answer": (
-        *("--top", "--csv", "--plot", "--ranks", "--report", "--trace", "--output"),
+        *("--top", "--csv", "--plot", "--tracks", "--ranks", "--report", "--trace", "--output"),
         *("--out", "--estimate", "--verbose", "--json"),
     ),
 }

@@ -215,6 +215,9 @@ OPTIONS = (
         "another plan, or one change of this plan: 'tp=4'"),
     Option("--plot", "FILE", text, EXPLAIN,
         "draw where time and memory go, with --trace also as measured: .png, .svg or .pdf"),
+    Option("--tracks", "FILE", text, EXPLAIN,
+        "with --trace: write the predicted and the measured step beside each other for "
+        "ui.perfetto.dev"),
     Option("--ranks", "FILE", text, EXPLAIN,
         "draw how its ranks lie on nodes and GPUs: .png, .svg or .pdf"),
     # Training to its end, and the textbook's formulas of it.

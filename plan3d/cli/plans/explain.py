@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import json
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import is_file
 
-from ...screens.output import Progress, Screen, picture_form, print_json, warn, write_whole
+from ...screens.output import (
+    Progress,
+    Screen,
+    check_writable,
+    picture_form,
+    print_json,
+    warn,
+    write_whole,
+)
 from ..options.parser import MEMORY_TIMELINE
 
 if TYPE_CHECKING:
@@ -50,6 +59,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         )
     if args.trace is not None and args.measured_step is not None:
         raise InputError("--measured-step does not go with --trace, which states the step too")
+    if args.tracks is not None:
+        if args.trace is None or memory:
+            raise InputError("--tracks draws a measured step: give its --trace")
+        check_writable(args.tracks, "--tracks")
     if memory:
         return _explain_memory(args, question, plan, form)
     answer = explain_plan(
@@ -70,6 +83,14 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         else:
             picture = plots.explanation(costs, found.waterfall, found.sensitivities, form)
         write_whole(args.plot, "--plot", picture)
+    if args.tracks is not None and answer.traced is not None:
+        from plan3d.simulator.reporting.measured_tracks import beside_measured
+        from plan3d.simulator.step.plan_timeline import timeline_of
+
+        compared = answer.traced.comparison
+        tracks = beside_measured(timeline_of(compared.costs.task, plan), compared.job)
+        text = json.dumps(tracks, allow_nan=False, separators=(",", ":"))
+        write_whole(args.tracks, "--tracks", text)
     if args.ranks is not None:
         from plan3d.simulator.reporting.rank_map import rank_picture
 

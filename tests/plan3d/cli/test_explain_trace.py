@@ -67,6 +67,28 @@ def test_parts_are_drawn(traced, capsys, tmp_path):
     assert "matrix products (1.00)" in picture.read_text()
 
 
+def test_predicted_and_measured_tracks_are_in_one_file(traced, capsys, tmp_path):
+    tracks = tmp_path / "tracks.json"
+    path = traced(slower)
+    code, *_ = explained(capsys, "--trace", path, "--tracks", str(tracks))
+    assert code == 0
+    events = json.loads(tracks.read_text())["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    order = {e["pid"]: e["args"]["sort_index"] for e in events if e["name"] == "process_sort_index"}
+    shown = [names[pid] for pid in sorted(order, key=order.get)]
+    assert shown[:3] == ["predicted, stage 0", "measured, rank 0 (stage 0)", "predicted, stage 1"]
+    first = next(pid for pid, name in names.items() if name.startswith("measured"))
+    parts = [e for e in events if e["pid"] == first and e.get("cat") == "measured part"]
+    step = max(e["ts"] + e["dur"] for e in parts)
+    assert sum(e["dur"] for e in parts) == pytest.approx(step)
+    document = json.loads((tmp_path / "step.json").read_text())
+    updates = [e["dur"] for e in document["traceEvents"] if not e["pid"] and "multi" in e["name"]]
+    updated = [e["dur"] for e in parts if e["name"] == "optimizer"]
+    assert sum(updated) == pytest.approx(sum(updates))
+    code, _, err = explained(capsys, "--tracks", str(tracks))
+    assert (code, "give its --trace" in err) == (2, True)
+
+
 def test_one_rank_teaches_nothing_of_collectives(traced, capsys):
     def of_first(event):
         return event if event["pid"] == 0 else {**event, "ph": "i", "pid": 0}
