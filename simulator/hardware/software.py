@@ -99,7 +99,7 @@ class Software:
     ZeRO 3 reduces such: every rank's slice of every tensor is viewed and copied on its own."""
     module_seconds: float
     """Seconds of the host for each module with weights where ZeRO 3 gathers and frees modules, not
-    layers: in every pass, beside the kernels of the GPU."""
+    layers: in every pass, also where a layer runs again, beside the kernels of the GPU."""
     broadcast_tensors: float
     """Tensors of a layer where updated weights of ZeRO 1 are broadcast: whole tensors are dealt
     out, and every rank that has some sends them in one message; 0 where weights are gathered."""

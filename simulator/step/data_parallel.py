@@ -61,6 +61,9 @@ class Synchronisation(NamedTuple):
     all_gather: Value
     pieces: Value
     """Collectives each cut makes."""
+    hooks: Value | float = 0.0
+    """Seconds of the host, around all modules in one pass, where ZeRO 3 gathers module by module
+    [class, skeleton]."""
 
 
 def synchronisation(
@@ -76,16 +79,18 @@ def synchronisation(
     Dense weights are shared by dp cp ranks, experts by the ranks that hold the same ones; both
     use the same links one after the other.
     """
-    shares = [(weights.dense, weights.data_group)]
+    by_module = bool(np.any(task.software.module_seconds)) and max(zeros) == 3
+    modules = _mean_modules(task.model) if by_module else (1.0, 1.0)
+    shares = [(weights.dense, weights.data_group, modules[0])]
     if any(kind.experts for kind in task.model.kinds):
-        shares.append((weights.expert, weights.expert_group))
-    parameters = sum((share for share, _ in shares), np.zeros(1))
+        shares.append((weights.expert, weights.expert_group, modules[1]))
+    parameters = sum((share for share, _, _ in shares), np.zeros(1))
     ranks = weights.data_group.ranks
     buckets = gradient_exchange.bucket_count(task, policy, parameters, ranks, weights.units)
     pieces = np.array([np.ones(buckets.shape), buckets, np.maximum(weights.units, 1.0)])
     element = gradient_exchange.element_bytes(task, recipe, policy)
     reduce = scatter = gather = np.zeros(pieces.shape)
-    for share, group in shares:
+    for share, group, count in shares:
         piece = share / pieces
         if min(zeros) == 0 or policy.averages_weights:
             once = gradient_exchange.exchange_seconds(
@@ -97,7 +102,9 @@ def synchronisation(
                 task, piece * element, group, weights.replicas
             )
             size = piece * _gathered_bytes(recipe, weights)
-            gathered = pieces * collectives.all_gather(size, group, task.cluster)
+            messages = 1 + (count - 1) * _BY_LAYER
+            gathered = collectives.all_gather(size / messages, group, task.cluster)
+            gathered = pieces * messages * gathered
             if task.software.broadcast_tensors:
                 sent = _broadcast_seconds(task, size[AT_ONCE], group, weights.units)
                 gathered = np.where(_BY_LAYER > 0, gathered, sent)
@@ -109,10 +116,12 @@ def synchronisation(
     if task.software.slice_seconds and max(zeros) > 0:
         sliced = _slice_seconds(task, weights)
         gather, scatter = gather + sliced, scatter + sliced * _BY_LAYER
-    if np.any(task.software.module_seconds) and max(zeros) == 3:
-        fetched = weights.units * _mean_modules(task.model) * task.software.module_seconds
-        gather = gather + fetched * _BY_LAYER
-    return Synchronisation(reduce, scatter, gather, pieces)
+    hooks: Value | float = 0.0
+    if by_module:
+        # DeepSpeed's fetch_sub_module waits for no more than the gathers before the last two.
+        hooks = weights.units * sum(modules) * task.software.module_seconds
+        gather = np.maximum(gather, hooks * _BY_LAYER)
+    return Synchronisation(reduce, scatter, gather, pieces, hooks)
 
 
 def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
@@ -139,19 +148,21 @@ def _slice_seconds(task: Task, weights: Weights) -> Value:
     return np.where(ranks > 1, weights.units * ranks * task.software.slice_seconds, 0.0)
 
 
-def _mean_modules(model: Model | Network) -> float:
-    """Modules with weights of the mean layer: four projections, norms, and the matrices of an MLP,
-    of every expert and of the router."""
+def _mean_modules(model: Model | Network) -> tuple[float, float]:
+    """Modules with weights of the mean layer: four projections, norms, and the matrices of an MLP
+    and of the router; and the matrices of all experts, which a loop calls one by one."""
     if not model.kinds:
-        return 1.0
+        return 1.0, 1.0
     counts = []
     for block in model.kinds:
         count = 4 + block.norms + 2 * bool(block.attention.query_key_norm)
         count += (2 + block.mlp.gated) if block.mlp else 0
+        looped = 0
         if block.experts:
-            count += 1 + block.experts.count * (2 + block.experts.gated)
-        counts.append(count)
-    return float(np.mean([counts[kind] for kind in model.order]))
+            count, looped = count + 1, block.experts.count * (2 + block.experts.gated)
+        counts.append((count, looped))
+    dense, experts = np.mean([counts[kind] for kind in model.order], axis=0)
+    return float(dense), float(experts)
 
 
 def hybrid_shards(weights: Weights, shard: int) -> Weights:
@@ -210,7 +221,8 @@ def _zero_delay(
     [2, 2, skeleton]."""
     if zero == 3:
         layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
-        late = slot_delays.zero_3_delays(*layers, s, contention, copies)
+        again = _hooks_again(sync, s)
+        late = slot_delays.zero_3_delays(*layers, s, contention, copies, again)
         return slot_delays.delay_seconds(s, late)
     if zero == 2:
         scatter, pieces = sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS]
@@ -227,6 +239,15 @@ def _zero_delay(
         return reduced
     exposed = _exposed_at_end(sync.all_gather, sync.pieces, s.forward_window, s, contention)
     return reduced + _end_delay(exposed, s.forward_before)[None]
+
+
+def _hooks_again(sync: Synchronisation, s: Stages) -> Value:
+    """Host seconds of hooks in a backward pass beyond its gathers [class, skeleton]: layers that
+    run again call those of their forward pass once more, though weights stay gathered between the
+    two (DeepSpeed, stage3_max_reuse_distance)."""
+    passes = 1.0 + s.full_recompute
+    out: Value = np.maximum(passes * sync.hooks - sync.all_gather[LAYERS], 0.0)
+    return out
 
 
 def _copy_delay(gradients: Value | float, s: Stages) -> Value:

@@ -68,25 +68,29 @@ def zero_3_delays(
     s: Stages,
     contention: float,
     copies: HostCopies = NO_COPIES,
+    again: Value | float = 0.0,
 ) -> Delays:
-    """ZeRO 3: weights are gathered for either pass, and gradients are reduced."""
+    """ZeRO 3: weights are gathered for either pass, in `again` seconds more for the backward one,
+    and gradients are reduced."""
     up, down = copies
 
     def behind(hiding: Value, window: Value, up: Value | float, down: Value | float) -> Value:
         tail = (hiding + up) / pieces
         return exposed_seconds(hiding, window, tail, contention, up + down)
 
-    before, after, both = s.forward_window, s.backward_window, gather + scatter
+    before, after, later = s.forward_window, s.backward_window, gather + again
+    both = later + scatter
     ready, ahead = gather + up, behind(gather, before, up, 0.0)
     left = np.maximum(down - after, 0.0)
-    alone = [2 * ready + scatter + left, ahead + behind(gather, after, up, down) + scatter]
-    reduced = [2 * ready + behind(scatter, after, 0.0, down), ahead + behind(both, after, up, down)]
-    input_gradient = behind(gather, np.maximum(after - s.weight_gradient, 0.0), up, 0.0)
+    twice = 2 * ready + again
+    alone = [twice + scatter + left, ahead + behind(later, after, up, down) + scatter]
+    reduced = [twice + behind(scatter, after, 0.0, down), ahead + behind(both, after, up, down)]
+    input_gradient = behind(later, np.maximum(after - s.weight_gradient, 0.0), up, 0.0)
     reduction = behind(scatter, s.weight_gradient, 0.0, down)
     at_once = scatter + np.maximum(down - s.weight_gradient, 0.0)
     split = Passes(
         np.array([[ready, ahead]] * 2),
-        np.array([[ready, input_gradient]] * 2),
+        np.array([[ready + again, input_gradient]] * 2),
         np.array([[at_once, at_once], [reduction, reduction]]),
     )
     return Delays(np.array([*alone, *reduced]).reshape(2, 2, *gather.shape), split)

@@ -33,6 +33,7 @@ from ..operators.work import Strategy
 from ..pipeline import schedules, uneven_chunks
 from ..pipeline.schedule import Passes, Sizes
 from ..plan import tensor_grid
+from ..plan.field_values import Recompute
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
@@ -137,6 +138,8 @@ class Stages:
     skeleton]."""
     schedule: Column
     """Code of the schedule [skeleton]."""
+    full_recompute: Column
+    """Layers run again as a whole [skeleton]."""
     overlapped_a2a_seconds: Value | None
     """Seconds per micro-batch of all-to-alls of experts that hide beside another micro-batch, on
     the rank with most of them [skeleton]; None without overlap_ep."""
@@ -271,6 +274,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         fullest_rank=fullest,
         weight_gradient=weight_gradient(task, stage),
         schedule=schedule,
+        full_recompute=plans.recompute == Recompute.FULL,
         overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0) if overlaps else None,
         a2a_free_share=_a2a_free_share(stage),
         reduction_passes=schedules.passes_of_chunks(schedule, sizes),

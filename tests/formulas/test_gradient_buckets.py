@@ -118,14 +118,35 @@ def test_slices_are_taken_apart_rank_by_rank():
 
 
 def test_modules_are_gathered_one_by_one_under_zero_3():
-    """DeepSpeed: four projections, two norms and two matrices of an MLP, 200 us each, in each of
-    five layers; nothing where updated weights are gathered at once."""
-    plain, slow = (
-        parts_of("dp=4", task(4, software=stack(module_seconds=s))) for s in (0.0, 200e-6)
+    """DeepSpeed: four projections, two norms and two matrices of an MLP in each of five layers, a
+    message each, beside which the host is busy; nothing where updated weights are gathered at
+    once."""
+    plain = parts_of("dp=4", task(4))
+    for seconds in (1e-9, 1.0):
+        found = parts_of("dp=4", task(4, software=stack(module_seconds=seconds)))
+        messages = 5 * 8 * gather(5e6 / (5 * 8), 4)
+        assert found.all_gather.ravel()[:2] == pytest.approx(plain.all_gather.ravel()[:2])
+        assert found.all_gather[2, 0, 0] == pytest.approx(max(messages, 5 * 8 * seconds))
+        assert found.reduce_scatter.tolist() == plain.reduce_scatter.tolist()
+
+
+def test_every_expert_of_a_loop_is_a_module():
+    """Eight experts of two matrices, the router, four projections and two norms in each of four
+    layers, of which the mean is taken over all five."""
+    found = parts_of("dp=4", task(4, model=sparse(), software=stack(module_seconds=1.0)))
+    assert found.hooks.item() == pytest.approx(5 * (4 + 2 + 1 + 8 * 2))
+
+
+def test_layers_that_run_again_call_the_hooks_of_their_modules_again():
+    """Two passes of a second a module, and a third under full recompute; 48 modules, one
+    micro-batch."""
+    question = task(4, 4, software=stack(module_seconds=1.0))
+    off = "dp=4 zero=3 overlap_grad_reduce=0 overlap_param_gather=0"
+    once, again = (
+        costs_of(question, f"{off} recompute={how}").seconds["data_comm"]
+        for how in ("none", "full")
     )
-    more = (slow.all_gather - plain.all_gather).ravel()
-    assert more == pytest.approx([0, 0, 5 * 8 * 200e-6], abs=1e-15)
-    assert slow.reduce_scatter.tolist() == plain.reduce_scatter.tolist()
+    assert again - once == pytest.approx(6 * 8, rel=1e-6)
 
 
 # Whole plans

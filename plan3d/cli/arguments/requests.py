@@ -15,6 +15,8 @@ def question_of(args: argparse.Namespace, task: Task) -> Question:
     """The question of a task that options state."""
     training = _training(args, task) if hasattr(args, "tokens") else None
     sizes = usual_sizes.assumed(args, task.model, task.sequence, task.global_batch)
+    if args.software == task_arguments.TRAINER and task.software.name == task_arguments.ENGINE:
+        sizes.append("experts in a loop: sharded by DeepSpeed (by PyTorch: --framework accelerate)")
     return Question(
         task=task,
         assumed=tuple(sizes),

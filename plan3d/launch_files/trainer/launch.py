@@ -11,6 +11,7 @@ from typing import Any
 
 from plan3d.simulator.base.documents import parse_json, parse_yaml
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import Recompute
 
 from ..deepspeed.keys import CONFIG
@@ -199,6 +200,7 @@ def _shard_by_engine(n: Numbers, launch: Launch, options: ReaderOptions, dialect
     """Add the sharding of a configuration of DeepSpeed."""
     content, place = _engine_content(n.deepspeed, launch, options, dialect)
     n.has_engine = True
+    launch.software["module_seconds"] = software_profile("hf-deepspeed").module_seconds
     if content is None:
         n.zero = int(options.plan["zero"])
         n.overlap_param_gather = n.zero == 3

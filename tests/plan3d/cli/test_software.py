@@ -226,3 +226,22 @@ def test_a_network_without_attention_counts_on_no_kernel_of_it(
         "dp=8",
     ]
     assert "FlashAttention" not in printed(capsys, *asked, "--precision", "fp16", "-v")
+
+
+@pytest.mark.parametrize(
+    ("model", "words", "stack"),
+    [
+        ("mixtral-8x7b", ["--software", "hf-trainer"], "hf-deepspeed"),
+        ("mixtral-8x7b", ["--framework", "accelerate"], "hf-trainer"),
+        ("mixtral-8x7b", ["--software", "hf-trainer", "--adapter", "lora"], "hf-trainer"),
+        ("llama-7b", ["--software", "hf-trainer"], "hf-trainer"),
+    ],
+)
+def test_experts_in_a_loop_are_sharded_by_the_engine_that_gathers_each(
+    model: str, words: list[str], stack: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = ["--model", model, "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "16"]
+    asked = answer(capsys, "estimate", *task, *words, "--plan", "zero=3 recompute=full")
+    assert asked["profile"]["software"] == stack
+    said = any("DeepSpeed" in line for line in asked["plans"][0]["assumptions"])
+    assert said == (stack == "hf-deepspeed")

@@ -113,6 +113,11 @@ def test_formats_of_llama_factory_without_sharding(changes, precision):
     assert "sharding" in notes(launch)
 
 
+def test_the_engine_of_deepspeed_calls_hooks_around_modules():
+    assert read(LLAMA_FACTORY).software["module_seconds"] > 0
+    assert "module_seconds" not in read(LLAMA_FACTORY, deepspeed=None).software
+
+
 def test_adapters_and_frozen_weights_of_axolotl():
     launch = read(AXOLOTL, "axolotl")
     assert launch.model.name == "llama-3.1-8b"
