@@ -60,8 +60,8 @@ COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
 """Parts of a micro-batch that are communication."""
 NO_COLLECTIVES = np.delete(np.arange(len(Cost))[SECONDS], COLLECTIVES)
 """The others."""
-KERNELS = np.setdiff1d(NO_COLLECTIVES, [Cost.LAUNCH])
-PARTS = np.setdiff1d(np.arange(len(Cost))[SECONDS], [Cost.LAUNCH])
+KERNELS = NO_COLLECTIVES[NO_COLLECTIVES != Cost.LAUNCH]
+PARTS = np.delete(np.arange(len(Cost))[SECONDS], Cost.LAUNCH)
 """Those of no collective, and all, without what is waited for launches."""
 
 

@@ -102,7 +102,7 @@ class SimplestPlans:
             return None
         costs = self._merged()
         simplest = np.array([rows[0] for rows in self._by_group(costs)])
-        first = np.unique([int(costs.step.argmin()), *simplest])
+        first = np.array(sorted({int(costs.step.argmin()), *simplest.tolist()}))
         first = first[fastest_first(costs.take(first))]
         of = self.groups(costs.plans)[first]
         every, steps = (np.concatenate(parts) for parts in zip(*self.alike, strict=True))

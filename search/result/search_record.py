@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import Index, Value
+from plan3d.simulator.base.arrays import Index, Value, first_of_each
 from plan3d.simulator.plan.fields import RANKING_AXES
 from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, families
 from plan3d.simulator.step.costs import Costs, concat_costs
@@ -94,7 +94,7 @@ class BestOfDepths:
         least = np.full(self.least.size, np.inf)
         np.minimum.at(least, of, scores)
         rows = np.flatnonzero((scores == least[of]) & (scores < self.least[of]))
-        rows = rows[np.unique(of[rows], return_index=True)[1]]
+        rows = rows[first_of_each(of[rows])[0]]
         self.least = np.minimum(self.least, least)
         if rows.size:
             self.tables.append(costs.take(rows))
@@ -104,7 +104,7 @@ class BestOfDepths:
         if not self.tables:
             return None
         every = concat_costs(self.tables)
-        _, last = np.unique(self._groups(every.plans)[::-1], return_index=True)
+        last, _ = first_of_each(self._groups(every.plans)[::-1])
         return every.take(len(every) - 1 - last)
 
     @staticmethod

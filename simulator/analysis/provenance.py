@@ -7,6 +7,8 @@ hot path.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ..base.arrays import Value
@@ -24,13 +26,13 @@ from ..layers.layer_kinds import (
     layer_sizes,
     work_of,
 )
+from ..layers.placements import Layouts
 from ..operators import kernel_times
 from ..pipeline import stage_placement
 from ..plan.plan import Plan
 from ..rules.layer_run_rules import run_rows
 from ..step import layer_run_stages, stages
 from ..step.costs import Costs
-from ..step.evaluate import simulate
 from ..step.plan_groups import trained_task
 from ..task import Task
 from ..workload.model import Network
@@ -66,7 +68,7 @@ def time_provenance(costs: Costs, row: int = 0) -> dict[str, float]:
     return dict(zip(ORIGINS, mixed.tolist(), strict=True))
 
 
-def provenance_sentence(shares: dict[str, float]) -> str:
+def provenance_sentence(shares: Mapping[str, float]) -> str:
     """The shares of time_provenance() in words."""
     told = [
         f"{100 * share:.0f} % {_ORIGIN_PHRASES[n]}" for n, share in shares.items() if share >= 0.005
@@ -83,35 +85,31 @@ def _gemm_shares(costs: Costs, row: int) -> Value:
         return _all_of_origin(Origin.EXTRAPOLATED)
     recipe = RECIPES[int(table.precision[0])]
     out = np.zeros(len(Origin))
-    for plan, counts in _slowest_rank(task, table):
+    for plan, counts in _slowest_rank(costs.row(row), task, table):
         out += _gemm_seconds(layer_context(task, recipe, stages.strategies(plan)), counts)
     out /= out.sum()
     return out
 
 
-def _slowest_rank(task: Task, table: Plan) -> list[tuple[Plan, Value]]:
+def _slowest_rank(costs: Costs, task: Task, table: Plan) -> list[tuple[Plan, Value]]:
     """What the slowest rank of one plan runs: strategies, and layers of each kind in them."""
     if table.segments:
-        (group,) = simulate(task, table).groups
-        seconds = group.stages.forward + group.stages.backward
+        (group,) = costs.groups
+        seconds = (group.stages.forward + group.stages.backward)[:, group.skeleton[0]]
         rows, _ = run_rows(table, task)
         counts = layer_run_stages.plan_counts(task.model, table)[:, 0]
-        runs = np.flatnonzero(table.segments.ranks(table.pp)[0] == seconds[:, 0].argmax())
+        runs = np.flatnonzero(table.segments.ranks(table.pp)[0] == seconds.argmax())
         return [(rows.take(slice(i, i + 1)), counts[i]) for i in runs]
-    return [(table, _slowest_counts(task, table))]
+    return [(table, _slowest_counts(costs, task, table))]
 
 
-def _slowest_counts(task: Task, table: Plan) -> Value:
-    """Layers of each kind on the slowest pipeline rank of a uniform plan."""
-    placed: list[stage_placement.StageLayout] = []
-
-    def watched(cut: stage_placement.Cut) -> stage_placement.StageLayout:
-        placed.append(stage_placement.every_rank(cut))
-        return placed[-1]
-
-    (group,) = simulate(task, table, watched).groups
-    seconds = group.stages.forward + group.stages.backward
-    counts: Value = placed[0].counts[seconds[:, 0].argmax()]
+def _slowest_counts(costs: Costs, task: Task, table: Plan) -> Value:
+    """Layers of each kind on the slowest pipeline rank of a uniform plan, of its costs."""
+    (group,) = costs.groups
+    seconds = (group.stages.forward + group.stages.backward)[:, group.skeleton[0]]
+    layouts = Layouts(task, stage_placement.layout)
+    (layout,) = layouts.place(table)
+    counts: Value = layouts.counts[layout, seconds.argmax()]
     return counts
 
 
@@ -138,7 +136,7 @@ def _layer_table_shares(costs: Costs, row: int) -> Value:
     if isinstance(task.model, Network) or task.software.label not in tables:
         return out
     tabled = np.array([is_tabled(kind) for kind in layer_kinds(task.model)])
-    for plan, counts in _slowest_rank(task, table):
+    for plan, counts in _slowest_rank(costs.row(row), task, table):
         recipe = RECIPES[int(plan.precision[0])]
         s = stages.strategies(plan)
         local = layer_context(task, recipe, s)

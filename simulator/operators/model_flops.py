@@ -56,9 +56,8 @@ def block_flops_per_token(model: Model, sequence: int, causal: bool = False) -> 
     """The part of model_flops_per_token that the layers make, head and MTP left out."""
     if isinstance(model, Network):
         return 3.0 * model.forward_flops
-    return 6.0 * sum(
-        multiply_adds(model, model.kinds[kind], sequence, causal) for kind in model.order
-    )
+    each = [multiply_adds(model, kind, sequence, causal) for kind in model.kinds]
+    return 6.0 * sum(each[kind] for kind in model.order)
 
 
 def multiply_adds(model: Model, block: Block, sequence: int, causal: bool) -> float:

@@ -20,11 +20,14 @@ MOST_CUTS = 4096
 """Placements that are remembered."""
 
 
+@lru_cache(maxsize=MOST_CUTS)
 def chunk_ranks(pp: int, chunks: int, place: int) -> NDArray[np.int64]:
     """The rank of each chunk in model order; of two copies, those of the first [chunk]."""
     turn, rank = np.divmod(np.arange(chunks), pp)
     upwards = (place == Placement.V_SHAPED) & (turn % 2 == 1)
-    return np.where(upwards, pp - 1 - rank, rank)
+    ranks = np.where(upwards, pp - 1 - rank, rank)
+    ranks.flags.writeable = False
+    return ranks
 
 
 class Cut(NamedTuple):
@@ -77,6 +80,7 @@ class StageLayout(NamedTuple):
     """Layers of each kind on all ranks [kind]."""
 
 
+@lru_cache(maxsize=MOST_CUTS)
 def balanced_layers(layers: int, chunks: int) -> tuple[int, ...]:
     """Layers of each chunk, as equal as possible; the first and last chunk, which also hold the
     embedding and the head, are the last to get one more."""
@@ -110,11 +114,11 @@ def chunk_layers(
         return tuple(per_rank[r][i // pp] for i, r in enumerate(ranks))
     if pp == 1 or (not first and not last):
         return balanced_layers(layers, chunks)
-    free = [r for r in range(pp) if not (first and r == 0) and not (last and r == pp - 1)]
-    middle = balanced_layers(layers - first - last, len(free) * virtual) if free else ()
-    fixed = {0: balanced_layers(first, virtual), pp - 1: balanced_layers(last, virtual)}
+    ends = {r: balanced_layers(n, virtual) for r, n in ((0, first), (pp - 1, last)) if n}
+    between = (pp - len(ends)) * virtual
+    middle = balanced_layers(layers - first - last, between) if between else ()
     left = iter(middle)
-    return tuple(next(left) if r in free else fixed[r][i // pp] for i, r in enumerate(ranks))
+    return tuple(ends[r][i // pp] if r in ends else next(left) for i, r in enumerate(ranks))
 
 
 def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[int, ...]:
@@ -136,12 +140,11 @@ def parameter_cut(layers: Sequence[float], head: float, chunks: int) -> tuple[in
 def chunk_counts(cut: Cut) -> Value:
     """Layers of each kind [chunk, kind], ends included: the embedding on the first chunk, the head
     and, unless the cut names another stage, MTP on the last."""
-    counts = np.zeros((len(cut.chunks), len(cut.kinds)))
-    at = 0
-    for chunk, size in enumerate(cut.chunks):
-        for kind in cut.order[at : at + size]:
-            counts[chunk, kind] += 1
-        at += size
+    chunk = np.repeat(np.arange(len(cut.chunks)), cut.chunks)
+    # A layer list may be longer than the blocks of the chunks.
+    place = chunk * len(cut.kinds) + np.array(cut.order[: chunk.size], np.intp)
+    shape = len(cut.chunks), len(cut.kinds)
+    counts = np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape).astype(float)
     if "embedding" in cut.kinds:
         counts[0, cut.kinds.index("embedding")] = 1
         counts[-1, cut.kinds.index(_head_kind(cut))] = 1

@@ -34,6 +34,7 @@ def plan_record(
     costs = costs.row(row)
     fields = with_micro_batches(costs.plans.to_record(), costs.task.global_batch)
     memory = {name: float(size) for name, size in costs.memory.items()}
+    origins = time_provenance(costs)
     return {
         "plan": fields,
         "step_seconds": costs.step_seconds,
@@ -58,8 +59,8 @@ def plan_record(
         "hfu": costs.hfu,
         "peak_flops": costs.peak_flops,
         "number_format": number_format(costs.plans),
-        "provenance": time_provenance(costs),
-        "assumptions": assumptions(costs),
+        "provenance": origins,
+        "assumptions": assumptions(costs, shares=origins),
     }
 
 

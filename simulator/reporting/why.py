@@ -6,7 +6,7 @@ everything that keeps a GPU from it; the shares add up to one. For a few rows, n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -307,13 +307,14 @@ def provenance_line(cluster: Cluster) -> str:
     )
 
 
-def assumptions(costs: Costs, row: int = 0) -> list[str]:
-    """What the numbers of one plan rest on."""
+def assumptions(costs: Costs, row: int = 0, shares: Mapping[str, float] | None = None) -> list[str]:
+    """What the numbers of one plan rest on; `shares` are those of time_provenance where they are
+    known already."""
     task, plan = costs.task, costs.plans.take(row)
     out = [
         _interval_basis(task),
         provenance_line(task.cluster),
-        provenance_sentence(time_provenance(costs, row)),
+        provenance_sentence(shares or time_provenance(costs, row)),
         *_layer_table_assumptions(task),
         *old_gpu_warnings(task),
         *(_host_assumptions(costs) if costs.uses_host else []),
