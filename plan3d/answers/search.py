@@ -35,6 +35,7 @@ from .question import Question, with_usual_framework
 if TYPE_CHECKING:
     from plan3d.search.whatif.best_change import Change
     from plan3d.search.whatif.plans_around import PlansAround
+    from plan3d.search.whatif.schedulers import Scheduler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,6 +48,9 @@ class SearchRequest:
     ranking: Ranking
     families: bool | None = None
     """Whether families of plans are listed and the best climbed; None where the search can."""
+    scheduler: Scheduler | None = None
+    """What runs the searches of several numbers of GPUs (whatif.schedulers); None for this
+    process."""
 
 
 @dataclass(eq=False)
@@ -165,7 +169,8 @@ def search(request: SearchRequest) -> SearchAnswer:
     if training is not None and sized:
         from plan3d.search.whatif.cluster_size import find_cluster as cluster_of_size
 
-        result = climbed(cluster_of_size(task, training, ranking), ranking.choose, ranking.top)
+        sized_by = cluster_of_size(task, training, ranking, request.scheduler)
+        result = climbed(sized_by, ranking.choose, ranking.top)
     else:
         result = improved(rank_plans(task, ranking), task, ranking)
     safe = _safe_plan(result, ranking)
@@ -296,6 +301,7 @@ def find_cluster(
     reliability: Reliability | None = None,
     framework: str | None = None,
     families: bool | None = None,
+    scheduler: Scheduler | None = None,
     **ranking: Unpack[RankingOptions],
 ) -> SearchResult:
     """The search on the GPUs that train `tokens`, such as 2e12 or "2T", in time or for a budget.
@@ -304,6 +310,8 @@ def find_cluster(
     * `budget_usd`: the most that it may cost, at a `price` in USD per GPU-hour: with no `days`, the
       GPUs that are done first.
     * `reliability`: the failures to count in (simulator.analysis.goodput.Reliability).
+    * `scheduler`: what searches the numbers of GPUs at once: any executor of concurrent.futures, a
+      client of Dask, or the address of its scheduler.
     * All others: as find_plans has them.
 
     Raises NoFeasiblePlanError where no number of GPUs does, InputError where neither days nor a
@@ -322,4 +330,5 @@ def find_cluster(
     )
     if not training.sizes_cluster:
         raise InputError("say what limits the run: days, or a budget with a price per GPU-hour")
-    return search(_request(task, framework, families, training, ranking)).result
+    request = _request(task, framework, families, training, ranking)
+    return search(replace(request, scheduler=scheduler)).result

@@ -8,6 +8,7 @@ from typing import Any
 
 from plan3d.search.space.constraints import check_lists
 from plan3d.search.space.space import Choices
+from plan3d.search.whatif.schedulers import Scheduler
 from plan3d.search.whatif.sweep import Point, PointOptions, Sweep, run_points, with_scaling
 from plan3d.search.whatif.variation import Values, points_over
 from plan3d.simulator.base.units import as_count
@@ -28,8 +29,9 @@ class SweepRequest:
     points: Sequence[Point]
     varied: Sequence[str]
     """The fields that are varied, in order."""
-    scheduler: str | None = None
-    """The address of a Dask scheduler, instead of processes of this machine."""
+    scheduler: Scheduler | None = None
+    """An executor, a client of Dask or the address of its scheduler, instead of processes of this
+    machine."""
     workers: int | None = None
     """Processes; one a core where it is None."""
     resume: str | None = None
@@ -67,7 +69,7 @@ def sweep(
     objective: str | None = None,
     tokens: float | str | None = None,
     price: float | None = None,
-    scheduler: str | None = None,
+    scheduler: Scheduler | None = None,
     resume: str | None = None,
     workers: int | None = 1,
 ) -> Sweep:
@@ -82,7 +84,8 @@ def sweep(
     * `tokens`, such as 2e12 or "2T": adds the time, GPU-hours and energy of training, with a
       `price` in USD per GPU-hour its cost.
     * `workers`: processes; several import the calling script again, so it needs a main guard.
-      `scheduler`: the address of a Dask scheduler instead.
+      `scheduler`: instead any executor of concurrent.futures, a client of Dask, or the address of
+      its scheduler.
     * `resume`: a CSV file that keeps the points that are done, and goes on with them.
 
     >>> task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from ..result.search_result import SearchResult, Trace
 from ..sampling.samplers import BUDGET, SAMPLERS, samplers_of_space
 from ..space.space import Choices
 from ..space.staged_problem import StagedProblem
+from .schedulers import Scheduler, searches
 
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
@@ -127,6 +129,8 @@ class BackendsRequest:
     """Plans that a run of one that draws at random may cost."""
     seeds: int = SEEDS
     """Runs of such a backend."""
+    scheduler: Scheduler | None = None
+    """What runs the searches (schedulers.Scheduler); None for this process."""
     progress: Progress | None = None
     """Is called with the number of plans costed by all so far."""
 
@@ -149,19 +153,26 @@ def compare_backends(task: Task, request: BackendsRequest) -> BackendBenchmark:
     if optimum.best is None and race.complete:
         raise NoFeasiblePlanError("no plan of the space fits: there is nothing to compare")
     told = _Total(request.progress, optimum.counts.evaluated)
-    ranking = Ranking(space=space, choose=choose, headroom=headroom, top=1, progress=told)
-    for name in names if race.complete else ():
+    here = told if request.scheduler is None else None
+    ranking = Ranking(space=space, choose=choose, headroom=headroom, top=1, progress=here)
+    runs: list[tuple[int, Ranking]] = []
+    for number, name in enumerate(names if race.complete else ()):
         of_backend = replace(ranking, backend=name)
-        asked = (
-            [replace(of_backend, budget=budget, seed=seed) for seed in range(seeds)]
-            if name in SAMPLERS
-            else [of_backend]
-        )
-        results = _runs(task, told, asked)
-        if results[-1].interrupted:
-            race.complete = False
-            break
-        race.entries.append(_entry(name, results, race.best))
+        seeded = [replace(of_backend, budget=budget, seed=seed) for seed in range(seeds)]
+        runs += [(number, one) for one in (seeded if name in SAMPLERS else [of_backend])]
+    asked = ((task, one) for _, one in runs)
+    found: list[list[SearchResult]] = [[] for _ in names]
+    with closing(searches(request.scheduler, asked)) as results:
+        for (number, _), result in zip(runs, results, strict=False):
+            if result.interrupted:
+                break
+            found[number].append(result)
+            told.done += result.counts.evaluated
+            told(0)
+    race.complete = race.complete and sum(map(len, found)) == len(runs)
+    for number, name in enumerate(names):
+        if found[number] and len(found[number]) == sum(number == own for own, _ in runs):
+            race.entries.append(_entry(name, found[number], race.best))
     return race
 
 
@@ -192,14 +203,3 @@ class _Total:
     def __call__(self, costed: int) -> None:
         if self.progress:
             self.progress(self.done + costed)
-
-
-def _runs(task: Task, told: _Total, asked: list[Ranking]) -> list[SearchResult]:
-    """One search for each ranking, up to the first that is interrupted."""
-    results: list[SearchResult] = []
-    for ranking in asked:
-        results.append(rank_plans(task, ranking))
-        told.done += results[-1].counts.evaluated
-        if results[-1].interrupted:
-            break
-    return results

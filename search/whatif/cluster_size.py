@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from plan3d.simulator.task import Task
 from ..rank_plans import Ranking, rank_plans
 from ..result.obstacle import obstacle
 from ..result.search_result import SearchResult
+from .schedulers import Scheduler, in_turn, ranked
 
 DAY = 86400.0
 """Seconds."""
@@ -138,10 +140,12 @@ def train_seconds(costs: Costs, tokens: float) -> Any:
     return tokens / costs.tokens_per_second
 
 
-def find_cluster(task: Task, training: Training, ranking: Ranking) -> SearchResult:
+def find_cluster(
+    task: Task, training: Training, ranking: Ranking, scheduler: Scheduler | None = None
+) -> SearchResult:
     """The search on the GPUs that train within the days and the budget, with the failures of the
     training: the fewest that do it in these days; with a budget alone those that are done first,
-    the fewest within SOONER.
+    the fewest within SOONER. `scheduler` runs the sizes (schedulers.Scheduler).
 
     GPU counts are whole fast domains, powers of two of them and three times those. Raises
     NoFeasiblePlanError when no count up to MOST_GPUS does, InputError for a budget without a price.
@@ -156,23 +160,26 @@ def find_cluster(task: Task, training: Training, ranking: Ranking) -> SearchResu
     hours = budget_usd / price if budget_usd is not None and price else np.inf
     tried, nearest = "", np.inf
     found, soonest = None, np.inf
-    for gpus in _sizes(task, tokens, seconds):
-        result = rank_plans(with_gpus(task, gpus), ranking)
-        best = result.best
-        if result.interrupted:
-            return result if found is None else found.ended_by_interrupt()
-        if best is None:
-            continue
-        needed = _with_failures(train_seconds(best, tokens), gpus, training.reliability)
-        spent = needed * gpus / 3600
-        excess = max(needed / seconds, spent / hours)
-        if excess <= 1 and days is not None:
-            return result
-        if excess <= 1 and needed < soonest * (1 - SOONER):
-            found, soonest = result, needed
-        if excess < nearest:
-            nearest = excess
-            tried = f"; {gpus} GPUs need {needed / DAY:.1f} days and {spent:,.0f} GPU-hours"
+    sizes = list(_sizes(task, tokens, seconds))
+    asked = replace(ranking, progress=ranking.progress if scheduler is None else None)
+    questions = ((with_gpus(task, gpus), asked) for gpus in sizes)
+    with closing(in_turn(scheduler, ranked, questions)) as results:
+        for gpus, result in zip(sizes, results, strict=True):
+            best = result.best
+            if result.interrupted:
+                return result if found is None else found.ended_by_interrupt()
+            if best is None:
+                continue
+            needed = _with_failures(train_seconds(best, tokens), gpus, training.reliability)
+            spent = needed * gpus / 3600
+            excess = max(needed / seconds, spent / hours)
+            if excess <= 1 and days is not None:
+                return result
+            if excess <= 1 and needed < soonest * (1 - SOONER):
+                found, soonest = result, needed
+            if excess < nearest:
+                nearest = excess
+                tried = f"; {gpus} GPUs need {needed / DAY:.1f} days and {spent:,.0f} GPU-hours"
     if found is not None:
         return found
     limits = [f"{days:g} days"] if days is not None else []

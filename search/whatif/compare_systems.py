@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import probability_fits
 
 from ..exact import exhaustive
-from ..rank_plans import Ranking, memory_limit, rank_plans
+from ..rank_plans import Ranking, memory_limit
 from ..result.obstacle import obstacle
 from ..result.options import Progress, SearchOptions
 from ..result.search_result import SearchResult
@@ -26,6 +27,7 @@ from ..systems.system_plans import complete_plan, constraints
 from ..systems.systems import SYSTEMS, System
 from ..systems.systems import system as system_named
 from .cluster_size import with_gpus
+from .schedulers import Scheduler, searches
 
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
@@ -161,6 +163,8 @@ class SystemsRequest:
     """Values of plan fields that narrow every system."""
     headroom: float | None = None
     """That of a Ranking."""
+    scheduler: Scheduler | None = None
+    """What runs the searches (schedulers.Scheduler); None for this process."""
     progress: Progress | None = None
     """Is called with the number of plans costed of each system so far."""
 
@@ -174,20 +178,26 @@ def compare_systems(task: Task, request: SystemsRequest) -> BySystem:
     choose, headroom, systems = request.choose, request.headroom, request.systems
     asked = SYSTEMS.values() if systems is None else systems
     objective = "time-to-accuracy" if task.goal else "step-time"
-    ranking = Ranking(
-        objective=objective, choose=choose, headroom=headroom, top=1, progress=request.progress
-    )
+    here = request.progress if request.scheduler is None else None
+    ranking = Ranking(objective=objective, choose=choose, headroom=headroom, top=1, progress=here)
     entries: list[SystemEntry] = []
     device = _one_device(task, choose)
     limit = memory_limit(device.task, headroom, precisions=device.axes["precision"])
-    alone, complete = _fastest(device, limit, headroom), True
-    for system in (system_named(s) if isinstance(s, str) else s for s in asked):
-        own = task if system.gpus is None else with_gpus(task, system.gpus)
-        found = rank_plans(own, replace(ranking, system=system.name))
-        complete = not found.interrupted
-        if not complete:
-            break
-        entries.append(SystemEntry(system, found))
+    alone = _fastest(device, limit, headroom)
+    named = [system_named(s) if isinstance(s, str) else s for s in asked]
+    questions = (
+        (
+            task if system.gpus is None else with_gpus(task, system.gpus),
+            replace(ranking, system=system.name),
+        )
+        for system in named
+    )
+    with closing(searches(request.scheduler, questions)) as results:
+        for system, found in zip(named, results, strict=False):
+            if found.interrupted:
+                break
+            entries.append(SystemEntry(system, found))
+    complete = len(entries) == len(named)
     return BySystem(task, objective, limit, entries, alone, complete)
 
 

@@ -1,14 +1,13 @@
 """Sweeps: one question asked over many values of its numbers, one point each.
 
 A point is a task with a plan, or with none where its best plan is asked for. Points are
-independent: they run in this process, in a pool of processes, or on a Dask cluster, and the rows
-are the same whichever it is.
+independent: they run in this process, in a pool of processes, on an executor or on a Dask cluster,
+and the rows are the same whichever it is.
 """
 
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import signal
 import time
@@ -17,7 +16,6 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from multiprocessing import get_context, parent_process
 from threading import Thread
 from typing import TYPE_CHECKING, Any
@@ -39,6 +37,7 @@ from ..result.obstacle import obstacle
 from ..result.search_result import SearchResult
 from ..space.space import Choices
 from .climb import climbed
+from .schedulers import Scheduler, results_on
 from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
 
 if TYPE_CHECKING:
@@ -56,8 +55,6 @@ WORTH_A_POOL = 2.0
 """Seconds of work left from which a pool of processes, which takes about one to start, pays."""
 RESTARTS = 3
 """Pools that may lose a process before the rest of the points is run in this one."""
-PATIENCE = 10
-"""Seconds to wait for a scheduler to answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +187,7 @@ def _numbers(point: Point, costs: Costs) -> Row:
 def run_points(
     points: Sequence[Point],
     *,
-    scheduler: str | None = None,
+    scheduler: Scheduler | None = None,
     resume: str | None = None,
     anew: bool = False,
     workers: int | None = None,
@@ -200,15 +197,19 @@ def run_points(
 
     Points that the file holds already are not run again, unless `anew`; InputError where it holds
     others.
-    `scheduler` is the address of a Dask scheduler; else up to `workers` processes (one a core) of
-    this machine work. An interrupt keeps what is done.
+    `scheduler` runs the points elsewhere (schedulers.Scheduler); else up to `workers` processes
+    (one a core) of this machine work. An interrupt keeps what is done.
     """
     keys = [point.key for point in points]
     settings = {key: point.settings for key, point in zip(keys, points, strict=True)}
     file = SweepFile(resume, settings, anew)
     done = {i: file.rows[key] for i, key in enumerate(keys) if key in file.rows}
     waiting = {i: point for i, point in enumerate(points) if i not in done}
-    rows = _on_cluster(waiting, scheduler) if scheduler else _on_this_machine(waiting, workers)
+    rows = (
+        _on_this_machine(waiting, workers)
+        if scheduler is None
+        else results_on(scheduler, run_point, waiting)
+    )
     try:
         with closing(rows):
             for i, row in rows:
@@ -290,41 +291,6 @@ def _in_pool(left: dict[int, Point], workers: int) -> NumberedRows:
         for future in futures:
             future.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _on_cluster(points: dict[int, Point], address: str) -> NumberedRows:
-    """Rows from the workers of a Dask cluster; it runs the points of a lost worker again."""
-    try:
-        dask: Any = import_module("distributed")
-    except ImportError:
-        raise InputError("--scheduler needs Dask: python -m pip install 'plan3d[dask]'") from None
-    # What it says of a lost connection is said below.
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-    try:
-        client = dask.Client(address, timeout=PATIENCE, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"--scheduler {address}: cannot be reached ({error})") from None
-    with client:
-        try:
-            client.wait_for_workers(1, timeout=PATIENCE)
-            yield from _from_workers(dask, client, points)
-        except (OSError, dask.CancelledError) as error:
-            if isinstance(error, TimeoutError) and client.status == "running":
-                why = f"no worker came within {PATIENCE} s"
-            else:
-                why = "it was lost; rows that are done are in the file of --csv, for --resume"
-            raise InputError(f"--scheduler {address}: {why}") from None
-
-
-def _from_workers(dask: Any, client: Any, points: dict[int, Point]) -> NumberedRows:
-    """Rows of a cluster as they finish; what waits is taken back at the end."""
-    futures = {client.submit(run_point, point, pure=False): i for i, point in points.items()}
-    try:
-        for future in dask.as_completed(futures, loop=client.loop):
-            yield futures[future], future.result()
-    finally:
-        if client.status == "running":
-            client.cancel([future for future in futures if not future.done()])
 
 
 def with_scaling(rows: Sequence[Row], series: str | None = None) -> list[Row]:

@@ -299,8 +299,9 @@ OPTIONS = (
         "this plan at every point instead of the best; dp fills the GPUs"),
     switch("--best", SWEEP, "the best plan at every point (default)"),
     switch("--weak", SWEEP, "the global batch grows with the GPUs"),
-    Option("--scheduler", "ADDRESS", text, SWEEP,
-        "run the points on the Dask cluster at this address (needs plan3d[dask])"),
+    Option("--scheduler", "ADDRESS", text, (*SEARCH, *COMPARE, *SWEEP),
+        "run points, backends, systems or the sizes of --days on the Dask cluster at this address "
+        "(needs plan3d[dask])"),
     switch("--resume", SWEEP, "keep the points that --csv FILE holds already"),
     Option("--csv", "FILE", text, SWEEP, "write every point here as it finishes"),
     Option("--plot", "FILE", text, SWEEP, "draw the curves: .png, .svg or .pdf"),

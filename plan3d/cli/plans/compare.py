@@ -58,6 +58,7 @@ def _backends(args: argparse.Namespace, progress: Progress | None) -> int:
         "headroom": args.memory_headroom,
         "budget": args.budget,
         "seeds": args.seeds,
+        "scheduler": args.scheduler,
     }
     stated = {name: value for name, value in stated.items() if value is not None}
     task, form = task_arguments.task_of(args), picture_form(args.plot)
@@ -90,7 +91,13 @@ def _systems(args: argparse.Namespace, progress: Progress | None) -> int:
     systems, free = _named_systems(args.systems), args.memory_headroom
     form = picture_form(args.plot)
     with ProgressBar(args.quiet, progress) as bar:
-        request = SystemsRequest(systems=systems, choose=choose, headroom=free, progress=bar)
+        request = SystemsRequest(
+            systems=systems,
+            choose=choose,
+            headroom=free,
+            scheduler=args.scheduler,
+            progress=bar,
+        )
         found = benchmark_systems(task, request)
     if args.plot is not None:
         from plan3d.search.whatif.systems_plot import page

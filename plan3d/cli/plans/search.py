@@ -103,8 +103,13 @@ def _request(args: argparse.Namespace, progress: Progress) -> SearchRequest:
     if args.all_plans and not ranking.can_list_families:
         raise InputError("--all-plans has no effect: this search ranks plans on their own anyway")
     question = question_of(args, task_arguments.task_of(args))
+    sized = question.training is not None and question.training.sizes_cluster
+    if args.scheduler is not None and not sized:
+        raise InputError("--scheduler goes with --days or --budget-usd, whose sizes it searches")
     families = False if args.all_plans else None
-    return SearchRequest(question=question, ranking=ranking, families=families)
+    return SearchRequest(
+        question=question, ranking=ranking, families=families, scheduler=args.scheduler
+    )
 
 
 def _write_picture(answer: SearchAnswer, args: argparse.Namespace) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plan3d.search.whatif import sweep
+from plan3d.search.whatif import schedulers, sweep
 from plan3d.search.whatif.sweep import Point, PointOptions, run_point, run_points, with_scaling
 from plan3d.search.whatif.sweep_file import SweepFile
 from plan3d.simulator.base.errors import InputError
@@ -292,7 +292,7 @@ def test_a_cluster_gives_the_same_rows_and_a_lost_worker_loses_nothing(tmp_path)
 
 def test_an_address_without_a_scheduler_is_one_line(monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(sweep, "PATIENCE", 1)
+    monkeypatch.setattr(schedulers, "PATIENCE", 1)
     with pytest.raises(InputError, match="cannot be reached"):
         run_points(POINTS[:1], scheduler="tcp://127.0.0.1:9")
 
@@ -300,13 +300,13 @@ def test_an_address_without_a_scheduler_is_one_line(monkeypatch):
 ALONE = """
 import sys
 from distributed import LocalCluster
-from plan3d.search.whatif import sweep
+from plan3d.search.whatif import schedulers, sweep
 from plan3d.simulator.base.errors import InputError
 sys.path.insert(0, {folder!r})
 from test_sweep import POINTS
 
 if __name__ == "__main__":
-    sweep.PATIENCE = 1
+    schedulers.PATIENCE = 1
     with LocalCluster(n_workers=0, dashboard_address=None) as cluster:
         try:
             sweep.run_points(POINTS[:1], scheduler=cluster.scheduler_address)
