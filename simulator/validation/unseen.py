@@ -97,14 +97,16 @@ class UnseenRuns:
             start += rows.size
         return out
 
-    def setting(self, unit: Unit) -> Setting:
-        """What runs of others may have shown of a unit."""
-        return Setting.of_task(self.prediction.questions[int(self.rows[unit][0])].task)
+    @cached_property
+    def settings(self) -> dict[Unit, Setting]:
+        """What runs of others may have shown of each unit."""
+        asked = self.prediction.questions
+        return {unit: Setting.of_task(asked[int(at[0])].task) for unit, at in self.rows.items()}
 
     def shown(self, *without: str) -> dict[str, list[str]]:
         """What the units of all origins but these had, by the part."""
         return parts_of(
-            self.setting(unit) for unit in self.rows if self.origin(unit) not in without
+            self.settings[unit] for unit in self.rows if self.origin(unit) not in without
         )
 
     def prior(self, without: str = "") -> Prior:
@@ -112,7 +114,7 @@ class UnseenRuns:
         what its other origins showed."""
         others = [unit for unit in self.rows if self.origin(unit) != without]
         new = [
-            self.setting(unit).novelty(self.shown(without, self.origin(unit))) for unit in others
+            self.settings[unit].novelty(self.shown(without, self.origin(unit))) for unit in others
         ]
         return fit_prior(CONSTANT_NAMES, [self.table[unit] for unit in others], novelty=new)
 
@@ -124,7 +126,7 @@ class UnseenRuns:
     def prior_of(self, unit: Unit) -> Prior:
         """What other origins teach of a unit, as new as it is to them, on its machine."""
         origin = self.origin(unit)
-        prior = self.priors[origin].of_novelty(self.setting(unit).novelty(self.shown(origin)))
+        prior = self.priors[origin].of_novelty(self.settings[unit].novelty(self.shown(origin)))
         task = self.prediction.questions[int(self.rows[unit][0])].task
         return widened_for_machine(prior, task.cluster)
 
