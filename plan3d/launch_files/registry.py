@@ -51,6 +51,7 @@ READERS: Registry[Reader] = Registry(
         "primus": f"{_PACKAGE}.mcore.primus:read",
         "megatron-bridge-config": f"{_PACKAGE}.megatron_bridge.run_config:read",
         "recipe": f"{_PACKAGE}.recipes.launch:read",
+        "automodel": f"{_PACKAGE}.trainer.automodel:read",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",

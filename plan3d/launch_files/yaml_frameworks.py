@@ -51,6 +51,7 @@ RECOGNITIONS = (
         "Megatron-Bridge (overrides of a recipe; its run_config.yaml is read)",
         (("train.train_iters", "dist"), ("train.global_batch_size", "rng"), ("train.train_iters",)),
     ),
+    Recognition("NeMo AutoModel", (("model._target_", "step_scheduler"),), "automodel"),
     Recognition("NeMo AutoModel", (("model._target_",), ("step_scheduler",))),
     Recognition("Megatron-LM (--yaml-cfg)", (("language_model", "model_parallel"),)),
     Recognition("torchtune", (("model._component_",), ("tokenizer._component_",))),

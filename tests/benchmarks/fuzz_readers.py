@@ -289,6 +289,15 @@ PRIMUS = (
     b"      use_torch_fsdp2: true, recompute_granularity: full, recompute_num_layers: 1,\n"
     b"      pipeline_model_parallel_layout: [[embedding, decoder], [decoder, loss]]}\n"
 )
+AUTOMODEL = (
+    b"recipe: TrainFinetuneRecipeForNextTokenPrediction\nrng: {seed: 1}\nstep_scheduler:\n"
+    b"  global_batch_size: 64\n  local_batch_size: 4\nmodel:\n  _target_: nemo_automodel."
+    b"NeMoAutoModelForCausalLM.from_pretrained\n  pretrained_model_name_or_path: meta-llama/"
+    b"Llama-3.1-8B\n  torch_dtype: bf16\ndistributed: {strategy: fsdp2, tp_size: 2, dp_size: 4, "
+    b"cp_size: null, pp_size: 1, activation_checkpointing: true, dp_replicate_size: 1}\npeft: {dim:"
+    b" 8, target_modules: '*_proj'}\noptimizer: {_target_: torch.optim.AdamW}\nloss_fn: {_target_: "
+    b"a.MaskedCrossEntropy}\npacked_sequence: {packed_sequence_size: 2048}\n"
+)
 RECIPE = b"""import argparse, nemo_run as run
 from nemo.collections import llm
 
@@ -633,6 +642,7 @@ READERS = {
     "printed-settings": Reader("p.log", lambda: [*LOGS], _imports),
     "nemo": Reader("n.yaml", lambda: [NEMO], _imports),
     "primus": Reader("p.yaml", lambda: [PRIMUS], _imports),
+    "automodel": Reader("a.yaml", lambda: [AUTOMODEL], _imports),
     "recipe": Reader("r.py", lambda: [RECIPE], _imports),
     "bridge": Reader("run_config.yaml", lambda: [BRIDGE], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),

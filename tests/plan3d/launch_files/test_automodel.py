@@ -1,0 +1,85 @@
+"""Recipes of NeMo AutoModel: what is read, and what is refused by its name."""
+
+import json
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import reader
+from plan3d.simulator.base.errors import InputError
+
+RECIPE = {
+    "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
+    "step_scheduler": {"global_batch_size": 64, "local_batch_size": 4},
+    "model": {
+        "_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained",
+        "pretrained_model_name_or_path": "meta-llama/Llama-3.1-8B",
+    },
+    "distributed": {"strategy": "fsdp2", "tp_size": 2, "dp_size": "none", "cp_size": None},
+    "optimizer": {"_target_": "torch.optim.AdamW", "lr": 1e-5},
+    "loss_fn": {"_target_": "nemo_automodel.components.loss.masked_ce.MaskedCrossEntropy"},
+    "packed_sequence": {"packed_sequence_size": 4096},
+}
+
+
+def launch(**changes):
+    content = dict(RECIPE)
+    for path, value in changes.items():
+        section, _, key = path.partition("__")
+        content[section] = {**content.get(section, {}), key: value} if key else value
+    text = json.dumps(content)
+    return reader(text, "r.yaml", None)(text, "r.yaml", ReaderOptions())
+
+
+def test_a_recipe_is_read():
+    """FSDP2 shards weights, gradients and moments, which are as wide as the loaded weights."""
+    found = launch()
+    assert (found.model.name, found.sequence, found.global_batch) == ("llama-3.1-8b", 4096, 64)
+    plan = {name: found.plan[name] for name in ("tp", "cp", "zero", "micro_batch")}
+    assert plan == {"tp": 2, "cp": 1, "zero": 3, "micro_batch": 4}
+    assert found.plan["precision"] != launch(model__torch_dtype="float32").plan["precision"]
+    assert launch(distributed__reshard_after_forward=False).plan["zero"] == 2
+    assert launch(distributed__strategy="ddp").plan["zero"] == 0
+    assert launch(distributed__dp_size=4).gpus == 8
+    assert launch(distributed__activation_checkpointing=True).plan["recompute"] == 2
+
+
+def test_settings_that_are_not_read_are_named():
+    found = launch(distributed__tp_sizes=2, qat={"enabled": True}, rng={"seed": 1}, model__x=1)
+    named = {one.place: one.affects_cost for one in found.unread}
+    assert named == {
+        "distributed.mp_policy": True,
+        "$.qat.enabled": True,
+        "$.distributed.tp_sizes": True,
+        "$.model.x": False,
+    }
+    assert found.framework == "torchtitan"
+    assert launch(distributed__tp_size=1).framework == "accelerate"
+
+
+def test_adapters_of_a_recipe():
+    peft = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "dim": 16}
+    found = launch(peft={**peft, "target_modules": "*_proj"}).adapters
+    assert (found.rank, len(found.targets)) == (16, 7)
+    assert launch(peft={**peft, "target_modules": ["*.q_proj"]}).adapters.targets == ("q",)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipe": "KnowledgeDistillationRecipeForNextTokenPrediction"}, "recipe KnowledgeDist"),
+        (
+            {"model___target_": "nemo_automodel.NeMoAutoModelForImageTextToText.from_pretrained"},
+            "Im",
+        ),
+        ({"model__config": {"num_hidden_layers": 2}}, "changes its model by num_hidden_layers"),
+        ({"distributed__pp_size": 2}, "has 2 pipeline stages, which are not read"),
+        ({"distributed__strategy": "megatron_fsdp"}, "shards by megatron_fsdp"),
+        ({"distributed__tp_size": 0}, "tp_size must be a whole number"),
+        ({"peft": {"dim": True}}, "dim must be a whole number"),
+        ({"peft": {"dim": 8}}, "adapters of nothing"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(changes, message):
+    with pytest.raises(InputError, match=message):
+        launch(**changes)
