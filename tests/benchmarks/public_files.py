@@ -42,6 +42,14 @@ CHOSEN = {"DO": "true", "MOE": "false", "TOTAL_BATCHSIZE": "256", "SP": "true", 
 TOYS = ("run_pretrain_megatron_glm130b.sh", "run_finetune_megatron_qwen_vl.sh")
 """Scripts whose own sizes are not those of their names: 6 layers of 2048 as 2B, 2 layers as 7B."""
 VOCABULARY = "128000"
+STATED = {
+    "run_pretrain_megatron_qwen_upcycled.sh": 24
+    * (4 * 2048 * (2048 + 1) + 8 * (3 * 2048 * 5504 + 2 * 5504 + 2048) + 8 * 2048 + 2 * 2048)
+    + 2 * 128_000 * 2048
+    + 2048,
+}
+"""Parameters by hand of scripts whose sizes are not those of their names: eight experts in each
+layer of a dense model of 1.8B, with the biases of Megatron-LM's default."""
 GPUS = ("8", "64", "256", "1024", "1")
 """Numbers of GPUs that are tried in this order."""
 MOST_QUESTIONS = 16
@@ -153,10 +161,12 @@ def _read(
     sizes = next((found for name in names if (found := sizes_of(name))), [])
     fits = any(s / TOLERANCE <= count <= s * TOLERANCE for s in sizes for count in counts)
     fits |= any(option == "--num-experts" for option in asked_by.values())
-    fits |= path.name in TOYS or "upcycled" in path.name
+    fits |= path.name in TOYS
     named = f"{counts[0] / 1e9:.2f} B" + (f", named {sizes[0] / 1e9:g} B" if sizes else "")
     given = len(values) if len(values) <= 2 else 1
     kind = "read" if fits or not sizes else "misread"
+    if path.name in STATED:
+        kind = "read" if counts[0] == STATED[path.name] else "misread"
     return Outcome(kind, named, given + len(options), len(values) + len(options))
 
 
