@@ -27,7 +27,7 @@ from .words import CONDITION, Part, Word
 
 UNRESOLVED = "$"
 """A word of a condition that has no value in the file."""
-_ASSIGN = re.compile(r"([A-Za-z_]\w*)(\[[^\[\]]{1,60}\])?(\+?)=")
+_ASSIGN = re.compile(r"([A-Za-z_]\w{0,200})(\[[^\[\]]{1,60}\])?(\+?)=")
 _ENDS = ("fi", "done")
 MOST_TOKENS = 40_000
 """Tokens of clauses, loops, functions and sourced files that are read."""
