@@ -23,6 +23,7 @@ from ..tables import (
     TRUTH,
     Numbers,
     Row,
+    Table,
     Unmodelled,
     cost_keys,
     read_rows,
@@ -32,7 +33,7 @@ from .models import name_model
 from .spelling import fill_plan, shard_by_degrees
 
 TITLE = "NeMo AutoModel"
-TABLE = (
+TABLE: Table = (
     Row("recipe", "recipe", ANY, None),
     Row("model._target_", "builder", NAME, ""),
     Row("model.pretrained_model_name_or_path", "model_id", ANY, None),
