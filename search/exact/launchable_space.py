@@ -35,6 +35,20 @@ def _end_stages(task: Task) -> tuple[int, ...]:
     return (0, *sorted(n for n in near if 0 < n < layers))
 
 
+def _shared_evenly(task: Task) -> tuple[int, ...]:
+    """Layers that chunks may share equally: with or without the embedding, the layers of
+    multi-token prediction and the head as one each."""
+    layers, mtp = task.model.layers, task.model.mtp_layers
+    return tuple(range(layers, layers + mtp + 3))
+
+
+def _virtual_stages(task: Task) -> tuple[int, ...]:
+    """Those that the enumeration tries, and divisors of what chunks may share."""
+    every = {d for layers in _shared_evenly(task) for d in divisors(layers)}
+    usual = TASK_AXES["virtual_stages"](task)
+    return tuple(sorted({*usual, *(v for v in every if v <= task.model.layers)}))
+
+
 def _has_experts(task: Task) -> bool:
     return any(kind.experts for kind in task.model.kinds)
 
@@ -89,7 +103,21 @@ def _ends_near(p: Any, task: Task, ends: tuple[str, ...]) -> Any:
     return out
 
 
+def _chunks_even(p: Any, task: Task) -> Any:
+    """Whether chunks are as many as a rank's in the enumeration, or can be equal with the ends."""
+    out = np.isin(p.virtual_stages, TASK_AXES["virtual_stages"](task))
+    for layers in _shared_evenly(task):
+        out = out | (layers % (p.pp * p.virtual_stages) == 0)
+    return out
+
+
 SEARCH_RULES = (
+    Rule(
+        "chunks-near-even",
+        ("pp", "virtual_stages"),
+        _chunks_even,
+        lambda p, t: "chunks are not equal, embedding and head counted",
+    ),
     Rule(
         "first-stage-near-even",
         ("pp", "first_stage_layers"),
@@ -112,6 +140,10 @@ SEARCH_RULES = (
 """What a search proposes of what is legal."""
 
 
+WIDENED = ("micro_batch", "virtual_stages")
+"""Fields of which the enumeration tries some values."""
+
+
 def launchable_space(space: Space, chosen: Collection[str]) -> Space:
     """A space with FIELDS_OPENED where it has one value that neither the user has `chosen` nor the
     framework says, and every micro-batch that divides the batch, up to the largest."""
@@ -122,9 +154,12 @@ def launchable_space(space: Space, chosen: Collection[str]) -> Space:
         for name, values in FIELDS_OPENED.items()
         if name not in stated and len(space.axes[name]) == 1
     }
-    if "micro_batch" not in stated and space.axes["micro_batch"] == TASK_AXES["micro_batch"](task):
+    usual = {name: space.axes[name] == TASK_AXES[name](task) for name in WIDENED}
+    if usual["micro_batch"] and "micro_batch" not in stated:
         most = max(LARGEST_MICRO_BATCH, *space.axes["micro_batch"])
         opened["micro_batch"] = tuple(d for d in divisors(task.global_batch) if d <= most)
+    if usual["virtual_stages"] and "virtual_stages" not in stated:
+        opened["virtual_stages"] = _virtual_stages(task)
     if space.layers_per_stage or task.software.cut_by_parameters:
         opened = {name: v for name, v in opened.items() if not name.endswith("_stage_layers")}
     return replace(space, axes={**space.axes, **opened}, search_rules=SEARCH_RULES)

@@ -103,7 +103,8 @@ def chunk_layers(
     """Layers of each chunk in model order.
 
     `explicit` gives every chunk, or every rank (each rank's layers are then spread over its
-    chunks). `first` and `last` fix those of the first and last rank; 0 leaves them balanced.
+    chunks). `first` and `last` fix those of the first and last rank; 0 leaves them balanced. Of
+    chunks in turn the embedding's and the head's have the fewest of their rank, or none.
     """
     chunks = pp * virtual
     if len(explicit) == chunks:
@@ -117,6 +118,8 @@ def chunk_layers(
     ends = {r: balanced_layers(n, virtual) for r, n in ((0, first), (pp - 1, last)) if n}
     between = (pp - len(ends)) * virtual
     middle = balanced_layers(layers - first - last, between) if between else ()
+    if 0 in ends and place == Placement.LOOPED:
+        ends[0] = ends[0][::-1]
     left = iter(middle)
     return tuple(ends[r][i // pp] if r in ends else next(left) for i, r in enumerate(ranks))
 

@@ -152,14 +152,14 @@ def _mtp_fits(p: Any, task: Task) -> Any:
 
 
 def _ends_fit(p: Any, task: Task) -> Any:
-    """First and last stage leave at least one layer for each stage between them."""
+    """First and last stage leave at least one layer for each chunk between them, and have one for
+    each of their own but one: of chunks in turn that of the embedding or the head may have none."""
     first, last, layers = p.first_stage_layers, p.last_stage_layers, task.model.layers
     free = p.pp - (first > 0) - (last > 0)
     rest = layers - first - last
     none = (first == 0) & (last == 0)
-    filled = ((first == 0) | (first >= p.virtual_stages)) & (
-        (last == 0) | (last >= p.virtual_stages)
-    )
+    least = p.virtual_stages - schedules.looped(p.schedule) * bool(task.model.kinds)
+    filled = ((first == 0) | (first >= least)) & ((last == 0) | (last >= least))
     fits = filled & (rest >= free * p.virtual_stages) & ((free > 0) | (rest == 0)) & (p.pp > 1)
     return none | (fits & (len(p.layers_per_stage) == 0))
 
@@ -237,7 +237,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "end-stages-fit",
-        ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers"),
+        ("pp", "virtual_stages", "schedule", "first_stage_layers", "last_stage_layers"),
         _ends_fit,
         lambda p, t: (
             f"first_stage_layers={p.first_stage_layers} and last_stage_layers="

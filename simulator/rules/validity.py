@@ -67,6 +67,24 @@ def _undivided_message(p: Plan, values: Iterable[int], what: str) -> str:
     )
 
 
+def _empty_ends(p: Any) -> Any:
+    """Chunks with nothing but the embedding or the head."""
+    ends = (p.first_stage_layers, p.last_stage_layers)
+    return sum(1 * ((end > 0) & (end < p.virtual_stages)) for end in ends)
+
+
+def _chunks_message(p: Plan, task: Task) -> str:
+    chunks, layers = p.pp * p.virtual_stages, task.model.layers
+    ends = ("first_stage_layers", "last_stage_layers")[: chunks - layers]
+    empty = " ".join(f"{name}={p.virtual_stages - 1}" for name in ends)
+    spare = p.virtual_stages > 1 and 0 < chunks - layers <= 2
+    return (
+        f"pp({p.pp}) x virtual_stages({p.virtual_stages}) = {chunks} chunks need at least one "
+        f"layer each, the model has {layers}"
+        + f"; nearest: {empty}, which leaves embedding or head alone" * spare
+    )
+
+
 def _same_weights(p: Any) -> Any:
     """Ranks that hold the same weights."""
     return p.dp * p.cp * model_copies(p.schedule)
@@ -152,13 +170,12 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "layers-fill-stages",
-        ("pp", "virtual_stages"),
+        ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers"),
         # A layout may leave a chunk with nothing but the embedding or the head.
-        lambda p, t: (p.pp * p.virtual_stages <= t.model.layers) | bool(p.layers_per_stage),
         lambda p, t: (
-            f"pp({p.pp}) x virtual_stages({p.virtual_stages}) = {p.pp * p.virtual_stages} chunks "
-            f"need at least one layer each, the model has {t.model.layers}"
+            (p.pp * p.virtual_stages <= t.model.layers + _empty_ends(p)) | bool(p.layers_per_stage)
         ),
+        _chunks_message,
     ),
     Rule(
         "batch-divides",

@@ -81,6 +81,9 @@ def test_balanced_layers(layers, chunks, sizes):
         ((0, 3), 1, LOOPED, (3, 3, 3, 3)),
         # Two chunks a rank: first 2 = 1 + 1, last 4 = 2 + 2, 6 over the four chunks between.
         ((2, 4), 2, LOOPED, (1, 1, 2, 2, 1, 2, 1, 2)),
+        # An uneven first rank has fewest layers beside the embedding, the last beside the head.
+        ((3, 3), 2, LOOPED, (1, 1, 2, 2, 2, 2, 1, 1)),
+        ((1, 1), 2, LOOPED, (0, 2, 3, 1, 1, 3, 2, 0)),
         # The same in a V: the first rank holds chunks 0 and 7, the last 3 and 4.
         ((2, 4), 2, V, (1, 1, 2, 2, 2, 2, 1, 1)),
     ],

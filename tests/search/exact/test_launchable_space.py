@@ -43,7 +43,7 @@ VALUES = {
     "pp": (1, 2, 4, 8),
     "ep": (1, 2, 8),
     "micro_batch": (1, 2),
-    "virtual_stages": (1, 2, 4),
+    "virtual_stages": (1, 2, 4, 13),
     "recompute": (0, 1, 2),
     "zero": (0, 1, 2, 3),
 }
