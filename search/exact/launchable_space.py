@@ -16,7 +16,7 @@ import numpy as np
 
 from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.field_values import AUTO, ContextComm, Dispatch
-from plan3d.simulator.rules.expert_rules import has_expert_kernels, queues_for_experts
+from plan3d.simulator.rules.expert_rules import has_expert_kernels
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
@@ -129,12 +129,6 @@ SEARCH_RULES = (
         ("pp", "last_stage_layers"),
         lambda p, t: _ends_near(p, t, ("last_stage_layers",)),
         lambda p, t: "last_stage_layers is far from an even share",
-    ),
-    Rule(
-        "queues-for-experts",
-        ("overlap_ep", "cp", "tp"),
-        lambda p, t: (p.overlap_ep == 0) | queues_for_experts(p, t),
-        lambda p, t: "overlap_ep beside tp or cp needs hardware queues for both",
     ),
 )
 """What a search proposes of what is legal."""

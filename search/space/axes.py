@@ -10,11 +10,7 @@ import numpy as np
 from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.field_values import AUTO, ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
-from plan3d.simulator.rules.expert_rules import (
-    has_expert_kernels,
-    overlaps_experts,
-    queues_for_experts,
-)
+from plan3d.simulator.rules.expert_rules import has_expert_kernels, overlaps_experts
 from plan3d.simulator.rules.pipeline_rules import shortest_groups
 from plan3d.simulator.task import Task
 
@@ -62,10 +58,9 @@ DERIVED = {
         ),
     ),
     "overlap_ep": Derived(
-        ("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute", "cp", "tp"),
+        ("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute"),
         lambda p, task: (
             (np.asarray(p.ep) > 1)
-            & queues_for_experts(p, task)
             & (task.global_batch > p.dp * p.micro_batch * p.pp)
             & (p.recompute != Recompute.FULL)
             & ((p.pp > 1) | (task.model.mtp_layers == 0))
@@ -75,9 +70,11 @@ DERIVED = {
 }
 """Fields that follow from others where their axis is AUTO: what is never slower, and what stacks
 do where it is legal and useful (Megatron-Core overlaps no experts under full recompute, nor with
-multi-token prediction without stages, and advises against it beside other overlapped communication
-where GPUs have no queues for both; a pipeline with as many micro-batches as ranks or fewer has no
-second one to overlap with; groups of micro-batches are of pp, or the shortest without a rest)."""
+multi-token prediction without stages; beside tp or cp it warns before Blackwell that one hardware
+queue or many suit one of the two, and launches both (arguments.py, on
+CUDA_DEVICE_MAX_CONNECTIONS), as the recipe of Qwen3-235B on H100 does with tp=2; a pipeline with as
+many micro-batches as ranks or fewer has no second one to overlap with; groups of micro-batches are
+of pp, or the shortest without a rest)."""
 
 
 def divisors(number: int) -> tuple[int, ...]:

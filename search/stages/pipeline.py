@@ -20,7 +20,6 @@ from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.pipeline.schedule import Sizes
 from plan3d.simulator.plan.field_values import AUTO, Recompute
 from plan3d.simulator.plan.plan import Plan, from_columns
-from plan3d.simulator.rules.expert_rules import has_many_queues
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs
 from plan3d.simulator.step.data_parallel import zero_in_pipeline
@@ -196,11 +195,7 @@ def pipelines(
         if overlap and shared["ep"] == 1:
             continue
         shared["overlap_tp"] *= shared["sequence_parallel"]
-        # Not advised with other overlapped communication where GPUs have few queues.
-        only_overlap = overlap and len(overlaps) > 1 and not has_many_queues(task)
-        if only_overlap and shared["cp"] > 1:
-            continue
-        degrees = {**axes, "tp": tuple(tp for tp in every_tp if tp == 1 or not only_overlap)}
+        degrees = {**axes, "tp": tuple(every_tp)}
         if shared["expert_dispatch"] == AUTO:
             dispatch = DERIVED["expert_dispatch"].compute(SimpleNamespace(**shared), task)
             shared["expert_dispatch"] = int(dispatch)

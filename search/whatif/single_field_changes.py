@@ -30,7 +30,6 @@ from plan3d.simulator.plan.fields import (
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.tensor_grid import every_grid
 from plan3d.simulator.reporting.why import layers_per_rank
-from plan3d.simulator.rules.expert_rules import queues_for_experts
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
@@ -172,8 +171,7 @@ def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
     if not candidates:
         return Edits((), (), None)
     plans = concat([plan.table() for _, _, plan in candidates])
-    allowed = legal_rows(plans, task) & keeps_launched(plans, costs.plans, task)
-    may = np.flatnonzero(allowed & _advised(plans, costs))
+    may = np.flatnonzero(legal_rows(plans, task) & keeps_launched(plans, costs.plans, task))
     if not may.size:
         return Edits((), (), None)
     found, tried = [candidates[i] for i in may], simulate(task, plans.take(may))
@@ -182,15 +180,6 @@ def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
         return Edits((), (), None)
     fields, values = zip(*(found[i][:2] for i in kept), strict=True)
     return Edits(fields, values, tried.take(np.array(kept)))
-
-
-def _advised(plans: Plan, costs: Costs) -> Any:
-    """Which edits hide exchanges of experts beside no other communication that wants the queue, but
-    of a plan that does so itself."""
-    own, new = (
-        (one.overlap_ep == 0) | queues_for_experts(one, costs.task) for one in (costs.plans, plans)
-    )
-    return new | ~np.asarray(own)
 
 
 def _differs(tried: Costs, row: int, costs: Costs) -> bool:

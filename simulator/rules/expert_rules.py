@@ -21,18 +21,6 @@ def _expert_widths(task: Task) -> tuple[int, ...]:
     return tuple({k.experts.ffn for k in task.model.kinds if k.experts})
 
 
-def queues_for_experts(p: Any, task: Task) -> Any:
-    """Whether exchanges of experts can hide beside tensor and context parallelism: on GPUs before
-    Blackwell these need one hardware queue and exchanges many. Megatron-LM runs both and advises
-    against it (arguments.py, on CUDA_DEVICE_MAX_CONNECTIONS); no search proposes it."""
-    return (p.cp == 1) & (p.tp == 1) | has_many_queues(task)
-
-
-def has_many_queues(task: Task) -> bool:
-    """Whether GPUs have hardware queues for all that is hidden at once: from Blackwell on."""
-    return "mxfp8" in task.cluster.accelerator.peak
-
-
 def has_expert_kernels(cluster: Cluster) -> bool:
     """Whether there are kernels that send a token once to a node or rank with several of its
     experts: on NVLink, of Hopper and later (DeepEP, README, requirements; built for Ampere it has
