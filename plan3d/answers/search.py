@@ -29,6 +29,7 @@ from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
 from ..launch_files.frameworks import for_framework
+from .known_layout import with_known_layout
 from .plan import PlanAnswer
 from .question import Question, with_usual_framework
 
@@ -173,6 +174,7 @@ def search(request: SearchRequest) -> SearchAnswer:
         result = climbed(sized_by, ranking.choose, ranking.top)
     else:
         result = improved(rank_plans(task, ranking), task, ranking)
+    result = with_known_layout(result, ranking)
     safe = _safe_plan(result, ranking)
     return SearchAnswer(replace(request.question, task=result.task), ranking, result, safe)
 

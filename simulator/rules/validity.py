@@ -81,7 +81,8 @@ def _chunks_message(p: Plan, task: Task) -> str:
     return (
         f"pp({p.pp}) x virtual_stages({p.virtual_stages}) = {chunks} chunks need at least one "
         f"layer each, the model has {layers}"
-        + f"; nearest: {empty}, which leaves embedding or head alone" * spare
+        + f"; nearest: {empty}, which leaves embedding or head alone"
+        * spare
     )
 
 

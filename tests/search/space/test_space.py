@@ -114,10 +114,9 @@ def brute_force(name):
             row["expert_dispatch"] = int(row["ep"] > 1)  # an H100 has kernels for it
         if row["overlap_ep"] == AUTO:
             beside = row["pp"] == 1 or row["virtual_stages"] > 1
-            queue = row["cp"] == 1 and row["tp"] == 1  # an H100 has one
             some = question.global_batch > row["dp"] * row["micro_batch"] * row["pp"]
             full = row["recompute"] == 2
-            row["overlap_ep"] = int(row["ep"] > 1 and not full and beside and queue and some)
+            row["overlap_ep"] = int(row["ep"] > 1 and not full and beside and some)
         rows.append(row)
     table = Plan(
         **{axis: [row[axis] for row in rows] for axis in AXES},

@@ -64,6 +64,7 @@ def test_end_stages_of_other_sizes_bring_another_depth_forward():
     cluster = Cluster.profile("h100-sxm", gpus=1024)
     task = Task(Model.preset("deepseek-v3"), cluster, sequence=4096, global_batch=8192)
     narrow = {"tp": [4], "cp": [1], "micro_batch": [1], "zero": [1], "recompute": ["none"]}
+    narrow["overlap_ep"] = [0]
     depths = {pp: {**narrow, "pp": [pp]} for pp in (2, 4, 8, 16)}
     listed = rank_plans(
         task, Ranking(choose={**narrow, "pp": list(depths)}, families=True, fits_probability=0.95)
