@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -67,7 +68,7 @@ def _with_end_stages(task: Task, plan: Plan) -> Plan | None:
         "first_stage_layers": chunks[:: plan.pp],
         "last_stage_layers": chunks[plan.pp - 1 :: plan.pp],
     }
-    counts = {name: sum(layers) for name, layers in ends.items()}
+    counts: dict[str, Any] = {name: sum(layers) for name, layers in ends.items()}
     out = replace(plan, layers_per_stage=(), **counts)
     return out if chunk_sizes(task, out) == chunks else None
 

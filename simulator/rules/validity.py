@@ -74,7 +74,7 @@ def _empty_ends(p: Any) -> Any:
 
 
 def _chunks_message(p: Plan, task: Task) -> str:
-    chunks, layers = p.pp * p.virtual_stages, task.model.layers
+    chunks, layers = int(p.pp * p.virtual_stages), task.model.layers
     ends = ("first_stage_layers", "last_stage_layers")[: chunks - layers]
     empty = " ".join(f"{name}={p.virtual_stages - 1}" for name in ends)
     spare = p.virtual_stages > 1 and 0 < chunks - layers <= 2
