@@ -81,7 +81,7 @@ TASK_OPTIONS = (
     Option("--model", "M", text, (*QUESTIONS, *WITHOUT_PLAN),
         "preset (see 'plan3d models') or path of a Hugging Face config.json"),
     Option("--cluster", "C", text, (*QUESTIONS, *WITHOUT_PLAN),
-        "hardware profile (see 'plan3d clusters') or path of a TOML file"),
+        "hardware profile ('plan3d clusters'), or a TOML file"),
     Option("--gpus", "N", integer, SIZED_TASKS, "GPUs of the cluster"),
     Option("--nodes", "N", integer, TASK_FILES, "nodes of the cluster"),
     Option("--gpus-per-node", "N", integer, TASK_FILES, "GPUs a node (default: the profile's)"),
@@ -207,9 +207,8 @@ OPTIONS = (
     Option("--measured-step", "S", seconds, EXPLAIN,
         "measured step time, 4.2 or 4200ms: what it says of the constants"),
     Option("--trace", "FILE", text, EXPLAIN,
-        "traces of a step by the torch profiler or Nsight Systems (.sqlite), of one rank or "
-        "several, or a folder of them: every part predicted and measured; with --memory the "
-        "profiler's memory timeline of a rank",
+        "traces of a step (torch profiler; Nsight Systems, .sqlite) of some ranks, or a folder: "
+        "parts predicted and measured; with --memory a rank's memory timeline",
         several=True),
     Option("--against", "PLAN", plan_text, EXPLAIN,
         "another plan, or one change of this plan: 'tp=4'"),

@@ -114,7 +114,12 @@ Numbers = dict[tuple[Any, Any], int]
 def _numbers(database: sqlite3.Connection, tables: dict[str, set[str]]) -> Numbers:
     """The device's own, or one after the other where several processes see one of theirs as the
     same."""
-    pairs = {*_rows(database, tables, KERNELS, ("globalPid", "deviceId"))}
+    every = {*_rows(database, tables, KERNELS, ("globalPid", "deviceId"))}
+    pairs = {
+        (process, device)
+        for process, device in every
+        if isinstance(device, int) and isinstance(process, int | None)
+    }
     ordered = sorted(pairs, key=lambda pair: (str(pair[1]), pair[0] or 0))
     if len({device for _, device in pairs}) == len(pairs):
         return {pair: int(pair[1]) for pair in ordered}

@@ -912,6 +912,10 @@ FILES = {
     "{micro_batch_size: 1, recompute_granularity: full, use_torch_fsdp2: true}}}\n",
     "recipe": "import nemo_run\ndef f(n=2):\n    r = llm.llama3_8b.pretrain_recipe(num_nodes=n)\n"
     "    r.trainer.strategy.tensor_model_parallel_size = 2 * n\n    return r\n",
+    "automodel": "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
+    "step_scheduler: {global_batch_size: 64, local_batch_size: 4}\n"
+    "distributed: {strategy: fsdp2, tp_size: 2}\n"
+    "model: {pretrained_model_name_or_path: meta-llama/Llama-3.1-8B}\n",
     "accelerate": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",
 }
 
