@@ -111,7 +111,14 @@ def _chunks_even(p: Any, task: Task) -> Any:
     return out
 
 
+ONE_OVERLAP = Rule(
+    "one-overlap-before-blackwell",
+    ("overlap_tp", "overlap_ep"),
+    lambda p, t: (p.overlap_tp == 0) | (p.overlap_ep == 0) | t.cluster.accelerator.has_many_queues,
+    lambda p, t: "overlap_tp hides nothing beside overlap_ep on this GPU",
+)
 SEARCH_RULES = (
+    ONE_OVERLAP,
     Rule(
         "chunks-near-even",
         ("pp", "virtual_stages"),
@@ -156,4 +163,6 @@ def launchable_space(space: Space, chosen: Collection[str]) -> Space:
         opened["virtual_stages"] = _virtual_stages(task)
     if space.layers_per_stage or task.software.cut_by_parameters:
         opened = {name: v for name, v in opened.items() if not name.endswith("_stage_layers")}
-    return replace(space, axes={**space.axes, **opened}, search_rules=SEARCH_RULES)
+    asked_for = {"overlap_tp", "overlap_ep"} <= stated
+    rules = tuple(rule for rule in SEARCH_RULES if not (asked_for and rule is ONE_OVERLAP))
+    return replace(space, axes={**space.axes, **opened}, search_rules=rules)

@@ -65,7 +65,7 @@ class LeastLayerCosts:
                 continue
             _lower(least, costs, rows)
         assert least is not None
-        if self._least_time:
+        if self._least_time(task):
             least.table[..., [*BYTES_OF_ACTIVATIONS, Cost.LAUNCH]] = 0
             least.working_set[:] = 0
         return least
@@ -87,17 +87,20 @@ class LeastLayerCosts:
         assert least is not None
         return least
 
-    @property
-    def _least_time(self) -> dict[str, int]:
-        """The open fields that are least at one value."""
-        return {name: v for name, v in LEAST_TIME.items() if len(self.values.get(name, ())) > 1}
+    def _least_time(self, task: Task) -> dict[str, int]:
+        """The open fields that are least at one value: overlap_ep where it keeps nothing else from
+        hiding."""
+        out = {name: v for name, v in LEAST_TIME.items() if len(self.values.get(name, ())) > 1}
+        if not task.cluster.accelerator.has_many_queues:
+            out.pop("overlap_ep", None)
+        return out
 
     def _choices(
         self, task: Task, s: Strategy, combinations: Callable[[_Values], Iterator[dict[str, int]]]
     ) -> Iterator[tuple[Index, Strategy]]:
         """The strategies with these values of the open fields, each only those that one changes;
         all of them first."""
-        fixed = self._least_time
+        fixed = self._least_time(task)
         varied = {
             name: sorted(v, reverse=True) for name, v in self.values.items() if name not in fixed
         }

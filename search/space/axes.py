@@ -58,9 +58,10 @@ DERIVED = {
         ),
     ),
     "overlap_ep": Derived(
-        ("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute"),
+        ("ep", "pp", "dp", "micro_batch", "virtual_stages", "schedule", "recompute", "overlap_tp"),
         lambda p, task: (
             (np.asarray(p.ep) > 1)
+            & ((np.asarray(p.overlap_tp) == 0) | task.cluster.accelerator.has_many_queues)
             & (task.global_batch > p.dp * p.micro_batch * p.pp)
             & (p.recompute != Recompute.FULL)
             & ((p.pp > 1) | (task.model.mtp_layers == 0))
@@ -70,11 +71,9 @@ DERIVED = {
 }
 """Fields that follow from others where their axis is AUTO: what is never slower, and what stacks
 do where it is legal and useful (Megatron-Core overlaps no experts under full recompute, nor with
-multi-token prediction without stages; beside tp or cp it warns before Blackwell that one hardware
-queue or many suit one of the two, and launches both (arguments.py, on
-CUDA_DEVICE_MAX_CONNECTIONS), as the recipe of Qwen3-235B on H100 does with tp=2; a pipeline with as
-many micro-batches as ranks or fewer has no second one to overlap with; groups of micro-batches are
-of pp, or the shortest without a rest)."""
+multi-token prediction without stages; before Blackwell overlap_tp or overlap_ep hides, not both; a
+pipeline with as many micro-batches as ranks or fewer has no second one to overlap with; groups of
+micro-batches are of pp, or the shortest without a rest)."""
 
 
 def divisors(number: int) -> tuple[int, ...]:

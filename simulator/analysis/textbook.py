@@ -16,7 +16,6 @@ from ..hardware.precision import RECIPES
 from ..layers.cost_columns import Cost
 from ..layers.layer_costs import layer_costs
 from ..layers.layer_kinds import layer_kinds
-from ..operators.model_flops import block_flops_per_token, task_flops_per_token
 from ..plan.plan import Plan
 from ..step.costs import Costs
 from ..step.evaluate import by_stage, evaluate
@@ -230,10 +229,9 @@ def time_rows(
     """
     active, peak = task.model.active_parameters, costs.peak_flops
     counted = full or bool(costs.plans.take(0).to_dict()["recompute"] == "full")
-    # A forward pass of all layers again is part of the utilisation that 8 T N is of.
-    again = block_flops_per_token(task.model, task.sequence) / 3 / task_flops_per_token(task)
-    reached_share = costs.mfu * (1 + again * counted)
-    by_hand = closed_forms.train_seconds(active, tokens, task.gpus, peak, reached_share, counted)
+    # What runs again is part of the utilisation that 8 T N is of.
+    utilised = costs.mfu * (1 + costs.repeated_share * counted)
+    by_hand = closed_forms.train_seconds(active, tokens, task.gpus, peak, utilised, counted)
     rows = [
         FormulaRow(
             TIME,
@@ -242,7 +240,7 @@ def time_rows(
             by_hand,
             tokens / costs.tokens_per_second,
             "seconds",
-            f"U = {100 * reached_share:.1f} % is the simulator's{', recompute counted' * counted}; "
+            f"U = {100 * utilised:.1f} % is the simulator's{', recompute counted' * counted}; "
             "attention's own FLOPs are left out of N",
         )
     ]
@@ -250,5 +248,5 @@ def time_rows(
         reached = closed_forms.utilisation(active, tokens, task.gpus, peak, took, counted)
         why = "of a run of that length; the simulator's is that of the plan, without failures"
         formula = f"{8 if counted else 6} T N / (n F t)"
-        rows.append(FormulaRow(TIME, "utilisation", formula, reached, reached_share, "1", why))
+        rows.append(FormulaRow(TIME, "utilisation", formula, reached, utilised, "1", why))
     return rows

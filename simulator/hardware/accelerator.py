@@ -120,6 +120,13 @@ class Accelerator:
     layer_tables: Mapping[str, TableFile | LayerTable] = field(default_factory=dict)
     """Measured times of whole layers by the software profile they were measured with."""
 
+    @property
+    def has_many_queues(self) -> bool:
+        """Whether collectives of tensor parallelism and exchanges of experts can hide at once: from
+        Blackwell on. Before, CUDA_DEVICE_MAX_CONNECTIONS=1 orders the kernels of one and 32 those
+        of the other (Megatron-LM, training/arguments.py)."""
+        return "mxfp8" in self.peak
+
     def __repr__(self) -> str:
         return f"Accelerator({self.name!r})"
 

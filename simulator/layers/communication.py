@@ -108,7 +108,8 @@ def tensor_exposed(kind: LayerKind, local: LayerContext, matmul: Value) -> tuple
     Each tensor-parallel region costs one all-reduce forward and one backward; with sequence
     parallelism an all-gather and a reduce-scatter instead (Korthikanti et al. 2022, section 4.2;
     the second gather of the backward hides behind the weight gradient). What hides slows the GEMMs
-    that it hides behind (kernel_contention).
+    that it hides behind (kernel_contention). Exchanges of experts that hide leave no hardware queue
+    for it where a GPU has not many.
     """
     s, (gather, scatter, reduce) = local.s, local.tensor_comm
     sharded = s.sequence_parallel > 0
@@ -124,7 +125,10 @@ def tensor_exposed(kind: LayerKind, local: LayerContext, matmul: Value) -> tuple
             inwards, outwards = outwards, inwards
         forward, backward = forward + outwards, backward + inwards
     software = local.task.software
-    share, gain = software.tp_overlap_share * s.overlap_tp, 1 - software.kernel_contention
+    hides, gain = s.overlap_tp, 1 - software.kernel_contention
+    if not local.task.cluster.accelerator.has_many_queues:
+        hides = hides * (1 - s.overlap_ep)
+    share = software.tp_overlap_share * hides
     shown = forward - gain * np.minimum(share * forward, matmul)
     if backward is forward:
         return shown, shown

@@ -188,11 +188,14 @@ class Costs:
 
         What selective recompute runs again is left out.
         """
-        model, sequence = self.task.model, self.task.sequence
-        again = block_flops_per_token(model, sequence) / 3
-        share = again / (self._model_flops() or 1.0)
         full = self.plans.recompute == Recompute.FULL
-        return self.mfu * self._as_given(1 + share * full)
+        return self.mfu * self._as_given(1 + self.repeated_share * full)
+
+    @property
+    def repeated_share(self) -> float:
+        """FLOPs of one more forward pass of all layers, over the model FLOPs of a step."""
+        again = block_flops_per_token(self.task.model, self.task.sequence) / 3
+        return again / (self._model_flops() or 1.0)
 
     @property
     def iterations_by_cause(self) -> dict[str, Value]:

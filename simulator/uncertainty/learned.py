@@ -2,7 +2,9 @@
 
 priors.json is written by `plan3d validate --leave-origin-out --prior-out FILE`; the means of its
 constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml). Spreads
-are wider for each part of a task's Setting that no published run had (uncertainty.prior).
+are wider for each part of a task's Setting that no published run had (uncertainty.prior), once the
+file says what runs had: the shipped one is of the command before it learned that, stalled rows and
+all kinds together (docs/accuracy.md).
 """
 
 from __future__ import annotations

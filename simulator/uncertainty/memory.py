@@ -154,6 +154,7 @@ def probability_fits(costs: Costs) -> Any:
     (timed,) = np.nonzero(memory_follows_times(plans.schedule))
     if timed.size:
         drawn = _shares_by_times(costs.task, plans.take(timed))
+        drawn = np.maximum(drawn, np.broadcast_to(costs.host_share, share.shape)[timed])
         out[timed] = probability_within(-np.log(drawn), spread, scale[timed]).mean(axis=0)
     out = out * (1 - np.atleast_1d(exceeds_failed_run(costs)))
     return float(out[0]) if costs.scalar else out

@@ -141,6 +141,19 @@ def test_what_hides_slows_the_gemms():
     assert found == pytest.approx([(1 - 0.5 * 0.75) * (2 * AG + 2 * RS)] * 2)
 
 
+def test_exchanges_of_experts_take_its_hardware_queue_before_blackwell():
+    """Of both overlaps the exchanges hide; a GPU with queues for all hides half of this too."""
+    text, whole = f"{SEQUENCE} overlap_tp=1 overlap_ep=1", 2 * AG + 2 * RS
+    assert exposed("block 0", text) == pytest.approx([whole] * 2)
+    question = task(4)
+    cluster = question.cluster
+    peak = {**cluster.accelerator.peak, "mxfp8": 1e15}
+    queues = replace(cluster, accelerator=replace(cluster.accelerator, peak=peak))
+    assert exposed("block 0", text, replace(question, cluster=queues)) == pytest.approx(
+        [0.5 * whole] * 2
+    )
+
+
 @pytest.mark.parametrize(("matmul", "hidden"), [(1.0, (0.5 * AG, 0.5 * RS)), (9e-6, (9e-6,) * 2)])
 def test_overlap_hides_a_share_of_either_pass_of_the_head(matmul, hidden):
     found = exposed("head", f"{SEQUENCE} overlap_tp=1", matmul=matmul)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from plan3d.search.rank_plans import Ranking, rank_plans
+from plan3d.search.whatif.climb import improved
 from plan3d.search.whatif.single_field_changes import single_edits
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
@@ -37,3 +40,15 @@ def test_a_single_change_leads_there() -> None:
     edits = single_edits(evaluate(question("h100-sxm"), resolve(Plan.parse(alone), 32)))
     assert edits.costs is not None
     assert any(map(both, edits.costs.plans))
+
+
+@pytest.mark.parametrize("asked", [{}, {"overlap_tp": [1], "overlap_ep": [1]}])
+def test_one_of_two_overlaps_is_proposed_where_one_hides(asked: dict[str, list[int]]) -> None:
+    """Before Blackwell; both by name are costed, as the same step."""
+    choose = {**CHOICE, "tp": [2], "ep": [4], **asked}
+    task = question("h100-sxm")
+    found = improved(rank_plans(task, Ranking(choose=choose)), task, Ranking(choose=choose))
+    plan = found.plans[0]
+    assert (plan.overlap_tp, plan.overlap_ep) == ((1, 1) if asked else (0, 1))
+    other = replace(plan, overlap_tp=1 - plan.overlap_tp)
+    assert evaluate(task, other).step_seconds == found.best.step_seconds
