@@ -141,13 +141,11 @@ def unread_flags(
                     reason = without_value(value.condition)
                 raise InputError(f"{script.file}: line {flag.line}: {flag} depends on {reason}")
     settings, rows = [], {row.key for row in table}
+    places = {name: place for place, name in enumerate(script.variables.values)}
     for flag in (*flags.unread(), *conditional):
         affects_cost, why_neutral = unread_effect(flag.name, flag.texts, rows)
         is_unknown = not (affects_cost or why_neutral)
         suggestion = intended_name(flag.name, flags.read_names) if is_unknown else ""
-        assignments = (
-            line for word in flag.words for line in script.variables.required_assignments(word)
-        )
         settings.append(
             UnreadSetting(
                 f"line {flag.line}",
@@ -155,7 +153,7 @@ def unread_flags(
                 affects_cost=affects_cost or bool(suggestion),
                 is_derived=flag.name in derived,
                 flag=flag.name,
-                assignments=tuple(dict.fromkeys(assignments)),
+                assignments=script.variables.required_assignments(flag.words, places),
                 suggestion=suggestion,
                 why_neutral=why_neutral,
             )

@@ -8,7 +8,7 @@ their values refuse them by line.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from plan3d.simulator.base.errors import InputError
@@ -431,5 +431,7 @@ class Reader:
 
 def _stored(part: Part) -> Part:
     """A part as the value of a variable: quoted where the variable is expanded."""
-    literal = not part.raw or part.raw in "{}"
-    return replace(part, quoted=False, raw="" if literal else part.raw)
+    raw = "" if part.raw in ("{", "}", "{}") else part.raw
+    if not part.quoted and raw == part.raw:
+        return part
+    return part.quoted_as(False, raw)

@@ -243,6 +243,10 @@ def _combined(symbol: str, left: int | None, right: int | None) -> int | None:
     return int(_OPERATIONS[symbol](left, right))
 
 
+MOST_DEPENDENCES = 100
+"""Names on which the branches of one condition depend that are noted."""
+
+
 @dataclass
 class Branches:
     """The conditions around a line of a script, the innermost last."""
@@ -283,7 +287,9 @@ class Branches:
             earlier = self.earlier_truths[-1]
             self.branch_truths[-1] = both(negation(earlier), truth)
             self.earlier_truths[-1] = either(earlier, truth)
-            self.dependences[-1] += [] if truth is not None else [*dependences]
+            own = self.dependences[-1]
+            if truth is None and len(own) < MOST_DEPENDENCES:
+                own += [name for name in dependences if name not in own]
 
     def leave(self) -> None:
         """Leave a condition or a loop: `fi` or `done`."""

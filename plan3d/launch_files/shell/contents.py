@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from .variables import Value, Variables
 from .words import Word
@@ -56,16 +57,17 @@ class Script:
     def assign(self, name: str, appends: bool, made: Value) -> None:
         """Record one assignment; under an unknown condition it makes the value conditional."""
         before = self.variables.lookup(name)
-        same = before is not None and made.text == before.text
-        if made.condition and "--" in made.text and not same:
+        in_doubt = bool(made.condition)
+        same = in_doubt and before is not None and made.text == before.text
+        if in_doubt and "--" in made.text and not same:
             added = None if appends or before is None else _added_flags(before, made)
             self.conditional_values.append(added or made)
             self.variables.values.setdefault(name, Value(()))
             return
         if appends and before is not None:
-            made = _appended(before, made)
-        same = before is not None and made.text == before.text
-        self.variables.values[name] = replace(made, condition="" if same else made.condition)
+            same = not (made.words if before.array or made.array else made.text)
+            made = before if same else _appended(before, made)
+        self.variables.values[name] = replace(made, condition="") if same else made
 
     def assigned_words(self) -> list[Word]:
         """The words of every variable that holds flags, for a fragment without a command."""
@@ -104,8 +106,8 @@ def _appended(before: Value, made: Value) -> Value:
     """NAME+=...: more elements, or more text."""
     if before.array or made.array:
         return Value((*before.words, *made.words), True, made.condition or before.condition)
-    parts = [part for word in (*before.words, *made.words) for part in word.parts]
-    return Value((Word(tuple(parts)),) if parts else (), False, made.condition or before.condition)
+    parts = tuple(chain.from_iterable(word.parts for word in (*before.words, *made.words)))
+    return Value((Word(parts),) if parts else (), False, made.condition or before.condition)
 
 
 def _added_flags(before: Value, made: Value) -> Value | None:

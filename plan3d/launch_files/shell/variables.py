@@ -7,8 +7,9 @@ expansion is unresolved and keeps its source.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
@@ -23,6 +24,10 @@ from .words import Part, Word, split_words
 
 LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
+MOST_CHOICES = 200
+"""Texts with which an open parameter is compared that are noted."""
+MOST_SEARCHED = 500
+"""Variables among which the one is looked for that has the value of a parameter."""
 LONGEST_NAME = 60
 """Characters of an expansion that a message shows."""
 LONGEST_DEFAULT = 300
@@ -66,6 +71,11 @@ class Value:
     @property
     def text(self) -> str:
         return " ".join(word.text for word in self.words)
+
+    def is_just(self, source: str) -> bool:
+        """Whether it is one expansion of this source: SIZE=$1."""
+        parts = self.words[0].parts if len(self.words) == 1 else ()
+        return len(parts) == 1 and parts[0].text == source
 
     @property
     def all_words(self) -> list[Word]:
@@ -155,7 +165,7 @@ class Variables:
         for dependence in self.dependences(word)[:1]:
             parameter = OpenParameter.of(dependence)
             known = self.choices.setdefault(parameter.name, []) if parameter else []
-            if text not in known:
+            if len(known) < MOST_CHOICES and text not in known:
                 known.append(text)
 
     def is_unset(self, word: Word) -> bool:
@@ -182,18 +192,20 @@ class Variables:
         """The text of a word that is not split."""
         return "".join(part.text for part in self.expanded_parts(word))
 
-    def required_assignments(self, word: Word) -> tuple[str, ...]:
-        """The assignments of this file that the unresolved expansions of a word refer to, and those
-        that these refer to."""
+    def required_assignments(
+        self, words: Sequence[Word], places: Mapping[str, int]
+    ) -> tuple[str, ...]:
+        """The assignments of this file that the unresolved expansions of words refer to, and those
+        that these refer to; `places` are those of the variables in their order."""
         names: set[str] = set()
-        queue = [word]
+        queue = [*words]
         while queue:
             parts = [part for part in queue.pop().parts if part.unresolved]
             referred = {name for part in parts for name in _NAME.findall(part.raw)} - names
             for name in referred & self.values.keys():
                 names.add(name)
                 queue += self.values[name].words
-        values = [(name, value) for name, value in self.values.items() if name in names]
+        values = [(name, self.values[name]) for name in sorted(names, key=places.__getitem__)]
         return tuple(value.source(name) for name, value in values if not value.condition)
 
     def expanded_parts(self, word: Word) -> list[Part]:
@@ -221,7 +233,8 @@ class Variables:
                     named = Part(f"${name}", part.line, raw=f"${name}", unresolved=True)
                     out += self.dependences(Word((named,)), around=around | {part.raw})
             elif part.unresolved:
-                equal = (name for name, value in self.values.items() if value.text == part.raw)
+                first = islice(self.values.items(), MOST_SEARCHED)
+                equal = (name for name, value in first if value.is_just(part.raw))
                 name, source = next(equal, ""), one_line(part.raw)[:LONGEST_NAME]
                 out.append(f"{source} ({name})" if name else source)
         return out
@@ -386,4 +399,5 @@ def _parameters(words: Sequence[Word]) -> dict[str, Value]:
 
 def _quoted_as(own: Part, expansion: Part) -> Part:
     """A part of a variable's value, quoted as the expansion is."""
-    return replace(own, quoted=expansion.quoted and own.raw != "~")
+    quoted = expansion.quoted and own.raw != "~"
+    return own if own.quoted == quoted else own.quoted_as(quoted, own.raw)

@@ -34,6 +34,11 @@ class Part:
     condition: str = ""
     """What its value depends on: parameters without a value, or CONDITION; '' where it is known."""
 
+    def quoted_as(self, quoted: bool, raw: str) -> Part:
+        """The part with another quotation and source; dataclasses.replace takes six times as
+        long, and long values are copied often."""
+        return Part(self.text, self.line, quoted, raw, self.unresolved, self.condition)
+
     @property
     def source(self) -> str:
         """Shell source with the same meaning."""

@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import time
 
 import pytest
 from hypothesis import given
@@ -335,3 +336,24 @@ def test_arithmetic_that_is_none_stays_open(text):
 def test_unclosed_brackets_are_read_in_one_pass():
     """Looking for the end of each pair would take minutes."""
     assert len(tokens("((" * 20_000)) == 40_000
+
+
+TESTS = "".join(f'if [ "$1" = {i} ]; then Y=1; fi\n' for i in range(300))
+MANY = 800
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"X=({' '.join(f'--a{i} $u' for i in range(4 * MANY))})\n{TESTS}",
+        "".join(f'X{i}="--a{i}"\n' for i in range(MANY)) + TESTS,
+        "X=()\n" + "".join(f"X+=(--a{i} $u)\n" for i in range(MANY)),
+        "".join(f'X+=" --a{i} $u"\n' for i in range(MANY)),
+        "case $1 in\n" + "".join(f"{i}) Y=1;;\n" for i in range(MANY)) + "esac\n",
+    ],
+    ids=["tests beside a long array", "many variables", "elements", "text", "branches"],
+)
+def test_long_scripts_are_read_in_one_pass(script):
+    began = time.process_time()
+    read_script(script + "echo done\n", "run.sh")
+    assert time.process_time() - began < 1.5
