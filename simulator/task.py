@@ -14,6 +14,7 @@ from .hardware.software_stack import (
     DEFAULT_SOFTWARE,
     FINE_TUNING_SOFTWARE,
     Software,
+    sharding_stack,
     software_profile,
 )
 from .workload.adapters import Adapters
@@ -81,7 +82,8 @@ class _Question:
     global_batch: int
     """Sequences in one optimizer step."""
     software: Software = _DEFAULT_STACK
-    """The training stack, its name or the path of its TOML file; default_stack() if none."""
+    """The training stack, its name or the path of its TOML file; default_stack() if none. In the
+    place of the shipped one of the Trainer stands DeepSpeed's where sharding_stack says so."""
     adapters: Adapters | None = None
     """Low-rank adapters, the only trained weights; None where all weights are trained."""
     documents: tuple[int, ...] = ()
@@ -119,11 +121,14 @@ class Task(_Question):
             software = software_profile(software)
         if not isinstance(software, Software):
             raise InputError(f"software must be a Software, its name or a path, not {software!r}")
-        object.__setattr__(self, "software", software)
         if isinstance(self.model, str):
             object.__setattr__(self, "model", Model.preset(self.model))
         instead = "Model.preset('llama-3.1-8b') or Model.from_config(path)"
         check_type("model", self.model, Model, instead)
+        launched = self.framework is not None and self.framework.required
+        loops = any(kind.experts for kind in self.model.kinds) and self.adapters is None
+        software = sharding_stack(software, trains_loops=loops and not launched)
+        object.__setattr__(self, "software", software)
         name = self.cluster if isinstance(self.cluster, str) else "h100-sxm"
         check_type("cluster", self.cluster, Cluster, f"Cluster.profile({name!r}, gpus=...)")
         for key in ("sequence", "global_batch"):

@@ -117,6 +117,8 @@ class Launch:
     """Fields that the file sets to what no plan can have -> why; --with replaces them."""
     software: dict[str, Any] = field(default_factory=dict)
     """Fields of the software profile that the file decides."""
+    states_sharding: bool = False
+    """It says who shards the weights, where the stack alone does not."""
     unread: list[UnreadSetting] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     """What the run has and the prediction lacks, and what was decided in reading, in sentences."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ __all__ = [
     "Software",
     "neutral",
     "register_software",
+    "sharding_stack",
     "software_profile",
 ]
 
@@ -278,6 +280,27 @@ def neutral(stack: Software) -> Software:
         else:
             raise problem(stack.name, f"{key}: neither a base nor a neutral value beside origins")
     return replace(stack, **values, provenance=provenance)
+
+
+TRAINER, ENGINE = "hf-trainer", "hf-deepspeed"
+"""Stacks of Hugging Face's Trainer: with PyTorch's sharding, and with DeepSpeed's."""
+
+
+@cache
+def _engine_of_loops() -> Software:
+    """DeepSpeed's stack in the place of the Trainer's: an object of its own, which tells it from
+    the one that is asked for by name."""
+    return replace(SOFTWARE[ENGINE])
+
+
+def sharding_stack(software: Software, trains_loops: bool) -> Software:
+    """The stack of a task: all weights of experts that run one after another are trained under
+    DeepSpeed, whose ZeRO 3 gathers each; the Trainer's own where they are not, or no longer."""
+    if software.name not in (TRAINER, ENGINE):
+        return software
+    if software is SOFTWARE[TRAINER] or software is _engine_of_loops():
+        return _engine_of_loops() if trains_loops else SOFTWARE[TRAINER]
+    return software
 
 
 def register_software(stack: Software) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from plan3d.simulator.analysis.goodput import Training
+from plan3d.simulator.hardware.software_stack import ENGINE, TRAINER
 from plan3d.simulator.task import Task
 
 from ...answers.question import LaunchCommand, Question
@@ -15,7 +16,7 @@ def question_of(args: argparse.Namespace, task: Task) -> Question:
     """The question of a task that options state."""
     training = _training(args, task) if hasattr(args, "tokens") else None
     sizes = usual_sizes.assumed(args, task.model, task.sequence, task.global_batch)
-    if args.software == task_arguments.TRAINER and task.software.name == task_arguments.ENGINE:
+    if args.software == TRAINER and task.software.name == ENGINE:
         sizes.append("experts in a loop: sharded by DeepSpeed (by PyTorch: --framework accelerate)")
     return Question(
         task=task,

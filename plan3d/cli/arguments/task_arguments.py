@@ -126,8 +126,7 @@ def task_of(args: argparse.Namespace) -> Task:
         batch = adapter_arguments.BATCH
     usual = usual_sizes.usual_batch
     batch = usual(args, model, sequence, cluster.gpus) if batch is None else batch
-    stack = sharding_stack(args.software, model, adapters, getattr(args, "framework", None))
-    asked = question(model, cluster, sequence, batch, stack, adapters)
+    asked = question(model, cluster, sequence, batch, args.software, adapters)
     asked = with_calibration(args, framework_arguments.launched(args, asked))
     asked = replace(asked, documents=documents_of(args))
     return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
@@ -165,19 +164,6 @@ def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:
     if args.expert_imbalance is None:
         return model
     return with_imbalance(model, args.expert_imbalance)
-
-
-TRAINER, ENGINE = "hf-trainer", "hf-deepspeed"
-"""Stacks of the Trainer: with PyTorch's sharding, and with DeepSpeed's."""
-
-
-def sharding_stack(
-    software: str | None, model: Model, adapters: Adapters | None, framework: str | None = None
-) -> str | None:
-    """The stack of a name: all weights of experts that run one after another are trained under
-    DeepSpeed, whose ZeRO 3 gathers each, unless a framework says that PyTorch shards them."""
-    looped = any(kind.experts for kind in model.kinds) and adapters is None
-    return ENGINE if software == TRAINER and looped and framework is None else software
 
 
 def question(

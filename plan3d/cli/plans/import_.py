@@ -72,6 +72,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 
 def imported(args: argparse.Namespace) -> Imported:
     """Task and plan of a file. Raises InputError naming what is missing or contradictory."""
+    from plan3d.simulator.hardware.software_stack import sharding_stack
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check
 
@@ -102,7 +103,8 @@ def imported(args: argparse.Namespace) -> Imported:
         stack = exporter(launch.framework).software
     asked = task_arguments.question(model, cluster, sequence, batch, stack, launch.adapters)
     task = in_own_stack(asked, launch.framework)
-    task = replace(task, software=replace(task.software, **launch.software))
+    own = sharding_stack(task.software, False) if launch.states_sharding else task.software
+    task = replace(task, software=replace(own, **launch.software))
     plan = effective_plan(launch, plan, task)
     check(resolve(plan, gpus).take(0), task)
     return Imported(launch, task, plan, _measured(launch, task))

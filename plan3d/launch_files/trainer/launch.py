@@ -177,6 +177,7 @@ def _shard(
     n: Numbers, launch: Launch, options: ReaderOptions, dialect: Dialect, is_stated: bool
 ) -> None:
     """Add the sharding of DeepSpeed or FSDP."""
+    launch.states_sharding = True
     path = FSDP if n.fsdp_document.contains(FSDP) else dialect.fsdp
     section = fsdp_section(n.fsdp_document, path)
     if n.deepspeed:
@@ -185,15 +186,17 @@ def _shard(
     strategy = fsdp_strategy(n.fsdp, section)
     if strategy:
         shard_by_fsdp(n, launch, strategy, section)
-    elif not is_stated and "zero" not in options.plan and not getattr(n, "shard_degree", None):
-        launch.unread.append(
-            UnreadSetting(
-                "sharding",
-                "none is stated, so that every GPU holds all weights: a configuration of "
-                "accelerate may decide otherwise (--with zero=3)",
-                affects_cost=True,
+    elif not is_stated and not getattr(n, "shard_degree", None):
+        launch.states_sharding = False
+        if "zero" not in options.plan:
+            launch.unread.append(
+                UnreadSetting(
+                    "sharding",
+                    "none is stated, so that every GPU holds all weights: a configuration of "
+                    "accelerate may decide otherwise (--with zero=3)",
+                    affects_cost=True,
+                )
             )
-        )
 
 
 def _shard_by_engine(n: Numbers, launch: Launch, options: ReaderOptions, dialect: Dialect) -> None:

@@ -1,5 +1,7 @@
 """Runs of Hugging Face's Trainer and of what is built on it: what each tool's keys mean."""
 
+import json
+
 import pytest
 import yaml
 
@@ -326,3 +328,21 @@ def test_a_plan_is_the_same_after_export_and_import(version, plan, tmp_path, cap
     assert (launch.model.name, launch.sequence, launch.launcher_gpus) == ("qwen2.5-7b", 4096, 16)
     assert batch_of(launch, again, 16, None) == 64
     assert not notes(launch)
+
+
+def test_a_file_says_who_shards_experts_that_run_in_a_loop(tmp_path, capsys):
+    path, seconds, stacks = tmp_path / "run.sh", [], []
+    run = "sft.py --model_name_or_path m --bf16 true --per_device_train_batch_size 1"
+    asked = "--cluster h100-sxm --global-batch 16 --sequence 2048 --model mixtral-8x7b --estimate"
+    fsdp = "FSDP\nfsdp_config: {fsdp_version: 2}"
+    for top in (fsdp, "DEEPSPEED\ndeepspeed_config: {zero_stage: 3}", ""):
+        config = " --config_file a.yaml" if top else ""
+        text = f"cat > a.yaml <<'END'\ndistributed_type: {top}\nEND\n" if top else ""
+        path.write_text(f"{text}accelerate launch{config} --num_processes 16 {run}\n")
+        words = ["import", str(path), *asked.split(), "--json"]
+        assert main([*words, *([] if top else ["--with", "zero=3"])]) == 0
+        found = json.loads(capsys.readouterr().out)
+        seconds.append(found["plans"][0]["step_seconds"])
+        stacks.append(found["profile"]["software"])
+    assert stacks == ["hf-trainer", "hf-trainer", "hf-deepspeed"]
+    assert min(seconds[1:]) > 1.5 * seconds[0]

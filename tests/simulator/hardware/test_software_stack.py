@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from plan3d.launch_files.frameworks import for_framework, with_usual
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -184,6 +185,22 @@ def test_kept_expert_outputs_take_memory() -> None:
 def test_a_stack_refuses_what_it_cannot_split(name: str, degree: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         evaluate(asked(software_profile(name)), Plan(**{degree: 2}))
+
+
+@pytest.mark.parametrize("stack", ["hf-trainer", software_profile("hf-trainer")])
+def test_experts_in_a_loop_are_sharded_by_the_engine_until_something_says_otherwise(stack) -> None:
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    task = Task("mixtral-8x7b", cluster, sequence=2048, global_batch=64, software=stack)
+    engine = replace(task, software="hf-deepspeed")
+    assert task.software == engine.software == software_profile("hf-deepspeed")
+    plan = Plan(zero=3, recompute="full")
+    assert evaluate(task, plan).step_seconds == evaluate(engine, plan).step_seconds
+    assert replace(task, adapters=Adapters()).software.name == "hf-trainer"
+    assert for_framework(task, "accelerate").software.name == "hf-trainer"
+    assert for_framework(engine, "accelerate").software.name == "hf-deepspeed"
+    assert with_usual(task).software.name == "hf-deepspeed"
+    assert replace(replace(task, adapters=Adapters()), adapters=None) == task
+    assert replace(task, model=Model.preset("llama-7b")).software.name == "hf-trainer"
 
 
 def test_a_search_keeps_to_what_the_stack_can_split() -> None:
