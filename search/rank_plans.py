@@ -36,6 +36,7 @@ from .systems.system_plans import constraints
 from .systems.systems import system as system_named
 
 if TYPE_CHECKING:
+    from .result.obstacle import NearestChoices
     from .space.staged_problem import StagedProblem
 
 _PACKAGE = __package__
@@ -203,8 +204,20 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
         subject = _subject(without_optional_framework(wanted), space, backend, values)
         result = search(subject, options, **drawn)
     wider = partial(over_launchable, subject, options) if isinstance(subject, Space) else None
-    result = replace(result, task=task, system=system, over_launchable=wider)
+    near = partial(_nearest_choices, subject, tuple(choose)) if isinstance(subject, Space) else None
+    result = replace(
+        result, task=task, system=system, over_launchable=wider, nearest_to_chosen=near
+    )
     return result if asked.risk is None else ranked_at_risk(result, asked.risk, asked.top)
+
+
+def _nearest_choices(
+    space: Space, chosen: Sequence[str], limit: float | None
+) -> NearestChoices | None:
+    """The values nearest to the chosen ones that leave a plan of a space."""
+    from .space.nearest_choices import nearest_choices
+
+    return nearest_choices(space, chosen, limit)
 
 
 def _limit(subject: Space | StagedProblem, ranking: Ranking, probability: float) -> float:

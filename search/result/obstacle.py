@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.units import GIB
+from plan3d.simulator.plan.fields import spell
 from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.step.costs import Costs
 
@@ -12,13 +14,46 @@ if TYPE_CHECKING:
     from .search_result import SearchResult
 
 
+@dataclass(frozen=True)
+class NearestChoices:
+    """Chosen values that leave no plan, and the nearest that do."""
+
+    emptied: dict[str, tuple[int, ...]]
+    """The values chosen of each field that must change."""
+    nearest: dict[str, int]
+    """The value of each that leaves a plan, with all others as they were chosen."""
+    broken: str
+    """Which rule a plan with the chosen values breaks, in its words; nothing where none is."""
+
+    @property
+    def values(self) -> str:
+        return " ".join(
+            f"{name}={','.join(str(spell(name, value)) for value in values)}"
+            for name, values in self.emptied.items()
+        )
+
+    @property
+    def nearest_values(self) -> str:
+        return " ".join(f"{name}={spell(name, value)}" for name, value in self.nearest.items())
+
+
 def obstacle(result: SearchResult) -> str:
-    """The line that says which rules remove every plan, or what exceeds the memory and where."""
-    if result.smallest is None:
-        return _no_legal_plan(result)
-    if result.smallest.memory_bytes <= result.limit:
-        return _host_excess(result.smallest)
-    return _excess(result, result.smallest)
+    """The line that says which rules remove every plan, or what exceeds the memory and where; and
+    which of the values that were chosen must change, with the nearest that leave a plan."""
+    smallest = result.smallest
+    changes = result.nearest_choices(None if smallest is None else result.limit)
+    if smallest is None:
+        return _no_legal_plan(result) if changes is None else _no_legal_choice(changes)
+    on_host = smallest.memory_bytes <= result.limit
+    excess = _host_excess(smallest) if on_host else _excess(result, smallest)
+    if changes is None:
+        return excess
+    return f"{excess}; nearest that fits: {changes.nearest_values} in place of {changes.values}"
+
+
+def _no_legal_choice(changes: NearestChoices) -> str:
+    broken = f": {changes.broken}" if changes.broken else ""
+    return f"no legal plan with {changes.values}{broken}; nearest: {changes.nearest_values}"
 
 
 def _no_legal_plan(result: SearchResult) -> str:

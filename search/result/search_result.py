@@ -25,6 +25,8 @@ from .tolerances import ROUNDING
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
 
+    from .obstacle import NearestChoices
+
 BOUND = "bound: "
 """Before the names of bounds among those of what removes candidates."""
 TIE = 0.05
@@ -102,6 +104,8 @@ class Optimum:
 
 OverLaunchable = Callable[["SearchResult", Collection[str]], "SearchResult"]
 """A result and the fields that keep their values -> the result over all that a stack launches."""
+NearestToChosen = Callable[["float | None"], "NearestChoices | None"]
+"""Bytes that a plan may use, or None -> what to change so that one fits in them, or is legal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,6 +171,9 @@ class SearchResult:
     over_launchable: OverLaunchable | None = field(default=None, repr=False, compare=False)
     """What looks for better plans among all that a stack launches; None of a search of plans that
     are not uniform."""
+    nearest_to_chosen: NearestToChosen | None = field(default=None, repr=False, compare=False)
+    """What looks for the values nearest to the chosen ones that leave a plan; None where none were
+    chosen, and of a search of plans that are not uniform."""
     optimum: Optimum | None = None
     """What bounds say of all fields that a stack launches, where they were asked."""
     risk: float | None = None
@@ -179,6 +186,11 @@ class SearchResult:
     def ended_by_interrupt(self) -> SearchResult:
         """The best so far, where Ctrl-C ended what was to make it better."""
         return replace(self, complete=False, interrupted=True)
+
+    def nearest_choices(self, limit: float | None) -> NearestChoices | None:
+        """What to change in the chosen values so that a plan is legal, or needs at most `limit`
+        bytes; None where nothing would do, or nothing was chosen."""
+        return None if self.nearest_to_chosen is None else self.nearest_to_chosen(limit)
 
     def unless_interrupted(self) -> SearchResult:
         """The result of a search that is part of another; KeyboardInterrupt goes on where it ended

@@ -1,0 +1,57 @@
+"""An empty space says which chosen values empty it, and the nearest that leave a plan."""
+
+from __future__ import annotations
+
+import pytest
+
+from plan3d import Cluster, Model, Task, find_plans, sweep
+
+TASK = Task(
+    Model.preset("llama-3.1-8b"),
+    Cluster.profile("h100-sxm", gpus=64),
+    sequence=8192,
+    global_batch=512,
+)
+"""32 heads, 8 key/value heads, 32 layers."""
+
+
+@pytest.mark.parametrize(
+    ("choose", "line"),
+    [
+        # 16 x 5 = 80 ranks; 16 x 4 = 64
+        (
+            {"tp": [16], "pp": [5]},
+            ": tp(16) x cp(1) x dp(1) x pp(5) = 80 != 64 GPUs; nearest: pp=4",
+        ),
+        # neither 3 nor 5 divides 64: one of them alone does not help
+        ({"tp": [3, 5], "pp": [3, 5]}, "; nearest: tp=4 pp=4"),
+        # 7 divides no batch of 512
+        ({"micro_batch": [7], "cp": [1]}, "micro_batch(7) x dp(64) = 448; nearest: micro_batch=8"),
+        # two stages at least, of 32 layers
+        ({"virtual_stages": [33], "tp": [1]}, "; nearest: virtual_stages=16"),
+    ],
+)
+def test_a_space_without_a_legal_plan_names_the_field(choose, line) -> None:
+    assert str(find_plans(TASK, choose=choose)).endswith(line)
+
+
+def test_a_space_where_none_fits_names_the_nearest_value_that_does() -> None:
+    # 16 bytes a parameter of 8.03 billion are 128 GB on a GPU of 80; a half of them fits
+    large = {"tp": [1], "pp": [1], "zero": [0], "micro_batch": [1]}
+    found = str(find_plans(TASK, choose=large))
+    assert "no plan fits: the smallest (" in found
+    assert found.endswith("; nearest that fits: pp=2 in place of pp=1")
+
+
+def test_a_sweep_names_it_too() -> None:
+    rows = sweep(TASK, {"sequence": [8192]}, choose={"ep": [2], "tp": [2]}).rows
+    assert "no legal plan with ep=2: " in rows[0]["detail"]
+    assert rows[0]["detail"].endswith("; nearest: ep=1")
+
+
+def test_what_no_chosen_field_empties_is_said_as_before() -> None:
+    # 37 divides neither heads, layers, sequence nor batch
+    odd = Task(TASK.model, Cluster.profile("h100-sxm", gpus=296), sequence=8192, global_batch=512)
+    assert "no legal plan among" in str(
+        find_plans(odd, choose={"recompute": ["full"], "micro_batch": [1]})
+    )
