@@ -24,7 +24,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import SECONDS, Cost, LayerCosts
-from plan3d.simulator.layers.placements import Placements
+from plan3d.simulator.layers.placements import Layouts, Placements
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
@@ -38,20 +38,19 @@ from plan3d.simulator.task import Task
 
 from ..result.tolerances import ROUNDING
 from ..space.space import Space
-from .ideal_layouts import ideal_between_ends, ideal_layout
+from .ideal_layouts import ENDS, IdealLayouts
 from .least_layer_costs import LayerTables, LeastLayerCosts, of_any_kind
 
 SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
-END_FIELDS = ("first_stage_layers", "last_stage_layers")
 _ORDER_FIELDS = ("virtual_stages", "schedule")
-_CUT_FIELDS = (*END_FIELDS, "mtp_stage")
-PLACEMENT_FIELDS = (
+_CUT_FIELDS = (*ENDS, "mtp_stage")
+CHUNK_FIELDS = (
     *_ORDER_FIELDS,
-    *_CUT_FIELDS,
     *(n for n in SKELETON if n not in (*STRATEGY, *SIZE_FIELDS, *_CUT_FIELDS, *_ORDER_FIELDS)),
 )
-"""Fields that decide which layers a rank holds and how long it idles."""
+PLACEMENT_FIELDS = (*CHUNK_FIELDS, *_CUT_FIELDS)
+"""Fields that decide how long a rank idles, and which layers it holds besides."""
 FIRST_RANK_FIELDS = tuple(n for n in (*SIZE_FIELDS, *PLACEMENT_FIELDS) if n not in _CUT_FIELDS)
 """Fields that decide, beside the layers it holds and their strategy, what the first rank does."""
 LAYER_FIELDS = tuple(name for name in STRATEGY if name not in SIZE_FIELDS)
@@ -120,16 +119,19 @@ class Relaxation:
         return sorted(stated | ({1} if 2 in stated else set()))
 
     @cached_property
-    def end_stages_known(self) -> bool:
-        """Whether the layers of the end ranks are known, in a model with one kind of block."""
-        task, explicit = self.space.task, self.space.layers_per_stage
-        cut = bool(explicit) or task.software.cut_by_parameters
-        return self.known_fields >= set(END_FIELDS) and len(task.model.kinds) == 1 and not cut
+    def follows_1f1b(self) -> bool:
+        """Whether schedules are 1F1B, or interleaved where a rank holds several chunks."""
+        return self.space.axes["schedule"] == (AUTO,)
+
+    @cached_property
+    def chunks_known(self) -> bool:
+        """Whether the order of work is known: chunks that follow 1F1B, and how many."""
+        return self.follows_1f1b and self.known_fields >= set(CHUNK_FIELDS)
 
     @property
-    def chunks_known(self) -> bool:
-        """Whether it is known how many chunks a rank holds."""
-        return "virtual_stages" in self.known_fields
+    def first_stage_known(self) -> bool:
+        """Whether it is known how many layers the first rank holds."""
+        return "first_stage_layers" in self.known_fields
 
     @property
     def layers_known(self) -> bool:
@@ -141,6 +143,15 @@ class Relaxation:
         """Whether stages are known in full; what synchronises them may not be."""
         return self.placement_known and self.layers_known
 
+    @cached_property
+    def layouts(self) -> Layouts:
+        """The layouts of partial plans: ideal ones as long as placements are not known."""
+        if self.placement_known:
+            return Layouts(self.space.task, stage_placement.layout)
+        chunks = ("virtual_stages",) * self.chunks_known
+        first = ("first_stage_layers",) * self.first_stage_known
+        return IdealLayouts(self.space, (*chunks, *first), self.follows_1f1b)
+
     def bounds(
         self, columns: Mapping[str, Any], length: int, beaten: Beaten | None = None
     ) -> PlanBounds:
@@ -150,8 +161,7 @@ class Relaxation:
         long as what a layer costs is not known they are for every row.
         """
         plans = self._plans(columns, length)
-        most = max(self.space.axes["virtual_stages"])
-        chunks = columns["virtual_stages"] if self.chunks_known else most
+        chunks = columns.get("virtual_stages", max(self.space.axes["virtual_stages"]))
         chunks = np.broadcast_to(np.asarray(chunks, float), (length,))
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
         each = [
@@ -166,8 +176,8 @@ class Relaxation:
         names = [*SIZE_FIELDS, *LAYER_FIELDS]
         if self.placement_known:
             names += PLACEMENT_FIELDS
-        elif self.end_stages_known:
-            names += END_FIELDS
+        else:
+            names += [*(CHUNK_FIELDS if self.chunks_known else ()), "first_stage_layers"]
         full = {
             name: np.broadcast_to(np.asarray(columns[name], np.int64), (length,))
             for name in names
@@ -183,10 +193,7 @@ class Relaxation:
         self, plans: Plan, recipe: Recipe, most_chunks: Value, beaten: Beaten | None
     ) -> PlanBounds:
         task = self.space.task
-        layout_of = ideal_between_ends if self.end_stages_known else ideal_layout
-        layout_of = stage_placement.layout if self.placement_known else layout_of
-        layouts = self.tables.layouts(task, layout_of)
-        place = Placements(layouts, plans).without_paths()
+        place = Placements(self.layouts, plans).without_paths()
         rows = np.arange(plans.rows)
         out = PlanBounds(*np.zeros((len(PlanBounds._fields), plans.rows)))
         apart = bool(self.open_values) and beaten is not None
@@ -278,7 +285,7 @@ class Relaxation:
     def _idle(self, plans: Plan, s: Stages, most_chunks: Value) -> Value:
         """Least seconds in which the busiest rank waits for the others."""
         chosen = self.space.axes["schedule"] if not self.placement_known else ()
-        chunks = 1 if self.placement_known else most_chunks
+        chunks = 1 if self.placement_known or self.chunks_known else most_chunks
         # No bound where longer passes may shorten idle seconds.
         known = 1.0 if self.stages_known else 1.0 * schedules.idle_grows(plans.schedule)
         known = known * all(map(schedules.idle_grows, chosen))
@@ -287,7 +294,7 @@ class Relaxation:
 
     def _sends(self, plans: Plan, s: Stages) -> Value:
         """Least seconds of boundary tensors; each passes every boundary up and down once."""
-        if not self.placement_known:
+        if not self.placement_known and not self.chunks_known:
             once: Value = 2 * (s.ranks - 1) * s.hop_seconds
             return once
         hidden = set(self.space.axes["overlap_p2p"]) & {1, AUTO}

@@ -228,7 +228,7 @@ def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxat
         fields.add(level.name)
         relaxation = Relaxation(space, frozenset(fields), tables)
         known = (
-            relaxation.end_stages_known,
+            relaxation.first_stage_known,
             relaxation.placement_known,
             relaxation.layers_known,
             relaxation.chunks_known,

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Value
+from plan3d.simulator.base.arrays import Column, Value
 from plan3d.simulator.layers.layer_kinds import layer_kinds
+from plan3d.simulator.layers.placements import Layouts
 from plan3d.simulator.pipeline import stage_placement
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.workload.model import Model
+
+from ..space.space import Space
+
+ENDS = ("first_stage_layers", "last_stage_layers")
 
 
 def even_cut_of_model(model: Model, pp: int) -> stage_placement.Cut:
@@ -40,36 +49,86 @@ def least_counts(cut: stage_placement.Cut) -> Value:
     return np.vstack([total / cut.pp, shares, ends])
 
 
-def ideal_layout(cut: stage_placement.Cut) -> stage_placement.StageLayout:
-    """Ranks that every looped placement over `pp` ranks exceeds, whatever its chunks."""
-    return _layout_of_least_counts(even_cut(cut.order, cut.kinds, cut.pp), (0, 0, 0))
+class IdealLayouts(Layouts):
+    """Ranks that every looped placement of some partial plans exceeds, whatever their chunks."""
 
+    def __init__(self, space: Space, known: Collection[str], keeps_most: bool) -> None:
+        super().__init__(space.task, stage_placement.layout)
+        self.space = space
+        self.known = [n for n in ("virtual_stages", "first_stage_layers") if n in known]
+        """Those of these fields that are known."""
+        self.keeps_most = keeps_most
+        """Whether the first rank keeps as many micro-batches in flight as under 1F1B."""
 
-def ideal_between_ends(cut: stage_placement.Cut) -> stage_placement.StageLayout:
-    """The same where the layers of the end ranks are known, for a model with one kind of block.
+    def _shapes(self, plans: Plan) -> list[Column]:
+        return [plans.pp, *(getattr(plans, name) for name in self.known)]
 
-    The cut has one chunk a rank. More chunks leave some rank between the ends
-    with no less than the most here, and an end that holds more was chosen.
-    """
-    between = max(cut.chunks[1:-1], default=0)
-    first, last = (end if end > between > 0 else 0 for end in (cut.chunks[0], cut.chunks[-1]))
-    return _layout_of_least_counts(even_cut(cut.order, cut.kinds, cut.pp), (first, between, last))
+    def _add(self, explicit: tuple[int, ...], shape: tuple[int, ...]) -> None:
+        pp, model = shape[0], self.task.model
+        cut = even_cut(model.order, self.kinds, pp)
+        fields = dict(zip(self.known, shape[1:], strict=True))
+        ends = self._blocks_of_first_rank(pp, **fields)
+        self.numbers[explicit, *shape] = len(self.every)
+        self.cuts.append(cut)
+        self.every.append(ideal_layout(cut, *ends, self.keeps_most))
+
+    def _blocks_of_first_rank(
+        self, pp: int, virtual_stages: int = 0, first_stage_layers: int = -1
+    ) -> tuple[int, int]:
+        """Fewest and most blocks on the first rank; 0 virtual stages and -1 layers are open."""
+        space, layers = self.space, self.task.model.layers
+        if pp == 1:
+            return layers, layers
+        if space.layers_per_stage or self.task.software.cut_by_parameters:
+            return 0, layers
+        chosen = [n for n in self._values("first_stage_layers", pp) if n]
+        if first_stage_layers >= 0:
+            chosen = [first_stage_layers] * (first_stage_layers > 0)
+        fewest, most = list(chosen), list(chosen)
+        if first_stage_layers == 0 or (first_stage_layers < 0 and 0 in space.axes[ENDS[0]]):
+            for last in self._values("last_stage_layers", pp):
+                for v in [virtual_stages] if virtual_stages else space.axes["virtual_stages"]:
+                    chunks, rest = (pp - (last > 0)) * v, layers - last
+                    if rest >= chunks:
+                        fewest.append(rest // chunks * v)
+                        most.append(-(-rest // chunks) * v)
+        return min(fewest, default=0), min(max(most, default=layers), layers)
+
+    def _values(self, name: str, pp: int) -> list[int]:
+        """Layers that an end stage may have, as far as is left in the search."""
+        rules = [r for r in self.space.search_rules if set(r.fields) == {"pp", name}]
+        fields: dict[str, Any] = {"pp": pp}
+        return [
+            n
+            for n in self.space.axes[name]
+            if all(rule.ok(SimpleNamespace(**fields, **{name: n}), self.task) for rule in rules)
+        ]
 
 
 @lru_cache(maxsize=65536)
-def _layout_of_least_counts(
-    cut: stage_placement.Cut, blocks: tuple[int, int, int]
+def ideal_layout(
+    cut: stage_placement.Cut, fewest: int, most: int, keeps_most: bool
 ) -> stage_placement.StageLayout:
-    """The ranks of least_counts, and those that hold so many blocks: the first, one between and the
-    last, with the head.
+    """The ranks of least_counts, with at least the `fewest` blocks on the first and what it leaves
+    of the `most` on the others.
 
-    They count as last ranks, which keep fewest micro-batches in flight; the mean stands for all.
+    They count as last ranks, which keep fewest micro-batches in flight, but for the first where it
+    `keeps_most`; the mean stands for all.
     """
-    least, (first, between, last) = least_counts(cut), blocks
+    least, total = least_counts(cut), model_counts(cut)
     block = np.array([name.startswith("block") for name in cut.kinds])
-    known = [first * block, between * block, last * block + least[-1]]
-    counts = np.vstack([least[:-1], known])
+    others = np.where(block, np.maximum(total - most, 0.0), least[-1]) / max(cut.pp - 1, 1)
+    shares = least[1:-1]
+    if most * cut.pp < total[block].sum():
+        each = np.ceil(np.diag(np.where(block, others, 0.0)))
+        shares = np.vstack([others, each[each.any(axis=1)]])
+    embedding = total * np.array([name == "embedding" for name in cut.kinds])
+    elsewhere = np.where(block, total[block].sum() - total, 0.0)
+    first = embedding + block * np.maximum(fewest - elsewhere, 0.0)
+    counts = np.vstack([least[:1], shares, least[-1:], first])
     alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
     alike[0] = cut.pp
+    if keeps_most:
+        rank[-1] = 0
     before = np.zeros_like(counts)
-    return stage_placement.StageLayout(counts, rank, rank, alike, before, model_counts(cut))
+    return stage_placement.StageLayout(counts, rank, rank, alike, before, total)

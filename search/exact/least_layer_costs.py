@@ -22,7 +22,6 @@ from plan3d.simulator.base.arrays import (
 from plan3d.simulator.hardware.precision import Recipe
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts, joined
 from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
-from plan3d.simulator.layers.placements import LayoutFunction, Layouts
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import STRATEGY
@@ -128,20 +127,13 @@ def of_any_kind(costs: LayerCosts) -> LayerCosts:
 
 
 class LayerTables:
-    """What the boxes of one search ask for again: costs of layers by strategy, and layouts."""
+    """What the boxes of one search ask for again: costs of layers by strategy."""
 
     def __init__(self) -> None:
-        self._layouts: dict[LayoutFunction, Layouts] = {}
         self.spans = dict.fromkeys(STRATEGY, (0, 0))
         """The least and the largest value of each field so far."""
         self.costed: dict[Recipe, tuple[Column, LayerCosts]] = {}
         """Keys of strategies, ascending, and their costs."""
-
-    def layouts(self, task: Task, layout_of: LayoutFunction) -> Layouts:
-        """The layouts of skeletons that something lays out."""
-        if layout_of not in self._layouts:
-            self._layouts[layout_of] = Layouts(task, layout_of)
-        return self._layouts[layout_of]
 
     def costs(self, task: Task, recipe: Recipe, plans: Plan) -> tuple[LayerCosts, Index]:
         """The costs of the distinct strategies of a table, and the strategy of each row."""

@@ -36,10 +36,7 @@ class Layouts:
 
     def place(self, plans: Plan) -> Index:
         """The layout of each row, new ones included."""
-        columns = [
-            *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
-            *(plans.mtp_stage, placement(plans.schedule), looped_groups(plans)),
-        ]
+        columns = self._shapes(plans)
         rows, which = distinct_rows(columns)
         explicit, before = plans.layers_per_stage, len(self.every)
         shapes = list(zip(*(c[rows].tolist() for c in columns), strict=True))
@@ -49,6 +46,13 @@ class Layouts:
         if len(self.every) > before:
             self._pad()
         return np.array([self.numbers[explicit, *shape] for shape in shapes])[which]
+
+    def _shapes(self, plans: Plan) -> list[Column]:
+        """What decides the layout of each row."""
+        return [
+            *(plans.pp, plans.virtual_stages, plans.first_stage_layers, plans.last_stage_layers),
+            *(plans.mtp_stage, placement(plans.schedule), looped_groups(plans)),
+        ]
 
     def _add(self, explicit: tuple[int, ...], shape: tuple[int, ...]) -> None:
         pp, virtual, first, last, mtp_stage, place, group = shape

@@ -4,17 +4,22 @@ A bound never exceeds what it bounds, and is near it. Layers take a second a pas
 3 seconds, 1,800 bytes of state and 10 of activations each, an optimizer of 0.3 seconds.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from unit_pipelines import FOUR, layer, task
 
 from plan3d.search.exact.bounds import PLACEMENT_FIELDS, SIZE_FIELDS, Relaxation
-from plan3d.search.exact.ideal_layouts import ideal_between_ends, ideal_layout, least_counts
+from plan3d.search.exact.ideal_layouts import IdealLayouts, ideal_layout, least_counts
 from plan3d.search.space.space import Space
 from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_space import most_overlap, stage_space
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.stage_placement import Cut
 from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 FIVE = (*FOUR, layer())
 SHARED = {
@@ -145,22 +150,46 @@ def test_some_rank_holds_no_less_than_these():
     ceil(10/4) = 3; one holds the head, and it is the last."""
     cut = Cut((0,) * 10, KINDS, 4, (2, 3, 3, 2))
     assert least_counts(cut).tolist() == [[2.5, 0.25, 0.25], [3, 0, 0], [0, 0, 1]]
-    found = ideal_layout(cut)
-    assert found.counts[:2].tolist() == [[2.5, 0.25, 0.25], [3, 0, 0]]
-    assert found.counts[2:].tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
-    assert found.ranks_alike.tolist() == [4, 0, 0, 0, 0]
-    assert found.rank.tolist() == [3, 3, 3, 3, 3]
+    found = ideal_layout(cut, 0, 10, True)
+    assert found.counts.tolist() == [[2.5, 0.25, 0.25], [3, 0, 0], [0, 0, 1], [0, 1, 0]]
+    assert found.ranks_alike.tolist() == [4, 0, 0, 0]
+    assert found.rank.tolist() == [3, 3, 3, 0]
     assert found.total_layers.tolist() == [10, 1, 1]
 
 
-def test_ends_with_more_layers_than_the_others_count_as_asked_for():
-    """3 on the first rank, 1 on the last: 6 for two ranks between, 3 each."""
-    found = ideal_between_ends(Cut((0,) * 10, KINDS, 4, (3, 3, 3, 1)))
-    assert found.counts[2:, 0].tolist() == [0, 3, 0]
-    found = ideal_between_ends(Cut((0,) * 10, KINDS, 4, (4, 2, 2, 2)))
-    assert found.counts[2:, 0].tolist() == [4, 2, 0]
-    found = ideal_between_ends(Cut((0,) * 10, KINDS, 4, (2, 2, 2, 4)))
-    assert found.counts[2:].tolist() == [[0, 0, 0], [2, 0, 0], [4, 0, 1]]
+def test_what_the_first_rank_cannot_hold_is_on_the_others():
+    """Three blocks of ten on the first of four ranks: it has the embedding, the others the head and
+    7/3 blocks, one of them three; with one block, 3 each."""
+    cut = Cut((0,) * 10, KINDS, 4, (2, 3, 3, 2))
+    assert ideal_layout(cut, 3, 3, True).counts[-1].tolist() == [3, 1, 0]
+    found = ideal_layout(cut, 1, 1, False)
+    assert found.counts[1:].tolist() == [[3, 0, 1 / 3], [3, 0, 0], [0, 0, 1], [1, 1, 0]]
+    assert found.rank.tolist() == [3] * 5
+
+
+def test_of_two_kinds_the_first_rank_may_hold_either():
+    """Six blocks of ten are two dense ones and at least four with experts."""
+    cut = Cut((0,) * 2 + (1,) * 8, ("block 0", "block 1", "embedding", "head"), 2, (5, 5))
+    assert ideal_layout(cut, 6, 6, True).counts[-1].tolist() == [0, 4, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "blocks"),
+    [
+        ({}, (2, 4)),
+        ({"first_stage_layers": 3}, (3, 3)),
+        ({"first_stage_layers": 0, "virtual_stages": 1}, (2, 3)),
+        ({"virtual_stages": 2}, (2, 4)),  # chunks of 1 or 2: 10 of 8, 6 or 9 of 6
+        ({"virtual_stages": 2, "first_stage_layers": 2}, (2, 2)),
+    ],
+)
+def test_blocks_of_the_first_rank(fields, blocks):
+    llama = replace(Model.preset("llama-7b"), order=(0,) * 10)
+    question = Task(llama, Cluster.profile("h100-sxm", gpus=4), sequence=2048, global_batch=16)
+    ends = {"first_stage_layers": [0, 2, 3], "last_stage_layers": [0, 1, 4]}
+    space = Space.of(question, {**ends, "virtual_stages": [1, 2]})
+    found = IdealLayouts(space, tuple(fields), True)._blocks_of_first_rank(4, **fields)
+    assert found == blocks
 
 
 def least_of(gpus, layers):
