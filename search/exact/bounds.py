@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
+from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import uniform_ranks
@@ -88,6 +90,8 @@ class Relaxation:
     known_fields: frozenset[str]
     tables: LayerTables = field(default_factory=LayerTables, compare=False, repr=False)
     """What several boxes ask for: one for all relaxations of a search."""
+    limit: float = np.inf
+    """Bytes that a plan may need: seconds are bounded of those alone that need no more."""
 
     @cached_property
     def has_bounds(self) -> bool:
@@ -117,6 +121,22 @@ class Relaxation:
         """ZeRO stages that plans may have: 2 is 1 in a pipeline."""
         stated = set(self.space.axes["zero"])
         return sorted(stated | ({1} if 2 in stated else set()))
+
+    def _may_shard(self, columns: Mapping[str, Any], length: int) -> Mask:
+        """Which of the ZeRO stages each row may have [stage, row] by the rules that are decided."""
+        task, axes = self.space.task, self.space.axes
+        rules = (*RULES, *(task.framework.rules if task.framework else ()))
+        known = {**columns, "zero": 0}
+        rules = tuple(r for r in rules if "zero" in r.fields and set(r.fields) <= set(known))
+        out = np.zeros((len(self.zero_stages), length), bool)
+        for stage in axes["zero"]:
+            plans = SimpleNamespace(**{**columns, "zero": np.array([stage])})
+            legal = np.broadcast_to(np.array(True), (length,))
+            for rule in rules:
+                legal = legal & rule.ok(plans, task)
+            real = data_parallel.zero_in_pipeline(np.full(length, stage), np.asarray(columns["pp"]))
+            out |= (np.array(self.zero_stages)[:, None] == real) & legal
+        return out
 
     @cached_property
     def follows_1f1b(self) -> bool:
@@ -164,8 +184,9 @@ class Relaxation:
         chunks = columns.get("virtual_stages", max(self.space.axes["virtual_stages"]))
         chunks = np.broadcast_to(np.asarray(chunks, float), (length,))
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
+        shards = self._may_shard(columns, length)
         each = [
-            self._bounds_of_recipe(plans, RECIPES[int(code)], chunks, beaten)
+            self._bounds_of_recipe(plans, RECIPES[int(code)], chunks, shards, beaten)
             for code in sorted(codes)
         ]
         least = [_rounded(np.minimum.reduce(parts)) for parts in zip(*each, strict=True)]
@@ -190,7 +211,12 @@ class Relaxation:
         return from_columns(full, self.space.layers_per_stage if self.placement_known else ())
 
     def _bounds_of_recipe(
-        self, plans: Plan, recipe: Recipe, most_chunks: Value, beaten: Beaten | None
+        self,
+        plans: Plan,
+        recipe: Recipe,
+        most_chunks: Value,
+        shards: Mask,
+        beaten: Beaten | None,
     ) -> PlanBounds:
         task = self.space.task
         place = Placements(self.layouts, plans).without_paths()
@@ -213,14 +239,16 @@ class Relaxation:
             out.communication[:] = busiest[1]
             rows = rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
             if self.stages_known:
-                seconds, size = self._of_first_rank(plans, recipe, costs, which, place, rows)
+                seconds, size = self._of_first_rank(
+                    plans, recipe, costs, which, place, shards, rows
+                )
                 out.communication[rows] = np.maximum(busiest[1][rows], seconds)
                 out.memory[rows] = size
                 rows = rows[~beaten(rows, _rounded(seconds), _rounded(size))]
         for start in range(0, rows.size, CHUNK):
             some = rows[start : start + CHUNK]
             table, s = _stages(task, recipe, plans, costs, which, place, some)
-            bounds = self._bounds_of_stages(table, recipe, most_chunks[some], s)
+            bounds = self._bounds_of_stages(table, recipe, most_chunks[some], shards[:, some], s)
             for column, bound in zip(out, bounds, strict=True):
                 column[some] = bound
         return out
@@ -232,6 +260,7 @@ class Relaxation:
         costs: LayerCosts,
         which: Index,
         place: Placements,
+        shards: Mask,
         rows: Index,
     ) -> tuple[Value, Value]:
         """Seconds and bytes that the first rank of some rows, which waits for no other, needs.
@@ -249,8 +278,8 @@ class Relaxation:
             some = rows[first[part]]
             _, s = _stages(self.space.task, recipe, plans, costs, which, alone, some)
             busy = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds()
-            seconds[part] = busy + self._update(recipe, s) + self._data(recipe, s)
-            size[part] = self._memory(recipe, s)
+            once, size[part] = self._end_of_step(recipe, s, shards[:, some])
+            seconds[part] = busy + once
         return seconds[same], size[same]
 
     def _least_costs(self, plans: Plan, recipe: Recipe) -> tuple[LayerCosts, Index]:
@@ -272,15 +301,24 @@ class Relaxation:
         return LeastLayerCosts(self.open_values).seconds(self.space.task, recipe, some), which
 
     def _bounds_of_stages(
-        self, plans: Plan, recipe: Recipe, most_chunks: Value, s: Stages
+        self, plans: Plan, recipe: Recipe, most_chunks: Value, shards: Mask, s: Stages
     ) -> PlanBounds:
-        update = self._update(recipe, s)
+        update = self._update(recipe, s).min(axis=0)
         work = s.part_seconds[NO_COLLECTIVES].sum(axis=0).max(axis=0)
         ends = self._idle(plans, s, most_chunks) + self._sends(plans, s)
         compute = s.micro_batches * work + update
-        run = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds() + ends + update
-        data, held = self._data(recipe, s), self._memory(recipe, s)
-        return PlanBounds(compute, compute + ends, run + data, held)
+        run = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds() + ends
+        once, held = self._end_of_step(recipe, s, shards)
+        return PlanBounds(compute, compute + ends, run + once, held)
+
+    def _end_of_step(self, recipe: Recipe, s: Stages, shards: Mask) -> tuple[Value, Value]:
+        """Least seconds of data parallelism and an optimizer step, of the ZeRO stages that a row
+        may have and with which it fits, and its least bytes."""
+        once = self._update(recipe, s) + self._data(recipe, s)
+        held = np.where(shards, self._memory(recipe, s), np.inf)
+        fits = _rounded(held) <= self.limit
+        seconds = np.where(fits | ~fits.any(axis=0), once, np.inf).min(axis=0)
+        return seconds, held.min(axis=0)
 
     def _idle(self, plans: Plan, s: Stages, most_chunks: Value) -> Value:
         """Least seconds in which the busiest rank waits for the others."""
@@ -305,15 +343,16 @@ class Relaxation:
         return schedules.sends(plans.schedule, sizes, overlapped, contention, slack) * s.hop_seconds
 
     def _update(self, recipe: Recipe, s: Stages) -> Value:
-        """Least seconds of an optimizer step."""
-        task, axes = self.space.task, self.space.axes
-        zeros = [min(zero, 1) for zero in axes["zero"]]
-        each = [optimizer_seconds(task, recipe, code, s.weights) for code in axes["optimizer"]]
-        out: Value = np.minimum.reduce([seconds.max(axis=1)[zeros].min(axis=0) for seconds in each])
+        """Least seconds of an optimizer step [ZeRO stage, row]."""
+        task, zeros = self.space.task, [min(zero, 1) for zero in self.zero_stages]
+        optimizers = self.space.axes["optimizer"]
+        each = [optimizer_seconds(task, recipe, code, s.weights)[zeros] for code in optimizers]
+        out: Value = np.minimum.reduce([seconds.max(axis=1) for seconds in each])
         return out + task.software.step_seconds
 
     def _data(self, recipe: Recipe, s: Stages) -> Value | float:
-        """Least exposed seconds of data parallelism; known once the stages are."""
+        """Least exposed seconds of data parallelism [ZeRO stage, row]; known once the stages
+        are."""
         if not self.stages_known:
             return 0.0
         zeros = self.zero_stages
@@ -322,18 +361,18 @@ class Relaxation:
         overlaps = [
             list(self._values(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")
         ]
-        out: Value = table[np.ix_(zeros, *overlaps)].min(axis=(0, 1, 2))
+        out: Value = table[np.ix_(zeros, *overlaps)].min(axis=(1, 2))
         return out
 
     def _memory(self, recipe: Recipe, s: Stages) -> Value:
-        """Least bytes of the worst rank."""
+        """Least bytes of the worst rank [ZeRO stage, row]."""
         task, zeros = self.space.task, self.zero_stages
         if not self.placement_known:
             # A bucket is bounded, so that the mean rank may hold more of one than the worst.
             task = replace(task, software=replace(task.software, bucket_parameters=0.0))
         optimizers = self.space.axes["optimizer"]
         held = [memory.worst_bytes(task, recipe, code, s, zeros)[zeros] for code in optimizers]
-        out: Value = np.minimum.reduce(held).min(axis=0)
+        out: Value = np.minimum.reduce(held)
         return out
 
 

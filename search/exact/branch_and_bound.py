@@ -86,7 +86,8 @@ class _Tree:
         """The same of a plan that surely fits."""
         self.first_box = FIRST_BOX if np.isinf(threshold) else FIRST_BOX_OF_PROOF
         self.levels = levels(space, AXIS_ORDER)
-        self.relaxations = dict(_relaxations(space, self.levels))
+        limit = max(options.limit, options.safe_limit or 0.0)
+        self.relaxations = dict(_relaxations(space, self.levels, limit))
         self.queue: list[_Box] = []
         self.box_in_progress: _Box | None = None
         """The box that is being split."""
@@ -216,7 +217,7 @@ class _Tree:
         heapq.heappush(self.queue, _Box(bound, -self.boxes_pushed, depth, plans))
 
 
-def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxation]]:
+def _relaxations(space: Space, walk: list[Level], limit: float) -> Iterator[tuple[int, Relaxation]]:
     """The depths at which more of a plan's stages is known, and the relaxation to bound there; the
     last of those between which no axis has several values, so that no row is bounded twice."""
     fields = set(space.axes) - {level.name for level in walk}
@@ -226,7 +227,7 @@ def _relaxations(space: Space, walk: list[Level]) -> Iterator[tuple[int, Relaxat
             yield due
             due = None
         fields.add(level.name)
-        relaxation = Relaxation(space, frozenset(fields), tables)
+        relaxation = Relaxation(space, frozenset(fields), tables, limit)
         known = (
             relaxation.first_stage_known,
             relaxation.placement_known,

@@ -59,6 +59,8 @@ class IdealLayouts(Layouts):
         """Those of these fields that are known."""
         self.keeps_most = keeps_most
         """Whether the first rank keeps as many micro-batches in flight as under 1F1B."""
+        self.ends: dict[tuple[str, int], list[int]] = {}
+        """Layers that each end stage may have, by the number of ranks."""
 
     def _shapes(self, plans: Plan) -> list[Column]:
         return [plans.pp, *(getattr(plans, name) for name in self.known)]
@@ -96,13 +98,14 @@ class IdealLayouts(Layouts):
 
     def _values(self, name: str, pp: int) -> list[int]:
         """Layers that an end stage may have, as far as is left in the search."""
-        rules = [r for r in self.space.search_rules if set(r.fields) == {"pp", name}]
-        fields: dict[str, Any] = {"pp": pp}
-        return [
-            n
-            for n in self.space.axes[name]
-            if all(rule.ok(SimpleNamespace(**fields, **{name: n}), self.task) for rule in rules)
-        ]
+        if (name, pp) not in self.ends:
+            values = np.array(self.space.axes[name])
+            fields: dict[str, Any] = {"pp": pp, name: values}
+            for rule in self.space.search_rules:
+                if set(rule.fields) == {"pp", name}:
+                    fields[name] = fields[name][rule.ok(SimpleNamespace(**fields), self.task)]
+            self.ends[name, pp] = fields[name].tolist()
+        return self.ends[name, pp]
 
 
 @lru_cache(maxsize=65536)

@@ -125,15 +125,38 @@ def test_what_is_known_in_full_is_bounded_by_itself(choose):
 def test_open_synchronisation_takes_the_best_that_may_be_chosen():
     """Two replicas: 8 micro-batches of 3 seconds and 1,600 bytes of gradients at 40 bytes a second
     or 50: ZeRO 0 all-reduces for 2 x 1/2 x 1,600 / 50 = 32 seconds, ZeRO 1 takes 20 + 16 and
-    halves an optimizer of 1.2 seconds. The least of each may not be had together."""
+    halves an optimizer of 1.2 seconds, in fewer bytes. With room for these alone it is ZeRO 1."""
     off = {"overlap_grad_reduce": [0], "overlap_param_gather": [0], "pp": [1]}
     space = Space.of(task(2, 8), {**SHARED, **off, "zero": [0, 1]})
     of_data = {"zero", "overlap_grad_reduce", "overlap_param_gather"}
     found, plans = bounds(space, [name for name in space.axes if name not in of_data])
     assert plans.step.tolist() == pytest.approx([4 * 12 + 32 + 1.2, 4 * 12 + 36 + 0.6])
-    assert found.communication == pytest.approx([4 * 12 + 32 + 0.6] * 2)
+    assert found.communication == pytest.approx([4 * 12 + 32 + 1.2] * 2)
     # Half of the optimizer's 12 bytes a parameter, and one micro-batch's activations.
     assert found.memory == pytest.approx([400 * (2 + 4 + 12 / 2) + 40] * 2)
+    known = frozenset(space.axes) - of_data
+    columns = {name: getattr(plans.plans, name) for name in known}
+    found = Relaxation(space, known, limit=400 * 12 + 40).bounds(columns, 2)
+    assert found.communication == pytest.approx([4 * 12 + 36 + 0.6] * 2)
+
+
+def test_only_zero_stages_that_are_legal_are_bounded():
+    """In a pipeline stage 2 is stage 1; stages 1 to 3 need replicas."""
+    space = Space.of(task(4, 8), {**SHARED, "pp": [1, 2, 4], "zero": [0, 2, 3]})
+    found = Relaxation(space, frozenset(SIZE_FIELDS))
+    shards = found._may_shard(
+        {
+            "pp": np.array([1, 2, 4]),
+            "dp": 4 // np.array([1, 2, 4]),
+            "cp": 1,
+            "schedule": 0,
+            "offload_parameters": 0,
+            "nvme": 0,
+        },
+        3,
+    )
+    assert found.zero_stages == [0, 1, 2, 3]
+    assert shards.astype(int).tolist() == [[1, 1, 1], [0, 1, 0], [1, 0, 0], [1, 1, 0]]
 
 
 def test_enough_must_be_known():

@@ -217,7 +217,7 @@ def test_a_space_too_large_to_enumerate():
     assert found.best.step_seconds <= balanced.best.step_seconds * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("budget", [1, 50, 400])
+@pytest.mark.parametrize("budget", [1, 20, 50])
 def test_a_budget_ends_with_a_bound_and_a_gap(budget):
     full = rank_plans(gpt3())
     part = rank_plans(gpt3(), Ranking(backend="branch-and-bound", budget=budget))
