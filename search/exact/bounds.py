@@ -370,6 +370,10 @@ class Relaxation:
         if not self.placement_known:
             # A bucket is bounded, so that the mean rank may hold more of one than the worst.
             task = replace(task, software=replace(task.software, bucket_parameters=0.0))
+        if not (self.placement_known and self.layers_known):
+            # How tokens reach their experts, and where copies of the model are, decide which ranks
+            # have channels to each other.
+            task = replace(task, software=replace(task.software, connection_bytes=0.0))
         optimizers = self.space.axes["optimizer"]
         held = [memory.worst_bytes(task, recipe, code, s, zeros)[zeros] for code in optimizers]
         out: Value = np.minimum.reduce(held)

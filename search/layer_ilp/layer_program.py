@@ -24,6 +24,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
+from plan3d.simulator.operators.communicators import strategy_connections
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import concat_segments, segments_of_stages
 
@@ -119,6 +120,13 @@ class LayerProgram:
         software = pipeline.task.software
         self.usable_bytes = (limit - software.context_bytes) / (1 + software.allocator_slack)
         """Bytes of a stage within the limit, without the allocator's slack and the context."""
+        each = software.connection_bytes / (1 + software.allocator_slack)
+        plans = from_columns(pipeline.columns(np.arange(pipeline.tp.size)))
+        self.communicator_bytes = each * strategy_connections(
+            pipeline.task, plans, pipeline.tp.astype(float), pipeline.dp.astype(float)
+        )
+        """Bytes of the process groups of a rank whose layers have a strategy [s]; of several, it
+        has those of the one with most."""
         self.names = [kind.name for kind in layer_kinds(pipeline.task.model)]
         self.counts = np.bincount(pipeline.task.model.order, minlength=len(self.names))
         """Layers of each kind in the model, ends left out [k]."""
@@ -223,10 +231,11 @@ class LayerProgram:
         held.add_constant(several * software.boundary_buffers * self.table.boundary_bytes * flight)
         held.add(KIB, self._largest_working(stage))
         held.add(KIB, self._largest_sharding(stage))
-        group = software.communicator_bytes / (1 + software.allocator_slack)
-        held.add_constant(group * (several + (p.shared["cp"] > 1) + (p.shared["ep"] > 1)))
-        for sizes in (p.tp, p.dp * p.shared["cp"]):
-            held.add(group, self.has_any_strategy(stage, np.flatnonzero(sizes > 1).tolist()))
+        less = 0.0
+        for size in np.unique(self.communicator_bytes):
+            most = np.flatnonzero(self.communicator_bytes >= size).tolist()
+            held.add(size - less, self.has_any_strategy(stage, most))
+            less = size
         self.model.add(held.build() <= floor(self.usable_bytes / KIB))
 
     def _largest_working(self, stage: Stage) -> Variable:

@@ -228,8 +228,10 @@ class Software:
     """Those besides where grouped products run on streams of their own."""
     context_bytes: float
     """CUDA context and libraries."""
-    communicator_bytes: float
-    """NCCL buffers of one kind of process group."""
+    process_groups: tuple[str, ...]
+    """Which groups of ranks have a communicator of their own, of PROCESS_GROUPS."""
+    connection_bytes: float
+    """NCCL's buffers of a channel to a neighbour (operators/communicators.py)."""
     allocator_slack: float
     """Reserved over allocated memory, minus one."""
 
@@ -266,6 +268,10 @@ OFFLOADABLE = (
     *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
 )
 """Modules whose inputs can wait in host memory, as Megatron-Core names them."""
+PROCESS_GROUPS = (
+    *("world", "model", "tensor", "context", "data", "expert", "expert-data", "pipeline"),
+)
+"""Groups of ranks: all; those with a copy of the model (tp pp); and those of one degree."""
 DEFAULT_SOFTWARE = "megatron-core"
 """The stack of a task that names none and trains all weights."""
 FINE_TUNING_SOFTWARE = "hf-trainer"

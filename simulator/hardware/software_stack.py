@@ -36,6 +36,7 @@ from .software import (
     OF_STEPS,
     OFFLOADABLE,
     OP_LIST,
+    PROCESS_GROUPS,
     SPLITS,
     UNCERTAIN,
     Software,
@@ -106,12 +107,17 @@ QUANTITIES = {
     **dict.fromkeys(
         ("gather_buffers", "boundary_buffers", "sharded_inputs", "copied_inputs"), _TENSORS
     ),
-    **dict.fromkeys(("context_bytes", "communicator_bytes"), _MEMORY),
+    **dict.fromkeys(("context_bytes", "connection_bytes"), _MEMORY),
     "allocator_slack": Quantity(dimension="ratio", example="1", maximum=100.0, allows_zero=True),
 }
 """What each number of a stack may be; Software says what it means."""
 FLAGS = tuple(one.name for one in fields(Software) if one.type == "bool")
-NAMES = {"selective": (*MODULES, OP_LIST), "offload_modules": OFFLOADABLE, "splits": SPLITS}
+NAMES = {
+    "selective": (*MODULES, OP_LIST),
+    "offload_modules": OFFLOADABLE,
+    "splits": SPLITS,
+    "process_groups": PROCESS_GROUPS,
+}
 """What each list of a stack may name."""
 LEAVES = tuple(one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, *NAMES))
 TEXTS = ("title", "framework")

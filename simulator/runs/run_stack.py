@@ -32,6 +32,9 @@ class StackRule:
 
 _SEQUENTIAL = {"overlap_grad_reduce": 0, "overlap_param_gather": 0}
 _OVERLAPPED = {"overlap_grad_reduce": 1, "overlap_param_gather": 1}
+# DeepSpeed since 0.8, engine.py (get_data_types, _do_optimizer_sanity_check): under ZeRO gradients
+# are added up in bf16 unless fp32 is asked for, which makes the optimizer of bf16 (BLOOM's).
+_BF16_OPTIMIZER, _BF16_UNDER_ZERO = "megatron-deepspeed-bf16", "deepspeed"
 _DEEPSPEED = StackRule(software="megatron-deepspeed-{dtype}", overlap=_SEQUENTIAL)
 # Megatron-LM's scripts of 2021 run with DDP=local: gradients are reduced after the last backward.
 # Its overlaps are younger: of sends 31 May 2023 (f9283c5a), of gradients 16 August 2023 (2d5220a4),
@@ -167,6 +170,9 @@ logits in 16 bits (loss/masked_ce.py, fp32_upcast)."""
 _COMPILED = ("torchtitan", "maxtext", "paxml")
 """Stacks whose loss is compiled with the layers: rows that say nothing of theirs have it (profile
 of torchtitan; XLA compiles whole steps)."""
+_ONEFLOW = {"process_groups": ("tensor", "data", "context", "expert", "expert-data", "pipeline")}
+"""OneFlow makes a communicator for a set of devices, core/job/eager_nccl_comm_manager.cpp
+(GetCommForDevice); read after its peaks were seen beside Megatron-LM's groups."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _IN_PLACE = ("fsdp1", "fsdp2")
 """Who shards weights in fp32, of which 16 bits are made as layers are gathered: 4 + 8 bytes of
@@ -194,6 +200,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     if rule.software == "hf-trainer" and "deepspeed" in str(run.get("framework", "")).lower():
         rule = replace(rule, software=_HF_DEEPSPEED.software)
     name = rule.software.format(dtype="bf16" if run["dtype"] == "bf16" else "fp16")
+    if name == _BF16_OPTIMIZER and run["grad_dtype"] != "fp32":
+        name = _BF16_UNDER_ZERO
     software = software_profile(source.get("software", name))
     software = replace(software if learned else neutral(software), **rule.changes)
     changes = _kernels(run, software)
@@ -253,6 +261,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     fused = run["permute_fusion"]
     out["fused_permutation"] = stack_of(run) not in _UNFUSED_PERMUTATION if fused is None else fused
     kernels = run.get("fused_kernels", ())
+    if str(run["framework"]).startswith("OneFlow"):
+        out |= _ONEFLOW
     if "lora" in kernels:
         out["fused_adapters"] = True
     if "rmsnorm" in kernels:

@@ -26,6 +26,7 @@ from ..layers.layer_costs import layer_cost_function
 from ..layers.layer_kinds import layer_kinds
 from ..layers.placements import looped_groups
 from ..operators import collectives
+from ..operators.communicators import strategy_connections
 from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy
 from ..pipeline.uneven_chunks import PATH_GROUPS, paths_of_seconds
@@ -276,8 +277,15 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
         rank=np.minimum(rank, plans.pp - 1.0),
         last_rank=np.minimum(rank, plans.pp - 1.0),
         ranks_alike=1.0 * (rank < plans.pp),
+        connections=_most_connections(task, plans, runs, size),
         weights=_shared_weights(task, plans, runs, runs.stage, size),
     )
+
+
+def _most_connections(task: Task, plans: Plan, runs: Runs, size: int) -> Value:
+    """Channels to neighbours of the process groups of each stage: of its run with most."""
+    tp, dp = np.maximum(runs.tp, 1.0), np.maximum(runs.dp, 1.0)
+    return largest_part(strategy_connections(task, plans, tp, dp), runs.stage, size)
 
 
 def hop_seconds(task: Task, sent: Value, received: Value) -> Value:

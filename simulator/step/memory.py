@@ -312,8 +312,8 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
 
 
 def fixed_bytes(task: Task, stages: Stages) -> Value:
-    """Context, and the NCCL buffers of the kinds of process groups in use."""
-    return task.software.context_bytes + stages.communicators * task.software.communicator_bytes
+    """Context, and the NCCL buffers of all process groups [.., skeleton]."""
+    return task.software.context_bytes + stages.connections * task.software.connection_bytes
 
 
 PEAK_TOLERANCE = 0.999

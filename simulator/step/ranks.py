@@ -16,6 +16,7 @@ from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..layers.placements import Placements
 from ..operators import collectives
+from ..operators.communicators import connections
 from ..pipeline import stage_placement
 from ..pipeline.schedules import model_copies
 from ..plan import tensor_grid
@@ -139,6 +140,8 @@ class Ranks:
     """The first rank of a class, and the one that defers most weight gradients."""
     ranks_alike: Value
     """[class, skeleton]."""
+    connections: Value
+    """Channels to neighbours of all process groups [.., skeleton]."""
     weights: Weights
 
 
@@ -158,6 +161,7 @@ def uniform_ranks(
     crosses, copies = pp * stride > cluster.fast_domain.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
     data_group = _with_copies(collectives.place_group(dp * cp, tp, cluster), copies, crosses)
+    expert_group = _expert_group(task, plans, copies, crosses) or data_group
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
         stage[TWO_COPY_COLUMNS] *= copies
@@ -184,6 +188,7 @@ def uniform_ranks(
         rank=place.rank[:, place.which],
         last_rank=place.last_rank[:, place.which],
         ranks_alike=place.ranks_alike[:, place.which],
+        connections=connections(task, plans, tp, dp, data_group, expert_group),
         weights=Weights(
             dense=stage[Cost.DENSE_PARAMETERS],
             expert=stage[Cost.EXPERT_PARAMETERS],
@@ -195,7 +200,7 @@ def uniform_ranks(
             orthogonalisation=stage[Cost.ORTHOGONALISATION],
             expert_orthogonalisation=stage[Cost.EXPERT_ORTHOGONALISATION],
             data_group=data_group,
-            expert_group=_expert_group(task, plans, copies, crosses) or data_group,
+            expert_group=expert_group,
             frozen_bytes=frozen,
             unit_frozen_bytes=unit_frozen,
             input_bytes=inputs,

@@ -32,7 +32,6 @@ from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy
 from ..pipeline import schedules, uneven_chunks
 from ..pipeline.schedule import Passes, Sizes
-from ..plan import tensor_grid
 from ..plan.field_values import Recompute
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
@@ -125,8 +124,8 @@ class Stages:
     buffers_without_loss: Value | None
     """Buffers without those of a loss [class, skeleton]; None where the stack does not tell moments
     of a step apart."""
-    communicators: Value
-    """Kinds of process groups in use [skeleton]."""
+    connections: Value
+    """Channels to neighbours of all process groups [.., skeleton]."""
     ranks_alike: Value
     """Ranks that each class stands for [class, skeleton]; 0 where it pads the array."""
     rank: Value
@@ -268,7 +267,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         logits=stage[Cost.LOGITS] * schedules.losses_in_flight(schedule, m),
         buffers=buffers,
         buffers_without_loss=without_loss,
-        communicators=_communicators(plans, ranks),
+        connections=ranks.connections,
         ranks_alike=ranks.ranks_alike,
         rank=ranks.rank,
         fullest_rank=fullest,
@@ -324,16 +323,6 @@ def bytes_in_flight(
         bucketed = ranks.weights.dense * (ranks.weights.data_group.ranks > 1)
         buffers = buffers + task.software.bucket_memory * bucketed * (pp > 1)
     return activations, buffers
-
-
-def _communicators(plans: Plan, ranks: Ranks) -> Value:
-    """Kinds of process groups in use."""
-    shared = ranks.weights.data_group.ranks > 1
-    tensor = 1.0 * (ranks.tp > 1)
-    if any_nonzero(plans.tp_grid):
-        tensor = 1.0 * tensor_grid.grid_numbers(plans.tp_grid, plans.tp, lambda grid: grid.groups)
-    out: Value = tensor + (plans.pp > 1) + shared + (plans.cp > 1) + (plans.ep > 1)
-    return out
 
 
 def _idle_seconds(

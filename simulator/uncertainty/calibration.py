@@ -163,7 +163,7 @@ def _with_peak_factor(software: Software, factor: float) -> Software:
         software,
         allocator_slack=(1 + software.allocator_slack) * factor - 1,
         context_bytes=software.context_bytes * factor,
-        communicator_bytes=software.communicator_bytes * factor,
+        connection_bytes=software.connection_bytes * factor,
     )
 
 

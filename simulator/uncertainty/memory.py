@@ -37,7 +37,7 @@ FITS_PROBABILITY, EDGE_PROBABILITY = 0.95, 0.5
 VERDICTS = ("does not fit", "edge", "fits")
 PEAK_FIELDS = (
     *("gradient_memory", "optimizer_memory", "bucket_memory", "boundary_buffers", "working_sets"),
-    *("context_bytes", "communicator_bytes", "allocator_slack", "logit_bytes"),
+    *("context_bytes", "connection_bytes", "allocator_slack", "logit_bytes"),
 )
 """Numbers of a stack that peaks of memory teach."""
 NODES = np.linspace(-5.0, 5.0, 101)

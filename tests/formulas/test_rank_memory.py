@@ -120,26 +120,23 @@ def test_the_larger_of_working_set_and_loss_is_alive():
 
 
 @pytest.mark.parametrize(
-    ("text", "gpus", "kinds"),
+    ("text", "gpus", "channels"),
     [
         ("tp=1", 1, 0),
-        ("dp=2", 2, 1),
+        # All ranks, and those that share gradients.
+        ("dp=2", 2, 2 * 16),
         # Context ranks share gradients too.
-        ("cp=2", 2, 2),
-        ("tp=2 pp=2 dp=2", 8, 3),
+        ("cp=2", 2, 3 * 16),
+        # All 8 ranks and the 4 of a copy of the model have two neighbours.
+        ("tp=2 pp=2 dp=2", 8, 2 * 32 + 3 * 16),
         # A group along every axis of a grid with several ranks.
-        ("tp=4 tp_grid=2x2 micro_batch=4 sequence_parallel=0", 4, 2),
-        ("tp=8 tp_grid=2x2x2 micro_batch=4 sequence_parallel=0", 8, 3),
+        ("tp=4 tp_grid=2x2 micro_batch=4 sequence_parallel=0", 4, (2 + 2) * 32),
+        ("tp=8 tp_grid=2x2x2 micro_batch=4 sequence_parallel=0", 8, (2 + 3) * 32),
     ],
 )
-def test_reserve_is_a_context_and_a_buffer_a_kind_of_group(text, gpus, kinds):
-    """1 GB and 100 MB each."""
-    assert costs_of(task(gpus, 8), text).memory["reserve"] == 1e9 + kinds * 100e6
-
-
-@pytest.mark.parametrize(("text", "kinds"), [("dp=4", 1), ("dp=4 ep=2", 2), ("tp=4 etp=4", 1)])
-def test_experts_on_several_ranks_have_a_group_of_their_own(text, kinds):
-    assert costs_of(task(4, 8, sparse()), text).memory["reserve"] == 1e9 + kinds * 100e6
+def test_reserve_is_a_context_and_buffers_of_process_groups(text, gpus, channels):
+    """1 GB, and 1 MB for each of 16 channels to a neighbour."""
+    assert costs_of(task(gpus, 8), text).memory["reserve"] == 1e9 + channels * 1e6
 
 
 def test_the_allocator_reserves_a_share_of_everything_else():
@@ -164,5 +161,5 @@ def test_every_byte_of_a_plan():
         "activations": 2 * 2 * 32 * 2 * SBH / 2,
         "logits": 0,
         "buffers": 3 * 2 * 2 * SBH + 2 * 2 * 2 * 2 * SBH / 2,
-        "reserve": 1e9 + 3 * 100e6,
+        "reserve": 1e9 + (2 * 32 + 3 * 16) * 1e6,
     }

@@ -174,12 +174,13 @@ def test_what_fits(memory, fits):
 
 
 def test_what_the_system_keeps_besides():
-    """A context of 100 bytes, 7 for every kind of process group (pipeline; pipeline and data), and
-    half as much again as is allocated, which the allocator reserves."""
-    system = {"context_bytes": 100.0, "communicator_bytes": 7.0, "allocator_slack": 0.5}
+    """A context of 100 bytes, 7 for each of 2 channels to a neighbour (all ranks, the copy of the
+    model and the pipeline have two, pairs one), and half as much again as is allocated, which the
+    allocator reserves."""
+    system = {"context_bytes": 100.0, "connection_bytes": 7.0, "allocator_slack": 0.5}
     found = costs(task(4, **system), "pp=4")
-    assert found.memory["reserve"] == 100 + 7 + 1840 / 2
-    assert found.memory_bytes == 1840 + 100 + 7 + 1840 / 2
+    assert found.memory["reserve"] == 100 + 3 * 4 * 7 + 1840 / 2
+    assert found.memory_bytes == 1840 + 100 + 3 * 4 * 7 + 1840 / 2
     found = costs(task(4, **system), f"pp=2 dp=2 {PLAIN}")
-    assert found.memory["reserve"] == 100 + 2 * 7 + (200 * 18 + 40) / 2
+    assert found.memory["reserve"] == 100 + (4 + 3 * 2) * 7 + (200 * 18 + 40) / 2
     assert costs(task(1, **system), "pp=1").memory["reserve"] == 100 + (400 * 18 + 40) / 2

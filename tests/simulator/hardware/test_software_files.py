@@ -138,7 +138,7 @@ def test_numbers_that_are_fitted_know_to_what() -> None:
         ("megatron-deepspeed-bf16", "gradient_memory"): ("bigscience",),
         ("megatron-deepspeed-bf16", "optimizer_memory"): ("bigscience",),
         ("megatron-deepspeed-fp16", "layer_floor"): ("vtrain",),
-        ("megatron-deepspeed-fp16", "communicator_bytes"): ("bigscience",),
+        ("megatron-deepspeed-fp16", "connection_bytes"): ("bigscience",),
         ("nanotron", "sustained"): ("hf_ultrascale",),
         ("nanotron", "memory_bound_rate"): ("vtrain", "hf_ultrascale", "llmfoundry", "nvidia"),
         ("nanotron", "layer_floor"): ("hf_ultrascale",),
@@ -161,14 +161,14 @@ def test_numbers_that_are_fitted_know_to_what() -> None:
     [
         ("megatron-core", "layer_floor", 511e-6),
         ("megatron-core", "bucket_parameters", 40e6),
-        ("megatron-core", "communicator_bytes", 0.375 * 2**30),
+        ("megatron-core", "connection_bytes", 12.0 * 2**20),
         ("megatron-core", "vocabulary_multiple", 128),
         # A context, and two buckets of 5e8 elements of two bytes.
         ("megatron-deepspeed-fp16", "context_bytes", 0.5 * 2**30 + 2 * 5e8 * 2),
         ("vtrain", "context_bytes", 0.5 * 2**30 + 2 * 5e8 * 2),
         ("megatron-deepspeed-bf16", "context_bytes", 0.5 * 2**30),
         ("megatron-deepspeed-bf16", "layer_floor", 990e-6),
-        ("megatron-deepspeed-bf16", "communicator_bytes", 1.54 * 2**30),
+        ("megatron-deepspeed-bf16", "connection_bytes", 0.033 * 2**30),
         ("nanotron", "slice_seconds", 80e-6),
         ("nanotron", "selective", ()),
         ("zero-bubble", "selective", ("core_attn",)),
@@ -190,7 +190,7 @@ def test_what_a_base_lends_is_a_prior_of_the_same_origins() -> None:
             assert (origin.kind, origin.origins) == ("prior", core.provenance[field].origins)
             assert getattr(nanotron, field) == getattr(core, field)
     lent = software_profile("vtrain").provenance
-    assert lent["communicator_bytes"].source.startswith("as megatron-deepspeed-fp16, peaks: ")
+    assert lent["connection_bytes"].source.startswith("as megatron-deepspeed-fp16, peaks: ")
     assert lent["contention"].source.startswith("as megatron-core, contention: ")
 
 

@@ -92,7 +92,8 @@ CHANGES = {
     "boundary_buffers": (50.0, {}, DENSE),
     "cublas_workspaces": (50.0, {}, DENSE),
     "context_bytes": (9e9, {}, DENSE),
-    "communicator_bytes": (9e9, {}, DENSE),
+    "process_groups": (("tensor",), {}, DENSE),
+    "connection_bytes": (9e9, {}, DENSE),
     "allocator_slack": (0.5, {}, DENSE),
 }
 
