@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Column, Mask, Value
+from ..base.arrays import Column, Index, Mask, Value
 
 PATH_GROUPS = (1, 2, 5)
 """Groups of micro-batches whose longest paths are found. Between them seconds lie on straight
@@ -132,48 +132,63 @@ def makespan(
     Source: the orders of `interleaved` and `breadth_first`, whose event simulation this equals.
     """
     turns, ranks, columns = forward.shape
-    passes, away = micro_batches * turns, np.arange(ranks)[::-1]
-    waves = np.arange(1 - ranks - ahead, passes.max() + ranks - 1)[:, None]
-    on = _WavePasses(waves + ahead + away, passes, group, turns)
-    back = _WavePasses(waves - away, passes, group, turns)
-    on_seconds, back_seconds = forward.reshape(-1, columns), backward[::-1].reshape(-1, columns)
+    longest_first = np.argsort(-micro_batches, kind="stable")
+    forward, backward = (
+        one.reshape(-1, columns)[:, longest_first] for one in (forward, backward[::-1])
+    )
+    passes, away = micro_batches[longest_first] * turns, np.arange(ranks)[::-1]
+    waves = np.arange(1 - ranks - ahead, passes.max() + ranks - 1)
+    # Columns that have not ended before a wave, the first ones.
+    running = np.searchsorted(-passes, ranks - 1 - waves)
+    on = _WavePasses(waves[:, None] + ahead + away, passes, running, group, turns)
+    back = _WavePasses(waves[:, None] - away, passes, running, group, turns)
     own, next_ = np.zeros((2, ranks, columns))
     # Ends of the last passes; before the first rank, and behind the last, what comes round.
     went, came = np.zeros((2, ranks + 1, columns))
     gap = group - ranks + 1
     round_on, round_back = np.zeros((2, waves.size + gap, columns))
-    for t in range(waves.size):
+    ends = np.empty(columns)
+    for t, n in enumerate(running.tolist()):
+        if n < own.shape[1]:
+            ends[longest_first[n : own.shape[1]]] = own[:, n:].max(axis=0)
+            own, next_, went, came = (one[:, :n].copy() for one in (own, next_, went, came))
+            forward, backward, passes = forward[:, :n], backward[:, :n], passes[:n]
         if on.some[t]:
-            went[0] = round_on[t] * on.continues[t, 0]
-            np.add(np.maximum(own, went[:-1], out=next_), on_seconds[on.chunk[t]], out=next_)
-            own, next_ = on.where_there(t, next_, own)
+            went[0] = round_on[t, :n] * on.continues[t, 0]
+            np.add(np.maximum(own, went[:-1], out=next_), forward[on.chunk[t]], out=next_)
+            own, next_ = on.where_there(t, passes, next_, own)
             went[1:] = own
         if back.some[t]:
-            came[-1] = round_back[t] * back.continues[t, -1]
-            np.add(np.maximum(own, came[1:], out=next_), back_seconds[back.chunk[t]], out=next_)
-            own, next_ = back.where_there(t, next_, own)
+            came[-1] = round_back[t, :n] * back.continues[t, -1]
+            np.add(np.maximum(own, came[1:], out=next_), backward[back.chunk[t]], out=next_)
+            own, next_ = back.where_there(t, passes, next_, own)
             came[:-1] = own
-        round_on[t + gap], round_back[t + gap] = went[-1], came[0]
-    return np.asarray(own.max(axis=0))
+        round_on[t + gap, :n], round_back[t + gap, :n] = went[-1], came[0]
+    ends[longest_first[: own.shape[1]]] = own.max(axis=0)
+    return ends
 
 
 class _WavePasses:
     """The passes of one direction: which of them a rank is at in each wave [wave, rank]."""
 
-    def __init__(self, index: Column, passes: Column, group: int, turns: int) -> None:
+    def __init__(
+        self, index: Column, passes: Column, running: Index, group: int, turns: int
+    ) -> None:
         turn = index // group % turns
-        self.index, self.passes = index, passes
+        self.index = index
         self.chunk = turn * index.shape[1] + np.arange(index.shape[1])
         self.continues = turn > 0
         """Whether the pass is of a later chunk than the first of its direction."""
         least, most = index.min(axis=1), index.max(axis=1)
         self.some: Mask = (most >= 0) & (least < passes.max())
-        self.all: Mask = (least >= 0) & (most < passes.min())
+        fewest = passes[np.maximum(running - 1, 0)]
+        self.all: Mask = (least >= 0) & (most < fewest)
+        """Whether every rank has one in every column that runs."""
 
-    def where_there(self, t: int, new: Value, old: Value) -> tuple[Value, Value]:
+    def where_there(self, t: int, passes: Column, new: Value, old: Value) -> tuple[Value, Value]:
         """The new ends where there is a pass and the old ones elsewhere, and an array to reuse."""
         if self.all[t]:
             return new, old
         at = self.index[t][:, None]
-        np.copyto(old, new, where=(at >= 0) & (at < self.passes))
+        np.copyto(old, new, where=(at >= 0) & (at < passes))
         return old, new
