@@ -12,7 +12,6 @@ from plan3d.simulator.runs.nearest_run import nearest_run
 
 from ..answers.question import Question
 from ..answers.search import SearchAnswer
-from ..answers.what_if import machine_record
 from . import views
 
 TO_TIME = 3
@@ -98,6 +97,8 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
                 plan["step_seconds_at_risk"] = seconds
     for record, seconds in zip(plans, result.event_seconds.tolist(), strict=True):
         record["event_step_seconds"] = seconds
+    from ..answers.what_if import machine_record
+
     out = {
         **views.question_record(result.task, answer.question.tokens),
         "backend": result.backend,

@@ -28,7 +28,6 @@ from ..result.objective import score
 from ..result.search_result import Gain, SearchResult
 from ..result.tolerances import TOLERANCE
 from ..space.space import Space
-from ..stages.stage_plans import rank_plans_within, with_explicit_stages
 from ..systems.system_plans import constraints
 from ..systems.systems import system as system_named
 from .single_field_changes import FIXED, WORTH, Edits, single_edits
@@ -116,6 +115,8 @@ def _never_behind(result: SearchResult, task: Task, ranking: Ranking) -> SearchR
     best = np.inf if result.costs is None else float(result.costs.step[0])
     if default.costs is None or default.costs.step.min() >= best:
         return result
+    from ..stages.stage_plans import rank_plans_within, with_explicit_stages
+
     plans = list(with_explicit_stages(default.costs.take([int(default.costs.step.argmin())]), 1))
     plans = [plan for plan in plans if legal_rows(plan, result.task).all()]
     if not plans:

@@ -25,9 +25,11 @@ TAKES_SIZES = ("search", "estimate", "fits", "tune")
 
 def is_launch_file(word: str) -> bool:
     """Whether a word names a file, and not a model or its file."""
+    if word.lower().endswith(MODELS) or not is_file(word):
+        return False
     from plan3d.simulator.workload.presets import preset_names
 
-    return word not in preset_names() and not word.lower().endswith(MODELS) and is_file(word)
+    return word not in preset_names()
 
 
 def text_of(name: str) -> str:

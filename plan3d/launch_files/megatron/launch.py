@@ -19,19 +19,10 @@ from ..exporter import (
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..model_settings import ALL
 from ..numbers import fill_launch, model_of, numbers_of
-from ..shell.launch_script import (
-    flag_lines,
-    fragment_text,
-    launcher_gpus,
-    required_assignments,
-    script_of,
-    with_unread,
-)
 from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
 from .flags import ARRAYS, TABLE
 from .meaning import from_flags, offload_from_flags, sharding_from_flags, windows_from_flags
 from .rules import rules
-from .script_flags import command_flags, unread_flags
 from .spelling import to_flags
 
 VERSION = "0.16"
@@ -49,6 +40,8 @@ ROUTER = (
 
 def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The flags as bash arrays, to be sourced by a launch script."""
+    from ..shell.launch_script import flag_lines, fragment_text, required_assignments, with_unread
+
     n = to_flags(numbers_of(task, plan), task)
     groups = {name: flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()}
     top = [
@@ -82,6 +75,9 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a script. Raises InputError naming the line that is wrong."""
+    from ..shell.launch_script import launcher_gpus, script_of
+    from .script_flags import command_flags, unread_flags
+
     script = script_of(text, file, options.inputs)
     launch, n = Launch(file, "megatron", launcher_gpus=launcher_gpus(script)), Numbers()
     flags = command_flags(script, TABLE, launch)
