@@ -190,4 +190,5 @@ def adapters_of(run: PublishedRun) -> Adapters | None:
         rank=run.get("lora_rank", 16),
         targets=run.get("lora_targets", ("all",)),
         base=BASE_FORMATS.get(base, base),
+        modules_to_save=run.get("modules_to_save", ()),
     )

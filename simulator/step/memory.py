@@ -268,10 +268,11 @@ def feedback_bytes(recipe: Recipe, policy: SyncPolicy, weights: Weights) -> Valu
 
 
 def host_bytes(task: Task, recipe: Recipe, optimizer: int) -> tuple[float, float]:
-    """Bytes of optimizer state, and of a gradient, for each parameter that the host updates."""
+    """Bytes of optimizer state, and of a gradient, for each parameter that the host updates: it
+    adds gradients of the format of the master weights (DeepSpeed, stage3.py, step)."""
     software = task.software
     kept = software.optimizer_memory or recipe.optimizer_bytes(optimizer)
-    return kept, software.gradient_memory or recipe.gradient
+    return kept, max(software.gradient_memory or recipe.gradient, float(recipe.master))
 
 
 def _bytes_per_parameter(

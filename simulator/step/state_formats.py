@@ -59,7 +59,8 @@ def with_state_formats(task: Task, recipe: Recipe, plans: Plan) -> tuple[Task, R
         chosen["exp_avg_dtype"] or recipe.moments[0],
         chosen["exp_avg_sq_dtype"] or recipe.moments[1],
     )
-    software, gradient = task.software, main or recipe.gradient
+    software = task.software
+    gradient = main or int(software.gradient_memory) or recipe.gradient
     sent = float(reduced or software.reduce_bytes or recipe.gradient)
     if software.framework == "megatron":
         gradient = min(gradient, int(sent))
@@ -72,6 +73,9 @@ def with_state_formats(task: Task, recipe: Recipe, plans: Plan) -> tuple[Task, R
         gradient = min(gradient, master) if chosen["main_params_dtype"] else gradient
         read = master if main or chosen["main_params_dtype"] else gradient
     changed: dict[str, Any] = {"reduce_bytes": sent}
+    if software.framework == "deepspeed":
+        # What the stack's update copies without stated formats is the copy counted here.
+        read, changed["update_memory"] = master, 0.0
     if main or gradient != recipe.gradient:
         changed["gradient_memory"] = float(gradient)
     if (master, moments) != (recipe.master, recipe.moments):

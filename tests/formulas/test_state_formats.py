@@ -7,6 +7,7 @@ precision_config.py. Two ranks that share their weights; every count is of bytes
 import pytest
 from round_numbers import costs_of, group_of, stack, task
 
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.step.gradient_exchange import element_bytes
 from plan3d.simulator.step.optimizer import moved_bytes
 
@@ -61,3 +62,12 @@ def test_a_copy_of_gradients_is_alive_after_the_backward_pass():
     parts = [costs.memory["activations"] + costs.memory["buffers"] for costs in (without, aware)]
     parameters = aware.memory["gradients"] / 2
     assert parts[0] == max(parts[1], 4 * parameters / 2)
+
+
+@pytest.mark.parametrize(("text", "gradient"), [("", 2), ("main_grads_dtype=fp32", 4)])
+def test_deepspeed_adds_up_gradients_as_weights_are_unless_told(text, gradient):
+    """Under ZeRO; its update copies those of a shard to fp32, 4 bytes, in the place of what a
+    backward pass needs."""
+    costs = costs_of(task(2, software=software_profile("deepspeed")), f"tp=1 zero=1 {text}")
+    parameters = costs.memory["weights"] / 2
+    assert costs.memory["gradients"] == gradient * parameters

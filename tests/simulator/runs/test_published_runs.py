@@ -412,6 +412,15 @@ def test_frozen_weights_of_qlora_are_packed_unless_a_row_says_otherwise(
     assert answer.task.adapters.targets == ("q", "k", "v", "o", "gate", "up", "down")
 
 
+def test_modules_that_are_trained_whole_beside_adapters() -> None:
+    """Embedding and head of a model, as peft's modules_to_save names them."""
+    fine_tuned = {**LLAMA, "stack": "hf-trainer", "training": "peft", "tp": 1, "pp": 1, "dp": 16}
+    answer = questions([run(**fine_tuned, modules_to_save=("embed_tokens", "lm_head"))])[0]
+    assert isinstance(answer, Question)
+    assert answer.task.adapters is not None
+    assert answer.task.adapters.modules_to_save == ("embed_tokens", "lm_head")
+
+
 @pytest.mark.parametrize("stack", ["torchtitan", "paxml"])
 @pytest.mark.parametrize(
     ("cells", "expected"), [({}, (4.0, 2.0)), ({"loss": "unfused"}, (14.0, 6.0))]
