@@ -147,6 +147,9 @@ class Software:
     bucket_memory: float
     """Bytes a parameter of DDP's gradient buckets: in a pipeline they are alive beside the
     gradients of a pass and the activations of the other micro-batches."""
+    ddp_buckets: float
+    """Copies of all gradients in buckets where they are all-reduced without ZeRO (torch's DDP,
+    whose gradient_as_bucket_view is off unless asked for)."""
     optimizer_memory: float
     """Bytes a parameter of optimizer state; 0 those of the precision recipe."""
     frees_gradients: bool

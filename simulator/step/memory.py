@@ -225,7 +225,7 @@ def worst_bytes(
         total += outer_steps.state_bytes(policy, weights)
         if zero < 3:
             total += weights.scaled_copies
-        if zero >= 2:
+        if zero != 1:
             total += sharding_buffers(task, recipe, weights, zero)
         out[zero] = total.max(axis=0) * slack + fixed
     return out
@@ -297,8 +297,18 @@ def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Val
 
 def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) -> Value | float:
     """ZeRO 3 holds two gathered layers (one prefetched), or what its stack leaves gathered, and the
-    gradients of one; ZeRO 2 one bucket of gradients."""
+    gradients of one as they are reduced, beside those of the next as autograd makes them; ZeRO 2
+    one bucket of gradients. Without ZeRO torch's DDP has all of them in buckets as well.
+
+    Source: PyTorch 010ae4a8, distributed/fsdp/_fully_shard/_fsdp_param_group.py (pre_backward,
+    post_backward) and _fsdp_collectives.py (foreach_reduce), whose input lives until the next
+    layer's; torch/csrc/distributed/c10d/reducer.cpp (initialize_buckets).
+    """
     parameters = weights.dense + weights.expert
+    if zero == 0:
+        dense = weights.dense * (weights.data_group.ranks > 1)
+        replicated = dense + weights.expert * (weights.expert_group.ranks > 1)
+        return task.software.ddp_buckets * recipe.gradient * replicated
     if zero == 3:
         live = task.software.live_parameters
         gathered = np.maximum(2.0 * weights.unit_parameters, np.minimum(parameters, live))
@@ -306,7 +316,10 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
         if weights.unit_frozen_bytes is not None:
             longer = np.minimum(frozen_bytes(0, weights), UNPACKED_BYTES * live)
             frozen = np.maximum(2.0 * weights.unit_frozen_bytes, longer)
-        return gathered * recipe.weight + weights.unit_parameters * recipe.gradient + frozen
+        reduced = min(task.software.gradient_memory or recipe.gradient, float(recipe.gradient))
+        if task.software.accumulation_bytes and reduced > recipe.weight:
+            reduced += recipe.weight
+        return gathered * recipe.weight + weights.unit_parameters * reduced + frozen
     if zero == 2:
         return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
     return 0.0

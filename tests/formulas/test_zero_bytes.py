@@ -204,6 +204,27 @@ def test_zero_3_keeps_two_gathered_layers_and_gradients_of_one():
     assert costs.memory["buffers"] == (10 - 6) * 1024 * 1024 + LAYER * (2 * 2 + 4)
 
 
+def test_fsdp_reduces_in_fp32_what_autograd_makes_in_16_bits():
+    """The input of one layer's reduction (4 bytes) beside the gradients of the next (2); 16-bit
+    gradients are reduced as they are."""
+    torch = task(software=stack(accumulation_bytes=10.0))
+    assert sharding_buffers(torch, BF16, weights(5000.0), 3).item() == 1000 * (2 * 2 + 4 + 2)
+    narrow = task(software=stack(accumulation_bytes=10.0, gradient_memory=2.0))
+    assert sharding_buffers(narrow, BF16, weights(5000.0), 3).item() == 1000 * (2 * 2 + 2)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expert_ranks", "copied"), [(4.0, 2.0, 5700), (4.0, 1.0, 5000), (1.0, 1.0, 0)]
+)
+def test_ddp_keeps_gradients_in_buckets_as_well(ranks, expert_ranks, copied):
+    """Of 5,000 dense and 700 expert parameters, where there are replicas; with ZeRO none."""
+    asked = task(software=stack(ddp_buckets=1.0))
+    held = weights(5000.0, 700.0, ranks, expert_ranks)
+    assert sharding_buffers(asked, BF16, held, 0).item() == 4 * copied
+    assert sharding_buffers(asked, BF16, held, 1) == 0
+    assert np.all(sharding_buffers(task(), BF16, held, 0) == 0)
+
+
 @pytest.mark.parametrize(("live", "gathered"), [(1500.0, 2000.0), (4000.0, 4000.0), (9e9, 5000.0)])
 def test_zero_3_of_deepspeed_leaves_gathered_what_is_read_again_soon(live, gathered):
     """stage3_max_reuse_distance, where that is more than two layers of 1,000; at most all 5,000."""
