@@ -2,9 +2,7 @@
 
 priors.json is written by `plan3d validate --leave-origin-out --prior-out FILE`; the means of its
 constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml). Spreads
-are wider for each part of a task's Setting that no published run had (uncertainty.prior), once the
-file says what runs had: the shipped one is of the command before it learned that, stalled rows and
-all kinds together (docs/accuracy.md).
+are wider for each part of a task's Setting that no published run had (uncertainty.prior).
 """
 
 from __future__ import annotations
@@ -127,8 +125,7 @@ def prior_of(task: Task) -> Prior:
     if has_fitted_rates(task.software):
         prior = shipped_prior(FITTED_STACKS)
     else:
-        shown = shipped_records().get(SHOWN)
-        new = Setting.of_task(task).novelty(shown) if shown else 0
+        new = Setting.of_task(task).novelty(shipped_records()[SHOWN])
         prior = shipped_prior(OTHER_STACKS).of_novelty(new)
     return with_spreads(widened_for_machine(prior, task.cluster), dict(task.software.spreads))
 
