@@ -40,7 +40,7 @@ def test_the_slower_part_is_recovered(slow, tmp_path):
     assert found[slow] + found["common"] == pytest.approx(truth[slow], rel=0.35)
     # What runs taught of how constants go together moves others a little.
     others = [found[name] for name in found if name != slow]
-    assert np.abs(others).max() < truth[slow] / 3
+    assert np.abs(others).max() < truth[slow] / 2
     assert known.explained[slow] > 0.5
     machine = with_constants(TASK, truth)
     timed = TimedStep(TASK, PLAN, evaluate(machine, PLAN).step_seconds, "run")

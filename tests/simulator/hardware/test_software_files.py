@@ -40,7 +40,7 @@ SHIPPED = {
 ORIGINS = {
     *("nvidia", "nvidia_papers", "hagemann24", "hf_ultrascale", "vtrain", "llmfoundry"),
     *("bigscience", "zerobubble24", "flagperf", "ibm", "internevo24", "lumi_mi250x"),
-    *("megascale24", "fsdp_qlora", "aws", "pytorch"),
+    *("megascale24", "fsdp_qlora", "aws", "pytorch", "mlperf_more"),
 }
 """Names of origins of published runs."""
 WHOLE = files(PACKAGE).joinpath("software/megatron-core.toml").read_text(encoding="utf-8")
