@@ -8,12 +8,14 @@ import signal
 import pytest
 from hypothesis import settings
 
+from plan3d.search.whatif import sweep
+
 # A shell that starts the suite in the background leaves interrupts ignored, by every child as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Few examples of each property in every run, many in one that asks: --hypothesis-profile=thorough.
-settings.register_profile("quick", max_examples=20, deadline=None)
+settings.register_profile("quick", max_examples=12, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("quick")
 
@@ -22,6 +24,12 @@ settings.load_profile("quick")
 def _width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Text is as wide as in a pipe, whatever terminal runs the tests."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_process() -> None:
+    """Points of a sweep are run here unless a test starts processes, which takes seconds."""
+    sweep.WORTH_A_POOL = float("inf")
 
 
 @pytest.fixture(autouse=True, scope="session")

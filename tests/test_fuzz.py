@@ -81,7 +81,10 @@ def test_every_module_that_reads_is_fuzzed():
 
 def _reads(path):
     """Whether a module takes a reader through the door for files."""
-    nodes = ast.walk(ast.parse(path.read_text()))
+    text = path.read_text()
+    if not any(door in text for door in DOOR):
+        return False
+    nodes = ast.walk(ast.parse(text))
     imports = (node for node in nodes if isinstance(node, ast.ImportFrom))
     return any(
         (node.module or "").endswith(DOOR)
@@ -146,7 +149,7 @@ def test_what_crashed_is_kept_for_a_reader():
 @pytest.mark.parametrize("name", fuzz.READERS)
 @given(number=st.integers(0, 2**32))
 @example(number=0)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_broken_files_are_taken_or_refused(name, number):
     draw = Random(number)
     content = fuzz.mutated(draw.choice(seeds(name)), seeds(name), draw)

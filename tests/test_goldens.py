@@ -29,7 +29,13 @@ QUESTIONS = asking.questions()
 MOST_BYTES = 1_050_000
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
+SLOW = ("validate/cross-validation", "sweep/scaling-text", "search/bloom-text")
+"""Questions of seconds; others hold the same screens and records of smaller questions."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(q, marks=pytest.mark.slow if q in SLOW else ()) for q in QUESTIONS]
+)
 def test_answers_are_those_that_are_kept(name: str) -> None:
     found = differences.differences(asking.kept(name), asking.answer(QUESTIONS[name]))
     assert not found, (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import queue
 import time
@@ -11,8 +13,13 @@ from typing import Any
 import pytest
 from not_empty import not_empty
 
+import plan3d
+
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+QUICK = ("textbook", "tune")
+"""Notebooks that run with the other tests; of all, what cells call is there and takes what they
+give. All run with -m slow."""
 MOST_CELLS = 14
 SMALLER = {
     "budget=200, seeds=2": "budget=60, seeds=1",
@@ -81,9 +88,9 @@ def test_what_is_asked_for_in_smaller_is_there() -> None:
 
 def test_short_and_stripped(notebook: Any) -> None:
     assert len(notebook["cells"]) <= MOST_CELLS
-    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
     assert all(
-        cell["outputs"] == [] and cell["execution_count"] is None for cell in not_empty(code)
+        cell["outputs"] == [] and cell["execution_count"] is None
+        for cell in not_empty(code_of(notebook))
     )
     assert all(cell["metadata"] == {} for cell in not_empty(notebook["cells"]))
     assert set(notebook["metadata"]) == {"kernelspec", "language_info"}
@@ -91,6 +98,44 @@ def test_short_and_stripped(notebook: Any) -> None:
     assert notebook["metadata"]["language_info"] == {"name": "python"}
 
 
+def test_cells_call_what_is_there(notebook: Any) -> None:
+    sources = ("".join(cell["source"]) for cell in code_of(notebook))
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    names = {
+        alias.name
+        for node in nodes
+        if isinstance(node, ast.ImportFrom) and node.module == "plan3d"
+        for alias in node.names
+    }
+    calls = [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).split(".")[0] in names
+        and not any(isinstance(one, ast.Starred) for one in node.args)
+        and all(keyword.arg for keyword in node.keywords)
+    ]
+    for node in not_empty(calls):
+        called: Any = plan3d
+        for name in ast.unparse(node.func).split("."):
+            called = getattr(called, name)
+        given = {str(keyword.arg): keyword.value for keyword in node.keywords}
+        inspect.signature(called).bind(*node.args, **given)
+
+
+def code_of(notebook: Any) -> list[Any]:
+    """The cells that hold code."""
+    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize(
+    "notebook",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in QUICK else pytest.mark.slow)
+        for path in NOTEBOOKS
+    ],
+    indirect=True,
+)
 def test_runs_without_a_warning(notebook: Any, run: Any) -> None:
     explores = any("explore(task)" in "".join(cell["source"]) for cell in notebook["cells"])
     moved = [_code(place) for place in range(len(MOVES))] if explores else []

@@ -603,41 +603,37 @@ def test_the_published_batch_is_a_round_number_of_sequences(name: str, batch: in
     assert published_batch(model, model.sequence) == batch
 
 
-def test_a_plan_that_gossips_is_estimated_and_says_what_is_assumed(tmp_path):
+def test_a_plan_that_gossips_is_estimated_and_says_what_is_assumed(capsys, tmp_path):
     plan = "dp=16 sync=gossip topology=ring"
     goal = ["--accuracy", "0.01", "--gradient-noise", "10"]
-    done = run("estimate", *TASK, "--plan", plan, *goal, "-v")
-    assert done.returncode == 0
-    words = " ".join(done.stdout.split())
+    assert main(["estimate", *TASK, "--plan", plan, *goal, "-v"]) == 0
+    words = " ".join(capsys.readouterr().out.split())
     assert "gossip of weights among 16 replicas" in words
     assert "spectral gap 0.05" in words
     assert "Wang and Joshi 2021" in words
     assert "accuracy 0.01 takes" in words
     ring = tmp_path / "ring.txt"
     ring.write_text("".join(f"{i} {(i + 1) % 16}\n" for i in range(16)))
-    given = ["--plan", "dp=16 sync=gossip topology=given", "--graph", str(ring), "--json"]
-    record = json.loads(run("estimate", *TASK, *given).stdout)["plans"][0]
+    given = ["--plan", "dp=16 sync=gossip topology=given", "--graph", str(ring)]
+    record = answer(capsys, "estimate", *TASK, *given)["plans"][0]
     sent = record["synchronisation"]
     assert (sent["replicas"], sent["messages"]) == (16, 2)
     assert sent["spectral_gap"] == pytest.approx(0.05, abs=0.005)
     for verb in ("estimate", "timeline"):
-        unused = run(verb, *TASK, "--plan", "dp=16", "--graph", str(ring))
-        assert unused.returncode == 2
-        assert "--graph has no effect" in unused.stderr
+        unused = refusal(capsys, verb, *TASK, "--plan", "dp=16", "--graph", str(ring))
+        assert "--graph has no effect" in unused
     ring.write_text("0 1\n2 3\n")
-    done = run("estimate", *TASK, *given)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "2 unconnected parts never agree" in done.stderr
+    assert "2 unconnected parts never agree" in refusal(capsys, "estimate", *TASK, *given)
 
 
-def test_a_search_by_time_to_accuracy_shows_iterations():
+def test_a_search_by_time_to_accuracy_shows_iterations(capsys):
     goal = ["--objective", "time-to-accuracy", "--accuracy", "0.1", "--gradient-noise", "1"]
     ways = ["--choose", "sync=all-reduce,gossip", "--choose", "sync_period=1,8"]
-    done = run(*SEARCH, *goal, *ways, "-v")
-    assert done.returncode == 0
-    assert "iterations" in done.stdout
-    assert "to accuracy" in done.stdout
-    plans = json.loads(run(*SEARCH, *goal, *ways, "--json").stdout)["plans"]
+    assert main([*SEARCH, *goal, *ways, "-v"]) == 0
+    out = capsys.readouterr().out
+    assert "iterations" in out
+    assert "to accuracy" in out
+    plans = answer(capsys, *SEARCH, *goal, *ways)["plans"]
     seconds = [plan["accuracy_seconds"] for plan in plans]
     assert seconds == sorted(seconds)
     assert all(

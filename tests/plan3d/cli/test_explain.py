@@ -94,12 +94,11 @@ def test_plans_that_are_not_uniform(capsys):
     assert sum(b["seconds"] for b in record["waterfall"]) == pytest.approx(plan["step_seconds"])
 
 
-@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
-def test_the_picture(capsys, tmp_path, form, start):
-    files = [tmp_path / f"{name}.{form}" for name in ("why", "ranks")]
+def test_the_pictures(capsys, tmp_path):
+    files = [tmp_path / name for name in ("why.png", "ranks.svg")]
     words = ["--plot", str(files[0]), "--ranks", str(files[1])]
     assert run(capsys, "--plan", PLAN, *words)[0] == 0
-    assert [file.read_bytes()[: len(start)] for file in files] == [start, start]
+    assert [file.read_bytes()[:4] for file in files] == [b"\x89PNG", b"<?xm"]
 
 
 @pytest.mark.parametrize(

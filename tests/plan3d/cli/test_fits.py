@@ -1,6 +1,9 @@
 """`fits`: its table and its record agree with estimates, and every option changes them."""
 
+import contextlib
+import io
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -10,10 +13,13 @@ from plan3d.cli.main import main
 ASKED = ["fits", "--model", "llama-3.1-8b", "--cluster", "a100-40gb-sxm"]
 
 
-def record(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    assert main([*words, "--json"]) == code
-    out: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return out
+@cache
+def record(*words: str, code: int = 0) -> dict[str, Any]:
+    """The JSON of a command, which is not changed: a question is asked once."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([*words, "--json"]) == code
+    answer: dict[str, Any] = json.loads(out.getvalue())
+    return answer
 
 
 def test_an_answer_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,7 +38,7 @@ def test_what_does_not_fit_on_gpus_is_tried_with_their_host(
 ) -> None:
     """All weights are trained with the optimizer away on 40 GB, and with the weights too on 24."""
     for cluster, zero, weights in (("a100-40gb-sxm", 0, 0), ("rtx-4090", 3, 100)):
-        ways = record(capsys, "fits", "--model", "llama-3.1-8b", "--cluster", cluster)["ways"]
+        ways = record("fits", "--model", "llama-3.1-8b", "--cluster", cluster)["ways"]
         away = [way for way in ways if way["way"] == "full" and way["offload_optimizer"] == 100]
         assert [(w["fits"], w["zero"], w["offload_parameters"]) for w in away] == [
             (True, zero, weights)
@@ -40,12 +46,12 @@ def test_what_does_not_fit_on_gpus_is_tried_with_their_host(
 
 
 @pytest.mark.parametrize("row", range(3, 7))
-def test_rows_are_those_of_estimates(row: int, capsys: pytest.CaptureFixture[str]) -> None:
-    way = record(capsys, *ASKED, "--sequence", "1024")["ways"][row]
+def test_rows_are_those_of_estimates(row: int) -> None:
+    way = record(*ASKED, "--sequence", "1024")["ways"][row]
     plan = f"recompute={way['recompute']} micro_batch={way['micro_batch']} zero={way['zero']}"
     plan += f" loss={way['loss']}"
     words = ("--gpus", "1", "--sequence", "1024", "--adapter", way["way"], "--plan", plan)
-    estimate = record(capsys, "estimate", *ASKED[1:], *words)
+    estimate = record("estimate", *ASKED[1:], *words)
     assert estimate["plans"][0]["step_seconds"] == way["step_seconds"]
     assert estimate["plans"][0]["memory_bytes"]["total"] == pytest.approx(way["memory_bytes"])
     assert estimate["task"]["trained_parameters"] == way["trained_parameters"]
@@ -62,7 +68,7 @@ def test_formats_are_chosen_where_the_usual_ones_do_not_fit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """8 B parameters of 2 + 4 + 12 bytes are 134 GiB; of 2 + 2 + 2.06 they are 45."""
-    found = record(capsys, *FULL)
+    found = record(*FULL)
     assert chosen(found, "full") == [[], [], ["loss", "optimizer", "precision"]]
     row = found["ways"][2]
     formats = (row["loss"], row["optimizer"], row["precision"])
@@ -86,7 +92,7 @@ def test_formats_that_are_asked_for_are_not_changed(
     words: tuple[str, ...], expected: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With fp32 masters 8 B parameters fit with the state on the host alone."""
-    row = record(capsys, *FULL, *words)["ways"][2]
+    row = record(*FULL, *words)["ways"][2]
     away = ["state"] if row["offload_optimizer"] else []
     assert [*row["chosen"], *away] == expected
 
@@ -95,11 +101,11 @@ NODE = ("--model", "llama-3.1-70b", "--cluster", "h100-sxm", "--gpus", "8", "--s
 
 
 @pytest.mark.parametrize("row", [4, 6])
-def test_a_row_is_the_fastest_plan_that_fits(row: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_row_is_the_fastest_plan_that_fits(row: int) -> None:
     """Of all ZeRO stages and micro-batches, as a search finds it."""
-    way = record(capsys, "fits", *NODE)["ways"][row]
+    way = record("fits", *NODE)["ways"][row]
     kept = ("--fix", f"recompute={way['recompute']}", "--fix", f"dp={way['dp']}", "--top", "1")
-    search = record(capsys, "search", *NODE, "--adapter", way["way"], *kept, "--all-plans")
+    search = record("search", *NODE, "--adapter", way["way"], *kept, "--all-plans")
     best = search.get("safe", search["plans"][0])
     assert way["fits"]
     assert way["step_seconds"] == pytest.approx(best["step_seconds"])
@@ -118,7 +124,7 @@ def test_the_star_is_the_fastest_row(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_longest_sequence_is_of_the_row_s_own_zero_stage(
     row: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    way = record(capsys, "fits", *NODE)["ways"][row]
+    way = record("fits", *NODE)["ways"][row]
     plan = f"dp=8 micro_batch=1 zero={way['zero']} recompute={way['recompute']}"
     for factor, fits in ((1, True), (2, False)):
         sequence = str(factor * way["longest_sequence"])
@@ -146,18 +152,18 @@ def test_the_longest_sequence_is_of_the_row_s_own_zero_stage(
 def test_every_option_changes_the_table(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert record(capsys, *ASKED)["ways"] != record(capsys, *ASKED, *words)["ways"]
+    assert record(*ASKED)["ways"] != record(*ASKED, *words)["ways"]
 
 
 def test_where_nothing_fits_the_exit_code_is_three(capsys: pytest.CaptureFixture[str]) -> None:
-    found = record(capsys, "fits", "--model", "llama-3.1-405b", "--cluster", "t4", code=3)
+    found = record("fits", "--model", "llama-3.1-405b", "--cluster", "t4", code=3)
     assert not any(way["fits"] for way in found["ways"])
     assert {way["longest_sequence"] for way in found["ways"]} == {0}
 
 
 def test_ways_that_are_not_modelled_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--model", "deepseek-v3", "--gpus", "16")
-    found = record(capsys, *ASKED, *words, code=3)
+    found = record(*ASKED, *words, code=3)
     assert {way["way"] for way in found["ways"]} == {"full"}
     (why,) = found["not_modelled"]
     assert "multi-head latent attention" in why

@@ -185,9 +185,7 @@ def test_an_interrupt_keeps_rows_and_resume_goes_on(tmp_path):
     batches = [8 * i for i in range(1, 1001)]
     words = [sys.executable, "-m", "plan3d", "sweep", *TASK, "--over", over_of(batches)]
     words = [word for word in words if word not in ("--global-batch", "96")]
-    words += ["--gpus", "8", "--json", "--csv", str(rows)]
-    for size in ("tp=1", "pp=1", "cp=1"):
-        words += ["--fix", size]
+    words += ["--gpus", "8", "--json", "--csv", str(rows), "--plan", "dp=8"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         limit = time.monotonic() + 120
         while not (rows.exists() and rows.read_text().count("\n") > 2):

@@ -173,8 +173,9 @@ def test_a_file_without_a_column_is_refused(
     assert "no column accelerator, gpus" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_cross_validation_shows_what_fits_did_not_see(capsys: pytest.CaptureFixture[str]) -> None:
-    """As text it is a golden."""
+    """Of made runs it is tests/simulator/validation/test_cross_validation.py."""
     assert main([*SC21, "--cross-validate", "--json"]) == 0
     record = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
     part = record["parts"]["megatron_sc21 with tp or pp"]

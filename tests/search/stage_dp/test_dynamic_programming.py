@@ -196,7 +196,10 @@ def solved(question, choose, limit, unequal=False):
     return dynamic_programming.search(Space.of(question, choose), options, unequal=unequal)
 
 
-SLOW_CASES = ("both", "eight gpipe", "eight, two stages", "listed", "seven slow", "unequal")
+SLOW_CASES = (
+    *("both", "eight gpipe", "eight, two stages", "listed", "seven slow", "unequal", "alternating"),
+    *("five stages of twelve GPUs", "no sequence parallelism", "tied", "unequal mixed"),
+)
 """Each has a smaller case of its kind."""
 
 

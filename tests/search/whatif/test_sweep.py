@@ -77,10 +77,10 @@ def test_a_killed_process_loses_nothing(monkeypatch):
             killed.append(children[0].pid)
             os.kill(children[0].pid, 9)
 
-    found = run_points(POINTS, workers=2, each=kill_one)
+    found = run_points(POINTS[:4], workers=2, each=kill_one)
     assert killed
     assert found.complete
-    assert found.rows == ROWS
+    assert found.rows == ROWS[:4]
 
 
 def interrupt_after(count):

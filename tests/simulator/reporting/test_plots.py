@@ -214,7 +214,7 @@ def test_a_sweep_is_a_picture(second):
     [
         ("llama-7b", "h100-sxm", "tp=2 pp=2 segments=16:recompute=full|16"),
         pytest.param("mixtral-8x7b", "mi300x", "ep=8 tp=1", marks=pytest.mark.slow),
-        ("resnet-50", "h100-sxm", "pp=2"),
+        pytest.param("resnet-50", "h100-sxm", "pp=2", marks=pytest.mark.slow),
     ],
 )
 def test_every_kind_of_plan_has_its_page(model, cluster, plan):
@@ -243,7 +243,11 @@ def overlapping(page):
 
 
 @pytest.mark.parametrize(
-    ("cluster", "plan"), [("h100-sxm", "tp=2 pp=2"), ("mi300x", "pp=16 recompute=full")]
+    ("cluster", "plan"),
+    [
+        pytest.param("h100-sxm", "tp=2 pp=2", marks=pytest.mark.slow),
+        ("mi300x", "pp=16 recompute=full"),
+    ],
 )
 def test_nothing_overlaps(cluster, plan):
     task = replace(TASK, cluster=Cluster.profile(cluster, gpus=16))

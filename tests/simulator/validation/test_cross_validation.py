@@ -45,10 +45,10 @@ def ask(runs: Sequence[PublishedRun]) -> list[Question]:
 def runs() -> list[PublishedRun]:
     """Published layouts of tasks that have several, with the times that a stack of TRUE times the
     sustained rate takes."""
-    every = [run for run in read_runs() if run.source == "zerobubble24" and run["step_seconds"]]
+    every = [run for run in read_runs() if run.source == "zerobubble24" and run["gpus"] <= 16]
     asked = ask(every)
     layouts = Counter(id(q.task) for q in asked)
-    rows = TimedRuns([q for q in asked if layouts[id(q.task)] >= 4])
+    rows = TimedRuns([q for q in asked if layouts[id(q.task)] >= 5])
     true = rows.seconds(lambda task: with_factors(task, {"sustained": TRUE}))
     noise = np.exp(np.random.default_rng(3).normal(0, NOISE, true.size))
     made = zip(rows.questions, (true * noise).tolist(), strict=True)
