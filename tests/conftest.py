@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -18,6 +19,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("quick", max_examples=12, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("quick")
+
+
+def pytest_collection_finish() -> None:
+    """What is collected stays: garbage is looked for among the rest."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -149,7 +149,7 @@ def test_what_crashed_is_kept_for_a_reader():
 @pytest.mark.parametrize("name", fuzz.READERS)
 @given(number=st.integers(0, 2**32))
 @example(number=0)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_broken_files_are_taken_or_refused(name, number):
     draw = Random(number)
     content = fuzz.mutated(draw.choice(seeds(name)), seeds(name), draw)

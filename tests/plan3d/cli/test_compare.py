@@ -16,7 +16,7 @@ from plan3d.search.sampling.samplers import SAMPLERS
 
 TASK = ["--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "64"]
 FEW = ["--choose", "tp=1,2,4", "--choose", "micro_batch=1,2", "--fix", "cp=1"]
-COMPARE = ["compare", *TASK, *FEW, "--budget", "80", "--seeds", "2"]
+COMPARE = ["compare", *TASK, *FEW, "--budget", "32", "--seeds", "2"]
 KEYS = {
     "backend",
     "best_step_seconds",
@@ -123,13 +123,13 @@ def test_compare_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
     assert [entry["backend"] for entry in found["backends"]] == list(SAMPLERS)
     for entry in found["backends"]:
         assert set(entry) >= KEYS
-        assert entry["evaluations"] == 80
+        assert entry["evaluations"] == 32
         assert entry["seeds"] == 2
         ratio = entry["best_step_seconds"] / optimum["step_seconds"]
         assert entry["regret"] == pytest.approx(ratio - 1, abs=1e-12)
         assert (entry["evaluations_to_1_percent"] is None) == (entry["seeds_within_1_percent"] < 1)
     assert found["complete"] is True
-    assert found["budget"] == 80
+    assert found["budget"] == 32
     assert found["space"] == "uniform"
 
 

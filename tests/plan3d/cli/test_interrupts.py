@@ -14,7 +14,7 @@ from plan3d.search.stage_dp import stage_search
 from plan3d.search.whatif import climb
 
 SEARCH = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", "--gpus", "16"]
-SEARCH += ["--sequence", "2048", "--global-batch", "64", "--json"]
+SEARCH += ["--sequence", "2048", "--global-batch", "64", "--fix", "cp=1", "--json"]
 UNEQUAL = [*SEARCH, "--backend", "dynamic-programming"]
 
 

@@ -108,7 +108,7 @@ def test_a_machine_without_the_format_is_a_row(capsys):
     assert main(["sweep", *words, *over, "--json"]) == 0
     old, new = json.loads(capsys.readouterr().out)["points"]
     assert (old["status"], new["status"]) == ("no plan", "ok")
-    assert "precision-on-accelerator" in old["detail"]
+    assert "A100-80GB-SXM4 has no fp8 arithmetic" in old["detail"]
 
 
 def test_plans_that_are_not_uniform(capsys):

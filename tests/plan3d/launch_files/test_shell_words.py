@@ -302,7 +302,7 @@ def test_the_last_of_a_flag_counts():
         ('A="--num-layers 2\n', "not closed"),
         ("\x00\x01", "not a shell script"),
         ("A=" + "1" * 1_000_001, "not a shell script"),
-        ("A=--a$A\n" + "A=$A$A$A$A$A$A$A$A\n" * 9, "longer than"),
+        ("A=" + "a" * 999 + "$A\n" + "A=$A$A$A$A$A$A$A$A\n" * 9, "longer than"),
     ],
 )
 def test_what_is_no_script_is_refused_in_one_line(text, message):

@@ -54,7 +54,7 @@ def test_what_is_impossible_says_why():
     assert "does not divide" in illegal["detail"]
     none = run_point(point(8, choose={"tp": [3]}))
     assert none["status"] == "no plan"
-    assert "removed by tp-divides-ffn" in none["detail"]
+    assert "tensor size 3 does not divide ffn width 8192" in none["detail"]
     small = replace(TASK, cluster=Cluster.profile("h100-sxm", gpus=1, memory=1e9))
     large = run_point(Point(settings={}, task=small, options=PointOptions(choose=FEW)))
     assert "GiB over the limit" in large["detail"]

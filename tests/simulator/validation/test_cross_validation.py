@@ -133,7 +133,8 @@ def test_a_record_of_made_runs(runs: list[PublishedRun], monkeypatch: pytest.Mon
     (part,) = record["parts"].values()
     scalar = part["scalars"]["sustained"]
     assert scalar["fitted"] / scalar["shipped"] == pytest.approx(TRUE, rel=0.03)
-    assert scalar["folds"][0] <= scalar["fitted"] <= scalar["folds"][1]
+    low, high = scalar["folds"]
+    assert 0.999 * low <= scalar["fitted"] <= 1.001 * high
     assert scalar["flags"] == []
     assert part["step"]["mean_abs"] < part["shipped"]["mean_abs"]
     assert part["leave_one_model_out"]["mean_abs"] < 1.5 * NOISE
