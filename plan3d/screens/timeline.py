@@ -27,6 +27,8 @@ def timeline_record(x: PlanTimeline, chart: bool = False) -> dict[str, Any]:
         "closed_form_step_seconds": x.closed_form,
         "seconds": {
             "pipeline": x.pipeline_seconds,
+            "expert_comm": x.unpaired_a2a_seconds,
+            "contended": x.contended,
             "data_comm": x.data_comm,
             "host_comm": x.host_comm,
             "optimizer": x.optimizer,
@@ -110,6 +112,8 @@ def _summary(x: PlanTimeline) -> list[str]:
     parts = (
         f"{format_seconds(x.data_comm)} synchronisation, {format_seconds(x.optimizer)} optimizer"
     )
+    if x.contended:
+        parts = f"{format_seconds(x.contended)} kernels slowed by what hides of it, {parts}"
     if x.host_comm:
         parts += f", {format_seconds(x.host_comm)} copies to and from the host"
     lines = [

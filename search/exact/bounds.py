@@ -24,7 +24,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
-from plan3d.simulator.layers.cost_columns import SECONDS, Cost, LayerCosts
+from plan3d.simulator.layers.cost_columns import COLLECTIVES, SECONDS, Cost, LayerCosts
 from plan3d.simulator.layers.placements import Layouts, Placements
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.field_values import AUTO
@@ -57,13 +57,11 @@ FIRST_RANK_FIELDS = tuple(n for n in (*SIZE_FIELDS, *PLACEMENT_FIELDS) if n not 
 """Fields that decide, beside the layers it holds and their strategy, what the first rank does."""
 LAYER_FIELDS = tuple(name for name in STRATEGY if name not in SIZE_FIELDS)
 """The other fields that one layer can see."""
-COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_COMM + 1)
-"""Parts of a micro-batch that are communication."""
 NO_COLLECTIVES = np.delete(np.arange(len(Cost))[SECONDS], COLLECTIVES)
-"""The others."""
+"""Parts of a micro-batch that follow from no collective."""
 KERNELS = NO_COLLECTIVES[NO_COLLECTIVES != Cost.LAUNCH]
 PARTS = np.delete(np.arange(len(Cost))[SECONDS], Cost.LAUNCH)
-"""Those of no collective, and all, without what is waited for launches."""
+"""The same, and all parts, without what is waited for launches."""
 
 
 class PlanBounds(NamedTuple):

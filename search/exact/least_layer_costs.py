@@ -33,8 +33,9 @@ from plan3d.simulator.task import Task
 EFFECTIVE = {"sequence_parallel": "tp", "cp_comm": "cp", "expert_dispatch": "ep"}
 """Fields that change nothing where another is 1."""
 LEAST_TIME = {"recompute": Recompute.NONE, "overlap_tp": 1, "overlap_ep": 1}
-"""The value of a field with which no part of a layer, nor their sum, takes longer than with any
-other: recompute adds passes, and a share of at most 1 of what hides is exposed."""
+"""The value of a field with which no part of a layer, what collectives add taken together, nor
+their sum takes longer than with any other: recompute adds passes, and what hides slows kernels by
+a share of at most 1 of it."""
 BYTES_OF_ACTIVATIONS = [
     *(Cost.ACTIVATIONS, Cost.LOGITS, Cost.GATHERED_INPUTS, Cost.WEIGHT_GRADIENT_INPUTS),
     *(Cost.HOST_ACTIVATIONS, Cost.OVERLAPPED_A2A),

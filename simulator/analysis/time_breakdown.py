@@ -20,6 +20,7 @@ LABELS = {
     "attention": "attention below peak",
     "memory_bound": "memory-bound kernels",
     "recompute": "recompute",
+    "contended": "kernels slowed by communication",
     "tensor_comm": "tensor-parallel communication",
     "context_comm": "context-parallel communication",
     "expert_comm": "expert all-to-all",

@@ -76,8 +76,8 @@ class Software:
     tp_overlap_across_domains: bool
     """overlap_tp works also where a tensor-parallel group spans fast domains (NVLink nodes)."""
     contention: float
-    """Share of communication across nodes that still shows when overlapped, because it slows the
-    kernels it hides behind (0.04 to 0.18 measured on A100); 0 none, 1 no gain at all."""
+    """By which share of it communication across nodes slows the kernels that hide it (0.04 to 0.18
+    measured on A100); 0 not at all, 1 leaves no gain."""
     kernel_contention: float
     """The same of collectives beside GEMMs and attention of the same layer (overlap_tp, the ring of
     context parallelism), which take SMs and memory bandwidth from them (0.21 to 0.43 measured)."""

@@ -1,7 +1,11 @@
-"""Communication of a layer: its seconds, and how much of them is exposed.
+"""Communication of a layer: its seconds, how much of them is exposed, and what the rest slows.
 
 Tensor-parallel collectives, the keys and values of context parallelism, and the exchanges of
 experts; seconds per micro-batch. Legend: t tp, c cp; columns are strategies.
+
+Exposed is what runs beside no kernel of compute. What hides takes multiprocessors and bandwidth of
+the kernels beside it, which run longer by a share of it: contention, seconds of these kernels and
+not of the communication, as a profiler's trace shows both.
 
 On a grid of tensor ranks gathered weights, their gradients and sums of input gradients may hide
 behind the products of their pass (overlap_tp; the three overlaps of axonn-ai/axonn,
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,20 +32,35 @@ from ..workload.blocks import Block, Experts
 from .layer_kinds import LayerContext, LayerKind, matrices_of
 
 
-def context_exposed(
+class Overlap(NamedTuple):
+    """Seconds that communication adds to a pass."""
+
+    exposed: Value
+    """In which no kernel of compute runs."""
+    contention: Value
+    """By which it slows the kernels that hide it."""
+
+
+def overlap(
+    communication: Value, window: Value, contention: Value | float, share: Value | float = 1.0
+) -> Overlap:
+    """What communication adds of which a share may hide behind `window` seconds of compute, which
+    runs longer by `contention` times what hides."""
+    hidden = np.minimum(share * communication, window)
+    return Overlap(communication - hidden, contention * hidden)
+
+
+def context_overlap(
     block: Block, core: tuple[Value, Value], local: LayerContext
-) -> tuple[Value, Value]:
-    """Exposed seconds of getting keys and values of the whole sequence, forward and backward."""
-    forward, backward = np.zeros((2, local.s.cp.size))
+) -> tuple[Overlap, Overlap]:
+    """What getting keys and values of the whole sequence adds, forward and backward."""
+    out = np.zeros((2, 2, local.s.cp.size))
     for code in ContextComm:
         mine = local.s.cp_comm == code
         if any_nonzero(mine):
             passes = _CONTEXT_EXCHANGES[code](block, core, local)
-            forward, backward = (
-                np.where(mine, new, old)
-                for new, old in zip(passes, (forward, backward), strict=True)
-            )
-    return forward, backward
+            out = np.where(mine, np.array(passes), out)
+    return Overlap(*out[0]), Overlap(*out[1])
 
 
 def _key_value_bytes(block: Block, local: LayerContext) -> Value:
@@ -53,36 +73,37 @@ def _key_value_bytes(block: Block, local: LayerContext) -> Value:
 
 def _ring_exchange(
     block: Block, core: tuple[Value, Value], local: LayerContext
-) -> tuple[Value, Value]:
-    """What of passing keys and values round is longer than the attention it hides behind, and by
-    how much it slows that; the backward passes their gradients too."""
+) -> tuple[Overlap, Overlap]:
+    """Keys and values are passed round behind the attention of a part of them; the backward passes
+    their gradients too."""
     w = local.task.software.kernel_contention
     s, cluster, size = local.s, local.task.cluster, _key_value_bytes(block, local)
     crosses = ~collectives.inside_domain(s.cp * s.tp, cluster)
     steps = s.cp - 1
     sends = (collectives.send(n * size, crosses, cluster) for n in (1, 2))
     forward, backward = (
-        send - (1 - w) * np.minimum(send, attention / s.cp)
+        overlap(steps * send, steps * attention / s.cp, w)
         for send, attention in zip(sends, core, strict=True)
     )
-    return steps * forward, steps * backward
+    return forward, backward
 
 
 def _key_value_gather(
     block: Block, core: tuple[Value, Value], local: LayerContext
-) -> tuple[Value, Value]:
+) -> tuple[Overlap, Overlap]:
     """Keys and values gathered before attention in both passes, their gradients scattered; none
     of it hides (Llama 3 report, section 3.3.2)."""
     s, cluster = local.s, local.task.cluster
     whole = _key_value_bytes(block, local) * s.cp
     group = collectives.place_group(s.cp, s.tp, cluster)
-    gather = collectives.all_gather(whole, group, cluster)
-    return gather, gather + collectives.reduce_scatter(whole, group, cluster)
+    gather, none = collectives.all_gather(whole, group, cluster), np.zeros(s.cp.shape)
+    scatter = collectives.reduce_scatter(whole, group, cluster)
+    return Overlap(gather, none), Overlap(gather + scatter, none)
 
 
 def _head_exchange(
     block: Block, core: tuple[Value, Value], local: LayerContext
-) -> tuple[Value, Value]:
+) -> tuple[Overlap, Overlap]:
     """Queries, keys, values and the output change between whole sequences of some heads and
     parts of them of all heads: two all-to-alls a pass (Jacobs et al. 2023, section 3)."""
     s, attn, cluster = local.s, block.attention, local.task.cluster
@@ -92,7 +113,8 @@ def _head_exchange(
     output = element * attn.heads * attn.value_dim / s.tp
     both = collectives.all_to_all(inputs, group, cluster)
     both = both + collectives.all_to_all(output, group, cluster)
-    return both, both
+    exposed = Overlap(both, np.zeros(s.cp.shape))
+    return exposed, exposed
 
 
 _CONTEXT_EXCHANGES = {
@@ -102,8 +124,8 @@ _CONTEXT_EXCHANGES = {
 }
 
 
-def tensor_exposed(kind: LayerKind, local: LayerContext, matmul: Value) -> tuple[Value, Value]:
-    """Exposed seconds of a layer's tensor-parallel collectives, forward and backward.
+def tensor_overlap(kind: LayerKind, local: LayerContext, matmul: Value) -> tuple[Overlap, Overlap]:
+    """What a layer's tensor-parallel collectives add, forward and backward.
 
     Each tensor-parallel region costs one all-reduce forward and one backward; with sequence
     parallelism an all-gather and a reduce-scatter instead (Korthikanti et al. 2022, section 4.2;
@@ -125,14 +147,12 @@ def tensor_exposed(kind: LayerKind, local: LayerContext, matmul: Value) -> tuple
             inwards, outwards = outwards, inwards
         forward, backward = forward + outwards, backward + inwards
     software = local.task.software
-    hides, gain = s.overlap_tp, 1 - software.kernel_contention
+    hides, contention = s.overlap_tp, software.kernel_contention
     if not local.task.cluster.accelerator.has_many_queues:
         hides = hides * (1 - s.overlap_ep)
     share = software.tp_overlap_share * hides
-    shown = forward - gain * np.minimum(share * forward, matmul)
-    if backward is forward:
-        return shown, shown
-    return shown, backward - gain * np.minimum(share * backward, matmul)
+    ahead = overlap(forward, matmul, contention, share)
+    return ahead, ahead if backward is forward else overlap(backward, matmul, contention, share)
 
 
 def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:
@@ -195,15 +215,6 @@ def _miss_probability(experts: Experts, held: int) -> float:
     return sum(w * n for w, n in zip(ways, none, strict=True)) / comb(groups, limit)
 
 
-def exposed_exchange(exchange: Value, window: Value, contention: float, overlapped: Value) -> Value:
-    """Exposed seconds of an exchange that may hide behind `window` seconds of something else; a
-    share `contention` of what hides is exposed all the same, because it slows what it hides
-    behind."""
-    hidden = np.minimum(exchange, window) * (1 - contention)
-    out: Value = exchange - overlapped * hidden
-    return out
-
-
 _MESH_TIMES: dict[str, Callable[[Value, collectives.ProcessGroup, Cluster], Value]] = {
     "all_gather": collectives.all_gather,
     "reduce_scatter": collectives.reduce_scatter,
@@ -243,22 +254,22 @@ def mesh_seconds(found: Iterable[MeshCollective], local: LayerContext) -> Value:
     return out
 
 
-def grid_exposed(
+def grid_overlap(
     kind: LayerKind, local: LayerContext, forward: Value, backward: Value
-) -> tuple[Value, Value]:
-    """Exposed seconds of a layer's collectives in both passes, whose products take `forward` and
-    `backward` seconds. Weights that full recompute gathers again serve the backward pass too."""
+) -> tuple[Overlap, Overlap]:
+    """What a layer's collectives add to both passes, whose products take `forward` and `backward`
+    seconds. Weights that full recompute gathers again serve the backward pass too."""
     ahead, behind = grid_messages(kind, local)
     again = 1.0 * ((local.s.recompute != Recompute.FULL) | (kind.block is None))
-    return _exposed_in_pass(ahead, forward, 1.0, local), _exposed_in_pass(
+    return _overlap_in_pass(ahead, forward, 1.0, local), _overlap_in_pass(
         behind, backward, again, local
     )
 
 
-def _exposed_in_pass(
+def _overlap_in_pass(
     found: list[Messages], window: Value, gathers: Value | float, local: LayerContext
-) -> Value:
-    """Exposed seconds of a pass whose products take `window` seconds, and which gathers weights
+) -> Overlap:
+    """What is added to a pass whose products take `window` seconds, and which gathers weights
     `gathers` times.
 
     Weights slow what they hide behind as the gathers of ZeRO 3 do, which they resemble.
@@ -269,7 +280,8 @@ def _exposed_in_pass(
     moved = gathers * gathered
     moved = moved + mesh_seconds((c for c in weights if c.operation != "all_gather"), local)
     sums = mesh_seconds((c for one in found for c in one.inputs), local)
-    out = mesh_seconds((c for one in found for c in one.blocking), local)
-    out = out + exposed_exchange(sums, window, software.contention, overlapped)
-    left = np.maximum(window - sums, 0.0)
-    return out + exposed_exchange(moved, left, software.fsdp_contention, overlapped)
+    blocking = mesh_seconds((c for one in found for c in one.blocking), local)
+    added = overlap(sums, window, software.contention, overlapped)
+    more = overlap(moved, np.maximum(window - sums, 0.0), software.fsdp_contention, overlapped)
+    exposed = blocking + added.exposed + more.exposed
+    return Overlap(exposed, added.contention + more.contention)

@@ -21,41 +21,48 @@ class Cost(IntEnum):
     TENSOR_COMM = 4
     CONTEXT_COMM = 5
     EXPERT_COMM = 6
-    HOST_COMM = 7
-    LAUNCH = 8
-    FORWARD = 9
+    TENSOR_CONTENTION = 7
+    """Seconds by which those collectives slow the GEMMs that hide them."""
+    CONTEXT_CONTENTION = 8
+    """The same of a ring and the attention that hides it."""
+    EXPERT_CONTENTION = 9
+    """The same of exchanges of experts and the kernels that hide them."""
+    HOST_COMM = 10
+    LAUNCH = 11
+    FORWARD = 12
     """Seconds of the forward pass alone, contained in the parts above."""
-    DENSE_PARAMETERS = 10
-    EXPERT_PARAMETERS = 11
-    ACTIVATIONS = 12
+    DENSE_PARAMETERS = 13
+    EXPERT_PARAMETERS = 14
+    ACTIVATIONS = 15
     """Bytes kept per micro-batch in flight."""
-    UNITS = 13
+    UNITS = 16
     """Layers that gather and scatter their parameters on their own."""
-    TOTAL = 14
+    TOTAL = 17
     """Seconds of all parts."""
-    LOGITS = 15
+    LOGITS = 18
     """Bytes of logits that wait for the backward pass."""
-    GATHERED_INPUTS = 16
+    GATHERED_INPUTS = 19
     """Bytes of gathered inputs that a stack may keep in addition, per micro-batch in flight."""
-    WEIGHT_GRADIENT_INPUTS = 17
+    WEIGHT_GRADIENT_INPUTS = 20
     """Bytes kept per micro-batch of which only the weight gradients are missing."""
-    HOST_ACTIVATIONS = 18
+    HOST_ACTIVATIONS = 21
     """Bytes kept per micro-batch in host memory instead."""
-    SCALED_COPIES = 19
+    SCALED_COPIES = 22
     """Bytes of copies of weights in the format that products read."""
-    MATRIX_PARAMETERS = 20
+    MATRIX_PARAMETERS = 23
     """Parameters of hidden layers: those that are neither of embedding nor of head."""
-    SCALED_PARAMETERS = 21
+    SCALED_PARAMETERS = 24
     """Those of them whose products read a scaled format."""
-    ORTHOGONALISATION = 22
+    ORTHOGONALISATION = 25
     """FLOPs to orthogonalise their matrices once, each rank its part of them (Megatron-Core's
     muon_tp_mode blockwise)."""
-    FROZEN_WEIGHTS = 23
+    FROZEN_WEIGHTS = 26
     """Bytes of weights that are not trained; the parameters above are those that are."""
-    EXPERT_ORTHOGONALISATION = 24
+    EXPERT_ORTHOGONALISATION = 27
     """The FLOPs of ORTHOGONAL that are of routed experts."""
-    OVERLAPPED_A2A = 25
-    """Seconds of exchanges of experts that hide beside another micro-batch, where there is one."""
+    OVERLAPPED_A2A = 28
+    """Seconds that exchanges of experts save by hiding beside another micro-batch, where there is
+    one."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -64,7 +71,9 @@ SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
 COMPUTE = slice(Cost.MATMUL, Cost.RECOMPUTE)
 """Those of them that are kernels of one pass."""
 COMMUNICATION = slice(Cost.TENSOR_COMM, Cost.LAUNCH + 1)
-"""Those of them that are collectives, copies or launches."""
+"""Those of them that are collectives and what they slow, copies or launches."""
+COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_CONTENTION + 1)
+"""Those of them that follow from collectives."""
 
 
 @dataclass(frozen=True, slots=True)

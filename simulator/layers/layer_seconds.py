@@ -1,7 +1,8 @@
 """Seconds of one layer for a micro-batch on one rank: both passes by part, and what runs again.
 
 GEMMs are timed for all kinds of layers together, and once for strategies with equal GEMMs.
-A pass is the sum of its parts: kernels, exposed communication, and what its launches add.
+A pass is the sum of its parts: kernels, exposed communication, by how much hidden communication
+slows kernels, and what its launches add.
 """
 
 from __future__ import annotations
@@ -19,13 +20,7 @@ from ..operators.work import Gemm, Strategy, Work
 from ..task import Task
 from ..workload.blocks import Block, Experts
 from . import quantisation
-from .communication import (
-    context_exposed,
-    expert_exchange,
-    exposed_exchange,
-    grid_exposed,
-    tensor_exposed,
-)
+from .communication import context_overlap, expert_exchange, grid_overlap, overlap, tensor_overlap
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
 from .frozen_weights import trains_whole
 from .layer_kinds import (
@@ -42,6 +37,10 @@ from .memory_footprint import LayerWeights, loss_pieces
 LAUNCH_SHARPNESS = 8.0
 """Exponent of the smooth maximum of a layer's work and its launch floor."""
 
+_TENSOR = [Cost.TENSOR_COMM, Cost.TENSOR_CONTENTION]
+_CONTEXT = [Cost.CONTEXT_COMM, Cost.CONTEXT_CONTENTION]
+_EXPERTS = [Cost.EXPERT_COMM, Cost.EXPERT_CONTENTION]
+"""What an Overlap adds, exposed and by contention."""
 FEW = 1024
 """Numbers that one call adds up faster than a call a row."""
 
@@ -59,7 +58,7 @@ class LayerSeconds(NamedTuple):
     """Of the forward pass alone [strategy]."""
     total: Value
     overlapped_a2a: Value | float
-    """Of exchanges of experts that hide beside another micro-batch, in none of the parts."""
+    """That exchanges of experts save beside another micro-batch, in none of the parts."""
 
 
 def layer_seconds(
@@ -87,7 +86,7 @@ def _passes(
     kind: LayerKind, work: Work, matmul: Value, weights: LayerWeights, local: LayerContext
 ) -> tuple[Value, Value | float]:
     """Seconds of the forward and the backward pass by part [pass, part, strategy], and those of
-    exchanges of experts that hide beside another micro-batch.
+    exchanges of experts that are saved beside another micro-batch.
 
     Exchanges hide behind kernels; the launch floor is of all parts together.
     """
@@ -110,23 +109,23 @@ def _passes(
     if kind.makes_logits and any_nonzero(s.loss):
         out[1, Cost.MEMORY_BOUND] += summing_seconds(local)
     if local.grid is None:
-        out[:, Cost.TENSOR_COMM] = tensor_exposed(kind, local, matmul)
+        added = tensor_overlap(kind, local, matmul)
     else:
         dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
-        out[:, Cost.TENSOR_COMM] = grid_exposed(
-            kind, local, matmul, matmul / dgrad + matmul / wgrad
-        )
+        added = grid_overlap(kind, local, matmul, matmul / dgrad + matmul / wgrad)
+    out[:, _TENSOR] = added
     if core is not None and kind.block and s.cp.max() > 1:
-        out[:, Cost.CONTEXT_COMM] = context_exposed(kind.block, core, local)
+        out[:, _CONTEXT] = context_overlap(kind.block, core, local)
     if kind.block is None:
         return out, 0.0
     experts, overlapped = kind.block.experts, np.zeros(matmul.size)
     if experts:
         exchange, contention = expert_exchange(experts, local), task.software.kernel_contention
+        overlapped = 2 * exchange
         for one in out:
             window = sum_in_order(one[COMPUTE])
-            one[Cost.EXPERT_COMM] = exposed_exchange(exchange, window, contention, s.overlap_ep)
-        overlapped = 2 * exchange - out[0, Cost.EXPERT_COMM] - out[1, Cost.EXPERT_COMM]
+            one[_EXPERTS] = overlap(exchange, window, contention, s.overlap_ep)
+            overlapped = overlapped - one[Cost.EXPERT_COMM] - one[Cost.EXPERT_CONTENTION]
     floor = _launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     for one, least in zip(out, floors, strict=True):
@@ -256,13 +255,13 @@ def _repeated(block: Block, work: Work, local: LayerContext) -> Value:
     again [part of COMMUNICATION, strategy]."""
     full, selective = 1.0 * local.full_recompute, local.selective_recompute
     out = np.tile(full, (COMMUNICATION.stop - COMMUNICATION.start, 1))
-    shares = {
-        Cost.TENSOR_COMM: work.rerun.tensor_regions / (1 if block.parallel else 2),
-        Cost.CONTEXT_COMM: work.rerun.attention,
-        Cost.EXPERT_COMM: work.rerun.expert_exchange,
-    }
-    for part, share in shares.items():
-        out[part - COMMUNICATION.start] += selective * share
+    shares = (
+        (_TENSOR, work.rerun.tensor_regions / (1 if block.parallel else 2)),
+        (_CONTEXT, work.rerun.attention),
+        (_EXPERTS, work.rerun.expert_exchange),
+    )
+    for parts, share in shares:
+        out[np.array(parts) - COMMUNICATION.start] += selective * share
     return out
 
 

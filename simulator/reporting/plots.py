@@ -91,7 +91,7 @@ def _colour(bar: Loss) -> str:
         return GREEN
     if bar.name == "ideal":
         return BLUE
-    if bar.name in KERNELS or bar.name == "recompute":
+    if bar.name in (*KERNELS, "recompute", "contended"):
         return ORANGE
     return SKY if bar.name in COMMUNICATION else PINK
 

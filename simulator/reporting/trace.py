@@ -167,31 +167,48 @@ def _pass_parts(x: PlanTimeline, kind: int, stage: int) -> Any:
 def _kernels(x: PlanTimeline) -> list[Event]:
     """The kernels of every pass, one after another; what the host launches late begins late."""
     out: list[Event] = []
-    groups = {"tp": x.plan.tp, "cp": x.plan.cp, "ep": x.plan.ep}
     for rank, kind, stage, _, start, end in _passes(x):
-        parts = _pass_parts(x, kind, stage)
-        parts = parts * ((end - start) / max(float(parts.sum()), 1e-300))
-        late, at = float(parts[Cost.LAUNCH]), start
-        for cost, (thread, name, axis) in KERNELS.items():
-            seconds = float(parts[cost])
-            if seconds <= 0:
-                continue
-            pieces = (seconds / 2, seconds / 2) if late > 0 and thread == COMPUTE else (seconds,)
-            for number, piece in enumerate(pieces):
-                args: dict[str, Any] = {}
-                if number:
-                    at, late = at + late, 0.0
-                    args = _launched(out, (rank, HOST_THREAD), at)
-                if cost == Cost.RECOMPUTE:
-                    args = _launched(out, (rank, BACKWARD_THREAD), start)
-                    out.append(_recomputing(rank, start, end))
-                if axis:
-                    name_of = {"Process Group Name": f"{axis}{rank}"}
-                    args = _collective(OPERATIONS[axis], axis, int(groups[axis]), **name_of)
-                category = "gpu_memcpy" if thread == HOST else "kernel"
-                out.append(slice_event(name, category, (rank, thread), at, piece, **args))
-                at += piece
+        parts = _slowed(_pass_parts(x, kind, stage), min(x.plan.pp / x.micro_batches, 1.0))
+        _add_kernels(out, x, rank, parts * ((end - start) / max(float(parts.sum()), 1e-300)), start)
     return out
+
+
+def _slowed(parts: Any, unpaired: float) -> Any:
+    """Parts in which kernels take what hidden communication adds to them [part]; exchanges of
+    experts hide beside all but an `unpaired` share of the micro-batches."""
+    out, kernels = parts.copy(), parts[: Cost.RECOMPUTE + 1]
+    out[Cost.EXPERT_COMM] += unpaired * parts[Cost.EXPERT_CONTENTION]
+    out[Cost.MATMUL] += parts[Cost.TENSOR_CONTENTION]
+    out[Cost.ATTENTION] += parts[Cost.CONTEXT_CONTENTION]
+    every = (1 - unpaired) * parts[Cost.EXPERT_CONTENTION] / max(float(kernels.sum()), 1e-300)
+    out[: kernels.size] += every * kernels
+    out[Cost.TENSOR_CONTENTION : Cost.EXPERT_CONTENTION + 1] = 0.0
+    return out
+
+
+def _add_kernels(out: list[Event], x: PlanTimeline, rank: int, parts: Any, start: float) -> None:
+    """A kernel for each part [part], one after another."""
+    groups = {"tp": x.plan.tp, "cp": x.plan.cp, "ep": x.plan.ep}
+    late, at, end = float(parts[Cost.LAUNCH]), start, start + float(parts.sum())
+    for cost, (thread, name, axis) in KERNELS.items():
+        seconds = float(parts[cost])
+        if seconds <= 0:
+            continue
+        pieces = (seconds / 2, seconds / 2) if late > 0 and thread == COMPUTE else (seconds,)
+        for number, piece in enumerate(pieces):
+            args: dict[str, Any] = {}
+            if number:
+                at, late = at + late, 0.0
+                args = _launched(out, (rank, HOST_THREAD), at)
+            if cost == Cost.RECOMPUTE:
+                args = _launched(out, (rank, BACKWARD_THREAD), start)
+                out.append(_recomputing(rank, start, end))
+            if axis:
+                name_of = {"Process Group Name": f"{axis}{rank}"}
+                args = _collective(OPERATIONS[axis], axis, int(groups[axis]), **name_of)
+            category = "gpu_memcpy" if thread == HOST else "kernel"
+            out.append(slice_event(name, category, (rank, thread), at, piece, **args))
+            at += piece
 
 
 def _launched(out: list[Event], place: tuple[int, int], at: float) -> dict[str, Any]:
@@ -236,11 +253,15 @@ def _sends(x: PlanTimeline) -> list[Event]:
 
 
 def _after_pipeline(x: PlanTimeline, last: float | None = None) -> list[Event]:
-    """What follows the pipeline on every rank: exchanges of experts beside nothing, exposed
-    synchronisation, then the optimizer; `last` is when the last replica has done its passes."""
+    """What follows the pipeline on every rank: exchanges of experts beside nothing, what kernels
+    take longer beside hidden synchronisation, the exposed one, then the optimizer; `last` is when
+    the last replica has done its passes."""
     end, out = float(x.timeline.makespan), []
-    done = end + x.unpaired_a2a_seconds
-    together = done if last is None else last
+    slowed = end + x.unpaired_a2a_seconds
+    done = slowed + x.contended
+    together = done if last is None else last + x.contended
+    kernels = np.where(np.arange(len(x.part_seconds)) <= Cost.RECOMPUTE, x.part_seconds.sum(1), 0.0)
+    kernels *= x.contended / max(float(kernels.sum()), 1e-300)
     update = together + x.data_comm
     step = update + x.optimizer + x.host_comm
     dp, ep = int(x.plan.dp * x.plan.cp), int(x.plan.ep)
@@ -249,6 +270,7 @@ def _after_pipeline(x: PlanTimeline, last: float | None = None) -> list[Event]:
             name, group = KERNELS[Cost.EXPERT_COMM][1], _collective(OPERATIONS["ep"], "ep", ep)
             seconds = x.unpaired_a2a_seconds
             out.append(slice_event(name, "kernel", (rank, TENSOR), end, seconds, **group))
+        _add_kernels(out, x, rank, kernels, slowed)
         if update > done:
             # Ranks of one stage synchronise together.
             group = _collective(OPERATIONS["dp"], "dp", dp, **{"Process Group Name": f"dp{rank}"})

@@ -30,6 +30,7 @@ from ..layers.placements import chunk_sizes
 from ..pipeline.schedule import Placement
 from ..pipeline.schedules import model_copies, placement
 from ..pipeline.stage_placement import chunk_ranks
+from ..plan.field_values import ContextComm
 from ..plan.fields import spell
 from ..plan.plan import Plan
 from ..step.costs import Costs
@@ -208,6 +209,23 @@ def _recompute_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     )
 
 
+def _contended_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+    ranks = {
+        "overlap_tp": plan.tp,
+        "overlap_ep": plan.ep,
+        "overlap_p2p": plan.pp,
+        **dict.fromkeys(("overlap_grad_reduce", "overlap_param_gather"), plan.dp * plan.cp),
+    }
+    overlaps = [name for name, size in ranks.items() if size > 1 and getattr(plan, name) == 1]
+    overlaps += ["cp_comm=p2p"] * (plan.cp > 1 and plan.cp_comm == ContextComm.P2P)
+    beside = ", ".join(overlaps)
+    return (
+        f"contention: kernels beside communication ({beside})",
+        f"Kernels run longer by {share} of the step beside the communication that they hide "
+        f"({beside}).",
+    )
+
+
 def _tensor_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     fast = costs.task.cluster.fast_domain
     where = f"inside {fast.name}" if plan.tp <= fast.gpus else f"beyond {fast.name}"
@@ -276,6 +294,7 @@ def _imbalance_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
 _CAUSES: dict[str, Callable[[Costs, Plan, str], tuple[str, str]]] = {
     "kernels": _kernel_cause,
     "recompute": _recompute_cause,
+    "contended": _contended_cause,
     "tensor_comm": _tensor_cause,
     "bubble": _bubble_cause,
     "data_comm": _data_cause,

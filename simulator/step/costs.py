@@ -135,6 +135,12 @@ class Costs:
         )
 
     @property
+    def contended_seconds(self) -> dict[str, Any]:
+        """Seconds by which each kind of compute runs longer beside hidden communication; they add
+        up to seconds['contended']."""
+        return self._gather_groups(group.contended_seconds() for group in self.groups)
+
+    @property
     def memory(self) -> dict[str, Any]:
         """Bytes of each of memory.PARTS on the worst rank; they add up to memory_bytes."""
         out = self._gather_groups(group.worst_memory() for group in self.groups)

@@ -1,4 +1,4 @@
-"""Synchronisation of gradients and sharded weights: seconds, and how much of them is exposed.
+"""Synchronisation of gradients and sharded weights: seconds, and how long they delay a step.
 
 ZeRO 0 all-reduces gradients; ZeRO 1 reduce-scatters them and gathers the updated weights; ZeRO 2
 reduce-scatters after every micro-batch so that whole gradients never accumulate; ZeRO 3 (FSDP) also
@@ -29,7 +29,7 @@ from ..task import Task
 from ..workload.model import Model, Network
 from . import gradient_exchange, slot_delays
 from .ranks import Weights
-from .slot_delays import NO_COPIES, Delays, HostCopies, exposed_seconds, full_backward_delay
+from .slot_delays import NO_COPIES, Delays, HostCopies, added_seconds, full_backward_delay
 from .stages import Stages
 
 SumOfParts = Callable[[Value], Value]
@@ -194,7 +194,7 @@ def sync_seconds(
     policy: SyncPolicy = DEFAULT_POLICY,
     copies: Sequence[HostCopies] = (NO_COPIES, NO_COPIES),
 ) -> Value:
-    """Exposed seconds of data-parallel communication in one step [4, 2, 2, skeleton].
+    """Seconds by which data-parallel communication delays one step [4, 2, 2, skeleton].
 
     Axes: ZeRO stage (only those in `zeros` are filled), whether the reduction is overlapped,
     whether the gather is. `copies` between a rank and its host, without ZeRO and with it, wait in
@@ -231,14 +231,14 @@ def _zero_delay(
     else:
         times = sync.reduce_scatter if zero else sync.all_reduce
         how = (s.backward_window, s, contention, np.minimum(copies.gradients, s.backward_window))
-        exposed = _exposed_at_end(times, sync.pieces, *how)
-        reduced = _end_delay(exposed, s.backward_before)[:, None]
+        added = _added_at_end(times, sync.pieces, *how)
+        reduced = _end_delay(added, s.backward_before)[:, None]
         if copies is not NO_COPIES:
             reduced = reduced + _copy_delay(copies.gradients, s)
     if zero == 0:
         return reduced
-    exposed = _exposed_at_end(sync.all_gather, sync.pieces, s.forward_window, s, contention)
-    return reduced + _end_delay(exposed, s.forward_before)[None]
+    added = _added_at_end(sync.all_gather, sync.pieces, s.forward_window, s, contention)
+    return reduced + _end_delay(added, s.forward_before)[None]
 
 
 def _hooks_again(sync: Synchronisation, s: Stages) -> Value:
@@ -259,7 +259,7 @@ def _copy_delay(gradients: Value | float, s: Stages) -> Value:
     return np.maximum(slot_delays.delay_seconds(s, late), 0.0)
 
 
-def _exposed_at_end(
+def _added_at_end(
     times: Value,
     pieces: Value,
     passes: Value,
@@ -267,7 +267,7 @@ def _exposed_at_end(
     contention: float,
     copies: Value | float = 0.0,
 ) -> Value:
-    """Exposed seconds of a collective at one end of the step, alone and overlapped
+    """Seconds that a collective adds at one end of the step, alone and overlapped
     [2, class, skeleton]; `passes` are those of a micro-batch at that end, which hide `copies` too.
 
     Chunks are reduced, and gathered, one by one, each behind the passes of those that follow: of
@@ -277,7 +277,7 @@ def _exposed_at_end(
     last_chunk = (times[BUCKETS] + copies - passes) / s.virtual_stages
     tail = np.maximum(times[BUCKETS] / pieces[BUCKETS], last_chunk)
     window, before = passes * s.reduction_passes, copies * s.reduction_passes
-    behind = exposed_seconds(times[BUCKETS], window, tail, contention, before)
+    behind = added_seconds(times[BUCKETS], window, tail, contention, before)
     return np.array([times[AT_ONCE], np.minimum(behind, times[AT_ONCE])])
 
 
@@ -298,7 +298,7 @@ def _averaging_delay(times: Value, s: Stages, policy: SyncPolicy, contention: fl
     2017, section 3); local SGD averages those that its last local step ends with.
     """
     window = s.micro_batches * (s.forward_window + s.backward_window)
-    hidden = exposed_seconds(times, window, np.zeros(times.shape), contention)
+    hidden = added_seconds(times, window, np.zeros(times.shape), contention)
     shown = np.array([times - s.backward_before, hidden]).max(axis=1)
     out: Value = np.maximum(shown, 0.0)[:, None] / policy.sync_period
     return out
@@ -308,7 +308,7 @@ def _server_delay(times: Value, s: Stages, contention: float) -> Value:
     """An exchange with servers that no replica waits for: exposed where it takes longer than the
     compute of a step [skeleton]. Source: Dean et al. 2012 (Downpour SGD), section 4.1."""
     window = s.micro_batches * (s.forward_window + s.backward_window)
-    out: Value = exposed_seconds(times, window, np.zeros(times.shape), contention).max(axis=0)
+    out: Value = added_seconds(times, window, np.zeros(times.shape), contention).max(axis=0)
     return out
 
 
@@ -318,12 +318,12 @@ def _zero_2_delays(
     """ZeRO 2: delay of a micro-batch whose gradients are reduced, and copied to the host
     [2, 1, class, skeleton]."""
     window = s.backward_window
-    hidden = exposed_seconds(scatter, window, scatter / pieces, contention, copies)
+    hidden = added_seconds(scatter, window, scatter / pieces, contention, copies)
     return np.array([scatter + np.maximum(copies - window, 0.0), hidden])[:, None]
 
 
-class ExposedSync(NamedTuple):
-    """What of data-parallel communication a rank sees [.., class, skeleton].
+class AddedSync(NamedTuple):
+    """What data-parallel communication adds on a rank [.., class, skeleton].
 
     Axes in front: whether the reduction is overlapped, then whether the gather is.
     """
@@ -336,10 +336,10 @@ class ExposedSync(NamedTuple):
     """Seconds added to every micro-batch."""
 
 
-def mixed_exposed(
+def mixed_added(
     task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: SumOfParts, stages: Stages
-) -> ExposedSync:
-    """What ranks see whose weights may differ in their ZeRO stage.
+) -> AddedSync:
+    """What it adds on ranks whose weights may differ in their ZeRO stage.
 
     `sync` and `zero` are [.., shard, skeleton]; `total` adds shards up to stages. What happens
     once a step reduces and gathers together; what happens every micro-batch adds to it.
@@ -365,9 +365,9 @@ def mixed_exposed(
         late = slot_delays.zero_3_delays(*times, s, task.software.fsdp_contention)
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
     weights = of(sync.all_gather, 1, 2)
-    return ExposedSync(
-        reduce=_exposed_at_end(reduce, pieces(0, 1), s.backward_window, s, contention),
-        gather=_exposed_at_end(weights, pieces(1, 2), s.forward_window, s, contention),
+    return AddedSync(
+        reduce=_added_at_end(reduce, pieces(0, 1), s.backward_window, s, contention),
+        gather=_added_at_end(weights, pieces(1, 2), s.forward_window, s, contention),
         delays=delays,
     )
 
@@ -375,11 +375,11 @@ def mixed_exposed(
 def mixed_seconds(
     task: Task, sync: Synchronisation, zero: NDArray[np.int64], total: SumOfParts, stages: Stages
 ) -> Value:
-    """Exposed seconds of mixed_exposed in one step [2, 2, skeleton]."""
-    exposed = mixed_exposed(task, sync, zero, total, stages)
-    out = _end_delay(exposed.reduce, stages.backward_before)[:, None]
-    out = out + _end_delay(exposed.gather, stages.forward_before)[None]
+    """Seconds by which mixed_added delays one step [2, 2, skeleton]."""
+    added = mixed_added(task, sync, zero, total, stages)
+    out = _end_delay(added.reduce, stages.backward_before)[:, None]
+    out = out + _end_delay(added.gather, stages.forward_before)[None]
     out = out + stages.tied_embedding_seconds
-    if any_nonzero(exposed.delays.full_backward):
-        out = out + slot_delays.delay_seconds(stages, exposed.delays)
+    if any_nonzero(added.delays.full_backward):
+        out = out + slot_delays.delay_seconds(stages, added.delays)
     return out

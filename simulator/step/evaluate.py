@@ -7,6 +7,9 @@ m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank; see Pla
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+from typing import Self
+
 import numpy as np
 
 from ..base.arrays import (
@@ -14,18 +17,26 @@ from ..base.arrays import (
     Value,
     codes_in,
     distinct_rows,
+    first_of_each,
     is_broadcast,
+    take_last,
 )
+from ..hardware.precision import RECIPES, Recipe
 from ..layers.placements import LayoutFunction
-from ..operators.task_table import at_rows
+from ..operators.task_table import at_rows, variant_keys
 from ..pipeline import stage_placement
-from ..plan.fields import POLICY, RECIPE_FIELDS
+from ..plan.fields import POLICY, RECIPE_FIELDS, SKELETON
 from ..plan.plan import Plan, PlanLike, as_plan, resolve
+from ..plan.synchronisation import SyncPolicy, policy_of, through_servers
 from ..rules.validity import check
 from ..task import Task, check_task
+from . import data_parallel, layer_run_stages, memory, offload, outer_steps, stages
 from .costs import Costs
+from .layer_run_stages import SegmentedStages
 from .memory import at_least_measured, measured_peaks
-from .plan_groups import plan_group
+from .optimizer import optimizer_seconds
+from .plan_groups import PlanGroup, SkeletonTables, send_seconds, sync_seconds, trained_task
+from .state_formats import with_state_formats
 
 
 def _groups(plans: Plan) -> list[Index]:
@@ -39,6 +50,140 @@ def _groups(plans: Plan) -> list[Index]:
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 
+def _plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
+    """The group of a table of plans of one precision, optimizer and policy, which stand at `rows`
+    in the whole table; `layout_of` places the layers of plans without segments."""
+    of_rows, policy = trained_task(task, plans), policy_of(plans)
+    of_rows, recipe = with_state_formats(of_rows, RECIPES[int(plans.precision[0])], plans)
+    if plans.fp8_params[0]:
+        recipe = recipe.with_scaled_parameters()
+    if plans.segments:
+        return _segment_group(of_rows, plans, rows, recipe, policy)
+    first, skeleton = stages.first_of_runs(plans, SKELETON, variant_keys(task))
+    skeletons, task = plans, of_rows
+    if first.size < plans.rows:
+        skeletons, task = plans.take(first), at_rows(of_rows, first)
+    s = stages.build_stages(task, recipe, skeletons, layout_of)
+    if policy.shard:
+        s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
+    if policy.sites:
+        s = replace(s, weights=outer_steps.site_weights(s.weights, policy.sites))
+    optimizer = int(plans.optimizer[0])
+    zeros = codes_in(data_parallel.zero_in_pipeline(plans.zero, plans.pp))
+    sync, collectives = sync_seconds(task, recipe, policy, s, zeros)
+    update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
+    if policy.offload_optimizer or policy.offload_parameters:
+        update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)
+        hosts = offload.host_copies(task, recipe, policy, collectives, s)
+        slots = data_parallel.sync_seconds(task, collectives, s, zeros, policy, hosts) - sync
+    else:
+        update = update.max(axis=1) * (not through_servers(policy.sync))
+    return PlanGroup(
+        task=of_rows,
+        plans=plans,
+        rows=rows,
+        recipe=recipe,
+        policy=policy,
+        stages=s,
+        skeleton=skeleton,
+        tables=SkeletonTables(
+            sync=sync,
+            sends=send_seconds(task, skeletons, s),
+            update=update,
+            copies=copies,
+            slot_copies=slots,
+            memory=memory.worst_bytes(task, recipe, optimizer, s, zeros, policy),
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentGroup(PlanGroup):
+    """Rows with segments: every row is a skeleton of its own."""
+
+    segmented: SegmentedStages
+
+    def _sync_seconds(self, task: Task) -> Value:
+        return _shard_sync_seconds(task, self.recipe, self.segmented)
+
+    def take(self, which: Index, rows: Index) -> Self:
+        """The chosen ones of its rows, which stand at `rows` in another table."""
+        used = self.skeleton[which][first_of_each(self.skeleton[which])[0]]
+        segmented = take_last(self.segmented, used)
+        taken = super().take(which, rows)
+        return replace(taken, stages=segmented.stages, segmented=segmented)
+
+    def rank_moments(self, zero: int) -> memory.Moments:
+        """The fuller moment [stage, plan] for both: shards of a stage, each with its own ZeRO stage
+        and not `zero`, are not told apart in time."""
+        parts = _segment_bytes(self.task, self.recipe, self.optimizer, self.segmented)
+        return memory.Moments(parts, parts)
+
+
+def _segment_group(
+    task: Task, plans: Plan, rows: Index, recipe: Recipe, policy: SyncPolicy
+) -> SegmentGroup:
+    """The group of plans with segments; its tables are the same for every ZeRO stage of a row,
+    because each shard has its own."""
+    segmented = layer_run_stages.build_segmented(task, recipe, plans)
+    s, shards, optimizer = segmented.stages, segmented.shards, int(plans.optimizer[0])
+    total = segmented.stage_total
+    whole, sharded = optimizer_seconds(task, recipe, optimizer, shards)
+    update = total(np.where(segmented.zero > 0, sharded, whole)).max(axis=0)
+    parts = _segment_bytes(task, recipe, optimizer, segmented)
+    worst = sum(parts.values(), np.zeros(1)).max(axis=0)
+    return SegmentGroup(
+        task=task,
+        plans=plans,
+        rows=rows,
+        recipe=recipe,
+        policy=policy,
+        stages=s,
+        skeleton=np.arange(plans.rows),
+        tables=SkeletonTables(
+            sync=_shard_sync_seconds(task, recipe, segmented),
+            sends=send_seconds(task, plans, s),
+            update=np.broadcast_to(update, (2, *update.shape)),
+            copies=None,
+            slot_copies=None,
+            memory=np.broadcast_to(worst, (4, *worst.shape)),
+        ),
+        segmented=segmented,
+    )
+
+
+def _shard_sync_seconds(task: Task, recipe: Recipe, segmented: SegmentedStages) -> Value:
+    """The same of plans with segments, alike for every ZeRO stage of a row."""
+    collectives = data_parallel.synchronisation(task, recipe, segmented.shards)
+    total, s = segmented.stage_total, segmented.stages
+    sync = data_parallel.mixed_seconds(task, collectives, segmented.zero, total, s)
+    return np.broadcast_to(sync, (4, *sync.shape))
+
+
+def _segment_bytes(
+    task: Task, recipe: Recipe, optimizer: int, segmented: SegmentedStages
+) -> dict[str, Value]:
+    """Bytes by memory part [stage, plan] of plans with segments."""
+    s, shards, total = segmented.stages, segmented.shards, segmented.stage_total
+    states = memory.bytes_of_states(task, recipe, optimizer)
+    held = dict.fromkeys(memory.PARTS[:3], np.zeros(s.forward.shape))
+    buffers, update, growth, unreduced = np.zeros((4, *s.forward.shape))
+    for zero in codes_in(np.maximum(segmented.zero, 0).ravel()):
+        mine = segmented.zero == zero
+        for name, size in memory.state_bytes(states, zero, shards).items():
+            held[name] = held[name] + total(size * mine)
+        sharding = memory.sharding_buffers(task, recipe, shards, zero)
+        buffers = np.maximum(buffers, segmented.stage_maximum(sharding * mine))
+        update += total(memory.update_bytes(task, recipe, zero, shards) * mine)
+        growth += total(memory.sharded_input_growth(task, zero, shards) * mine)
+        flat = memory.flat_gradients(task, zero, shards)
+        held["gradients"] = held["gradients"] + total(flat * mine)
+        unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
+    if not memory.separates_moments(task, recipe):
+        return memory.with_activations(task, s, held, buffers)
+    return memory.separate_moments(task, s, held, buffers, update, growth, unreduced).fuller()
+
+
 def simulate(
     task: Task,
     plans: Plan,
@@ -49,10 +194,10 @@ def simulate(
     table = plans.table()
     split = _groups(table)
     if len(split) == 1:
-        groups = [plan_group(task, table, split[0], layout_of)]
+        groups = [_plan_group(task, table, split[0], layout_of)]
         step, total = groups[0].step(), at_least_measured(task, groups[0].memory_total())
         return Costs(task, table, tuple(groups), step, total, scalar)
-    groups = [plan_group(at_rows(task, rows), table.take(rows), rows, layout_of) for rows in split]
+    groups = [_plan_group(at_rows(task, rows), table.take(rows), rows, layout_of) for rows in split]
     step, total = np.empty(table.rows), np.empty(table.rows)
     for group in groups:
         step[group.rows] = group.step()

@@ -8,36 +8,31 @@ Arrays are [row] unless stated otherwise.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from functools import cached_property
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from ..base.arrays import Column, Index, Value, codes_in, first_of_each, take_last
 from ..hardware.accelerator import peak_flops
-from ..hardware.precision import RECIPES, Recipe
+from ..hardware.precision import Recipe
 from ..layers.cost_columns import Cost
-from ..layers.placements import LayoutFunction
-from ..operators.task_table import at_rows, variant_keys
+from ..operators.task_table import at_rows
 from ..pipeline import schedules
 from ..plan import convergence
-from ..plan.fields import SKELETON
 from ..plan.plan import Plan
-from ..plan.synchronisation import SyncPolicy, policy_of, through_servers
+from ..plan.synchronisation import SyncPolicy
 from ..task import Task
 from . import (
     compressed_exchange,
     data_parallel,
     gradient_exchange,
-    layer_run_stages,
     memory,
     offload,
     outer_steps,
     stages,
 )
-from .layer_run_stages import SegmentedStages
-from .optimizer import optimizer_seconds
 from .stages import Stages
-from .state_formats import with_state_formats
 
 COMPUTE = {
     "matmul": Cost.MATMUL,
@@ -56,8 +51,9 @@ COMMUNICATION = {
 """The other parts of a micro-batch; an optimizer on the host adds to host_comm once a step."""
 STEP_PARTS = ("pipeline_comm", "bubble", "imbalance", "data_comm", "optimizer")
 """Those that a pipeline and a step add."""
-PARTS = ("compute", *COMMUNICATION, *STEP_PARTS)
-"""Parts of a step; they add up to step_seconds."""
+PARTS = ("compute", "contended", *COMMUNICATION, *STEP_PARTS)
+"""Parts of a step; they add up to step_seconds. Communication is what is exposed, `contended` by
+how much kernels of compute run longer beside what is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +61,10 @@ class SkeletonTables:
     """Costs of each skeleton for every choice of its rows that leaves the stages as they are."""
 
     sync: Value
-    """Exposed seconds of data-parallel communication [ZeRO stage, overlap_grad_reduce,
+    """Seconds by which data-parallel communication delays a step [ZeRO stage, overlap_grad_reduce,
     overlap_param_gather, skeleton]."""
     sends: Value
-    """Exposed seconds of pipeline sends [overlap_p2p, skeleton]."""
+    """Seconds by which pipeline sends do [overlap_p2p, skeleton]."""
     update: Value
     """Seconds of the optimizer [ZeRO or not, skeleton]."""
     copies: Value | None
@@ -79,6 +75,13 @@ class SkeletonTables:
     stage, overlap_grad_reduce, overlap_param_gather, skeleton]; None where none are copied."""
     memory: Value
     """Bytes of the worst rank [ZeRO stage, skeleton]."""
+
+
+class Exposed(NamedTuple):
+    """Exposed seconds of a step [row]."""
+
+    sync: Value
+    sends: Value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +140,13 @@ class PlanGroup:
     def step(self) -> Value:
         """Seconds of one optimizer step.
 
-        m t_max + idle + sends + exposed data communication + optimizer, and copies from the host
+        m t_max + idle + sends + data communication + optimizer, and copies from the host
         """
         s = self.stages
         run = s.micro_batches * s.slowest_seconds + s.idle_seconds + s.unpaired_a2a_seconds()
         out: Value = run[self.skeleton]
-        out += self.pipeline_comm()
-        out += self.data_comm()
+        out += self.send_delay()
+        out += self.sync_delay()
         out += self.optimizer_step()
         if self.tables.copies is not None:
             out += self.optimizer_copies()
@@ -156,14 +159,29 @@ class PlanGroup:
         out: Value = self.tables.memory[self.zero, self.skeleton]
         return out
 
-    def data_comm(self) -> Value:
-        """Exposed seconds of data-parallel communication."""
-        return self._exposed(self.tables.sync)
+    def sync_delay(self) -> Value:
+        """Seconds by which data-parallel communication delays a step."""
+        return self._of_overlaps(self.tables.sync)
 
-    def pipeline_comm(self) -> Value:
-        """Exposed seconds of sends between stages."""
+    def send_delay(self) -> Value:
+        """Seconds by which sends between stages delay it."""
         out: Value = self.tables.sends[self.plans.overlap_p2p, self.skeleton]
         return out
+
+    @cached_property
+    def exposed(self) -> Exposed:
+        """What of these delays is exposed: what is left where nothing slows what hides it."""
+        first = np.unique(self.skeleton, return_index=True)[1]
+        task = at_rows(self.task, first)
+        software = replace(task.software, contention=0.0, fsdp_contention=0.0)
+        task, plans = replace(task, software=software), self.plans.take(first)
+        sends = send_seconds(task, plans, self.stages)[self.plans.overlap_p2p, self.skeleton]
+        return Exposed(self._of_overlaps(self._sync_seconds(task)), sends)
+
+    def _sync_seconds(self, task: Task) -> Value:
+        """The table of delays by data-parallel communication, of the task of every skeleton."""
+        zeros = codes_in(self.zero)
+        return sync_seconds(task, self.recipe, self.policy, self.stages, zeros)[0]
 
     def optimizer_step(self) -> Value:
         """Seconds of the optimizer, and of what the host does once a step."""
@@ -181,9 +199,9 @@ class PlanGroup:
         """Seconds by which copies of gradients and weights delay the micro-batches of a step."""
         if self.tables.slot_copies is None:
             return np.zeros(self.rows.size)
-        return self._exposed(self.tables.slot_copies)
+        return self._of_overlaps(self.tables.slot_copies)
 
-    def _exposed(self, table: Value) -> Value:
+    def _of_overlaps(self, table: Value) -> Value:
         """The rows of a table by ZeRO stage and both overlaps."""
         p = self.plans
         out: Value = table[self.zero, p.overlap_grad_reduce, p.overlap_param_gather, self.skeleton]
@@ -238,19 +256,41 @@ class PlanGroup:
         out: Value = (s.micro_batches * mean)[self.skeleton]
         return out
 
+    def contended_seconds(self) -> dict[str, Value]:
+        """Seconds by which hidden communication slows kernels, by COMPUTE: of tensor parallelism
+        GEMMs, of a ring attention, all other kernels alike."""
+        kernels = {name: self.part_seconds(cost) for name, cost in COMPUTE.items()}
+        delays = self.sync_delay() + self.send_delay() - sum(self.exposed)
+        rest = self.part_seconds(Cost.EXPERT_CONTENTION) - self._unpaired_contention() + delays
+        share = rest / np.maximum(sum(kernels.values()), 1e-300)
+        out = {name: share * seconds for name, seconds in kernels.items()}
+        out["matmul"] = out["matmul"] + self.part_seconds(Cost.TENSOR_CONTENTION)
+        out["attention"] = out["attention"] + self.part_seconds(Cost.CONTEXT_CONTENTION)
+        return out
+
+    def _unpaired_contention(self) -> Value:
+        """Seconds by which exchanges of experts would slow the micro-batches that they do not run
+        beside: k of 1 - k that they save beside others."""
+        k = self.task.software.kernel_contention
+        saved = self.stages.unpaired_a2a_seconds()[self.skeleton]
+        most = self.part_seconds(Cost.EXPERT_CONTENTION)
+        out: Value = np.minimum(saved * k / np.maximum(1 - k, 1e-300), most)
+        return out
+
     def seconds(self, name: str) -> Value:
+        """Seconds of one of PARTS."""
         if name == "compute":
             return sum(
                 (self.part_seconds(cost) for cost in COMPUTE.values()), np.zeros(self.rows.size)
             )
+        if name == "contended":
+            return sum(self.contended_seconds().values(), np.zeros(self.rows.size))
         if name == "host_comm":
             once = self.micro_batch_copies() + self.optimizer_copies()
             return self.part_seconds(Cost.HOST_COMM) + once
         if name == "expert_comm":
-            return (
-                self.part_seconds(Cost.EXPERT_COMM)
-                + self.stages.unpaired_a2a_seconds()[self.skeleton]
-            )
+            alone = self.stages.unpaired_a2a_seconds()[self.skeleton] + self._unpaired_contention()
+            return self.part_seconds(Cost.EXPERT_COMM) + alone
         if name in COMMUNICATION:
             return self.part_seconds(COMMUNICATION[name])
         if name == "bubble":
@@ -259,7 +299,7 @@ class PlanGroup:
             return self.imbalance()
         if name == "optimizer":
             return self.optimizer_step()
-        return self.pipeline_comm() if name == "pipeline_comm" else self.data_comm()
+        return self.exposed.sends if name == "pipeline_comm" else self.exposed.sync
 
     def rank_bytes(self, zero: int) -> dict[str, Value]:
         """Bytes by memory part [class, skeleton] under one ZeRO stage."""
@@ -283,46 +323,11 @@ class PlanGroup:
         return out
 
 
-@dataclass(frozen=True, kw_only=True)
-class SegmentGroup(PlanGroup):
-    """Rows with segments: every row is a skeleton of its own."""
-
-    segmented: SegmentedStages
-
-    def take(self, which: Index, rows: Index) -> Self:
-        """The chosen ones of its rows, which stand at `rows` in another table."""
-        used = self.skeleton[which][first_of_each(self.skeleton[which])[0]]
-        segmented = take_last(self.segmented, used)
-        taken = super().take(which, rows)
-        return replace(taken, stages=segmented.stages, segmented=segmented)
-
-    def rank_moments(self, zero: int) -> memory.Moments:
-        """The fuller moment [stage, plan] for both: shards of a stage, each with its own ZeRO stage
-        and not `zero`, are not told apart in time."""
-        parts = segment_bytes(self.task, self.recipe, self.optimizer, self.segmented)
-        return memory.Moments(parts, parts)
-
-
-def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
-    """The group of a table of plans of one precision, optimizer and policy, which stand at `rows`
-    in the whole table; `layout_of` places the layers of plans without segments."""
-    of_rows, policy = trained_task(task, plans), policy_of(plans)
-    of_rows, recipe = with_state_formats(of_rows, RECIPES[int(plans.precision[0])], plans)
-    if plans.fp8_params[0]:
-        recipe = recipe.with_scaled_parameters()
-    if plans.segments:
-        return _segment_group(of_rows, plans, rows, recipe, policy)
-    first, skeleton = stages.first_of_runs(plans, SKELETON, variant_keys(task))
-    skeletons, task = plans, of_rows
-    if first.size < plans.rows:
-        skeletons, task = plans.take(first), at_rows(of_rows, first)
-    s = stages.build_stages(task, recipe, skeletons, layout_of)
-    if policy.shard:
-        s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
-    if policy.sites:
-        s = replace(s, weights=outer_steps.site_weights(s.weights, policy.sites))
-    optimizer = int(plans.optimizer[0])
-    zeros = codes_in(data_parallel.zero_in_pipeline(plans.zero, plans.pp))
+def sync_seconds(
+    task: Task, recipe: Recipe, policy: SyncPolicy, s: Stages, zeros: list[int]
+) -> tuple[Value, data_parallel.Synchronisation]:
+    """Seconds by which data-parallel communication delays a step (SkeletonTables.sync), and its
+    collectives."""
     inner = policy.inner
     collectives = data_parallel.synchronisation(task, recipe, s.weights, inner, zeros)
     sync = data_parallel.sync_seconds(task, collectives, s, zeros, inner)
@@ -334,34 +339,11 @@ def plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) 
         cuts = collectives.pieces[: data_parallel.LAYERS]
         work = compressed_exchange.kernel_seconds(task, element, policy, *sizes, cuts)
         sync = sync + np.max(work, axis=1)[:, None]
-    update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
-    if policy.offload_optimizer or policy.offload_parameters:
-        update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)
-        hosts = offload.host_copies(task, recipe, policy, collectives, s)
-        slots = data_parallel.sync_seconds(task, collectives, s, zeros, policy, hosts) - sync
-    else:
-        update = update.max(axis=1) * (not through_servers(policy.sync))
-    return PlanGroup(
-        task=of_rows,
-        plans=plans,
-        rows=rows,
-        recipe=recipe,
-        policy=policy,
-        stages=s,
-        skeleton=skeleton,
-        tables=SkeletonTables(
-            sync=sync,
-            sends=_send_seconds(task, skeletons, s),
-            update=update,
-            copies=copies,
-            slot_copies=slots,
-            memory=memory.worst_bytes(task, recipe, optimizer, s, zeros, policy),
-        ),
-    )
+    return sync, collectives
 
 
-def _send_seconds(task: Task, plans: Plan, s: Stages) -> Value:
-    """Seconds of exposed sends in a step, not overlapped and overlapped [2, skeleton]."""
+def send_seconds(task: Task, plans: Plan, s: Stages) -> Value:
+    """Seconds by which sends delay a step, not overlapped and overlapped [2, skeleton]."""
     sizes = stages.sizes_of(plans, s.micro_batches)
     overlapped, contention = np.array([[0.0], [1.0]]), task.software.contention
     hops = schedules.sends(plans.schedule, sizes, overlapped, contention, s.slack_sends())
@@ -369,65 +351,7 @@ def _send_seconds(task: Task, plans: Plan, s: Stages) -> Value:
     return out
 
 
-def _segment_group(
-    task: Task, plans: Plan, rows: Index, recipe: Recipe, policy: SyncPolicy
-) -> SegmentGroup:
-    """The group of plans with segments; its tables are the same for every ZeRO stage of a row,
-    because each shard has its own."""
-    segmented = layer_run_stages.build_segmented(task, recipe, plans)
-    s, shards, optimizer = segmented.stages, segmented.shards, int(plans.optimizer[0])
-    collectives = data_parallel.synchronisation(task, recipe, shards)
-    total = segmented.stage_total
-    sync = data_parallel.mixed_seconds(task, collectives, segmented.zero, total, s)
-    whole, sharded = optimizer_seconds(task, recipe, optimizer, shards)
-    update = total(np.where(segmented.zero > 0, sharded, whole)).max(axis=0)
-    parts = segment_bytes(task, recipe, optimizer, segmented)
-    worst = sum(parts.values(), np.zeros(1)).max(axis=0)
-    return SegmentGroup(
-        task=task,
-        plans=plans,
-        rows=rows,
-        recipe=recipe,
-        policy=policy,
-        stages=s,
-        skeleton=np.arange(plans.rows),
-        tables=SkeletonTables(
-            sync=np.broadcast_to(sync, (4, *sync.shape)),
-            sends=_send_seconds(task, plans, s),
-            update=np.broadcast_to(update, (2, *update.shape)),
-            copies=None,
-            slot_copies=None,
-            memory=np.broadcast_to(worst, (4, *worst.shape)),
-        ),
-        segmented=segmented,
-    )
-
-
 def trained_task(task: Task, plans: Plan) -> Task:
     """The task whose model has the number formats of plans of one group."""
     ends = int(plans.bf16_first_layers[0]), int(plans.bf16_last_layers[0])
     return replace(task, model=task.model.with_16_bit_ends(*ends)) if any(ends) else task
-
-
-def segment_bytes(
-    task: Task, recipe: Recipe, optimizer: int, segmented: SegmentedStages
-) -> dict[str, Value]:
-    """Bytes by memory part [stage, plan] of plans with segments."""
-    s, shards, total = segmented.stages, segmented.shards, segmented.stage_total
-    states = memory.bytes_of_states(task, recipe, optimizer)
-    held = dict.fromkeys(memory.PARTS[:3], np.zeros(s.forward.shape))
-    buffers, update, growth, unreduced = np.zeros((4, *s.forward.shape))
-    for zero in codes_in(np.maximum(segmented.zero, 0).ravel()):
-        mine = segmented.zero == zero
-        for name, size in memory.state_bytes(states, zero, shards).items():
-            held[name] = held[name] + total(size * mine)
-        sharding = memory.sharding_buffers(task, recipe, shards, zero)
-        buffers = np.maximum(buffers, segmented.stage_maximum(sharding * mine))
-        update += total(memory.update_bytes(task, recipe, zero, shards) * mine)
-        growth += total(memory.sharded_input_growth(task, zero, shards) * mine)
-        flat = memory.flat_gradients(task, zero, shards)
-        held["gradients"] = held["gradients"] + total(flat * mine)
-        unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
-    if not memory.separates_moments(task, recipe):
-        return memory.with_activations(task, s, held, buffers)
-    return memory.separate_moments(task, s, held, buffers, update, growth, unreduced).fuller()

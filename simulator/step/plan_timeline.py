@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..base.arrays import Value
+from ..layers.cost_columns import SECONDS, Cost
 from ..layers.placements import chunk_sizes
 from ..pipeline import schedules, stage_placement
 from ..pipeline.dependency_graph import MOST_PASSES, forward_passes, graph
@@ -22,7 +23,6 @@ from ..rules.validity import check
 from ..task import Task
 from .costs import Costs
 from .evaluate import simulate
-from .plan_groups import COMMUNICATION
 from .stages import Stages
 
 EXCHANGE = 0.5
@@ -56,6 +56,8 @@ class PlanTimeline:
     """The same of copies of activations to and from the host."""
     data_comm: float
     """Seconds of exposed gradient and weight synchronisation after the pipeline."""
+    contended: float
+    """Seconds by which the rest of it slows kernels."""
     host_comm: float
     """Seconds in which only copies of optimizer and weights on the host run."""
     optimizer: float
@@ -69,7 +71,7 @@ class PlanTimeline:
     @property
     def step_seconds(self) -> float:
         """Seconds of one optimizer step, pipeline simulated."""
-        after = self.data_comm + self.host_comm + self.optimizer
+        after = self.data_comm + self.contended + self.host_comm + self.optimizer
         return self.pipeline_seconds + self.unpaired_a2a_seconds + after
 
     @property
@@ -115,7 +117,7 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
     seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
     at_end = float(whole.optimizer_copies()[0] + whole.micro_batch_copies()[0])
     unpaired = float(whole.stages.unpaired_a2a_seconds()[0])
-    work = sum(seconds[name] for name in ("compute", *COMMUNICATION)) - at_end - unpaired
+    work = sum(float(whole.part_seconds(cost)[0]) for cost in list(Cost)[SECONDS])
     return PlanTimeline(
         task=task,
         plan=plan,
@@ -129,6 +131,7 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
         tensor_share=seconds["tensor_comm"] / work,
         host_share=(seconds["host_comm"] - at_end) / work,
         data_comm=seconds["data_comm"],
+        contended=float(whole.sync_delay()[0]) - seconds["data_comm"],
         host_comm=at_end,
         optimizer=seconds["optimizer"],
         unpaired_a2a_seconds=unpaired,

@@ -42,19 +42,19 @@ class HostCopies(NamedTuple):
 NO_COPIES = HostCopies()
 
 
-def exposed_seconds(
+def added_seconds(
     communication: Value,
     window: Value,
     tail: Value,
     contention: float,
     copies: Value | float = 0.0,
 ) -> Value:
-    """Seconds of communication, and of copies in its stream, that do not hide behind `window`
-    seconds of compute.
+    """Seconds that communication, and copies in its stream, add to `window` seconds of compute.
 
-    At least the tail (the last piece, which nothing follows) is exposed; with contention w the two
-    slow each other by w of the shorter, but a copy takes no multiprocessors. Never more than not
-    overlapping at all. One window hides all of it: more compute never makes a pass shorter.
+    At least the tail (the last piece, which nothing follows) is exposed; with contention w compute
+    is slower by w of what hides, and what is exposed is what is added without (PlanGroup.exposed);
+    a copy takes no multiprocessors. Never more than not overlapping at all. One window hides all of
+    it: more compute never makes a pass shorter.
     """
     shown = np.maximum(communication + copies - window, tail)
     shown = shown + contention * np.minimum(communication, window)
@@ -76,7 +76,7 @@ def zero_3_delays(
 
     def behind(hiding: Value, window: Value, up: Value | float, down: Value | float) -> Value:
         tail = (hiding + up) / pieces
-        return exposed_seconds(hiding, window, tail, contention, up + down)
+        return added_seconds(hiding, window, tail, contention, up + down)
 
     before, after, later = s.forward_window, s.backward_window, gather + again
     both = later + scatter

@@ -88,17 +88,17 @@ def stage_costs(
     out = {}
     for stated, zero in zip(zeros, effective, strict=True):
         level = np.full(s.forward.shape, zero)
-        exposed = data_parallel.mixed_exposed(task, sync, level, lambda parts: parts, s)
+        added = data_parallel.mixed_added(task, sync, level, lambda parts: parts, s)
         once = update[min(zero, 1), 0] + task.software.step_seconds + s.unpaired_a2a_seconds()
         static, with_one = (
             _rank_bytes(task, recipe, plans, ranks, s, zero, in_flight) for in_flight in (0.0, 1.0)
         )
         out[stated] = StageCosts(
-            seconds=s.slowest_seconds + exposed.delays.full_backward[reduced, gathered, 0],
+            seconds=s.slowest_seconds + added.delays.full_backward[reduced, gathered, 0],
             forward=forward,
             backward=both - forward,
-            reduce_seconds=exposed.reduce[reduced, 0],
-            gather_seconds=exposed.gather[gathered, 0],
+            reduce_seconds=added.reduce[reduced, 0],
+            gather_seconds=added.gather[gathered, 0],
             optimizer_seconds=once,
             received_bytes=received[0],
             sent_bytes=sent[-1],

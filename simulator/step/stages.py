@@ -140,8 +140,8 @@ class Stages:
     full_recompute: Column
     """Layers run again as a whole [skeleton]."""
     overlapped_a2a_seconds: Value | None
-    """Seconds per micro-batch of all-to-alls of experts that hide beside another micro-batch, on
-    the rank with most of them [skeleton]; None without overlap_ep."""
+    """Seconds per micro-batch that all-to-alls of experts save by hiding beside another
+    micro-batch, on the rank with most of them [skeleton]; None without overlap_ep."""
     a2a_free_share: Value | None
     """Share of a micro-batch in which no tokens are exchanged between experts [class, skeleton];
     None without experts."""
@@ -304,7 +304,8 @@ def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
 def _a2a_free_share(stage: Value) -> Value | None:
     """Share of a micro-batch without exchanges of experts, those that hide included; None without
     experts."""
-    exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.OVERLAPPED_A2A]
+    exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.EXPERT_CONTENTION]
+    exchanged = exchanged + stage[Cost.OVERLAPPED_A2A]
     if not any_nonzero(exchanged):
         return None
     out: Value = np.maximum(1 - exchanged / np.maximum(stage[Cost.TOTAL], 1e-300), 0.0)

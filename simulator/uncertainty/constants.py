@@ -122,8 +122,8 @@ _EXPERTS = _scale_software(expert_seconds=1)
 
 
 def _scale_everything(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
-    """All seconds: kernels of attention slow down with matrix products, and what shows of
-    overlapped communication is a share of it."""
+    """All seconds: kernels of attention slow down with matrix products, and contention is a
+    share of communication."""
     kernels = (_GEMM, _MEMORY_BOUND, _scale_floors, _STEP, _EXPERTS)
     links = (
         _scale_fast_bandwidth,
@@ -175,7 +175,7 @@ CONSTANTS: dict[str, Constant] = {
         Constant("network_latency", "latency across nodes", 0.50, _scale_network_latency),
         Constant(
             "contention",
-            "overlapped communication that shows",
+            "kernels slowed by communication",
             0.30,
             _scale_software(contention=1, fsdp_contention=1, kernel_contention=1),
         ),

@@ -22,7 +22,7 @@ from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_plan import ONE_PEER, RING, SYNC_POLICIES
 from plan3d.simulator.step import gradient_exchange
-from plan3d.simulator.step.slot_delays import exposed_seconds
+from plan3d.simulator.step.slot_delays import added_seconds
 
 PROFILE = "v100-16gb-sxm"
 GPUS_A_NODE = 8
@@ -186,7 +186,7 @@ def bluefog(network: FittedNetwork) -> list[tuple[PublishedRun, Compared]]:
         averages = policy.averages_weights
         window = compute if averages else BACKWARD * compute
         tail = 0.0 if averages else spent / ceil(RESNET_50 / policy.bucket_parameters)
-        shown = exposed_seconds(np.array([spent]), np.array([window]), np.array([tail]), CONTENTION)
+        shown = added_seconds(np.array([spent]), np.array([window]), np.array([tail]), CONTENTION)
         what = f"{run['framework']}, {run['gpus']} GPUs, {run['micro_batch']} images"
         out.append((run, Compared(what, run["step_seconds"], compute + float(shown[0]))))
     return out

@@ -23,7 +23,7 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layers.communication import context_exposed
+from plan3d.simulator.layers.communication import context_overlap
 from plan3d.simulator.plan.field_values import ContextComm
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
@@ -35,21 +35,29 @@ KEYS = 1024 * 8 * (128 + 128) * 2
 """Bytes of a rank's keys and values: tokens, heads, widths, two bytes."""
 
 
-def exposed(text, question=FOUR, block=BLOCK, core=(400, 800)):
-    """Seconds forward and backward; `core` microseconds of attention over the whole sequence."""
+def added(text, question=FOUR, block=BLOCK, core=(400, 800)):
+    """What is exposed and what is slowed, forward and backward; `core` microseconds of attention
+    over the whole sequence."""
     both = tuple(np.array([one * US]) for one in core)
-    return [float(one[0]) for one in context_exposed(block, both, local(question, text))]
+    return context_overlap(block, both, local(question, text))
+
+
+def exposed(*question, **more):
+    """Exposed seconds forward and backward."""
+    return [float(one.exposed[0]) for one in added(*question, **more)]
 
 
 def test_a_ring_slows_the_attention_it_hides_behind():
-    """A quarter of what hides shows: all of a send that is shorter than the attention of its step,
+    """By a quarter of what hides: all of a send that is shorter than the attention of its step,
     else as much as that takes."""
     question = task(8, 8, sequence=4096, software=stack(kernel_contention=0.25))
-    forward, backward = exposed("cp=4", question)
-    assert forward == pytest.approx(3 * (send(KEYS) - 0.75 * 400 * US / 4))
-    assert backward == pytest.approx(3 * (send(2 * KEYS) - 0.75 * 800 * US / 4))
-    hidden = exposed("cp=4", question, core=(4e6, 4e6))
-    assert hidden == pytest.approx([3 * 0.25 * send(KEYS), 3 * 0.25 * send(2 * KEYS)])
+    slowed = [one.contention[0] for one in added("cp=4", question)]
+    assert slowed == pytest.approx([0.25 * 3 * 400 * US / 4, 0.25 * 3 * 800 * US / 4])
+    assert exposed("cp=4", question) == exposed("cp=4")
+    hidden = added("cp=4", question, core=(4e6, 4e6))
+    each = [0.25 * 3 * send(KEYS), 0.25 * 3 * send(2 * KEYS)]
+    assert [one.contention[0] for one in hidden] == pytest.approx(each)
+    assert [one.exposed[0] for one in hidden] == [0, 0]
 
 
 def test_a_ring_passes_keys_and_values_cp_minus_1_times():

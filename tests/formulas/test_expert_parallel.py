@@ -22,7 +22,7 @@ from round_numbers import (
     task,
 )
 
-from plan3d.simulator.layers.communication import expert_exchange, exposed_exchange, nodes_reached
+from plan3d.simulator.layers.communication import expert_exchange, nodes_reached, overlap
 
 TOKENS = 1024 * 1024 * 2
 """Bytes of a micro-batch's tokens."""
@@ -144,13 +144,13 @@ def test_inside_a_node_one_copy_goes_to_each_rank():
 
 
 @pytest.mark.parametrize(
-    ("overlapped", "window", "shown"),
-    [(0, 8, 6), (1, 8, 6 - 6 * 0.75), (1, 4, 6 - 4 * 0.75), (1, 0, 6)],
+    ("share", "window", "exposed", "slowed"),
+    [(0, 8, 6, 0), (1, 8, 0, 1.5), (1, 4, 2, 1), (1, 0, 6, 0), (0.5, 8, 3, 0.75)],
 )
-def test_an_exchange_hides_behind_another_micro_batch(overlapped, window, shown):
-    """6 ms behind `window` ms; a contention of .25 shows of what hides (section 3.2.1)."""
-    found = exposed_exchange(np.array(6.0), np.array(float(window)), 0.25, np.array(overlapped))
-    assert found == shown
+def test_what_hides_slows_what_hides_it(share, window, exposed, slowed):
+    """6 ms, of which a share may hide behind `window` ms, which takes longer by a quarter of what
+    does (section 3.2.1)."""
+    assert overlap(np.array(6.0), np.array(float(window)), 0.25, share) == (exposed, slowed)
 
 
 @pytest.mark.parametrize(("recompute", "directions"), [("none", 2), ("full", 3)])
@@ -161,28 +161,33 @@ def test_a_plan_exchanges_in_both_passes_of_every_layer(recompute, directions):
     assert costs.seconds["expert_comm"] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("contention", "shown"), [(0.25, 1 + 2 * 0.25), (0.75, 1 + 2 * 0.75)])
-def test_a_plan_hides_exchanges_behind_the_other_kernels_of_a_pass(contention, shown):
-    """In both passes some of them show: the kernels take longer. Of three micro-batches the first
-    has no other beside it forward, nor the last backward: one shows in full, two in part."""
-    question = replace(task(8, 24, sparse()), software=stack(kernel_contention=contention))
+@pytest.mark.parametrize("contention", [0.25, 0.75])
+def test_a_plan_hides_exchanges_behind_the_other_kernels_of_a_pass(contention):
+    """Of three micro-batches the first has no other beside it forward, nor the last backward: one
+    is exposed, beside two the kernels take longer."""
+    own = stack(kernel_contention=contention, contention=0.0)
+    question = replace(task(8, 24, sparse()), software=own)
     alone, hidden = (costs_of(question, f"ep=8 overlap_ep={o}") for o in (0, 1))
     assert alone.seconds["compute"] > 2 * alone.seconds["expert_comm"]
     each = 4 * 2 * 2 * exchange(2 * TOKENS, 8)
-    assert hidden.seconds["expert_comm"] == pytest.approx(shown * each)
+    assert hidden.seconds["expert_comm"] == pytest.approx(each)
+    assert hidden.seconds["contended"] == pytest.approx(2 * contention * each)
+    assert hidden.seconds["compute"] == alone.seconds["compute"]
     assert sum(hidden.seconds.values()) == pytest.approx(float(hidden.step[0]))
 
 
-@pytest.mark.parametrize(("micro_batches", "shown"), [(2, 2), (4, 2 + 2 * 0.25)])
-def test_exchanges_are_alone_while_a_pipeline_fills_and_drains(micro_batches, shown):
+@pytest.mark.parametrize(("micro_batches", "beside"), [(2, 0), (4, 2)])
+def test_exchanges_are_alone_while_a_pipeline_fills_and_drains(micro_batches, beside):
     """Two ranks of two chunks of a layer: the last has (v - 1) p + 1 = 3 passes of a chunk each way
     before its first pair and after its last, the other waits through p - 1 = 1: two micro-batches'
     four, of which there may be no more."""
     batch = 8 * micro_batches
-    question = replace(task(16, batch, sparse()), software=stack(kernel_contention=0.25))
+    own = stack(kernel_contention=0.25, contention=0.0)
+    question = replace(task(16, batch, sparse()), software=own)
     costs = costs_of(question, "pp=2 ep=8 virtual_stages=2 overlap_p2p=1 overlap_ep=1")
     each = 2 * 2 * 2 * exchange(2 * TOKENS, 8)
-    assert costs.seconds["expert_comm"] == pytest.approx(shown * each)
+    assert costs.seconds["expert_comm"] == pytest.approx(2 * each)
+    assert costs.seconds["contended"] == pytest.approx(beside * 0.25 * each, abs=1e-12)
 
 
 @pytest.mark.parametrize("overlapped", [0, 1])

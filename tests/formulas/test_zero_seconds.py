@@ -15,7 +15,7 @@ from round_numbers import group_of, stack, task
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy
 from plan3d.simulator.step.data_parallel import Synchronisation, mixed_seconds, sync_seconds
-from plan3d.simulator.step.slot_delays import exposed_seconds, full_backward_delay
+from plan3d.simulator.step.slot_delays import added_seconds, full_backward_delay
 
 MS = 1e-3
 SYNC = Synchronisation(
@@ -76,16 +76,16 @@ def test_exchanges_of_experts_keep_the_links_from_other_collectives():
 
 def test_what_is_longer_than_its_window_shows():
     """12 ms behind 8 ms: 4 show, and .25 of the shorter because both slow each other."""
-    assert exposed_seconds(np.array(12.0), np.array(8.0), np.array(1.0), 0.25) == 4 + 0.25 * 8
-    assert exposed_seconds(np.array(12.0), np.array(8.0), np.array(1.0), 0.0) == 4
+    assert added_seconds(np.array(12.0), np.array(8.0), np.array(1.0), 0.25) == 4 + 0.25 * 8
+    assert added_seconds(np.array(12.0), np.array(8.0), np.array(1.0), 0.0) == 4
 
 
 def test_the_last_piece_shows_because_nothing_follows_it():
-    assert exposed_seconds(np.array(6.0), np.array(8.0), np.array(2.0), 0.25) == 2 + 0.25 * 6
+    assert added_seconds(np.array(6.0), np.array(8.0), np.array(2.0), 0.25) == 2 + 0.25 * 6
 
 
 def test_overlap_never_shows_more_than_none():
-    assert exposed_seconds(np.array(6.0), np.array(8.0), np.array(5.0), 0.5) == 6
+    assert added_seconds(np.array(6.0), np.array(8.0), np.array(5.0), 0.5) == 6
 
 
 def test_zero_0_all_reduces_gradients_once():

@@ -226,6 +226,7 @@ TERMS = {
     "micro-batch": "sequences that pass through a stage at once",
     "bubble": "what pipeline ranks wait at the start and the end of a step",
     "imbalance": "how much longer the slowest pipeline rank works than the mean",
+    "contended": "how much longer kernels run beside the communication that they hide",
     "virtual stages": "chunks of layers a rank; more of them shrink the bubble",
     "recompute": "activations computed again in backward instead of kept",
     "headroom": "memory that a search leaves free",

@@ -108,8 +108,8 @@ function legend(entries) {
 function lossKind(name) {
   if (name === "ideal") return "ideal";
   if (name.endsWith("_comm") && name !== "host_comm") return "sent";
-  return ["causal", "kernels", "matmul", "attention", "memory_bound", "recompute"].includes(name)
-    ? "kernel" : "other";
+  return ["causal", "kernels", "matmul", "attention", "memory_bound", "recompute", "contended"]
+    .includes(name) ? "kernel" : "other";
 }
 
 // The losses of an explanation; of an estimate, the shares of the step that it has.
@@ -200,7 +200,8 @@ function memoryOfRanks(stages, capacity) {
 
 const PASS_HEIGHT = { forward: 0.62, backward: 0.92, "input gradient": 0.92,
                       "weight gradient": 0.42 };
-const AFTER = { data_comm: "synchronisation", host_comm: "copies to the host",
+const AFTER = { expert_comm: "exchanges of experts", contended: "slower kernels",
+                data_comm: "synchronisation", host_comm: "copies to the host",
                 optimizer: "optimizer" };
 
 function passClass(name) { return `pass-${name.replace(" ", "-")}`; }

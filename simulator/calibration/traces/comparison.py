@@ -1,8 +1,9 @@
 """Predicted and measured parts of a step side by side.
 
 Predicted are the columns that every explanation has (analysis.time_breakdown): communication is
-what no compute hides. Measured are the parts and gaps of a traced job under the same definition,
-mean over the ranks. Rows add up to the predicted and to the measured step.
+what runs beside no compute. Kernels that hidden communication slows take longer in a trace, so
+that what is predicted of it (`contended`) is theirs. Measured are the parts and gaps of a traced
+job, mean over the ranks. Rows add up to the predicted and to the measured step.
 """
 
 from __future__ import annotations
@@ -178,6 +179,8 @@ def _bounds(job: TracedJob) -> set[str]:
 def predicted_rows(costs: Costs) -> dict[str, Value]:
     """Predicted seconds of every row [plan]."""
     parts = {**costs.seconds, **costs.compute_seconds}
+    for name, longer in costs.contended_seconds.items():
+        parts[name] = parts[name] + longer
     return {
         name: np.sum([np.atleast_1d(parts[part]) for part in members], axis=0)
         for name, members in PREDICTED.items()

@@ -25,7 +25,9 @@ PLANS = {
     "pp=4 tp=2 schedule=zb-h1": {},
     "pp=4 tp=4 virtual_stages=2": {},
     "pp=2 cp=2 tp=2": {},
+    "pp=2 cp=2 tp=4 cp_comm=p2p overlap_tp=1 sequence_parallel=1": {},
     "pp=4 ep=4 tp=2": {"model": "mixtral-8x7b"},
+    "pp=2 tp=2 virtual_stages=2 ep=8 overlap_ep=1": {"model": "mixtral-8x7b"},
     "pp=4 ep=4 tp=2 schedule=dualpipe": {"model": "mixtral-8x7b"},
     OFFLOAD: {},
 }
@@ -90,7 +92,8 @@ def test_the_straggler_is_named(seed, tmp_path):
     draw = np.random.default_rng(seed)
     pp, dp, factor = [1, 2, 4][seed % 3], int(draw.integers(2, 5)), draw.uniform(1.03, 1.3)
     gpus = pp * dp
-    x = timeline_of(question(gpus=gpus), Plan.parse(f"pp={pp} dp={dp}"))
+    plan = f"pp={pp} dp={dp} overlap_grad_reduce=0 overlap_param_gather=0"
+    x = timeline_of(question(gpus=gpus), Plan.parse(plan))
     slow, stage = int(draw.integers(dp)), int(draw.integers(pp))
     replicas = [slowed(x, stage, factor) if i == slow else x for i in range(dp)]
     for i, document in enumerate(replica_traces(replicas)):
