@@ -65,6 +65,7 @@ _DIMENSIONS: dict[str, dict[str, float]] = {
     "layers": {"layers": 1.0},
     "tensors": {"tensors": 1.0},
     "pieces": {"pieces": 1.0},
+    "launches": {"launches": 1.0},
     "stages": {"stage": 1.0},
     **{f"bytes per {what}": {f"B/{unit}": 1.0} for what, unit in _PER.items()},
 }

@@ -63,8 +63,15 @@ class Software:
     adapter_floor: float
     """Those besides of each matrix with an adapter."""
     expert_floor: float
-    """Those besides of each expert of a rank where experts run one after another; 0 where their
-    products are grouped."""
+    """Those besides of each expert of a rank: all of it where experts run one after another in
+    Python, two products where a loop of C++ launches grouped ones."""
+    layer_launches: int
+    """Kernels that the host launches in that time, of a plain layer."""
+    routing_launches: int
+    """Those besides of a layer with experts, which take as long each: its router and the loss that
+    balances it, the order of tokens, what is known of their exchange, and the exchange."""
+    expert_launches: int
+    """Those besides of each expert of a rank that is a module of its own."""
     backward_floor_ratio: float
     """The backward floor over the forward floor."""
     pipeline_floor: float
@@ -196,6 +203,8 @@ class Software:
     """Expert outputs are kept to weigh them (routing weights are not applied inside the MLP)."""
     selective: tuple[str, ...]
     """What selective recompute runs again, of MODULES, or OP_LIST."""
+    graphs: tuple[str, ...]
+    """Modules that CUDA graphs launch as one, of GRAPHS."""
     offload_modules: tuple[str, ...]
     """What activations on the host are, of OFFLOADABLE: the inputs of these modules of every layer
     (Megatron-Core's fine-grained offloading); with none all that a layer keeps."""
@@ -267,6 +276,8 @@ MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "sh
 """What selective recompute can run again, as Megatron-Core names it."""
 DEFAULT_MODULES = ("core_attn",)
 """Those of Megatron-Core where none are named (transformer_config.py, __post_init__)."""
+GRAPHS = ("attn", "mlp", "moe_router", "moe_preprocess")
+"""Modules that a CUDA graph can hold, as Megatron-Core names them (cuda_graph_modules)."""
 OFFLOADABLE = (
     *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
 )

@@ -31,6 +31,7 @@ from .provenance import Provenance, inherit
 from .software import (
     DEFAULT_SOFTWARE,
     FINE_TUNING_SOFTWARE,
+    GRAPHS,
     MODULES,
     OF_PEAKS,
     OF_STEPS,
@@ -80,6 +81,19 @@ QUANTITIES = {
     **dict.fromkeys(("score_bytes", "kept_score_bytes", "passing_score_bytes"), _OF_SCORE),
     **dict.fromkeys(("logit_bytes", "kept_logit_bytes"), _OF_LOGIT),
     **dict.fromkeys(("unfused_logit_bytes", "fused_logit_bytes"), _OF_LOGIT),
+    "layer_launches": Quantity(
+        dimension="launches", example="launches", minimum=1, maximum=10_000, is_integer=True
+    ),
+    **dict.fromkeys(
+        ("routing_launches", "expert_launches"),
+        Quantity(
+            dimension="launches",
+            example="launches",
+            maximum=10_000,
+            allows_zero=True,
+            is_integer=True,
+        ),
+    ),
     "muon_stage": Quantity(
         dimension="stages", example="stage", maximum=3, allows_zero=True, is_integer=True
     ),
@@ -117,6 +131,7 @@ NAMES = {
     "offload_modules": OFFLOADABLE,
     "splits": SPLITS,
     "process_groups": PROCESS_GROUPS,
+    "graphs": GRAPHS,
 }
 """What each list of a stack may name."""
 LEAVES = tuple(one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, *NAMES))

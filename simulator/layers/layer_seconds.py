@@ -23,6 +23,7 @@ from . import quantisation
 from .communication import context_overlap, expert_exchange, grid_overlap, overlap, tensor_overlap
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
 from .frozen_weights import trains_whole
+from .launches import launch_seconds
 from .layer_kinds import (
     LayerContext,
     LayerKind,
@@ -126,7 +127,7 @@ def _passes(
             window = sum_in_order(one[COMPUTE])
             one[_EXPERTS] = overlap(exchange, window, contention, s.overlap_ep)
             overlapped = overlapped - one[Cost.EXPERT_COMM] - one[Cost.EXPERT_CONTENTION]
-    floor = _launch_seconds(kind.block, local)
+    floor = launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     for one, least in zip(out, floors, strict=True):
         seconds = sum_in_order(one)
@@ -165,21 +166,6 @@ def _kernel_seconds(
             out[1, Cost.MATMUL] += thin / dgrad + thin / wgrad
             moved = unpacked_bytes(adapters, weights.frozen.packed_parameters)
             out[:, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(moved, accelerator)
-    return out
-
-
-def _launch_seconds(block: Block, local: LayerContext) -> Value | float:
-    """Seconds in which the host launches the forward kernels of a block: those of its layer, of the
-    matrices that have adapters, and of its experts where they run one after another."""
-    task, software = local.task, local.task.software
-    out: Value | float = np.maximum(
-        software.layer_floor, task.cluster.accelerator.training.layer_floor
-    )
-    if task.adapters:
-        adapted = len(task.adapters.matrices(block, task.model.hidden))
-        out = out + software.adapter_floor * adapted
-    if block.experts:
-        out = out + software.expert_floor * (block.experts.count / local.s.ep)
     return out
 
 

@@ -12,7 +12,7 @@ from ..base.documents import parse_toml
 from ..base.errors import InputError
 from ..base.files import read_text
 from ..hardware.provenance import Provenance
-from ..hardware.software import DEFAULT_MODULES, OFFLOADABLE
+from ..hardware.software import DEFAULT_MODULES, GRAPHS, OFFLOADABLE
 from ..hardware.software_stack import Software, neutral, software_profile
 from .published_runs import PublishedRun
 from .run_cluster import generation
@@ -285,7 +285,8 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if software.label in _HUGGING_FACE:
         loss["fused"] = _FUSED_LOSS
     if "full" in run.get("cuda_graphs", ()):
-        out |= {"layer_floor": 0.0, "expert_seconds": 0.0}
+        out |= {"layer_floor": 0.0, "expert_floor": 0.0, "expert_seconds": 0.0}
+    out["graphs"] = tuple(name for name in run.get("cuda_graphs", ()) if name in GRAPHS)
     if stack_of(run) not in _COMPILED or run.states("loss"):
         loss["unfused"] = _UNFUSED_LOSS.get(stack_of(run)) or _UNFUSED_LOSS.get(software.name)
     if logit_bytes := loss.get(run["loss"]):

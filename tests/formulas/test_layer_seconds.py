@@ -291,6 +291,29 @@ def test_loops_of_experts_launch_each_of_them():
         assert costs_of(question, text).step_seconds == pytest.approx(wanted, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("changes", "launches"),
+    [
+        ({}, 10 + 20 + 3 * 8),
+        ({"graphs": ("attn", "moe_router", "moe_preprocess")}, 10 - 6 + 0 + 3 * 8),
+        ({"graphs": ("mlp",)}, 10 + 20 + 3 * 8),
+        ({"expert_launches": 0}, 10 + 20),
+    ],
+)
+def test_a_launch_to_the_experts_takes_as_long_as_one_of_a_plain_layer(changes, launches):
+    """0.1 s each, in two micro-batches of four layers, forward and 1.5 times as long backward;
+    router and counts of tokens in graphs are as good as none of 20."""
+    counts = {"layer_launches": 10, "routing_launches": 20, "expert_launches": 3}
+    question = task(2, model=sparse(), software=stack(layer_floor=1.0, **(counts | changes)))
+    found = costs_of(question, "dp=2").step_seconds
+    assert found == pytest.approx(2 * 4 * 2.5 * 0.1 * launches, rel=0.01)
+
+
+def test_a_graph_of_a_plain_mlp_is_one_launch():
+    question = task(2, software=stack(layer_floor=1.3, layer_launches=13, graphs=("attn", "mlp")))
+    assert costs_of(question, "dp=2").step_seconds == pytest.approx(2 * 4 * 2.5 * 0.2, rel=0.01)
+
+
 def test_adapters_are_launched_one_by_one():
     """Two matrices of a layer have one: four micro-batches of four layers, 2 s forward and 1.5
     times as long backward, beside which kernels are nothing."""

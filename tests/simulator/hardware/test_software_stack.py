@@ -121,6 +121,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"sharded_inputs", "adapter_dropout", "keeps_packed_inputs"}
     # tests/formulas/test_peak_moments.py
     elsewhere |= {"expert_seconds", "adapter_floor", "expert_floor"}
+    elsewhere |= {"layer_launches", "routing_launches", "expert_launches", "graphs"}
     # tests/formulas/test_layer_seconds.py
     elsewhere |= {"multi_token_prediction"}  # tests/formulas/test_adapters.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
