@@ -254,7 +254,8 @@ def _repeated(block: Block, work: Work, local: LayerContext) -> Value:
 def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[tuple[Value, Value]]:
     """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
 
-    Those of the head and of layers in 16 bits have a format of their own (Recipe.head).
+    Those of the head and of layers in 16 bits have a format of their own (Recipe.head). Experts
+    that are modules of their own (expert_launches) multiply one after another.
     """
     every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
     rows, task, recipe = local.s.tp.size, local.task, local.recipe
@@ -263,8 +264,13 @@ def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[tuple
     if fewer:
         every, rows = [_take_rows(gemm, first) for gemm in every], first.size
     accelerator = task.cluster.accelerator
+    loops = np.ones((len(every), rows))
+    if task.software.expert_launches:
+        for row, gemm in zip(loops, every, strict=True):
+            row[:] = gemm.batch
+        every = [gemm._replace(batch=1.0) for gemm in every]
     sustained = kernel_times.sustained_share(at_rows(task, first).software, accelerator)
-    seconds = kernel_times.gemm_seconds(every, rows, accelerator, recipe, sustained)
+    seconds = loops * kernel_times.gemm_seconds(every, rows, accelerator, recipe, sustained)
     out, at = [], 0
     for work in works:
         middle = at + (len(work.gemms) if work else 0)

@@ -314,6 +314,19 @@ def test_a_graph_of_a_plain_mlp_is_one_launch():
     assert costs_of(question, "dp=2").step_seconds == pytest.approx(2 * 4 * 2.5 * 0.2, rel=0.01)
 
 
+def test_experts_of_a_loop_multiply_one_after_another():
+    """Each of 8 experts in four layers and four micro-batches takes 1 s a product, two products
+    forward and two of each backward; grouped ones start once, and so do the other products."""
+    slow = {"16bit": replace(ACCELERATOR.gemm["16bit"], latency=1.0)}
+    machine = cluster(1, accelerator=replace(ACCELERATOR, gemm=slow))
+    grouped, loop = (
+        costs_of(task(model=sparse(), cluster=machine, software=stack(expert_launches=n)), "tp=1")
+        for n in (0, 1)
+    )
+    more = loop.step_seconds - grouped.step_seconds
+    assert more == pytest.approx(4 * 4 * 3 * 2 * (8 - 1))
+
+
 def test_adapters_are_launched_one_by_one():
     """Two matrices of a layer have one: four micro-batches of four layers, 2 s forward and 1.5
     times as long backward, beside which kernels are nothing."""
