@@ -89,7 +89,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
     fill_launch(launch, n)
     derived = read_implied(TABLE, flags, n)
-    launch.unread = unread_flags(flags, script, TABLE, derived)
+    launch.unread += unread_flags(flags, script, TABLE, derived)
     return launch
 
 

@@ -16,7 +16,7 @@ from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOAD
 from plan3d.simulator.plan.field_values import Recompute, StateFormat
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
-from ..launch_file import Launch, explicit_layers
+from ..launch_file import Launch, UnreadSetting, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
 from .spelling import CP_COMM_TYPES, percent_of
@@ -163,6 +163,11 @@ def _number(node: ast.expr) -> int:
     raise ValueError(node)
 
 
+MODULE_LAUNCHES = 3
+"""Kernels of an expert that is a module of its own (Megatron-Core, moe/experts.py, SequentialMLP),
+as it is without --moe-grouped-gemm: two products, and the activation between them."""
+
+
 def _read_exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
     """Communication of context and expert parallelism."""
     codes = {name: int(code) for code, name in CP_COMM_TYPES.items()} | {"allgather": 1}
@@ -177,6 +182,17 @@ def _read_exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
             f"line {line}: dispatch by all-gather is not modelled"
         )
     n.expert_dispatch = int(n.expert_dispatch or 0)
+    if n.experts > 1 and not flags.contains("--moe-grouped-gemm"):
+        launch.software["expert_launches"] = MODULE_LAUNCHES
+    if n.experts > 1 and n.ep > 1 and not flags.contains("--moe-token-dispatcher-type"):
+        launch.unread.append(
+            UnreadSetting(
+                "--moe-token-dispatcher-type",
+                "not given: Megatron-LM takes allgather, which is predicted as alltoall",
+                affects_cost=True,
+                is_derived=True,
+            )
+        )
 
 
 def _read_stages(flags: Flags, n: Numbers, launch: Launch) -> None:

@@ -69,6 +69,7 @@ def to_flags(n: Numbers, task: Task) -> Numbers:
     n.recompute_method = "uniform" if n.recompute == Recompute.FULL else ""
     n.recompute_num_layers = int(n.recompute == Recompute.FULL)
     n.permute_fusion = bool(n.experts) and task.software.fused_permutation
+    n.expert_modules = bool(task.software.expert_launches)
     several_nodes = task.cluster.fast_domain.gpus > task.cluster.gpus_per_node
     n.hybrid_exchange = n.expert_dispatch == Dispatch.HIERARCHICAL and several_nodes
     _offload_flags(n, task)
@@ -119,8 +120,8 @@ def has_hybrid_exchange(n: Numbers) -> bool:
 
 
 def has_grouped_gemms(n: Numbers) -> bool:
-    """Whether the GEMMs of the experts are one kernel."""
-    return FORMATS[Precision(n.precision)].bf16
+    """Whether the GEMMs of the experts are grouped: in bf16, unless experts are modules."""
+    return FORMATS[Precision(n.precision)].bf16 and not getattr(n, "expert_modules", False)
 
 
 def has_mxfp8_gather(n: Numbers) -> bool:

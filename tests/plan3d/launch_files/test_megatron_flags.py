@@ -131,3 +131,23 @@ def test_a_flag_that_another_replaces_is_said():
     assert found.left_out == [
         "line 1: --num-layers 4 gives way to line 1: --num-layers 6",
     ]
+
+
+@pytest.mark.parametrize(
+    ("flags", "launches", "said"),
+    [
+        ("", 3, True),
+        ("--moe-grouped-gemm", None, True),
+        ("--moe-grouped-gemm --moe-token-dispatcher-type alltoall", None, False),
+        ("--moe-token-dispatcher-type flex", 3, False),
+    ],
+)
+def test_experts_are_modules_and_gathered_to_every_rank_unless_flags_say_otherwise(
+    flags, launches, said
+):
+    experts = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4"
+    found = launch(f"{experts} --world-size 8 {flags}")
+    assert found.software.get("expert_launches") == launches
+    note = [one for one in found.unread if one.place == "--moe-token-dispatcher-type"]
+    assert bool(note) == said
+    assert all(one.affects_cost and one.is_derived for one in note)
