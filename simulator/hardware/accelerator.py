@@ -122,9 +122,9 @@ class Accelerator:
 
     @property
     def has_many_queues(self) -> bool:
-        """Whether collectives of tensor parallelism and exchanges of experts can hide at once: from
-        Blackwell on. Before, CUDA_DEVICE_MAX_CONNECTIONS=1 orders the kernels of one and 32 those
-        of the other (Megatron-LM, training/arguments.py)."""
+        """Whether collectives of tensor and context parallelism can hide while exchanges of experts
+        do: from Blackwell on. Before, CUDA_DEVICE_MAX_CONNECTIONS=1 orders the kernels of the
+        former and 32 those of the latter (Megatron-LM, training/arguments.py)."""
         return "mxfp8" in self.peak
 
     def __repr__(self) -> str:

@@ -81,8 +81,9 @@ def _ring_exchange(
     crosses = ~collectives.inside_domain(s.cp * s.tp, cluster)
     steps = s.cp - 1
     sends = (collectives.send(n * size, crosses, cluster) for n in (1, 2))
+    free = _free_queues(local)
     forward, backward = (
-        overlap(steps * send, steps * attention / s.cp, w)
+        overlap(steps * send, steps * attention / s.cp, w, free)
         for send, attention in zip(sends, core, strict=True)
     )
     return forward, backward
@@ -147,12 +148,16 @@ def tensor_overlap(kind: LayerKind, local: LayerContext, matmul: Value) -> tuple
             inwards, outwards = outwards, inwards
         forward, backward = forward + outwards, backward + inwards
     software = local.task.software
-    hides, contention = s.overlap_tp, software.kernel_contention
-    if not local.task.cluster.accelerator.has_many_queues:
-        hides = hides * (1 - s.overlap_ep)
-    share = software.tp_overlap_share * hides
+    contention = software.kernel_contention
+    share = software.tp_overlap_share * s.overlap_tp * _free_queues(local)
     ahead = overlap(forward, matmul, contention, share)
     return ahead, ahead if backward is forward else overlap(backward, matmul, contention, share)
+
+
+def _free_queues(local: LayerContext) -> Value | float:
+    """1 where collectives of tensor and context parallelism can hide, 0 where exchanges of experts
+    that hide leave no hardware queue for them (Megatron-LM, training/arguments.py)."""
+    return 1.0 if local.task.cluster.accelerator.has_many_queues else 1 - local.s.overlap_ep
 
 
 def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:

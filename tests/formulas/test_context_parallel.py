@@ -9,8 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from round_numbers import (
+    ACCELERATOR,
     ATTENTION,
     BLOCK,
+    cluster,
     costs_of,
     exchange,
     gather,
@@ -70,6 +72,14 @@ def test_a_ring_passes_keys_and_values_cp_minus_1_times():
 
 def test_a_ring_hides_behind_longer_attention():
     assert exposed("cp=4", core=(4000, 8000)) == [0, 0]
+
+
+@pytest.mark.parametrize(("peaks", "shown"), [({}, 1), ({"mxfp8": 1.0}, 0)])
+def test_a_ring_beside_hidden_exchanges_of_experts_hides_from_blackwell_on(peaks, shown):
+    gpu = replace(ACCELERATOR, peak=ACCELERATOR.peak | peaks)
+    question = task(8, 8, sequence=4096, cluster=cluster(8, accelerator=gpu))
+    found = exposed("cp=4 overlap_ep=1", question, core=(4000, 8000))
+    assert found == pytest.approx([shown * 3 * send(KEYS), shown * 3 * send(2 * KEYS)])
 
 
 def test_a_ring_of_one_sends_nothing():
