@@ -41,7 +41,8 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
     if task.adapters:
         adapted = len(task.adapters.matrices(block, task.model.hidden))
         out = out + software.adapter_floor * adapted
-    return out + floor / software.layer_launches * np.maximum(number, 0)
+    launched: Value | float = np.maximum(number, 0) * (floor / software.layer_launches)
+    return out + launched
 
 
 def _held(graphs: set[str], kernels: dict[str, int]) -> int:
