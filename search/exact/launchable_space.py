@@ -20,7 +20,7 @@ from plan3d.simulator.rules.expert_rules import has_expert_kernels
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
-from ..space.axes import LARGEST_MICRO_BATCH, TASK_AXES, divisors
+from ..space.axes import LARGEST_MICRO_BATCH, LONGER, TASK_AXES, divisors
 from ..space.space import Space
 
 SMALLER_END, LARGER_END = 3, 1
@@ -74,6 +74,7 @@ def _looped_schedules(task: Task) -> tuple[int, ...]:
 FIELDS_OPENED: dict[str, Callable[[Task], tuple[int, ...]]] = {
     "etp": _expert_tensor_sizes,
     "schedule": _looped_schedules,
+    "micro_batch_group": lambda task: (AUTO, LONGER),
     "cp_comm": lambda task: tuple(ContextComm),
     "expert_dispatch": _dispatches,
     "first_stage_layers": _end_stages,
@@ -85,7 +86,8 @@ FIELDS_OPENED: dict[str, Callable[[Task], tuple[int, ...]]] = {
     "overlap_p2p": lambda task: (0, 1),
 }
 """Values by field that the default search enumerates at one value or derives: Megatron-LM's
---expert-tensor-parallel-size, --cp-comm-type, --moe-enable-deepep,
+--expert-tensor-parallel-size, --microbatch-group-size-per-virtual-pipeline-stage (pp, and the
+least that is longer in every group), --cp-comm-type, --moe-enable-deepep,
 --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers,
 --overlap-moe-expert-parallel-comm, --overlap-param-gather and --overlap-p2p-communication; the
 schedules of torchtitan, DeepSpeed and nanotron. Chunks between chosen ends differ by a layer at
@@ -119,6 +121,12 @@ ONE_OVERLAP = Rule(
 )
 SEARCH_RULES = (
     ONE_OVERLAP,
+    Rule(
+        "longer-micro-batch-group",
+        ("micro_batch_group",),
+        lambda p, t: np.asarray(p.micro_batch_group) != LONGER,
+        lambda p, t: "no longer group of micro-batches hides more",
+    ),
     Rule(
         "chunks-near-even",
         ("pp", "virtual_stages"),

@@ -11,7 +11,7 @@ from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.field_values import AUTO, ContextComm, Dispatch, Recompute
 from plan3d.simulator.plan.fields import EXPANSION, FIELDS
 from plan3d.simulator.rules.expert_rules import has_expert_kernels, overlaps_experts
-from plan3d.simulator.rules.pipeline_rules import shortest_groups
+from plan3d.simulator.rules.pipeline_rules import longer_groups, shortest_groups
 from plan3d.simulator.task import Task
 
 LARGEST_MICRO_BATCH = 64
@@ -74,6 +74,18 @@ do where it is legal and useful (Megatron-Core overlaps no experts under full re
 multi-token prediction without stages; before Blackwell overlap_tp or overlap_ep hides, not both; a
 pipeline with as many micro-batches as ranks or fewer has no second one to overlap with; groups of
 micro-batches are of pp, or the shortest without a rest)."""
+
+
+LONGER = AUTO - 1
+"""The other value that follows from the same fields (DERIVED_OTHERS)."""
+DERIVED_OTHERS = {"micro_batch_group": longer_groups}
+"""What a field is where its axis is (AUTO, LONGER), beside the value of DERIVED; 0 where there is
+none."""
+
+
+def derived_value(name: str, code: int, p: Any, task: Task) -> Any:
+    """A field that follows from others, by the code of its axis."""
+    return (DERIVED[name].compute if code == AUTO else DERIVED_OTHERS[name])(p, task)
 
 
 def divisors(number: int) -> tuple[int, ...]:

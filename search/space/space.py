@@ -41,7 +41,9 @@ from plan3d.simulator.task import Task
 from .axes import (
     DERIVED,
     LARGEST_MICRO_BATCH,
+    LONGER,
     default_axes,
+    derived_value,
     micro_batch_sizes,
 )
 
@@ -102,15 +104,13 @@ class Level:
     @property
     def derived(self) -> bool:
         """Whether the field follows from others (DERIVED)."""
-        return self.values.size == 1 and bool(self.values[0] == AUTO)
+        return bool((self.values < 0).all())
 
     def expand(self, plans: PartialPlans) -> PartialPlans:
         """Every row once with each value of the axis; a derived field is computed instead."""
         columns, rows = plans
         if self.derived:
-            derived = DERIVED[self.name].compute(SimpleNamespace(**columns), self.task)
-            column = np.ascontiguousarray(np.broadcast_to(np.asarray(derived, np.int64), (rows,)))
-            return PartialPlans({**columns, self.name: column}, rows)
+            return self._derive(plans)
         width = self.values.size
         repeated = {
             name: np.repeat(column, width) if isinstance(column, np.ndarray) else column
@@ -118,6 +118,20 @@ class Level:
         }
         repeated[self.name] = np.tile(self.values, rows)
         return PartialPlans(repeated, rows * width)
+
+    def _derive(self, plans: PartialPlans) -> PartialPlans:
+        """Every row with what the field follows from the others; then rows with another value."""
+        read, parts = SimpleNamespace(**plans.columns), []
+        for code_of_value in self.values.tolist():
+            derived = derived_value(self.name, code_of_value, read, self.task)
+            parts.append(np.broadcast_to(np.asarray(derived, np.int64), (plans.rows,)))
+        if len(parts) == 1:
+            own = {self.name: np.ascontiguousarray(parts[0])}
+            return PartialPlans({**plans.columns, **own}, plans.rows)
+        rows = np.tile(np.arange(plans.rows), len(parts))
+        other = np.where(parts[1] > 0, parts[1], LONGER)
+        own = {self.name: np.concatenate([parts[0], other])}
+        return PartialPlans({**plans.take(rows).columns, **own}, rows.size)
 
     def legal(self, plans: PartialPlans, rule: Rule) -> Mask:
         """Whether a rule allows each row."""
@@ -273,7 +287,7 @@ def _after_sources(space: Space, names: Sequence[str]) -> list[str]:
 
 
 def _is_derived(space: Space, name: str) -> bool:
-    return space.axes[name] == (AUTO,)
+    return all(value < 0 for value in space.axes[name])
 
 
 def check_list(field: str, values: object) -> None:

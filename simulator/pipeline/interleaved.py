@@ -69,6 +69,13 @@ def shortest_group(p: int, m: int) -> int:
     return next((g for g in range(p, m + 1) if _whole_groups(Sizes(p, 1, g, m))), 0)
 
 
+@cache
+def longer_group(p: int, m: int) -> int:
+    """The fewest micro-batches of groups that are all of more than p (turn_sends); 0 where m is p
+    or fewer."""
+    return next((g for g in range(p + 1, m + 1) if m % g == 0 or m % g > p), 0)
+
+
 def _group_message(name: str, s: Sizes[int]) -> str:
     near = max(s.m // s.g, 1) * s.g
     if s.g == s.p:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.arrays import any_nonzero, distinct_rows
 from ..pipeline import schedules
-from ..pipeline.interleaved import shortest_group
+from ..pipeline.interleaved import longer_group, shortest_group
 from ..pipeline.schedule import Condition, Sizes
 from ..pipeline.schedules import SCHEDULES, conditions
 from ..plan.fields import spell
@@ -68,14 +68,34 @@ _SIZE_FIELDS = {
 def shortest_groups(p: Any, task: Task) -> Any:
     """The least micro_batch_group of interleaved pipelines [row]; 0 where that is pp, or there is
     none."""
+    m, pp, grouped = _grouped(p, task)
+    return _groups(shortest_group, m, pp, grouped & (m % pp > 0))
+
+
+def longer_groups(p: Any, task: Task) -> Any:
+    """The least micro_batch_group of interleaved pipelines [row] of which neither the first group
+    nor the last is of pp, so that no turn of a chunk waits for a boundary; 0 where the shortest is
+    that, or there is none."""
+    m, pp, grouped = _grouped(p, task)
+    longer = _groups(longer_group, m, pp, grouped)
+    return np.where(longer == shortest_groups(p, task), 0, longer)
+
+
+def _grouped(p: Any, task: Task) -> tuple[Any, Any, Any]:
+    """Micro-batches and stages [row], and whether those run through chunks in groups."""
     grouped = schedules.takes_groups(p.schedule) & (p.virtual_stages > 1)
     m, pp, grouped = map(np.atleast_1d, np.broadcast_arrays(_micro_batches(p, task), p.pp, grouped))
+    return m, pp, grouped
+
+
+def _groups(least: Callable[[int, int], int], m: Any, pp: Any, where: Any) -> Any:
+    """The `least` group of pp and m [row]; 0 elsewhere."""
     out = np.zeros(m.shape, np.int64)
-    rows = np.flatnonzero(grouped & (m % pp > 0))
+    rows = np.flatnonzero(where)
     if rows.size:
         first, which = distinct_rows([pp[rows], m[rows]])
         pairs = zip(pp[rows][first].tolist(), m[rows][first].tolist(), strict=True)
-        out[rows] = np.array([shortest_group(*pair) for pair in pairs])[which]
+        out[rows] = np.array([least(*pair) for pair in pairs])[which]
     return out
 
 

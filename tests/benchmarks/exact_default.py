@@ -17,7 +17,6 @@ from itertools import product
 from plan3d import Cluster, Model, Task, find_plans
 from plan3d.search.exact.launchable_space import FIELDS_OPENED
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import spell
 
 MODELS = {
@@ -48,7 +47,7 @@ def narrower_questions(task: Task) -> list[dict[str, list[object]]]:
         {name: [value]} for name, values in FIXED.items() for value in values
     ]
     for name, values_of in FIELDS_OPENED.items():
-        values = [spell(name, value) for value in values_of(task) if value != AUTO]
+        values = [spell(name, value) for value in values_of(task) if value >= 0]
         if name.endswith("_stage_layers"):
             values = values[:1] + values[-3:]
         out += [{name: [value]} for value in values if len(values) > 1]

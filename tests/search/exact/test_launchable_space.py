@@ -11,6 +11,7 @@ from plan3d.search.exact import exhaustive
 from plan3d.search.exact.branch_and_bound import better_than
 from plan3d.search.exact.launchable_space import FIELDS_OPENED, launchable_space
 from plan3d.search.result.options import SearchOptions
+from plan3d.search.space.axes import LONGER
 from plan3d.search.space.space import Space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -96,6 +97,7 @@ def test_what_is_opened_of_a_dense_model_are_exchanges_overlaps_and_end_stages()
     assert axes == {
         "etp": (1,),
         "schedule": (AUTO,),
+        "micro_batch_group": (AUTO, LONGER),
         "cp_comm": (0, 1, 2),
         "expert_dispatch": (0,),
         "first_stage_layers": ends,
@@ -180,6 +182,17 @@ def test_end_stages_of_any_size_near_an_even_share():
     assert not ends & {(1, 9, 3), (1, 2, 6)}
 
 
+def test_groups_longer_than_pp_are_bounded_with_the_rest():
+    """24 micro-batches of tp=2 in groups of 12 are faster than in groups of 8, and than the 12 of
+    tp=4 in one group, which is the fastest of the shortest groups."""
+    task = question("gpt3-175b", "b200", 1024, batch=1536)
+    pipelines = {"tp": [2, 4], "pp": [8], "virtual_stages": [12], "cp": [1], "zero": [1]}
+    found = find_plans(task, choose={**pipelines, "recompute": ["none"]})
+    narrow = find_plans(task, choose={**pipelines, "recompute": ["none"], "micro_batch": [1, 2]})
+    assert found.best.step_seconds <= narrow.best.step_seconds * (1 + 1e-9)
+    assert (found.plans[0].tp, found.plans[0].micro_batch_group) == (2, 12)
+
+
 @pytest.mark.parametrize("choose", [{"cp_comm": ["a2a"]}, {"last_stage_layers": [3]}, {"tp": [2]}])
 def test_a_value_that_is_fixed_never_makes_plan_1_faster(choose):
     best = find_plans(TASKS["head"]).best.step_seconds
@@ -188,7 +201,7 @@ def test_a_value_that_is_fixed_never_makes_plan_1_faster(choose):
 
 def test_the_plan_beside_plan_1_is_the_fastest_that_surely_fits():
     """Of a search with that probability: the same plan."""
-    task = question("llama-3.1-70b", "h100-sxm", 64, batch=64)
+    task = question("llama-3.1-70b", "h100-sxm", 32, batch=32)
     found = find_plans(task)
     sure = find_plans(task, fits_probability=FITS_PROBABILITY)
     assert found.best.step_seconds < sure.best.step_seconds

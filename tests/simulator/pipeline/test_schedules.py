@@ -13,7 +13,7 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline import one_f_one_b
-from plan3d.simulator.pipeline.interleaved import shortest_group
+from plan3d.simulator.pipeline.interleaved import longer_group, shortest_group
 from plan3d.simulator.pipeline.schedule import Condition
 from plan3d.simulator.pipeline.schedules import (
     BUILT_IN,
@@ -211,3 +211,12 @@ def test_no_name_is_taken_twice(names):
 def test_the_shortest_groups_leave_no_rest_or_one_of_pp(p: int, m: int, group: int) -> None:
     """125 in groups of 9 leave 8 for the last; in groups of 16 they leave 13, of 17 6, of 18 17."""
     assert shortest_group(p, m) == group
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "group"), [(8, 24, 12), (4, 8, 8), (8, 19, 10), (8, 125, 14), (8, 8, 0), (8, 9, 9)]
+)
+def test_the_least_longer_groups_are_all_of_more_than_pp(p: int, m: int, group: int) -> None:
+    """24 in groups of 9, 10 and 11 leave 6, 4 and 2; 125 in groups of 9 leave 8, of 10 they leave
+    5, of 11 4, of 12 5, of 13 8, of 14 13."""
+    assert longer_group(p, m) == group
