@@ -49,6 +49,8 @@ class Explorer:
         task = varied(self.task, what_if or {})
         question = Question(task=task)
         if what == "search":
+            if plan is not None or against is not None:
+                raise InputError("a search takes no plan: ask explain, timeline or export of it")
             ranking = Ranking.of(choose=self.choose)
             return search_record(search(SearchRequest(question=question, ranking=ranking)))
         if plan is None:

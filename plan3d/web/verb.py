@@ -84,7 +84,7 @@ async def _serve(server: Any, place: socket.socket, pool: Pool) -> None:
         pool.end_questions()
 
     ending = asyncio.ensure_future(end())
-    await server._serve([place])
+    await server.serve([place])
     ending.cancel()
 
 

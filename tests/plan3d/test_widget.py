@@ -58,6 +58,11 @@ def test_what_is_no_number_is_refused(wrong: dict[str, Any]) -> None:
         varied(TASK, wrong)
 
 
+def test_a_search_of_a_plan_is_refused() -> None:
+    with pytest.raises(InputError, match="a search takes no plan"):
+        VIEW.answer("search", plan="tp=2")
+
+
 def test_a_plan_of_the_answer_is_explained_timed_and_written() -> None:
     small = {"memory": 60e9}
     found = VIEW.answer("search", small)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import is_file
@@ -29,6 +29,7 @@ ABOUT = """Explain one plan: where its time and memory go, and what one change w
 
   plan3d explain pretrain.sh h100-sxm 64 --measured-step 4.2s
   plan3d explain pretrain.sh h100-sxm 64 --trace rank0.json.gz rank8.json.gz
+  plan3d explain pretrain.sh h100-sxm 64 --plan "tp=4 pp=2"
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --against tp=4
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --plot step.png
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --memory
@@ -131,7 +132,8 @@ def _question_of_options(args: argparse.Namespace) -> tuple[Question, Plan]:
 
 
 def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
-    """The question and the plan of a launch file, and of the options that it leaves open."""
+    """The question and the plan of a launch file, and of the options that it leaves open. Fields of
+    --plan replace those of the file, which keeps the others: what it would do with that plan."""
     from ...answers.question import Question
     from ...launch_files import frameworks
     from ..arguments import (
@@ -142,16 +144,22 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     )
     from .import_ import imported, model_line, unread_sections
 
-    for name in ("plan", "system"):
-        if getattr(args, name, None) is not None:
-            raise InputError(f"--{name} and a launch file both state the plan: give one")
+    other: dict[str, Any] = {}
+    if getattr(args, "plan", None) is not None:
+        given = plan_arguments.read_plan(args.plan, "--plan")
+        other = {name: getattr(given.plan, name) for name in sorted(given.stated)}
     if adapter_arguments.adapters_of(args):
         raise InputError("--adapter does not go with a launch file, which trains all weights")
     if args.documents is not None:
         raise InputError("--documents does not go with a launch file: give model and plan instead")
-    found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}))
+    found = imported(argparse.Namespace(**{**vars(args), "with": None, "from": None}), other)
     traced = getattr(args, "trace", None) is not None
-    if found.measured and not traced and args.measured_step is None and args.calibration is None:
+    if (
+        found.measured
+        and not (traced or other)
+        and args.measured_step is None
+        and args.calibration is None
+    ):
         args.measured_step = found.measured.seconds
     if found.launch.vocabulary_source:
         warn(f"{args.file}: {model_line(found)}", args.quiet)
@@ -160,7 +168,7 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
             warn(f"{args.file}: {part} ({title})", args.quiet)
     asked = framework_arguments.launched(args, found.task, args.file)
     task = frameworks.with_usual(asked, found.launch.framework)
-    stated = frozenset(found.launch.plan)
+    stated = frozenset(found.launch.plan) | frozenset(other)
     plan = plan_arguments.completed(plan_arguments.Saved(found.plan, stated), args)
     return Question(task=task_arguments.with_calibration(args, task)), plan
 

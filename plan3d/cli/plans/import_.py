@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -70,8 +71,9 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     return 0
 
 
-def imported(args: argparse.Namespace) -> Imported:
-    """Task and plan of a file. Raises InputError naming what is missing or contradictory."""
+def imported(args: argparse.Namespace, other: Mapping[str, Any] | None = None) -> Imported:
+    """Task and plan of a file, with `other` values of fields of its plan. Raises InputError naming
+    what is missing or contradictory."""
     from plan3d.simulator.hardware.software_stack import sharding_stack
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check
@@ -81,7 +83,7 @@ def imported(args: argparse.Namespace) -> Imported:
     from ..arguments import plan_arguments, task_arguments
     from .export import in_own_stack
 
-    overrides = plan_arguments.fields_of(getattr(args, "with"), "--with")
+    overrides = plan_arguments.fields_of(getattr(args, "with"), "--with") | dict(other or {})
     given = task_arguments.model_of(args.model) if args.model else None
     launch = _launch(args, given, overrides)
     plan = plan_of(launch, overrides)

@@ -135,6 +135,20 @@ def test_a_launch_file_is_explained_as_the_plan_that_it_states(capsys):
     assert of_file["task"] == estimate["task"]
 
 
+def test_fields_of_a_plan_replace_those_of_a_launch_file(capsys):
+    """What the file would do with them: the others stay, as `import --with` has it."""
+    cluster, plan = ["--cluster", "h100-sxm", "--json"], "tp=4 zero=0"
+    assert main(["explain", str(SCRIPT), *cluster, "--plan", plan]) == 0
+    other = json.loads(capsys.readouterr().out)["plans"][0]
+    assert main(["import", str(SCRIPT), *cluster, "--estimate", "--with", plan]) == 0
+    estimate = json.loads(capsys.readouterr().out)["plans"][0]
+    assert other["plan"] == estimate["plan"]
+    assert (other["plan"]["tp"], other["plan"]["zero"]) == (4, 0)
+    assert other["step_seconds"] == estimate["step_seconds"]
+    assert main(["explain", str(SCRIPT), *cluster, "--plan", "tp=3"]) == 2
+    assert "tensor size 3" in capsys.readouterr().err
+
+
 def test_a_framework_keeps_the_stack_of_its_launch_file(capsys, tmp_path):
     """The script below drops activations, and recomputes two modules; its stack says both."""
     path = tmp_path / "run.sh"
@@ -240,7 +254,6 @@ def test_a_measured_step_moves_what_is_explained(capsys, factor):
         (["--plan", PLAN, "--measured-step", "4", "--calibration", "x.toml"], "x.toml"),
         (["--plan", "tp=64", "--measured-step", "4"], "tensor size 64"),
         ([], "explain needs a plan: for example plan3d explain gpt3-6.7b"),
-        ([str(SCRIPT), "--plan", PLAN], "both state the plan"),
     ],
 )
 def test_what_cannot_be_explained_is_one_line(capsys, words, why):
