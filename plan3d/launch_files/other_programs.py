@@ -30,8 +30,7 @@ PROGRAMS = (
     ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),
 )
 """Programs with the patterns of lines, no comments, that start them."""
-RECIPES = (
-    ("torchtitan", r"\btorchtitan\b", "its TOML"),
+PYTHON = (
     ("verl", r"\bverl\b", ""),
     ("slime", r"\bslime\b", ""),
     ("Hugging Face's Trainer", r"\bTrainingArguments\b|\bSFTConfig\b", ""),
@@ -39,8 +38,11 @@ RECIPES = (
     ("Megatron-LM", r"\bmegatron\b", ""),
 )
 """Python programs: what they import, and files of their settings that are read."""
-READ_RECIPES = re.compile(r"\bmegatron\.bridge\b|\bnemo(?:_run|\.collections|\.lightning)\b")
-"""What files import whose recipes are read (recipes/launch.py)."""
+PYTHON_READERS = (
+    ("recipe", r"\bmegatron\.bridge\b|\bnemo(?:_run|\.collections|\.lightning)\b"),
+    ("torchtitan", r"\btorchtitan\b"),
+)
+"""Readers by what files import that are read."""
 NANOTRON = re.compile(r"\brun_train\.py\b.*--config[-_]file[= ](\S+)")
 
 
@@ -62,14 +64,15 @@ def check_program(text: str, file: str) -> None:
                 )
 
 
-def check_python(text: str, file: str) -> None:
-    """Raise InputError for a Python file that is no recipe: by what it imports, with the files that
-    are read in its place."""
+def python_reader(text: str, file: str) -> str:
+    """The reader of a Python file, by what it imports. Raises InputError for one that none takes,
+    with the files that are read in its place."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     imports = "\n".join(line for line in lines if re.match(r"\s*(?:from|import)\s", line))
-    if READ_RECIPES.search(imports):
-        return
-    for title, pattern, settings in RECIPES:
+    for name, pattern in PYTHON_READERS:
+        if re.search(pattern, imports):
+            return name
+    for title, pattern, settings in PYTHON:
         if re.search(pattern, imports):
             others = f"{settings}, " if settings else ""
             raise InputError(

@@ -14,7 +14,7 @@ from plan3d.simulator.base.registry import Registry
 
 from .exporter import Exporter
 from .launch_file import Launch, ReaderOptions
-from .other_programs import check_program, check_python
+from .other_programs import check_program, python_reader
 from .tables import Row
 from .yaml_frameworks import framework_of_document
 
@@ -113,10 +113,10 @@ class Dialect:
 DIALECTS = (
     Dialect("log", "log", endings=LOG_ENDINGS, marker=LOG),
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
+    Dialect("Python recipe", "recipe", endings=("py",), is_script=True),
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
     Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),
     Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),
-    Dialect("Python recipe", "recipe", endings=("py",), is_script=True),
     Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
     Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),
 )
@@ -132,7 +132,7 @@ def framework_of_file(text: str, file: str) -> str:
         return framework_of_document(text, file)
     dialect = _dialect_of(text, file)
     if dialect.framework == "recipe":
-        check_python(text, file)
+        return python_reader(text, file)
     if dialect is MEGATRON_SCRIPT and not re.search(r"\bpretrain_[\w${}]*\.py", text):
         check_program(text, file)
     return dialect.framework

@@ -8,7 +8,7 @@ of a function, an argument of the command line or an argument of Megatron-Core.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError, intended_name
@@ -20,8 +20,8 @@ from ..shell.inputs import NO_INPUTS
 from ..spellings import table_of
 from ..tables import ANY, NAME, Row
 from .evaluation import Module, Session
-from .expressions import Function
 from .library import ROOTS, UNKNOWN, library
+from .selection import Recipe, chosen_recipe, recipes_of
 from .settings import (
     ARGUMENTS,
     NEUTRAL,
@@ -44,19 +44,6 @@ AXES = (
     *("micro_batch_size", "global_batch_size", "max_length"),
 )
 """What a recipe that plan3d does not know must be told."""
-RUNNERS = ("run", "add", "pretrain", "finetune", "train", "main", "slurm_executor")
-"""Functions and methods that are handed a recipe to run it."""
-CHOICE = "recipe"
-"""The name in --set that says which recipe of a file is read."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A recipe of a file."""
-
-    made: Made
-    kind: str
-    name: str
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
@@ -68,7 +55,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     module = Module(text, file, session)
     try:
         module.run()
-        recipe = _chosen(_recipes(session, module), file, session)
+        recipes = recipes_of(session, module, kind_of)
+        recipe = chosen_recipe(recipes, file, session, "NeMo 2 or Megatron-Bridge")
         launch = _launch(recipe, file, options, session)
     except RecursionError:
         raise InputError(f"{file}: is nested too deep to follow") from None
@@ -109,51 +97,6 @@ def _is_root(value: Made) -> bool:
     return (
         value.name in UNKNOWN or value.name in ROOTS or value.callee.startswith("megatron.bridge.")
     )
-
-
-def _recipes(session: Session, module: Module) -> list[Recipe]:
-    """The recipes of a file: those that it runs, else those at its top, else those that functions
-    return."""
-    run = [
-        Recipe(argument, kind_of(argument), one.name)
-        for one in session.made
-        for argument in (*one.arguments, *one.fields.values())
-        if one.name in RUNNERS and kind_of(argument)
-    ]
-    top = [
-        Recipe(value, kind_of(value), name)
-        for name, value in module.scope.values.items()
-        if kind_of(value)
-    ]
-    recipes = run or top or list(_returned(session, module))
-    return list({id(one.made): one for one in recipes}.values())
-
-
-def _returned(session: Session, module: Module) -> Iterator[Recipe]:
-    """Recipes that functions of the file return."""
-    for name, value in list(module.scope.values.items()):
-        if isinstance(value, Function) and value.file == module.file:
-            made = None if name.startswith("_") else session.call(value, [], {})
-            if isinstance(made, Made) and kind_of(made):
-                yield Recipe(made, kind_of(made), name)
-
-
-def _chosen(recipes: list[Recipe], file: str, session: Session) -> Recipe:
-    """The recipe that the user names, or the only one."""
-    by_name = {one.name: one for one in recipes}
-    wanted = session.given.get(CHOICE, "")
-    if wanted in by_name:
-        session.used.add(CHOICE)
-        return by_name[wanted]
-    if not recipes:
-        raise InputError(
-            f"{file}: is Python, which is not run, and makes no recipe of NeMo 2 or "
-            "Megatron-Bridge: give the command or the log of the run"
-        )
-    if len(recipes) > 1 or wanted:
-        problem = f"makes the recipes {', '.join(by_name)}: --set {CHOICE}={next(iter(by_name))}"
-        raise InputError(f"{file}: {problem}", LONGEST_QUESTION)
-    return recipes[0]
 
 
 def _launch(recipe: Recipe, file: str, options: ReaderOptions, session: Session) -> Launch:

@@ -18,7 +18,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
-from ..launch_file import ReaderOptions, with_here_documents
+from ..launch_file import NO_OPTIONS, ReaderOptions, with_here_documents
 from ..registry import TORCHTITAN_COMMAND
 from ..shell.contents import Script
 from ..shell.flags import Flag, Flags
@@ -33,6 +33,8 @@ CONFIG_FILE = "--job.config-file"
 """The flag of the job, with dashes."""
 _OVERRIDE = re.compile(r"--(no-)?([a-z_-]+(?:\.[a-z0-9_-]+){1,5})")
 """A flag that replaces a key of the job; a switch may be turned off."""
+_CHOICE = re.compile(r"activation[-_]checkpoint:[a-z-]+")
+"""A word of 0.3 that chooses what is recomputed."""
 _KEYS = frozenset(row.key for row in TABLE)
 """Keys that are read: the values of others may stay open."""
 DEEPEST = 4
@@ -46,25 +48,23 @@ class Command:
     file: str
     job: str
     """The path of the TOML file as the command has it; empty where it names none."""
+    module: str = ""
     recipe: str = ""
-    """The Python recipe of 0.3, with its module."""
+    """The function of the module that makes the Python recipe of 0.3."""
     overrides: dict[tuple[str, ...], Any] = field(default_factory=dict)
     """Values by path that replace those of the job."""
     flags: tuple[str, ...] = ()
     """The same as the command spells them."""
     gpus: int | None = None
     """GPUs of torchrun, where both of its sizes are numbers."""
+    options: ReaderOptions = NO_OPTIONS
+    """What the user gives, with the here-documents of the script as files."""
 
     def refusal(self) -> InputError:
         """The error that names the job's file."""
         replaced = f", with {' '.join(self.flags)} written into it" if self.flags else ""
         if self.job:
             problem = f"the job is in {self.job}: give that file{replaced}"
-        elif self.recipe:
-            problem = (
-                f"the job is the recipe {self.recipe}, which is Python code and is not read: "
-                "give the model, the batch and the plan to plan3d estimate"
-            )
         else:
             problem = f"the job is in a TOML file that it does not name: give that file{replaced}"
         return InputError(f"{self.file}: starts torchtitan: {one_line(problem)}")
@@ -75,17 +75,17 @@ def starts_torchtitan(text: str) -> bool:
     return re.search(TORCHTITAN_COMMAND, text, re.M) is not None
 
 
-def job_of_command(
-    text: str, file: str, options: ReaderOptions
-) -> tuple[Command, dict[str, Any], str]:
-    """The command, the job with its overrides and the job's path.
-
-    Raises InputError naming the file of the job where it is not beside the script.
-    """
+def command_of(text: str, file: str, options: ReaderOptions) -> Command:
+    """The command of a script."""
     script = read_script(text, file, inputs=options.inputs)
-    command = _command(script, file)
     options = with_here_documents(options, [document.text for document in script.documents])
-    source = options.inputs.read_source
+    return _command(script, file, options)
+
+
+def job_of_command(command: Command) -> dict[str, Any]:
+    """The job with the overrides of the command. Raises InputError naming the file of the job where
+    it is not beside the script."""
+    source = command.options.inputs.read_source
     job = source(command.job) if source and command.job else None
     if job is None:
         raise command.refusal()
@@ -95,20 +95,26 @@ def job_of_command(
         for name in path[:-1]:
             here = here.setdefault(name, {})
             if not isinstance(here, dict):
-                raise InputError(f"{file}: --{'.'.join(path)}: {name} of the job is no section")
+                problem = f"--{'.'.join(path)}: {name} of the job is no section"
+                raise InputError(f"{command.file}: {problem}")
         here[path[-1]] = value
-    return command, content, command.job
+    return content
 
 
-def _command(script: Script, file: str) -> Command:
+def _command(script: Script, file: str, options: ReaderOptions) -> Command:
     """The first command that starts the program."""
     before, after = _split_at_program(script)
+    chosen = [word.text.partition(":")[2] for word in after if _CHOICE.fullmatch(word.text)]
+    after = [word for word in after if not _CHOICE.fullmatch(word.text)]
     flags = Flags.of(after, file)
     job = _first_value(flags.by_name.get(CONFIG_FILE)) or _variable(script, "CONFIG_FILE")
     recipe = _first_value(flags.by_name.get("--config"))
     module = _first_value(flags.by_name.get("--module")) or _variable(script, "MODULE")
     recipe = recipe or (_variable(script, "CONFIG") if module else "")
-    overrides, texts = {}, []
+    overrides: dict[tuple[str, ...], Any] = {}
+    texts = []
+    if chosen:
+        overrides["activation_checkpoint",] = chosen[-1].replace("-", "_")
     for flag in flags.in_order:
         match = _OVERRIDE.fullmatch(flag.name)
         if match is None or flag.name == CONFIG_FILE:
@@ -123,8 +129,8 @@ def _command(script: Script, file: str) -> Command:
         overrides[tuple(key.split("."))] = not match[1] if not flag.texts else _value(flag.texts)
         texts.append(str(flag))
     check_inputs(script)
-    title = f"{recipe} of {module}" if module else recipe
-    return Command(file, job, title, overrides, tuple(texts), _torchrun_gpus(before, file))
+    gpus = _torchrun_gpus(before, file)
+    return Command(file, job, module, recipe, overrides, tuple(texts), gpus, options)
 
 
 def _split_at_program(

@@ -8,33 +8,26 @@ config_registry.py of the models, distributed/activation_checkpoint.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from plan3d.simulator.base.documents import format_toml, parse_toml
-from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..documents import Document, nested_document, with_unread
+from ..documents import nested_document, with_unread
 from ..exporter import Exporter, Form, heading, unwritten_settings
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
-from ..numbers import fill_launch, numbers_of
-from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
-from .command import job_of_command, starts_torchtitan
+from ..numbers import numbers_of
+from ..tables import Numbers, key_classes, settings_of
+from .command import command_of, job_of_command, starts_torchtitan
+from .job import read_job
 from .keys import RECIPE, TABLE
-from .model_flavors import (
-    UNWRITTEN_0_2,
-    UNWRITTEN_0_3,
-    flavor_model,
-    flavors_text,
-    is_flavor,
-    registration,
-)
+from .model_flavors import UNWRITTEN_0_2, UNWRITTEN_0_3, is_flavor, registration
+from .recipe import launch_of, read_recipe, recipe_of_command
 from .rules import RULES_0_2, RULES_0_3, common_rules
-from .spelling import from_keys, to_keys
+from .spelling import to_keys
 
 VERSION, VERSION_0_3 = "0.2.2", "0.3.0"
 TITLE, TITLE_0_3 = f"torchtitan {VERSION}", f"torchtitan {VERSION_0_3}"
@@ -52,33 +45,19 @@ def write_toml(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> 
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
-    """The launch of a TOML file, or of a script that names one beside it. Raises InputError naming
-    the key that is wrong, or the TOML file of a script."""
+    """The launch of a TOML file, of a recipe in Python, or of a script that names one of them.
+    Raises InputError naming the key that is wrong, or the file that a script names."""
+    if file.lower().endswith(".py"):
+        return read_recipe(text, file, options)
     if file.lower().endswith(".toml") or not starts_torchtitan(text):
-        return _read_job(parse_toml(text, file), file, file, options)
-    command, content, job = job_of_command(text, file, options)
-    launch = _read_job(content, job, f"{file}: {job}", options)
+        return read_job(parse_toml(text, file), file, file, options)
+    command = command_of(text, file, options)
+    if command.recipe:
+        made = recipe_of_command(command.module, command.recipe, file, command.options)
+        launch = launch_of(made, file, command.options, command.recipe, command.overrides)
+    else:
+        launch = read_job(job_of_command(command), command.job, f"{file}: {command.job}", options)
     launch.launcher_gpus = command.gpus
-    return launch
-
-
-def _read_job(content: dict[str, Any], job_file: str, file: str, options: ReaderOptions) -> Launch:
-    """The launch of a job; `job_file` is where its keys are."""
-    launch, job, n = Launch(file, "torchtitan"), Document(content, job_file), Numbers()
-    if not content.keys() & {"training", "parallelism"}:
-        problem = "has neither [training] nor [parallelism]: not a torchtitan job"
-        raise InputError(f"{job_file}: {problem}")
-    read_rows(TABLE, job, n)
-    launch.model = flavor_model(n.family, n.flavor)
-    model = launch.model or options.model
-    if model is None:
-        raise InputError(
-            f"{job_file}: names {n.family} {n.flavor}, which is no flavor that plan3d knows "
-            f"({flavors_text(n.family)}): give --model"
-        )
-    from_keys(job, n, launch, model)
-    fill_launch(launch, n)
-    launch.unread = job.unread(cost_keys(TABLE), read_implied(TABLE, job, n))
     return launch
 
 

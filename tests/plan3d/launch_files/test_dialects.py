@@ -59,7 +59,10 @@ def test_flags_of_a_torchtitan_command_replace_keys_of_its_job():
     ("command", "message"),
     [
         (COMMAND, r"the job is in ./jobs/llama.toml: give that file, with --parallelism.tensor_"),
-        ("./torchtitan/train.py --module llama3 --config llama3_8b", "the recipe llama3_8b of lla"),
+        (
+            "./torchtitan/train.py --module llama3 --config llama3_9b",
+            r"the recipe llama3_9b of llama3, which is neither one that plan3d knows \(llama",
+        ),
         ("python torchtitan/train.py", "in a TOML file that it does not name"),
         (COMMAND.replace("degree 2", "degree $TP"), r"line 5: --parallelism.*\$TP has no value"),
     ],

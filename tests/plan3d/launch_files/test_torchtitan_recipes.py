@@ -1,0 +1,167 @@
+"""Recipes of torchtitan 0.3 in Python, read from the syntax tree, and commands that name them."""
+
+import textwrap
+
+import pytest
+
+from plan3d.launch_files.exporter import launch_text
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import EXPORTERS, reader
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.torchtitan.model_flavors import READ
+from plan3d.launch_files.torchtitan.registered import ROWS
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.field_values import Loss, Recompute
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+TOP = """
+from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw, OptimizersContainer, ParamGroupConfig
+from torchtitan.components.quantization import Float8LinearConverter, MXFP8LinearConverter
+from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.models.llama3 import model_registry
+from torchtitan.models.llama3.config_registry import llama3_70b
+from torchtitan.trainer import Trainer
+"""
+
+
+def launch(text, file="recipe.py", beside=None, **values):
+    inputs = ScriptInputs((), values, (beside or {}).get)
+    return reader(text, file, None)(text, file, ReaderOptions(inputs=inputs))
+
+
+def recipe(body, **values):
+    lines = textwrap.indent(textwrap.dedent(body), "    ")
+    return launch(f"{TOP}\ndef mine():\n{lines}\n    return config\n", **values)
+
+
+def fields(found, *names):
+    return tuple(found.plan[name] for name in names)
+
+
+def test_a_recipe_that_is_written_out():
+    found = recipe(
+        """
+        config = Trainer.Config(
+            loss=CrossEntropyLoss.Config(),
+            model_spec=model_registry("8B", converters=[
+                Float8LinearConverter.Config(recipe_name="rowwise", filter_fqns=["lm_head"]),
+            ]),
+            optimizer=default_adamw(lr=3e-4),
+            training=TrainingConfig(local_batch_size=2, seq_len=4096, global_batch_size=64),
+            parallelism=ParallelismConfig(
+                tensor_parallel_degree=4, data_parallel_shard_degree=4,
+                data_parallel_replicate_degree=2, enable_sequence_parallel=False,
+            ),
+            activation_checkpoint=FullAC.Config(),
+        )
+        """
+    )
+    assert (found.model.name, found.sequence, found.global_batch) == ("llama-3.1-8b", 4096, 64)
+    assert fields(found, "tp", "zero", "micro_batch", "sequence_parallel") == (4, 3, 2, 0)
+    assert fields(found, "recompute", "precision") == (Recompute.FULL, Precision.FP8_ROWWISE)
+    assert (found.gpus, found.replicas) == (32, 2)
+    assert "loss" not in found.plan
+
+
+def test_tokens_of_later_versions_are_sequences():
+    found = recipe(
+        """
+        config = llama3_70b()
+        config.training = TrainingConfig(
+            num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192)
+        config.parallelism.pipeline_parallel_degree = 4
+        config.parallelism.num_pp_microbatches = 8
+        """
+    )
+    assert fields(found, "tp", "pp", "micro_batch", "loss") == (8, 4, 2, Loss.CHUNKED)
+    assert (found.sequence, found.accumulation) == (8192, 8)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("config.training.max_context_length = 3000", "must be whole sequences of max_context_"),
+        ("config.training.seq_len = LENGTH", r"training.seq_len is LENGTH: --set seq_len=VALUE"),
+        ("config.model_spec = make()", r"model_spec is no model_registry\(...\) of a flavor"),
+        ('config.model_spec = model_registry("8B", num_mtp_layers=1)', "multi-token prediction"),
+        ('config.model_spec = model_registry("9B")', "names llama3 9B, which is no flavor"),
+    ],
+)
+def test_what_a_recipe_leaves_open_is_refused(body, message):
+    with pytest.raises(InputError, match=message):
+        recipe(f"config = llama3_70b()\n{body}")
+
+
+@pytest.mark.parametrize(
+    ("body", "field", "reason"),
+    [
+        ("config.activation_checkpoint = SelectiveAC.Config()", "recompute", "every product"),
+        (
+            'config.model_spec = model_registry("70B", converters=[MXFP8LinearConverter.Config()])',
+            "precision",
+            "MXFP8LinearConverter",
+        ),
+        (
+            "config.optimizer = OptimizersContainer.Config(param_groups=["
+            'ParamGroupConfig(pattern=".*", optimizer_name="Muon")])',
+            "optimizer",
+            "Muon",
+        ),
+    ],
+)
+def test_what_no_plan_has_must_be_replaced(body, field, reason):
+    assert reason in recipe(f"config = llama3_70b()\n{body}").unmodelled[field]
+
+
+def test_a_recipe_of_several_is_chosen():
+    text = f"{TOP}\ndef one():\n    return llama3_70b()\n\ndef two():\n    return llama3_70b()\n"
+    with pytest.raises(InputError, match="makes the recipes one, two: --set recipe=one"):
+        launch(text)
+    assert launch(text, recipe="two").model.name == "llama-3.1-70b"
+
+
+COMMAND = """torchrun --nnodes 2 --nproc_per_node 8 -m torchtitan.train --module {} --config {} \\
+  --training.local_batch_size 4 --parallelism.tensor-parallel-degree 2 activation-checkpoint:none
+"""
+
+
+def test_a_command_names_a_recipe_and_replaces_its_keys():
+    found = launch(COMMAND.format("llama3", "llama3_8b"), "run.sh")
+    assert (found.model.name, found.sequence, found.launcher_gpus) == ("llama-3.1-8b", 8192, 16)
+    assert fields(found, "tp", "micro_batch", "recompute") == (2, 4, Recompute.NONE)
+    assert not found.unmodelled
+
+
+def test_a_command_names_a_recipe_that_is_beside_it():
+    beside = {"my/recipes.py": f"{TOP}\ndef mine():\n    return llama3_70b()\n"}
+    found = launch(COMMAND.format("my.recipes", "mine"), "run.sh", beside)
+    assert (found.model.name, found.plan["micro_batch"]) == ("llama-3.1-70b", 4)
+    with pytest.raises(InputError, match=r"my/recipes.py has no recipe other"):
+        launch(COMMAND.format("my.recipes", "other"), "run.sh", beside)
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if "debug" not in name])
+def test_recipes_that_torchtitan_ships_are_of_known_flavors(name):
+    row = ROWS[name]
+    assert (row["family"], row["flavor"]) in READ
+    found = launch(COMMAND.format(row["family"], name), "run.sh")
+    assert found.plan["ep"] == int(row["expert_parallel_degree"])
+    assert found.sequence == int(row["seq_len"])
+
+
+@pytest.mark.parametrize("plan", ["tp=4 zero=3 micro_batch=2", "tp=2 pp=2 zero=2 recompute=full"])
+def test_a_recipe_that_plan3d_writes_is_read_as_the_same_plan(plan):
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=64)
+    text = launch_text(task, Plan.parse(plan), EXPORTERS["torchtitan"].form("0.3"))
+    found = launch(text)
+    assert found.model == task.model
+    for field in ("tp", "pp", "zero", "micro_batch", "recompute"):
+        assert found.plan[field] == getattr(Plan.parse(plan), field)
+    assert (found.sequence, found.global_batch) == (8192, 64)
