@@ -25,6 +25,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import COLLECTIVES, SECONDS, Cost, LayerCosts
+from plan3d.simulator.layers.layer_costs import layer_cost_function
 from plan3d.simulator.layers.placements import Layouts, Placements
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.field_values import AUTO
@@ -62,6 +63,11 @@ NO_COLLECTIVES = np.delete(np.arange(len(Cost))[SECONDS], COLLECTIVES)
 KERNELS = NO_COLLECTIVES[NO_COLLECTIVES != Cost.LAUNCH]
 PARTS = np.delete(np.arange(len(Cost))[SECONDS], Cost.LAUNCH)
 """The same, and all parts, without what is waited for launches."""
+
+
+PARAMETER_FIELDS = ("tp", "tp_grid", "ep", "etp")
+"""Fields that decide how many of a layer's parameters are on a rank."""
+PARAMETERS = [Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.MATRIX_PARAMETERS]
 
 
 class PlanBounds(NamedTuple):
@@ -222,11 +228,18 @@ class Relaxation:
         out = PlanBounds(*np.zeros((len(PlanBounds._fields), plans.rows)))
         apart = bool(self.open_values) and beaten is not None
         if apart:
-            parts, which = self._least_seconds(plans, recipe)
-            work, total = (parts[..., some].sum(axis=-1) for some in (KERNELS, PARTS))
-            busiest = [_busiest(task, plans, each[which], place) for each in (work, total)]
-            out.compute[:] = out.pipeline[:] = busiest[0]
-            out.communication[:] = busiest[1]
+            assert beaten is not None
+            out.memory[:] = self._bytes_of_weights(plans, recipe, place, shards)
+            rows = rows[~beaten(rows, out.compute, _rounded(out.memory))]
+            if not rows.size:
+                return out
+            fitting = plans.take(rows)
+            parts, which = self._least_seconds(fitting, recipe)
+            work, total = (parts[..., each].sum(axis=-1) for each in (KERNELS, PARTS))
+            at = place.take(rows)
+            busiest = [_busiest(task, fitting, each[which], at) for each in (work, total)]
+            out.compute[rows] = out.pipeline[rows] = busiest[0]
+            out.communication[rows] = busiest[1]
             return out
         costs, which = self._least_costs(plans, recipe)
         if beaten is not None:
@@ -279,6 +292,26 @@ class Relaxation:
             once, size[part] = self._end_of_step(recipe, s, shards[:, some])
             seconds[part] = busy + once
         return seconds[same], size[same]
+
+    def _bytes_of_weights(
+        self, plans: Plan, recipe: Recipe, place: Placements, shards: Mask
+    ) -> Value:
+        """Least bytes of what belongs to parameters, the same for every micro-batch [row]."""
+        sizes = [getattr(plans, name) for name in SIZE_FIELDS if name != "micro_batch"]
+        first, same = distinct_rows([*sizes, place.which, *shards])
+        some = plans.take(first)
+        at, which = distinct_rows([getattr(some, name) for name in PARAMETER_FIELDS])
+        price = layer_cost_function(self.space.task.model)
+        costs = price(self.space.task, recipe, stages.strategies(some.take(at)))
+        table = np.zeros_like(costs.table)
+        table[..., PARAMETERS] = costs.table[..., PARAMETERS]
+        none = np.zeros_like(costs.working_set)
+        alone = LayerCosts(table, none, none, np.zeros_like(costs.boundary_bytes))
+        rows = np.arange(first.size)
+        _, s = _stages(self.space.task, recipe, some, alone, which, place.take(first), rows)
+        held = np.where(shards[:, first], self._memory(recipe, s), np.inf)
+        out: Value = held.min(axis=0)[same]
+        return out
 
     def _least_costs(self, plans: Plan, recipe: Recipe) -> tuple[LayerCosts, Index]:
         """The least costs of layers under the distinct strategies of some rows, and that of each

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from plan3d.search.exact.bounds import PARAMETERS
 from plan3d.search.exact.least_layer_costs import LayerTables
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES
@@ -44,3 +45,19 @@ def test_parts_are_those_of_the_cost_table() -> None:
     columns = strategies(table([*FIRST, *LATER]))
     costs = layer_cost_function(TASK.model)(TASK, RECIPE, columns)
     np.testing.assert_array_equal(part_seconds(TASK, RECIPE, columns), costs.table[..., SECONDS])
+
+
+def test_parameters_depend_on_sizes_alone() -> None:
+    """What bounds of weights take from one strategy of those with the same tp, ep and etp."""
+    sizes = ["tp=4 dp=16 ep=2", "tp=4 dp=16 ep=2 etp=2", "dp=64 ep=4"]
+    others = [
+        "",
+        " recompute=full micro_batch=2 overlap_ep=1",
+        " sequence_parallel=1 micro_batch=4",
+    ]
+    price = layer_cost_function(TASK.model)
+    for size in sizes:
+        fields = [Plan.parse(size + more).table() for more in others]
+        columns = strategies(resolve(concat(fields), TASK.gpus))
+        found = price(TASK, RECIPE, columns).table[..., PARAMETERS]
+        np.testing.assert_array_equal(found, np.broadcast_to(found[:1], found.shape))
