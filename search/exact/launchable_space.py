@@ -80,7 +80,7 @@ FIELDS_OPENED: dict[str, Callable[[Task], tuple[int, ...]]] = {
     "first_stage_layers": _end_stages,
     "last_stage_layers": _end_stages,
     "overlap_ep": lambda task: (
-        (0, 1) if _has_experts(task) and task.software.expert_exchange else (0,)
+        (0, 1) if _has_experts(task) and task.software.expert_overlap else (0,)
     ),
     "overlap_param_gather": lambda task: (0, 1),
     "overlap_p2p": lambda task: (0, 1),

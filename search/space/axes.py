@@ -119,6 +119,11 @@ def _exchange_axis(task: Task) -> tuple[int, ...]:
     return (AUTO if _expert_count(task) and task.software.expert_exchange else 0,)
 
 
+def _hidden_axis(task: Task) -> tuple[int, ...]:
+    """Derived where the stack can hide the exchange."""
+    return (AUTO if _expert_count(task) and task.software.expert_overlap else 0,)
+
+
 def _cp_comm_axis(task: Task) -> tuple[int, ...]:
     """P2P; every exchange for models with attention windows under a framework, as Transformer
     Engine has no ring for windows."""
@@ -141,7 +146,7 @@ TASK_AXES: dict[str, Callable[[Task], tuple[int, ...]]] = {
     "virtual_stages": lambda task: _virtual_stages_axis(task.model.layers),
     "micro_batch_group": lambda task: (AUTO,),
     "cp_comm": _cp_comm_axis,
-    "overlap_ep": _exchange_axis,
+    "overlap_ep": _hidden_axis,
     "expert_dispatch": _exchange_axis,
 }
 """Values that a search tries by default of the fields for which they depend on the task; those of

@@ -115,8 +115,9 @@ class Software:
     splits: tuple[str, ...]
     """Degrees that the stack can have above 1, of SPLITS."""
     expert_exchange: bool
-    """The stack can send a token once to a node on its way to several experts (DeepEP), and hide
-    the all-to-alls of experts behind another micro-batch."""
+    """The stack can send a token once to a node on its way to several experts (DeepEP)."""
+    expert_overlap: bool
+    """It can hide the all-to-alls of experts behind another micro-batch."""
     scatter_gather: bool
     """Pipeline sends are split over the tensor-parallel ranks and gathered after."""
     multi_token_prediction: bool
@@ -257,8 +258,9 @@ class Software:
     @property
     def label(self) -> str:
         """Its name in `[kernels.layer.LABEL]` of a hardware profile: that of a file without folder
-        and ending."""
-        return PurePath(self.name).stem if self.name.endswith(".toml") else self.name
+        and ending, or without its release."""
+        name = PurePath(self.name).stem if self.name.endswith(".toml") else self.name
+        return name.partition("@")[0]
 
 
 UNCERTAIN = (

@@ -28,6 +28,7 @@ from .leaves import (
     problem,
 )
 from .provenance import Provenance, inherit
+from .releases import fields_of_release
 from .software import (
     DEFAULT_SOFTWARE,
     FINE_TUNING_SOFTWARE,
@@ -278,6 +279,9 @@ def _lookup(name: str, chain: tuple[str, ...]) -> Software:
         return _read_stack(name, chain)
     if SOFTWARE.is_registered(name):
         return SOFTWARE[name]
+    stack, at, release = name.partition("@")
+    if at and SOFTWARE.is_registered(stack):
+        return replace(SOFTWARE[stack], name=name, **fields_of_release(stack, release))
     near = did_you_mean(name, SOFTWARE)
     raise InputError(
         f"unknown software profile {describe(name)}, and not the path of a .toml file{near}"

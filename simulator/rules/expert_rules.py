@@ -56,10 +56,17 @@ EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "software-exchanges-experts",
         ("expert_dispatch", "overlap_ep"),
-        lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | t.software.expert_exchange,
         lambda p, t: (
-            f"software {t.software.name} has no expert_dispatch=hierarchical and no overlap_ep; "
-            "nearest: expert_dispatch=alltoall overlap_ep=0"
+            ((p.expert_dispatch == 0) | t.software.expert_exchange)
+            & ((p.overlap_ep == 0) | t.software.expert_overlap)
+        ),
+        lambda p, t: (
+            f"software {t.software.name} has no "
+            + " and no ".join(
+                (not t.software.expert_exchange) * ["expert_dispatch=hierarchical"]
+                + (not t.software.expert_overlap) * ["overlap_ep"]
+            )
+            + "; nearest: expert_dispatch=alltoall overlap_ep=0"
         ),
     ),
     Rule(

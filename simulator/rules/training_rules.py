@@ -126,6 +126,8 @@ PRECISION_RULES: tuple[Rule, ...] = (
             f"optimizer=muon with zero={p.zero}: {t.software.name} has Muon up to ZeRO "
             f"{t.software.muon_stage}, where gradients of whole matrices are on one rank; nearest: "
             f"zero={t.software.muon_stage}"
+            if t.software.muon_stage >= 0
+            else f"{t.software.name} has no Muon; nearest: optimizer=adam"
         ),
     ),
     Rule(

@@ -93,6 +93,7 @@ SOFTWARE = replace(
     fsdp_contention=0.5,
     bucket_parameters=1e6,
     expert_exchange=True,
+    expert_overlap=True,
     vocabulary_multiple=1,
     logit_bytes=10.0,
     kept_logit_bytes=6.0,

@@ -79,6 +79,7 @@ SOFTWARE = replace(
     selective=(),
     bucket_parameters_per_rank=0.0,
     expert_exchange=False,
+    expert_overlap=False,
 )
 
 

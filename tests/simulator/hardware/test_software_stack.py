@@ -110,7 +110,7 @@ def answer(software: Software, plan: Plan, model: str = "llama-13b") -> tuple[fl
 
 
 def test_every_field_is_tried() -> None:
-    elsewhere = {"splits", "keeps_expert_output", "expert_exchange"}
+    elsewhere = {"splits", "keeps_expert_output", "expert_exchange", "expert_overlap"}
     elsewhere |= {"expert_workspaces"}  # tests/formulas/test_rank_memory.py
     elsewhere |= {"fused_permutation"}  # tests/formulas/test_operators.py
     elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
