@@ -63,6 +63,7 @@ def learned_record(learned: StepCalibration, peaks: Sequence[PeakRecord]) -> dic
             }
             for k, (name, factor) in enumerate(_factors(learned).items())
         },
+        "traced_parts": [*learned.traced_parts],
         "peaks": [*peaks],
         "contradicting": [learned.steps[i].source for i in learned.contradicting_steps],
         "contradicting_peaks": [learned.peaks[i].source for i in learned.contradicting_peaks],
@@ -145,6 +146,9 @@ def _notes(learned: StepCalibration) -> list[str]:
 
     peaks = learned.calibration.peaks
     notes = []
+    if learned.traced_parts:
+        parts = ", ".join(name.replace("_", " ") for name in learned.traced_parts)
+        notes.append(f"after: also with parts of a traced step: {parts}; left out: without them")
     if learned.steps:
         uncertain = learned.most_uncertain_constant
         notes += [

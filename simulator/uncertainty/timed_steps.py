@@ -26,7 +26,7 @@ from .calibration import MOST_LOG_PEAK_RATIO, Calibration, TimedPlan, question_o
 from .learned import prior_of
 from .memory import PeakPosterior, prior_spread
 from .memory_prior import Peaks, condition, peak_weights
-from .posterior import Prior, TimedRows, prior_as_posterior, solve
+from .posterior import Posterior, Prior, TimedRows, prior_as_posterior, solve
 from .predictive import error_scale
 from .response import SimulatedResponse
 
@@ -139,6 +139,20 @@ class StepCalibration:
     """Runs whose peak is known, or that ran out of memory."""
     peak_weights: Value = field(default_factory=lambda: np.zeros(0))
     """How much each of these peaks counts: little where it contradicts its prediction."""
+    traced_parts: tuple[str, ...] = ()
+    """Parts of a traced step that moved the constants as well."""
+
+    def with_parts(self, parts: tuple[str, ...], posterior: Posterior) -> StepCalibration:
+        """The same with what the parts of a traced step leave of the constants. The spread of steps
+        stays that of the timed ones."""
+        own = self.calibration.posterior
+        known = replace(posterior, weights=own.weights, sigma=own.sigma)
+        return replace(
+            self,
+            calibration=replace(self.calibration, posterior=known),
+            posterior_seconds=np.exp(self.rows.response.steps(known.mean)),
+            traced_parts=parts,
+        )
 
     @cached_property
     def held_out_seconds(self) -> Value:

@@ -3,7 +3,7 @@
 A CSV of steps has the columns `plan` and `seconds`, and may have `peak`, the memory that the
 fullest GPU held, and `gpus`, `global_batch` and `sequence` where they are not those of the options.
 The seconds of a run that ran out of memory are `oom`. The log of a framework gives the step of one
---plan, and its peak where it says so.
+--plan, and its peak where it says so. Traces of a step of the last --plan add its parts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...screens.calibration import (
     print_suggestions,
     suggestions_record,
 )
-from ...screens.output import Screen, check_writable, print_json, write_whole
+from ...screens.output import Screen, check_writable, print_json, warn, write_whole
 from ..arguments.help_pages import help_page
 from ..options.parser import OUT_OF_MEMORY, memory, seconds_or_oom, text
 from ..options.table import calibrate_options, with_every_option
@@ -53,8 +53,11 @@ ABOUT = """Learn from timed steps of your stack: a calibration for --calibration
   plan3d calibrate steps run.log --plan "tp=2 pp=2" --model llama-7b \\
       --cluster h100-sxm --gpus 64 --global-batch 512
 
+  plan3d calibrate steps runs.csv --plan "tp=4" --trace traces/ ...
+
 A CSV has the columns plan and seconds, and may have peak, gpus, global_batch
-and sequence. A log gives the step of one --plan, and what its allocator held."""
+and sequence. A log gives the step of one --plan, and what its allocator held.
+Traces of a step of the last --plan tell constants apart by its parts."""
 
 
 class Outcome(NamedTuple):
@@ -102,7 +105,11 @@ def run(args: argparse.Namespace) -> int:
     from plan3d.simulator.uncertainty.timed_steps import learn
 
     steps = [*_timed_steps(args)]
+    if args.trace and not steps:
+        raise InputError("--trace goes with timed steps: give --plan with --seconds, or a CSV, too")
     learned = learn(steps) if steps or args.next is None else None
+    if args.trace and learned:
+        learned = _with_trace(args, learned)
     peaks = _peak_records(learned) if learned else []
     suggested = None if args.next is None else _suggest(args, learned)
     if args.out is not None and learned:
@@ -121,6 +128,29 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None and learned:
         print(f"written to {args.out}; use it as --calibration {args.out}")
     return 0
+
+
+def _with_trace(args: argparse.Namespace, learned: StepCalibration) -> StepCalibration:
+    """What the parts of a traced step of the last plan teach beyond timed steps. Their posterior is
+    the prior of the parts: both condition the constants together."""
+    from plan3d.simulator.step.evaluate import evaluate
+    from plan3d.simulator.uncertainty.calibration import calibrated
+
+    from ...answers.traced_step import TracedStep
+
+    if not args.plan:
+        raise InputError("--trace is of the last --plan: give the plan that was traced")
+    if not learned.steps:
+        raise InputError("--trace goes with timed steps; these runs all ran out of memory")
+    task = calibrated(_task(args), learned.calibration)
+    plan = _resolved_plan(args, task, args.plan[-1], "--trace")
+    traced = TracedStep.of(evaluate(task, plan), args.trace)
+    evidence = traced.evidence
+    if evidence is None or evidence.task.calibration is None:
+        raise InputError(f"{args.trace[0]}: holds no whole step: nothing is learned from its parts")
+    for note in traced.notes:
+        warn(f"{args.trace[0]}: {note}", args.quiet)
+    return learned.with_parts(evidence.parts, evidence.task.calibration.posterior)
 
 
 def _suggest(args: argparse.Namespace, learned: StepCalibration | None) -> StepsToTime:
@@ -148,6 +178,9 @@ def _timed_steps(args: argparse.Namespace) -> Iterator[TimedStep]:
 
     files = [(name, read_text(Path(name), errors="replace")) for name in args.files]
     logs = [(name, text) for name, text in files if is_outcome(text)]
+    timed = len(logs) or len(args.seconds or ())
+    if args.trace and len(args.plan or ()) == timed + 1:
+        args = argparse.Namespace(**{**vars(args), "plan": args.plan[:-1]})
     for plan, outcome in zip(args.plan or [], _outcomes(args, logs), strict=True):
         yield _timed_step(plan, outcome, of_allocator=bool(logs))
     for name, content in files:

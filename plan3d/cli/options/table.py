@@ -383,6 +383,9 @@ CALIBRATE_OPTIONS = (
         "its step: 4.2 or 4200ms; oom of a run that ran out of memory", repeatable=True),
     Option("--peak", "SIZE", memory, STEPS,
         "memory that its fullest GPU held, as nvidia-smi says: 61.5GiB", repeatable=True),
+    Option("--trace", "FILE", text, STEPS,
+        "traces of a step of the last --plan, which then needs no --seconds, or a folder: its "
+        "parts tell constants apart that whole steps do not", several=True),
     Option("--out", "FILE", text, STEPS,
         "calibration to write, a .toml; without it only the errors are printed"),
     Option("--next", "N", integer, STEPS,

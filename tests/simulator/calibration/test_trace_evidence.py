@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from plan3d import Cluster, Model, Plan, Task
+from plan3d.cli.main import main
 from plan3d.simulator.calibration.traces.comparison import compare, sizes_of
 from plan3d.simulator.calibration.traces.evidence import learn_parts, observed_rows
 from plan3d.simulator.calibration.traces.job import traced_job
@@ -76,3 +77,32 @@ def test_traces_add_to_a_calibration(tmp_path):
         first.task.calibration.changes["attention"] + second.posterior.mean[3]
     )
     assert second.task.calibration.steps == 0
+
+
+def test_a_trace_conditions_constants_together_with_timed_steps(tmp_path, capsys):
+    """A timed step of a machine whose memory-bound kernels take half as long again, and a trace of
+    another plan: the trace tells which constant it is, the step still counts."""
+    machine = with_constants(TASK, {"memory_bound": np.log(1.5)})
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps(trace(timeline_of(machine, PLAN))))
+    seconds = evaluate(machine, Plan.parse("tp=4")).step_seconds
+    words = ["calibrate", "steps", "--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16"]
+    words += ["--sequence", "4096", "--global-batch", "64", "--json", "--plan", "tp=4"]
+    words += ["--seconds", f"{seconds}s"]
+    found = []
+    for more in ([], ["--plan", "pp=2 tp=2", "--trace", str(path)]):
+        assert main([*words, *more]) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    alone, both = (one["constants"]["memory_bound"] for one in found)
+    assert both["spread_after"] < 0.7 * alone["spread_after"]
+    assert abs(both["factor"] / 1.5 - 1) < 0.5 * abs(alone["factor"] / 1.5 - 1)
+    assert "memory_bound" in found[1]["traced_parts"]
+    (step,) = found[1]["steps"]
+    assert step["after_seconds"] == pytest.approx(seconds, rel=0.03)
+
+
+def test_a_trace_alone_is_no_calibration(tmp_path, capsys):
+    words = ["calibrate", "steps", "--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16"]
+    words += ["--global-batch", "64", "--plan", "tp=4", "--trace", str(tmp_path / "t.json")]
+    assert main(words) == 2
+    assert "--trace goes with timed steps" in capsys.readouterr().err
