@@ -29,7 +29,10 @@ QUESTIONS = asking.questions()
 MOST_BYTES = 1_050_000
 
 
-SLOW = ("validate/cross-validation", "sweep/scaling-text", "search/bloom-text")
+SLOW = (
+    *("validate/cross-validation", "sweep/scaling-text", "compare/backends"),
+    *("search/bloom-text", "search/deepseek-v3", "search/budget-usd"),
+)
 """Questions of seconds; others hold the same screens and records of smaller questions."""
 
 

@@ -9,6 +9,7 @@ from a probability of uncertainty.memory.FITS_PROBABILITY on.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,8 +38,8 @@ CHOSEN = ("loss", "optimizer", "precision")
 LEAN_LOSSES = (Loss.FUSED, Loss.CHUNKED, Loss.FUSED_LINEAR)
 """Losses that keep fewer bytes a logit, the most bytes first."""
 LEAN_OPTIMIZER, LEAN_PRECISION = "adam-8bit", "pure-bf16"
-LONGEST = 2**20
-"""Tokens of the longest sequence that is tried."""
+SHORTEST, LONGEST = 2**8, 2**20
+"""Tokens of the sequences that are tried."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,12 +205,14 @@ def _costed(task: Task, table: Plan) -> tuple[Costs, Value]:
 
 def _longest(task: Task, fixed: dict[str, Any], zero: int) -> int:
     """The longest sequence, of powers of two, that fits with a ZeRO stage and a micro-batch of one;
-    0 for none."""
-    most, longest = task.model.longest_sequence or LONGEST, 0
-    sequence = 256
-    while sequence <= most:
+    0 for none. A longer one needs no less memory, so that halves are left out at a time."""
+
+    def is_too_long(sequence: int) -> bool:
         asked = replace(task, sequence=sequence)
-        if _costed(asked, _plans(asked, fixed, [zero], [1]))[1].max() < FITS_PROBABILITY:
-            break
-        longest, sequence = sequence, 2 * sequence
-    return longest
+        _, fits = _costed(asked, _plans(asked, fixed, [zero], [1]))
+        return bool(fits.max() < FITS_PROBABILITY)
+
+    most = task.model.longest_sequence or LONGEST
+    sequences = [SHORTEST << i for i in range((most // SHORTEST).bit_length())]
+    count = bisect_left(sequences, True, key=is_too_long)
+    return sequences[count - 1] if count else 0

@@ -79,6 +79,7 @@ def test_fit_writes_a_profile(capsys, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.toml"]
 
 
+@pytest.mark.slow
 def test_runs_become_a_table_of_layers(capsys, tmp_path):
     lines = (resources.files(published) / "published_runs.csv").read_text().splitlines()
     header = next(line for line in lines if not line.startswith("#"))
@@ -109,6 +110,7 @@ def test_fit_prints_tables_and_remarks(capsys):
     assert "table of 16bit GEMMs is kept" in err
 
 
+@pytest.mark.slow
 def test_show_with_a_plot(capsys, tmp_path):
     plot = tmp_path / "fit.svg"
     record = answer(capsys, "show", NCCL, "--profile", "h100-sxm", "--plot", str(plot))

@@ -273,6 +273,7 @@ def test_the_inverse_question_finds_the_gpus(capsys: pytest.CaptureFixture[str])
     assert len(nothing["infeasible"]) == 1
 
 
+@pytest.mark.slow
 def test_a_larger_budget_buys_more_gpus_that_are_done_sooner(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -641,6 +642,7 @@ def test_a_search_by_time_to_accuracy_shows_iterations(capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_report_is_one_page_that_loads_nothing(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -224,7 +224,9 @@ def test_a_framework_that_is_not_that_of_the_launch_file_is_refused(capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("factor", [0.85, 1.15, 2.5])
+@pytest.mark.parametrize(
+    "factor", [0.85, *(pytest.param(x, marks=pytest.mark.slow) for x in (1.15, 2.5))]
+)
 def test_a_measured_step_moves_what_is_explained(capsys, factor):
     """Most of a difference of 15 % is taken for constants, none of it beyond what was measured."""
     plain = record_of(capsys, "--plan", PLAN)

@@ -99,7 +99,7 @@ def test_every_framework_has_plans(name):
     assert found.task.software.name == EXPORTERS[name].software
 
 
-@pytest.mark.parametrize("name", ["megatron", "torchtitan"])
+@pytest.mark.parametrize("name", ["torchtitan", pytest.param("megatron", marks=pytest.mark.slow)])
 def test_a_restricted_space_is_the_whole_one_without_what_is_refused(name):
     asked = for_framework(task(gpus=8, batch=16), name)
     few = {"tp": [1, 2, 4], "cp": [1], "micro_batch": [1, 2], "recompute": ["none", "full"]}
@@ -207,7 +207,10 @@ def test_a_system_and_a_stack_without_framework_are_not_restricted():
     assert found == field_text(rank_plans(small, Ranking(system="gpipe"))) != []
 
 
-@pytest.mark.parametrize("backend", ["dynamic-programming", "integer-programming"])
+@pytest.mark.parametrize(
+    "backend",
+    ["dynamic-programming", pytest.param("integer-programming", marks=pytest.mark.slow)],
+)
 def test_backends_of_unequal_stages_refuse_a_framework(backend):
     with pytest.raises(InputError, match="stages that differ, which no framework launches"):
         rank_plans(for_framework(task(), "megatron"), Ranking(backend=backend))

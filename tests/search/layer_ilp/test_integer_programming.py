@@ -131,6 +131,14 @@ CASES = {
 }
 
 
+QUICK = {
+    0.0: ("recompute", "kinds", "tied"),
+    0.4: ("recompute", "tp", "zero", "zero 2", "kinds on one rank", "tied"),
+}
+"""Cases that are searched with the other tests, by the share of memory that there is beyond the
+least; all are with -m slow."""
+
+
 @cache
 def brute_force(name):
     """Step seconds and bytes of every plan of a case."""
@@ -148,9 +156,9 @@ def brute_force(name):
 @pytest.mark.parametrize(
     ("name", "room"),
     [
-        pytest.param(name, room, marks=pytest.mark.slow if name == "deep" else ())
+        pytest.param(name, room, marks=() if name in QUICK[room] else pytest.mark.slow)
         for name in CASES
-        for room in (0.0, 0.4)
+        for room in QUICK
     ],
 )
 def test_the_search_is_brute_force(name, room):

@@ -212,7 +212,7 @@ def test_best_of_each_objective(objective):
 
 @example(name="dense", size=1)
 @given(name=names, size=st.integers(9, 500))
-@settings(deadline=None, max_examples=8)
+@settings(deadline=None, max_examples=3)
 def test_chunk_size_changes_neither_set_nor_ranking(name, size):
     whole = space(name)
     pieces = SmallChunks(whole.task, whole.axes, whole.layers_per_stage)

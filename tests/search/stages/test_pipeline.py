@@ -37,7 +37,7 @@ def pipelines_of(name, schedule="1f1b"):
     return stages, [*pipelines(task, axes)]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("gpipe", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TASKS)
 def test_no_uniform_plan_is_faster_than_the_least_seconds_of_its_pipeline(name, schedule):
     stages, found = pipelines_of(name, schedule)

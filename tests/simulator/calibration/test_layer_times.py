@@ -99,6 +99,7 @@ def test_runs_become_a_table_for_their_stack(tmp_path: Path) -> None:
     assert "held for its constants" in result.notes[0]
 
 
+@pytest.mark.slow
 def test_the_error_held_out_does_not_depend_on_where_the_profile_lies(tmp_path: Path) -> None:
     runs = [run for run in read_runs() if run.source == "vtrain24_single"]
     alike = [run for run in runs if run["layers"] == 12 and run["global_batch"] == 16]

@@ -266,6 +266,7 @@ def test_the_record_follows_the_contract(runs: list[PublishedRun]) -> None:
     assert len(validation.answers) == len(runs)
 
 
+@pytest.mark.slow
 def test_overall_averages_over_sources(runs: list[PublishedRun]) -> None:
     record = validate(runs).record
     medians = [r["step"]["median_abs"] for r in record["sources"].values()]

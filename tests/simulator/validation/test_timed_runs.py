@@ -34,6 +34,7 @@ def test_known_ratios_are_recovered():
     assert found.ratio == pytest.approx(ratio, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_runs_that_went_wrong_do_not_move_a_ratio():
     rows = made_of(np.ones(SIZES.shape[1]))
     wrong = np.random.default_rng(0).random(rows.measured_seconds.size) < 0.15
