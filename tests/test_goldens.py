@@ -31,7 +31,8 @@ MOST_BYTES = 1_050_000
 
 SLOW = (
     *("validate/cross-validation", "sweep/scaling-text", "compare/backends"),
-    *("search/bloom-text", "search/deepseek-v3", "search/budget-usd"),
+    *("search/bloom-text", "search/deepseek-v3", "search/budget-usd", "search/days-text"),
+    *("search/nothing-is-cheap-enough", "search/dynamic-programming-text", "search/in-a-terminal"),
 )
 """Questions of seconds; others hold the same screens and records of smaller questions."""
 

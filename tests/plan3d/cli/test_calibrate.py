@@ -120,6 +120,7 @@ def test_show_with_a_plot(capsys, tmp_path):
     assert "errors of h100-sxm" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_show_of_training_steps(capsys, tmp_path):
     measured, beside = tmp_path / "measured.csv", tmp_path / "beside.csv"
     measured.write_text(STEPS)

@@ -136,6 +136,7 @@ def test_compare_keeps_its_contract(capsys: pytest.CaptureFixture[str]) -> None:
 STAGED = ["compare", *TASK, "--space", "staged", "--fix", "pp=4", "--budget", "80", "--seeds", "2"]
 
 
+@pytest.mark.slow
 def test_staged_plans_are_compared_with_a_proof(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ def test_csv_has_every_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert all(float(row["measured_step_seconds"]) > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_plot_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, magic in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml")):
         path = tmp_path / name

@@ -153,6 +153,7 @@ def test_brute_force_agrees(share):
     assert hinted.plan.step_seconds == found.plan.step_seconds
 
 
+@pytest.mark.slow
 def test_brute_force_agrees_on_what_a_framework_launches():
     tasks = task("a100-40gb-sxm", 2, layers=4), task("h100-sxm", 2, layers=4)
     found = search(tasks, (4e10, 4e10), (np.inf, np.inf), FEW, framework=framework("megatron"))

@@ -73,6 +73,7 @@ def test_all_backends_run_unless_told():
 STAGED = {"space": "staged", "choose": {"pp": [2, 4]}, "budget": 150, "seeds": 2}
 
 
+@pytest.mark.slow
 def test_staged_plans_are_held_against_the_dynamic_program():
     found = compare_backends(TASK, BackendsRequest(backends=["random", "annealing"], **STAGED))
     around = StagedProblem.of(TASK, STAGED["choose"]).constraints

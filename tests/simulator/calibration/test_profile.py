@@ -194,6 +194,7 @@ def test_attention_is_shown_where_a_profile_has_no_last_wave():
     assert errors_of("h100-sxm", "attention_h100")["attention"] < 0.1
 
 
+@pytest.mark.slow
 def test_the_plot_has_one_panel_a_subject():
     fits = compare(sample("nccl_h100"), "h100-sxm")
     drawn = figure(fits)
