@@ -205,8 +205,14 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
         result = search(subject, options, **drawn)
     wider = partial(over_launchable, subject, options) if isinstance(subject, Space) else None
     near = partial(_nearest_choices, subject, tuple(choose)) if isinstance(subject, Space) else None
+    searched = subject.searched_fields if isinstance(subject, Space) else ()
     result = replace(
-        result, task=task, system=system, over_launchable=wider, nearest_to_chosen=near
+        result,
+        task=task,
+        system=system,
+        searched=searched,
+        over_launchable=wider,
+        nearest_to_chosen=near,
     )
     return result if asked.risk is None else ranked_at_risk(result, asked.risk, asked.top)
 

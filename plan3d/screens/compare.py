@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from plan3d.search.result.proven_set import proven_set
 from plan3d.search.systems.systems import System, is_single
 from plan3d.search.whatif.backend_benchmark import BackendBenchmark, BackendEntry
 from plan3d.search.whatif.compare_systems import BySystem, SystemEntry
@@ -31,6 +32,7 @@ def backends_record(race: BackendBenchmark) -> dict[str, Any]:
     optimum: dict[str, Any] = {"backend": race.optimum.backend}
     if best is not None:
         optimum |= {"step_seconds": best.step_seconds, "plan": best.plans.take(0).to_record()}
+    covered = proven_set(race.optimum)
     optimum |= {
         "evaluations": race.optimum.counts.evaluated,
         "seconds": race.optimum.seconds_searching,
@@ -42,6 +44,7 @@ def backends_record(race: BackendBenchmark) -> dict[str, Any]:
         "budget": race.budget,
         "complete": race.complete,
         "optimum": optimum,
+        **({} if covered is None else {"proven_over": covered.record()}),
         "backends": [_backend(entry) for entry in race.entries],
     }
 
@@ -72,12 +75,14 @@ def print_backends(screen: Screen, race: BackendBenchmark) -> None:
     screen.lines(views.header(race.task, race.optimum.limit))
     print()
     screen.table(_backend_table(race))
+    covered = proven_set(race.optimum)
     screen.lines(
         [
             "medians over the seeds; what draws at random may cost "
             f"{race.budget:,} plans, where one costed before is free; regret: best step over the "
             "optimum, less one; to 1 %: plans costed until the regret was at most 1 %, - where "
-            "most seeds never got there"
+            "most seeds never got there",
+            *([] if covered is None else [str(covered)]),
         ]
     )
 

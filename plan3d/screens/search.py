@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import numpy as np
 
+from plan3d.search.result.proven_set import proven_set
 from plan3d.search.result.search_result import TIE, SearchResult
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.text_tables import Table
@@ -34,8 +35,6 @@ from .search_json import TO_TIME, best_step, compared_steps, family_records
 LISTED = 4
 """Plans of the first screen where the user does not say how many."""
 RULES_SHOWN = 4
-FIXED_FIELDS = "offload, precision and its formats, optimizer, power and the sync of replicas"
-"""What no search chooses unless it is asked to."""
 MORE_LINE = f"plan3d explain {LAST}#2; -v adds all numbers and the next step"
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
@@ -110,6 +109,7 @@ def _safe_line(answer: SearchAnswer, best: Costs) -> plan_lines.Items:
 def _proof_items(result: SearchResult) -> plan_lines.Items:
     """What the search has proven, or that it did not see all plans."""
     proven = [("proof", line) for line in _proof_lines(result)[:1]]
+    proven += [("", line) for line in _set_lines(result, of_bound=True)]
     proven += [("warning", line) for line in _uncovered_lines(result)]
     if result.complete:
         return proven
@@ -238,7 +238,7 @@ def _optimum_lines(result: SearchResult) -> list[str]:
         by = f", pruned by bounds of {', '.join(pruned)}" if pruned else ""
         lines = [
             f"plan 1 is the optimum of {_large(optimum.candidates)} combinations with "
-            f"{' '.join(optimum.opened)}: {optimum.costed:,} costed{by}; fixed are {FIXED_FIELDS}"
+            f"{' '.join(optimum.opened)}: {optimum.costed:,} costed{by}"
         ]
     if not result.counts.changes:
         return lines
@@ -319,7 +319,18 @@ def _fits_lines(answer: SearchAnswer, best: PlanAnswer) -> list[str]:
 
 def proof_lines(result: SearchResult) -> list[str]:
     """What a search proves, and what plans that are not uniform gain."""
-    return [*_proof_lines(result), *_uncovered_lines(result), *_gain_lines(result)]
+    return [
+        *_proof_lines(result),
+        *_set_lines(result),
+        *_uncovered_lines(result),
+        *_gain_lines(result),
+    ]
+
+
+def _set_lines(result: SearchResult, of_bound: bool = False) -> list[str]:
+    """Over which set that is proven; on the first screen where a backend proves it by a bound."""
+    covered = None if of_bound and result.gap is None else proven_set(result)
+    return [] if covered is None else [str(covered)]
 
 
 def _uncovered_lines(result: SearchResult) -> list[str]:

@@ -6,6 +6,7 @@ import math
 import shlex
 from typing import Any
 
+from plan3d.search.result.proven_set import proven_set
 from plan3d.search.result.search_result import Gain, SearchResult, UniformSteps
 from plan3d.simulator.plan.plan import families, family_name
 from plan3d.simulator.runs.nearest_run import nearest_run
@@ -117,6 +118,7 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         },
         "climbed": [_gain_record(gain) for gain in result.climbed],
         **_optimum_record(result),
+        **_proven_set_record(result),
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
         **_proof_record(result),
@@ -156,6 +158,12 @@ def _optimum_record(result: SearchResult) -> dict[str, Any]:
             "pruned": optimum.pruned,
         }
     }
+
+
+def _proven_set_record(result: SearchResult) -> dict[str, Any]:
+    """The set over which the answer is proven, where it is."""
+    covered = proven_set(result)
+    return {} if covered is None else {"proven_over": covered.record()}
 
 
 def _gain_record(gain: Gain) -> dict[str, Any]:

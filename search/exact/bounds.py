@@ -130,8 +130,8 @@ class Relaxation:
         """Which of the ZeRO stages each row may have [stage, row] by the rules that are decided."""
         task, axes = self.space.task, self.space.axes
         rules = (*RULES, *(task.framework.rules if task.framework else ()))
-        known = {**columns, "zero": 0}
-        rules = tuple(r for r in rules if "zero" in r.fields and set(r.fields) <= set(known))
+        known = {n for n, column in columns.items() if np.ndim(column) or column != AUTO} | {"zero"}
+        rules = tuple(r for r in rules if "zero" in r.fields and known >= set(r.fields))
         out = np.zeros((len(self.zero_stages), length), bool)
         for stage in axes["zero"]:
             plans = SimpleNamespace(**{**columns, "zero": np.array([stage])})

@@ -80,6 +80,7 @@ def over_launchable(
         optimum=Optimum(
             proven,
             opened,
+            wide.searched_fields,
             proof.candidates if proof else wide.candidates,
             proof.evaluated if proof else 0,
             proof.removed if proof else {},

@@ -89,6 +89,8 @@ class Optimum:
     plans were changed."""
     opened: tuple[str, ...]
     """The fields that the enumerated space keeps at one value."""
+    fields: tuple[str, ...]
+    """All fields of which the set has several values."""
     candidates: int
     """Combinations of the axes' values."""
     costed: int
@@ -171,6 +173,8 @@ class SearchResult:
     over_launchable: OverLaunchable | None = field(default=None, repr=False, compare=False)
     """What looks for better plans among all that a stack launches; None of a search of plans that
     are not uniform."""
+    searched: tuple[str, ...] = ()
+    """Fields of which the space has several values."""
     nearest_to_chosen: NearestToChosen | None = field(default=None, repr=False, compare=False)
     """What looks for the values nearest to the chosen ones that leave a plan; None where none were
     chosen, and of a search of plans that are not uniform."""

@@ -192,6 +192,11 @@ class Space:
         """Combinations of the axes' values."""
         return prod(len(values) for values in self.axes.values())
 
+    @property
+    def searched_fields(self) -> tuple[str, ...]:
+        """The fields that have several values."""
+        return tuple(name for name in AXES if len(self.axes[name]) > 1)
+
     def check_bounds_apply(self, backend: str, objective: str) -> None:
         """Raise InputError where the search is over more than the bounds of a backend cover."""
         others = [name for name, value in OPT_IN.items() if self.axes[name] != (value,)]

@@ -31,8 +31,14 @@ def test_branch_and_bound_prints_the_exhaustive_ranking_and_its_proof(
     assert found["gap"] == 0
     assert found["bound"] == pytest.approx(full["plans"][0]["step_seconds"])
     assert found["counts"]["evaluated"] < full["counts"]["evaluated"]
+    assert found["proven_over"] == full["proven_over"]
+    covered = set(found["proven_over"]["fields"])
+    assert {"micro_batch", "micro_batch_group", "last_stage_layers", "cp_comm"} <= covered
+    assert not covered & {"dp", "precision", "optimizer", "offload_optimizer"}
     assert main(BRANCH) == 0
-    assert "proven: no plan that fits, of those searched, is better" in capsys.readouterr().out
+    said = " ".join(capsys.readouterr().out.split())
+    assert "proven: no plan that fits, of those searched, is better" in said
+    assert "proven over: stages that are alike, all of " in said
 
 
 def test_a_budget_leaves_a_gap(capsys: pytest.CaptureFixture[str]) -> None:

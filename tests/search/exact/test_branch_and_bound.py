@@ -177,6 +177,16 @@ def test_ranking_is_the_exhaustive_one(asked, objective, top, headroom):
         assert found.bound == pytest.approx(ranked(full, objective)[0])
 
 
+def test_a_field_that_is_yet_to_follow_from_others_rules_no_zero_stage_out():
+    """Without overlap_grad_reduce the gather overlaps nothing either, whatever the ZeRO stage."""
+    choose = {"overlap_grad_reduce": [0], "cp": [1], "micro_batch": [1], "virtual_stages": [1]}
+    full = rank_plans(task("dense", 8), Ranking(choose=choose, headroom=0.1, top=1))
+    options = Ranking(backend="branch-and-bound", choose=choose, headroom=0.1, top=1)
+    assert ranked(rank_plans(task("dense", 8), options), "step-time") == pytest.approx(
+        ranked(full, "step-time"), rel=1e-9
+    )
+
+
 def gpt3():
     cluster = Cluster.profile("a100-80gb-sxm", gpus=1024)
     return Task(Model.preset("gpt3-175b"), cluster, sequence=2048, global_batch=1536)
