@@ -53,7 +53,9 @@ class Fit:
     """Of that plan, one row."""
     probability: float
     """That it fits."""
-    longest_sequence: int
+    fixed: dict[str, Any]
+    """Fields of the plan that were not chosen for speed."""
+    longest_sequence: int = 0
     """Tokens of the longest sequence with the plan's ZeRO stage and a micro-batch of one; 0 where
     none fits."""
     chosen: tuple[str, ...] = ()
@@ -123,6 +125,12 @@ def usual_precision(task: Task) -> str:
 
 
 def _of_way(task: Task, fixed: dict[str, Any], free: set[str]) -> Iterator[Fit]:
+    """The fits of one way that are shown; only theirs are the longest sequences."""
+    for fit in _candidates(task, fixed, free):
+        yield replace(fit, longest_sequence=_longest(fit))
+
+
+def _candidates(task: Task, fixed: dict[str, Any], free: set[str]) -> Iterator[Fit]:
     on_gpus = [_fit(task, {**fixed, "recompute": recompute}) for recompute in RECOMPUTE]
     yield from on_gpus
     if any(fit.fits for fit in on_gpus):
@@ -169,7 +177,7 @@ def _fit(task: Task, fixed: dict[str, Any]) -> Fit:
         task=task,
         costs=costs.row(row),
         probability=float(fits[row]),
-        longest_sequence=_longest(task, fixed, int(table.zero[row])),
+        fixed=fixed,
     )
 
 
@@ -203,13 +211,15 @@ def _costed(task: Task, table: Plan) -> tuple[Costs, Value]:
     return costs, np.atleast_1d(probability_fits(costs))
 
 
-def _longest(task: Task, fixed: dict[str, Any], zero: int) -> int:
-    """The longest sequence, of powers of two, that fits with a ZeRO stage and a micro-batch of one;
-    0 for none. A longer one needs no less memory, so that halves are left out at a time."""
+def _longest(fit: Fit) -> int:
+    """The longest sequence, of powers of two, that fits with the ZeRO stage of a fit and a
+    micro-batch of one; 0 for none. A longer one needs no less memory, so that halves are left out
+    at a time."""
+    task, zero = fit.task, int(fit.plan.zero)
 
     def is_too_long(sequence: int) -> bool:
         asked = replace(task, sequence=sequence)
-        _, fits = _costed(asked, _plans(asked, fixed, [zero], [1]))
+        _, fits = _costed(asked, _plans(asked, fit.fixed, [zero], [1]))
         return bool(fits.max() < FITS_PROBABILITY)
 
     most = task.model.longest_sequence or LONGEST
