@@ -1,13 +1,13 @@
 """The probability that a plan fits: that its peak of memory stays below the capacity.
 
-    log(peak_i / predicted_i) = b + e_i,    b ~ N(0, stack^2),    e_i ~ plan s_i t_4
+    log(peak_i / predicted_i) = b + e_i,    b ~ N(mean, stack^2),    e_i ~ plan s_i t_4
 
     P(fits) = P(b + e_i <= log(capacity / predicted_i))
 
 b the error that all plans of a stack share, s_i how much wider than usual that of a plan is
-(predictive.error_scale). The prediction is the median. A peak is what the allocator holds, slack
-and context included: a run that needs its slack back to go on stalls, and does not count as
-fitting.
+(predictive.error_scale). Stacks hold more than is counted of them, in the mean over them. A peak is
+what the allocator holds, slack and context included: a run that needs its slack back to go on
+stalls, and does not count as fitting.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class Spread:
     """Standard deviation of what plans of a stack share; one, or one a row."""
     plan: Value | float
     """Scale of Student's t, 4 degrees of freedom, of what they do not."""
+    mean: Value | float = 0.0
+    """Of what plans of a stack share, over stacks."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ def student_cdf(z: Value) -> Value:
 def probability_within(margin: Value, spread: Spread, scale: Value | float = 1.0) -> Value:
     """P(b + e <= margin) [row], margin = log(capacity / predicted)."""
     stack, width = np.asarray(spread.stack)[..., None], np.asarray(spread.plan * scale)[..., None]
-    out: Value = student_cdf((np.asarray(margin)[..., None] - stack * NODES) / width) @ WEIGHTS
+    left = np.asarray(margin)[..., None] - np.asarray(spread.mean)[..., None]
+    out: Value = student_cdf((left - stack * NODES) / width) @ WEIGHTS
     return out
 
 
@@ -116,7 +119,8 @@ def prior_spread(software: Software, adapters: bool = False) -> Spread:
     frozen weights."""
     whole = FITTED_STACKS if has_fitted_peaks(software) else OTHER_STACKS
     record = shipped_records()[MEMORY][ADAPTERS if adapters else whole]
-    return Spread(dict(software.spreads).get(OF_PEAKS, record["stack"]), record["plan"])
+    stack = dict(software.spreads).get(OF_PEAKS, record["stack"])
+    return Spread(stack, record["plan"], record.get("mean", 0.0))
 
 
 def spread_of(task: Task) -> Spread:

@@ -1,14 +1,14 @@
 """Errors of predicted peaks of memory, learned from peaks and from runs that ran out of it.
 
-    L_u(stack, plan) = integral N(b; 0, stack^2) prod_i l_i(b) db
+    L_u(mean, stack, plan) = integral N(b; mean, stack^2) prod_i l_i(b) db
 
     l_i = t((y - b) / (plan s_i)) / (plan s_i)                      a measured peak
     l_i = T((high - b) / (plan s_i)) - T((low - b) / (plan s_i))    one known to lie between
 
 y, low and high are logs of peak / predicted; u is a source of one stack, t and T the density and
 distribution function of Student's t with 4 degrees of freedom. The peak of a run that ran out of
-memory is above log(capacity / predicted), that of one that ran below it. Both numbers are means
-over a grid, on a log scale, so that few sources leave them wide.
+memory is above log(capacity / predicted), that of one that ran below it. The three numbers are
+means over a grid, the spreads on a log scale, so that few sources leave them wide.
 Sources: Tobin 1958 (censored observations); Laird and Ware 1982 (random effects).
 """
 
@@ -23,7 +23,9 @@ from ..base.arrays import Index, Mask, Value
 from .memory import PeakPosterior, Spread, student_cdf
 
 STACK_SPREADS, PLAN_SPREADS = np.geomspace(0.02, 0.5, 25), np.geomspace(0.01, 0.3, 25)
-"""Values of the two numbers that are weighed."""
+"""Values of the two spreads that are weighed."""
+MEANS, MEAN_SPREAD = np.linspace(-0.1, 0.2, 16), 0.1
+"""Values of the mean, and its standard deviation before anything is seen."""
 START_SPREAD = Spread(0.1, 0.05)
 """Where they start: reserved over allocated memory is 1.06 to 1.22 by stack (SimuMax; Mist, Zhu et
 al. 2025, arXiv:2503.19050)."""
@@ -73,21 +75,22 @@ def _cdf(z: Value) -> Value:
 
 
 def log_likelihood(peaks: Peaks) -> Value:
-    """log L of one source [stack, plan]."""
+    """log L of one source [mean, stack, plan]."""
     rows = np.stack([log_row_likelihood(peaks, plan) for plan in PLAN_SPREADS], axis=1)
     top = rows.max(axis=0)
-    bell = np.exp(-0.5 * (STACK_ERRORS / STACK_SPREADS[:, None]) ** 2)
-    bell /= bell.sum(axis=1, keepdims=True)
+    off = STACK_ERRORS - MEANS[:, None, None]
+    bell = np.exp(-0.5 * (off / STACK_SPREADS[:, None]) ** 2)
+    bell /= bell.sum(axis=2, keepdims=True)
     out: Value = np.log(np.maximum(bell @ np.exp(rows - top), LEAST_LIKELIHOOD)) + top
     return out
 
 
 def condition(peaks: Peaks, prior: Spread) -> PeakPosterior:
-    """What the peaks of a stack say of b, whose prior is N(0, stack^2): a normal distribution of
+    """What the peaks of a stack say of b, whose prior is N(mean, stack^2): a normal distribution of
     its posterior's mean and deviation."""
     log = (
         log_row_likelihood(peaks, float(prior.plan))
-        - 0.5 * (STACK_ERRORS / float(prior.stack)) ** 2
+        - 0.5 * ((STACK_ERRORS - float(prior.mean)) / float(prior.stack)) ** 2
     )
     weight = np.exp(log - log.max())
     weight /= weight.sum()
@@ -109,11 +112,14 @@ def peak_weights(peaks: Peaks, known: PeakPosterior) -> Value:
 
 
 def fit_spread(likelihoods: Sequence[Value]) -> Spread:
-    """The two numbers that suit some sources, given their log_likelihood; START_SPREAD of none."""
+    """The three numbers that suit some sources, given their log_likelihood; START_SPREAD of none,
+    around 0."""
     far = (np.log(STACK_SPREADS[:, None] / START_SPREAD.stack) / LOG_SPREAD) ** 2
     far = far + (np.log(PLAN_SPREADS / START_SPREAD.plan) / LOG_SPREAD) ** 2
+    far = far + (MEANS[:, None, None] / MEAN_SPREAD) ** 2
     weight = sum(likelihoods, -0.5 * far)
     weight = np.exp(weight - weight.max())
     weight /= weight.sum()
-    stack = np.exp(weight.sum(axis=1) @ np.log(STACK_SPREADS))
-    return Spread(float(stack), float(np.exp(weight.sum(axis=0) @ np.log(PLAN_SPREADS))))
+    stack = np.exp(weight.sum(axis=(0, 2)) @ np.log(STACK_SPREADS))
+    plan = np.exp(weight.sum(axis=(0, 1)) @ np.log(PLAN_SPREADS))
+    return Spread(float(stack), float(plan), float(weight.sum(axis=(1, 2)) @ MEANS))

@@ -155,13 +155,14 @@ def trains_adapters(p: Prediction) -> Mask:
 
 def with_held_out_spreads(p: Prediction) -> Prediction:
     """The same with peaks as far off as rows of their kind of the other origins teach."""
-    stack, plan = np.empty((2, len(p)))
+    stack, plan, mean = np.empty((3, len(p)))
     for kind in (trains_adapters(p), ~trains_adapters(p)):
         mine = p.take(kind)
         spreads = spreads_without_origin(mine)
         known = [spreads[q.run.origin] for q in mine.questions]
         stack[kind], plan[kind] = [one.stack for one in known], [one.plan for one in known]
-    return replace(p, stack_spread=stack, plan_spread=plan)
+        mean[kind] = [one.mean for one in known]
+    return replace(p, stack_spread=stack, plan_spread=plan, mean_error=mean)
 
 
 def is_fitted_to_origin(q: Question) -> bool:
@@ -186,6 +187,7 @@ def _record(p: Prediction) -> dict[str, Any]:
     return {
         "stack": round(float(spread.stack), 4),
         "plan": round(float(spread.plan), 4),
+        "mean": round(float(spread.mean), 4),
         "peaks": sum(measured),
         "labels": sum(one.low.size for one in peaks.values()) - sum(measured),
         "sources": list(peaks),

@@ -80,6 +80,7 @@ class Prediction:
     """How much wider than usual the error of the row is."""
     stack_spread: Value
     plan_spread: Value
+    mean_error: Value
     """Of memory.Spread, how far off its peak is."""
     half_width: Value
     """Of the 80 % interval of the step's logarithm; NaN where nobody asked."""
@@ -110,7 +111,7 @@ class Prediction:
     def probability_below(self, share: Value) -> Value:
         """Probability that the peak is at most this times what is predicted [row]."""
         return probability_within(
-            np.log(share), Spread(self.stack_spread, self.plan_spread), self.scale
+            np.log(share), Spread(self.stack_spread, self.plan_spread, self.mean_error), self.scale
         )
 
     @property
@@ -155,7 +156,7 @@ def batches(asked: Sequence[Question]) -> list[Index]:
 
 def predict(asked: Sequence[Question]) -> Prediction:
     """Predicts every question, those of one task together."""
-    columns = np.full((8, len(asked)), np.nan)
+    columns = np.full((9, len(asked)), np.nan)
     for rows in batches(asked):
         several = [asked[row] for row in rows]
         task, peak_task = several[0].task, several[0].peak_task
@@ -176,6 +177,7 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[4, rows] = error_scale(task, plans)
         spread = spread_of(task)
         columns[5, rows], columns[6, rows] = spread.stack, spread.plan
+        columns[7, rows] = spread.mean
     return Prediction(tuple(asked), *columns)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from plan3d.simulator.uncertainty.memory import Spread, probability_within, student_cdf
 from plan3d.simulator.uncertainty.memory_prior import (
+    MEANS,
     PLAN_SPREADS,
     STACK_SPREADS,
     START_SPREAD,
@@ -27,14 +28,19 @@ def peaks(*rows):
     return Peaks(low, high, np.ones(len(rows)))
 
 
+def around_zero(of):
+    """The likelihoods of spreads [stack, plan] where stacks are off by nothing in the mean."""
+    return log_likelihood(of)[np.flatnonzero(np.isclose(MEANS, 0))[0]]
+
+
 def test_at_the_prediction_a_run_is_as_likely_to_run_out_as_not():
     """Censored rows with no room: one half, whatever the spreads."""
     for row in ((0, INF), (-INF, 0)):
-        assert log_likelihood(peaks(row)) == pytest.approx(math.log(0.5), abs=1e-3)
+        assert around_zero(peaks(row)) == pytest.approx(math.log(0.5), abs=1e-3)
 
 
 def test_a_censored_row_is_the_probability_that_it_fits():
-    ran, out = log_likelihood(peaks((-INF, 0.1))), log_likelihood(peaks((0.1, INF)))
+    ran, out = around_zero(peaks((-INF, 0.1))), around_zero(peaks((0.1, INF)))
     for i, j in ((3, 5), (12, 12), (20, 8)):
         fits = float(probability_within(np.array(0.1), Spread(STACK_SPREADS[i], PLAN_SPREADS[j])))
         assert np.exp([ran[i, j], out[i, j]]) == pytest.approx([fits, 1 - fits], abs=2e-3)
@@ -42,14 +48,14 @@ def test_a_censored_row_is_the_probability_that_it_fits():
 
 def test_a_measured_peak_is_the_density():
     """Where plans are hardly off, that of what they share: 1 / (stack sqrt(2 pi))."""
-    found = log_likelihood(peaks((0, 0)))[-1, 0]
+    found = around_zero(peaks((0, 0)))[-1, 0]
     assert found == pytest.approx(-math.log(STACK_SPREADS[-1] * math.sqrt(2 * math.pi)), abs=1e-2)
 
 
 def test_rows_of_a_stack_share_its_error():
     """One ran and one ran out at the same share: less likely than a half times a half, as both have
     the same error; nearly that where they share little."""
-    both = np.exp(log_likelihood(peaks((-INF, 0), (0, INF))))
+    both = np.exp(around_zero(peaks((-INF, 0), (0, INF))))
     assert (both < 0.25 + 1e-6).all()
     assert both[0, -1] == pytest.approx(0.25, rel=0.02)
     assert both[-1, 0] < 0.02
@@ -60,6 +66,20 @@ def test_nothing_seen_leaves_the_start():
     assert (found.stack, found.plan) == pytest.approx(
         (START_SPREAD.stack, START_SPREAD.plan), rel=0.03
     )
+
+
+def test_a_mean_that_stacks_share_is_found_and_no_spread():
+    """Ten stacks that hold a tenth more than is counted of them, give or take 2 %."""
+    each = [log_likelihood(peaks(*[(0.1 + off, 0.1 + off)] * 5)) for off in (-0.02, 0.02) * 5]
+    found = fit_spread(each)
+    assert found.mean == pytest.approx(0.1, abs=0.01)
+    assert found.stack < 0.04
+
+
+def test_a_mean_makes_plans_fit_as_with_so_much_less_memory():
+    shifted = probability_within(np.array([0.1, 0.0]), Spread(0.05, 0.05, 0.1))
+    assert shifted == pytest.approx(probability_within(np.array([0.0, -0.1]), Spread(0.05, 0.05)))
+    assert shifted[0] == pytest.approx(0.5)
 
 
 def test_spreads_that_runs_were_made_with_are_found_again():

@@ -243,12 +243,14 @@ def ran(text, factor=1.0, seconds=1.0):
 
 
 def test_one_peak_counts_by_the_spreads_of_stack_and_plan():
-    """b | y ~ N(w y, w plan^2), w = stack^2 / (stack^2 + plan^2), near for Student's t errors of 4
-    degrees of freedom (variance 2 plan^2, narrower in the middle): between both weights."""
+    """b | y ~ N(m + w (y - m), w plan^2), w = stack^2 / (stack^2 + plan^2), m the mean of stacks,
+    near for Student's t errors of 4 degrees of freedom (variance 2 plan^2, narrower in the middle):
+    between both weights."""
     spread = prior_spread(TASK.software)
     found = learn_peaks([ran(TEXTS[0], 1.1)])
     weights = [spread.stack**2 / (spread.stack**2 + k * spread.plan**2) for k in (2.0, 1.0)]
-    assert weights[0] * np.log(1.1) < found.log_bias < weights[1] * np.log(1.1)
+    low, high = (spread.mean + w * (np.log(1.1) - spread.mean) for w in weights)
+    assert low < found.log_bias < high
     assert found.spread.stack < spread.stack
     assert found.spread.plan == spread.plan
 
@@ -260,7 +262,7 @@ def test_peaks_of_ones_own_move_the_peaks_of_others():
     task = calibrated(TASK, learned.calibration)
     before, after = (evaluate(one, plan(NEW)) for one in (TASK, task))
     assert after.memory_bytes / before.memory_bytes == pytest.approx(1.15, abs=0.02)
-    assert memory.spread_of(task).stack < 0.4 * memory.spread_of(TASK).stack
+    assert memory.spread_of(task).stack < 0.5 * memory.spread_of(TASK).stack
 
 
 def test_a_run_that_ran_out_is_a_lower_bound():
@@ -352,19 +354,21 @@ def test_a_peak_far_above_its_prediction_is_never_predicted_lower(tmp_path):
 
 
 def test_searches_obey_what_runs_held(tmp_path):
-    """Plans that are predicted to need as much as the run do not fit in less than it held."""
+    """Plans that are predicted to need as much as the run do not fit in less than it held; others
+    hold what stacks do in the mean."""
     peak = FAR * needs(TASK, LEAN)
+    lean = needs(TASK, LEAN) * np.exp(prior_spread(TASK.software).mean)
     for task in not_empty(learned_and_read(tmp_path, [held(LEAN, peak)])):
         small = with_memory(task, 0.9 * peak)
         for more in ({}, {"headroom": 0.0}, {"headroom": 0.0, "backend": "branch-and-bound"}):
             found = rank_plans(small, Ranking(top=3, **more))
             assert found.costs is not None
-            assert max(found.costs.memory_total) < needs(TASK, LEAN) * 1.05
+            assert max(found.costs.memory_total) < lean * 1.05
         choose = {"tp": [4], "pp": [2], "virtual_stages": [1], "micro_batch": [1]}
         found = rank_plans(
             small, Ranking(headroom=0.0, backend="dynamic-programming", choose=choose)
         )
-        assert found.costs is None or found.best.memory_bytes < needs(TASK, LEAN) * 1.05
+        assert found.costs is None or found.best.memory_bytes < lean * 1.05
         roomy = rank_plans(task, Ranking(headroom=0.0, choose=choose, top=3))
         assert max(roomy.costs.memory_total) >= peak * (1 - 1e-9)
 
@@ -380,7 +384,7 @@ def test_a_peak_that_a_larger_plan_contradicts_is_its_own_plans_alone(tmp_path):
         assert needs(TASK, LEAN) < between < peak
 
 
-@pytest.mark.parametrize("times", [1.05, 1.2, 1.3, 1.35])
+@pytest.mark.parametrize("times", [1.05, 1.2, 1.25, 1.3])
 def test_a_peak_that_is_not_named_moves_the_others_and_fits_in_no_less(times):
     """What it contradicts is within what is known of stacks, which then hold more."""
     peak = times * needs(TASK, LEAN)
