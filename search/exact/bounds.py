@@ -157,6 +157,14 @@ class Relaxation:
         """Whether it is known how many layers the first rank holds."""
         return "first_stage_layers" in self.known_fields
 
+    @cached_property
+    def exchanges_open(self) -> bool:
+        """Whether only how experts and contexts exchange may be open of what a layer does, of which
+        a model with experts has many combinations."""
+        exchanges = {"overlap_ep", "cp_comm", "expert_dispatch"}
+        experts = any(kind.experts for kind in self.space.task.model.kinds)
+        return experts and self.known_fields >= set(LAYER_FIELDS) - exchanges
+
     @property
     def layers_known(self) -> bool:
         """Whether all fields that a layer can see are known."""

@@ -232,6 +232,7 @@ def _relaxations(space: Space, walk: list[Level], limit: float) -> Iterator[tupl
             relaxation.first_stage_known,
             relaxation.placement_known,
             relaxation.layers_known,
+            relaxation.exchanges_open,
             relaxation.chunks_known,
         )
         if relaxation.has_bounds and known != last:
