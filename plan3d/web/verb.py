@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import signal
 import socket
 from dataclasses import replace
@@ -63,6 +64,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         h11_max_incomplete_event_size=16_384,
     )
     server = uvicorn.Server(config)
+    # Signals are answered here: uvicorn's own handlers raise them once more at the end.
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: _stop(server)) for number in signals}
     try:
