@@ -47,7 +47,7 @@ WORTH_A_REASON = 0.05
 LARGE = 0.15
 """Gain that the sentence above the tables counts."""
 TOLD, WORTH_A_WORD = 3, 0.02
-"""Terms told of a gain, and the least share of the published step of each."""
+"""Terms told of a gain, and the least share of the published step of each but the first."""
 END_STAGES = ("first_stage_layers", "last_stage_layers")
 """Columns of a row that are told wherever they are assumed: chosen so that its layout fits."""
 SHOWN = {
@@ -159,8 +159,8 @@ def reason(published: Costs, best: Costs) -> str:
     terms = sorted(time_differences(published, best), key=lambda term: term.change)[:TOLD]
     return ", ".join(
         f"{term.label} {100 * term.change / step:+.0f}"
-        for term in terms
-        if term.change < -WORTH_A_WORD * step
+        for rank, term in enumerate(terms)
+        if term.change < (-WORTH_A_WORD * step if rank else 0)
     )
 
 
