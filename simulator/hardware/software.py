@@ -284,9 +284,7 @@ OFFLOADABLE = (
     *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),
 )
 """Modules whose inputs can wait in host memory, as Megatron-Core names them."""
-PROCESS_GROUPS = (
-    *("world", "model", "tensor", "context", "data", "expert", "expert-data", "pipeline"),
-)
+PROCESS_GROUPS = (*("world", "model", "tp", "cp", "dp", "ep", "expert-dp", "pp"),)
 """Groups of ranks: all; those with a copy of the model (tp pp); and those of one degree."""
 DEFAULT_SOFTWARE = "megatron-core"
 """The stack of a task that names none and trains all weights."""

@@ -90,21 +90,21 @@ def connections(
     )
     each: dict[str, Value] = {
         "world": collective_connections(place_group(float(task.gpus), 1.0, cluster), cluster),
-        "tensor": grids * collective_connections(tensor, cluster),
-        "data": collective_connections(data, cluster),
-        "pipeline": send_connections(pipeline, cluster, 2.0),
+        "tp": grids * collective_connections(tensor, cluster),
+        "dp": collective_connections(data, cluster),
+        "pp": send_connections(pipeline, cluster, 2.0),
         "model": collective_connections(model, cluster),
     }
     if any_nonzero(cp > 1):
-        each["context"] = send_connections(place_group(cp, tp, cluster), cluster, 2.0)
+        each["cp"] = send_connections(place_group(cp, tp, cluster), cluster, 2.0)
     if any_nonzero(ep > 1):
         exchange = place_group(ep, plans.etp.astype(float), cluster)
-        each["expert"] = np.where(
+        each["ep"] = np.where(
             plans.expert_dispatch == Dispatch.ALLTOALL,
             send_connections(exchange, cluster, np.maximum(ep - 1, 1)),
             collective_connections(exchange, cluster),
         )
-        each["expert-data"] = (ep > 1) * collective_connections(experts, cluster)
+        each["expert-dp"] = (ep > 1) * collective_connections(experts, cluster)
     mine = (each[name] for name in task.software.process_groups if name in each)
     out: Value = sum(mine, np.zeros(np.shape(tp)))
     return out

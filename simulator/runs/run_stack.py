@@ -170,7 +170,7 @@ logits in 16 bits (loss/masked_ce.py, fp32_upcast)."""
 _COMPILED = ("torchtitan", "maxtext", "paxml")
 """Stacks whose loss is compiled with the layers: rows that say nothing of theirs have it (profile
 of torchtitan; XLA compiles whole steps)."""
-_ONEFLOW = {"process_groups": ("tensor", "data", "context", "expert", "expert-data", "pipeline")}
+_ONEFLOW = {"process_groups": ("tp", "dp", "cp", "ep", "expert-dp", "pp")}
 """OneFlow makes a communicator for a set of devices, core/job/eager_nccl_comm_manager.cpp
 (GetCommForDevice); read after its peaks were seen beside Megatron-LM's groups."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}

@@ -96,15 +96,15 @@ def test_peers_of_a_rack_share_channels():
     ("plan", "group", "expected"),
     [
         ("tp=4 pp=2 dp=8", "world", 2 * 16 + 10),
-        ("tp=4 pp=2 dp=8", "tensor", 48),
+        ("tp=4 pp=2 dp=8", "tp", 48),
         # Two ranks a node, of eight.
-        ("tp=4 pp=2 dp=8", "data", 4 + 10),
-        ("tp=4 pp=2 dp=8", "pipeline", 10),
+        ("tp=4 pp=2 dp=8", "dp", 4 + 10),
+        ("tp=4 pp=2 dp=8", "pp", 10),
         # Four ranks of either node.
         ("tp=4 pp=2 dp=8", "model", 2 * 8 + 10),
-        ("tp=4 cp=2 dp=8", "context", 32),
-        ("tp=1 dp=64", "tensor", 0),
-        ("tp=1 dp=64", "pipeline", 0),
+        ("tp=4 cp=2 dp=8", "cp", 32),
+        ("tp=1 dp=64", "tp", 0),
+        ("tp=1 dp=64", "pp", 0),
     ],
 )
 def test_process_groups_of_a_plan(plan, group, expected):
@@ -120,16 +120,16 @@ def test_a_rank_is_in_all_groups_of_its_stack():
 def test_experts_exchange_with_every_peer():
     """Eight expert ranks in a node: 7 peers by 32 channels, and the ranks with the same experts."""
     plan = "tp=1 ep=8 dp=64"
-    assert connections(plan, "expert", model="mixtral-8x7b") == 7 * 32
-    assert connections(plan, "expert-data", model="mixtral-8x7b") == 10
-    assert connections("tp=1 dp=64", "expert-data", model="mixtral-8x7b") == 0
+    assert connections(plan, "ep", model="mixtral-8x7b") == 7 * 32
+    assert connections(plan, "expert-dp", model="mixtral-8x7b") == 10
+    assert connections("tp=1 dp=64", "expert-dp", model="mixtral-8x7b") == 0
 
 
 def test_layers_of_several_strategies_have_the_groups_of_the_largest():
     """Two tensor ranks, 24 channels to one neighbour; four, to two."""
     plan = "tp=2 pp=2 dp=16 segments=6|{}:tp=2,dp=16+3:tp={},dp={}"
-    assert connections(plan.format(3, 4, 8), "tensor") == 48
-    assert connections(plan.format(3, 2, 16), "tensor") == 24
+    assert connections(plan.format(3, 4, 8), "tp") == 48
+    assert connections(plan.format(3, 2, 16), "tp") == 24
 
 
 def test_a_connection_is_twelve_mebibytes():

@@ -34,8 +34,7 @@ ABOUT = """Explain one plan: where its time and memory go, and what one change w
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --plot step.png
   plan3d explain llama-7b h100-sxm 64 --plan "tp=2 pp=2" --memory
 
-Edits keep the plan's other fields; dp fills the GPUs, and what follows from a
-field follows."""
+Edits keep the plan's other fields; dp and what follows from a field follow."""
 
 
 def run(args: argparse.Namespace, progress: Progress | None = None) -> int:

@@ -113,7 +113,9 @@ def test_a_position_agrees_with_a_search_there(page: Path, network: int, memory:
     found = climbed(find_plans(task, choose=choose, families=True), choose, 10)
     ours, theirs = listed(data, network, memory), simplest(found)
     steps = [step for step, _ in theirs]
-    assert [step for step, _ in ours] == pytest.approx(steps, rel=0.011)
+    # The page has what is found by bounds besides, as groups of micro-batches.
+    for (step, _), least in zip(ours, steps, strict=True):
+        assert 0.98 * least <= step <= 1.011 * least
     assert ours[0][1].split()[:2] == theirs[0][1].split()[:2]
 
 

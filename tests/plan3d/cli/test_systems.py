@@ -222,7 +222,7 @@ def test_systems_say_how_likely_they_fit(capsys: pytest.CaptureFixture[str]) -> 
     for more in ([], ["-v"], [*GOAL, "-v"]):
         assert "fits %" in printed(capsys, "compare", *TASK, "--systems", SOME, *more)
     tenth = answer(capsys, "compare", *TASK, "--systems", SOME, "--memory-headroom", "10%")
-    assert tenth["memory_limit_bytes"] == pytest.approx(0.9 * found["memory_limit_bytes"])
+    assert tenth["memory_limit_bytes"] == pytest.approx(0.9 * 85.06e9, rel=1e-3)
 
 
 def test_a_goal_adds_iterations_and_what_they_rest_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -272,11 +272,11 @@ def test_what_does_not_fit_says_by_how_much(capsys: pytest.CaptureFixture[str]) 
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3")
     least = ddp["least_memory_bytes"] / 2**30
     assert (
-        f"do not fit: sequential needs at least {least - 0.4:.1f} GiB, ddp {least:.1f}; "
-        "plans may use 79.2 of a GPU's 79.2 GiB"
+        f"do not fit: sequential needs at least {least - 1.0:.1f} GiB, ddp {least:.1f}; "
+        "plans may use 74.4 of a GPU's 79.2 GiB"
     ) in words
     words = printed(capsys, "compare", *LARGE, "--systems", "ddp,zero3")
-    assert f"does not fit: ddp needs at least {least:.1f} GiB; plans may use 79.2" in words
+    assert f"does not fit: ddp needs at least {least:.1f} GiB; plans may use 74.4" in words
     words = printed(capsys, "compare", *LARGE, "--systems", "sequential,ddp,zero3", "-v")
     assert "does not fit in 79.2 GiB: 74.4 GiB are optimizer" in words
     assert "were its memory enough" in words

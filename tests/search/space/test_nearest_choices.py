@@ -40,7 +40,7 @@ def test_a_space_where_none_fits_names_the_nearest_value_that_does() -> None:
     large = {"tp": [1], "pp": [1], "zero": [0], "micro_batch": [1]}
     found = str(find_plans(TASK, choose=large))
     assert "no plan fits: the smallest (" in found
-    assert found.endswith("; nearest that fits: pp=2 in place of pp=1")
+    assert found.endswith("; nearest that fits: tp=2 in place of tp=1")
 
 
 def test_a_sweep_names_it_too() -> None:

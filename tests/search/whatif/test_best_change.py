@@ -76,7 +76,7 @@ def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
     """Eight cards on PCIe: tensor parallelism takes three quarters of the step, and no single
     change of it leads to data parallelism with the optimizer on the host."""
     cluster = Cluster.profile("rtx-4090", gpus=8)
-    task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=2048, global_batch=256)
+    task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=3072, global_batch=256)
     found = best_change(evaluate(task, Plan.parse("tp=8 recompute=full")))
     assert found is not None
     assert "--fix offload_optimizer=100" in found.description

@@ -124,7 +124,7 @@ def sparse(text, task=SPARSE):
 
 
 def test_overlap_and_hierarchy_shorten_the_exchange():
-    """And keep as much; one copy a node is also put in order of experts once instead of twice."""
+    """And keep as much, buffers of NCCL aside; one copy a node is also put in order of experts once instead of twice."""
     plain = sparse("virtual_stages=2")
     for text in ("overlap_ep=1", "expert_dispatch=hierarchical"):
         better = sparse(f"virtual_stages=2 {text}")
@@ -133,7 +133,8 @@ def test_overlap_and_hierarchy_shorten_the_exchange():
         moved = plain.compute_seconds["memory_bound"] - better.compute_seconds["memory_bound"]
         assert (moved > 0) == ("dispatch" in text)
         assert better.compute_seconds["matmul"] == plain.compute_seconds["matmul"]
-        assert better.memory == plain.memory
+        kept = [{**c.memory, "reserve": 0} for c in (better, plain)]
+        assert kept[0] == kept[1]
 
 
 def test_an_uneven_load_makes_the_busiest_rank_slower_and_fuller():

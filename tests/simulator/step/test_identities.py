@@ -557,7 +557,9 @@ def test_memory_against_data_ranks(seed, name, factor):
     alone = plans.dp * plans.cp == 1
     assume(not alone.all())
     plain = (plans.zero == 0) & ~alone
-    np.testing.assert_array_equal(after.memory_total[plain], before.memory_total[plain])
+    # Buffers of NCCL follow how many nodes a group spans.
+    kept = [(c.memory_total - c.memory["reserve"])[plain] for c in (after, before)]
+    np.testing.assert_array_equal(*kept)
     sharded = plans.zero > 0
     left, right = after.memory_total[sharded], before.memory_total[sharded]
     never_above(left, right, plans.take(sharded))
