@@ -124,7 +124,7 @@ def sparse(text, task=SPARSE):
 
 
 def test_overlap_and_hierarchy_shorten_the_exchange():
-    """And keep as much, buffers of NCCL aside; one copy a node is also put in order of experts once instead of twice."""
+    """And keep as much, but for NCCL; one copy a node is in order of experts once, not twice."""
     plain = sparse("virtual_stages=2")
     for text in ("overlap_ep=1", "expert_dispatch=hierarchical"):
         better = sparse(f"virtual_stages=2 {text}")
