@@ -65,7 +65,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     )
     server = uvicorn.Server(config)
     # Signals are answered here: uvicorn's own handlers raise them once more at the end.
-    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign]
+    server.capture_signals = contextlib.nullcontext  # type: ignore[assignment, method-assign]
     signals = (signal.SIGINT, signal.SIGTERM)
     before = {number: signal.signal(number, lambda *_: _stop(server)) for number in signals}
     try:
