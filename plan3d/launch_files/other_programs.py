@@ -33,7 +33,6 @@ PROGRAMS = (
 PYTHON = (
     ("verl", r"\bverl\b", ""),
     ("slime", r"\bslime\b", ""),
-    ("Hugging Face's Trainer", r"\bTrainingArguments\b|\bSFTConfig\b", ""),
     ("DeepSpeed", r"\bdeepspeed\b", "its JSON"),
     ("Megatron-LM", r"\bmegatron\b", ""),
 )
@@ -41,6 +40,7 @@ PYTHON = (
 PYTHON_READERS = (
     ("recipe", r"\bmegatron\.bridge\b|\bnemo(?:_run|\.collections|\.lightning)\b"),
     ("torchtitan", r"\btorchtitan\b"),
+    ("trainer-script", r"\btransformers\b|\btrl\b"),
 )
 """Readers by what files import that are read."""
 NANOTRON = re.compile(r"\brun_train\.py\b.*--config[-_]file[= ](\S+)")

@@ -53,6 +53,7 @@ READERS: Registry[Reader] = Registry(
         "recipe": f"{_PACKAGE}.recipes.launch:read",
         "automodel": f"{_PACKAGE}.trainer.automodel:read",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
+        "trainer-script": f"{_PACKAGE}.trainer.python_script:read_script",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",
         "log": f"{_PACKAGE}.logs.launch:read",

@@ -349,7 +349,14 @@ SPELLINGS = (
         NAME,
         {"llama-factory": ("quantization_method", "bnb"), "ms-swift": ("quant_method", "bnb")},
     ),
-    _uniform("double_quantization", TRUTH, "llama-factory", "double_quantization", True),
+    Spelling(
+        "double_quantization",
+        TRUTH,
+        {
+            "llama-factory": ("double_quantization", True),
+            "trainer": ("use_bnb_nested_quant", False),
+        },
+    ),
 )
 """Every number with its spellings."""
 UNMODELLED = {

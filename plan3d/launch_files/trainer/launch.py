@@ -74,7 +74,9 @@ def read_trainer(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
 
 def read_accelerate(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a configuration of accelerate, which states neither model nor batch."""
-    return _read_run({}, file, options, HUGGING_FACE, configuration_of(text, file), is_open=True)
+    return read_arguments(
+        {}, file, options, HUGGING_FACE, configuration_of(text, file), is_open=True
+    )
 
 
 def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
@@ -91,7 +93,7 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
         config = configuration_of(
             _text_beside(command.accelerate_file, file, options), command.accelerate_file
         )
-    launch = _read_run(content, file, options, DIALECTS[command.tool], config)
+    launch = read_arguments(content, file, options, DIALECTS[command.tool], config)
     launch.launcher_gpus = command.gpus or launch.launcher_gpus
     flags = {f"$.{name}": f"--{name}" for name in command.arguments}
     launch.unread = [replace(one, place=flags.get(one.place, one.place)) for one in launch.unread]
@@ -120,10 +122,10 @@ def _read_document(text: str, file: str, options: ReaderOptions, dialect: Dialec
     content = parse_yaml(text, file)
     if not isinstance(content, dict):
         raise InputError(f"{file}: must hold keys and values of {dialect.title}")
-    return _read_run(content, file, options, dialect)
+    return read_arguments(content, file, options, dialect)
 
 
-def _read_run(
+def read_arguments(
     content: dict[str, Any],
     file: str,
     options: ReaderOptions,

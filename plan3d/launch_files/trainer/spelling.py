@@ -8,6 +8,7 @@ in bf16.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
@@ -45,6 +46,8 @@ FAMILIES = {
     "sgd": Optimizer.SGD,
     "muon": Optimizer.MUON,
 }
+_QUANTIZED = re.compile(r"(?i)\b(?:AWQ|GPTQ\w*|AQLM|HQQ|Int4|Int8|[48]bit)\b")
+"""Parts of names of models whose weights are stored in few bits."""
 QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
 """Formats of frozen weights by method and bits."""
 MATRICES = {
@@ -70,6 +73,7 @@ def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
         n.bf16 = n.dtype == "bfloat16" and not n.fp16
     n.precision = int(_precision(n, launch))
     n.optimizer = int(_optimizer(n, launch))
+    _read_switches(n, document, launch)
     if _is_recomputed(n, document, launch):
         n.recompute = Recompute.FULL
     if n.liger or getattr(n, "enabled_liger", False):
@@ -98,6 +102,9 @@ def _read_sequence(n: Numbers, document: Document, launch: Launch) -> None:
     n.sequence = next(filter(None, lengths), None)
     packed = TRUTHS.get(str(n.packing).lower(), False) or getattr(n, "neat_packing", False)
     is_pretraining = getattr(n, "stage", "sft") == "pt" or getattr(n, "block_size", None)
+    if not n.sequence:
+        text = "no length is stated: the longest of the model is taken, unless --sequence is given"
+        launch.unread.append(UnreadSetting("sequences", text, affects_cost=True))
     if n.sequence and not packed and not is_pretraining:
         launch.unread.append(
             UnreadSetting(
@@ -136,7 +143,13 @@ def _frozen_format(n: Numbers, document: Document) -> str:
         n.bits = 4
     elif getattr(n, "in_8_bits", False):
         n.bits = 8
-    bits = getattr(n, "bits", 0)
+    bits, name = getattr(n, "bits", 0), str(n.model_id).rpartition("/")[2]
+    stored = _QUANTIZED.search(name)
+    if stored and not bits:
+        raise InputError(
+            f"{document.file}: {name[:80]} is in the bits of {stored[0]}, which are not modelled; "
+            "nearest: the model in 16 bits with 4 or 8 bits by bnb"
+        )
     method = str(getattr(n, "quantization", "bnb")).lower()
     if not bits:
         return ""
@@ -211,6 +224,28 @@ def _optimizer(n: Numbers, launch: Launch) -> Optimizer:
         launch.unmodelled["optimizer"] = f"its optimizer is {name[:40]}, which is not modelled"
         return Optimizer.ADAM
     return FAMILIES[family]
+
+
+OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini")
+"""Switches of LLaMA-Factory that replace the optimizer by one that is not modelled."""
+
+
+def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
+    """Switches that replace the optimizer, the format or the model. Raises InputError for the
+    last."""
+
+    def is_on(key: str) -> bool:
+        value = document.content.get(key)
+        return bool(value) and TRUTHS.get(str(value).lower(), True) and document.claim(key)
+
+    if is_on("use_muon"):
+        n.optimizer = int(Optimizer.MUON)
+    for key in filter(is_on, OPTIMIZERS):
+        launch.unmodelled["optimizer"] = f"its optimizer is that of {key}, which is not modelled"
+    if is_on("fp8"):
+        launch.unmodelled["precision"] = "fp8 is on: its recipe is not read"
+    if is_on("mixture_of_depths"):
+        raise launch.refuse("mixture_of_depths makes it another model, which is not modelled")
 
 
 def _is_recomputed(n: Numbers, document: Document, launch: Launch) -> bool:

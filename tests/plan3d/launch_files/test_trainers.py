@@ -7,12 +7,14 @@ import yaml
 
 from plan3d.cli.main import main
 from plan3d.launch_files.launch_file import ReaderOptions, batch_of, plan_of
-from plan3d.launch_files.registry import READERS, framework_of_file, is_script
+from plan3d.launch_files.registry import READERS, framework_of_file, is_script, reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.trainer.commands import typed
 from plan3d.launch_files.trainer.models import known_model
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Optimizer
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.workload.model import Model
 
 LLAMA_FACTORY = """
 model_name_or_path: Qwen/Qwen2.5-7B-Instruct
@@ -346,3 +348,28 @@ def test_a_file_says_who_shards_experts_that_run_in_a_loop(tmp_path, capsys):
         stacks.append(found["profile"]["software"])
     assert stacks == ["hf-trainer", "hf-trainer", "hf-deepspeed"]
     assert min(seconds[1:]) > 1.5 * seconds[0]
+
+
+FACTORY = "model_name_or_path: {}\nstage: sft\nfinetuning_type: {}\ncutoff_len: 512\nbf16: true\n"
+
+
+def factory(more="", name="Qwen/Qwen2.5-7B", kind="full"):
+    text = FACTORY.format(name, kind) + more
+    return reader(text, "sft.yaml", None)(text, "sft.yaml", ReaderOptions())
+
+
+def test_switches_that_replace_the_optimizer_or_the_format():
+    assert factory("use_muon: true\n").plan["optimizer"] == Optimizer.MUON
+    assert "use_galore" in factory("use_galore: true\n").unmodelled["optimizer"]
+    assert "fp8" in factory("fp8: true\n").unmodelled["precision"]
+    assert not factory("use_badam: false\nfp8: false\n").unmodelled
+    with pytest.raises(InputError, match="mixture_of_depths makes it another model"):
+        factory("mixture_of_depths: convert\n")
+
+
+@pytest.mark.parametrize("name", ["a/Qwen2.5-7B-Instruct-AWQ", "b/Llama-8B-GPTQ-Int4", "c/x-4bit"])
+def test_weights_that_are_stored_in_few_bits_are_refused(name):
+    with pytest.raises(InputError, match="which are not modelled"):
+        text = FACTORY.format(name, "lora")
+        options = ReaderOptions(Model.preset("qwen2.5-7b"))
+        reader(text, "sft.yaml", None)(text, "sft.yaml", options)

@@ -1,0 +1,112 @@
+"""Python scripts of Hugging Face's Trainer and of TRL, read from the syntax tree, never run."""
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import reader
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Optimizer, Precision
+from plan3d.simulator.plan.field_values import Recompute
+
+TOP = """
+import argparse
+import torch
+from peft import LoraConfig, VeraConfig, get_peft_model, prepare_model_for_kbit_training
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from transformers import BitsAndBytesConfig, Trainer, TrainingArguments
+from trl import DPOTrainer, SFTConfig, SFTTrainer
+"""
+LOADED = 'model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.1-8B", {})\n'
+
+
+def launch(body, **values):
+    text = TOP + body
+    inputs = ScriptInputs((), values, None)
+    return reader(text, "train.py", None)(text, "train.py", ReaderOptions(inputs=inputs))
+
+
+def fields(found, *names):
+    return tuple(found.plan[name] for name in names)
+
+
+def test_a_script_of_trl_with_quantized_adapters():
+    found = launch(
+        "quantized = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type='nf4')\n"
+        + LOADED.format("quantization_config=quantized, torch_dtype=torch.bfloat16")
+        + "args = SFTConfig(output_dir='o', per_device_train_batch_size=2, max_length=4096,\n"
+        "    gradient_accumulation_steps=4, packing=True, optim='adamw_torch_fused')\n"
+        "lora = LoraConfig(r=32, target_modules=['q_proj', 'v_proj'])\n"
+        "SFTTrainer(model=model, args=args, peft_config=lora).train()\n"
+    )
+    assert (found.model.name, found.sequence, found.accumulation) == ("llama-3.1-8b", 4096, 4)
+    assert (found.adapters.rank, found.adapters.targets) == (32, ("q", "v"))
+    assert found.adapters.base == "nf4"
+    # SFTConfig recomputes unless told otherwise.
+    assert fields(found, "micro_batch", "recompute") == (2, Recompute.FULL)
+
+
+def test_a_script_of_the_trainer_in_a_function_with_arguments_of_the_command():
+    body = (
+        "def main():\n"
+        "    parser = argparse.ArgumentParser()\n"
+        "    parser.add_argument('--batch', type=int, default=4)\n"
+        "    args = parser.parse_args()\n    "
+        + LOADED.format("")
+        + "    training = TrainingArguments('o', optim='adafactor', bf16=True,\n"
+        "        per_device_train_batch_size=args.batch, fsdp='full_shard auto_wrap')\n"
+        "    Trainer(model=model, args=training).train()\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    found = launch(body)
+    assert fields(found, "micro_batch", "zero", "recompute") == (4, 3, Recompute.NONE)
+    assert fields(found, "optimizer", "precision") == (Optimizer.ADAFACTOR, Precision.BF16)
+    assert found.adapters is None
+    assert any("no length is stated" in setting.text for setting in found.unread)
+    assert launch(body, batch="8").plan["micro_batch"] == 8
+
+
+def test_what_is_called_switches_recompute_on():
+    body = LOADED.format("") + (
+        "model.gradient_checkpointing_enable()\n"
+        "args = TrainingArguments('o', bf16=True)\nTrainer(model, args).train()\n"
+    )
+    assert launch(body).plan["recompute"] == Recompute.FULL
+
+
+ARGS = "args = TrainingArguments('o', bf16=True)\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (LOADED.format("") + ARGS + "DPOTrainer(model, args)\n", "trains with DPOTrainer, which"),
+        (
+            "model = AutoModelForSequenceClassification.from_pretrained('a/b')\n"
+            + ARGS
+            + "Trainer(model, args)\n",
+            "line 8: trains AutoModelForSequenceClassification, which is not read",
+        ),
+        (
+            LOADED.format("") + ARGS + "m = get_peft_model(model, VeraConfig(r=4))\nTrainer(m)\n",
+            "trains by VeraConfig",
+        ),
+        (
+            LOADED.format("") + ARGS + "m = get_peft_model(model, LoraConfig(use_dora=True))\n",
+            "LoraConfig with use_dora",
+        ),
+        (LOADED.format("") + "Trainer(model)\n", "its arguments are not in it"),
+        (ARGS + "Trainer(make(), args)\n", "does not load its model by name: give --model"),
+        (
+            "model = AutoModelForCausalLM.from_pretrained(NAME)\n" + ARGS + "Trainer(model, args)",
+            r"model_name_or_path is NAME: write it there",
+        ),
+        (
+            "args = SFTConfig('o', max_length=length())\nSFTTrainer('meta-llama/Llama-3.1-8B')",
+            r"max_length is length\(...\): write it there",
+        ),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(body, message):
+    with pytest.raises(InputError, match=message):
+        launch(body)
