@@ -350,7 +350,9 @@ def test_a_file_says_who_shards_experts_that_run_in_a_loop(tmp_path, capsys):
     assert min(seconds[1:]) > 1.5 * seconds[0]
 
 
-FACTORY = "model_name_or_path: {}\nstage: sft\nfinetuning_type: {}\ncutoff_len: 512\nbf16: true\n"
+FACTORY = (
+    "model_name_or_path: {}\nstage: sft\ndo_train: true\nfinetuning_type: {}\ncutoff_len: 512\n"
+)
 
 
 def factory(more="", name="Qwen/Qwen2.5-7B", kind="full"):
@@ -369,7 +371,6 @@ def test_switches_that_replace_the_optimizer_or_the_format():
 
 @pytest.mark.parametrize("name", ["a/Qwen2.5-7B-Instruct-AWQ", "b/Llama-8B-GPTQ-Int4", "c/x-4bit"])
 def test_weights_that_are_stored_in_few_bits_are_refused(name):
+    text, options = FACTORY.format(name, "lora"), ReaderOptions(Model.preset("qwen2.5-7b"))
     with pytest.raises(InputError, match="which are not modelled"):
-        text = FACTORY.format(name, "lora")
-        options = ReaderOptions(Model.preset("qwen2.5-7b"))
         reader(text, "sft.yaml", None)(text, "sft.yaml", options)
