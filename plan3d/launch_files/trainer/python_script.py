@@ -127,7 +127,8 @@ def _simple(value: Any) -> Any:
 
 def _loading(made: Made) -> dict[str, Any]:
     """Arguments of from_pretrained: the format of the weights and their quantization."""
-    fields, out = made.fields, {}
+    fields = made.fields
+    out: dict[str, Any] = {}
     for key in ("torch_dtype", "dtype"):
         if key in fields and _simple(fields[key]) != "auto":
             out[key] = _simple(fields[key])
