@@ -143,7 +143,7 @@ def _frozen_format(n: Numbers, document: Document) -> str:
         n.bits = 4
     elif getattr(n, "in_8_bits", False):
         n.bits = 8
-    bits, name = getattr(n, "bits", 0), str(n.model_id).rpartition("/")[2]
+    bits, name = getattr(n, "bits", 0), str(getattr(n, "model_id", "")).rpartition("/")[2]
     stored = _QUANTIZED.search(name)
     if stored and not bits:
         raise InputError(

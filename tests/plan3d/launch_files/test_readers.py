@@ -898,6 +898,9 @@ FILES = {
     "axolotl": "base_model: Qwen/Qwen3-8B\nsequence_len: 2048\nfsdp_config: {version: 2}\n",
     "ms-swift": "model: Qwen/Qwen2.5-7B\nmax_length: 2048\ndeepspeed: zero2\ntuner_type: lora\n",
     "trainer": "model_name_or_path: Qwen/Qwen2.5-7B\nfsdp: full_shard\nbf16: true\n",
+    "trainer-script": "from transformers import AutoModelForCausalLM, TrainingArguments\n"
+    "model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B')\n"
+    "args = TrainingArguments('o', per_device_train_batch_size=2, bf16=True)\n",
     "trainer-command": "NNODES=2 swift sft --model Qwen/Qwen3-8B --bf16 true --deepspeed zero3",
     "megatron-swift": "model: Qwen/Qwen3-8B\nglobal_batch_size: 8\nmax_length: 2048\n",
     "megatron-swift-command": "NNODES=2 megatron pt --model Qwen/Qwen3-8B --max_length 2048",
