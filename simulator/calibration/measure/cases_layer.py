@@ -47,24 +47,36 @@ def attention(quick: bool) -> Iterator[Case]:
         sizes = {"batch": batch, "heads": heads, "kv_heads": keys, "head_dim": width}
         sizes |= {"sequence": s, "causal": causal}
         for op in ("forward", "backward"):
-            run = time_prepared(_attention, op, *sizes.values())
+            run = time_prepared(_attention, op, *sizes.values(), width)
             yield Case(suite="attention", op=op, shape=sizes, run=run)
+    yield from _latent_attention(quick)
+
+
+def _latent_attention(quick: bool) -> Iterator[Case]:
+    """The heads of DeepSeek-V3 on 8 tensor ranks: values narrower than queries and keys."""
+    heads, width, values = (2, 24, 16) if quick else (16, 192, 128)
+    for s, op in itertools.product((32,) if quick else (4096, 16384), ("forward", "backward")):
+        batch = 1 if quick else 16384 // s
+        sizes = {"batch": batch, "heads": heads, "kv_heads": heads, "head_dim": width}
+        sizes |= {"sequence": s, "causal": 1}
+        run = time_prepared(_attention, op, *sizes.values(), values)
+        yield Case(suite="attention", op=f"latent_{op}", shape=sizes, run=run)
 
 
 def _attention(device: str, op: str, *sizes: int) -> Call:
     import torch
 
-    batch, heads, keys, width, s, causal = sizes
+    batch, heads, keys, width, s, causal, values = sizes
     options: dict[str, Any] = {"dtype": torch.bfloat16, "device": device, "requires_grad": True}
     q = torch.randn(batch, heads, s, width, **options)
-    k, v = (torch.randn(batch, keys, s, width, **options) for _ in range(2))
+    k, v = (torch.randn(batch, keys, s, d, **options) for d in (width, values))
 
     def forward() -> Any:
         return torch.nn.functional.scaled_dot_product_attention(
             q, k, v, is_causal=bool(causal), enable_gqa=heads != keys
         )
 
-    if op == "forward":
+    if op.endswith("forward"):
         return forward
     y = forward()
     dy = torch.randn_like(y)

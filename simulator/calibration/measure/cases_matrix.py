@@ -24,6 +24,9 @@ MODELS = (
 """(hidden, width of keys, ffn, gated MLP): 1B, Llama-3 8B, GPT 13B, Llama-3 70B, GPT-3 175B."""
 TENSOR_SIZES = (1, 2, 4, 8)
 TOKENS = (4096, 1024, 16384)
+EXPERTS = ((128, 768, 2048), (8, 14336, 4096), (32, 4096, 7168), (64, 1408, 2048))
+"""(experts of a rank, n, k): Qwen3-30B, Mixtral, DeepSeek-V3's gate and up on 8 ranks, Moonlight;
+from 8 rows an expert, which memory binds, to thousands."""
 LOOP_SHAPES = (
     (4096, 4096, 4096),
     (4096, 28672, 4096),
@@ -52,7 +55,7 @@ def gemm(quick: bool) -> Iterator[Case]:
     sizes = [(32, 64), (64, 32), (64, 128), (96, 64)] if quick else shapes()
     for m in (16, 64) if quick else TOKENS:
         for n, k in sizes:
-            for op in ("forward", "dgrad", "wgrad"):
+            for op in ("forward", "dgrad", "wgrad", "wgrad_fp32"):
                 yield Case(
                     suite="gemm",
                     op=op,
@@ -62,7 +65,8 @@ def gemm(quick: bool) -> Iterator[Case]:
 
 
 def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
-    """X W^T, dY W or dY^T X with preallocated results and cycled weights."""
+    """X W^T, dY W or dY^T X with preallocated results and cycled weights; with an fp32 gradient,
+    dY^T X added to one that is there."""
     import torch
 
     options: dict[str, Any] = {"dtype": torch.bfloat16, "device": device}
@@ -73,7 +77,10 @@ def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
         return lambda: torch.mm(x, next(weights).t(), out=dy)
     if op == "dgrad":
         return lambda: torch.mm(dy, next(weights), out=x)
-    return lambda: torch.mm(dy.t(), x, out=next(weights))
+    if op == "wgrad":
+        return lambda: torch.mm(dy.t(), x, out=next(weights))
+    main = torch.zeros(n, k, dtype=torch.float32, device=device)
+    return lambda: torch.addmm(main, dy.t(), x, out_dtype=torch.float32)
 
 
 def sustained(quick: bool) -> Iterator[Case]:
@@ -117,43 +124,45 @@ def fp8(quick: bool) -> Iterator[Case]:
     sizes = [(32, 64), (64, 32)] if quick else shapes()[::3]
     for m in (16,) if quick else TOKENS:
         for n, k in sizes:
-            for op in ("forward", "forward_quantised"):
+            for op in ("forward", "forward_quantised", "forward_rowwise"):
                 yield Case(
                     suite="gemm",
                     op=op,
                     dtype="fp8",
                     shape={"m": m, "n": n, "k": k},
-                    run=time_prepared(_fp8, op == "forward_quantised", m, n, k, graph=True),
+                    run=time_prepared(_fp8, op, m, n, k, graph=True),
                 )
 
 
-def _fp8(device: str, quantised: bool, m: int, n: int, k: int) -> Call:
-    """Per-tensor scales; the quantisation finds the largest value and casts."""
+def _fp8(device: str, op: str, m: int, n: int, k: int) -> Call:
+    """A scale for each matrix, or for each row of X and of W; the quantisation of X finds its
+    largest value and casts."""
     import torch
 
     x = torch.randn(m, k, dtype=torch.bfloat16, device=device)
-    one = torch.ones((), dtype=torch.float32, device=device)
+    rows, columns = ((m, 1), (1, n)) if op == "forward_rowwise" else ((), ())
+    scale_x, scale_w = (torch.ones(s, dtype=torch.float32, device=device) for s in (rows, columns))
     w = torch.randn(n, k, dtype=torch.bfloat16, device=device).to(torch.float8_e4m3fn)
     x8 = x.to(torch.float8_e4m3fn)
     largest = 448.0  # of e4m3
 
     def multiply(values: Any, scale: Any) -> Any:
-        arguments = {"scale_a": scale, "scale_b": one, "out_dtype": torch.bfloat16}
+        arguments = {"scale_a": scale, "scale_b": scale_w, "out_dtype": torch.bfloat16}
         return torch._scaled_mm(values, w.t(), **arguments)
 
     def quantise() -> Any:
         scale = x.abs().amax().float() / largest
         return multiply((x / scale).to(torch.float8_e4m3fn), scale)
 
-    return quantise if quantised else lambda: multiply(x8, one)
+    return quantise if op == "forward_quantised" else lambda: multiply(x8, scale_x)
 
 
 def grouped(quick: bool) -> Iterator[Case]:
     """Expert GEMMs of equally many tokens each: one grouped kernel, or a loop without it."""
     sizes = [(4, 64, 32, 32)] if quick else []
     if not quick:
-        for experts, n, k in ((8, 14336, 4096), (64, 1408, 2048), (128, 768, 2048)):
-            sizes += [(experts, m, n, k) for m in (4096, 16384, 65536)]
+        for experts, n, k in EXPERTS:
+            sizes += [(experts, m, n, k) for m in (4096, 65536, 16384, 1024)]
     for experts, m, n, k in sizes:
         for op in ("forward", "backward"):
             yield Case(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from . import cases_layer, cases_matrix, cases_memory, cases_training
+from . import cases_layer, cases_matrix, cases_memory, cases_model, cases_training
 from .cases import Suite
 
 SUITES = (
     "gemm",
     "layer",
     "training",
+    "model",
     "attention",
     "memory",
     "loss",
@@ -32,6 +33,7 @@ def suites() -> dict[str, Suite]:
         "gemm": cases_matrix.gemm,
         "layer": cases_layer.layer,
         "training": cases_training.training,
+        "model": cases_model.model,
         "attention": cases_layer.attention,
         "memory": cases_memory.memory,
         "loss": cases_memory.loss,

@@ -6,7 +6,9 @@ replayed from a CUDA graph, so that the CPU does not set the pace.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import os
 import shutil
 import statistics
@@ -25,7 +27,7 @@ MOST_CALLS = 200
 FEWEST_BATCHES = 5
 COLD_BYTES = 512 * 2**20
 """Bytes written to empty the caches: the L2 of a B200 has 126 MB, the cache of an MI300X 256."""
-SMI_PERIOD = 0.2
+SMI_PERIOD = 0.05
 """Seconds between two readings of clock and power."""
 
 
@@ -147,6 +149,38 @@ def graph_of(call: Call, calls: int) -> Call | None:
     return replay
 
 
+class SmiReader(threading.Thread):
+    """Reads clock, power and throttle bits of this process's GPU from one nvidia-smi that runs as
+    long as this process; nothing where there is none."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.readings: list[tuple[float, list[str]]] = []
+        """Times of perf_counter, and what was said."""
+
+    def run(self) -> None:
+        for reasons in THROTTLE_FIELDS:
+            with contextlib.suppress(OSError):
+                self._follow(["clocks.sm", "power.draw", reasons])
+
+    def _follow(self, fields: list[str]) -> None:
+        command = [*smi_command(*fields), f"--loop-ms={round(SMI_PERIOD * 1e3)}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            atexit.register(process.kill)
+            for line in process.stdout or ():
+                said = [part.strip() for part in line.split(",")]
+                if len(said) == len(fields):
+                    self.readings.append((time.perf_counter(), said))
+
+
+@functools.cache
+def smi_reader() -> SmiReader:
+    """The one that is running."""
+    reader = SmiReader()
+    reader.start()
+    return reader
+
+
 @dataclass
 class PowerLog:
     """Clock, power and throttle bits of this process's GPU while a block runs, from nvidia-smi;
@@ -156,28 +190,20 @@ class PowerLog:
     clocks_hz: list[float] = field(default_factory=list)
     watts: list[float] = field(default_factory=list)
     bits: int = 0
-    _stop: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
+    _began: float = 0.0
 
     def __enter__(self) -> PowerLog:
         if self.device == "cuda" and shutil.which("nvidia-smi"):
-            self._thread = threading.Thread(target=self._read, daemon=True)
-            self._thread.start()
+            smi_reader()
+        self._began = time.perf_counter()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._stop.set()
-        if self._thread:
-            self._thread.join(timeout=5)
-
-    def _read(self) -> None:
-        while True:
-            for reasons in THROTTLE_FIELDS:
-                with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
-                    self.add(smi("clocks.sm", "power.draw", reasons))
-                    break
-            if self._stop.wait(SMI_PERIOD):
-                return
+        if self.device == "cuda" and shutil.which("nvidia-smi"):
+            for when, said in tuple(smi_reader().readings):
+                if when > self._began:
+                    with contextlib.suppress(ValueError):  # "[N/A]"
+                        self.add(said)
 
     def add(self, said: list[str]) -> None:
         """One reading: MHz, watts and bits."""
@@ -205,11 +231,16 @@ IDLE_BIT = 0x1
 
 def smi(*fields: str) -> list[str]:
     """What nvidia-smi says of this process's GPU."""
-    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"]
     done = subprocess.run(
-        [*query, *gpu_words()], capture_output=True, text=True, check=True, timeout=5
+        smi_command(*fields), capture_output=True, text=True, check=True, timeout=5
     )
     return [part.strip() for part in done.stdout.splitlines()[0].split(",")]
+
+
+def smi_command(*fields: str) -> list[str]:
+    """The call of nvidia-smi that prints these fields of this process's GPU as CSV."""
+    query = f"--query-gpu={','.join(fields)}"
+    return ["nvidia-smi", query, "--format=csv,noheader,nounits", *gpu_words()]
 
 
 def gpu_words() -> list[str]:
