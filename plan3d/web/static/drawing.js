@@ -25,7 +25,10 @@ function seconds(x) {
   if (size >= 1 || size === 0) return `${digits(x)} s`;
   return size >= 1e-3 ? `${digits(1e3 * x)} ms` : `${digits(1e6 * x)} µs`;
 }
-function between([low, high]) { return `${low.toPrecision(3)}–${high.toPrecision(3)}`; }
+// Word joiners keep it in one line.
+function between([low, high]) {
+  return `${low.toPrecision(3)}\u2060–\u2060${high.toPrecision(3)}`;
+}
 function chance(probability) {
   // Rounded down, as the terminal does: 95 % is one that fits.
   const percent = Math.floor(100 * probability);
@@ -289,7 +292,7 @@ function sideBySide(mine, other, against) {
   const number = (name, one, two, show, better) => {
     const change = two / one - 1;
     const word = Math.abs(change) < 5e-4 ? "the same"
-      : `${signed(percent(change))} %${change > 0 === better ? "" : " (worse)"}`;
+      : `${signed(percent(change))}\u00a0%${change > 0 === better ? "" : " (worse)"}`;
     return made("tr", {}, made("th", { scope: "row" }, name), made("td", {}, show(one)),
                 made("td", {}, show(two)), made("td", {}, word));
   };

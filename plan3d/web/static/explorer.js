@@ -11,7 +11,8 @@ const PATIENCE = 300; // ms of rest after which the details of a plan are asked 
 
 function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
                           compares = true,
-                          sentence = () => "", changed = () => {}, busy = () => {} }) {
+                          sentence = () => "", changed = () => {}, refused = () => {},
+                          busy = () => {} }) {
   const all = [...COLUMNS, ...columns];
   const state = { at: {}, chosen: null, against: null, column: "step", falling: false,
                   record: null, asked: null };
@@ -197,6 +198,7 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
     parts.wide.hidden = parts.detail.hidden = true;
     parts.error.textContent = error.message;
     parts.error.hidden = false;
+    refused();
   }
 
   function showSliders(moves) {

@@ -187,7 +187,18 @@ function answered(record) {
   document.title = `${element("title").textContent} · plan3d`;
   element("asked").textContent = `batch ${grouped(task.global_batch)} × ${grouped(task.sequence)}, `
     + `software ${profile.software}`;
-  element("command").textContent = record.command ?? "";
+  element("command").textContent = record.command;
+  element("as-command").hidden = false;
+}
+
+// A question without an answer has neither a title nor a command.
+function refused() {
+  if (page.asked) return;
+  element("title").textContent = "No answer";
+  document.title = "plan3d";
+  element("asked").textContent = "";
+  element("warnings").replaceChildren();
+  element("as-command").hidden = true;
 }
 
 function showFile() {
@@ -245,7 +256,7 @@ function begin(state = {}) {
 }
 
 const shown = explorer(element("explorer"), {
-  ask, sliders: slidersOf,
+  ask, sliders: slidersOf, refused,
   changed(state) {
     page.state = state;
     writeAddress();

@@ -18,8 +18,8 @@ const COLUMNS = [
 
 // ---- the best
 
-function noneFits(record) {
-  return `No plan fits. ${(record.infeasible ?? []).join(" ")}`;
+function noneFits({ infeasible: lines = ["no plan fits"] }) {
+  return lines.map((line) => `${line[0].toUpperCase()}${line.slice(1)}.`).join(" ");
 }
 
 // The best beside the launch file's own plan, or beside the best `before` sliders were moved.
