@@ -72,10 +72,21 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
     result, training, forecast = answer.result, answer.question.training, answer.forecast
     counts = result.counts
     plans: list[dict[str, Any]] = []
+    safe = None
     time_next: list[dict[str, Any]] = []
     if forecast is not None:
         plans = views.plan_records(result.costs, result.limit, training, forecast)
-        for plan, standing in zip(plans, family_records(result), strict=True):
+        standings = family_records(result)
+        if answer.safe is not None:
+            text = str(answer.safe.plans.take(0))
+            place = next((i for i, one in enumerate(standings) if one["text"] == text), None)
+            (alone,) = (
+                views.plan_records(answer.safe, result.limit, training)
+                if place is None
+                else [plans[place]]
+            )
+            safe = {**alone, "rank": 1, "text": text}
+        for plan, standing in zip(plans, standings, strict=True):
             plan |= standing
         choice = forecast.choice
         timed = forecast.timed_rows
@@ -132,9 +143,8 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         run, costs = answer.fastest_run
         predicted = None if costs is None else float(costs.step_seconds)
         out["fastest_run"] = {**run.record(), "predicted_seconds": predicted}
-    if answer.safe is not None:
-        (safe,) = views.plan_records(answer.safe, result.limit, training)
-        out["safe"] = {**safe, "text": str(answer.safe.plans.take(0))}
+    if safe is not None:
+        out["safe"] = safe
     if pareto:
         out["frontier"] = views.plan_records(result.frontier, result.limit, training)
     if answer.infeasible:

@@ -188,9 +188,9 @@ def plan_records(
     if costs is None:
         return []
     forecast = forecast or Forecast.of_plans(costs.task, costs.plans)
-    bounds, out = np.stack(forecast.interval(), axis=1).tolist(), []
-    for row, between in enumerate(bounds):
-        record = {"rank": row + 1, **report.plan_record(costs, row, limit, between)}
+    between, out = np.stack(forecast.interval(), axis=1).tolist(), []
+    for row, plan in enumerate(report.plan_records(costs, limit, between)):
+        record = {"rank": row + 1, **plan}
         if training is not None:
             record |= report.training_record(costs, row, training.tokens, training.price)
             if training.reliability is not None:

@@ -6,7 +6,10 @@ bytes in records. For a few rows, never the hot path.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..analysis.provenance import time_provenance
 from ..base.text_tables import Table
@@ -16,52 +19,77 @@ from ..step.costs import Costs
 from ..step.costs_tables import number_format, with_micro_batches
 from ..step.evaluate import by_stage
 from ..uncertainty.forecast import step_interval
-from ..uncertainty.memory import fit_sentence, probability_fits, verdict
+from ..uncertainty.memory import fit_sentence, probability_fits, verdict_of
 from .why import assumptions, layers_per_rank
 
+NUMBERS = (
+    *("step_seconds", "memory_bytes", "worst_rank", "fits", "tokens_per_second"),
+    *("mfu", "mfu_causal", "hfu", "peak_flops"),
+)
+"""Columns of costs that a record has."""
 STAGES_SHOWN = 16
 """Rows of a stage table."""
 
 
-def plan_record(
-    costs: Costs, row: int = 0, limit: float | None = None, between: list[float] | None = None
-) -> dict[str, Any]:
-    """One plan's costs as JSON holds them: SI units, plain numbers.
+def plan_record(costs: Costs, row: int = 0, limit: float | None = None) -> dict[str, Any]:
+    """One plan's costs as `plan_records` has them."""
+    (record,) = plan_records(costs.take([row]), limit)
+    return record
 
-    `limit` is the bytes it may use, the capacity when absent; `between` the bounds of its step
+
+def plan_records(
+    costs: Costs, limit: float | None = None, between: Sequence[list[float]] | None = None
+) -> list[dict[str, Any]]:
+    """The costs of every plan as JSON holds them: SI units, plain numbers.
+
+    `limit` is the bytes it may use, the capacity when absent; `between` the bounds of each step
     where they are known already.
     """
-    costs = costs.row(row)
-    fields = with_micro_batches(costs.plans.to_record(), costs.task.global_batch)
-    memory = {name: float(size) for name, size in costs.memory.items()}
-    origins = time_provenance(costs)
-    return {
-        "plan": fields,
-        "step_seconds": costs.step_seconds,
-        "step_seconds_interval": list(step_bounds(costs)) if between is None else between,
-        "seconds": costs.seconds,
-        "compute_seconds": costs.compute_seconds,
-        "memory_bytes": {
-            **memory,
-            "total": costs.memory_bytes,
-            "capacity": costs.capacity,
-            "limit": costs.capacity if limit is None else float(limit),
-            "worst_rank": costs.worst_rank,
-        },
-        **host_record(costs),
-        "fits": bool(costs.fits),
-        "probability_fits": probability_fits(costs),
-        "verdict": verdict(costs),
-        "tokens_per_second": costs.tokens_per_second,
-        **costs.goal_costs,
-        "mfu": costs.mfu,
-        "mfu_causal": costs.mfu_causal,
-        "hfu": costs.hfu,
-        "peak_flops": costs.peak_flops,
-        "number_format": number_format(costs.plans),
-        "provenance": origins,
-        "assumptions": assumptions(costs, shares=origins),
-    }
+    costs = costs.take(slice(None))
+    if between is None:
+        between = np.stack(step_interval(costs), axis=1).tolist()
+    seconds, compute, memory, goal = (
+        _by_row(columns, len(costs))
+        for columns in (costs.seconds, costs.compute_seconds, costs.memory, costs.goal_costs)
+    )
+    numbers = _by_row({name: getattr(costs, name) for name in NUMBERS}, len(costs))
+    likely = np.atleast_1d(probability_fits(costs)).tolist()
+    out = []
+    for row, number in enumerate(numbers):
+        one = costs.row(row)
+        origins = time_provenance(one)
+        record = {
+            "plan": with_micro_batches(one.plans.to_record(), costs.task.global_batch),
+            "step_seconds": number["step_seconds"],
+            "step_seconds_interval": between[row],
+            "seconds": seconds[row],
+            "compute_seconds": compute[row],
+            "memory_bytes": {
+                **memory[row],
+                "total": number["memory_bytes"],
+                "capacity": costs.capacity,
+                "limit": costs.capacity if limit is None else float(limit),
+                "worst_rank": number["worst_rank"],
+            },
+            **host_record(one),
+            "fits": number["fits"],
+            "probability_fits": likely[row],
+            "verdict": str(verdict_of(likely[row])),
+            "tokens_per_second": number["tokens_per_second"],
+            **goal[row],
+            **{name: number[name] for name in ("mfu", "mfu_causal", "hfu", "peak_flops")},
+            "number_format": number_format(one.plans),
+            "provenance": origins,
+            "assumptions": assumptions(one, shares=origins),
+        }
+        out.append(record)
+    return out
+
+
+def _by_row(columns: Mapping[str, Any], rows: int) -> list[dict[str, Any]]:
+    """Columns as a record of plain numbers a row."""
+    lists = [column.tolist() for column in columns.values()]
+    return [{n: each[row] for n, each in zip(columns, lists, strict=True)} for row in range(rows)]
 
 
 def host_record(costs: Costs) -> dict[str, dict[str, float]]:

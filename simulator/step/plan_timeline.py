@@ -50,10 +50,6 @@ class PlanTimeline:
     """Those of them that a weight gradient alone still needs [stage]."""
     logits: Value
     """Bytes of logits of a micro-batch that wait for the backward pass [stage]."""
-    tensor_share: float
-    """Share of a pass that is exposed tensor-parallel communication, mean over the ranks."""
-    host_share: float
-    """The same of copies of activations to and from the host."""
     data_comm: float
     """Seconds of exposed gradient and weight synchronisation after the pipeline."""
     contended: float
@@ -63,6 +59,21 @@ class PlanTimeline:
     optimizer: float
     unpaired_a2a_seconds: float = 0.0
     """Seconds of exchanges of experts that find no other micro-batch beside them."""
+
+    @property
+    def tensor_share(self) -> float:
+        """Share of a pass that is exposed tensor-parallel communication, mean over the ranks."""
+        return self._share_of_passes("tensor_comm")
+
+    @property
+    def host_share(self) -> float:
+        """The same of copies of activations to and from the host."""
+        return self._share_of_passes("host_comm", self.host_comm)
+
+    def _share_of_passes(self, part: str, at_end: float = 0.0) -> float:
+        (group,) = self.costs.groups
+        work = sum(float(group.part_seconds(cost)[0]) for cost in list(Cost)[SECONDS])
+        return (float(group.seconds(part)[0]) - at_end) / work
 
     @property
     def pipeline_seconds(self) -> float:
@@ -92,15 +103,16 @@ def timeline_of(task: Task, plan: Plan) -> PlanTimeline:
 
 
 def rescore(costs: Costs) -> Value:
-    """Seconds of a step of each row with its pipeline simulated event by event; with more than
-    MOST_PASSES, of which few are not alike, as the closed form has it."""
+    """Seconds of a step of each row with its pipeline simulated event by event. As the closed form
+    has it: one rank, which waits for nobody, and more than MOST_PASSES, of which few differ."""
     return np.array([_event_seconds(costs.take([row])) for row in range(len(costs))])
 
 
 def _event_seconds(one: Costs) -> float:
     plan, (whole,) = one.plans.take(0), one.groups
     micro_batches = int(whole.stages.micro_batches[0])
-    if forward_passes(int(plan.pp), int(plan.virtual_stages), micro_batches) > MOST_PASSES:
+    passes = forward_passes(int(plan.pp), int(plan.virtual_stages), micro_batches)
+    if plan.pp == 1 or passes > MOST_PASSES:
         return float(one.step[0])
     return _simulate_events(one, plan).step_seconds
 
@@ -114,10 +126,9 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
     m, times = int(s.micro_batches[0]), _stage_times(task, plan, s)
     held_back = min(_deferred_count(schedule, times), m)
     sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
-    seconds = {name: float(np.ravel(part)[0]) for name, part in costs.seconds.items()}
+    data_comm, optimizer = (float(whole.seconds(n)[0]) for n in ("data_comm", "optimizer"))
     at_end = float(whole.optimizer_copies()[0] + whole.micro_batch_copies()[0])
     unpaired = float(whole.stages.unpaired_a2a_seconds()[0])
-    work = sum(float(whole.part_seconds(cost)[0]) for cost in list(Cost)[SECONDS])
     return PlanTimeline(
         task=task,
         plan=plan,
@@ -128,12 +139,10 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
         activations=s.activations[:, 0],
         weight_gradient_inputs=s.weight_gradient_inputs[:, 0],
         logits=s.logits[:, 0],
-        tensor_share=seconds["tensor_comm"] / work,
-        host_share=(seconds["host_comm"] - at_end) / work,
-        data_comm=seconds["data_comm"],
-        contended=float(whole.sync_delay()[0]) - seconds["data_comm"],
+        data_comm=data_comm,
+        contended=float(whole.sync_delay()[0]) - data_comm,
         host_comm=at_end,
-        optimizer=seconds["optimizer"],
+        optimizer=optimizer,
         unpaired_a2a_seconds=unpaired,
     )
 

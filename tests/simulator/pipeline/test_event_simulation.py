@@ -484,6 +484,15 @@ def test_the_simulated_step_of_a_plan_is_near_the_closed_form(text):
     assert (x.times.weight_gradient <= 0.5 * share).all()
 
 
+@pytest.mark.parametrize(
+    "text", ["tp=8", "zero=3 recompute=full", "tp=4 zero=2 offload_optimizer=50", "cp=2 tp=4"]
+)
+def test_one_rank_waits_for_nobody(text):
+    x = timeline_of(task(512), Plan.parse(text))
+    assert x.step_seconds == pytest.approx(x.closed_form, rel=1e-12)
+    assert rescore(x.costs)[0] == x.closed_form
+
+
 def test_rescored_rows_are_the_plans_in_turn():
     texts = list(PLANS)[:4]
     rows = concat([resolve(Plan.parse(t), 64).table() for t in texts])
