@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from not_empty import not_empty
 
+from plan3d import find_plans
 from plan3d.cli.main import main
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -56,6 +57,12 @@ def test_commands_answer_the_questions(command: str, capsys: pytest.CaptureFixtu
     for number in not_empty([n for n, asked in COMMANDS.items() if asked == command]):
         for answer in not_empty(ANSWERED[number]):
             assert answer in printed, f"question {number}"
+
+
+def test_the_brute_force_of_the_small_problem_is_as_stated() -> None:
+    result = find_plans(module("course_figures").SMALL, backend="exhaustive", families=False)
+    milliseconds = f"{1e3 * result.best.step_seconds:.0f} ms"
+    assert f"{result.counts.feasible:,} legal plans, the best takes {milliseconds}" in TEXT
 
 
 def test_one_command_draws_every_picture_of_the_course() -> None:

@@ -44,7 +44,7 @@ def page(race: BackendBenchmark) -> Any:
         title=f"{race.task.model.name} on {race.task.gpus} x {race.task.cluster.name}",
     )
     axes.set_yscale("symlog", linthresh=LINEAR)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(bottom=-LINEAR / 10)  # a line at zero lies above the axis
     axes.yaxis.set_major_formatter(lambda regret, at: f"{100 * regret:g} %")
     axes.grid(which="major", linewidth=0.5, alpha=0.4)
     axes.xaxis.set_major_formatter(lambda count, at: f"{count:,.0f}")
