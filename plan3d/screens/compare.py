@@ -290,8 +290,13 @@ def _plan(entry: SystemEntry) -> str:
 
 
 def open_fields(system: System, plan: Plan) -> str:
-    """A plan without what its system leaves no choice of."""
-    held = {field for field, values in system.search_values.items() if is_single(values)}
+    """A plan without what its system leaves no choice of, and without the usual values of what it
+    leaves open to all."""
+    held = {
+        field
+        for field, values in (system.search_values | system.held_values).items()
+        if is_single(values)
+    }
     words = [word for word in str(plan).split() if word.partition("=")[0] not in held]
     return " ".join(words) or f"micro_batch={plan.micro_batch}"
 

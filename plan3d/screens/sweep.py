@@ -163,6 +163,7 @@ def _setting(row: Row, axes: Sequence[Axis]) -> str:
 
 COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
     ("step_seconds", "step s", lambda x: f"{x:.4g}"),
+    ("exchange_seconds", "exchange s", lambda x: f"{x:.4g}"),
     ("tokens_per_second", "tokens/s", lambda x: f"{x:,.0f}"),
     ("mfu", "MFU %", lambda x: f"{100 * x:.1f}"),
     ("scaling_efficiency", "scaling %", lambda x: f"{100 * x:.1f}"),
@@ -183,7 +184,12 @@ def _table(rows: list[Row], axes: Sequence[Axis]) -> Table:
     unit, name = views.time_unit([row["train_seconds"] for row in rows if "train_seconds" in row])
     timed = "train_seconds"
     rows = [{**r, f"train_{name}": r[timed] / unit} if timed in r else r for r in rows]
-    shown = [column for column in COLUMNS if any(column[0] in row for row in rows)]
+    exchanges = any(word in row.get("plan", "") for row in rows for word in ("sync", "compression"))
+    shown = [
+        column
+        for column in COLUMNS
+        if any(column[0] in row for row in rows) and (exchanges or column[0] != "exchange_seconds")
+    ]
     heads = [f"{axis.name} {axis.unit}".rstrip() for axis in axes]
     cells = tuple(
         (

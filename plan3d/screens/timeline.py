@@ -116,10 +116,11 @@ def _summary(x: PlanTimeline) -> list[str]:
         parts = f"{format_seconds(x.contended)} kernels slowed by what hides of it, {parts}"
     if x.host_comm:
         parts += f", {format_seconds(x.host_comm)} copies to and from the host"
+    idle = float(t.idle.mean() / t.step_seconds)
     lines = [
         f"Step {x.step_seconds:.4g} s, simulated: pipeline {x.pipeline_seconds:.4g} s "
         f"({x.micro_batches} micro-batches, {t.graph.operations:,} operations, "
-        f"{100 * float(t.idle.mean() / t.step_seconds):.1f} % idle), {parts}"
+        f"{100 * idle:.1f} % idle, {100 * idle / (1 - idle):.1f} % of useful time), {parts}"
     ]
     difference = 100 * (x.step_seconds / x.closed_form - 1)
     lines.append(f"Closed form {x.closed_form:.4g} s: the simulation differs {difference:+.2f} %")

@@ -165,6 +165,7 @@ def _numbers(point: Point, costs: Costs) -> Row:
         "step_seconds": costs.step_seconds,
         "step_seconds_low": low,
         "step_seconds_high": high,
+        "exchange_seconds": costs.seconds["data_comm"],
         "tokens_per_second": costs.tokens_per_second,
         "mfu": costs.mfu,
         "mfu_causal": costs.mfu_causal,

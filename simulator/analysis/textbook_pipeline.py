@@ -30,8 +30,14 @@ def pipeline_rows(task: Task, plan: Plan) -> list[FormulaRow]:
 
     `plan` has every AUTO resolved.
     """
-    return [*_pass_rows(task, plan), *_bubble_rows(plan, _micro_batches(task, plan)),
-            *_stage_rows(task, plan)]  # fmt: skip
+    stages = _stage_rows(task, plan)
+    return [
+        *_pass_rows(task, plan),
+        *_bubble_rows(plan, _micro_batches(task, plan)),
+        stages[0],
+        _idle_row(task, plan, stages[0].textbook),
+        *stages[1:],
+    ]
 
 
 def _micro_batches(task: Task, plan: Plan) -> int:
@@ -119,6 +125,23 @@ def _stage_rows(task: Task, plan: Plan) -> list[FormulaRow]:
         FormulaRow(TIME, "sends, at least", "2 (p - 1)", float(least), hops, "", sends),
         FormulaRow(TIME, "sends, at most", "2 (p - 1) m", float(most), hops, "", sends),
     ]
+
+
+def _idle_row(task: Task, plan: Plan, bubble: float) -> FormulaRow:
+    """The plan's own bubble as other screens have it: idle over all time, not over useful time."""
+    p, v, m = int(plan.pp), int(plan.virtual_stages), _micro_batches(task, plan)
+    x = bubble if v == 1 else closed_forms.bubble(p, m, v)
+    idle, why = None, TOO_MANY
+    if p * m * v <= MOST_PASSES:
+        found = timeline_of(task, plan)
+        idle = float(found.timeline.idle.mean() / found.timeline.step_seconds)
+        parts = {n: float(np.ravel(part)[0]) for n, part in found.costs.seconds.items()}
+        waits = [f"{100 * parts[n] / found.closed_form:.1f} % {n}" for n in ("bubble", "imbalance")]
+        why = (
+            f"idle over all time of its schedule, sends too: plan3d timeline; of the whole step "
+            f"{' and '.join(waits)}: plan3d estimate"
+        )
+    return FormulaRow(TIME, "idle of the pipeline", "x / (1 + x)", x / (1 + x), idle, "1", why)
 
 
 def _hops(seconds: float, hop: Value | float) -> float:

@@ -75,6 +75,23 @@ def test_weak_scaling_grows_the_batch(capsys):
     assert steps[0] < steps[2] < 1.3 * steps[0]
 
 
+def test_seconds_of_an_exchange_that_is_asked_for_are_a_column(capsys):
+    words = ["sweep", "gpt3-125m", "v100-32gb-sxm", "--over", "gpus=16,32", "--weak"]
+    words += ["--global-batch", "16", "--plan"]
+    grown = {}
+    for sync in ("ring", "parameter-server"):
+        plan = f"sync={sync} precision=fp32 zero=0 overlap_grad_reduce=0"
+        assert main([*words, plan, "--json"]) == 0
+        points = json.loads(capsys.readouterr().out)["points"]
+        one, two = (point["exchange_seconds"] for point in points)
+        grown[sync] = two / one
+    assert 1 < grown["ring"] < 1.2 < 1.9 < grown["parameter-server"] < 2.2
+    assert main([*words, plan]) == 0
+    assert "exchange s" in capsys.readouterr().out
+    assert main([*words, "precision=fp32"]) == 0
+    assert "exchange s" not in capsys.readouterr().out
+
+
 def test_two_fields_make_a_grid(capsys):
     words = ["--gpus", "16", "--over", "inter-node-bandwidth=25GB/s,100GB/s", "--over", "tp=1,2"]
     points = record_of(capsys, *words, *FEW)["points"]

@@ -317,3 +317,20 @@ def test_the_fields_of_a_table_give_the_plan_again(name: str) -> None:
         stated = frozenset(word.partition("=")[0] for word in text.split())
         again = resolve(complete_plan(named, Plan.parse(text), stated), task.gpus)
         assert again.to_dict() == plan.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("local-sgd", {"sync_period=8"}),
+        ("diloco", {"sync_period=500"}),
+        ("streaming-diloco", {"sync_period=100", "fragments=10", "outer_delay=5"}),
+        ("qsgd", set()),
+        ("ddp", set()),
+    ],
+)
+def test_a_row_shows_the_usual_period_of_its_system(name: str, shown: set[str]) -> None:
+    usual = {n: values[0] for n, values in system(name).usual_settings.items()}
+    plan = complete_plan(system(name), Plan(dp=16, micro_batch=4), frozenset(("dp", "micro_batch")))
+    words = set(open_fields(system(name), resolve(plan, 16)).split())
+    assert {word for word in words if word.partition("=")[0] in usual} == shown

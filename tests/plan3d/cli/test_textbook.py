@@ -39,6 +39,26 @@ def test_gpt_3_as_the_lecture_has_it(capsys):
     assert found["training"]["textbook"] / 86400 < days < 34
 
 
+def test_one_bubble_is_one_number_on_every_screen(capsys):
+    """Over useful time, over all time of the pipeline and over the step, which holds more."""
+    words = ["megatron-145.6b", "a100-80gb-sxm", "4", "--global-batch", "16", "--plan", "pp=4"]
+    found, record = rows(capsys, "textbook", *words), {}
+    for verb in ("timeline", "estimate"):
+        assert main([verb, *words, "--json"]) == 0
+        record[verb] = json.loads(capsys.readouterr().out)
+    over_useful = found["bubble, its stages"]["simulator"]
+    idle = found["idle of the pipeline"]
+    assert idle["textbook"] == pytest.approx(over_useful / (1 + over_useful), rel=1e-6)
+    assert idle["simulator"] == record["timeline"]["idle_share"]
+    assert idle["simulator"] == pytest.approx(idle["textbook"], rel=0.01)
+    step = record["estimate"]["plans"][0]["seconds"]
+    of_pipeline = idle["simulator"] * record["timeline"]["seconds"]["pipeline"]
+    assert of_pipeline == pytest.approx(step["bubble"] + step["imbalance"], rel=0.01)
+    assert main(["timeline", *words]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "16.6 % idle, 20.0 % of useful time" in printed
+
+
 def test_full_recompute_counts_eight_instead_of_six():
     """T2: 0.4347 of 175 B, which the preset's 174.6 B make 0.4337."""
     asked = replace(
@@ -156,7 +176,8 @@ def test_the_simulator_is_asked_and_not_the_formula(monkeypatch, sides):
     assert [pair[1] for pair in changed.values()] == [pair[1] for pair in first.values()]
     moved = {name for (topic, name), pair in changed.items() if pair != first[topic, name]}
     assert moved == {"values of Adam", "states and those, b = 1", "a GPU, data parallel",
-                     "one stage at a time", "bubble, even stages", "bubble, v = 2"}  # fmt: skip
+                     "one stage at a time", "bubble, even stages", "bubble, v = 2",
+                     "idle of the pipeline"}  # fmt: skip
 
 
 def test_data_parallel_bytes_depend_on_the_batch():
