@@ -161,7 +161,8 @@ class Watch:
         if event == "open" and not isinstance(arguments[0], int):
             place, flags = os.path.realpath(os.fsdecode(arguments[0])), arguments[2]
             writes = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR)
-            if writes or not (place.startswith(ROOTS) or place in sys.path):
+            listed = place in map(os.path.realpath, sys.path)  # entry points are looked for there
+            if writes or not (place.startswith(ROOTS) or listed):
                 self.outside.append(f"open {place} {flags}")
         elif event.partition(".")[0] in OTHERS or event in CHANGES:
             self.outside.append(f"{event} {arguments!r}"[:200])
