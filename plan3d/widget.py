@@ -17,6 +17,7 @@ from plan3d.simulator.plan.plan import as_plan, resolve
 from plan3d.simulator.task import Task, check_task
 
 from .answers.explain import ExplainRequest, explain_plan
+from .answers.plan import estimate
 from .answers.question import Question, launching_framework, with_usual_framework
 from .answers.search import SearchRequest, search
 from .answers.what_if import varied
@@ -41,8 +42,8 @@ class Explorer:
         plan: str | None = None,
         against: str | None = None,
     ) -> dict[str, Any]:
-        """The record of `plan3d search`, or of `explain`, `timeline` and `export` of a plan, with
-        other numbers of the task: {"gpus": 128, "memory": 64e9}. Raises InputError."""
+        """The record of `plan3d search`, or of `estimate`, `explain`, `timeline` and `export` of a
+        plan, with other numbers of the task: {"gpus": 128, "memory": 64e9}. Raises InputError."""
         from .screens.explain import explain_record
         from .screens.search_json import search_record
 
@@ -50,11 +51,15 @@ class Explorer:
         question = Question(task=task)
         if what == "search":
             if plan is not None or against is not None:
-                raise InputError("a search takes no plan: ask explain, timeline or export of it")
+                raise InputError("a search takes no plan: ask estimate, explain, ... of it")
             ranking = Ranking.of(choose=self.choose)
             return search_record(search(SearchRequest(question=question, ranking=ranking)))
         if plan is None:
             raise InputError(f"{what} needs a plan")
+        if what == "estimate":
+            from .screens.views import estimate_record
+
+            return estimate_record(estimate(question, plan))
         if what == "explain":
             request = ExplainRequest(question=question, plan=plan, against=against)
             return explain_record(explain_plan(request), against)
@@ -66,7 +71,9 @@ class Explorer:
             return timeline_record(timeline_of(with_usual_framework(task), as_plan(plan)), True)
         if what == "export":
             return _launch_record(with_usual_framework(task), plan)
-        raise InputError(f"unknown question {what!r}: search, explain, timeline or export")
+        raise InputError(
+            f"unknown question {what!r}: search, estimate, explain, timeline or export"
+        )
 
     @cached_property
     def widget(self) -> Any:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from plan3d.simulator.analysis.goodput import Reliability, Training
+from plan3d.simulator.analysis.time_breakdown import waterfall
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.base.csv_files import escape_formula
 from plan3d.simulator.base.units import (
@@ -236,7 +238,8 @@ def verdict(costs: Costs) -> str:
 
 
 def estimate_record(answer: PlanAnswer) -> dict[str, Any]:
-    """The JSON object of one plan: that of a search with one plan, and its stages."""
+    """The JSON object of one plan: that of a search with one plan, its stages, and the losses from
+    the arithmetic at peak to the step."""
     costs = answer.costs
     (plan,) = plan_records(costs, None, answer.question.training)
     plan["text"] = str(costs.plans)
@@ -251,6 +254,7 @@ def estimate_record(answer: PlanAnswer) -> dict[str, Any]:
         **({"same_runs": [one.record() for one in answer.same_runs]} if answer.same_runs else {}),
         "plans": [plan],
         "stages": answer.ranks,
+        "waterfall": [asdict(loss) for loss in waterfall(costs)],
     }
 
 

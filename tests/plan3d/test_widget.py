@@ -76,6 +76,8 @@ def test_a_plan_of_the_answer_is_explained_timed_and_written() -> None:
     )
     assert told["stages"][0]["memory_bytes"]["total"] == first["memory_bytes"]["total"]
     assert told["against"]["sentences"]
+    alone = VIEW.answer("estimate", small, plan=first["text"])
+    assert (alone["waterfall"], alone["stages"]) == (told["waterfall"], told["stages"])
     timed = VIEW.answer("timeline", small, plan=first["text"])
     assert timed["step_seconds"] == pytest.approx(first["event_step_seconds"])
     written = VIEW.answer("export", small, plan=first["text"])

@@ -111,18 +111,8 @@ function legend(entries) {
 function lossKind(name) {
   if (name === "ideal") return "ideal";
   if (name.endsWith("_comm") && name !== "host_comm") return "sent";
-  return ["causal", "kernels", "matmul", "attention", "memory_bound", "recompute", "contended"]
+  return ["causal", "matmul", "attention", "memory_bound", "recompute", "contended"]
     .includes(name) ? "kernel" : "other";
-}
-
-// The losses of an explanation; of an estimate, the shares of the step that it has.
-function lossesOf({ waterfall: losses, plans }) {
-  if (losses) return losses;
-  const { shares, step_seconds: step } = plans[0];
-  return Object.entries(shares).map(([name, part]) => ({
-    name: name === "peak" ? "ideal" : name, seconds: part * step, mfu_if_free: null,
-    label: { peak: "arithmetic at peak", kernels: "kernels below peak" }[name] ?? inWords(name),
-  }));
 }
 
 function inWords(name) { return name.replaceAll("_", " ").replace("comm", "communication"); }

@@ -3,8 +3,8 @@
 // that is chosen. The page, its frozen copy (the report) and the widget of a notebook are this one
 // explorer; they differ in who answers.
 //
-// ask(what, whatIf, more, signal) gives a promise of a record of plan3d: "search", "explain",
-// "timeline", "export"; null where there is none. A slider is {name, label, values: [[value,
+// ask(what, whatIf, more, signal) gives a promise of a record of plan3d: "search", "estimate",
+// "explain" of two plans, "timeline", "export"; null where there is none. A slider is {name, label, values: [[value,
 // text]], at: the place that was asked for}; `whatIf` holds the value of each that was moved.
 
 const PATIENCE = 300; // ms of rest after which the details of a plan are asked for
@@ -86,7 +86,7 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
       }
     };
     await Promise.all([
-      draw("explain", showExplained, parts.panels),
+      draw(compared ? "explain" : "estimate", showPlan, parts.panels),
       draw("timeline", showTimeline, parts.timeline),
       draw("export", showLaunch, parts.launch),
     ]);
@@ -149,8 +149,8 @@ function explorer(root, { ask, sliders: slidersFrom, columns = [], wait = 120,
     parts.wide.hidden = !sorted.length;
   }
 
-  function showExplained(record, row, compared) {
-    const losses = lossesOf(record);
+  function showPlan(record, row, compared) {
+    const losses = record.waterfall;
     parts.waterfall.replaceChildren(waterfall(losses, row.step_seconds, row.mfu));
     parts.memory.replaceChildren(...memoryOfRanks(record.stages, row.memory_bytes.capacity));
     parts.compare.hidden = !compared;

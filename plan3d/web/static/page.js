@@ -62,7 +62,7 @@ function body(whatIf) {
   return file ? { ...out, model: file.name, files: { [file.name]: file.text } } : out;
 }
 
-const ASK = { search, explain, timeline: timelineOf, export: exported };
+const ASK = { search, estimate, explain, timeline: timelineOf, export: exported };
 
 function ask(what, whatIf, more, signal) { return ASK[what](whatIf, more, signal); }
 
@@ -99,12 +99,19 @@ async function own(whatIf, lines, signal) {
   }
 }
 
+async function estimate(whatIf, { plan, own: launched }, signal) {
+  if (launched) return post("explain", launchedBody(whatIf), signal);
+  const { fix, choose, framework, ...question } = body(whatIf);
+  const { software } = page.asked.profile;
+  return post("estimate", { ...question, software, plan }, signal);
+}
+
+// A launch file is compared from its own plan on.
 async function explain(whatIf, { plan, against, own: launched }, signal) {
   if (launched) return post("explain", { ...launchedBody(whatIf), against }, signal);
+  if (page.file) return estimate(whatIf, { plan }, signal);
   const { fix, choose, ...question } = body(whatIf);
-  if (!page.file) return post("explain", { ...question, plan, against }, signal);
-  const { framework, ...rest } = question;
-  return post("estimate", { ...rest, plan }, signal);
+  return post("explain", { ...question, plan, against }, signal);
 }
 
 async function timelineOf(whatIf, { plan }, signal) {

@@ -65,7 +65,7 @@ const frozen = {
     const asked = Object.keys(moves).length ? record : data.record;
     return { ...asked, plans: listed(position) };
   },
-  explain: (position, { plan }) => {
+  estimate: (position, { plan }) => {
     if (isBest(position, plan)) return data.explained;
     const row = listed(position).find(({ text }) => text === plan);
     return { waterfall: losses(row),
