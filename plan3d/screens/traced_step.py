@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.calibration.traces.comparison import Row
+from plan3d.simulator.calibration.traces.comparison import SHORTEST_KERNEL, Row
 
 from ..answers.explain import ExplainAnswer
 from ..answers.traced_step import TracedStep
@@ -57,4 +57,6 @@ def _cells(row: Row, title: str) -> tuple[str, ...]:
 
 
 def _milliseconds(seconds: float) -> str:
+    if abs(seconds) < SHORTEST_KERNEL:
+        return "0"
     return f"{1e3 * seconds:,.4g}" if seconds < 10 else f"{1e3 * seconds:,.0f}"

@@ -160,6 +160,9 @@ class Software:
     whose gradient_as_bucket_view is off unless asked for)."""
     optimizer_memory: float
     """Bytes a parameter of optimizer state; 0 those of the precision recipe."""
+    casts_shards: bool
+    """Under ZeRO 3 a rank keeps the optimizer's fp32 shard of a weight alone: the 16-bit one is
+    cast from it as a layer is gathered (FSDP's mixed precision)."""
     frees_gradients: bool
     """Gradients are freed after the update: with one micro-batch a step there are none while its
     loss is computed."""

@@ -174,9 +174,6 @@ _ONEFLOW = {"process_groups": ("tp", "dp", "cp", "ep", "expert-dp", "pp")}
 """OneFlow makes a communicator for a set of devices, core/job/eager_nccl_comm_manager.cpp
 (GetCommForDevice); read after its peaks were seen beside Megatron-LM's groups."""
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
-_IN_PLACE = ("fsdp1", "fsdp2")
-"""Who shards weights in fp32, of which 16 bits are made as layers are gathered: 4 + 8 bytes of
-weights and moments, 2 of which count as weights."""
 _FREED = 1e-9
 """Bytes a parameter of what no allocator holds; 0 stands for those of the recipe."""
 _UNFUSED_NORM_BYTES = 32.0
@@ -306,8 +303,6 @@ def _formats(run: PublishedRun, software: Software) -> dict[str, Any]:
         out["optimizer_memory"] = master + moments * _BYTES[run["optimizer_dtype"]]
         if software.update_memory:
             out["update_memory"] = _BYTES[run["optimizer_dtype"]]
-    elif not wide and run["optimizer"] == "adam" and run["sharding"] in _IN_PLACE:
-        out["optimizer_memory"] = 10.0
     if "paged" in run["optimizer"]:
         out["optimizer_memory"] = _FREED
     if "in-backward" in run["optimizer"]:

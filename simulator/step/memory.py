@@ -122,7 +122,7 @@ def separates_moments(task: Task, recipe: Recipe) -> bool:
 
 def update_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> Value:
     """Bytes of temporaries of the update, of the weights that a rank updates."""
-    each = {"weights": 0.0, "gradients": 0.0, "leaving": 0.0}
+    each = {"weights": 0.0, "sharded": 0.0, "gradients": 0.0, "leaving": 0.0}
     each["optimizer"] = task.software.update_memory + recipe.gradient_copy
     dense = _bytes_per_parameter(each, zero, weights.data_group.ranks)["optimizer"]
     expert = _bytes_per_parameter(each, zero, weights.expert_group.ranks)["optimizer"]
@@ -239,14 +239,17 @@ def bytes_of_states(
 
     A parameter server keeps the optimizer state; gossip receives into a second copy of the
     weights. `leaving` are the gradients that go to the host's share of the optimizer, `staying` the
-    share of the weights that is not there.
+    share of the weights that is not there, `sharded` what ZeRO 3 keeps of a weight.
     """
     software = task.software
     optimizer_bytes = software.optimizer_memory or float(recipe.optimizer_bytes(optimizer))
     gradients = software.gradient_memory or recipe.gradient
     away, staying = policy.offload_optimizer / 100, 1 - policy.offload_parameters / 100
+    weights = staying * recipe.weight * (2 if gossips(policy.sync) else 1)
+    cast = software.casts_shards and recipe.master and not software.optimizer_memory and not away
     return {
-        "weights": staying * recipe.weight * (2 if gossips(policy.sync) else 1),
+        "weights": weights,
+        "sharded": 0.0 if cast else weights,
         "staying": staying,
         "gradients": gradients,
         "leaving": away * gradients * software.offloads_gradients,
@@ -280,7 +283,7 @@ def _bytes_per_parameter(
 ) -> dict[str, Value | float]:
     """Bytes a rank stores for each of its parameters; ZeRO 1, 2, 3 shard state by state."""
     return {
-        "weights": states["weights"] / (shards if zero >= 3 else 1.0),
+        "weights": states["sharded"] / shards if zero >= 3 else states["weights"],
         "gradients": (states["gradients"] - states["leaving"] * (zero != 1))
         / (shards if zero >= 2 else 1.0),
         "optimizer": states["optimizer"] / (shards if zero >= 1 else 1.0),

@@ -49,6 +49,16 @@ def test_an_update_has_temporaries_of_what_it_updates(zero, shards):
     assert [memory[part] for part in STATES] == [states[part] for part in STATES]
 
 
+@pytest.mark.parametrize(
+    ("zero", "cast", "weights"), [(2, True, 800), (3, True, 0), (3, False, 400)]
+)
+def test_shards_of_the_optimizer_are_cast_as_they_are_gathered(zero, cast, weights):
+    """Measured: fp32 weights, gradients and moments under FSDP2 on one H200 hold 16 bytes a
+    parameter, not 18 (hardware_profiles/measurements/h200-one-gpu.csv, suite model)."""
+    memory = costs(task(2, 8, casts_shards=cast), f"dp=2 zero={zero} micro_batch=1").memory
+    assert memory["weights"] == weights
+
+
 @pytest.mark.parametrize(("batch", "gradients"), [(8, 1600 / 4), (16, 2 * 400)])
 def test_gradients_are_whole_in_16_bits_until_the_last_micro_batch(batch, gradients):
     question = task(4, batch, unreduced_gradients=True)

@@ -2,8 +2,8 @@
 
 Kernels and collectives are predicted from the profile alone. Gradients, long loops and backward
 passes are rates over measured forward rows, as in a fit; what the profile leaves to the stack
-(floor of a layer, weight gradients, backward bytes) is that of the software profile. Training steps
-are those of plain PyTorch unless another stack is named.
+(floor of a layer, weight gradients, backward bytes) is that of the software profile. Whole steps
+are of the stack that their suite runs unless another is named.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from ...base.errors import CalibrationError
 from ...hardware import layer_tables
 from ...hardware.accelerator import Accelerator
 from ...hardware.cluster import Cluster
+from ...hardware.precision import FORMATS, RECIPES
 from ...hardware.profile_file import read_profile
 from ...hardware.software_stack import DEFAULT_SOFTWARE, Software, software_profile
+from ...operators import kernel_times
 from ...operators.kernel_times import gradient_rates
+from ...operators.work import Gemm
 from ..readers.measurements import Measurements, usable
 from .fit import key_of, tabled_seconds
 from .layer_times import both_passes, modelled_layers, rows_of_both_passes, table_sizes
@@ -34,7 +37,7 @@ from .subjects import (
     launches,
     training_subjects,
 )
-from .whole_steps import DEFAULT_STACK, predicted_steps
+from .whole_steps import STACKS, predicted_steps
 
 STEP_TITLES = {
     "seconds": "training steps",
@@ -53,7 +56,7 @@ def compare(
     software = software_profile(stack or DEFAULT_SOFTWARE)
     subjects = [
         *(
-            _with_gemm_table(subject, cluster.accelerator)
+            _as_steps_use_gemms(subject, cluster.accelerator)
             for subject in kernel_subjects(table, cluster)
         ),
         *training_subjects(table, cluster.accelerator),
@@ -62,9 +65,7 @@ def compare(
         *host_subjects(table, cluster),
         *_launch_subjects(table, cluster.accelerator, software),
         *_layer_subjects(table, cluster, software),
-        *_step_subjects(
-            table, Cluster.profile(profile, gpus=1), software_profile(stack or DEFAULT_STACK)
-        ),
+        *_step_subjects(table, Cluster.profile(profile, gpus=1), stack),
     ]
     if not subjects:
         raise CalibrationError("no row that a profile's constants predict")
@@ -89,9 +90,16 @@ def _default_constants(accelerator: Accelerator, software: Software) -> dict[str
     }
 
 
-def _with_gemm_table(subject: Subject, accelerator: Accelerator) -> Subject:
-    """GEMMs as the profile predicts them: from its table where it has one."""
+def _as_steps_use_gemms(subject: Subject, accelerator: Accelerator) -> Subject:
+    """GEMMs as the profile predicts them: from its table where it has one, and with the kernels of
+    16 bits where a scaled format has none of its own."""
     seconds = tabled_seconds(subject, accelerator)
+    width = subject.section.removeprefix("kernels.gemm.")
+    if seconds is None and width != subject.section and width not in accelerator.gemm:
+        form = FORMATS[subject.name.removeprefix("GEMM ")]
+        recipe = next(recipe for recipe in RECIPES.values() if recipe.linear is form)
+        sizes = [Gemm(m, n, k, 1.0) for m, n, k in [subject.sides]]
+        seconds = kernel_times.gemm_seconds(sizes, len(subject.seconds), accelerator, recipe, 1.0)
     return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
 
 
@@ -121,18 +129,19 @@ def _layer_subjects(table: Measurements, cluster: Cluster, software: Software) -
     yield _fixed_subject(name, modelled.sum(axis=0), measured.sum(axis=0), whole)
 
 
-def _step_subjects(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
+def _step_subjects(table: Measurements, cluster: Cluster, stack: str | None) -> Iterator[Subject]:
     """Whole training steps: their time, and the memory of those whose peaks were measured."""
-    rows = table.where(suite="training")
-    if not len(rows):
-        return
-    for quantity, predicted in predicted_steps(rows, cluster, software).items():
-        known = rows.number(quantity) > 0
-        if known.any():
-            measured = rows.take(known)
-            name = f"{STEP_TITLES[quantity]}, {software.name}"
-            values = measured.number(quantity)
-            yield _fixed_subject(name, predicted[known], values, measured.rows, quantity)
+    for suite, usual in STACKS.items():
+        rows, software = table.where(suite=suite), software_profile(stack or usual)
+        if not len(rows):
+            continue
+        for quantity, predicted in predicted_steps(rows, cluster, software).items():
+            known = rows.number(quantity) > 0
+            if known.any():
+                measured = rows.take(known)
+                name = f"{STEP_TITLES[quantity]}, {software.name}"
+                values = measured.number(quantity)
+                yield _fixed_subject(name, predicted[known], values, measured.rows, quantity)
 
 
 def _fixed_subject(

@@ -32,12 +32,16 @@ from .subjects import (
     layer_floor,
     training_subjects,
 )
+from .whole_steps import STACKS
 
 UNUSED_ROWS = {
     "products beside collectives (what overlap costs is a stack's number)": ("contention", ""),
     "launches from CUDA graphs (no stack is modelled with them)": ("launch", "_graph"),
     "single launches (a layer's are used)": ("launch", "kernel_eager"),
     "backward passes of grouped GEMMs (taken at the rates of the others)": ("grouped", "backward"),
+    "weight gradients in fp32 (a stack's number)": ("gemm", "wgrad_fp32"),
+    "attention of narrower values (at the rate of the others)": ("attention", "latent_forward"),
+    "SwiGLU by eager kernels (a stack's number)": ("memory", "swiglu_forward"),
 }
 """Rows that nothing in the cost model could use: suite, and how their op ends."""
 _STEPS = "training steps are not fitted: calibrate show compares them"
@@ -96,7 +100,7 @@ def fit(
     fits, notes = _fits(table, cluster)
     fits = [*linked, *fits]
     notes += apart
-    if len(table.where(suite="training")):
+    if np.isin(table.text("suite"), list(STACKS)).any():
         notes.append(_STEPS)
     layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
     if not fits and not layers and not floor and not len(table.where(suite="step")):

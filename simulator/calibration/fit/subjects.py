@@ -50,7 +50,7 @@ def kernel_subjects(table: Measurements, cluster: Cluster) -> Iterator[Subject]:
     """Subjects of single forward kernels: GEMMs by operand width, attention, memory-bound."""
     yield from gemm_subjects(table, cluster.accelerator)
     yield from _attention_subjects(table, cluster.accelerator)
-    rows = table.where(suite="memory")
+    rows = _fused_kernels(table)
     rows = rows.take(~np.char.endswith(rows.text("op"), "backward"))
     name = "memory-bound kernels"
     if len(rows):
@@ -223,6 +223,7 @@ def _smooth_maximum(a: Value, b: Value, sharpness: float) -> Value:
 def _attention_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator[Subject]:
     """Causal attention forward, and the ratio of the backward where there is one."""
     table = rows.where(suite="attention")
+    table = table.take(~np.char.startswith(table.text("op"), "latent"))
     table = table.take(np.nan_to_num(table.number("causal"), nan=1.0) == 1)
     back = table.text("op") == "backward"
     if not len(table) or back.all():
@@ -260,9 +261,16 @@ def _grouped_subject(rows: Measurements, accelerator: Accelerator) -> Subject:
     return _rate_subject(rows, "grouped GEMMs", "grouped_rate", expected, 2 * m * n * k, shapes)
 
 
+def _fused_kernels(table: Measurements) -> Measurements:
+    """Rows of memory-bound work that one kernel does: eager SwiGLU takes two, over strided halves,
+    which stacks without a fused one count by the bytes that they move."""
+    rows = table.where(suite="memory")
+    return rows.take(~np.char.startswith(rows.text("op"), "swiglu"))
+
+
 def _backward_subjects(table: Measurements) -> Iterator[Subject]:
     """Both passes of norms and activations: forward x (1 + ratio), one ratio for all."""
-    memory = table.where(suite="memory")
+    memory = _fused_kernels(table)
     both = memory.take(np.char.endswith(memory.text("op"), "_forward_backward"))
     forward = memory.take(np.char.endswith(memory.text("op"), "_forward"))
     rows, alone = _paired(both, forward, ("m", "hidden"))

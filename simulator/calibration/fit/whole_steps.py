@@ -22,8 +22,8 @@ from ..readers.measurements import Measurements
 from .layer_times import gated_block
 from .priors import SUSTAINED
 
-DEFAULT_STACK = "torch"
-"""Software profile of what `measure` runs."""
+STACKS = {"training": "torch", "model": "torchtitan"}
+"""Software profile of what a suite of `measure` runs whole steps of."""
 SIZES = ("hidden", "ffn", "heads", "kv_heads", "head_dim", "vocabulary", "layers")
 BATCH = ("batch", "sequence", "micro_batches")
 RECOMPUTE = {0: "none", 1: "full"}
@@ -38,7 +38,7 @@ def predicted_steps(rows: Measurements, cluster: Cluster, software: Software) ->
     # What torch counts as reserved is without the CUDA context.
     counted = replace(software, context_bytes=0.0)
     costs = []
-    for row, sizes in zip(rows.rows, _sizes(rows), strict=True):
+    for row, sizes in zip(rows.rows, step_sizes(rows), strict=True):
         try:
             costs.append(step_costs(sizes, cluster, counted))
         except InputError as error:
@@ -51,7 +51,7 @@ def predicted_steps(rows: Measurements, cluster: Cluster, software: Software) ->
     }
 
 
-def _sizes(rows: Measurements) -> list[dict[str, int]]:
+def step_sizes(rows: Measurements) -> list[dict[str, int]]:
     """What each row trained; every size positive, recompute 0 or 1."""
     names = (*SIZES, *BATCH, "recompute")
     columns = np.stack([rows.number(name) for name in names], axis=1).tolist()
@@ -66,8 +66,8 @@ def _sizes(rows: Measurements) -> list[dict[str, int]]:
     return [dict(zip(names, map(int, numbers), strict=True)) for numbers in columns]
 
 
-def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> Costs:
-    """Costs on one GPU of a step of these sizes, named as in columns.py."""
+def step_of(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> tuple[Task, Plan]:
+    """Question and plan on one GPU of a step of these sizes, named as in columns.py."""
     block = gated_block(*(sizes[name] for name in ("ffn", "heads", "kv_heads", "head_dim")))
     model = Model(
         name="training",
@@ -83,7 +83,12 @@ def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -
         global_batch=sizes["batch"] * sizes["micro_batches"],
         software=software,
     )
-    return evaluate(task, Plan(micro_batch=sizes["batch"], recompute=RECOMPUTE[sizes["recompute"]]))
+    return task, Plan(micro_batch=sizes["batch"], recompute=RECOMPUTE[sizes["recompute"]])
+
+
+def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> Costs:
+    """Costs on one GPU of a step of these sizes."""
+    return evaluate(*step_of(sizes, cluster, software))
 
 
 LOWEST_SCALE, HIGHEST_SCALE = 0.3, 2.0

@@ -74,11 +74,12 @@ def model_step(device: str, sizes: TrainingStep, *, compiled: bool = True) -> St
     every time and returns the loss."""
     import torch
 
+    torch.compiler.reset()  # else shapes of the case before would be made symbolic
     network = _network(device, sizes, compiled)
     adam = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     shape = (sizes.micro_batches, sizes.batch, sizes.sequence + 1)
     tokens = torch.randint(sizes.vocabulary, shape, device=device)
-    loss_of = torch.compile(_loss) if compiled else _loss
+    loss_of = torch.compile(_loss, dynamic=False) if compiled else _loss
 
     def step() -> Any:
         adam.zero_grad()
@@ -126,7 +127,7 @@ def _network(device: str, sizes: TrainingStep, compiled: bool) -> Any:
 
     def layer() -> Any:
         made = TransformerLayer()
-        return torch.compile(made, fullgraph=True) if compiled else made
+        return torch.compile(made, fullgraph=True, dynamic=False) if compiled else made
 
     class Network(torch.nn.Module):  # type: ignore[misc]
         """A decoder whose head is not tied to its embedding."""

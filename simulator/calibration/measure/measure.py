@@ -15,7 +15,8 @@ import importlib.util
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,12 @@ def _cases(suites: Sequence[str], quick: bool) -> list[Case]:
     from .suites import suites as known
 
     chosen = [suite for name, suite in known().items() if not suites or name in suites]
-    return coarse_to_fine([list(suite(quick)) for suite in chosen])
+    return list(chain(*coarse_to_fine([_by_shape(suite(quick)) for suite in chosen])))
+
+
+def _by_shape(cases: Iterable[Case]) -> list[list[Case]]:
+    """Both passes of a kernel together, as a fit compares them."""
+    return [list(alike) for _, alike in groupby(cases, key=lambda case: case.shape)]
 
 
 def _measure_gpu(

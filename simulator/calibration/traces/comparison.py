@@ -72,6 +72,8 @@ RECOMPUTED = ("matmul", "attention", "memory_bound", "recompute")
 """Rows that are one where a trace does not tell what runs again."""
 LEAST_SHARE = 0.001
 """Of either step: rows from which they are shown."""
+SHORTEST_KERNEL = 1e-6
+"""Seconds: what a GPU takes to start and end any."""
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Measured over predicted; None where nothing was predicted."""
-        return self.measured / self.predicted if self.predicted > 0 else None
+        """Measured over predicted; None where less was predicted than one kernel takes."""
+        return self.measured / self.predicted if self.predicted >= SHORTEST_KERNEL else None
 
     @property
     def difference(self) -> float:

@@ -76,7 +76,8 @@ class RankTrace:
     kind: Index
     """Index into `kinds` [event]."""
     launched: Value
-    """When the host launched it; nan where the file does not say [event]."""
+    """When the host launched it; nan where the file does not say, -inf for what was launched before
+    it was recorded [event]."""
     phase: Value
     """One of FORWARD_PASS .. UNKNOWN_PASS [event]."""
     steps: tuple[tuple[str, float, float], ...]
@@ -184,6 +185,7 @@ def _rank_trace(
         left_out = [*left_out, f"{int((~new).sum()):,} events that stand twice"]
     order = order[new]
     launched, thread = _launches(correlation[order], columns.launches)
+    launched = _before_recording(launched, stream[order])
     operator = _matches(external[order], *columns.operators)
     keys = list(columns.names)
     kinds, which = _kinds(keys, kind[order].astype(int), operator)
@@ -231,6 +233,18 @@ def _launches(correlation: Value, launches: tuple[array[float], ...]) -> tuple[V
     return when, thread
 
 
+def _before_recording(launched: Value, stream: Value) -> Value:
+    """-inf for the first events of a stream up to one whose launch is known: streams run what they
+    are given in its order."""
+    out = launched.copy()
+    for one in np.unique(stream):
+        own = np.flatnonzero(stream == one)
+        known = np.flatnonzero(~np.isnan(launched[own]))
+        if known.size:
+            out[own[: known[0]]] = -np.inf
+    return out
+
+
 def _kinds(keys: list[Any], kind: Value, operator: Value) -> tuple[tuple[Kernel, ...], Index]:
     """Kinds of kernels with what their operators say of them, and each event's index."""
     pairs, which = np.unique(np.stack([kind, operator.astype(int)]), axis=1, return_inverse=True)
@@ -270,7 +284,7 @@ def _phases(
 ) -> Value:
     """The pass of each event: the innermost that its launch lies in, on the thread that launched
     it. What records a graph inside a backward pass is run again."""
-    out = np.where(np.isnan(launched), UNKNOWN_PASS, FORWARD_PASS)
+    out = np.where(np.isfinite(launched), FORWARD_PASS, UNKNOWN_PASS)
     codes = {"recompute": RECOMPUTE_PASS, "backward": BACKWARD_PASS, "update": UPDATE_PASS}
     for name, code in codes.items():
         rows = np.array(phases.get(name, []), float).reshape(-1, 3)

@@ -107,6 +107,15 @@ def test_the_most_valuable_cases_come_first():
     assert coarse_to_fine([range(9), "ab"]) == [0, 2, 4, 6, 8, "a", "b", 1, 3, 5, 7]
 
 
+def test_a_limit_of_time_cuts_no_pass_of_a_kernel():
+    """What a fit divides by each other is measured together."""
+    cases = module._cases(["gemm", "attention", "layer", "copy"], False)
+    early = {(case.suite, case.op) for case in cases[: len(cases) // 4]}
+    assert early >= {("gemm", op) for op in ("forward", "dgrad", "wgrad", "wgrad_fp32")}
+    assert early >= {("attention", op) for op in ("forward", "backward", "latent_backward")}
+    assert early >= {("layer", "forward_backward"), ("copy", "device_to_host")}
+
+
 def test_readings_of_nvidia_smi():
     log = PowerLog()
     for said in (["1980", "650.5", "0x0000000000000000"], ["1755", "698.0", "0x0000000000000005"]):

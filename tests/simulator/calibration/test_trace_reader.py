@@ -216,6 +216,21 @@ def test_a_step_ends_when_what_it_launched_has_run(tmp_path):
     assert found.seconds["matmul"] == pytest.approx(75e-6)
 
 
+def test_kernels_launched_before_the_recording_are_of_no_step(tmp_path):
+    """As the test above, but the profiler was started after the first launch: that kernel runs in
+    the first step as the host marks it, and nothing says what launched it."""
+    events = [
+        *(event(GEMM, at, long, correlation=i) for i, at, long in ((1, 8, 22), (2, 30, 70))),
+        event(GEMM, 100, 80, correlation=3),
+        *(event("cudaLaunchKernel", at, 1, "cuda_runtime", 1, correlation=i)
+          for i, at in ((2, 10), (3, 60))),
+        event("ProfilerStep#7", 5, 45, "user_annotation", 1),
+        event("ProfilerStep#8", 50, 45, "user_annotation", 1),
+    ]  # fmt: skip
+    (trace,) = read_trace(write(tmp_path / "t.json", events))
+    assert traced_job([trace]).wall == pytest.approx(75e-6)
+
+
 def test_operators_lend_kernels_their_shapes(tmp_path):
     shapes = [[4096, 1024], [1024, 512]]
     call = {"Collective name": "_allgather_base", "Group size": 8}
@@ -278,6 +293,7 @@ def test_ranks_are_told_apart(tmp_path):
         ("void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", "attention_backward",
          "attention"),
         ("cudnn_generated_fort_native_sdpa_sm90_flash_bprop_wgmma", "attention", "attention"),
+        ("void cudnn::fusion::convert_dq_to_16bits<true>", "attention_backward", "attention"),
         ("aiter::fmha_bwd_hd128_bf16_causal_a32_psskddv", "attention_backward", "attention"),
         ("void transformer_engine::cast_transpose_kernel<float>", "cast", "memory_bound"),
         ("void multi_tensor_apply_kernel<AdamFunctor<float>>", "optimizer", "optimizer"),
