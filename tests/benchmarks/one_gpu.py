@@ -53,6 +53,7 @@ def report(path: Path, profiles: list[str]) -> None:
     from plan3d.simulator.hardware.software_stack import software_profile
     from plan3d.simulator.step.evaluate import evaluate
     from plan3d.simulator.uncertainty.calibration import calibrated
+    from plan3d.simulator.uncertainty.forecast import step_interval
     from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 
     table = read_csv(path, path.read_text(encoding="utf-8"))
@@ -63,7 +64,11 @@ def report(path: Path, profiles: list[str]) -> None:
             for quantity, predicted in predicted_steps(rows, cluster, software).items():
                 show(profile, stack, quantity, predicted / rows.number(quantity))
             steps = [step_of(sizes, cluster, software) for sizes in step_sizes(rows)]
-            seconds, ratios = rows.number("seconds"), []
+            seconds, ratios, inside = rows.number("seconds"), [], []
+            for (task, plan), measured in zip(steps, seconds, strict=True):
+                low, high = step_interval(evaluate(task, plan))
+                inside.append(bool(low <= measured <= high))
+            print(f"{Path(profile).stem:12} {stack:12} inside 80 %: {100 * np.mean(inside):.0f} %")
             rng = np.random.default_rng(0)
             for _ in range(DRAWS):
                 order = rng.permutation(len(steps))
