@@ -98,7 +98,9 @@ def _as_steps_use_gemms(subject: Subject, accelerator: Accelerator) -> Subject:
     if seconds is None and width != subject.section and width not in accelerator.gemm:
         form = FORMATS[subject.name.removeprefix("GEMM ")]
         recipe = next(recipe for recipe in RECIPES.values() if recipe.linear is form)
-        sizes = [Gemm(m, n, k, 1.0) for m, n, k in [subject.sides]]
+        if subject.sides is None:
+            raise CalibrationError(f"{subject.name}: {accelerator.name} has no {width} kernels")
+        sizes = [Gemm(*subject.sides, 1.0)]
         seconds = kernel_times.gemm_seconds(sizes, len(subject.seconds), accelerator, recipe, 1.0)
     return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
 
