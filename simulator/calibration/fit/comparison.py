@@ -100,7 +100,8 @@ def _as_steps_use_gemms(subject: Subject, accelerator: Accelerator) -> Subject:
         recipe = next(recipe for recipe in RECIPES.values() if recipe.linear is form)
         if subject.sides is None:
             raise CalibrationError(f"{subject.name}: {accelerator.name} has no {width} kernels")
-        sizes = [Gemm(*subject.sides, 1.0)]
+        m, n, k = subject.sides
+        sizes = [Gemm(m, n, k, 1.0)]
         seconds = kernel_times.gemm_seconds(sizes, len(subject.seconds), accelerator, recipe, 1.0)
     return subject if seconds is None else replace(subject, predict=lambda constants: seconds)
 
