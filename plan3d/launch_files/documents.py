@@ -102,8 +102,8 @@ class Document:
     def unread(self, costs: Collection[str], derived: Collection[str]) -> list[UnreadSetting]:
         """Every value that was not read, but null.
 
-        `costs`: keys that change time or memory; `derived`: keys of settings that follow from the
-        plan (tables.read_implied).
+        `costs`: keys and sections that change time or memory; `derived`: keys of settings that
+        follow from the plan (tables.read_implied).
         """
         known = {
             path[:length] for path in self.requested_paths for length in range(1, len(path) + 1)
@@ -113,11 +113,13 @@ class Document:
             if path in self.read_paths or value is None:
                 continue
             key, suggestion = ".".join(path), nearest_path(path, known)
+            sections = {".".join(path[:length]) for length in range(1, len(path) + 1)}
             settings.append(
                 UnreadSetting(
                     f"$.{key}",
                     json_text(value),
-                    affects_cost=(key in costs and value is not False) or bool(suggestion),
+                    affects_cost=bool(suggestion)
+                    or (value is not False and not sections.isdisjoint(costs)),
                     is_derived=key in derived,
                     path=path,
                     value=value,

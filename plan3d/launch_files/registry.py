@@ -80,7 +80,7 @@ SWIFT_COMMAND = (
 TRAINER_COMMAND = (
     r"^(?![ \t]*#).*(?:\bswift (?:sft|pt)\b|\bswift/cli/(?:sft|pt)\.py"
     r"|\baxolotl(?:\.cli\.| )train\b"
-    r"|\b(?:llamafactory-cli|lmf) train\b|\bsrc/train\.py\s+\S+\.ya?ml\b"
+    r"|\b(?:llamafactory-cli|lmf) train\b|\btrl sft\b|\bsrc/train\.py\s+\S+\.ya?ml\b"
     r"|--per_device_train_batch_size\b)"
 )
 """A line, no comment, that starts Hugging Face's Trainer or what is built on it."""

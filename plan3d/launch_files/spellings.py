@@ -118,6 +118,8 @@ SPELLINGS = (
             "ms-swift": ("gradient_accumulation_steps", None),
         },
     ),
+    _uniform("device_batch", COUNT, "axolotl", "batch_size", None),
+    _uniform("workers", COUNT, "axolotl llama-factory", "ray_num_workers", None),
     Spelling(
         "global_batch",
         COUNT,
@@ -204,6 +206,7 @@ SPELLINGS = (
             "nemo": ("optim.name", "fused_adam"),
         },
     ),
+    _uniform("other_optimizer", NAME, "ms-swift", "optimizer", "default"),
     _uniform("deepspeed", ANY, TRAINERS, "deepspeed", None),
     _uniform("fsdp", ANY, TRAINERS, "fsdp", None),
     _uniform("fsdp", TRUTH, CORE, "use_megatron_fsdp", False),
@@ -329,6 +332,14 @@ SPELLINGS = (
             f"ms-swift {CORE}": ("target_modules", "all-linear"),
         },
     ),
+    Spelling(
+        "target_parameters",
+        ANY,
+        {
+            "trainer axolotl": ("lora_target_parameters", None),
+            f"ms-swift {CORE}": ("target_parameters", None),
+        },
+    ),
     _uniform("all_linear", TRUTH, "axolotl", "lora_target_linear", False),
     Spelling(
         "saved_modules",
@@ -374,6 +385,7 @@ UNMODELLED = {
     "axolotl": """
     qat fp8 activation_offloading unfrozen_parameters relora relora_steps lisa_n_layers num_labels
     lora_mlp_kernel lora_qkv_kernel lora_o_kernel gptq model_config quantize_moe_experts diffusion
+    kd_trainer
     """,
     "ms-swift": "freeze_llm freeze_parameters use_galore tuner_backend",
     MEGATRON: """

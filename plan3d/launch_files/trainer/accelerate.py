@@ -51,7 +51,7 @@ def merge_configuration(config: Document, n: Numbers, launch: Launch) -> None:
     n.bf16, n.fp16 = n.bf16 or mixed == "bf16", n.fp16 or mixed == "fp16"
     if mixed == "fp8":
         launch.unmodelled["precision"] = "$.mixed_precision is fp8: its recipe is not read"
-    if config.contains("num_processes"):
+    if config.claim("num_processes"):
         launch.launcher_gpus = config.size("num_processes")
     for key, name in DEGREES.items():
         path = f"parallelism_config.{key}"

@@ -29,6 +29,7 @@ TOOLS = {
     "llamafactory-cli": "llama-factory",
     "lmf": "llama-factory",
     "axolotl": "axolotl",
+    "trl": "trainer",
 }
 """Tools by program."""
 VERBS = ("sft", "pt", "train")
@@ -43,6 +44,10 @@ MODULES = {
 """Tools by the file or module that a launcher starts."""
 
 
+_OTHER_LOSS = re.compile(
+    r"(?i)(?:^|[_-])(dpo|grpo|kto|orpo|cpo|ppo|rloo|gkd|rlhf|reward|prm)(?=[_.-]|$)"
+)
+"""Losses of preferences and rewards in the names of scripts, as TRL's examples are called."""
 _QUOTIENT = re.compile(r"\$\(expr ([\w${} /]{1,200})\)")
 """A quotient that expr computes."""
 
@@ -59,6 +64,8 @@ class Command:
     accelerate_file: str = ""
     """The configuration of accelerate launch."""
     gpus: int | None = None
+    visible_gpus: int | None = None
+    """GPUs of the environment, which a configuration of the launcher overrides."""
 
 
 def command_of(script: Script, keys: Sequence[str]) -> Command:
@@ -71,6 +78,12 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
         if split is None:
             continue
         tool, at = split
+        other = _OTHER_LOSS.search(words[at].text.rpartition("/")[2]) if tool == "trainer" else None
+        if other:
+            raise InputError(
+                f"{script.file}: {words[at].text[:60]} trains by {other[1]}, which is not "
+                "modelled: give a run that trains one model on tokens (sft or pt)"
+            )
         before, after = words[:at], words[at + 1 :]
         launcher = Flags.of(before, script.file).by_name
         config = launcher.get("--config-file")
@@ -81,6 +94,7 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
             tuple(word.text for word in after if word.text.lower().endswith(FILES)),
             config.texts[0] if config and config.texts else "",
             _gpus(before, script),
+            _gpus(before, script, is_visible=True),
         )
     raise InputError(f"{script.file}: starts no training that plan3d knows")
 
@@ -157,17 +171,18 @@ def typed(text: str) -> Any:
         return text
 
 
-def _gpus(before: Sequence[Word], script: Script) -> int | None:
-    """GPUs that launcher and environment name; None where they are not numbers."""
+def _gpus(before: Sequence[Word], script: Script, is_visible: bool = False) -> int | None:
+    """GPUs that the launcher names, or those that it sees; None where they are not numbers."""
     flags = Flags.of(before, script.file).by_name
     values = {name: flag.texts[0] for name, flag in flags.items() if flag.texts}
     variables = {name: value.text for name, value in script.variables.values.items()}
     if is_whole(values.get("--num-processes", "")):
         return int(values["--num-processes"])
     each = values.get("--nproc-per-node") or values.get("--num-gpus")
-    each = each or variables.get("NPROC_PER_NODE") or _visible(variables, before)
+    each = each or variables.get("NPROC_PER_NODE")
+    each = _visible(variables, before) if is_visible else each
     nodes = values.get("--nnodes") or values.get("--num-nodes") or variables.get("NNODES") or "1"
-    return int(each) * int(nodes) if is_whole(each or "") and is_whole(nodes) else None
+    return int(each) * int(nodes) if each and is_whole(each) and is_whole(nodes) else None
 
 
 def _visible(variables: Mapping[str, str], before: Sequence[Word]) -> str:

@@ -94,7 +94,7 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
             _text_beside(command.accelerate_file, file, options), command.accelerate_file
         )
     launch = read_arguments(content, file, options, DIALECTS[command.tool], config)
-    launch.launcher_gpus = command.gpus or launch.launcher_gpus
+    launch.launcher_gpus = command.gpus or launch.launcher_gpus or command.visible_gpus
     flags = {f"$.{name}": f"--{name}" for name in command.arguments}
     launch.unread = [replace(one, place=flags.get(one.place, one.place)) for one in launch.unread]
     return launch
@@ -146,6 +146,7 @@ def read_arguments(
     n.overlap_grad_reduce, n.overlap_param_gather, n.replicas = True, False, _replicas(n)
     if is_open:
         n.accumulation = None
+    launch.launcher_gpus = getattr(n, "workers", None)
     if accelerate is not None:
         merge_configuration(accelerate, n, launch)
     _check_training(n, launch)

@@ -60,6 +60,15 @@ MATRICES = {
 """Targets of adapters by name, those of Megatron-Core too."""
 STAGES = ("sft", "pt", "pretrain")
 """Losses of one model on tokens."""
+PREFERENCES = {
+    *("beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight"),
+    *("center_rewards_coefficient", "num_generations", "max_completion_length"),
+}
+"""Arguments of TRL's trainers of preferences and rewards that its SFTConfig has not."""
+SAME_COST_OPTIMIZERS = ("default", "lorap", "multimodal")
+"""Optimizers of ms-swift that are the Trainer's with groups of learning rates."""
+LOSS_PLUGINS = ("CutCrossEntropyPlugin", "LigerPlugin")
+"""Plugins of axolotl whose keys, or defaults, are read."""
 
 
 def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
@@ -76,9 +85,21 @@ def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
     _read_switches(n, document, launch)
     if _is_recomputed(n, document, launch):
         n.recompute = Recompute.FULL
-    if n.liger or getattr(n, "enabled_liger", False):
+    if n.liger or getattr(n, "enabled_liger", False) or _cuts_loss(document):
         n.loss = int(Loss.FUSED_LINEAR)
     n.accumulation = n.accumulation if isinstance(n.accumulation, int) else None
+    if getattr(n, "device_batch", None) and not document.contains("gradient_accumulation_steps"):
+        n.accumulation = n.device_batch // n.micro_batch or 1
+
+
+def _cuts_loss(document: Document) -> bool:
+    """Whether a plugin of axolotl computes the loss without logits, as it does unless switched off
+    (integrations/cut_cross_entropy/args.py)."""
+    plugins = document.words("plugins")
+    if not plugins or not all(name.endswith(LOSS_PLUGINS) for name in plugins):
+        document.read_paths.discard(("plugins",))
+    is_named = any(name.endswith("CutCrossEntropyPlugin") for name in plugins)
+    return is_named and document.content.get("cut_cross_entropy") is not False
 
 
 def check_loss(n: Numbers, document: Document) -> None:
@@ -88,6 +109,9 @@ def check_loss(n: Numbers, document: Document) -> None:
         stage = "a reward"
     task = str(getattr(n, "task", "causal_lm")).lower()
     wrong = stage if stage not in STAGES else task if task != "causal_lm" else ""
+    preference = sorted(PREFERENCES & document.content.keys())
+    if preference and not wrong:
+        wrong = f"preferences or rewards ($.{preference[0]})"
     if wrong:
         raise InputError(
             f"{document.file}: trains by {wrong}, which is not modelled: give a run that trains "
@@ -103,7 +127,7 @@ def _read_sequence(n: Numbers, document: Document, launch: Launch) -> None:
     packed = TRUTHS.get(str(n.packing).lower(), False) or getattr(n, "neat_packing", False)
     is_pretraining = getattr(n, "stage", "sft") == "pt" or getattr(n, "block_size", None)
     if not n.sequence:
-        text = "no length is stated: the longest of the model is taken, unless --sequence is given"
+        text = "no length is stated: the model's usual one is taken, unless --sequence is given"
         launch.unread.append(UnreadSetting("sequences", text, affects_cost=True))
     if n.sequence and not packed and not is_pretraining:
         launch.unread.append(
@@ -165,6 +189,12 @@ def _frozen_format(n: Numbers, document: Document) -> str:
 def _targets(n: Numbers, document: Document) -> tuple[str, ...]:
     """The matrices that have an adapter; those of the tool's default, the queries and values of
     PEFT, where none is named."""
+    parameters = getattr(n, "target_parameters", None)
+    if parameters:
+        raise InputError(
+            f"{document.file}: adapters of parameters ({str(parameters)[:60]}) are not modelled; "
+            "nearest: those of attention"
+        )
     stated = n.targets
     if getattr(n, "all_linear", False):
         stated = "all-linear"
@@ -238,8 +268,11 @@ def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
         value = document.content.get(key)
         return bool(value) and TRUTHS.get(str(value).lower(), True) and document.claim(key)
 
-    if is_on("use_muon"):
+    other = str(getattr(n, "other_optimizer", "default") or "default").lower()
+    if is_on("use_muon") or other == "muon":
         n.optimizer = int(Optimizer.MUON)
+    elif other not in SAME_COST_OPTIMIZERS:
+        launch.unmodelled["optimizer"] = f"its optimizer is {other[:40]}, which is not modelled"
     for key in filter(is_on, OPTIMIZERS):
         launch.unmodelled["optimizer"] = f"its optimizer is that of {key}, which is not modelled"
     if is_on("fp8"):

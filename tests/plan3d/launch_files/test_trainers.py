@@ -64,6 +64,12 @@ END
 accelerate launch --config_file accelerate.yaml sft.py --model_name_or_path /models/Qwen3-8B \\
   --max_length 4096 --per_device_train_batch_size 2 --bf16 True --optim adamw_torch_fused "$@"
 """
+YAML_OF_TRAINER = """
+model_name_or_path: Qwen/Qwen2.5-7B
+per_device_train_batch_size: 4
+max_length: 2048
+bf16: true
+"""
 
 
 def read(text, tool="llama-factory", plan=None, files=(), **changes):
@@ -245,17 +251,73 @@ def test_a_configuration_of_deepspeed_beside_the_run_wins_over_the_shipped_one()
         (AXOLOTL, "axolotl", {"reward_model": True}, "trains by a reward"),
         (AXOLOTL, "axolotl", {"lora_target_linear": False, "lora_target_modules": ["lm_head"]},
          "adapters of lm_head are not modelled"),
-        (AXOLOTL, "axolotl", {"gptq": True}, ""),
+        (AXOLOTL, "axolotl", {"lora_target_parameters": ["mlp.experts.down_proj"]},
+         r"adapters of parameters \(.*\) are not modelled"),
+        (YAML_OF_TRAINER, "trainer", {"beta": 0.1}, r"preferences or rewards \(\$.beta\)"),
+        (TRAINER.replace("sft.py", "run_dpo.py"), "trainer-command", {}, "dpo.py trains by dpo"),
         (ACCELERATE, "accelerate", {"distributed_type": "TPU"}, "is TPU, not modelled"),
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_is_refused_by_name(text, tool, changes, message):
-    if not message:
-        assert "$.gptq" in notes(read(text, tool, **changes))
-        return
     with pytest.raises(InputError, match=message) as error:
         read(text, tool, **changes)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"gptq": True}, "$.gptq"),
+        ({"qat": {"weight_dtype": "int4"}}, "$.qat.weight_dtype"),
+        ({"diffusion": {"eps": 0.001}}, "$.diffusion.eps"),
+    ],
+)
+def test_keys_and_sections_that_change_the_step_are_said_to(changes, place):
+    assert place in notes(read(AXOLOTL, "axolotl", **changes))
+
+
+def test_a_plugin_of_axolotl_computes_the_loss_without_logits():
+    plugins = {"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]}
+    assert fields(read(AXOLOTL, "axolotl", **plugins), "loss") == ["fused-linear"]
+    assert fields(read(AXOLOTL, "axolotl", **plugins, cut_cross_entropy=False), "loss") != [
+        "fused-linear"
+    ]
+
+
+def test_sequences_of_a_step_of_one_gpu_of_axolotl():
+    launch = read(AXOLOTL, "axolotl", gradient_accumulation_steps=None, batch_size=6)
+    assert (launch.plan["micro_batch"], launch.accumulation) == (2, 3)
+
+
+@pytest.mark.parametrize("tool", ["axolotl", "llama-factory"])
+def test_workers_of_ray_are_the_gpus(tool):
+    text = AXOLOTL if tool == "axolotl" else LLAMA_FACTORY
+    assert read(text, tool, ray_num_workers=4).launcher_gpus == 4
+
+
+def test_processes_of_accelerate_are_of_all_nodes_whatever_one_of_them_sees():
+    script = "CUDA_VISIBLE_DEVICES=0,1,2,3 accelerate launch --config_file two.yaml sft.py "
+    script += "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --bf16 true"
+    two = {"two.yaml": "distributed_type: FSDP\nnum_processes: 8\n"}
+    assert read(script, "trainer-command", files=two).launcher_gpus == 8
+    one = {"two.yaml": "distributed_type: FSDP\n"}
+    assert read(script, "trainer-command", files=one).launcher_gpus == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "fields_of_plan", "open_fields"),
+    [("muon", ["muon"], set()), ("lorap", ["adam"], set()), ("galore", None, {"optimizer"})],
+)
+def test_optimizers_that_ms_swift_brings(name, fields_of_plan, open_fields):
+    script = f"swift sft --model Qwen/Qwen2.5-7B --tuner_type full --optimizer {name}"
+    launch = read(script, "trainer-command")
+    assert launch.unmodelled.keys() == open_fields
+    assert fields_of_plan is None or fields(launch, "optimizer") == fields_of_plan
+
+
+def test_trl_starts_the_trainer():
+    script = "trl sft --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2"
+    assert read(script, "trainer-command").plan["micro_batch"] == 2
 
 
 def test_an_optimizer_that_is_not_modelled_can_be_replaced():
