@@ -13,6 +13,7 @@ from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.field_values import ContextComm, Dispatch, Recompute
 
 from ..tables import (
+    ANY,
     SWITCH,
     TEXT,
     Codec,
@@ -47,6 +48,8 @@ BY_OPERATION = "op"
 """selective_ac_option of recompute=selective; a number is every so many layers as a whole."""
 FLOAT8 = "quantize.linear.float8"
 """The converter of linear layers to float8; `float8` alone was its name before 0.2."""
+FLOAT8_EXPERTS = "quantize.grouped_mm.float8"
+"""The converter of experts to float8, without which they stay in 16 bits."""
 FLOAT8_RECIPES = {"tensorwise": Precision.FP8, "rowwise": Precision.FP8_ROWWISE}
 """precision by the converter's recipe_name; without one a tensor has one scale."""
 
@@ -54,11 +57,6 @@ FLOAT8_RECIPES = {"tensorwise": Precision.FP8, "rowwise": Precision.FP8_ROWWISE}
 def _read_degree(source: Source, key: str, n: Numbers) -> int | None:
     """A whole number; None for -1, the remaining ranks."""
     return None if source.claim_value(key, -1) else source.size(key)
-
-
-def _read_converters(source: Source, key: str, n: Numbers) -> bool:
-    """Whether linear layers are converted to float8."""
-    return bool({FLOAT8, "float8"} & set(source.words(key)))
 
 
 def _read_schedule(source: Source, key: str, n: Numbers) -> int | str:
@@ -75,7 +73,6 @@ def _read_modules(source: Source, key: str, n: Numbers) -> list[Any]:
 
 
 DEGREE = Codec(lambda value: value, _read_degree)
-CONVERTERS = Codec(lambda float8: [FLOAT8], _read_converters)
 SCHEDULE = Codec(SCHEDULES.__getitem__, _read_schedule)
 MODULES = Codec(lambda parts: parts, _read_modules)
 ALL_PARTS = ("model", "loss")
@@ -88,7 +85,7 @@ MODEL: Table = (
         "model",
         Row("name", "family", TEXT, "llama3"),
         Row("flavor", "flavor", TEXT, ""),
-        optional("converters", "float8", False, codec=CONVERTERS),
+        optional("converters", "converters", (), codec=PARTS),
     ),
     Implied("optimizer.name", "AdamW"),
 )
@@ -170,6 +167,7 @@ TABLE: Table = (
         Precision.FP8,
         codec=choice(FLOAT8_RECIPES),
     ),
+    optional(f"{FLOAT8_EXPERTS}.fqns", "float8_experts", (), codec=Codec(list, ANY.read)),
     Unmodelled("parallelism.pipeline_parallel_schedule_csv"),
     Unmodelled("parallelism.disable_loss_parallel"),
     Unmodelled("optimizer.early_step_in_backward"),

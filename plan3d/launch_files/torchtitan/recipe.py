@@ -23,7 +23,7 @@ from ..recipes.expressions import Function
 from ..recipes.selection import chosen_recipe, recipes_of
 from ..recipes.values import Made, Open, is_literal
 from .job import read_job
-from .keys import FLOAT8, TABLE
+from .keys import FLOAT8, FLOAT8_EXPERTS, TABLE
 from .model_flavors import READ
 from .registered import ROWS, registered_recipe
 
@@ -40,6 +40,11 @@ NEUTRAL = frozenset(
     )
 )
 """Fields of a recipe that are read on their own, or change neither the model nor a step."""
+CONVERTERS = {
+    "Float8LinearConverter": FLOAT8,
+    "Float8GroupedExpertsConverter": FLOAT8_EXPERTS,
+}
+"""Converters of 0.2 by class."""
 MODES = {"FullAC": "full", "SelectiveAC": "selective", "MemoryBudgetAC": "memory_budget"}
 """activation_checkpoint.mode of 0.2 by class."""
 KEPT_PRODUCTS = (
@@ -125,10 +130,14 @@ def launch_of(
             parts.setdefault(path[0], {})[".".join(path[1:])] = value
     job = {key: _literals(fields, key, file) for key, fields in parts.items()}
     family, flavor, converters = _model(spec, name, file)
-    job["model"] = {"name": family, "flavor": flavor, "converters": converters and [FLOAT8]}
-    if converters:
-        recipe_name = converters[0].fields.get("recipe_name")
-        job["quantize"] = {"linear": {"float8": {"recipe_name": recipe_name}}}
+    by_name = {one.callee.split(".")[-2]: one.fields for one in converters}
+    names = [CONVERTERS.get(one, one) for one in by_name]
+    job["model"] = {"name": family, "flavor": flavor, "converters": names}
+    recipe_name = by_name.get("Float8LinearConverter", {}).get("recipe_name", "rowwise")
+    job["quantize"] = {
+        "linear": {"float8": {"recipe_name": recipe_name}},
+        "grouped_mm": {"float8": {"fqns": ["experts"]}},
+    }
     option = {"selective_ac_option": "op"} if checkpointing == "selective" else {}
     job["activation_checkpoint"] = {"mode": checkpointing, **option}
     _as_job(job, file)
@@ -185,8 +194,8 @@ def _checkpointing(made: Made, file: str) -> str:
 
 
 def _model(spec: Any, name: str, file: str) -> tuple[str, str, list[Made]]:
-    """torchtitan's model, its flavor and its converters to float8. Raises InputError where a recipe
-    does not state them."""
+    """torchtitan's model, its flavor and its converters. Raises InputError where a recipe does not
+    state them."""
     flavor = spec.arguments[0] if isinstance(spec, Made) and spec.arguments else None
     flavor = spec.fields.get("flavor", flavor) if isinstance(spec, Made) else None
     if not isinstance(spec, Made) or spec.name != REGISTRY or not isinstance(flavor, str):
@@ -201,7 +210,7 @@ def _model(spec: Any, name: str, file: str) -> tuple[str, str, list[Made]]:
     if lora or spec.fields.get("num_mtp_layers") not in (None, 0):
         what = "adapters" if lora else "multi-token prediction"
         raise InputError(f"{file}: {what} of torchtitan are not read: give the plan to estimate")
-    return family, flavor, [one for one in converters if "Float8Linear" in one.callee]
+    return family, flavor, converters
 
 
 TOKENS = (
@@ -246,13 +255,10 @@ def _as_job(job: dict[str, dict[str, Any]], file: str) -> None:
 
 
 def _note_converters(spec: Any, launch: Launch) -> None:
-    """Note formats that are not modelled, and experts whose format is another than that of the
-    other layers."""
+    """Note converters that are not stated, and another exchange of tokens."""
     listed = spec.fields.get("converters") or []
-    names = [one.callee.split(".")[-2] for one in listed if isinstance(one, Made)]
-    others = [name for name in names if not name.startswith("Float8")]
-    if others or isinstance(listed, Open):
-        what = ", ".join(others) or f"what {listed} names"
+    if isinstance(listed, Open):
+        what = f"what {listed} names"
         launch.unmodelled["precision"] = f"its layers are converted by {what}, not modelled"
     backend = spec.fields.get("moe_comm_backend")
     if backend not in (None, "standard"):

@@ -21,6 +21,7 @@ from plan3d.simulator.rules.rule import Rule
 from ..common_rules import field_text, one_of, whole_key_heads
 from .keys import FLOAT8_RECIPES, NOT_COMPILED, ROTATIONS, SCHEDULES
 from .model_flavors import WRITTEN, is_flavor, is_flexible, missing_features, refusal
+from .spelling import has_experts
 
 FLOAT8 = tuple(FLOAT8_RECIPES.values())
 PRECISIONS = (*FLOAT8, Precision.FP32, Precision.PURE_BF16, Precision.BF16)
@@ -231,6 +232,17 @@ RULES_0_2 = (
         ),
     ),
     Rule(
+        "torchtitan-float8-experts",
+        ("precision", "pp", "cp"),
+        lambda p, t: (
+            ~np.isin(p.precision, FLOAT8) | (p.pp * p.cp == 1) | (not has_experts(t.model))
+        ),
+        lambda p, t: (
+            f"{field_text(p, 'precision')} {field_text(p, 'pp')} {field_text(p, 'cp')}: 0.2 "
+            "converts experts to float8 with neither; nearest: precision=bf16"
+        ),
+    ),
+    Rule(
         "torchtitan-sequence-parallel",
         ("sequence_parallel", "tp"),
         lambda p, t: p.sequence_parallel == (p.tp > 1),
@@ -258,6 +270,12 @@ RULES_0_2 = (
 """Rules of 0.2 alone."""
 
 RULES_0_3 = (
+    Rule(
+        "torchtitan-float8-scale",
+        ("precision",),
+        lambda p, t: p.precision != Precision.FP8,
+        lambda p, t: "0.3 scales float8 by rows; nearest: precision=fp8-rowwise",
+    ),
     one_of(
         "torchtitan-recompute",
         "recompute",

@@ -16,7 +16,15 @@ from plan3d.simulator.workload.model import Model
 from ..documents import Document
 from ..launch_file import Launch, explicit_layers
 from ..tables import Numbers
-from .keys import ALL_PARTS, BY_OPERATION, FLOAT8_RECIPES, NOT_COMPILED, SCHEDULES
+from .keys import (
+    ALL_PARTS,
+    BY_OPERATION,
+    FLOAT8,
+    FLOAT8_EXPERTS,
+    FLOAT8_RECIPES,
+    NOT_COMPILED,
+    SCHEDULES,
+)
 from .model_flavors import flavor_of
 
 EAGER = {
@@ -25,6 +33,11 @@ EAGER = {
 }
 """Fields of Software by part that is not compiled: norms in fp32 as separate kernels, as in
 published runs (runs/run_stack.py), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
+
+
+def has_experts(model: Model) -> bool:
+    """Whether a layer of the model has experts."""
+    return any(kind.experts for kind in model.kinds)
 
 
 def to_keys(n: Numbers, task: Task, head: str) -> Numbers:
@@ -40,6 +53,8 @@ def to_keys(n: Numbers, task: Task, head: str) -> Numbers:
         n.precision == Precision.PURE_BF16,
     )
     n.float8_recipe = n.precision if n.float8 else Precision.FP8
+    n.float8_experts = ("experts",) if n.float8 and has_experts(task.model) else ()
+    n.converters = (FLOAT8,) * n.float8 + (FLOAT8_EXPERTS,) * bool(n.float8_experts)
     n.full_precision, n.cpu_offload = n.precision == Precision.FP32, n.offload_parameters > 0
     n.compile_enabled, n.compile_parts = n.schedule not in NOT_COMPILED, ALL_PARTS
     n.local_batch = n.micro_batch * (n.micro_batches if n.pp > 1 else 1)
@@ -75,12 +90,26 @@ def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
             launch.software |= EAGER[part]
     wide = Precision.FP32 if n.full_precision else Precision.BF16
     half = Precision.PURE_BF16 if n.pure_bf16 else wide
+    n.float8 = bool({FLOAT8, "float8"} & {*n.converters})
     n.precision = int(n.float8_recipe if n.float8 else half)
+    _check_converters(n, launch, model)
     optimizer = job.section("optimizer").string("name", default="AdamW")
     if optimizer not in ("Adam", "AdamW"):
         job.claim("optimizer.name")
         launch.unmodelled["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"
     _read_recompute(job, n, launch, model)
+
+
+def _check_converters(n: Numbers, launch: Launch, model: Model) -> None:
+    """Note converters that are not modelled, and float8 of linear layers or of experts alone."""
+    others = sorted({*n.converters} - {FLOAT8, "float8", FLOAT8_EXPERTS})
+    of_experts = FLOAT8_EXPERTS in n.converters and bool(n.float8_experts)
+    if others:
+        why = f"its layers are converted by {', '.join(others)[:60]}, not modelled"
+        launch.unmodelled["precision"] = why
+    elif n.float8 != of_experts and has_experts(model):
+        part = "linear layers" if n.float8 else "experts"
+        launch.unmodelled["precision"] = f"only its {part} are converted to float8"
 
 
 def _read_recompute(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
@@ -89,7 +118,7 @@ def _read_recompute(job: Document, n: Numbers, launch: Launch, model: Model) -> 
         return
     selective = n.recompute == Recompute.SELECTIVE
     if selective and n.selective_option == BY_OPERATION:
-        if not any(kind.experts for kind in model.kinds):
+        if not has_experts(model):
             return
         why, nearest = ", which is not modelled for experts", ""
     else:

@@ -514,6 +514,7 @@ REFUSED = [
     ("torchtitan-context", "torchtitan", "0.3", "cp=2 zero=2", {}),
     ("torchtitan-key-heads", "torchtitan", "", "tp=16", {}),
     ("torchtitan-ddp-alone", "torchtitan", "", f"tp=2 zero=0 {FREE}", {}),
+    ("torchtitan-float8-scale", "torchtitan", "0.3", "zero=3 precision=fp8", {}),
     ("torchtitan-mixed-precision", "torchtitan", "", "tp=8 pp=2", {}),
     ("torchtitan-sequence-parallel", "torchtitan", "", "tp=2 zero=2 sequence_parallel=0", {}),
     ("torchtitan-flavor", "torchtitan", "0.3", "zero=2", {"model": "llama-7b"}),
@@ -624,6 +625,7 @@ ELSEWHERE = {
     "megatron-model",  # tests of shapes
     "torchtitan-context-flavor",
     "torchtitan-deepep-experts",
+    "torchtitan-float8-experts",
     "torchtitan-expert-sharding",
     "torchtitan-expert-overlap",
     "torchtitan-dispatch",
@@ -837,6 +839,11 @@ def test_sizes_that_torchtitan_alone_refuses():
         launch_text(
             experts, Plan.parse("tp=2 zero=2 ep=8 etp=2 expert_dispatch=hierarchical"), form
         )
+    job = tomllib.loads(launch_text(experts, Plan.parse("zero=3 ep=8 precision=fp8"), form))
+    assert job["model"]["converters"][1:] == ["quantize.grouped_mm.float8"]
+    assert job["quantize"]["grouped_mm"]["float8"] == {"fqns": ["experts"]}
+    with pytest.raises(InputError, match="experts to float8 with neither"):
+        launch_text(experts, Plan.parse("pp=2 zero=2 ep=8 precision=fp8"), form)
     for plan in ("tp=8 pp=2 ep=8", f"ep=8 zero=0 {FREE}"):
         with pytest.raises(InputError, match="torchtitan-expert-sharding"):
             launch_text(experts, Plan.parse(plan), form)

@@ -536,6 +536,28 @@ def test_torchtitan_float8_by_its_name_and_by_that_of_earlier_versions(converter
     assert plan_of(launch, {}).precision == Precision.FP8
 
 
+@pytest.mark.parametrize(
+    ("flavor", "converters", "names", "reason"),
+    [
+        ("30B-A3B", ["linear.float8", "grouped_mm.float8"], '"experts"', None),
+        ("30B-A3B", ["linear.float8", "grouped_mm.float8"], "[]", "only its linear layers are"),
+        ("30B-A3B", ["linear.float8"], "[]", "only its linear layers are converted to float8"),
+        ("30B-A3B", ["grouped_mm.float8"], '["experts"]', "only its experts are converted"),
+        ("8B", ["linear.float8"], "[]", None),
+        ("8B", ["linear.mx"], "[]", "layers are converted by quantize.linear.mx, not modelled"),
+    ],
+)
+def test_torchtitan_experts_have_a_converter_of_their_own(flavor, converters, names, reason):
+    listed = str([f"quantize.{name}" for name in converters])
+    launch = torchtitan(
+        ('"llama3"', '"qwen3"'),
+        ('flavor = "8B"', f'flavor = "{flavor}"\nconverters = {listed}'),
+        ("[training]", f"[quantize.grouped_mm.float8]\nfqns = {names}\n[training]"),
+    )
+    found = launch.unmodelled.get("precision")
+    assert (reason in found) if reason else found is None
+
+
 @pytest.mark.parametrize(("family", "flavor"), READ)
 def test_torchtitan_flavors_are_read(family, flavor):
     launch = torchtitan(

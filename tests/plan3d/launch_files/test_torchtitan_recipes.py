@@ -108,6 +108,12 @@ def test_what_a_recipe_leaves_open_is_refused(body, message):
             "MXFP8LinearConverter",
         ),
         (
+            "config.model_spec = torchtitan.models.deepseek_v3.model_registry("
+            '"671B", converters=[Float8LinearConverter.Config()])',
+            "precision",
+            "only its linear layers",
+        ),
+        (
             "config.optimizer = OptimizersContainer.Config(param_groups=["
             'ParamGroupConfig(pattern=".*", optimizer_name="Muon")])',
             "optimizer",
@@ -117,6 +123,14 @@ def test_what_a_recipe_leaves_open_is_refused(body, message):
 )
 def test_what_no_plan_has_must_be_replaced(body, field, reason):
     assert reason in recipe(f"config = llama3_70b()\n{body}").unmodelled[field]
+
+
+def test_float8_is_scaled_by_rows_unless_a_recipe_says_otherwise():
+    found = recipe(
+        "config = llama3_70b()\n"
+        'config.model_spec = model_registry("70B", converters=[Float8LinearConverter.Config()])'
+    )
+    assert fields(found, "precision") == (Precision.FP8_ROWWISE,)
 
 
 def test_a_recipe_of_several_is_chosen():
