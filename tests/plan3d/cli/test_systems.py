@@ -85,7 +85,7 @@ def test_a_sweep_of_one_plan_completes_it_as_a_system_does(
     assert first["plan"] == "dp=16 sync=gossip topology=inner-outer-exponential"
     assert second["plan"] == "dp=16 micro_batch=2 sync=gossip topology=inner-outer-exponential"
     assert first["accuracy_seconds"] == first["step_seconds"] * first["iterations"]
-    assert "iterations to accuracy" in printed(capsys, *asked, "--over", "micro_batch=1,2")
+    assert "iterations accuracy" in printed(capsys, *asked, "--over", "micro_batch=1,2")
 
 
 def test_a_sweep_of_systems_prints_where_they_change_places(
