@@ -60,9 +60,7 @@ _FOUNDRY = StackRule(software="fsdp", overlap=_OVERLAPPED)
 _METASEQ = StackRule(software="fsdp", overlap=_OVERLAPPED, changes={"splits": ("tp",)})
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_OVERLAPPED)
-# NVIDIA-NeMo/Automodel, auto_model.py and distributed/config.py: weights are loaded in bf16, so
-# gradients are bf16 as well, and reduced in fp32.
-_AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED, changes={"gradient_memory": 2.0})
+_AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED)
 # Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
 # whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
 _EAGER = StackRule(software="hf-trainer", overlap=_OVERLAPPED, changes={"update_memory": 4.0})
