@@ -150,6 +150,8 @@ class Proposals:
         roles = {variable.role for variable in problem.variables}
         plan = problem.plans(draw(problem, 1, np.random.default_rng(0)))
         self.constants = {role: int(getattr(plan, role)[0]) for role in ROLES if role not in roles}
+        self.known: dict[tuple[int, bytes], Value] = {}
+        """Logits of a variable after what it looks at of a prefix."""
 
     def __call__(self, variable: int, prefix: Points) -> Value:
         """[row, value]; 0 for a field that the policy does not choose."""
@@ -157,10 +159,15 @@ class Proposals:
         width = len(asked.values)
         if asked.role not in ROLES or max(asked.values) >= CODES.get(asked.role, np.inf):
             return np.zeros((len(prefix), width))
-        distinct, row = np.unique(prefix, axis=0, return_inverse=True)
-        logits = self.weights.logits(asked.role, self.inputs(variable, distinct))
-        out: Value = logits.reshape(-1, width)[row.ravel()].astype(float)
-        return out
+        before = ROLES[: ROLES.index(asked.role)]
+        seen = [i for i in range(variable) if self.problem.variables[i].role in before]
+        keys = [(variable, row.tobytes()) for row in prefix[:, seen]]
+        fresh = {key: i for i, key in enumerate(keys) if key not in self.known}
+        if fresh:
+            inputs = self.inputs(variable, prefix[list(fresh.values())])
+            logits = self.weights.logits(asked.role, inputs).reshape(-1, width)
+            self.known.update(zip(fresh, logits.astype(float), strict=True))
+        return np.stack([self.known[key] for key in keys])
 
     def inputs(self, variable: int, prefix: Points) -> Value:
         """Features of each value after each prefix [row x value, feature]."""

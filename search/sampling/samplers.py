@@ -1,6 +1,6 @@
 """Samplers: the backends that draw plans and only see their scores, and the loop that runs them.
 
-The budget counts plans costed: a point asked for again is answered from the scores that are known,
+The budget counts plans asked for: a point asked for again is answered from the scores that are known,
 free of charge. The trace of a run is the best score against the plans costed.
 """
 
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Protocol
 
 import numpy as np
 
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.registry import Registry
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import simulate
 
 from ..exact.exhaustive import UniformPlans
 from ..result.objective import BARRIER, guided
@@ -28,6 +30,8 @@ from ..space.uniform_problem import UniformProblem
 
 BUDGET = 2000
 """Plans costed by default."""
+MOST_COSTED_WHOLE = 200_000
+"""Plans of a space that are costed whole, in less time than the tables of one run take."""
 STALE_TABLES = 50
 """Tables in a row without a new plan after which a sampler starts again; more than the samplers'
 own restarts need."""
@@ -140,31 +144,57 @@ class _Improvements:
         return Trace(np.array(self.evaluations, np.intp), np.exp(np.array(self.best, float)))
 
 
+def scorer(problem: Problem, options: SearchOptions) -> Callable[[Points], Value]:
+    """What scores points (objective.guided): a space that is small is costed whole, once, so that
+    tables of a few points are looked up; of a large one every table is costed."""
+
+    def score(plans: Plan) -> Value:
+        return guided(simulate(problem.task, plans), options.objective, options.limit)
+
+    if isinstance(problem, UniformProblem) and problem.size <= MOST_COSTED_WHOLE:
+        every = np.concatenate([score(plans) for plans in problem.space.chunks()])
+        return lambda points: every[problem.numbers(points)]
+    return lambda points: score(problem.plans(points))
+
+
 class AskTell:
-    """One backend on one problem, from the first table to the result."""
+    """One backend on one problem, from the first table to the last."""
 
     def __init__(self, problem: Problem, record: SearchRecord) -> None:
         self.problem, self.record, self.scores = problem, record, KnownScores()
         self.budget = min(record.options.budget or BUDGET, problem.size)
         self.improvements = _Improvements()
-        self.stale_tables = 0
+        self.stale_tables = self.costed = 0
+        self.tables: list[Points] = []
+        """What was costed, in this order."""
+
+    @cached_property
+    def score(self) -> Callable[[Points], Value]:
+        return scorer(self.problem, self.record.options)
 
     @property
     def plans_left(self) -> int:
         """Plans that may still be costed."""
-        return self.budget - self.record.counts.evaluated
+        return self.budget - self.costed
 
     def cost(self, points: Points) -> Value | None:
         """Scores of the points; None when the budget does not cover all that are new."""
         new = self.scores.unscored(points)
-        within, done = new[: self.plans_left], self.record.counts.evaluated
+        within = new[: self.plans_left]
         self.stale_tables = 0 if len(new) else self.stale_tables + 1
         if len(within):
-            costs = self.record.add(self.problem.plans(within))
-            scores = guided(costs, self.record.options.objective, self.record.options.limit)
+            scores = self.score(within)
             self.scores.add(within, scores)
-            self.improvements.add(done, scores)
+            self.improvements.add(self.costed, scores)
+            self.tables.append(within)
+            self.costed += len(within)
         return self.scores.look_up(points) if len(within) == len(new) else None
+
+    def keep(self) -> None:
+        """Enter what was costed into the record, as one table."""
+        if self.tables:
+            self.record.add(self.problem.plans(np.concatenate(self.tables)))
+            self.tables = []
 
     def run(self, make: Callable[[], Sampler]) -> None:
         """Ask, cost and tell until plans or seconds run out; a sampler that finds nothing new or
@@ -172,27 +202,27 @@ class AskTell:
         free, until STALE_STARTS of them find nothing new."""
         stale_starts = 0
         while self.plans_left and stale_starts < STALE_STARTS:
-            before = self.record.counts.evaluated
+            before = self.costed
             self._run_one(make())
             if self.record.options.deadline.passed:
                 return
-            stale_starts = 0 if self.record.counts.evaluated > before else stale_starts + 1
+            stale_starts = 0 if self.costed > before else stale_starts + 1
 
     def _run_one(self, sampler: Sampler) -> None:
         """Run one sampler until plans or seconds run out, or it is stale; it sees the share that it
         spent of what was left."""
-        start, best, deadline = self.record.counts.evaluated, np.inf, self.record.options.deadline
+        start, best, deadline = self.costed, np.inf, self.record.options.deadline
         self.stale_tables, best_at = 0, start
         while self.plans_left and self.stale_tables < STALE_TABLES and not deadline.passed:
-            points = sampler.ask((self.record.counts.evaluated - start) / (self.budget - start))
+            points = sampler.ask((self.costed - start) / (self.budget - start))
             scores = self.cost(points)
-            self.record.options.tell(self.record.counts.evaluated)
+            self.record.options.tell(self.costed)
             if scores is None:
                 continue
             sampler.tell(points, scores)
             if scores.min() < best:
-                best, best_at = scores.min(), self.record.counts.evaluated
-            elif self.record.counts.evaluated - best_at > STALE_SHARE * self.budget:
+                best, best_at = scores.min(), self.costed
+            elif self.costed - best_at > STALE_SHARE * self.budget:
                 return
 
 
@@ -219,6 +249,7 @@ def sample(
             ask_tell.run(lambda: make(problem, random))
     except KeyboardInterrupt:
         record.interrupted = True
+    ask_tell.keep()
     record.complete = record.counts.evaluated == problem.size
     removed = {"rules": problem.candidates - problem.size}
     return record.result(backend, problem.candidates, removed, ask_tell.improvements.trace())

@@ -38,6 +38,8 @@ class Diagram:
     """Of each axis [node, value]: the node of the next axis, or DEAD_END."""
     plans: int
     """How many paths there are."""
+    before: tuple[Index, ...]
+    """Of each axis [node, value]: paths through smaller values of the node."""
 
     def nodes(self, points: Index) -> Index:
         """The node that each prefix [row, axis] ends in; indices of values, all legal."""
@@ -45,6 +47,14 @@ class Diagram:
         for arcs, chosen in zip(self.arcs, points.T, strict=False):
             node = arcs[node, chosen]
         return node
+
+    def numbers(self, points: Index) -> Index:
+        """The place of complete paths [row] among all in lexicographic order."""
+        node, out = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
+        for arcs, before, chosen in zip(self.arcs, self.before, points.T, strict=True):
+            out += before[node, chosen]
+            node = arcs[node, chosen]
+        return out
 
     def legal(self, points: Index) -> NDArray[np.bool_]:
         """Values of the next axis [row, value] that some legal plan has after each prefix."""
@@ -99,8 +109,10 @@ def _without_dead_ends(expanded: list[Level], arcs: list[Index], leaves: int) ->
     next_node: Index = np.append(np.arange(leaves), DEAD_END)
     names: list[str] = []
     targets: list[Index] = []
+    smaller: list[Index] = []
     for level, nodes in zip(reversed(expanded), reversed(arcs), strict=True):
         plans = plans_below[nodes]
+        before = np.cumsum(plans, axis=1) - plans
         target = np.where(plans > 0, next_node[nodes], DEAD_END)
         plans_below = np.append(plans.sum(axis=1), 0)
         if level.derived:
@@ -108,8 +120,10 @@ def _without_dead_ends(expanded: list[Level], arcs: list[Index], leaves: int) ->
             continue
         names.append(level.name)
         targets.append(target)
+        smaller.append(before)
         next_node = np.append(np.arange(len(target)), DEAD_END)
-    return Diagram(tuple(reversed(names)), tuple(reversed(targets)), int(plans_below[0]))
+    names, targets, smaller = names[::-1], targets[::-1], smaller[::-1]
+    return Diagram(tuple(names), tuple(targets), int(plans_below[0]), tuple(smaller))
 
 
 EXCHANGE_AXES = ("tp", "cp", "pp")
@@ -160,6 +174,10 @@ class UniformProblem:
     def legal(self, prefix: Points) -> Mask:
         """[row, value] of the next variable."""
         return self._diagram.legal(prefix)
+
+    def numbers(self, points: Points) -> Index:
+        """The place of points among all legal plans, in the order of `space.chunks`."""
+        return self._diagram.numbers(points)
 
     def plans(self, points: Points) -> Plan:
         """One row a point."""

@@ -23,6 +23,7 @@ from plan3d.search.sampling.samplers import (
     KnownScores,
     Repeats,
     samplers_of_space,
+    scorer,
 )
 from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Stagnation
 from plan3d.search.space.problem import draw, encode, nearest_points
@@ -234,12 +235,33 @@ def driven(tables, budget=100, time_limit=None):
         progress=counted.append,
     )
     seen = SearchRecord(problem.task, options)
-    AskTell(problem, seen).run(lambda: script)
+    run = AskTell(problem, seen)
+    run.run(lambda: script)
+    run.keep()
     return script, counted, seen
 
 
 def points(rows, seed=0):
     return draw(uniform(TINY), rows, np.random.default_rng(seed))
+
+
+def test_a_small_space_is_costed_whole_and_looked_up(monkeypatch):
+    """As its tables would be one by one; legal plans are numbered in the order of the space."""
+    problem, options = uniform(TINY), SearchOptions(limit=limit_of(uniform(TINY).task))
+    table = points(50)
+    number = 0
+    for plans in problem.space.chunks(rows=64):
+        own = [str(plans.take(row)) for row in range(plans.rows)]
+        of = problem.numbers(table)
+        here = np.flatnonzero((of >= number) & (of < number + plans.rows))
+        assert [str(problem.plans(table[[i]]).take(0)) for i in here] == [
+            own[i - number] for i in of[here]
+        ]
+        number += plans.rows
+    assert number == problem.size
+    looked_up = scorer(problem, options)(table)
+    monkeypatch.setattr(samplers, "MOST_COSTED_WHOLE", 0)
+    assert looked_up == pytest.approx(scorer(problem, options)(table), rel=1e-12)
 
 
 def test_repeats_are_answered_and_not_counted():
