@@ -1,7 +1,7 @@
 """Samplers: the backends that draw plans and only see their scores, and the loop that runs them.
 
-The budget counts plans asked for: a point asked for again is answered from the scores that are known,
-free of charge. The trace of a run is the best score against the plans costed.
+The budget counts plans asked for: a point asked for again is answered from the scores that are
+known, free of charge. The trace of a run is the best score against the plans asked for.
 """
 
 from __future__ import annotations
