@@ -310,8 +310,8 @@ def check_program(program: str, launch: Launch) -> None:
     for word in words:
         if word in PROGRAMS:
             raise launch.refuse(f"{name} is not modelled: {PROGRAMS[word]}")
-    if path.rpartition("/")[2] == "tasks":
-        raise launch.refuse(f"{program} fine-tunes a head for a task, which is not modelled")
+    if "tasks" in path.split("/"):
+        raise launch.refuse(f"{program} trains no language model, or a head for a task")
     if VISION & {*words}:
         launch.left_out.append(f"a vision tower, which is left out ({name})")
 

@@ -43,6 +43,8 @@ _FOLDER = re.compile(
     r"(?:\)(?P<up>(?:/\.\.)*)\"?[^()]*pwd(?:\s+-P)?\s*)?\)"
 )
 """The folder of the script: `$(dirname "$0")`, `$(cd "$(dirname "$0")/.." && pwd)`."""
+_SCRIPT = re.compile(r"\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?\})")
+"""The script itself, as a path from its own folder."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _PARAMETER = re.compile(r"(?<![\w$])[A-Za-z_]\w*|(?<=\$)\w+")
 """Parameters of an arithmetic expression, without `$`."""
@@ -250,6 +252,9 @@ class Variables:
         folder = _FOLDER.fullmatch(part.raw)
         if folder:
             return [[replace(part, text=f".{folder['up'] or ''}", raw="", unresolved=False)]]
+        if _SCRIPT.fullmatch(part.raw):
+            name = self.file.rpartition("/")[2]
+            return [[replace(part, text=name, raw="", unresolved=False)]]
         found = _VARIABLE.fullmatch(part.raw)
         name = (found["name"] or found["bare"]) if found else ""
         value = self.lookup(name) if found else None

@@ -53,10 +53,11 @@ def test_eval_takes_inner_quotes_away():
         '"$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"',
         '$(dirname "$0")',
         '"$( cd "$( dirname "${BASH_SOURCE[0]}" )" >/dev/null 2>&1 && pwd )"',
+        "$(dirname $SELF)",
     ],
 )
 def test_a_sourced_file_is_read_beside_the_script(folder):
-    text = f"HERE={folder}\nsource ${{HERE}}/model.sh\n{RUN}\n"
+    text = f'SELF="${{BASH_SOURCE[0]}}"\nHERE={folder}\nsource ${{HERE}}/model.sh\n{RUN}\n'
     assert launch(text, {"./model.sh": "N=7\n"}).model.layers == 7
 
 
