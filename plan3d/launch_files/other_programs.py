@@ -30,6 +30,12 @@ PROGRAMS = (
     ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),
 )
 """Programs with the patterns of lines, no comments, that start them."""
+IDLE = re.compile(
+    r"\b(?:swift|megatron) (?:infer|deploy|export|eval|sample|rollout|app|merge-lora)\b"
+    r"|\bllamafactory-cli (?:api|chat|eval|export|webchat)\b"
+    r"|\baxolotl (?:inference|merge-lora|merge-sharded-fsdp-weights|preprocess|evaluate)\b"
+)
+"""Commands of tools that train nothing."""
 PYTHON = (
     ("verl", r"\bverl\b", ""),
     ("slime", r"\bslime\b", ""),
@@ -47,8 +53,8 @@ NANOTRON = re.compile(r"\brun_train\.py\b.*--config[-_]file[= ](\S+)")
 
 
 def check_program(text: str, file: str) -> None:
-    """Raise InputError for a script that starts a program which is not read, by its name, and for
-    one whose run is in a file of nanotron."""
+    """Raise InputError for a script that starts a program which is not read, by its name, for one
+    whose run is in a file of nanotron, and for one that only uses a model."""
     joined = re.sub(r"\\\r?\n", " ", text)
     lines = [line for line in joined.splitlines() if not line.lstrip().startswith("#")]
     for line in lines:
@@ -62,6 +68,9 @@ def check_program(text: str, file: str) -> None:
                     f"{file}: starts {title}, which is not read: give the model, the batch and "
                     "the plan to plan3d estimate"
                 )
+    idle = IDLE.search("\n".join(lines))
+    if idle:
+        raise InputError(f"{file}: {idle[0]} trains no model: give the script of a training run")
 
 
 def python_reader(text: str, file: str) -> str:

@@ -77,13 +77,14 @@ SWIFT_COMMAND = (
     r"^(?![ \t]*#).*(?:(?<![\w./-])megatron (?:sft|pt)\b|\bswift/cli/_megatron/(?:sft|pt)\.py)"
 )
 """A line, no comment, that starts Megatron under ms-swift."""
-TRAINER_COMMAND = (
+TRAINER_PROGRAM = (
     r"^(?![ \t]*#).*(?:\bswift (?:sft|pt)\b|\bswift/cli/(?:sft|pt)\.py"
     r"|\baxolotl(?:\.cli\.| )train\b"
-    r"|\b(?:llamafactory-cli|lmf) train\b|\btrl sft\b|\bsrc/train\.py\s+\S+\.ya?ml\b"
-    r"|--per_device_train_batch_size\b)"
+    r"|\b(?:llamafactory-cli|lmf) train\b|\btrl sft\b|\bsrc/train\.py\s+\S+\.ya?ml\b)"
 )
-"""A line, no comment, that starts Hugging Face's Trainer or what is built on it."""
+"""A line, no comment, that starts what is built on Hugging Face's Trainer."""
+TRAINER_COMMAND = TRAINER_PROGRAM + r"|^(?![ \t]*#).*--per_device_train_batch_size\b"
+"""The same, or one with an argument of the Trainer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,9 @@ def framework_of_file(text: str, file: str) -> str:
     dialect = _dialect_of(text, file)
     if dialect.framework == "recipe":
         return python_reader(text, file)
-    if dialect is MEGATRON_SCRIPT and not re.search(r"\bpretrain_[\w${}]*\.py", text):
+    program = r"\bpretrain_[\w${}]*\.py" if dialect is MEGATRON_SCRIPT else TRAINER_PROGRAM
+    is_other = dialect is MEGATRON_SCRIPT or dialect.framework == "trainer-command"
+    if is_other and not re.search(program, text, re.M):
         check_program(text, file)
     return dialect.framework
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -18,8 +19,24 @@ UPDATES: dict[str, dict[str, Any]] = {
 those in 8 bits, which are trained in 16."""
 
 
-SAME_SHAPES = {f"qwen2-{size}": f"qwen2.5-{size}" for size in ("0.5b", "1.5b", "7b", "72b")}
-"""Models with the layers and the vocabulary of another (their config.json)."""
+SAME_SHAPES = (
+    (r"-(?:fp16|bf16|dequantized|deduped)$", ""),
+    (r"^qwen2-(?=(?:0\.5|1\.5|7|72)b$)|^qwen2\.5-(?:coder|math)-", "qwen2.5-"),
+    (r"^deepseek-r1-distill-qwen-(?=(?:7|14|32)b$)", "qwen2.5-"),
+    (r"^qwq-32b(?:-preview)?$", "qwen2.5-32b"),
+    (r"^deepseek-r1-0528-qwen3-8b$", "qwen3-8b"),
+    (r"^qwen3-coder-30b-a3b$", "qwen3-30b-a3b"),
+    (r"^deepseek-r1-distill-llama-8b$", "llama-3.1-8b"),
+    (r"^deepseek-r1-distill-llama-70b$", "llama-3.3-70b"),
+    (r"^vicuna-(7|13)b-v1\.5$", r"llama-2-\1b"),
+    (r"^tinyllama(?:_v1\.1|-1\.1b-v1\.0)$", "tinyllama-1.1b"),
+    (r"^zephyr-7b-(?:alpha|beta|sft-full|dpo-full)$", "mistral-7b-v0.1"),
+    (r"^(?:magistral-small-250[67]|devstral-small-250[57])$", "mistral-small-24b-2501"),
+    (r"^gpt-oss-safeguard-", "gpt-oss-"),
+    (r"^smollm-(?=(?:135|360)m$|1\.7b$)", "smollm2-"),
+)
+"""Names of models with the layers and the vocabulary of another, as patterns, and what the others
+have in their place (their config.json)."""
 
 
 def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
@@ -44,7 +61,8 @@ def known_model(name: str) -> Model | None:
         if plain.endswith(suffix):
             plain, changes = plain.removesuffix(suffix), changes | UPDATES[suffix]
     wanted = untuned(plain.rpartition("/")[2]).removeprefix("meta-")
-    wanted = SAME_SHAPES.get(wanted, wanted)
+    for pattern, other in SAME_SHAPES:
+        wanted = re.sub(pattern, other, wanted)
     for hub, preset in hub_models().ids.items():
         if wanted and untuned(hub.rpartition("/")[2]).removeprefix("meta-") == wanted:
             return replace(Model.preset(preset), **{"mtp_layers": 0, **changes})

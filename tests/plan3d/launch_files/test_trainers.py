@@ -315,6 +315,26 @@ def test_optimizers_that_ms_swift_brings(name, fields_of_plan, open_fields):
     assert fields_of_plan is None or fields(launch, "optimizer") == fields_of_plan
 
 
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        ("swift rlhf --rlhf_type dpo --per_device_train_batch_size 1", r"starts ms-swift \(RLHF\)"),
+        ("swift infer --adapters x", "swift infer trains no model"),
+        ("llamafactory-cli export x.yaml", "llamafactory-cli export trains no model"),
+    ],
+)
+def test_commands_that_train_no_model_on_tokens_are_named(script, message):
+    with pytest.raises(InputError, match=message):
+        framework_of_file(script, "run.sh")
+    sft = "swift sft --model Qwen/Qwen2.5-7B"
+    assert framework_of_file(f"{script}\n{sft}", "run.sh") == "trainer-command"
+
+
+def test_one_visible_gpu_is_one_gpu_of_ms_swift():
+    script = "CUDA_VISIBLE_DEVICES=0 megatron sft --model Qwen/Qwen2.5-7B --global_batch_size 8"
+    assert read(script, "megatron-swift-command").launcher_gpus == 1
+
+
 def test_trl_starts_the_trainer():
     script = "trl sft --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 2"
     assert read(script, "trainer-command").plan["micro_batch"] == 2
@@ -335,6 +355,16 @@ def test_an_optimizer_that_is_not_modelled_can_be_replaced():
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
         ("/data/checkpoints/Qwen2.5-7B/2", None),
         ("/data/checkpoints/Qwen2.5-7B", "qwen2.5-7b"),
+        ("Qwen/Qwen2-7B-Instruct", "qwen2.5-7b"),
+        ("Qwen/Qwen2.5-Coder-32B-Instruct", "qwen2.5-32b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-14B", "qwen2.5-14b"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B", None),  # its head is not tied
+        ("deepseek-ai/DeepSeek-R1-Distill-Llama-8B", "llama-3.1-8b"),
+        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", "tinyllama-1.1b"),
+        ("lmsys/vicuna-13b-v1.5", "llama-2-13b"),
+        ("mistralai/Magistral-Small-2506", "mistral-small-24b"),
+        ("mistralai/Magistral-Small-2509", None),  # it has a vision tower
+        ("EleutherAI/pythia-12b-deduped", "pythia-12b"),
         ("someone/other-7b", None),
         ("", None),
     ],
