@@ -175,6 +175,7 @@ SPELLINGS = (
         COUNT,
         {MEGATRON: ("expert_model_parallel_size", 1), "axolotl": ("expert_parallel_size", 1)},
     ),
+    _uniform("sequence_degree", COUNT, "axolotl", "sequence_parallel_degree", 1),
     _uniform("etp", COUNT, MEGATRON, "expert_tensor_parallel_size", 1),
     _uniform("shard_degree", COUNT, "axolotl", "dp_shard_size", None),
     _uniform("replicas", COUNT, "axolotl", "dp_replicate_size", 1),
@@ -283,7 +284,11 @@ SPELLINGS = (
     Spelling(
         "enabled_liger",
         TRUTH,
-        {"llama-factory": ("enable_liger_kernel", False), "axolotl": ("cut_cross_entropy", False)},
+        {
+            "trainer": ("use_liger", False),
+            "llama-factory": ("enable_liger_kernel", False),
+            "axolotl": ("cut_cross_entropy", False),
+        },
     ),
     # What is trained: a loss, adapters, frozen weights.
     _uniform("trains", TRUTH, "llama-factory", "do_train", False),
@@ -385,7 +390,7 @@ UNMODELLED = {
     "axolotl": """
     qat fp8 activation_offloading unfrozen_parameters relora relora_steps lisa_n_layers num_labels
     lora_mlp_kernel lora_qkv_kernel lora_o_kernel gptq model_config quantize_moe_experts diffusion
-    kd_trainer
+    kd_trainer chunked_cross_entropy
     """,
     "ms-swift": "freeze_llm freeze_parameters use_galore tuner_backend",
     MEGATRON: """

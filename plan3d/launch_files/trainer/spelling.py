@@ -46,6 +46,11 @@ FAMILIES = {
     "sgd": Optimizer.SGD,
     "muon": Optimizer.MUON,
 }
+OTHER_OPTIMIZERS = (
+    *("galore", "apollo", "schedule_free", "anyprecision", "optimi_", "grok", "stable", "mini"),
+    *("fp8", FOUR_BITS),
+)
+"""Parts of names of optimizers whose states or steps are other ones than their family's."""
 _QUANTIZED = re.compile(r"(?i)\b(?:AWQ|GPTQ\w*|AQLM|HQQ|Int4|Int8|[48]bit)\b")
 """Parts of names of models whose weights are stored in few bits."""
 QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
@@ -248,9 +253,10 @@ def _optimizer(n: Numbers, launch: Launch) -> Optimizer:
         why = f"{name[:40]} (its states are counted on GPUs; full GPUs page them to the host)"
         launch.unread.append(UnreadSetting("optimizer", why, affects_cost=True))
     family = next((key for key in FAMILIES if key in name), "")
-    if family in ("adamw", "adam") and "mini" not in name and FOUR_BITS not in name:
+    is_other = any(part in name for part in OTHER_OPTIMIZERS)
+    if family in ("adamw", "adam") and not is_other:
         return Optimizer.ADAM_8BIT if EIGHT_BITS in name else Optimizer.ADAM
-    if family in ("", "adamw", "adam") or EIGHT_BITS in name:
+    if family in ("", "adamw", "adam") or is_other or EIGHT_BITS in name:
         launch.unmodelled["optimizer"] = f"its optimizer is {name[:40]}, which is not modelled"
         return Optimizer.ADAM
     return FAMILIES[family]
@@ -333,7 +339,8 @@ def shard_by_fsdp(n: Numbers, launch: Launch, strategy: str, section: dict[str, 
     if strategy in HYBRID:
         launch.unmodelled["shard"] = f"its strategy is {strategy}, of ranks of one node"
     offloads = section.get("offload_params", section.get("cpu_offload"))
-    if TRUTHS.get(str(offloads).lower()):
+    words = n.fsdp if isinstance(n.fsdp, list) else str(n.fsdp or "").split()
+    if TRUTHS.get(str(offloads).lower()) or "offload" in words:
         n.offload_parameters = n.offload_optimizer = 100
     if TRUTHS.get(str(section.get("activation_checkpointing")).lower()):
         n.recompute = Recompute.FULL
@@ -342,6 +349,7 @@ def shard_by_fsdp(n: Numbers, launch: Launch, strategy: str, section: dict[str, 
 def shard_by_degrees(n: Numbers, launch: Launch) -> None:
     """Add the axes that arguments size, as those of axolotl do."""
     n.tp, n.cp, n.ep = (getattr(n, name, 1) or 1 for name in ("tp", "cp", "ep"))
+    n.cp = max(n.cp, getattr(n, "sequence_degree", 1))
     n.sequence_parallel = 0
     n.cp_comm = int(ContextComm.P2P)
     degree = getattr(n, "shard_degree", None)

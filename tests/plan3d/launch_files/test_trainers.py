@@ -276,6 +276,26 @@ def test_keys_and_sections_that_change_the_step_are_said_to(changes, place):
     assert place in notes(read(AXOLOTL, "axolotl", **changes))
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["galore_adamw", "apollo_adamw", "schedule_free_adamw", "ao_adamw_fp8", "adamw_anyprecision"],
+)
+def test_an_optimizer_whose_name_holds_that_of_another_is_not_it(name):
+    launch = read(YAML_OF_TRAINER, "trainer", optim=name)
+    assert launch.unmodelled["optimizer"] == f"its optimizer is {name}, which is not modelled"
+
+
+@pytest.mark.parametrize("words", ["full_shard auto_wrap offload", ["full_shard", "offload"]])
+def test_a_word_of_fsdp_puts_weights_on_the_host(words):
+    launch = read(YAML_OF_TRAINER, "trainer", fsdp=words)
+    assert fields(launch, "offload_parameters", "offload_optimizer") == [100, 100]
+
+
+def test_older_names_of_arguments():
+    assert read(AXOLOTL, "axolotl", sequence_parallel_degree=4).plan["cp"] == 4
+    assert fields(read(YAML_OF_TRAINER, "trainer", use_liger=True), "loss") == ["fused-linear"]
+
+
 def test_a_plugin_of_axolotl_computes_the_loss_without_logits():
     plugins = {"plugins": ["axolotl.integrations.cut_cross_entropy.CutCrossEntropyPlugin"]}
     assert fields(read(AXOLOTL, "axolotl", **plugins), "loss") == ["fused-linear"]
