@@ -175,7 +175,14 @@ SPELLINGS = (
         COUNT,
         {MEGATRON: ("expert_model_parallel_size", 1), "axolotl": ("expert_parallel_size", 1)},
     ),
-    _uniform("sequence_degree", COUNT, "axolotl", "sequence_parallel_degree", 1),
+    Spelling(
+        "sequence_degree",
+        COUNT,
+        {
+            "axolotl": ("sequence_parallel_degree", 1),
+            "llama-factory": ("sequence_parallel_size", 1),
+        },
+    ),
     _uniform("etp", COUNT, MEGATRON, "expert_tensor_parallel_size", 1),
     _uniform("shard_degree", COUNT, "axolotl", "dp_shard_size", None),
     _uniform("replicas", COUNT, "axolotl", "dp_replicate_size", 1),

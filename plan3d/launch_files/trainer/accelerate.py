@@ -6,6 +6,7 @@ Source: accelerate 1.11, commands/config/config_args.py (names), utils/dataclass
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_yaml
@@ -19,6 +20,12 @@ ENGINE = "deepspeed_config"
 FSDP = "fsdp_config"
 KEYS = frozenset(("distributed_type", "compute_environment", "num_processes", "mixed_precision"))
 """Keys of which a configuration has one."""
+FLAGS = {
+    FSDP: ("fsdp_",),
+    ENGINE: ("zero_stage", "offload_", "deepspeed_config_file", "gradient_accumulation_steps"),
+    "parallelism_config": ("parallelism_config_",),
+}
+"""Beginnings of flags of accelerate launch by the section that has them in a configuration."""
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 """Values of distributed_type that are read."""
 DEGREES = {
@@ -36,6 +43,22 @@ def configuration_of(text: str, file: str) -> Document:
     if not isinstance(content, dict) or not content.keys() & KEYS:
         raise InputError(f"{file}: must hold keys and values of accelerate")
     return Document(content, file)
+
+
+def with_launch_flags(config: Document | None, flags: Mapping[str, Any]) -> Document | None:
+    """The configuration with the flags of accelerate launch, which win; None without either."""
+    content: dict[str, Any] = dict(config.content) if config else {}
+    for name, section in (("use_fsdp", FSDP), ("use_deepspeed", ENGINE)):
+        if name in flags:
+            content["distributed_type"] = section.removesuffix("_config").upper()
+    for name, stated in flags.items():
+        value = stated[0] if isinstance(stated, list) and stated else stated
+        section = next((part for part, names in FLAGS.items() if name.startswith(names)), "")
+        if section:
+            content[section] = dict(content.get(section) or {}) | {name: value}
+        elif name == "mixed_precision":
+            content[name] = value
+    return Document(content, config.file if config else "accelerate launch") if content else None
 
 
 def merge_configuration(config: Document, n: Numbers, launch: Launch) -> None:

@@ -63,6 +63,8 @@ class Command:
     """Files of arguments."""
     accelerate_file: str = ""
     """The configuration of accelerate launch."""
+    accelerate_flags: dict[str, Any] = field(default_factory=dict)
+    """Flags of accelerate launch by name, with underscores."""
     gpus: int | None = None
     visible_gpus: int | None = None
     """GPUs of the environment, which a configuration of the launcher overrides."""
@@ -93,10 +95,15 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
             _arguments(after, script, keys),
             tuple(word.text for word in after if word.text.lower().endswith(FILES)),
             config.texts[0] if config and config.texts else "",
+            _arguments(before, script, keys) if _is_accelerated(before) else {},
             _gpus(before, script),
             _gpus(before, script, is_visible=True),
         )
     raise InputError(f"{script.file}: starts no training that plan3d knows")
+
+
+def _is_accelerated(before: Sequence[Word]) -> bool:
+    return any(word.text.rpartition("/")[2] == "accelerate" for word in before)
 
 
 def _split(words: Sequence[Word]) -> tuple[str, int] | None:
@@ -111,7 +118,8 @@ def _split(words: Sequence[Word]) -> tuple[str, int] | None:
         if module:
             return module, at
         if text.endswith(".py") and any("per_device_train_batch_size" in word for word in texts):
-            return "trainer", at
+            is_factory = "--finetuning_type" in texts or "--stage" in texts
+            return "llama-factory" if is_factory else "trainer", at
         if text.endswith("src/train.py") and following.lower().endswith(FILES):
             return "llama-factory", at
     return None

@@ -27,7 +27,7 @@ from ..launch_file import (
 from ..numbers import fill_launch
 from ..shell.script import read_script
 from ..tables import Numbers, Row, cost_keys, read_rows
-from .accelerate import FSDP, configuration_of, merge_configuration
+from .accelerate import FSDP, configuration_of, merge_configuration, with_launch_flags
 from .arguments import AXOLOTL, HUGGING_FACE, LLAMA_FACTORY, MS_SWIFT, Dialect
 from .commands import Command, command_of
 from .models import name_model
@@ -93,6 +93,7 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
         config = configuration_of(
             _text_beside(command.accelerate_file, file, options), command.accelerate_file
         )
+    config = with_launch_flags(config, command.accelerate_flags)
     launch = read_arguments(content, file, options, DIALECTS[command.tool], config)
     launch.launcher_gpus = command.gpus or launch.launcher_gpus or command.visible_gpus
     flags = {f"$.{name}": f"--{name}" for name in command.arguments}
@@ -138,6 +139,9 @@ def read_arguments(
     launch = Launch(file, FRAMEWORK, title=dialect.title)
     if accelerate is None and not content.keys() & {row.key for row in dialect.table}:
         raise launch.refuse(f"has no argument of {dialect.title}")
+    if isinstance(content.get(FSDP), str):
+        section = parse_json(_text_beside(content[FSDP], file, options), content[FSDP])
+        content = content | {FSDP: section}
     document, n = Document(content, file), Numbers()
     read_rows(dialect.table, document, n)
     n.is_checkpointed, n.pp, n.fsdp_document = dialect.is_checkpointed, 1, document
@@ -152,7 +156,8 @@ def read_arguments(
     _check_training(n, launch)
     if n.model_id:
         name_model(n.model_id, launch, options)
-    _shard(n, launch, options, dialect, is_stated=accelerate is not None)
+    is_stated = accelerate is not None and accelerate.contains("distributed_type")
+    _shard(n, launch, options, dialect, is_stated)
     if launch.framework == FRAMEWORK:
         shard_by_degrees(n, launch)
     fill_plan(n, document, launch)

@@ -324,6 +324,43 @@ def test_processes_of_accelerate_are_of_all_nodes_whatever_one_of_them_sees():
     assert read(script, "trainer-command", files=one).launcher_gpus == 4
 
 
+RUN = (
+    "accelerate launch --num_processes 16 {} train.py --model_name_or_path Qwen/Qwen2.5-7B "
+    "--per_device_train_batch_size 2 {}"
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "zero", "precision", "offload"),
+    [
+        ("--use_fsdp --fsdp_sharding_strategy FULL_SHARD --mixed_precision bf16", 3, "bf16", 0),
+        ("--use_fsdp --fsdp_offload_params true --mixed_precision bf16", 3, "bf16", 100),
+        ("--use_deepspeed --zero_stage 2 --mixed_precision bf16 -m", 2, "bf16", 0),
+        ("--config_file no.yaml --mixed_precision bf16", 0, "amp", 0),
+    ],
+)
+def test_flags_of_accelerate_are_its_configuration(flags, zero, precision, offload):
+    files = {"no.yaml": "distributed_type: MULTI_GPU\nmixed_precision: 'no'\n"}
+    launch = read(RUN.format(flags, ""), "trainer-command", files=files)
+    assert launch.launcher_gpus == 16
+    found = fields(launch, "zero", "precision", "offload_parameters")
+    assert found == [zero, precision, offload]
+
+
+def test_a_section_of_fsdp_may_be_a_file():
+    script = RUN.format("", "--bf16 true --fsdp full_shard --fsdp_config fsdp.json")
+    files = {"fsdp.json": '{"activation_checkpointing": true}'}
+    assert fields(read(script, "trainer-command", files=files), "recompute") == ["full"]
+    with pytest.raises(InputError, match=r"the run is in fsdp\.json"):
+        read(script, "trainer-command")
+
+
+def test_the_script_of_llama_factory_with_flags_has_its_arguments():
+    flags = "--stage sft --do_train --finetuning_type lora --lora_rank 4 --bf16 --cutoff_len 512"
+    launch = read(RUN.format("", flags), "trainer-command")
+    assert (launch.title, launch.adapters.rank, launch.sequence) == ("LLaMA-Factory", 4, 512)
+
+
 @pytest.mark.parametrize(
     ("name", "fields_of_plan", "open_fields"),
     [("muon", ["muon"], set()), ("lorap", ["adam"], set()), ("galore", None, {"optimizer"})],
