@@ -399,14 +399,19 @@ UNMODELLED = {
     lora_mlp_kernel lora_qkv_kernel lora_o_kernel gptq model_config quantize_moe_experts diffusion
     kd_trainer chunked_cross_entropy
     """,
-    "ms-swift": "freeze_llm freeze_parameters use_galore tuner_backend",
+    "ms-swift": """
+    freeze_llm freeze_parameters freeze_parameters_ratio trainable_parameters use_galore
+    tuner_backend enable_dft_loss zero_hpz_partition_size
+    """,
     MEGATRON: """
     hierarchical_context_parallel_sizes moe_shared_expert_overlap moe_expert_capacity_factor
     moe_pad_expert_input_to_capacity
     """,
     CORE: """
     use_precision_aware_optimizer main_grads_dtype exp_avg_dtype exp_avg_sq_dtype freeze_llm
-    freeze_parameters linear_decoupled_in_proj fp4_format moe_layer_recompute
+    freeze_parameters freeze_parameters_ratio linear_decoupled_in_proj fp4_format
+    moe_layer_recompute main_params_dtype grad_reduce_in_bf16 gradient_accumulation_fusion
+    num_layers_per_virtual_pipeline_stage
     """,
 }
 """Arguments that change time or memory and are not modelled, by programs."""

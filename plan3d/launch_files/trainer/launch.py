@@ -191,6 +191,8 @@ def _shard(
     if n.deepspeed:
         _shard_by_engine(n, launch, options, dialect)
         return
+    if str(n.fsdp).endswith(".json"):
+        raise launch.refuse(f"shards by {n.fsdp[:80]}: give fsdp and fsdp_config of it instead")
     strategy = fsdp_strategy(n.fsdp, section)
     if strategy:
         shard_by_fsdp(n, launch, strategy, section)

@@ -23,9 +23,9 @@ from ..tables import TRUTHS, Numbers
 FSDP_STAGES = {
     **{"full_shard": 3, "shard_grad_op": 2, "no_shard": 0},
     **{"hybrid_shard": 3, "hybrid_shard_zero2": 2},
-    **{"1": 3, "2": 2, "3": 0, "4": 3, "5": 2},
+    **{"fsdp2": 3, "1": 3, "2": 2, "3": 0, "4": 3, "5": 2},
 }
-"""ZeRO stages by strategy of FSDP, by name or number."""
+"""ZeRO stages by strategy of FSDP, by name or number; fsdp2 is the file that ms-swift ships."""
 HYBRID = ("hybrid_shard", "hybrid_shard_zero2", "4", "5")
 FSDP_KEYS = (
     "sharding_strategy",
@@ -281,6 +281,12 @@ def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
         launch.unmodelled["optimizer"] = f"its optimizer is {other[:40]}, which is not modelled"
     for key in filter(is_on, OPTIMIZERS):
         launch.unmodelled["optimizer"] = f"its optimizer is that of {key}, which is not modelled"
+    for key in ("attn_implementation", "attn_impl", "flash_attn"):
+        value = str(document.content.get(key)).lower()
+        if value in ("eager", "disabled"):
+            document.claim(key)
+            text = f"{value} (predicted with fused attention)"
+            launch.unread.append(UnreadSetting(f"$.{key}", text, affects_cost=True))
     if is_on("fp8"):
         launch.unmodelled["precision"] = "fp8 is on: its recipe is not read"
     if is_on("mixture_of_depths"):

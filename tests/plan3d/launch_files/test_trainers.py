@@ -270,6 +270,7 @@ def test_what_is_not_modelled_is_refused_by_name(text, tool, changes, message):
         ({"gptq": True}, "$.gptq"),
         ({"qat": {"weight_dtype": "int4"}}, "$.qat.weight_dtype"),
         ({"diffusion": {"eps": 0.001}}, "$.diffusion.eps"),
+        ({"attn_implementation": "eager"}, "$.attn_implementation"),
     ],
 )
 def test_keys_and_sections_that_change_the_step_are_said_to(changes, place):
@@ -390,6 +391,20 @@ def test_commands_that_train_no_model_on_tokens_are_named(script, message):
 def test_one_visible_gpu_is_one_gpu_of_ms_swift():
     script = "CUDA_VISIBLE_DEVICES=0 megatron sft --model Qwen/Qwen2.5-7B --global_batch_size 8"
     assert read(script, "megatron-swift-command").launcher_gpus == 1
+
+
+def test_fsdp_of_ms_swift_is_a_file_that_it_ships():
+    script = "swift sft --model Qwen/Qwen2.5-7B --tuner_type full --fsdp "
+    assert fields(read(script + "fsdp2", "trainer-command"), "zero", "recompute") == [3, "full"]
+    with pytest.raises(InputError, match=r"shards by mine\.json: give fsdp"):
+        read(script + "mine.json", "trainer-command")
+
+
+@pytest.mark.parametrize("program", ["swift", "megatron"])
+def test_parts_that_ms_swift_freezes_are_said(program):
+    script = f"{program} sft --model Qwen/Qwen2.5-7B --freeze_parameters_ratio 0.5"
+    tool = "trainer-command" if program == "swift" else "megatron-swift-command"
+    assert "--freeze_parameters_ratio" in notes(read(script, tool))
 
 
 def test_trl_starts_the_trainer():
