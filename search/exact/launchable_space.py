@@ -20,7 +20,7 @@ from plan3d.simulator.rules.expert_rules import has_expert_kernels
 from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.task import Task
 
-from ..space.axes import LARGEST_MICRO_BATCH, LONGER, TASK_AXES, divisors
+from ..space.axes import LONGER, TASK_AXES, divisors, launchable_micro_batches
 from ..space.space import Space
 
 SMALLER_END, LARGER_END = 3, 1
@@ -165,8 +165,7 @@ def launchable_space(space: Space, chosen: Collection[str]) -> Space:
     }
     usual = {name: space.axes[name] == TASK_AXES[name](task) for name in WIDENED}
     if usual["micro_batch"] and "micro_batch" not in stated:
-        most = max(LARGEST_MICRO_BATCH, *space.axes["micro_batch"])
-        opened["micro_batch"] = tuple(d for d in divisors(task.global_batch) if d <= most)
+        opened["micro_batch"] = launchable_micro_batches(task, max(space.axes["micro_batch"]))
     if usual["virtual_stages"] and "virtual_stages" not in stated:
         opened["virtual_stages"] = _virtual_stages(task)
     if space.layers_per_stage or task.software.cut_by_parameters:

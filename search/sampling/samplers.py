@@ -166,7 +166,7 @@ class AskTell:
         self.improvements = _Improvements()
         self.stale_tables = self.costed = 0
         self.tables: list[Points] = []
-        """What was costed, in this order."""
+        """What was costed and is not in the record."""
 
     @cached_property
     def score(self) -> Callable[[Points], Value]:
@@ -191,9 +191,10 @@ class AskTell:
         return self.scores.look_up(points) if len(within) == len(new) else None
 
     def keep(self) -> None:
-        """Enter what was costed into the record, as one table."""
+        """Enter what was costed into the record, as one table in the order of the space."""
         if self.tables:
-            self.record.add(self.problem.plans(np.concatenate(self.tables)))
+            points = np.unique(np.concatenate(self.tables), axis=0)
+            self.record.add(self.problem.plans(points))
             self.tables = []
 
     def run(self, make: Callable[[], Sampler]) -> None:

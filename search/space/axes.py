@@ -105,6 +105,11 @@ def micro_batch_sizes(task: Task, largest: int) -> tuple[int, ...]:
     return tuple(sorted(d for d in micro if task.global_batch % d == 0))
 
 
+def launchable_micro_batches(task: Task, largest: int = 0) -> tuple[int, ...]:
+    """Every size that divides the batch, up to LARGEST_MICRO_BATCH or `largest`."""
+    return _at_most(max(LARGEST_MICRO_BATCH, largest), divisors(task.global_batch))
+
+
 def _at_most(most: int, values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(value for value in values if value <= most)
 

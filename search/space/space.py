@@ -44,6 +44,7 @@ from .axes import (
     LONGER,
     default_axes,
     derived_value,
+    launchable_micro_batches,
     micro_batch_sizes,
 )
 
@@ -182,6 +183,11 @@ class Space:
         if any(axes["tp_grid"]) and task.model.kinds and "micro_batch" not in (choose or {}):
             # A grid shares the sequences of a micro-batch among its ranks.
             axes["micro_batch"] = micro_batch_sizes(task, LARGEST_MICRO_BATCH * max(axes["tp"]))
+        opted = any(axes[name] != (value,) for name, value in OPT_IN.items())
+        usual = "micro_batch" not in (choose or {}) and not any(axes["tp_grid"])
+        if usual and task.model.kinds and (opted or task.adapters):
+            # Bounds, which add the other sizes elsewhere, do not cover these plans.
+            axes["micro_batch"] = launchable_micro_batches(task)
         if "topology" not in (choose or {}):
             graphs = {Topology.EXPONENTIAL * gossips(sync) for sync in axes["sync"]}
             axes["topology"] = tuple(graphs)
