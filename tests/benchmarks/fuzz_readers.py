@@ -106,6 +106,12 @@ def _script(path: Path) -> None:
     _command([*words, "--", "--model", "a"] if b"$#" in path.read_bytes() else words)
 
 
+def _trained(path: Path) -> None:
+    """A script of a trainer with what its arguments leave open."""
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "8"]
+    _command([*words, "--traceback"])
+
+
 def _titan_command(path: Path) -> None:
     """A command with its job beside it."""
     path.with_name("job.toml").write_bytes(TITAN_JOB)
@@ -320,6 +326,35 @@ if __name__ == "__main__":
     parser.add_argument("--fp8", action="store_true")
     run.run(recipe(parser.parse_args()))
 """
+TRAINER_SCRIPTS = (
+    b"import os, torch\nfrom peft import LoraConfig, get_peft_model\nfrom transformers import "
+    b"AutoModelForCausalLM, BitsAndBytesConfig, Trainer, TrainingArguments\n\n"
+    b"def main(rank=int(os.environ.get('R', 8))):\n"
+    b"    bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)\n"
+    b"    model = AutoModelForCausalLM.from_pretrained('Qwen/Qwen3-8B', quantization_config=bits)\n"
+    b"    model = get_peft_model(model, LoraConfig(r=rank, target_modules=['q_proj']))\n"
+    b"    args = TrainingArguments('o', per_device_train_batch_size=2, bf16=True,\n"
+    b"        gradient_accumulation_steps=4, gradient_checkpointing=not None)\n"
+    b"    Trainer(model=model, args=args).train()\n\nmain()\n",
+    b"from trl import SFTConfig, SFTTrainer\nmore = dict(max_length=2048, packing=True)\n"
+    b"SFTTrainer(model='Qwen/Qwen3-8B', args=SFTConfig(output_dir='o', **more)).train()\n",
+)
+TITAN_RECIPES = (
+    b"from torchtitan.components.optimizer import default_adamw\n"
+    b"from torchtitan.components.quantization import Float8LinearConverter\n"
+    b"from torchtitan.config import ParallelismConfig, TrainingConfig\n"
+    b"from torchtitan.distributed.activation_checkpoint import FullAC\n"
+    b"from torchtitan.models.llama3 import model_registry\n"
+    b"from torchtitan.trainer import Trainer\n\ndef mine():\n    config = Trainer.Config(\n"
+    b"        model_spec=model_registry('8B', converters=[\n"
+    b"            Float8LinearConverter.Config(recipe_name='rowwise')]),\n"
+    b"        optimizer=default_adamw(lr=3e-4), activation_checkpoint=FullAC.Config(),\n"
+    b"        training=TrainingConfig(local_batch_size=2, seq_len=4096, global_batch_size=64),\n"
+    b"        parallelism=ParallelismConfig(tensor_parallel_degree=2))\n"
+    b"    config.training.local_batch_size = 1\n    return config\n",
+    b"from torchtitan.models.llama3.config_registry import llama3_70b\n\ndef mine():\n"
+    b"    config = llama3_70b()\n    config.training.seq_len //= 2\n    return config\n",
+)
 MEGATRON_SWIFT = (
     b"NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 "
     b"--packing true --recompute_granularity full --max_length 8192 --sequence_parallel true\n"
@@ -654,6 +689,8 @@ READERS = {
     "primus": Reader("p.yaml", lambda: [PRIMUS], _imports),
     "automodel": Reader("a.yaml", lambda: [AUTOMODEL], _imports),
     "recipe": Reader("r.py", lambda: [RECIPE], _imports),
+    "trainer-script": Reader("t.py", lambda: [*TRAINER_SCRIPTS], _trained),
+    "torchtitan-recipe": Reader("t.py", lambda: [*TITAN_RECIPES], _imports),
     "bridge": Reader("run_config.yaml", lambda: [BRIDGE], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
     "accelerate": Reader("a.yaml", lambda: [ACCELERATE], _accelerate),
