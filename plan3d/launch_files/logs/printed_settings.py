@@ -3,7 +3,8 @@
 Source: Megatron-LM, megatron/training/arguments.py (_print_args); torchtitan 0.2,
 config/job_config.py (maybe_log) and distributed/parallel_dims.py; NeMo 1, examples/nlp/
 language_modeling/megatron_gpt_pretraining.py; DeepSpeed, runtime/config.py (print_user_config);
-nanotron, src/nanotron/trainer.py (pformat of Config);
+nanotron, src/nanotron/trainer.py (pformat of Config); Megatron-Bridge, src/megatron/bridge/
+training/utils/config_utils.py (print_yaml);
 transformers, TrainingArguments.__str__ and Trainer._inner_training_loop; ms-swift,
 swift/pipelines/base.py; axolotl, src/axolotl/cli/config.py.
 """
@@ -177,6 +178,18 @@ def nemo(text: str, at: int) -> Printed | None:
     return Printed("nemo", "yaml", textwrap.dedent(block)) if "trainer:" in block else None
 
 
+def bridge(text: str, at: int) -> Printed | None:
+    """The configuration of Megatron-Bridge as YAML; the last, where a script prints its own before
+    its overrides."""
+    start = text.rfind(BRIDGE, at)
+    block = re.match(r"(?:(?:[ -] .*|[\w-]+:.*)\n)+", text[start : start + LONGEST])
+    return Printed("megatron-bridge-config", "yaml", block[0]) if block else None
+
+
+BRIDGE = "_target_: megatron.bridge.training.config.ConfigContainer\n"
+"""The first line of the configuration of Megatron-Bridge, whose keys are sorted."""
+
+
 def axolotl(text: str, at: int) -> Printed | None:
     """The configuration of axolotl, which is JSON, and so YAML."""
     content = _literal(text, text.find("{", at))
@@ -324,6 +337,7 @@ SECTIONS: tuple[tuple[str, Callable[[str, int], Printed | None]], ...] = (
     (r"-{4,} arguments -{4,}", megatron),
     (r"\bRunning with (?:args|configs): ?\{", torchtitan),
     (r"\*{4,} Experiment configuration \*{4,}", nemo),
+    (f"^{re.escape(BRIDGE)}", bridge),
     (r"\bargs: \w*(?:Sft|Pretrain|Train)Arguments\(", swift),
     (r"\bconfig:\s*\{\s*\"", axolotl),
     (r"\b(?:parameters|args:?) \w*(?:TrainingArguments|SFTConfig)\(", trainer),

@@ -1,7 +1,8 @@
 """Configurations that Megatron-Bridge saves beside its checkpoints, as flags of Megatron-LM.
 
 `run_config.yaml` states every field of the run after its recipe, its overrides and the defaults;
-recipes themselves are Python, which is not run.
+recipes themselves are Python, which is not run. Samples have the tokens of the data set, whatever
+the model is made for.
 Source: megatron-bridge 0.3.1, training/config.py (ConfigContainer), training/utils/
 checkpoint_utils.py (run_config.yaml), models/gpt_provider.py; names of flags as in Megatron-LM,
 megatron/training/arguments.py (core_transformer_config_from_args).
@@ -68,6 +69,9 @@ are modelled: schedules, initial values, fusions that a stack has, numbers of th
 (transformer_config.py and model_parallel_config.py of megatron/core 0.18)."""
 DTYPES = frozenset(("autocast_dtype", "params_dtype", "pipeline_dtype"))
 """Formats that follow from bf16 and fp16, in the same files."""
+STATE_DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
+"""Words of --exp-avg-dtype and its like by formats of torch."""
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
@@ -117,16 +121,28 @@ def _adapters(section: Any, file: str) -> Adapters | None:
     return adapters_of(n, document)
 
 
+def _format(made: dict[str, Any]) -> str:
+    """Megatron-LM's word for a format of torch, or the format's own name."""
+    target = str(made.get("_target_", "")).removeprefix("torch.")
+    return FORMATS.get(target, target)
+
+
 def _arguments(content: dict[str, Any], model: dict[str, Any]) -> dict[str, str]:
     """The arguments of Megatron-LM by name, as it prints them."""
     values: dict[str, Any] = {}
     for section in SECTIONS:
         fields = content.get(section)
         for field, value in fields.items() if isinstance(fields, dict) else ():
+            known = FLAGS.get(str(field), str(field))
+            if isinstance(value, dict) and field in STATE_DTYPES:
+                value = _format(value)
             if field == "activation_func" or isinstance(value, dict) or str(field).startswith("_"):
                 continue
-            known = FLAGS.get(str(field), str(field))
             values[known] = value if value is not None else values.get(known)
+    dataset = content.get("dataset")
+    if isinstance(dataset, dict):
+        for key in ("seq_length", "sequence_length"):
+            values["seq_length"] = dataset.get(key) or values.get("seq_length")
     activation = model.get("activation_func")
     target = str(activation.get("_target_", "")) if isinstance(activation, dict) else activation
     word = str(target or "gelu").rpartition(".")[2]

@@ -7,6 +7,7 @@ import pytest
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.field_values import StateFormat
 
 MODEL = {
     "_target_": "megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B",
@@ -128,3 +129,20 @@ def test_other_models_are_refused(changes, message):
 def test_programs_are_refused_by_name(file, text, message):
     with pytest.raises(InputError, match=message):
         reader(text, file, None)
+
+
+def test_samples_have_the_tokens_of_the_data_set():
+    text = json.dumps({"model": MODEL, **REST, "dataset": {"sequence_length": 64}})
+    assert reader(text, "run_config.yaml", None)(text, "run_config.yaml").sequence == 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "moments"),
+    [("float32", StateFormat.FP32), ("bfloat16", StateFormat.BF16), ("uint8", StateFormat.FP8)],
+)
+def test_formats_of_the_optimizer_are_objects_of_torch(kind, moments):
+    made = {"_call_": False, "_target_": f"torch.{kind}"}
+    optimizer = {**REST["optimizer"], "use_precision_aware_optimizer": True, "exp_avg_dtype": made}
+    text = json.dumps({**REST, "model": MODEL, "optimizer": optimizer})
+    found = reader(text, "run_config.yaml", None)(text, "run_config.yaml")
+    assert found.plan["exp_avg_dtype"] == moments

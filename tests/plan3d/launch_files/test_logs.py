@@ -294,3 +294,45 @@ def test_a_log_without_settings_is_refused_in_one_line(text):
     steps = "\n".join(line for line in megatron().splitlines() if "iteration" in line)
     with pytest.raises(InputError, match="give the launch file, and the log to plan3d calibrate"):
         read(f"{text}\n{steps}")
+
+
+def bridge(sequence):
+    return f"""_target_: megatron.bridge.training.config.ConfigContainer
+dataset:
+  _target_: megatron.bridge.training.config.GPTDatasetConfig
+  sequence_length: {sequence}
+  split_matrix:
+  - - 0
+    - 0.5
+mixed_precision:
+  bf16: true
+model:
+  _target_: megatron.bridge.models.llama.llama_provider.Llama31ModelProvider
+  activation_func:
+    _call_: false
+    _target_: torch.nn.functional.silu
+  add_bias_linear: false
+  ffn_hidden_size: 1024
+  gated_linear_unit: true
+  hidden_size: 512
+  num_attention_heads: 8
+  num_layers: 4
+  num_query_groups: 4
+  position_embedding_type: rope
+  seq_length: 131072
+  tensor_model_parallel_size: 2
+  vocab_size: 1000
+train:
+  global_batch_size: 64
+  micro_batch_size: 2
+
+"""
+
+
+def test_a_log_of_megatron_bridge():
+    steps = " iteration 1/ 100 | elapsed time per iteration (ms): 900.0 | global batch size: 64 |\n"
+    head = "------- Task Configuration -------\n"
+    launch = read(f"{head}{bridge(512)}--- Final Configuration ---\n{bridge(256)}{steps}")
+    assert (launch.model.layers, launch.sequence, launch.global_batch) == (4, 256, 64)
+    assert (launch.plan["tp"], launch.plan["micro_batch"]) == (2, 2)
+    assert launch.title == "Megatron-Bridge, in a log"
