@@ -6,14 +6,20 @@ The shipped profile was not fitted to these rows; bars are what was found, with 
 from __future__ import annotations
 
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
 from plan3d.simulator.calibration.fit.comparison import compare
 from plan3d.simulator.calibration.fit.fit import fit
 from plan3d.simulator.calibration.readers.measurements import Measurements, read_csv
+from plan3d.simulator.calibration.traces.job import traced_job
+from plan3d.simulator.calibration.traces.reader import read_traces
 
 FILE = "h200-one-gpu.csv"
+TRACE = Path(__file__).parent / "data" / "h200_fsdp2_trace.json.gz"
+"""Two profiled steps of the third row of suite model (tests/benchmarks/one_gpu.py trace), as
+torch.profiler wrote them, without the arrows between events."""
 
 
 @pytest.fixture(scope="module")
@@ -42,3 +48,23 @@ def test_a_fit_serves_held_out_shapes(table):
         assert found[name].held_out.median < bar, name
     sustained = found["GEMMs in a long loop"].constants["sustained"].value
     assert sustained == pytest.approx(0.985, abs=0.01)
+
+
+def test_the_step_of_a_trace_is_the_step_that_was_timed(table):
+    """The host ran a step ahead: a third of the kernels of the file were launched before it began,
+    and count for no step."""
+    rows = table.where(suite="model").rows
+    (timed,) = (
+        float(row["seconds"])
+        for row in rows
+        if (row["hidden"], row["sequence"], row["micro_batches"], row["batch"])
+        == ("4096", "4096", "1", "1")
+    )
+    job = traced_job(read_traces([str(TRACE)]))
+    assert job.steps == 2
+    assert job.wall == pytest.approx(timed, rel=0.01)
+    parts = {name: 1e3 * seconds for name, seconds in job.seconds.items()}
+    assert parts["matmul"] == pytest.approx(72.7, abs=0.1)
+    assert parts["attention"] == pytest.approx(9.34, abs=0.05)
+    assert parts["optimizer"] == pytest.approx(32.9, abs=0.1)
+    assert parts["other"] == 0
