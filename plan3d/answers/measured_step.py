@@ -72,7 +72,7 @@ class MeasuredStep:
         """InputError for a plan that is not legal and for a step of something else."""
         plan = resolve(plan, task.gpus)
         check(plan, task)
-        step = TimedStep(task, plan, seconds, "--measured-step")
+        step = TimedStep(task, plan, seconds, "the step")
         found = learn([step]).calibration
         known = calibrated(task, replace(found, timed_plans=()))
         low, high = Forecast.of_plans(task, plan.table()).interval()
