@@ -27,19 +27,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(autouse=True)
-def _width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text is as wide as in a pipe, whatever terminal runs the tests."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 @pytest.fixture(autouse=True, scope="session")
-def _one_process() -> None:
-    """Points of a sweep are run here unless a test starts processes, which takes seconds."""
-    sweep.WORTH_A_POOL = float("inf")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The last search of a test is not that of the user."""
+def _surroundings(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Once, as a fixture of every test would take a tenth of what a small test does."""
+    # Text is as wide as in a pipe, whatever terminal runs the tests.
+    os.environ.pop("COLUMNS", None)
+    # Messages of argparse are the English ones, for which no catalogue is looked for.
+    os.environ["LANGUAGE"] = "C"
+    # The last search of a test is not that of the user.
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+    # Points of a sweep are run here unless a test starts processes, which takes seconds.
+    sweep.WORTH_A_POOL = float("inf")

@@ -1,6 +1,7 @@
 """The rows of a sweep are the same wherever they run, and nothing gets lost."""
 
 import csv
+import functools
 import multiprocessing
 import os
 import subprocess
@@ -35,11 +36,16 @@ def point(gpus, **others):
 
 
 POINTS = [point(gpus) for gpus in (1, 2, 3, 4, 6, 8)]
-ROWS = [run_point(p) for p in POINTS]
+
+
+@functools.cache
+def rows_in_turn():
+    """The rows of POINTS, run one after the other."""
+    return [run_point(p) for p in POINTS]
 
 
 def test_rows_hold_settings_and_numbers():
-    first = ROWS[0]
+    first = rows_in_turn()[0]
     assert (first["gpus"], first["status"], first["verdict"]) == (1, "ok", "fits")
     assert 0.95 <= first["probability_fits"] <= 1
     assert first["tokens_per_second"] * first["step_seconds"] == pytest.approx(48 * 2048)
@@ -63,7 +69,7 @@ def test_what_is_impossible_says_why():
 def test_a_pool_gives_the_same_rows(monkeypatch):
     monkeypatch.setattr(sweep, "WORTH_A_POOL", -1.0)
     done = []
-    assert run_points(POINTS, workers=2, each=done.append).rows == ROWS
+    assert run_points(POINTS, workers=2, each=done.append).rows == rows_in_turn()
     assert done == [1, 2, 3, 4, 5, 6]
 
 
@@ -80,7 +86,7 @@ def test_a_killed_process_loses_nothing(monkeypatch):
     found = run_points(POINTS[:4], workers=2, each=kill_one)
     assert killed
     assert found.complete
-    assert found.rows == ROWS[:4]
+    assert found.rows == rows_in_turn()[:4]
 
 
 def interrupt_after(count):
@@ -94,13 +100,13 @@ def interrupt_after(count):
 def test_an_interrupt_keeps_what_is_done_and_the_file_continues(tmp_path):
     file = tmp_path / "rows.csv"
     first = run_points(POINTS, workers=1, resume=str(file), each=interrupt_after(2))
-    assert (first.complete, first.rows) == (False, ROWS[:2])
-    marked = file.read_text().replace(repr(ROWS[1]["step_seconds"]), "123.5")
+    assert (first.complete, first.rows) == (False, rows_in_turn()[:2])
+    marked = file.read_text().replace(repr(rows_in_turn()[1]["step_seconds"]), "123.5")
     file.write_text(marked + "0123456789abcdef,3,ok,,0.")  # cut off by a kill
     second = run_points(POINTS, workers=1, resume=str(file))
     assert second.complete
-    assert second.rows[1] == {**ROWS[1], "step_seconds": 123.5}
-    assert [second.rows[0], *second.rows[2:]] == [ROWS[0], *ROWS[2:]]
+    assert second.rows[1] == {**rows_in_turn()[1], "step_seconds": 123.5}
+    assert [second.rows[0], *second.rows[2:]] == [rows_in_turn()[0], *rows_in_turn()[2:]]
     with file.open(newline="") as lines:
         written = list(csv.DictReader(lines))
     assert [int(row["gpus"]) for row in written] == [1, 2, 3, 4, 6, 8]
@@ -145,7 +151,7 @@ def test_old_rows_stay_until_the_new_ones_are_whole(tmp_path):
     file = tmp_path / "rows.csv"
     run_points(POINTS[:3], workers=1, resume=str(file))
     whole = file.read_text()
-    old = whole.replace(repr(ROWS[0]["step_seconds"]), "123.5")
+    old = whole.replace(repr(rows_in_turn()[0]["step_seconds"]), "123.5")
     file.write_text(old)
     run_points(POINTS[:3], workers=1, resume=str(file), anew=True, each=interrupt_after(2))
     found = files_in(tmp_path)
@@ -260,7 +266,7 @@ import os
 from distributed import LocalCluster
 from plan3d.search.whatif.sweep import run_points
 import sys; sys.path.insert(0, {folder!r})
-from test_sweep import POINTS, ROWS
+from test_sweep import POINTS, rows_in_turn
 
 def main():
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
@@ -269,7 +275,7 @@ def main():
             if done == 2:
                 os.kill(pid, 9)
         found = run_points(POINTS, scheduler=cluster.scheduler_address, each=kill)
-        assert found.complete and found.rows == ROWS
+        assert found.complete and found.rows == rows_in_turn()
         print("equal")
 
 if __name__ == "__main__":
@@ -333,12 +339,12 @@ def test_of_two_sweeps_on_one_file_the_second_is_refused(tmp_path, anew, before)
         run_points(POINTS[:before], workers=1, resume=str(file))
     settings = {p.key: p.settings for p in POINTS}
     first, second = (SweepFile(str(file), settings, anew) for _ in range(2))
-    first.append(POINTS[before].key, ROWS[before])
+    first.append(POINTS[before].key, rows_in_turn()[before])
     with pytest.raises(InputError, match=r"rows\.csv.* another program writes to it"):
-        second.append(POINTS[before + 1].key, ROWS[before + 1])
+        second.append(POINTS[before + 1].key, rows_in_turn()[before + 1])
     with pytest.raises(InputError, match="another program writes to it"):
         second.finish([])
-    first.append(POINTS[before + 1].key, ROWS[before + 1])
+    first.append(POINTS[before + 1].key, rows_in_turn()[before + 1])
     rows = list(first.rows)
     first.finish(rows)
     assert list(SweepFile(str(file), settings).rows) == rows

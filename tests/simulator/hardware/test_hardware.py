@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 import tempfile
 import tomllib
@@ -79,6 +80,8 @@ def write(node: Any) -> str:
     if isinstance(node, bool):
         return str(node).lower()
     if isinstance(node, str):
+        if node.isascii() and node.isprintable():
+            return json.dumps(node)
         return '"' + "".join(f"\\U{ord(char):08X}" for char in node) + '"'
     return repr(node)
 
