@@ -180,13 +180,12 @@ class Space:
                 raise InputError(f"{name}=auto cannot be searched; give its values")
         if axes["tp_grid"] == (AUTO,):
             axes["tp_grid"] = every_grid(axes["tp"])
-        if any(axes["tp_grid"]) and task.model.kinds and "micro_batch" not in (choose or {}):
+        sizes_open = bool(task.model.kinds) and "micro_batch" not in (choose or {})
+        if sizes_open and any(axes["tp_grid"]):
             # A grid shares the sequences of a micro-batch among its ranks.
             axes["micro_batch"] = micro_batch_sizes(task, LARGEST_MICRO_BATCH * max(axes["tp"]))
-        opted = any(axes[name] != (value,) for name, value in OPT_IN.items())
-        usual = "micro_batch" not in (choose or {}) and not any(axes["tp_grid"])
-        if usual and task.model.kinds and (opted or task.adapters):
-            # Bounds, which add the other sizes elsewhere, do not cover these plans.
+        elif sizes_open and (opted_in(axes) or task.adapters):
+            # Elsewhere bounds add the other sizes, which do not cover these plans.
             axes["micro_batch"] = launchable_micro_batches(task)
         if "topology" not in (choose or {}):
             graphs = {Topology.EXPONENTIAL * gossips(sync) for sync in axes["sync"]}
@@ -205,7 +204,7 @@ class Space:
 
     def check_bounds_apply(self, backend: str, objective: str) -> None:
         """Raise InputError where the search is over more than the bounds of a backend cover."""
-        others = [name for name, value in OPT_IN.items() if self.axes[name] != (value,)]
+        others = opted_in(self.axes)
         if others or objective == "time-to-accuracy":
             raise InputError(
                 f"{backend} bounds plain all-reduce training on GPUs only: it cannot search "
@@ -260,14 +259,18 @@ class Space:
                 yield from self._descend(grown, deeper, rows)
 
 
+def opted_in(axes: Mapping[str, tuple[int, ...]]) -> list[str]:
+    """Fields of OPT_IN that are not kept at their usual value."""
+    return [name for name, value in OPT_IN.items() if axes[name] != (value,)]
+
+
 def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     """The axes to expand, in order, each with the rules that are decided after it."""
     names = [name for name in order if len(space.axes[name]) > 1 or _is_derived(space, name)]
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
-    all_reduce_only = all(space.axes[name] == (value,) for name, value in OPT_IN.items())
     satisfied = (
-        *(POLICY_RULES if all_reduce_only else ()),
+        *(() if opted_in(space.axes) else POLICY_RULES),
         *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()),
     )
     waiting = [rule for rule in RULES if rule not in satisfied]

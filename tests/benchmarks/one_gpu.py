@@ -64,11 +64,15 @@ def report(path: Path, profiles: list[str]) -> None:
             for quantity, predicted in predicted_steps(rows, cluster, software).items():
                 show(profile, stack, quantity, predicted / rows.number(quantity))
             steps = [step_of(sizes, cluster, software) for sizes in step_sizes(rows)]
-            seconds, ratios, inside = rows.number("seconds"), [], []
+            seconds, ratios, inside, widths = rows.number("seconds"), [], [], []
             for (task, plan), measured in zip(steps, seconds, strict=True):
-                low, high = step_interval(evaluate(task, plan))
-                inside.append(bool(low <= measured <= high))
-            print(f"{Path(profile).stem:12} {stack:12} inside 80 %: {100 * np.mean(inside):.0f} %")
+                low, high = np.ravel(step_interval(evaluate(task, plan)))
+                inside.append(low <= measured <= high)
+                widths.append(np.log(high / low) / 2)
+            print(
+                f"{Path(profile).stem:12} {stack:12} 80 % interval          "
+                f"holds {100 * np.mean(inside):.0f} %, half-width {np.mean(widths):.2f} (log)"
+            )
             rng = np.random.default_rng(0)
             for _ in range(DRAWS):
                 order = rng.permutation(len(steps))

@@ -39,6 +39,8 @@ UNUSED_ROWS = {
     "launches from CUDA graphs (no stack is modelled with them)": ("launch", "_graph"),
     "single launches (a layer's are used)": ("launch", "kernel_eager"),
     "backward passes of grouped GEMMs (taken at the rates of the others)": ("grouped", "backward"),
+    "products with their quantisation (a step counts it apart)": ("gemm", "forward_quantised"),
+    "products scaled by rows (kernels.formats is not fitted)": ("gemm", "forward_rowwise"),
     "weight gradients in fp32 (a stack's number)": ("gemm", "wgrad_fp32"),
     "attention of narrower values (at the rate of the others)": ("attention", "latent_forward"),
     "SwiGLU by eager kernels (a stack's number)": ("memory", "swiglu_forward"),

@@ -7,22 +7,16 @@ logits bf16 and the loss fp32. No data loader and no logging.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from .cases import Case, time_with_peaks
-from .cases_layer import Layer, layer_forward, layer_weights
-from .cases_training import TrainingStep
-from .timing import Bench, batch_seconds
+from .cases import Case
+from .cases_layer import MODELS, Layer, layer_forward, layer_weights
+from .cases_training import TrainingStep, timed_step
 
-Step = Callable[[], Any]
-
-LLAMA_1B, LLAMA_3B, LLAMA_8B = (
-    Layer(2048, 8192, 32, 8, 64, 1),
-    Layer(3072, 8192, 24, 8, 128, 1),
-    Layer(4096, 14336, 32, 8, 128, 1),
-)
+LLAMA_1B, LLAMA_8B = (Layer(*sizes, 1) for sizes in MODELS[:2])
+LLAMA_3B = Layer(3072, 8192, 24, 8, 128, 1)
 SETTINGS = (
     TrainingStep(LLAMA_1B, 16, 128_256, 1, 4096, 1, 0),
     TrainingStep(LLAMA_3B, 28, 32_000, 1, 4096, 1, 0),
@@ -48,30 +42,15 @@ LARGEST_NORM = 1.0
 
 def model(quick: bool) -> Iterator[Case]:
     """Twelve settings, not predicted by anything that the other suites measure alone."""
+    prepare = partial(model_step, compiled=not quick)
     for sizes in QUICK_SETTINGS if quick else SETTINGS:
-        layer = sizes.layer._asdict()
-        yield Case(
-            suite="model",
-            op="fsdp2_compiled",
-            shape={
-                **{name: layer[name] for name in ("hidden", "ffn", "heads", "kv_heads")},
-                "head_dim": sizes.layer.head_dim,
-                **{name: getattr(sizes, name) for name in TrainingStep._fields[1:]},
-            },
-            run=partial(_timed_model, sizes=sizes),
-        )
+        run = partial(timed_step, prepare=prepare, sizes=sizes)
+        yield Case(suite="model", op="fsdp2_compiled", shape=sizes.shape, run=run)
 
 
-def _timed_model(bench: Bench, sizes: TrainingStep) -> Mapping[str, float]:
-    """Seconds of a step, and its peaks; compilation and first calls come before both."""
-    tokens = sizes.micro_batches * sizes.batch * sizes.sequence
-    step = partial(model_step, bench.device, sizes, compiled=not bench.quick)
-    return {**time_with_peaks(step, bench), "tokens": tokens}
-
-
-def model_step(device: str, sizes: TrainingStep, *, compiled: bool = True) -> Step:
+def model_step(device: str, sizes: TrainingStep, *, compiled: bool = True) -> Callable[[], Any]:
     """Allocates a model and its optimizer; the call trains it by one step on the same random tokens
-    every time and returns the loss."""
+    every time and returns the loss. The first call compiles."""
     import torch
 
     torch.compiler.reset()  # else shapes of the case before would be made symbolic
@@ -93,8 +72,6 @@ def model_step(device: str, sizes: TrainingStep, *, compiled: bool = True) -> St
         adam.step()
         return total
 
-    step()  # compiles, and makes the optimizer's moments
-    batch_seconds(step, 1, device)
     return step
 
 

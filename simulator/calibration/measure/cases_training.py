@@ -35,6 +35,12 @@ class TrainingStep(NamedTuple):
     recompute: int
     """1 to run every layer again in the backward pass."""
 
+    @property
+    def shape(self) -> dict[str, int]:
+        """Columns of a row."""
+        of_layer = {name: getattr(self.layer, name) for name in Layer._fields if name != "tp"}
+        return of_layer | {name: getattr(self, name) for name in self._fields[1:]}
+
 
 class TrainingWeights(NamedTuple):
     """Parameters of a model, leaves of autograd."""
@@ -56,22 +62,17 @@ def training(quick: bool) -> Iterator[Case]:
     shapes = itertools.product(zip(models, depths, strict=True), batches, (0, 1))
     for ((h, f, a, g, d), (layers, vocabulary)), (b, s), recompute in shapes:
         sizes = TrainingStep(Layer(h, f, a, g, d, 1), layers, vocabulary, b, s, 2, recompute)
-        yield Case(
-            suite="training",
-            op="step",
-            shape={
-                **{"hidden": h, "ffn": f, "heads": a, "kv_heads": g, "head_dim": d},
-                **{name: getattr(sizes, name) for name in TrainingStep._fields[1:]},
-            },
-            run=partial(_timed_step, sizes=sizes),
-        )
+        run = partial(timed_step, prepare=training_step, sizes=sizes)
+        yield Case(suite="training", op="step", shape=sizes.shape, run=run)
 
 
-def _timed_step(bench: Bench, sizes: TrainingStep) -> Mapping[str, float]:
-    """Seconds of a step, and the peak memory of weights, states, activations and temporaries."""
+def timed_step(
+    bench: Bench, prepare: Callable[[str, TrainingStep], Callable[[], Any]], sizes: TrainingStep
+) -> Mapping[str, float]:
+    """Seconds of a step, and the peak memory of weights, states, activations and temporaries, those
+    of the first step included."""
     tokens = sizes.micro_batches * sizes.batch * sizes.sequence
-    step = partial(training_step, bench.device, sizes)
-    return {**time_with_peaks(step, bench), "tokens": tokens}
+    return {**time_with_peaks(partial(prepare, bench.device, sizes), bench), "tokens": tokens}
 
 
 def training_step(device: str, sizes: TrainingStep) -> Callable[[], Any]:

@@ -155,8 +155,7 @@ class SmiReader(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.readings: list[tuple[float, list[str]]] = []
-        """Times of perf_counter, and what was said."""
+        self.readings: list[list[str]] = []
 
     def run(self) -> None:
         for reasons in THROTTLE_FIELDS:
@@ -170,12 +169,14 @@ class SmiReader(threading.Thread):
             for line in process.stdout or ():
                 said = [part.strip() for part in line.split(",")]
                 if len(said) == len(fields):
-                    self.readings.append((time.perf_counter(), said))
+                    self.readings.append(said)
 
 
 @functools.cache
-def smi_reader() -> SmiReader:
-    """The one that is running."""
+def smi_reader() -> SmiReader | None:
+    """The one that is running; None without nvidia-smi."""
+    if not shutil.which("nvidia-smi"):
+        return None
     reader = SmiReader()
     reader.start()
     return reader
@@ -190,20 +191,19 @@ class PowerLog:
     clocks_hz: list[float] = field(default_factory=list)
     watts: list[float] = field(default_factory=list)
     bits: int = 0
-    _began: float = 0.0
+    _readings: list[list[str]] = field(default_factory=list)
+    _earlier: int = 0
 
     def __enter__(self) -> PowerLog:
-        if self.device == "cuda" and shutil.which("nvidia-smi"):
-            smi_reader()
-        self._began = time.perf_counter()
+        reader = smi_reader() if self.device == "cuda" else None
+        if reader:
+            self._readings, self._earlier = reader.readings, len(reader.readings)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        if self.device == "cuda" and shutil.which("nvidia-smi"):
-            for when, said in tuple(smi_reader().readings):
-                if when > self._began:
-                    with contextlib.suppress(ValueError):  # "[N/A]"
-                        self.add(said)
+        for said in self._readings[self._earlier :]:
+            with contextlib.suppress(ValueError):  # "[N/A]"
+                self.add(said)
 
     def add(self, said: list[str]) -> None:
         """One reading: MHz, watts and bits."""

@@ -48,7 +48,8 @@ CLASSES = (
     # Attention before products: the names of its kernels hold 'gemm' and 'cutlass' too.
     KernelClass("attention_backward", "attention",
         r"(flash|fmha|attn|attention|sdpa|mha|mla)\w*?(_|::|<)?\w*(bwd|backward|dgrad|dq_?dk|dkdv|"
-        r"dot_do_o|convert_dq)|cudnn::fusion::(compute_dot_do|convert_dq)|bwd\w*(fmha|attn|attention)|FmhaBwd|mha_bwd"),
+        r"dot_do_o|convert_dq)|cudnn::fusion::(compute_dot_do|convert_dq)|"
+        r"bwd\w*(fmha|attn|attention)|FmhaBwd|mha_bwd"),
     KernelClass("attention", "attention",
         r"flash|fmha|sdpa|attention|_?attn|\bmha_|mla_(fwd|decode|prefill)|"
         r"cunn_softmax\w*attn|ring_attn|sage_?(attn|fwd)|lightning_indexer|mqa_logits"),

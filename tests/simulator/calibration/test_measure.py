@@ -23,7 +23,13 @@ from plan3d.simulator.calibration.measure.cases_collective import cases as colle
 from plan3d.simulator.calibration.measure.columns import COLUMNS, IDENTITY
 from plan3d.simulator.calibration.measure.recording import RowFile, open_files
 from plan3d.simulator.calibration.measure.suites import RANK_SUITES, SUITES, suites
-from plan3d.simulator.calibration.measure.timing import Bench, PowerLog, summary, time_call
+from plan3d.simulator.calibration.measure.timing import (
+    Bench,
+    PowerLog,
+    smi_reader,
+    summary,
+    time_call,
+)
 from plan3d.simulator.calibration.readers.files import read_all
 
 SCRIPT = Path(module.__file__)
@@ -122,6 +128,35 @@ def test_readings_of_nvidia_smi():
         log.add(said)
     # 0x4: the software power cap; 0x1, an idle GPU, is no throttling.
     assert log.columns() == {"clock_hz": 1867.5e6, "power_watts": 674.25, "throttled": "0x4"}
+
+
+def test_clocks_of_a_block_are_those_read_while_it_runs(tmp_path, monkeypatch):
+    """One nvidia-smi, here a script that speaks again when told to, serves all blocks."""
+    program, again = tmp_path / "nvidia-smi", tmp_path / "again"
+    program.write_text(
+        "#!/bin/sh\necho '1980, 650.5, 0x5'\n"
+        f"while [ ! -e {again} ]; do sleep 0.01; done\necho '1755, 600.0, 0x4'\nsleep 1\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    smi_reader.cache_clear()
+    readings = smi_reader().readings
+    wait_for(lambda: len(readings) == 1)
+    with PowerLog() as idle, PowerLog("cpu") as processor:
+        pass
+    with PowerLog() as log:
+        again.touch()
+        wait_for(lambda: len(readings) == 2)
+    smi_reader.cache_clear()
+    assert (idle.columns(), processor.columns()) == ({}, {})
+    assert log.columns() == {"clock_hz": 1755e6, "power_watts": 600.0, "throttled": "0x4"}
+
+
+def wait_for(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 def test_every_suite_has_quick_and_full_cases():
