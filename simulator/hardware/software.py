@@ -166,6 +166,9 @@ class Software:
     frees_gradients: bool
     """Gradients are freed after the update: with one micro-batch a step there are none while its
     loss is computed."""
+    gradient_pool: bool
+    """Under ZeRO 3 shards of gradients lie in memory of the stream that reduces them: the allocator
+    gives what is freed there to no tensor of another stream (FSDP)."""
     unreduced_gradients: bool
     """Where a step has several micro-batches, gradients are reduced after the last, and wait whole
     under ZeRO 2 and 3 as well."""

@@ -167,10 +167,11 @@ def _segment_bytes(
     s, shards, total = segmented.stages, segmented.shards, segmented.stage_total
     states = memory.bytes_of_states(task, recipe, optimizer)
     held = dict.fromkeys(memory.PARTS[:3], np.zeros(s.forward.shape))
-    buffers, update, growth, unreduced = np.zeros((4, *s.forward.shape))
+    buffers, update, growth, unreduced, apart = np.zeros((5, *s.forward.shape))
     for zero in codes_in(np.maximum(segmented.zero, 0).ravel()):
         mine = segmented.zero == zero
-        for name, size in memory.state_bytes(states, zero, shards).items():
+        own = memory.state_bytes(states, zero, shards)
+        for name, size in own.items():
             held[name] = held[name] + total(size * mine)
         sharding = memory.sharding_buffers(task, recipe, shards, zero)
         buffers = np.maximum(buffers, segmented.stage_maximum(sharding * mine))
@@ -178,10 +179,13 @@ def _segment_bytes(
         growth += total(memory.sharded_input_growth(task, zero, shards) * mine)
         flat = memory.flat_gradients(task, zero, shards)
         held["gradients"] = held["gradients"] + total(flat * mine)
+        if task.software.gradient_pool and zero >= 3:
+            apart += total((own["gradients"] + flat) * mine)
         unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
     if not memory.separates_moments(task, recipe):
         return memory.with_activations(task, s, held, buffers)
-    return memory.separate_moments(task, s, held, buffers, update, growth, unreduced).fuller()
+    moments = memory.separate_moments(task, s, held, buffers, update, growth, unreduced, apart)
+    return moments.fuller()
 
 
 def simulate(

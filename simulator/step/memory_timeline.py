@@ -153,7 +153,12 @@ def _rank_memory(
     columns["logits"] = np.append(logits, update["logits"])
     columns["buffers"] = np.append(waiting["buffers"] * passes, update["buffers"])
     slack = x.task.software.allocator_slack
+    kept = [
+        held["reserve"] - context - slack * sum(held[name] for name in memory.PARTS[:-1])
+        for held in (waiting, update)
+    ]
     columns["fragmentation"] = slack * sum(columns.values(), np.zeros(1))
+    columns["fragmentation"] += np.append(kept[0] * passes, kept[1])
     columns["context"] = np.full(own.size + 1, context)
     moments = tuple(
         Moment(PASS_NAMES[Pass(kind)], stage, micro, seconds)

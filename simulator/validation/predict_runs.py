@@ -22,7 +22,7 @@ from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question
 from ..step.costs import Costs
 from ..step.evaluate import simulate
-from ..step.memory import update_bytes
+from ..step.memory import PARTS, fixed_bytes, update_bytes
 from ..step.plan_groups import PlanGroup
 from ..uncertainty.forecast import Forecast
 from ..uncertainty.memory import Spread, probability_within, spread_of
@@ -242,18 +242,17 @@ def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
     most = costs.capacity - costs.task.software.context_bytes
     for group in costs.groups:
         for zero in np.unique(group.zero):
-            parts = group.rank_bytes(int(zero))
-            mine = group.zero == zero
+            moments, mine = group.rank_moments(int(zero)), group.zero == zero
+            parts = moments.fuller()
             rows, skeleton = group.rows[mine], group.skeleton[mine]
+            held = moments.tensor_bytes()
             total = sum(parts.values(), np.zeros(1))
-            held = total - parts["reserve"]
-            blocks = held + _further_blocks(group, int(zero), held)
-            passing = (held - parts["weights"] - parts["gradients"] - parts["optimizer"]) * (
-                parts["activations"] > 0
-            )
+            total = total + slack * _further_blocks(group, int(zero), held)
+            blocks = total - fixed_bytes(group.task, group.stages)
+            states = sum((parts[name] for name in PARTS[:3]), parts["reserve"])
+            passing = (sum(parts.values(), -states)) * (parts["activations"] > 0)
             varied = np.minimum(held + (VARIED_LENGTH_FACTOR - 1) * passing, np.maximum(held, most))
-            driver = total + slack * (blocks - held)
-            by_meter = dict(zip(METERS, (held, slack * blocks, driver, varied), strict=True))
+            by_meter = dict(zip(METERS, (held, blocks, total, varied), strict=True))
             for meter, size in by_meter.items():
                 out[meter][rows] = _of_rank(size, rank, costs.plans.pp[rows])[skeleton]
     return out

@@ -103,6 +103,15 @@ def test_the_update_is_the_peak_where_its_temporaries_are_larger():
     assert rank.at(0)["gradients"] == 0
 
 
+def test_gradients_that_are_freed_stay_reserved_until_the_update():
+    lean = stack(frees_gradients=True, gradient_pool=True, allocator_slack=0.0)
+    found = timeline("dp=4 zero=3", task(4, 4, software=lean))
+    (rank,) = found.ranks
+    assert rank.at(0)["fragmentation"] == 4 * PARAMETERS / 4 == rank.at(-1)["gradients"]
+    assert rank.at(-1)["fragmentation"] == 0
+    assert rank.peak_bytes == pytest.approx(found.timeline.costs.memory_total[0])
+
+
 def test_tenants_are_the_parts_with_the_reserve_in_two():
     assert (*PARTS[:-1], "context", "fragmentation") == TENANTS
     lean = stack(allocator_slack=0.06, context_bytes=1e9)

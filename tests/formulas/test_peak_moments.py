@@ -15,6 +15,7 @@ from unit_pipelines import costs, task
 from plan3d.simulator.layers.memory_footprint import kept_activations
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.validation.predict_runs import rank_memory
 from plan3d.simulator.workload.adapters import Adapters
 
 LORA = Adapters(rank=8)
@@ -37,6 +38,29 @@ def test_freed_gradients_and_activations_take_turns(batch, micro_batch, gradient
     always = costs(task(1, batch), f"micro_batch={micro_batch}").memory
     assert always["gradients"] == 1600
     assert always["activations"] == 4 * 10 * micro_batch
+
+
+@pytest.mark.parametrize(
+    ("zero", "batch", "kept", "beside"),
+    [
+        (3, 200, 1600 / 2, 1600 / 2),
+        (1, 200, 0, 0),
+        # The second micro-batch finds its gradients.
+        (3, 400, 0, 0),
+        # Tensors are most at the update, which lacks 400 bytes of activations.
+        (3, 20, 1600 / 2, 400),
+    ],
+)
+def test_nothing_takes_the_place_of_gradients_in_the_pool_that_reduces_them(
+    zero, batch, kept, beside
+):
+    flags = {"frees_gradients": True, "gradient_pool": True, "allocator_slack": 0.0}
+    question = task(2, batch, **flags)
+    plan = f"dp=2 zero={zero} micro_batch={min(batch // 2, 100)}"
+    found = costs(question, plan)
+    assert found.memory["reserve"] == kept
+    tensors, reserved = (rank_memory(found, "max")[name][0] for name in ("allocated", "reserved"))
+    assert reserved == pytest.approx(tensors + beside)
 
 
 @pytest.mark.parametrize(("zero", "shards"), [(0, 1), (1, 2), (3, 2)])

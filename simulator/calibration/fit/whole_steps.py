@@ -12,9 +12,9 @@ from ...base.arrays import Value
 from ...base.errors import CalibrationError, InputError
 from ...hardware.cluster import Cluster
 from ...hardware.software_stack import Software
-from ...plan.plan import Plan
+from ...plan.plan import Plan, resolve
 from ...step.costs import Costs
-from ...step.evaluate import evaluate
+from ...step.evaluate import evaluate, simulate
 from ...task import Task
 from ...validation.predict_runs import rank_memory
 from ...workload.model import Model
@@ -87,8 +87,12 @@ def step_of(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> t
 
 
 def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> Costs:
-    """Costs on one GPU of a step of these sizes."""
-    return evaluate(*step_of(sizes, cluster, software))
+    """Costs on one GPU of a step of these sizes; of FSDP as of one rank of several, though a plan
+    has nothing to shard there."""
+    task, plan = step_of(sizes, cluster, software)
+    if not software.casts_shards:
+        return evaluate(task, plan)
+    return simulate(task, resolve(replace(plan, zero=3), task.gpus), scalar=True)
 
 
 LOWEST_SCALE, HIGHEST_SCALE = 0.3, 2.0

@@ -119,6 +119,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"muon_stage"}  # tests/formulas/test_formats.py
     elsewhere |= {"frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory"}
     elsewhere |= {"casts_shards", "sharded_inputs", "adapter_dropout", "keeps_packed_inputs"}
+    elsewhere |= {"gradient_pool"}
     # tests/formulas/test_peak_moments.py
     elsewhere |= {"expert_seconds", "adapter_floor", "expert_floor"}
     elsewhere |= {"layer_launches", "routing_launches", "expert_launches", "graphs"}
