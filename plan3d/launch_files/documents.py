@@ -110,7 +110,7 @@ class Document:
         }
         settings = []
         for path, value in leaves(self.content):
-            if path in self.read_paths or value is None:
+            if path in self.read_paths or value is None or not path:
                 continue
             key, suggestion = ".".join(path), nearest_path(path, known)
             sections = {".".join(path[:length]) for length in range(1, len(path) + 1)}

@@ -83,7 +83,7 @@ TRAINER_PROGRAM = (
     r"|\b(?:llamafactory-cli|lmf) train\b|\btrl sft\b|\bsrc/train\.py\s+\S+\.ya?ml\b)"
 )
 """A line, no comment, that starts what is built on Hugging Face's Trainer."""
-TRAINER_COMMAND = TRAINER_PROGRAM + r"|^(?![ \t]*#).*--per_device_train_batch_size\b"
+TRAINER_COMMAND = TRAINER_PROGRAM + r"|^(?![ \t]*#).*--per[-_]device[-_]train[-_]batch[-_]size\b"
 """The same, or one with an argument of the Trainer."""
 
 

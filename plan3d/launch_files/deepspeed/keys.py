@@ -62,6 +62,12 @@ def _read_ratio(source: Source, key: str, n: Numbers) -> float:
     return ratio
 
 
+def _read_degree(source: Source, key: str, n: Numbers) -> int:
+    return max(source.size(key, least=0), 1)
+
+
+LEAST_ONE = Codec(int, _read_degree)
+"""A number of ranks, of which 0 switches the axis off."""
 DEVICES = ("cpu", "nvme")
 DRIVES = "/local_nvme"
 """Where DeepSpeed's own documentation mounts the drives (nvme_path)."""
@@ -135,6 +141,9 @@ CONFIG: Table = (
         *rows_if(_has_buckets, *(Row(name, "bucket_parameters", default=0) for name in BUCKETS)),
     ),
     Implied(f"{CHECKPOINTING}.partition_activations", False, lambda n: n.has_checkpointing),
+    Row("tensor_parallel.autotp_size", "engine_tp", LEAST_ONE, 1, read_only=True),
+    Row("sequence_parallel_size", "engine_cp", LEAST_ONE, 1, read_only=True),
+    Row("expert_parallel.autoep_size", "engine_ep", LEAST_ONE, 1, read_only=True),
     optional("optimizer.type", "optimizer_type", "AdamW", codec=TEXT),
     optional("bf16.enabled", "bf16", False, codec=SWITCH),
     optional("fp16.enabled", "fp16", False, codec=SWITCH),
@@ -156,9 +165,6 @@ CONFIG: Table = (
     Unmodelled("zero_optimization.zero_quantized_gradients"),
     Unmodelled("activation_checkpointing.partition_activations"),
     Unmodelled("activation_checkpointing.cpu_checkpointing"),
-    Unmodelled("tensor_parallel.autotp_size"),
-    Unmodelled("sequence_parallel_size"),
-    Unmodelled("expert_parallel.autoep_size"),
     Unmodelled("compression_training"),
 )
 """The JSON configuration."""

@@ -67,7 +67,11 @@ def to_flags(n: Numbers, task: Task) -> Numbers:
 
 
 def from_config(config: Document, n: Numbers, launch: Launch) -> None:
-    """Add batch, sharding and number format of the JSON. Raises InputError naming the key."""
+    """Add axes, batch, sharding and number format of the JSON, whose axes are those of a model of
+    transformers: AutoTP, Ulysses, AutoEP. Raises InputError naming the key."""
+    n.tp, n.cp, n.ep = n.tp * n.engine_tp, n.cp * n.engine_cp, n.engine_ep
+    if n.engine_cp > 1:
+        n.cp_comm = int(ContextComm.A2A)
     _read_batch(config, n)
     n.has_checkpointing = config.contains(CHECKPOINTING)
     n.zero = n.zero_stage

@@ -25,6 +25,9 @@ from ..tables import Effect, Row, Table
 from .flags import ALIASES
 from .other_flags import check_flags, group_of, unread_effect
 
+SIZES = ("--num-layers", "--hidden-size", "--num-attention-heads", "--micro-batch-size")
+"""Flags of which every training of Megatron-LM has one."""
+
 
 def command_flags(
     script: Script, table: Table, launch: Launch, reads_documents: bool = False
@@ -36,7 +39,11 @@ def command_flags(
     """
     flags, variables = Flags.of(training_words(script), script.file, ALIASES), script.variables
     flags = replace(flags, missing_files=tuple(script.missing_sources))
-    check_flags(flags, launch, table, training_program(script))
+    program = training_program(script)
+    check_flags(flags, launch, table, program)
+    is_whole = not script.missing_sources and not any(map(_is_open, flags.in_order))
+    if program and is_whole and not any(map(flags.contains, SIZES)):
+        raise launch.refuse(f"starts {program[-60:]}, which has no sizes of a model of Megatron-LM")
     launch.left_out += [f"{name} is sourced and not there" for name in script.missing_sources]
     launch.left_out += [
         f"line {before.line}: {before} gives way to line {last.line}: {last}"
@@ -78,6 +85,11 @@ def command_flags(
         words = " ".join(variables.inputs.arguments)
         launch.left_out.append(f"arguments as in {variables.inputs.example}: {words[:100]}")
     return flags
+
+
+def _is_open(flag: Flag) -> bool:
+    """Whether a flag, or words beside it, stand for others that are not in the file."""
+    return any(word.unresolved for word in flag.words)
 
 
 def _examples(script: Script) -> list[str]:

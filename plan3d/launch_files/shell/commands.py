@@ -23,9 +23,9 @@ from .inner_commands import inner_text, inner_tokens
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, run_loop
 from .variables import LONGEST, LONGEST_NAME, Value, read_tokens
-from .words import CONDITION, Part, Word
+from .words import CONDITION, Part, Word, pattern_text
 
-UNRESOLVED = "$"
+UNRESOLVED = "\0"
 """A word of a condition that has no value in the file."""
 _ASSIGN = re.compile(r"([A-Za-z_]\w{0,200})(\[[^\[\]]{1,60}\])?(\+?)=")
 _ENDS = ("fi", "done")
@@ -35,6 +35,8 @@ DEEPEST = 12
 """Files that source each other, and conditions by case inside each other."""
 _BODIES = ("then", "do")
 _PREFIXES = ("export", "declare", "local", "readonly", "-a", "-x", "-A")
+_COMPARED = ("=", "==", "!=")
+_GIVES_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.S)
 _WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
 _LEAVING = ("exit", "return", "break", "continue")
 
@@ -63,8 +65,16 @@ class Reader:
     """The words of the command that is being read."""
     functions: dict[str, list[Token]] = field(default_factory=dict)
     """The commands of functions by name."""
-    subshells: int = 0
-    """Brackets around this token."""
+    outer_values: list[dict[str, Value]] = field(default_factory=list)
+    """Variables before each bracket around this token, which it gives back."""
+    local_values: list[dict[str, Value]] = field(default_factory=list)
+    """Variables that each function around this token hides by its own."""
+    is_declaration: bool = False
+    """The command is `export`, `local` or another one of assignments."""
+    is_local: bool = False
+    """Its assignments are of the function around."""
+    command_values: dict[str, Value] = field(default_factory=dict)
+    """Variables that are assigned before a command and hold for it alone."""
 
     def read(self) -> None:
         """Go through the tokens once."""
@@ -100,8 +110,11 @@ class Reader:
             )
             return
         self._end_command()
-        self.starts_command = True
-        self.subshells = max(self.subshells + (token.text == "(") - (token.text == ")"), 0)
+        self.starts_command, self.is_local, self.is_declaration = True, False, False
+        if token.text == "(":
+            self.outer_values.append(dict(self.script.variables.values))
+        elif token.text == ")" and self.outer_values:
+            self.script.variables.values |= self.outer_values.pop()
         if token.text in ("&&", "||"):
             self.guard = self.status if token.text == "&&" else negation(self.status)
         elif token.text != "(":
@@ -114,19 +127,35 @@ class Reader:
     def _end_command(self) -> None:
         """Run what a command runs that is read to its end: a function, `eval` or `bash -c`."""
         command, self.command = self.command, None
+        own, self.command_values = self.command_values, {}
         if not command:
             return
-        name, variables = command[0].text, self.script.variables
-        if name in self.functions:
-            is_passed_on = any(word.text == "$@" and word.unresolved for word in command[1:])
-            variables.arguments.append(None if is_passed_on else tuple(command[1:]))
-            try:
-                self.run_group(self.functions[name])
-            except Leave as leave:
-                if leave.kind != "return":
-                    raise
-            variables.arguments.pop()
-            return
+        values = self.script.variables.values
+        before = {name: values[name] for name in own}
+        values |= own
+        if command[0].text in self.functions:
+            self._call(command)
+        else:
+            self._run_inside(command)
+        values |= before
+
+    def _call(self, command: list[Word]) -> None:
+        """Run a function with its arguments and its own variables."""
+        variables = self.script.variables
+        is_passed_on = any(word.text == "$@" and word.unresolved for word in command[1:])
+        variables.arguments.append(None if is_passed_on else tuple(command[1:]))
+        self.local_values.append({})
+        try:
+            self.run_group(self.functions[command[0].text])
+        except Leave as leave:
+            if leave.kind != "return":
+                raise
+        variables.arguments.pop()
+        variables.values |= self.local_values.pop()
+
+    def _run_inside(self, command: list[Word]) -> None:
+        """Run the text that a command reads as commands."""
+        variables = self.script.variables
         words = inner_text(command)
         if words:
             tokens, held = inner_tokens(words, self.script.file, self.script.tokens_run)
@@ -134,8 +163,8 @@ class Reader:
                 del command[1:]
             variables.values |= held
             self.run_group(tokens)
-            for own in held:
-                variables.values.pop(own, None)
+            for name in held:
+                variables.values.pop(name, None)
 
     def _test(self, token: Word) -> bool:
         """Whether a word begins a test that is a command of its own, which decides whether the
@@ -178,6 +207,9 @@ class Reader:
             self._end_list()
         elif text not in _WORDS:
             return False
+        elif text in _PREFIXES:
+            self.is_declaration = True
+            self.is_local |= text == "local" and bool(self.local_values)
         elif text == "case":
             self._case()
         elif text == "if":
@@ -213,7 +245,7 @@ class Reader:
                 f"{self.script.file}: files, loops or conditions are nested too deeply"
             )
         outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
-        around = len(self.branches.branch_truths), len(self.outer_lists), self.subshells
+        around = len(self.branches.branch_truths), len(self.outer_lists), len(self.outer_values)
         self.depth, self.starts_command = self.depth + 1, True
         try:
             self.read()
@@ -225,7 +257,7 @@ class Reader:
             raise
         finally:
             self.tokens, self.position = outer
-            self.subshells = around[2]
+            del self.outer_values[around[2] :]
             self.depth, self.starts_command = self.depth - 1, True
 
     def run_group(self, tokens: list[Token]) -> None:
@@ -305,6 +337,7 @@ class Reader:
         words: list[str] = []
         operands: dict[int, Word] = {}
         dependences: list[str] = []
+        brackets = ""
         while self.position < len(self.tokens):
             token = self.tokens[self.position]
             ends = isinstance(token, Word) and token.unquoted and token.text == closing
@@ -318,7 +351,10 @@ class Reader:
                 unknown = variables.dependences(token)
                 is_unset = words[-1:] == ["-z"] and variables.is_unset(token)
                 dependences += [] if is_unset else unknown
-                value_text = UNRESOLVED if unknown else variables.text(token)
+                is_pattern = brackets == "[[" and words[-1:] and words[-1] in _COMPARED
+                text = pattern_text(variables.expanded_parts(token)) if is_pattern else ""
+                value_text = UNRESOLVED if unknown else text or variables.text(token)
+                brackets = value_text if value_text in ("[", "[[") else brackets
                 words.append("" if is_unset else value_text)
                 operands[len(words) - 1] = token
             elif isinstance(token, Operator) and token.text not in ("\n", ";"):
@@ -329,7 +365,7 @@ class Reader:
             if ends or not closing:
                 break
         for place, word in enumerate(words):
-            if word in ("=", "==", "!=", "-eq", "-ne") and 0 < place < len(words) - 1:
+            if word in (*_COMPARED, "-eq", "-ne") and 0 < place < len(words) - 1:
                 for one, other in ((place - 1, place + 1), (place + 1, place - 1)):
                     if words[one] == UNRESOLVED != words[other] and one in operands:
                         variables.note_choice(operands[one], words[other])
@@ -366,8 +402,25 @@ class Reader:
             elif value.is_open and name not in self.script.variables.values:
                 value = stated
                 self.script.variables.names_used.add(name)
-        self.script.assign(name, appends, value)
+        before = self.script.variables.values.get(name)
+        if before is not None and self.is_local:
+            self.local_values[-1].setdefault(name, before)
+        if before is not None and not array and self._is_before_command():
+            self.command_values[name] = value
+        else:
+            self.script.assign(name, appends, value)
         return True
+
+    def _is_before_command(self) -> bool:
+        """Whether a command follows the assignment that ends here: NAME=VALUE COMMAND."""
+        if self.is_declaration:
+            return False
+        for token in self.tokens[self.position :]:
+            if not isinstance(token, Word) or not token.parts:
+                return False
+            if token.parts[0].quoted or not _ASSIGN.match(token.parts[0].text):
+                return True
+        return False
 
     def _check_environment(self, name: str, token: Word, value: Value) -> None:
         """Note the error about a variable that the user gives and the script decides."""
@@ -406,7 +459,9 @@ class Reader:
         name = token.text if self.starts_command and token.unquoted else ""
         if name == "shift":
             self._shift()
-        elif name in _LEAVING and not self.subshells:
+        elif name == ":":
+            self._give_defaults()
+        elif name in _LEAVING and not self.outer_values:
             if both(self.branches.reached, self.guard):
                 raise Leave(name, token.line)
         elif name in ("source", "."):
@@ -414,6 +469,18 @@ class Reader:
             return
         self.starts_command = False
         self.command += script.variables.words(token)
+
+    def _give_defaults(self) -> None:
+        """`: ${NAME:=VALUE}`: give the variables of the words that follow their defaults."""
+        variables = self.script.variables
+        for token in self.tokens[self.position :]:
+            if not isinstance(token, Word):
+                break
+            for part in token.parts:
+                found = _GIVES_DEFAULT.fullmatch(part.raw)
+                if found and variables.lookup(found[1]) is None:
+                    stored = tuple(map(_stored, variables.expanded_parts(Word((part,)))))
+                    self.script.assign(found[1], False, Value((Word(stored),)))
 
     def _shift(self) -> None:
         """Leave out the first arguments; all, where it is unknown whether a line is reached."""

@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from plan3d.simulator.base.units import is_whole
 
@@ -94,12 +95,11 @@ def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
     match inner:
         case ["!", *rest]:
             return negation(_comparison([words[0], *rest, words[-1]], unknown, lookup))
-        case [_, "=" | "==" | "!=", right] if is_double and any(char in right for char in "*?["):
-            return None
-        case [left, "=" | "==", right]:
-            return left == right
-        case [left, "!=", right]:
-            return left != right
+        case [left, "=" | "==" | "!=" as sign, right]:
+            same = fnmatchcase(left, right) if is_double else left == right
+            return same is not (sign == "!=")
+        case [left, "=~", right] if is_double:
+            return _is_found(right, left)
         case [left, comparison, right] if comparison in _COMPARISONS:
             return _compared(comparison, left, right, lookup if is_double else None)
         case ["-z", word]:
@@ -107,6 +107,17 @@ def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
         case ["-n", word]:
             return word != ""
     return None
+
+
+def _is_found(pattern: str, text: str) -> Truth:
+    """Whether a regular expression is found in a text; unknown for one that might take long."""
+    repeats = sum(map(pattern.count, "*+?{"))
+    if repeats > 2 or len(pattern) > 100 or len(text) > 200 or re.search(r"[\\]|\)[*+?{]", pattern):
+        return None
+    try:
+        return re.search(pattern, text) is not None
+    except re.error:
+        return None
 
 
 def _compared(comparison: str, left: str, right: str, lookup: Lookup | None) -> Truth:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, pairwise
 
 from .variables import Value, Variables
 from .words import Word
 
 SHOWING = ("echo", "printf", "cat", "log", "logger", "tee")
 """Commands that show their words."""
+LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
+"""Modules that start programs."""
 AUXILIARY = frozenset(
     (
         *("generate", "generation", "inference", "server", "serving", "evaluate", "eval"),
         *("convert", "quantize", "preprocess", "export", "prune", "api", "tasks"),
+        *("analyze", "analysis"),
     )
 )
 """Words of the names of programs that train no language model."""
@@ -86,8 +89,13 @@ class Script:
 
 
 def program_place(command: list[Word]) -> int:
-    """Where the Python file is that a command gives flags to; -1 where it has none."""
-    at = next((i for i, word in enumerate(command) if word.text.endswith(".py")), None)
+    """Where the Python file or module is that a command gives flags to; -1 where it has none."""
+    texts = [word.text for word in command]
+    at = next((i for i, text in enumerate(texts) if text.endswith(".py")), None)
+    if at is None:
+        pairs = enumerate(pairwise(texts), 1)
+        modules = (i for i, (option, name) in pairs if option == "-m" and name not in LAUNCHERS)
+        at = next(modules, None)
     if at is None:
         return -1
     flags = [word.text for word in command[at:] if word.text.startswith("--")]

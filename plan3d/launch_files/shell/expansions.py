@@ -13,6 +13,7 @@ from typing import Protocol
 
 from plan3d.simulator.base.units import is_whole
 
+from .conditions import arithmetic
 from .lexer import Token
 from .words import Word
 
@@ -173,11 +174,17 @@ def _cat(words: Sequence[str], values: Values) -> str | None:
     return text.rstrip("\n") if text is not None and len(text) <= LONGEST_CHANGED else None
 
 
+def _expr(words: Sequence[str], values: Values) -> str | None:
+    value = arithmetic(" ".join(words), lambda name: None)
+    return None if value is None else str(value)
+
+
 _COMMANDS: dict[str, Callable[[Sequence[str], Values], str | None]] = {
     "echo": lambda words, values: None if words[:1] == ["-e"] else " ".join(words),
     "basename": _basename,
     "dirname": _dirname,
     "seq": _seq,
     "cat": _cat,
+    "expr": _expr,
 }
 """Outputs of commands by name."""

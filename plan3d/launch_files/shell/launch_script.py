@@ -96,6 +96,8 @@ LAUNCHER_SIZES = (
 """Flags of torchrun, deepspeed, accelerate and srun of which the product is the processes."""
 _ONE_NODE = re.compile(r"(?:.*/)?torchrun|torch\.distributed\.(?:run|launch)")
 """Launchers that start processes on one node unless they say how many."""
+_SLOTS = re.compile(r"^(?!\s*#)\S+\s+slots=(\d{1,4})\s*$", re.M)
+"""GPUs of a line of a hostfile of DeepSpeed."""
 _PROCESSES = re.compile(r"(?:.*/)?(?:mpirun|mpiexec|horovodrun|srun)")
 """Launchers whose -n or -np is the number of processes."""
 
@@ -104,15 +106,30 @@ def launcher_gpus(script: Script) -> int | None:
     """Processes of the launcher, where they are plain numbers, or GPUs that the job asks of
     Slurm."""
     command, at = _training_command(script)
-    flags = Flags.of(command[:at], script.file).by_name
-    texts = [word.text for word in command[:at]]
+    return processes_of(command[:at], script) or job_gpus(script.job)
+
+
+def processes_of(before: Sequence[Word], script: Script) -> int | None:
+    """Processes of a launcher with these words; None where they are not plain numbers."""
+    flags = Flags.of(before, script.file).by_name
+    texts = [word.text for word in before]
     sizes = {
         name: "" if flag.values[0].condition else flag.texts[0]
         for name, flag in flags.items()
         if flag.values
     }
+    is_deepspeed = any(text.rpartition("/")[2] == "deepspeed" for text in texts)
+    listed = script.variables.file_text(sizes.get("--hostfile", "")) if is_deepspeed else None
+    slots = [int(number) for number in _SLOTS.findall(listed or "")]
+    if is_deepspeed and "--include" in sizes:
+        hosts = [host.partition(":")[2] for host in sizes["--include"].split("@")]
+        return sum(len(own.split(",")) for own in hosts) if all(hosts) else None
+    if slots and not sizes.keys() & {"--num-nodes", "--num-gpus"}:
+        return sum(slots)
     if any(map(_ONE_NODE.fullmatch, texts)):
         sizes.setdefault("--nnodes", "1")
+    if is_deepspeed and not slots:
+        sizes.setdefault("--num-nodes", "1")
     for names in LAUNCHER_SIZES:
         numbers = [sizes.get(name, "") for name in names]
         if all(map(is_whole, numbers)):
@@ -120,7 +137,7 @@ def launcher_gpus(script: Script) -> int | None:
     for option, text in pairwise(texts):
         if option in ("-n", "-np") and is_whole(text) and any(map(_PROCESSES.fullmatch, texts)):
             return int(text) or None
-    return job_gpus(script.job)
+    return None
 
 
 def launcher_needs(script: Script) -> list[tuple[str, str]]:

@@ -103,6 +103,16 @@ class Word:
         return Word(tuple(parts) or (Part("", self.line, quoted=True),))
 
 
+def pattern_text(parts: Iterable[Part]) -> str:
+    """The pattern of file names of expanded parts, whose quoted characters are themselves."""
+    return "".join(
+        _GLOBS.sub(lambda found: "".join(f"[{char}]" for char in found[0]), part.text)
+        if part.quoted
+        else part.text
+        for part in parts
+    )
+
+
 def quote(text: str) -> str:
     """Text as shell source, on one line and printable."""
     if text.isprintable():

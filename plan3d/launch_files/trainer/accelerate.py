@@ -11,6 +11,7 @@ from typing import Any
 
 from plan3d.simulator.base.documents import parse_yaml
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.field_values import Recompute
 
 from ..documents import Document
 from ..launch_file import Launch
@@ -113,7 +114,11 @@ def _merge_megatron(config: Document, n: Numbers, launch: Launch) -> None:
         setattr(n, name, config.size(f"{path}{key}") if config.contains(f"{path}{key}") else 1)
     n.sequence_parallel = _is_on(config, f"{path}sequence_parallelism")
     n.zero = int(_is_on(config, f"{path}use_distributed_optimizer"))
-    n.selective = _is_on(config, f"{path}recompute_activations")
+    n.overlap_grad_reduce = n.overlap_param_gather = False
+    if _is_on(config, f"{path}recompute_activations"):
+        n.recompute = int(Recompute.SELECTIVE)
+    if config.contains(f"{path}num_micro_batches"):
+        n.accumulation = config.size(f"{path}num_micro_batches")
 
 
 def _is_on(config: Document, path: str) -> bool:

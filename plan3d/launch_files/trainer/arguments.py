@@ -37,6 +37,27 @@ def _zero(stage: int, offload: str = "", overlap: bool = False) -> dict[str, Any
     return out | ({"offload_param": {"device": "cpu"}} if "p" in offload else {})
 
 
+SFT_KEYS = frozenset(
+    (
+        *("max_length", "packing", "packing_strategy", "padding_free", "dataset_text_field"),
+        *("completion_only_loss", "assistant_only_loss", "eos_token", "use_peft"),
+    )
+)
+"""Arguments of TRL's SFTConfig and ModelConfig that the Trainer has not."""
+
+
+def with_sft_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with the defaults of TRL's SFTConfig that are not the Trainer's.
+
+    Source: TRL 0.20 to 1.0, trainer/sft_config.py and base_config.py; before, with max_seq_length,
+    nothing was recomputed and training was in fp32.
+    """
+    if "max_seq_length" in content:
+        return dict(content)
+    half = {} if content.get("fp16") or "bf16" in content else {"bf16": True}
+    return {"gradient_checkpointing": True, "max_length": 1024, **half, **content}
+
+
 HUGGING_FACE = Dialect(
     "Hugging Face's Trainer",
     table_of("trainer"),

@@ -8,7 +8,7 @@ torch.distributed.run and DeepSpeed's launcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +18,7 @@ from plan3d.simulator.base.units import is_whole
 
 from ..shell.contents import Script
 from ..shell.flags import Flags
-from ..shell.launch_script import check_inputs
+from ..shell.launch_script import check_inputs, processes_of
 from ..shell.words import Word
 
 FILES = (".yaml", ".yml", ".json")
@@ -29,9 +29,11 @@ TOOLS = {
     "llamafactory-cli": "llama-factory",
     "lmf": "llama-factory",
     "axolotl": "axolotl",
-    "trl": "trainer",
+    "trl": "sft",
 }
 """Tools by program."""
+LAUNCHING = ("llama-factory", "axolotl")
+"""Tools that start one process for each GPU that they see."""
 VERBS = ("sft", "pt", "train")
 """What programs of tools are told to do where they train."""
 MODULES = {
@@ -48,8 +50,8 @@ _OTHER_LOSS = re.compile(
     r"(?i)(?:^|[_-])(dpo|grpo|kto|orpo|cpo|ppo|rloo|gkd|rlhf|reward|prm)(?=[_.-]|$)"
 )
 """Losses of preferences and rewards in the names of scripts, as TRL's examples are called."""
-_QUOTIENT = re.compile(r"\$\(expr ([\w${} /]{1,200})\)")
-"""A quotient that expr computes."""
+_BATCH = re.compile(r"--per[-_]device[-_]train[-_]batch[-_]size\b")
+"""The argument that every command of the Trainer is recognised by."""
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,8 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
             tuple(word.text for word in after if word.text.lower().endswith(FILES)),
             config.texts[0] if config and config.texts else "",
             _arguments(before, script, keys) if _is_accelerated(before) else {},
-            _gpus(before, script),
-            _gpus(before, script, is_visible=True),
+            _gpus(before, script) or _gpus(after if tool == "sft" else [], script),
+            _visible_gpus(before, script, tool),
         )
     raise InputError(f"{script.file}: starts no training that plan3d knows")
 
@@ -117,9 +119,10 @@ def _split(words: Sequence[Word]) -> tuple[str, int] | None:
         module = next((tool for end, tool in MODULES.items() if text.endswith(end)), None)
         if module:
             return module, at
-        if text.endswith(".py") and any("per_device_train_batch_size" in word for word in texts):
+        if text.endswith(".py") and any(map(_BATCH.match, texts)) and "--" not in texts[at:]:
             is_factory = "--finetuning_type" in texts or "--stage" in texts
-            return "llama-factory" if is_factory else "trainer", at
+            plain = "sft" if name == "sft.py" else "trainer"
+            return "llama-factory" if is_factory else plain, at
         if text.endswith("src/train.py") and following.lower().endswith(FILES):
             return "llama-factory", at
     return None
@@ -137,7 +140,7 @@ def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> di
             continue
         values: list[Any] = []
         for word in flag.values:
-            value = _quotient(word.text, script) if word.unresolved else typed(word.text)
+            value = None if word.unresolved else typed(word.text)
             if value is None and name in keys and not values:
                 problem = f"--{name} {word.text} has no value in this file"
                 raise InputError(
@@ -145,22 +148,6 @@ def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> di
                 )
             values += [] if value is None else [value]
         out[name] = True if not flag.values else values[0] if len(values) == 1 else values
-    return out
-
-
-def _quotient(text: str, script: Script) -> int | None:
-    """The value of $(expr 16 / $GPUS); None for any other open text."""
-    match = _QUOTIENT.fullmatch(text)
-    if match is None:
-        return None
-    variables = script.variables.values
-    names = [part.strip().strip("${}") for part in match[1].split("/")]
-    numbers = [variables[name].text if name in variables else name for name in names]
-    if not all(is_whole(part) and int(part) for part in numbers):
-        return None
-    out = int(numbers[0])
-    for part in numbers[1:]:
-        out //= int(part)
     return out
 
 
@@ -179,22 +166,18 @@ def typed(text: str) -> Any:
         return text
 
 
-def _gpus(before: Sequence[Word], script: Script, is_visible: bool = False) -> int | None:
-    """GPUs that the launcher names, or those that it sees; None where they are not numbers."""
-    flags = Flags.of(before, script.file).by_name
-    values = {name: flag.texts[0] for name, flag in flags.items() if flag.texts}
+def _gpus(before: Sequence[Word], script: Script) -> int | None:
+    """GPUs that the launcher names, or the environment of a tool that has a launcher inside."""
     variables = {name: value.text for name, value in script.variables.values.items()}
-    if is_whole(values.get("--num-processes", "")):
-        return int(values["--num-processes"])
-    each = values.get("--nproc-per-node") or values.get("--num-gpus")
-    each = each or variables.get("NPROC_PER_NODE")
-    each = _visible(variables, before) if is_visible else each
-    nodes = values.get("--nnodes") or values.get("--num-nodes") or variables.get("NNODES") or "1"
-    return int(each) * int(nodes) if each and is_whole(each) and is_whole(nodes) else None
+    each, nodes = variables.get("NPROC_PER_NODE", ""), variables.get("NNODES", "1")
+    stated = processes_of(before, script)
+    return stated or (int(each) * int(nodes) if is_whole(each) and is_whole(nodes) else None)
 
 
-def _visible(variables: Mapping[str, str], before: Sequence[Word]) -> str:
-    """The number of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher."""
-    devices = [part for part in variables.get("CUDA_VISIBLE_DEVICES", "").split(",") if part]
-    has_launcher = any(word.text in ("torchrun", "accelerate", "deepspeed") for word in before)
-    return str(len(devices)) if len(devices) == 1 or (devices and has_launcher) else ""
+def _visible_gpus(before: Sequence[Word], script: Script, tool: str) -> int | None:
+    """GPUs of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher."""
+    value = script.variables.values.get("CUDA_VISIBLE_DEVICES")
+    devices = [part for part in value.text.split(",") if part] if value else []
+    launchers = ("torchrun", "accelerate", "deepspeed")
+    has_launcher = tool in LAUNCHING or any(word.text in launchers for word in before)
+    return len(devices) if len(devices) == 1 or has_launcher else None

@@ -28,7 +28,15 @@ from ..numbers import fill_launch
 from ..shell.script import read_script
 from ..tables import Numbers, Row, cost_keys, read_rows
 from .accelerate import FSDP, configuration_of, merge_configuration, with_launch_flags
-from .arguments import AXOLOTL, HUGGING_FACE, LLAMA_FACTORY, MS_SWIFT, Dialect
+from .arguments import (
+    AXOLOTL,
+    HUGGING_FACE,
+    LLAMA_FACTORY,
+    MS_SWIFT,
+    SFT_KEYS,
+    Dialect,
+    with_sft_defaults,
+)
 from .commands import Command, command_of
 from .models import name_model
 from .spelling import fill_plan, fsdp_section, fsdp_strategy, shard_by_degrees, shard_by_fsdp
@@ -40,6 +48,7 @@ DIALECTS = {
     "axolotl": AXOLOTL,
     "ms-swift": MS_SWIFT,
     "trainer": HUGGING_FACE,
+    "sft": HUGGING_FACE,
 }
 """Tools by name."""
 KEYS = tuple(
@@ -88,6 +97,7 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     if command.tool not in DIALECTS:
         raise InputError(f"{file}: starts {command.tool}, which another reader takes")
     content = _file_arguments(command, file, options) | command.arguments
+    content = with_sft_defaults(content) if command.tool == "sft" else content
     config = None
     if command.accelerate_file:
         config = configuration_of(
@@ -123,6 +133,8 @@ def _read_document(text: str, file: str, options: ReaderOptions, dialect: Dialec
     content = parse_yaml(text, file)
     if not isinstance(content, dict):
         raise InputError(f"{file}: must hold keys and values of {dialect.title}")
+    if dialect is HUGGING_FACE and (content.keys() & SFT_KEYS or "trl sft" in text):
+        content = with_sft_defaults(content)
     return read_arguments(content, file, options, dialect)
 
 
@@ -229,6 +241,8 @@ def _shard_by_engine(n: Numbers, launch: Launch, options: ReaderOptions, dialect
         )
     for name in ENGINE_FIELDS:
         setattr(n, name, getattr(stated, name))
+    for name in ("tp", "cp", "ep"):
+        setattr(n, name, max(getattr(n, name, 1) or 1, getattr(stated, name)))
     launch.unread += [
         replace(setting, place=f"{place}: {setting.place}")
         for setting in config.unread(cost_keys(CONFIG), derived)

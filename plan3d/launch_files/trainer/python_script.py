@@ -4,9 +4,8 @@ state in literals, read from the syntax tree.
 Read are TrainingArguments(...) or SFTConfig(...), the model of from_pretrained("..."), LoraConfig
 and BitsAndBytesConfig. What a function, an argument or the environment decides is asked for.
 
-Source: transformers 4.57, training_args.py and models/auto; TRL 1.0, trainer/sft_config.py (its
-other defaults); peft 0.18, tuners/lora/config.py and utils/other.py
-(prepare_model_for_kbit_training).
+Source: transformers 4.57, training_args.py and models/auto; peft 0.18, tuners/lora/config.py and
+utils/other.py (prepare_model_for_kbit_training).
 """
 
 from __future__ import annotations
@@ -22,12 +21,10 @@ from ..recipes.expressions import Function
 from ..recipes.values import Made, Open
 from ..spellings import table_of
 from ..tables import Row
-from .arguments import HUGGING_FACE
+from .arguments import HUGGING_FACE, with_sft_defaults
 from .launch import read_arguments
 
 ARGUMENTS = ("TrainingArguments", "SFTConfig")
-SFT_DEFAULTS: dict[str, Any] = {"gradient_checkpointing": True, "max_length": 1024}
-"""Defaults of SFTConfig that are not those of TrainingArguments; bf16 is on unless fp16 is."""
 TRAINERS = ("Trainer", "SFTTrainer")
 RECOMPUTING = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training")
 """Functions that switch recompute on."""
@@ -96,10 +93,7 @@ def _content(session: Session, file: str, options: ReaderOptions) -> dict[str, A
     arguments = stated[0]
     content = {key: _simple(value) for key, value in arguments.fields.items()}
     if arguments.name == "SFTConfig":
-        half = {} if content.get("fp16") or "bf16" in content else {"bf16": True}
-        lengths = {"max_seq_length", "max_length"} & content.keys()
-        defaults = {k: v for k, v in SFT_DEFAULTS.items() if k != "max_length" or not lengths}
-        content = {**defaults, **half, **content}
+        content = with_sft_defaults(content)
         loading = content.pop("model_init_kwargs", None)
         content |= _loading(Made("", fields=loading if isinstance(loading, dict) else {}))
     if any(one.name in RECOMPUTING and _is_on(one) for one in made):

@@ -51,6 +51,10 @@ OTHER_OPTIMIZERS = (
     *("fp8", FOUR_BITS),
 )
 """Parts of names of optimizers whose states or steps are other ones than their family's."""
+_OTHER_ADAPTERS = frozenset(
+    ("use_lora", "use_qlora", "q_lora", "lora", "lora_r", "lora_rank", "lora_dim", "lora_enable")
+)
+"""Switches and ranks of adapters in programs that are not TRL's."""
 _QUANTIZED = re.compile(r"(?i)\b(?:AWQ|GPTQ\w*|AQLM|HQQ|Int4|Int8|[48]bit)\b")
 """Parts of names of models whose weights are stored in few bits."""
 QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
@@ -151,6 +155,12 @@ def adapters_of(n: Numbers, document: Document) -> Adapters | None:
     tuner = {"qlora": "lora"}.get(tuner.lower(), tuner.lower())
     base = _frozen_format(n, document)
     if tuner == "full":
+        stated = sorted(_OTHER_ADAPTERS & document.content.keys())
+        if stated and "use_peft" not in document.content and hasattr(n, "uses_adapters"):
+            raise InputError(
+                f"{document.file}: {stated[0]} makes adapters of another program, which is not "
+                "read: give use_peft and lora_r in its place"
+            )
         if base:
             raise InputError(f"{document.file}: trains all weights of a model in {n.bits} bits")
         return None

@@ -1,5 +1,7 @@
 """Scripts of Megatron-DeepSpeed: the JSON that they make of a template or name, and PR-MoE."""
 
+import json
+
 import pytest
 
 from plan3d.launch_files.launch_file import ReaderOptions
@@ -82,3 +84,9 @@ def test_layers_with_their_own_numbers_of_experts():
 def test_one_expert_is_none():
     dense = launch(MOE.format("1", "standard") + "--tensor-model-parallel-size 4")
     assert dense.plan["etp"] == 1
+
+
+def test_axes_of_the_configuration_are_those_of_the_plan():
+    axes = {"tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 2}
+    found = launch_json(json.dumps({"train_micro_batch_size_per_gpu": 1, **axes}))
+    assert (found.plan["tp"], found.plan["cp"], found.unread) == (2, 2, [])

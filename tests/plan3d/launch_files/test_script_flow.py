@@ -57,6 +57,11 @@ def launch(text, files=None, values=None, arguments=()):
         'C="run a.py --x 1"; echo "$C"; echo run a.py --x 9; eval "$C --y \'2 3\'"',
         "P=a.py; export P; bash -c 'run $P --x 1'",
         "E=--x; eval 'run a.py $E \"a b\"'",
+        "V=1; W=0; f() { local V=5; }; f; (V=2); V=3 true; run a.py --x $V $W",
+        "V=1; V=2 run a.py --x $V",
+        ': "${X:=2}" ${Y:=3}; run a.py --x $X $Y $(expr 16 / 4)',
+        'M=l-8b; [[ $M == l* ]] && A=1; [[ $M == "l*" ]] || B=2; run a.py --x $A $B',
+        "M=l-8b; if [[ $M =~ [0-9]b$ ]]; then A=1; fi; run a.py --x $A",
         "X=$(basename /a/b.c .c); Y=$(dirname /a/b/c); run a.py --x $X $Y $(echo p  q) $(seq 3)",
         "run a.py --help; run a.py --x 1; exit 0; run a.py --x 2",
         "N=x; V=N; run a.py --x ${!V}",
@@ -135,10 +140,29 @@ def test_a_word_of_another_shell_keeps_what_it_depends_on():
         ("python -m torch.distributed.launch --nproc_per_node 8 --nnodes 2", 16),
         ("srun -n 32 python", 32),
         ("python", None),
+        ("deepspeed --num_gpus 4", 4),
+        ("deepspeed --include localhost:0,1", 2),
+        ("deepspeed --include=a:0,1@b:0", 3),
+        ("deepspeed --include a@b", None),
     ],
 )
 def test_processes_of_launchers(launcher, gpus):
     assert launcher_gpus(read_script(f"{launcher} a.py --x 1\n", "run.sh")) == gpus
+
+
+def test_slots_of_a_hostfile():
+    inputs = ScriptInputs((), {}, {"hosts": "a slots=8\n# c slots=8\nb slots=4\n"}.get)
+    script = read_script("deepspeed --hostfile hosts a.py --x 1\n", "run.sh", inputs)
+    assert launcher_gpus(script) == 12
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["python -m examples.inference.serve", "python tools/analyze_data.py", "python bench.py"],
+)
+def test_a_program_that_is_no_training_is_refused(program):
+    with pytest.raises(InputError, match=r"does not train|no sizes of a model"):
+        launch(f"{program} --seq-length 8\n")
 
 
 @pytest.mark.parametrize(

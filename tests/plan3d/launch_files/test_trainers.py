@@ -12,7 +12,8 @@ from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.trainer.commands import typed
 from plan3d.launch_files.trainer.models import known_model
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.hardware.precision import Optimizer, Precision
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.workload.model import Model
 
@@ -498,7 +499,7 @@ def test_a_plan_is_the_same_after_export_and_import(version, plan, tmp_path, cap
 
 def test_a_file_says_who_shards_experts_that_run_in_a_loop(tmp_path, capsys):
     path, seconds, stacks = tmp_path / "run.sh", [], []
-    run = "sft.py --model_name_or_path m --bf16 true --per_device_train_batch_size 1"
+    run = "sft.py --model_name_or_path m --max_length 2048 --per_device_train_batch_size 1"
     asked = "--cluster h100-sxm --global-batch 16 --sequence 2048 --model mixtral-8x7b --estimate"
     fsdp = "FSDP\nfsdp_config: {fsdp_version: 2}"
     for top in (fsdp, "DEEPSPEED\ndeepspeed_config: {zero_stage: 3}", ""):
@@ -538,3 +539,51 @@ def test_weights_that_are_stored_in_few_bits_are_refused(name):
     text, options = FACTORY.format(name, "lora"), ReaderOptions(Model.preset("qwen2.5-7b"))
     with pytest.raises(InputError, match="which are not modelled"):
         reader(text, "sft.yaml", None)(text, "sft.yaml", options)
+
+
+HYPHENS = (
+    "python mason.py --gpus 8 -- accelerate launch --num_processes 8 --mixed_precision bf16 {} "
+    "--model-name-or-path Qwen/Qwen3-0.6B --per-device-train-batch-size 2 --max-seq-length 2048\n"
+)
+
+
+def test_a_command_in_the_words_of_a_scheduler_is_read():
+    text = HYPHENS.format("tune.py")
+    found = reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
+    assert (found.launcher_gpus, found.plan["micro_batch"]) == (8, 2)
+    assert found.plan["precision"] == Precision.AMP
+    with pytest.raises(InputError, match=r"dpo_cache\.py trains by dpo"):
+        reader(text, "run.sh", None)(HYPHENS.format("dpo_cache.py"), "run.sh", ReaderOptions())
+
+
+def test_adapters_of_another_program_are_refused():
+    text = HYPHENS.format("tune.py").replace("--max-seq", "--use_lora --lora_rank 64 --max-seq")
+    with pytest.raises(InputError, match="adapters of another program"):
+        reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
+
+
+def test_the_defaults_of_trl_are_not_those_of_the_trainer():
+    text = "trl sft --model_name_or_path Qwen/Qwen3-0.6B --num_processes 4\n"
+    found = reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
+    assert (found.launcher_gpus, found.sequence, found.plan["micro_batch"]) == (4, 1024, 8)
+    assert found.plan["recompute"] == Recompute.FULL
+    assert found.plan["precision"] == Precision.AMP
+
+
+def test_the_plugin_of_megatron_recomputes_and_states_micro_batches():
+    text = yaml.safe_dump(
+        {
+            "distributed_type": "MEGATRON_LM",
+            "mixed_precision": "bf16",
+            "num_processes": 8,
+            "megatron_lm_config": {
+                "megatron_lm_tp_degree": 2,
+                "megatron_lm_recompute_activations": True,
+                "megatron_lm_num_micro_batches": 4,
+            },
+        }
+    )
+    found = READERS["accelerate"](text, "a.yaml", ReaderOptions())
+    assert found.plan["recompute"] == Recompute.SELECTIVE
+    assert (found.accumulation, found.plan["overlap_grad_reduce"]) == (4, False)
+    assert "$." not in [setting.place for setting in found.unread]
