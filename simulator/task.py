@@ -157,6 +157,11 @@ class Task(_Question):
             self._check_adapters(self.adapters)
         if self.documents:
             self._check_documents()
+        if not self.model.kinds and self.sequence != 1:
+            raise InputError(
+                f"{self.model.name} is a list of layers whose batch counts samples: sequence "
+                f"must be 1, not {self.sequence}"
+            )
         longest = self.model.longest_sequence
         if longest and self.sequence > longest:
             raise InputError(

@@ -117,7 +117,8 @@ class Broken:
         if excess[at] > self.worst.get(rule, (0.0, ""))[0]:
             task = costs.task
             asked = f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}"
-            asked += f", {task.sequence} x {task.global_batch}: {costs.plans.take(at)}"
+            asked += f", {task.sequence} x {task.global_batch}, {task.software.name}: "
+            asked += str(costs.plans.take(at))
             self.worst[rule] = (float(excess[at]), asked)
 
 

@@ -187,3 +187,9 @@ def test_bad_json_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(InputError, match=r"net\.json"):
         Network.from_file(path)
+
+
+def test_the_sequence_of_a_sample_is_one():
+    cluster = Cluster.profile("v100-32gb-sxm", gpus=8)
+    with pytest.raises(InputError, match="batch counts samples: sequence must be 1, not 512"):
+        Task(Model.preset("bert-large"), cluster, sequence=512, global_batch=256)
