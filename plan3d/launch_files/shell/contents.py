@@ -94,7 +94,7 @@ def program_place(command: list[Word]) -> int:
     at = next((i for i, text in enumerate(texts) if text.endswith(".py")), None)
     if at is None:
         pairs = enumerate(pairwise(texts), 1)
-        modules = (i for i, (option, name) in pairs if option == "-m" and name not in LAUNCHERS)
+        modules = (i for i, (option, name) in pairs if option == "-m" and _is_program(name))
         at = next(modules, None)
     if at is None:
         return -1
@@ -102,12 +102,19 @@ def program_place(command: list[Word]) -> int:
     return at if flags and flags != ["--help"] else -1
 
 
+def _is_program(module: str) -> bool:
+    """Whether a module is one of a package, and starts no other program."""
+    return "." in module and module not in LAUNCHERS
+
+
 def command_rank(command: list[Word]) -> int:
-    """0 of a program that may train, 1 of an auxiliary one, 2 of words that are only shown."""
+    """0 of a file that may train, 1 of an auxiliary one or a module, 2 of words that are shown."""
     if command[0].text in SHOWING:
         return 2
-    name = command[program_place(command)].text.rpartition("/")[2].removesuffix(".py").lower()
-    return int(bool(AUXILIARY & {*re.split(r"[^a-z0-9]+", name)}))
+    text = command[program_place(command)].text
+    name = text.rpartition("/")[2].removesuffix(".py").lower()
+    is_auxiliary = bool(AUXILIARY & {*re.split(r"[^a-z0-9]+", name)})
+    return int(is_auxiliary or not text.endswith(".py"))
 
 
 def _appended(before: Value, made: Value) -> Value:

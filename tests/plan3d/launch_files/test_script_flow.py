@@ -150,6 +150,11 @@ def test_processes_of_launchers(launcher, gpus):
     assert launcher_gpus(read_script(f"{launcher} a.py --x 1\n", "run.sh")) == gpus
 
 
+def test_a_module_that_is_started_before_is_not_the_training():
+    text = f"python -m pip install --upgrade x\npython -m a.b --seq-length 8\nN=2\n{RUN}"
+    assert launch(text).model.layers == 2
+
+
 def test_slots_of_a_hostfile():
     inputs = ScriptInputs((), {}, {"hosts": "a slots=8\n# c slots=8\nb slots=4\n"}.get)
     script = read_script("deepspeed --hostfile hosts a.py --x 1\n", "run.sh", inputs)
