@@ -20,7 +20,7 @@ PROGRAMS = (
     ("Levanter", r"\blevanter\.main\.\w+|\blevanter/main/\w+\.py\b"),
     ("llm-foundry", r"\bcomposer\b.*\btrain\.py\b"),
     ("torchtune", r"\btune run\b"),
-    ("OLMo", r"\bolmo_core\b|\bscripts/train\.py\b.*\bconfigs/"),
+    ("OLMo", r"\bolmo_core|\bscripts/train\.py\b.*\bconfigs/"),
     ("GPT-NeoX", r"\bdeepy\.py\b"),
     ("Colossal-AI", r"\bcolossalai run\b"),
     ("LitGPT", r"\blitgpt (?:pretrain|finetune\w*)\b"),

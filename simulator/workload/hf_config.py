@@ -39,6 +39,7 @@ from .settings import settings_of
 HYBRID_PATTERN = "hybrid_override_pattern"
 TOWERS = ("vision_config", "audio_config", "speech_config", "vision_tower", "audio_tower")
 """Encoders beside the text model."""
+HEADS_BY_LAYER = "num_attention_heads_per_layer"
 TEXT_PARTS = ("text_config", "llm_config", "language_config")
 
 
@@ -233,6 +234,8 @@ def _attention(config: JsonObject, family: ConfigFamily, hidden: int, window: in
         problem = f"is {heads}, which does not divide hidden size {hidden}; state head_dim"
         raise config.error("num_attention_heads", problem)
     head_dim = head_dim or hidden // heads
+    if config.has_key(HEADS_BY_LAYER):
+        config.per_layer(HEADS_BY_LAYER, config.size(*LAYERS), (heads,))
     return Attention(
         heads=heads,
         kv_heads=_kv_heads(config, family, heads),

@@ -15,6 +15,7 @@ from .hf_family import LINEAR_ATTENTION, ConfigFamily
 
 _KV = ("num_key_value_heads",)
 _KV_DIM = (*_KV, "head_dim")
+_NO_MLP_BIAS = (("mlp_bias", False),)
 _LLAMA = ConfigFamily()
 _BIASED = ConfigFamily(gated=False, norm_bias=True, qkv_bias=True, out_bias=True, mlp_bias=True)
 _GPT = replace(_BIASED, tied=True, ffn_of_hidden=4)
@@ -49,7 +50,12 @@ _ERNIE = ConfigFamily(tied=True, required_keys=_KV)
 _DEEPSEEK_SPARSE = replace(
     _DEEPSEEK,
     required_keys=(*_DEEPSEEK.required_keys, "index_n_heads"),
-    fixed_values=(*_DEEPSEEK.fixed_values, ("index_topk_freq", 1), ("index_topk_pattern", None)),
+    fixed_values=(
+        *_DEEPSEEK.fixed_values,
+        *_NO_MLP_BIAS,
+        ("index_topk_freq", 1),
+        ("index_topk_pattern", None),
+    ),
 )
 
 _QWEN_HYBRID = ConfigFamily(
@@ -58,6 +64,7 @@ _QWEN_HYBRID = ConfigFamily(
     query_key_norm="head",
     output_gate="element",
     required_keys=_KV_DIM,
+    fixed_values=(("attention_bias", False),),
 )
 _QWEN_HYBRID_EXPERTS = replace(
     _QWEN_HYBRID,
@@ -130,6 +137,7 @@ FAMILIES = {
         expert_ffn="moe_intermediate_size",
         shared_key="moe_num_shared_experts",
         required_keys=(*_KV, "moe_num_shared_experts", "moe_layer_start_index"),
+        fixed_values=(("use_bias", False),),
     ),
     "exaone4": ConfigFamily(
         windows="interval", full_every=4, query_key_norm="head", required_keys=_KV
@@ -153,6 +161,15 @@ FAMILIES = {
         ffn_of_hidden=4,
     ),
     "flex_olmo": replace(_OLMO2, experts=True),
+    "flint": replace(
+        _QWEN_EXPERTS,
+        query_key_norm="head",
+        sinks=True,
+        windows="all",
+        optional_window=False,
+        shared_key="shared_expert_intermediate_size",
+        required_keys=(*_KV_DIM, "layer_types", "shared_expert_intermediate_size"),
+    ),
     "gemma": _GEMMA,
     "gemma2": replace(_GEMMA2, full_every=2),
     "gemma3_text": replace(_GEMMA2, full_every=6, query_key_norm="head"),
@@ -187,13 +204,15 @@ FAMILIES = {
         required_keys=(*_KV, "num_local_experts", "shared_intermediate_size"),
     ),
     "granitemoeshared": replace(_GRANITE_EXPERTS, shared_key="shared_intermediate_size"),
-    "helium": ConfigFamily(required_keys=_KV),
+    "helium": ConfigFamily(qkv_alone=True, required_keys=_KV),
     "hy_v3": replace(
         _GLM_EXPERTS,
         query_key_norm="head",
+        qkv_alone=False,
         first_dense=1,
         shared_key="num_shared_experts",
         required_keys=(*_KV_DIM, "num_shared_experts"),
+        fixed_values=_NO_MLP_BIAS,
     ),
     "hunyuan_v1_dense": ConfigFamily(query_key_norm="head", required_keys=_KV),
     "internlm2": ConfigFamily(required_keys=_KV),
@@ -239,7 +258,9 @@ FAMILIES = {
         expert_ffn="moe_intermediate_size",
         required_keys=(*_KV_DIM, "layer_types"),
     ),
-    "minicpm3": ConfigFamily(latent=True, required_keys=("q_lora_rank",)),
+    "minicpm3": ConfigFamily(
+        latent=True, required_keys=("q_lora_rank",), fixed_values=(("attention_bias", False),)
+    ),
     "minimax": _MINIMAX,
     "minimax_m1": _MINIMAX,
     "minimax_m2": ConfigFamily(
@@ -270,7 +291,13 @@ FAMILIES = {
         expert_ffn="moe_intermediate_size",
         shared_key="moe_shared_expert_intermediate_size",
         required_keys=_KV,
-        fixed_values=(("moe_latent_size", None), ("n_shared_experts", 1)),
+        fixed_values=(
+            *_NO_MLP_BIAS,
+            ("use_bias", False),
+            ("mamba_proj_bias", False),
+            ("moe_latent_size", None),
+            ("n_shared_experts", 1),
+        ),
     ),
     "olmo": ConfigFamily(norm_weights=False),
     "olmo2": _OLMO2,
@@ -371,6 +398,9 @@ UNSUPPORTED_TYPES = (
     | dict.fromkeys(("lfm2", "lfm2_moe", "lfm3"), "layers of short convolutions")
     | {
         "apertus": "activations with weights",
+        "beam": "a gate of attention with biases",
+        "bitnet": "weights of 1.58 bits, and norms inside attention and MLP",
+        "diffllama": "differential attention",
         "jetmoe": "experts in place of the projections of attention",
         "deepseek_v4": "compressed attention and several residual streams",
         "longcat_flash": "two attentions a layer and experts that compute nothing",

@@ -229,6 +229,15 @@ TRAINERS = (
         allocated=((rf"peak_memory_alloc:{VALUE}", GIB),),
         reserved=((rf"peak_memory_reserved:{VALUE}", GIB),),
     ),
+    # NeMo AutoModel: nemo_automodel/recipes/llm/train_ft.py, log_train_metrics; its JSON lines.
+    Trainer(
+        name="NeMo AutoModel",
+        signs=('"tps_per_gpu": ', "/gpu) | num_label_tokens "),
+        iteration=rf"(?:\bstep |\"step{KEY})(\d+)",
+        tokens_per_gpu=rf"(?:\btps [\d.]+\(|\"tps_per_gpu{KEY}){VALUE}",
+        tokens=rf"\"num_tokens_per_step{KEY}{VALUE}",
+        allocated=((rf"(?:\bmem |\"mem{KEY}){VALUE}", GIB),),
+    ),
     # metaseq and fairseq: metaseq/logging/progress_bar/json_progress_bar.py and trainer.py; wpb
     # are tokens of a step, wps tokens a second.
     Trainer(

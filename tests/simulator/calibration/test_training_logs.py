@@ -202,6 +202,14 @@ def torchtune(i: int, v: float) -> str:
     )
 
 
+def automodel(i: int, v: float) -> str:
+    """nemo_automodel/recipes/llm/train_ft.py, log_train_metrics."""
+    return (
+        f"step {i} | epoch 0 | loss 1.5000 | grad_norm 0.9000 | lr 1.00e-05 | mem 40.50 GiB | "
+        f"tps {64 * RATE / v:.2f}({RATE / v:.2f}/gpu) | num_label_tokens 267"
+    )
+
+
 def nano_gpt(i: int, v: float) -> str:
     """nanoGPT, train.py."""
     return f"iter {i}: loss 3.1234, time {1e3 * v:.2f}ms, mfu 38.12%"
@@ -285,6 +293,7 @@ LOGS: dict[str, tuple[str, float | None, float | None]] = {
     "nanoGPT": (log(nano_gpt), None, None),
     "llm.c": (log(llm_c), None, None),
     "torchtune": (log(torchtune), None, 61.5 * GIB),
+    "NeMo AutoModel": (log(automodel), None, None),
     "metaseq": (log(metaseq), 64, None),
     "Levanter": (log(levanter), None, None),
     "LitGPT": (

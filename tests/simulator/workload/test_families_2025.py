@@ -27,7 +27,7 @@ CASES: dict[str, Any] = json.loads((HERE / "families_2025.json").read_text())
 
 EXACT_TYPES = """
 afmoe arcee axk1 bailing_hybrid bailing_moe_v2 bamba cohere2 cwm deepseek_v3 deepseek_v32 dots1
-ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo gemma3_text glm4 glm4_moe glm4_moe_lite
+ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo flint gemma3_text glm4 glm4_moe glm4_moe_lite
 glm_moe_dsa gpt_oss granite_swa granitemoe_swa granitemoehybrid helium hunyuan_v1_dense hy_v3
 iquestcoder jais2 kimi_k2 kimi_linear kolibri1 laguna llama4_text mellum minimax minimax_m2
 ministral ministral3 nanochat nemotron_h olmo2 olmo3 qwen3 qwen3_5_moe_text qwen3_5_text qwen3_moe
@@ -36,7 +36,10 @@ qwen3_next sarvam_mla sarvam_moe seed_oss smollm3 solar_open vaultgemma youtu
 EXACT = tuple(EXACT_TYPES.split())
 REFUSED = {
     "apertus": "activations with weights",
+    "beam": "a gate of attention with biases",
+    "bitnet": "1.58 bits",
     "deepseek_v4": "residual streams",
+    "diffllama": "differential attention",
     "falcon_h1": "Mamba",
     "gemma3n_text": "embeddings in every layer",
     "gemma4_text": "embeddings in every layer",
@@ -221,3 +224,20 @@ def test_another_number_is_no_slip_of_a_known_type() -> None:
     config = {**CASES["granite-4.0-micro"]["config"], "model_type": "qwen5", "head_dim": 64}
     config |= {"intermediate_size": 8192, "shared_intermediate_size": 0}
     assert "qwen5, unknown and read by its parts" in Model.from_config_values(config, "q").source
+
+
+def test_heads_of_layers_that_differ_are_refused() -> None:
+    layers = CASES["laguna"]["config"]["num_hidden_layers"]
+    assert "[1] is 64" in refusal("laguna", num_attention_heads_per_layer=[48, 64] * (layers // 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("nemotron-nano-9b-v2", "mlp_bias"),
+        ("qwen3-next-80b-a3b", "attention_bias"),
+        ("hy_v3", "mlp_bias"),
+    ],
+)
+def test_biases_that_are_not_modelled_are_refused(name: str, key: str) -> None:
+    assert key in refusal(name, **{key: True})
