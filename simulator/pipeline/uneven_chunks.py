@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..base.arrays import Column, Index, Mask, Value
+from ..base.arrays import Column, Index, Value
 
 PATH_GROUPS = (1, 2, 5)
 """Groups of micro-batches whose longest paths are found. Between them seconds lie on straight
@@ -133,62 +133,78 @@ def makespan(
     """
     turns, ranks, columns = forward.shape
     longest_first = np.argsort(-micro_batches, kind="stable")
-    forward, backward = (
-        one.reshape(-1, columns)[:, longest_first] for one in (forward, backward[::-1])
-    )
     passes, away = micro_batches[longest_first] * turns, np.arange(ranks)[::-1]
     waves = np.arange(1 - ranks - ahead, passes.max() + ranks - 1)
     # Columns that have not ended before a wave, the first ones.
     running = np.searchsorted(-passes, ranks - 1 - waves)
-    on = _WavePasses(waves[:, None] + ahead + away, passes, running, group, turns)
-    back = _WavePasses(waves[:, None] - away, passes, running, group, turns)
-    own, next_ = np.zeros((2, ranks, columns))
-    # Ends of the last passes; before the first rank, and behind the last, what comes round.
-    went, came = np.zeros((2, ranks + 1, columns))
-    gap = group - ranks + 1
-    round_on, round_back = np.zeros((2, waves.size + gap, columns))
-    ends = np.empty(columns)
+    on, back = (
+        _WavePasses(seconds[..., longest_first], index, passes, running, group)
+        for seconds, index in (
+            (forward, waves[:, None] + ahead + away),
+            (backward[::-1, ::-1], waves[:, None] - away[::-1]),
+        )
+    )
+    busy_until, ends = np.zeros((ranks, columns)), np.empty(columns)
     for t, n in enumerate(running.tolist()):
-        if n < own.shape[1]:
-            ends[longest_first[n : own.shape[1]]] = own[:, n:].max(axis=0)
-            own, next_, went, came = (one[:, :n].copy() for one in (own, next_, went, came))
-            forward, backward, passes = forward[:, :n], backward[:, :n], passes[:n]
+        if n < busy_until.shape[1]:
+            ends[longest_first[n : busy_until.shape[1]]] = busy_until[:, n:].max(axis=0)
+            busy_until = busy_until[:, :n].copy()
+            on.keep_columns(n)
+            back.keep_columns(n)
         if on.some[t]:
-            went[0] = round_on[t, :n] * on.continues[t, 0]
-            np.add(np.maximum(own, went[:-1], out=next_), forward[on.chunk[t]], out=next_)
-            own, next_ = on.where_there(t, passes, next_, own)
-            went[1:] = own
+            busy_until = on.ends(t, busy_until)
         if back.some[t]:
-            came[-1] = round_back[t, :n] * back.continues[t, -1]
-            np.add(np.maximum(own, came[1:], out=next_), backward[back.chunk[t]], out=next_)
-            own, next_ = back.where_there(t, passes, next_, own)
-            came[:-1] = own
-        round_on[t + gap, :n], round_back[t + gap, :n] = went[-1], came[0]
-    ends[longest_first[: own.shape[1]]] = own.max(axis=0)
+            # The last rank is the first that runs backward.
+            busy_until = back.ends(t, busy_until[::-1])[::-1]
+    ends[longest_first[: busy_until.shape[1]]] = busy_until.max(axis=0)
     return ends
 
 
 class _WavePasses:
-    """The passes of one direction: which of them a rank is at in each wave [wave, rank]."""
+    """The passes of one direction, its ranks in the order in which a micro-batch meets them.
+
+    What is not there takes minus infinity, and nothing waits for it.
+    """
 
     def __init__(
-        self, index: Column, passes: Column, running: Index, group: int, turns: int
+        self, seconds: Value, index: Column, passes: Column, running: Index, group: int
     ) -> None:
-        turn = index // group % turns
-        self.index = index
-        self.chunk = turn * index.shape[1] + np.arange(index.shape[1])
-        self.continues = turn > 0
-        """Whether the pass is of a later chunk than the first of its direction."""
+        turns, ranks, columns = seconds.shape
         least, most = index.min(axis=1), index.max(axis=1)
-        self.some: Mask = (most >= 0) & (least < passes.max())
-        fewest = passes[np.maximum(running - 1, 0)]
-        self.all: Mask = (least >= 0) & (most < fewest)
+        self.some = ((most >= 0) & (least < passes.max())).tolist()
+        """Whether any rank has a pass in a wave."""
+        self.all = ((least >= 0) & (most < passes[np.maximum(running - 1, 0)])).tolist()
         """Whether every rank has one in every column that runs."""
+        turn = index // group % turns
+        self.continues = (turn[:, 0] > 0).tolist()
+        """Whether the first rank's pass is of a later chunk than its first."""
+        # Seconds by chunk, for each number of columns whose passes are over; then of no pass.
+        over = np.unique(passes)
+        there = passes > np.concatenate([[-1], over])[:, None, None]
+        chunks = np.where(there, seconds.reshape(-1, columns), -np.inf)
+        self.seconds = chunks.reshape(-1, columns)
+        ended = np.where(index < 0, over.size, np.searchsorted(over, index, side="right"))
+        self.rows = [*((ended * turns + turn) * ranks + np.arange(ranks))]
+        self.before, self.after = np.full((2, ranks + 1, columns), -np.inf)
+        """Ends of the passes of two waves [rank, column], behind what the first rank waits for."""
+        self.gap = group - ranks + 1
+        self.round = np.zeros((len(index) + self.gap, columns))
+        """Ends on the last rank, by the wave in which the first one may go on."""
+        self.keep_columns(columns)
 
-    def where_there(self, t: int, passes: Column, new: Value, old: Value) -> tuple[Value, Value]:
-        """The new ends where there is a pass and the old ones elsewhere, and an array to reuse."""
-        if self.all[t]:
-            return new, old
-        at = self.index[t][:, None]
-        np.copyto(old, new, where=(at >= 0) & (at < passes))
-        return old, new
+    def keep_columns(self, n: int) -> None:
+        """Leave out all columns but the first."""
+        self.seconds, self.round = self.seconds[:, :n].copy(), self.round[:, :n]
+        self.before, self.after = self.before[:, :n].copy(), self.after[:, :n].copy()
+        self.taken, self.latest = np.empty((2, len(self.before) - 1, n))
+
+    def ends(self, t: int, busy_until: Value) -> Value:
+        """When ranks have ended their passes of a wave, which were busy until then."""
+        before, after = self.before, self.after
+        before[0] = self.round[t] if self.continues[t] else 0.0
+        ends = after[1:]
+        np.maximum(busy_until, before[:-1], out=ends)
+        ends += self.seconds.take(self.rows[t], axis=0, out=self.taken, mode="clip")
+        self.round[t + self.gap] = after[-1]
+        self.before, self.after = after, before
+        return ends if self.all[t] else np.maximum(busy_until, ends, out=self.latest)
