@@ -17,7 +17,7 @@ from plan3d.simulator.base import units
 from plan3d.simulator.base.errors import InputError, check_name, did_you_mean
 from plan3d.simulator.base.units import doublings, is_whole
 from plan3d.simulator.hardware.leaves import describe, is_path
-from plan3d.simulator.workload.presets import is_hub_id, preset_names
+from plan3d.simulator.workload.presets import is_hub_id, is_preset
 
 from ..cli.arguments.positional import PLACES
 from ..cli.options import parser
@@ -307,7 +307,7 @@ def _check_names(given: Mapping[str, Any], files: Mapping[str, str]) -> None:
         named += [(field, value) for value in values if field in NAMES]
     for field, name in named:
         check_name(name, field)
-        if field == "model" and (name in files or name in preset_names() or is_hub_id(name)):
+        if field == "model" and (name in files or is_preset(name) or is_hub_id(name)):
             continue
         if is_path(name) or name in files or name.endswith((".json", ".csv")):
             raise InputError(f"{field} {name[:60]!r}: {NO_FILE}")

@@ -25,7 +25,8 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import COLLECTIVES, SECONDS, Cost, LayerCosts
-from plan3d.simulator.layers.layer_costs import layer_cost_function
+from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
+from plan3d.simulator.layers.layer_seconds import sum_in_order
 from plan3d.simulator.layers.placements import Layouts, Placements
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.field_values import AUTO
@@ -249,14 +250,16 @@ class Relaxation:
             out.compute[rows] = out.pipeline[rows] = busiest[0]
             out.communication[rows] = busiest[1]
             return out
-        costs, which = self._least_costs(plans, recipe)
         if beaten is not None:
-            work = costs.table[..., KERNELS].sum(axis=-1)
-            total = costs.table[..., Cost.TOTAL]
+            work, total, which = self._layer_seconds(plans, recipe)
             busiest = [_busiest(task, plans, each[which], place) for each in (work, total)]
             out.compute[:] = out.pipeline[:] = busiest[0]
             out.communication[:] = busiest[1]
             rows = rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
+            if not rows.size:
+                return out
+        costs, which = self._least_costs(plans, recipe, rows)
+        if beaten is not None:
             if self.stages_known:
                 seconds, size = self._of_first_rank(
                     plans, recipe, costs, which, place, shards, rows
@@ -321,16 +324,30 @@ class Relaxation:
         out: Value = held.min(axis=0)[same]
         return out
 
-    def _least_costs(self, plans: Plan, recipe: Recipe) -> tuple[LayerCosts, Index]:
+    def _least_costs(
+        self, plans: Plan, recipe: Recipe, rows: Index
+    ) -> tuple[LayerCosts, Index]:
         """The least costs of layers under the distinct strategies of some rows, and that of each
-        row."""
+        row of the table, 0 of the others."""
+        some, which = plans.take(rows), np.zeros(plans.rows, np.intp)
         if self.layers_known:
-            costs, which = self.tables.costs(self.space.task, recipe, plans)
+            costs, which[rows] = self.tables.costs(self.space.task, recipe, some)
         else:
-            first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
-            some = stages.strategies(plans.take(first))
-            costs = LeastLayerCosts(self.open_values)(self.space.task, recipe, some)
+            first, which[rows] = distinct_rows([getattr(some, name) for name in STRATEGY])
+            each = stages.strategies(some.take(first))
+            costs = LeastLayerCosts(self.open_values)(self.space.task, recipe, each)
         return (costs if self.placement_known else of_any_kind(costs)), which
+
+    def _layer_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Value, Index]:
+        """Seconds of the kernels of layers, and of all their parts, under the distinct strategies
+        of some rows [strategy, kind], and that of each row."""
+        if self.chunks_known or self.placement_known:
+            # They were costed before.
+            costs, which = self.tables.costs(self.space.task, recipe, plans)
+            return costs.table[..., KERNELS].sum(axis=-1), costs.table[..., Cost.TOTAL], which
+        first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
+        parts = part_seconds(self.space.task, recipe, stages.strategies(plans.take(first)))
+        return parts[..., KERNELS].sum(axis=-1), sum_in_order(np.moveaxis(parts, -1, 0)), which
 
     def _least_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Index]:
         """Least seconds of layers [strategy, kind, part] under the distinct strategies of some

@@ -151,7 +151,7 @@ def _unbounded_schedules(space: Space) -> tuple[int, ...]:
 
 
 def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:
-    """The legal plans that differ from some in these fields alone."""
+    """The legal plans that differ from some legal ones in these fields alone."""
     axes = {name: wide.axes[name] if name in names else (0,) for name in wide.axes}
     narrow = replace(wide, axes=axes, removed_by_rule=Counter())
     columns = {name: np.asarray(getattr(plans, name)) for name in AXES if name not in names}
@@ -160,7 +160,8 @@ def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:
     grown = PartialPlans({**columns, **constants, **shared}, plans.rows)
     for level in levels(narrow, AXIS_ORDER):
         if level.name in names:
-            grown = narrow.grow(grown, level)
+            rules = [rule for rule in level.rules if not set(names).isdisjoint(rule.fields)]
+            grown = narrow.grow(grown, replace(level, rules=rules))
     if not grown.rows:
         return None
     table = grown.table()

@@ -273,15 +273,16 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
         *(() if opted_in(space.axes) else POLICY_RULES),
         *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()),
     )
-    waiting = [rule for rule in RULES if rule not in satisfied]
+    held = {rule.name for rule in satisfied}
+    waiting = [rule for rule in RULES if rule.name not in held]
     if space.task.framework:
         waiting += space.task.framework.rules
     waiting += space.search_rules
     out = []
     for i, name in enumerate(names):
         known.add(name)
-        ready = [rule for rule in waiting if known >= set(rule.fields)]
-        waiting = [rule for rule in waiting if rule not in ready]
+        ready = [rule for rule in waiting if known.issuperset(rule.fields)]
+        waiting = [rule for rule in waiting if not known.issuperset(rule.fields)]
         completions = prod(len(space.axes[later]) for later in names[i + 1 :])
         values = np.array(space.axes[name], np.int64)
         out.append(Level(name, values, space.task, ready, completions))

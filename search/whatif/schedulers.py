@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Generator, Iterable, Mapping
-from concurrent.futures import BrokenExecutor, Executor, as_completed
 from contextlib import closing, suppress
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.task import Task
@@ -15,7 +13,12 @@ from plan3d.simulator.task import Task
 from ..rank_plans import Ranking, rank_plans
 from ..result.search_result import SearchResult
 
-Scheduler = Executor | str | Any
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    Scheduler = Executor | str | Any
+else:
+    Scheduler = Any
 """An executor of concurrent.futures, a client of Dask, or the address of a Dask scheduler."""
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -32,6 +35,8 @@ def results_on(
     Raises InputError for anything but a Scheduler, and where it is lost. What goes to another
     process is pickled: `call` is a function of a module.
     """
+    from concurrent.futures import BrokenExecutor, Executor, as_completed
+
     if isinstance(scheduler, str):
         yield from _at_address(scheduler, call, items)
         return
@@ -88,6 +93,8 @@ def _at_address(
     address: str, call: Callable[[Item], Result], items: Mapping[int, Item]
 ) -> Generator[tuple[int, Result], None, None]:
     """Results of the workers of a Dask cluster; it runs the items of a lost worker again."""
+    import logging
+
     try:
         dask: Any = import_module("distributed")
     except ImportError:

@@ -179,7 +179,7 @@ class _WavePasses:
         self.continues = (turn[:, 0] > 0).tolist()
         """Whether the first rank's pass is of a later chunk than its first."""
         # Seconds by chunk, for each number of columns whose passes are over; then of no pass.
-        over = np.unique(passes)
+        over = np.array(sorted({*passes.tolist()}))
         there = passes > np.concatenate([[-1], over])[:, None, None]
         chunks = np.where(there, seconds.reshape(-1, columns), -np.inf)
         self.seconds = chunks.reshape(-1, columns)

@@ -171,7 +171,7 @@ class PlanGroup:
     @cached_property
     def exposed(self) -> Exposed:
         """What of these delays is exposed: what is left where nothing slows what hides it."""
-        first = np.unique(self.skeleton, return_index=True)[1]
+        first, _ = first_of_each(self.skeleton)
         task = at_rows(self.task, first)
         software = replace(task.software, contention=0.0, fsdp_contention=0.0)
         task, plans = replace(task, software=software), self.plans.take(first)

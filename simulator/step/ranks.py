@@ -23,6 +23,8 @@ from ..plan import tensor_grid
 from ..plan.plan import Plan
 from ..task import Task
 
+BLOCK = 512
+"""Rows whose layers are added up together: what fits a cache."""
 WEIGHT_COLUMNS = {
     "dense": Cost.DENSE_PARAMETERS,
     "expert": Cost.EXPERT_PARAMETERS,
@@ -97,16 +99,22 @@ class Weights:
         )
 
 
-def _over_kinds(counts: Value, costs: Value) -> Value:
-    """Sums over kinds [cost, class, row] of counts [row, class, kind] and costs [row, kind, cost].
+def _over_kinds(layers: Value, layout: Index, costs: Value, strategy: Index) -> Value:
+    """Sums over kinds [cost, class, row] of layers [layout, class, kind] at costs [strategy, kind,
+    cost], of the layout and the strategy of each row.
 
     A single class is padded with an empty one: a product with one row of counts is rounded
     differently, and no number may depend on how many classes a table has.
     """
-    classes = counts.shape[1]
+    classes = layers.shape[1]
     if classes == 1:
-        counts = np.concatenate([counts, np.zeros_like(counts)], axis=1)
-    return np.ascontiguousarray((counts @ costs).transpose(2, 1, 0)[:, :classes])
+        layers = np.concatenate([layers, np.zeros_like(layers)], axis=1)
+    out = np.empty((costs.shape[2], classes, layout.size))
+    for start in range(0, layout.size, BLOCK):
+        rows = slice(start, start + BLOCK)
+        sums = layers.take(layout[rows], axis=0) @ costs.take(strategy[rows], axis=0)
+        out[..., rows] = sums.transpose(2, 1, 0)[:, :classes]
+    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +159,8 @@ def uniform_ranks(
     """Ranks of plans with one strategy each."""
     cluster = task.cluster
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
-    table = costs.table.take(which, axis=0)
-    counts = place.counts.take(place.which, axis=0)
-    stage = _over_kinds(counts, table)
-    passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]].take(which, axis=0)
+    stage = _over_kinds(place.counts, place.which, costs.table, which)
+    passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]]
     present = place.present.take(place.which, axis=2)
     boundary, stride = costs.boundary_bytes[:, which], tp * cp * dp
     without_loss = working_set_without_loss(task, costs)
@@ -172,11 +178,11 @@ def uniform_ranks(
         inputs = stage[Cost.UNITS] * boundary[0] if task.software.sharded_inputs else None
     return Ranks(
         costs=stage,
-        total_seconds=_over_kinds(place.total.take(place.which, axis=0), passes)[1, 0],
+        total_seconds=_over_kinds(place.total, place.which, passes, which)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
-        seconds_before=_over_kinds(place.before.take(place.which, axis=0), passes)
+        seconds_before=_over_kinds(place.before, place.which, passes, which)
         / plans.virtual_stages,
-        path_seconds=_path_seconds(place, passes),
+        path_seconds=_path_seconds(place, passes, which),
         working_set=_largest_of_kinds(costs.working_set[:, which], present),
         working_set_without_loss=None
         if without_loss is None
@@ -234,15 +240,16 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
     return np.asarray((place.cuts[place.which].T * by_kind).sum(axis=0))
 
 
-def _path_seconds(place: Placements, passes: Value) -> Value | None:
-    """Seconds of the longest paths of looped chunks [path, skeleton]."""
+def _path_seconds(place: Placements, passes: Value, strategy: Index) -> Value | None:
+    """Seconds of the longest paths of looped chunks [path, skeleton], of the seconds of a forward
+    pass and of both passes [strategy, kind, pass]."""
     first, which = first_of_each(place.which)
     cuts = [place.model_cuts[i] for i in place.which[first]] if place.model_cuts else []
     if not any(cut.looped for cut in cuts):
         return None
     paths = stage_placement.longest_chunk_paths(cuts)
     forward, both = passes[..., 0], passes[..., 1]
-    each = np.concatenate([forward, both - forward], axis=1)[..., None]
+    each = np.concatenate([forward, both - forward], axis=1)[strategy, :, None]
     out: Value = (paths.take(which, axis=0) @ each)[..., 0].T
     return out
 
@@ -275,5 +282,7 @@ def _with_copies(
 
 def _largest_of_kinds(of_kind: Value, present: NDArray[np.bool_]) -> Value:
     """The largest value [kind, skeleton] among the kinds that a class holds [class, skeleton]."""
-    out: Value = np.where(present, of_kind[:, None], 0.0).max(axis=0)
+    out: Value = np.where(present[0], of_kind[0], 0.0)
+    for there, own in zip(present[1:], of_kind[1:], strict=True):
+        np.maximum(out, np.where(there, own, 0.0), out=out)
     return out

@@ -69,6 +69,12 @@ def preset_arguments(name: str) -> dict[str, Any]:
     raise InputError(f"no model is called {name!r}{did_you_mean(name, preset_names())}")
 
 
+def is_preset(name: str) -> bool:
+    """Whether a published model or network has that name."""
+    tables = _preset_tables()
+    return name in tables or name in network_names() or name in hub_models().configs
+
+
 def preset_names() -> list[str]:
     """Every published model, as the file orders them, then the networks.
 

@@ -27,9 +27,9 @@ def is_launch_file(word: str) -> bool:
     """Whether a word names a file, and not a model or its file."""
     if word.lower().endswith(MODELS) or not is_file(word):
         return False
-    from plan3d.simulator.workload.presets import preset_names
+    from plan3d.simulator.workload.presets import is_preset
 
-    return word not in preset_names()
+    return not is_preset(word)
 
 
 def text_of(name: str) -> str:

@@ -16,7 +16,7 @@ from plan3d.simulator.task import Task, default_stack
 from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
-from plan3d.simulator.workload.presets import is_hub_id, preset_names
+from plan3d.simulator.workload.presets import is_hub_id, is_preset
 
 from . import (
     adapter_arguments,
@@ -39,7 +39,7 @@ LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 
 def model_of(name: str) -> Model:
     """A preset, by hub id too, or the model of a config.json (or of a folder that holds one)."""
-    if name in preset_names():
+    if is_preset(name):
         return Model.preset(name)
     path = Path(name)
     if lists_layers(path):

@@ -21,7 +21,6 @@ from ..model_settings import ALL
 from ..numbers import fill_launch, model_of, numbers_of
 from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
 from .flags import ARRAYS, TABLE
-from .meaning import from_flags, offload_from_flags, sharding_from_flags, windows_from_flags
 from .rules import rules
 from .spelling import to_flags
 
@@ -76,6 +75,7 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a script. Raises InputError naming the line that is wrong."""
     from ..shell.launch_script import launcher_gpus, script_of
+    from .meaning import from_flags, offload_from_flags, sharding_from_flags, windows_from_flags
     from .script_flags import command_flags, unread_flags
 
     script = script_of(text, file, options.inputs)
