@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+import numpy as np
+
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
 from plan3d.simulator.rules.training_rules import default_precision
@@ -18,7 +20,8 @@ from plan3d.simulator.uncertainty.memory import (
     headroom_bytes,
 )
 
-from .exact.launchable_optimum import over_launchable
+from .exact.branch_and_bound import better_than
+from .exact.launchable_optimum import bounds_apply, over_launchable
 from .result.at_risk import SHORT_LIST, check_risk, ranked_at_risk
 from .result.families import OBJECTIVES as OF_FAMILIES
 from .result.objective import check_goal
@@ -62,6 +65,8 @@ SPACES = ("uniform", "staged")
 
 TOP = 10
 """Plans to rank."""
+FEW = 1024
+"""Rows of the tables in which a first plan is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,6 +220,24 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
         nearest_to_chosen=near,
     )
     return result if asked.risk is None else ranked_at_risk(result, asked.risk, asked.top)
+
+
+def none_within(task: Task, ranking: Ranking, step: float) -> bool:
+    """Whether bounds prove that no plan of a ranking by time takes as little as `step` seconds;
+    False as soon as a plan is left that they do not rule out, and where they do not apply."""
+    if ranking.objective != "step-time" or not ranking.can_list_families or ranking.system:
+        return False
+    choose = ranking.choose
+    space = Space.of(_launchable(task, ranking.space, ranking.backend, None, choose), choose)
+    limit = _limit(space, ranking, ranking.least_probability)
+    options = SearchOptions(objective=ranking.objective, limit=limit, top=1, budget=1)
+    if not bounds_apply(space, options):
+        return False
+    if choose and has_optional_framework(task) and next(space.chunks(FEW), None) is None:
+        # Plans that cannot be launched are searched where no other has the chosen values.
+        return False
+    found = better_than(space, options, step, -np.inf)
+    return found.complete and found.costs is None
 
 
 def _nearest_choices(

@@ -259,14 +259,11 @@ class Relaxation:
             if not rows.size:
                 return out
         costs, which = self._least_costs(plans, recipe, rows)
-        if beaten is not None:
-            if self.stages_known:
-                seconds, size = self._of_first_rank(
-                    plans, recipe, costs, which, place, shards, rows
-                )
-                out.communication[rows] = np.maximum(busiest[1][rows], seconds)
-                out.memory[rows] = size
-                rows = rows[~beaten(rows, _rounded(seconds), _rounded(size))]
+        if beaten is not None and self.stages_known:
+            seconds, size = self._of_first_rank(plans, recipe, costs, which, place, shards, rows)
+            out.communication[rows] = np.maximum(busiest[1][rows], seconds)
+            out.memory[rows] = size
+            rows = rows[~beaten(rows, _rounded(seconds), _rounded(size))]
         for start in range(0, rows.size, CHUNK):
             some = rows[start : start + CHUNK]
             table, s = _stages(task, recipe, plans, costs, which, place, some)
@@ -324,9 +321,7 @@ class Relaxation:
         out: Value = held.min(axis=0)[same]
         return out
 
-    def _least_costs(
-        self, plans: Plan, recipe: Recipe, rows: Index
-    ) -> tuple[LayerCosts, Index]:
+    def _least_costs(self, plans: Plan, recipe: Recipe, rows: Index) -> tuple[LayerCosts, Index]:
         """The least costs of layers under the distinct strategies of some rows, and that of each
         row of the table, 0 of the others."""
         some, which = plans.take(rows), np.zeros(plans.rows, np.intp)

@@ -62,7 +62,7 @@ def over_launchable(
         tried += more
     rows = _best_of_families(every, options)
     listed, standing = _listed(result, every.take(rows), options)
-    proven = result.complete and _bounds_apply(space, options)
+    proven = result.complete and bounds_apply(space, options)
     best, safe, proof = every.take(rows[:1]), _safe(every, options), None
     if proven:
         goal = [np.inf if one is None else _score(one, options) for one in (best, safe)]
@@ -88,7 +88,7 @@ def over_launchable(
     )
 
 
-def _bounds_apply(space: Space, options: SearchOptions) -> bool:
+def bounds_apply(space: Space, options: SearchOptions) -> bool:
     """Whether bounds hold for the space: not for frozen weights nor for other synchronisation."""
     try:
         space.check_bounds_apply("branch-and-bound", options.objective)

@@ -21,7 +21,8 @@ from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
-from ..rank_plans import Ranking, rank_plans
+from ..rank_plans import Ranking, none_within, rank_plans
+from ..result.tolerances import ROUNDING
 from .cluster_size import with_gpus
 from .single_field_changes import WORTH, edited, single_edits
 
@@ -61,7 +62,7 @@ def rounder_size(costs: Costs, likely: float) -> Change | None:
     with plans that fit with that probability; None where none gives LOSS."""
     if not _is_odd(costs.task):
         return None
-    best = _largest(_in_round_numbers(costs.row(), None, likely))
+    best = _largest(_in_round_numbers(costs.row(), None, likely, least=LOSS))
     return best if best is not None and best.gain >= LOSS else None
 
 
@@ -128,9 +129,11 @@ def _is_odd(task: Task) -> bool:
     return task.global_batch % _odd(task.gpus) != 0
 
 
-def _in_round_numbers(plan: Costs, limit: float | None, likely: float) -> Iterator[Change]:
+def _in_round_numbers(
+    plan: Costs, limit: float | None, likely: float, least: float | None = None
+) -> Iterator[Change]:
     """The best plan of a batch that the GPUs divide, and of fewer GPUs that divide the batch or
-    have small factors alone."""
+    have small factors alone; not those that give less than `least`."""
     task, batch, rounder = plan.task, plan.task.global_batch, []
     if batch >= task.gpus:
         near = round(batch / task.gpus) * task.gpus
@@ -138,6 +141,10 @@ def _in_round_numbers(plan: Costs, limit: float | None, likely: float) -> Iterat
     for fewer in _rounder_counts(task):
         rounder.append((f"{fewer:,} GPUs instead of {task.gpus:,}", with_gpus(task, fewer)))
     for what, other in rounder:
+        if least is not None:
+            slowest = other.tokens / (plan.tokens_per_second * (1 + least))
+            if none_within(other, _in_formats_of(plan, likely), slowest * (1 + ROUNDING)):
+                continue
         found = _best(other, plan, likely)
         if found is not None and _may(found, limit, likely)[0]:
             yield Change(what, found.tokens_per_second / plan.tokens_per_second - 1)
@@ -172,10 +179,14 @@ def _searched(task: Task, plan: Costs, limit: float | None, **choose: list[int])
 
 
 def _best(task: Task, plan: Costs, likely: float, **choose: list[int]) -> Costs | None:
+    return rank_plans(task, _in_formats_of(plan, likely, **choose)).unless_interrupted().best
+
+
+def _in_formats_of(plan: Costs, likely: float, **choose: list[int]) -> Ranking:
+    """A ranking of plans in the formats of one, which fit with that probability."""
     row = plan.plans.take(0)
     trained = {"precision": [row.precision], "optimizer": [row.optimizer]}
-    ranking = Ranking(choose=trained | choose, fits_probability=likely, top=1)
-    return rank_plans(task, ranking).unless_interrupted().best
+    return Ranking(choose=trained | choose, fits_probability=likely, top=1)
 
 
 def _in_fp8(plan: Costs, limit: float | None) -> Iterator[Change]:

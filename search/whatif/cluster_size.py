@@ -17,9 +17,10 @@ from plan3d.simulator.plan.fields import ON_HOST
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
-from ..rank_plans import Ranking, rank_plans
+from ..rank_plans import Ranking, none_within, rank_plans
 from ..result.obstacle import obstacle
 from ..result.search_result import SearchResult
+from ..result.tolerances import ROUNDING
 from .schedulers import Scheduler, in_turn, ranked
 
 DAY = 86400.0
@@ -160,28 +161,50 @@ def find_cluster(
     hours = budget_usd / price if budget_usd is not None and price else np.inf
     tried, nearest = "", np.inf
     found, soonest = None, np.inf
-    sizes = list(_sizes(task, tokens, seconds))
     asked = replace(ranking, progress=ranking.progress if scheduler is None else None)
-    questions = ((with_gpus(task, gpus), asked) for gpus in sizes)
-    with closing(in_turn(scheduler, ranked, questions)) as results:
-        for gpus, result in zip(sizes, results, strict=True):
-            best = result.best
-            if result.interrupted:
-                return result if found is None else found.ended_by_interrupt()
-            if best is None:
-                continue
-            needed = _with_failures(train_seconds(best, tokens), gpus, training.reliability)
-            spent = needed * gpus / 3600
-            excess = max(needed / seconds, spent / hours)
-            if excess <= 1 and days is not None:
-                return result
-            if excess <= 1 and needed < soonest * (1 - SOONER):
-                found, soonest = result, needed
-            if excess < nearest:
-                nearest = excess
-                tried = f"; {gpus} GPUs need {needed / DAY:.1f} days and {spent:,.0f} GPU-hours"
-    if found is not None:
-        return found
+    tasks = [with_gpus(task, gpus) for gpus in _sizes(task, tokens, seconds)]
+    too_slow: list[Task] = []
+
+    def likely() -> Iterator[Task]:
+        """The tasks of which bounds do not prove that they take longer."""
+        for one in tasks:
+            most = min(seconds, hours * 3600 / one.gpus) * (1 + ROUNDING)
+            steps = tokens / one.tokens
+            step = most * _share_of_time(one.gpus, training.reliability) / steps
+            if none_within(one, asked, step):
+                too_slow.append(one)
+            else:
+                yield one
+
+    # Those that are too slow are searched where no other is left, to say how far they are off.
+    for each in (likely() if scheduler is None else tasks, too_slow):
+        questions = ((one, asked) for one in each)
+        try:
+            with closing(in_turn(scheduler, ranked, questions)) as results:
+                for result in results:
+                    best, gpus = result.best, result.task.gpus
+                    if result.interrupted:
+                        return result if found is None else found.ended_by_interrupt()
+                    if best is None:
+                        continue
+                    share = _share_of_time(gpus, training.reliability)
+                    needed = train_seconds(best, tokens) / share if share else np.inf
+                    spent = needed * gpus / 3600
+                    excess = max(needed / seconds, spent / hours)
+                    if excess <= 1 and days is not None:
+                        return result
+                    if excess <= 1 and needed < soonest * (1 - SOONER):
+                        found, soonest = result, needed
+                    if excess < nearest:
+                        nearest = excess
+                        took = f"{needed / DAY:.1f} days and {spent:,.0f} GPU-hours"
+                        tried = f"; {gpus} GPUs need {took}"
+        except KeyboardInterrupt:
+            if found is None:
+                raise
+            return found.ended_by_interrupt()
+        if found is not None:
+            return found
     limits = [f"{days:g} days"] if days is not None else []
     limits += [f"{hours:,.0f} GPU-hours"] if budget_usd is not None else []
     raise NoFeasiblePlanError(
@@ -190,10 +213,9 @@ def find_cluster(
     )
 
 
-def _with_failures(seconds: float, gpus: int, reliability: Reliability | None) -> float:
-    """Seconds with the time that failures cost; infinite where a job never gets on."""
-    share = reliability.goodput(gpus) if reliability else 1.0
-    return seconds / share if share else np.inf
+def _share_of_time(gpus: int, reliability: Reliability | None) -> float:
+    """Share of the time that trains; 0 where a job never gets on."""
+    return reliability.goodput(gpus) if reliability else 1.0
 
 
 def _sizes(task: Task, tokens: float, seconds: float) -> Iterator[int]:

@@ -180,8 +180,7 @@ def uniform_ranks(
         costs=stage,
         total_seconds=_over_kinds(place.total, place.which, passes, which)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
-        seconds_before=_over_kinds(place.before, place.which, passes, which)
-        / plans.virtual_stages,
+        seconds_before=_over_kinds(place.before, place.which, passes, which) / plans.virtual_stages,
         path_seconds=_path_seconds(place, passes, which),
         working_set=_largest_of_kinds(costs.working_set[:, which], present),
         working_set_without_loss=None
