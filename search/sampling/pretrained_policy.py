@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,7 @@ from plan3d.simulator.hardware.accelerator import sixteen_bit_peak
 from plan3d.simulator.task import Task
 
 from ..space.problem import Points, Problem, Random, draw
+from ..space.uniform_problem import UniformProblem
 from .reinforcement_learning import ChoicePolicy, PolicyGradient
 
 SIZES = ("tp", "cp", "pp", "ep", "micro_batch", "virtual_stages")
@@ -85,11 +87,14 @@ def features(logs: Mapping[str, float], chosen: Mapping[str, Column], rows: int)
     """[row, feature] of a task (logs_of) and the fields chosen, each [row]."""
     one = np.zeros(rows)
     log = {name: np.log2(chosen[name]) if name in chosen else one for name in SIZES}
-    columns = [np.full(rows, value) for value in logs.values()]
-    columns += [*log.values(), *_consequences(logs, log)]
+    columns = [*log.values(), *_consequences(logs, log)]
     for name, values in CODES.items():
-        columns += [(chosen.get(name, one) == value).astype(float) for value in range(1, values)]
-    return np.column_stack(columns)
+        columns += [chosen.get(name, one) == value for value in range(1, values)]
+    out = np.empty((rows, len(logs) + len(columns)))
+    out[:, : len(logs)] = list(logs.values())
+    for place, column in enumerate(columns, len(logs)):
+        out[:, place] = column
+    return out
 
 
 def _consequences(logs: Mapping[str, float], log: Mapping[str, Value]) -> list[Value]:
@@ -150,7 +155,8 @@ class Proposals:
         roles = {variable.role for variable in problem.variables}
         plan = problem.plans(draw(problem, 1, np.random.default_rng(0)))
         self.constants = {role: int(getattr(plan, role)[0]) for role in ROLES if role not in roles}
-        self.known: dict[tuple[int, bytes], Value] = {}
+        shared: dict[Any, Any] = problem.known if isinstance(problem, UniformProblem) else {}
+        self.known: dict[tuple[int, bytes], Value] = shared.setdefault("logits", {})
         """Logits of a variable after what it looks at of a prefix."""
 
     def __call__(self, variable: int, prefix: Points) -> Value:

@@ -10,7 +10,7 @@ Welling, 2019).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,16 +62,18 @@ class ChoicePolicy:
         self.widths = [len(variable.values) for variable in problem.variables]
         self.logits = [np.zeros(width) for width in self.widths]
         self.tables: dict[tuple[str, int], Value] = {}
+        self.parents = [list(self._parents(i)) for i in range(len(problem.variables))]
+        """Slots and earlier variables that each variable is conditioned on."""
         for i, variable in enumerate(problem.variables):
-            for slot, other in self.parents(i):
+            for slot, other in self.parents[i]:
                 shape = self.widths[other], self.widths[i]
                 self.tables.setdefault((variable.role, slot), np.zeros(shape))
 
-    def parents(self, variable: int) -> list[tuple[int, int]]:
-        """Slots and earlier variables that a variable is conditioned on."""
+    def _parents(self, variable: int) -> Iterator[tuple[int, int]]:
         parents = self.problem.variables[variable].parents
-        earlier = range(variable) if parents is None else parents
-        return [(slot, other) for slot, other in enumerate(earlier) if other != NO_VARIABLE]
+        for slot, other in enumerate(range(variable) if parents is None else parents):
+            if other != NO_VARIABLE:
+                yield slot, other
 
     def sample(self, rows: int, random: Random) -> tuple[Points, list[Decision]]:
         """Points, and the decisions that led to them: of the variables that left a choice."""
@@ -90,8 +92,8 @@ class ChoicePolicy:
     def _logits(self, variable: int, prefix: Points) -> Value:
         """[row, value] before masking."""
         role = self.problem.variables[variable].role
-        tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.parents(variable))
-        own = sum(tables, np.tile(self.logits[variable], (len(prefix), 1)))
+        tables = (self.tables[role, slot][prefix[:, i]] for slot, i in self.parents[variable])
+        own = sum(tables, self.logits[variable])
         return own if self.prior is None else own + self.prior(variable, prefix)
 
     def centre(self, point: Index, slope: float) -> None:
@@ -108,11 +110,13 @@ class ChoicePolicy:
         """One step up the expected reward and `bonus` times the entropy."""
         for decision in decisions:
             variable = decision.variable
-            slope = advantage[:, None] * decision.score_function + bonus * decision.entropy_slope
+            slope = advantage[:, None] * decision.score_function
+            if bonus:
+                slope += bonus * decision.entropy_slope
             slope *= rate / len(advantage)
             self.logits[variable] += slope.sum(axis=0)
             role = self.problem.variables[variable].role
-            for slot, other in self.parents(variable):
+            for slot, other in self.parents[variable]:
                 np.add.at(self.tables[role, slot], points[:, other], slope)
 
 

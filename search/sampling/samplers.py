@@ -113,10 +113,9 @@ class KnownScores:
 
     def unscored(self, points: Points) -> Points:
         """The distinct points that are not known yet, in lexicographic order."""
-        distinct: Points = np.unique(points, axis=0)
-        fresh = [row.tobytes() not in self.scores for row in distinct]
-        out: Points = distinct[np.array(fresh, bool)]
-        return out
+        rows = {row.tobytes(): row for row in points}
+        fresh = sorted(row.tolist() for key, row in rows.items() if key not in self.scores)
+        return np.array(fresh, np.intp).reshape(len(fresh), points.shape[1])
 
     def add(self, points: Points, scores: Value) -> None:
         keys = (row.tobytes() for row in points)
@@ -152,7 +151,11 @@ def scorer(problem: Problem, options: SearchOptions) -> Callable[[Points], Value
         return guided(simulate(problem.task, plans), options.objective, options.limit)
 
     if isinstance(problem, UniformProblem) and problem.size <= MOST_COSTED_WHOLE:
-        every = np.concatenate([score(plans) for plans in problem.space.chunks()])
+        asked = ("scores", options.objective, options.limit)
+        if asked not in problem.known:
+            each = [score(plans) for plans in problem.space.chunks()]
+            problem.known[asked] = np.concatenate(each)
+        every: Value = problem.known[asked]
         return lambda points: every[problem.numbers(points)]
     return lambda points: score(problem.plans(points))
 
@@ -288,13 +291,24 @@ def staged_sampler(name: str) -> MakeSampler:
     return make if name == "random" else partial(TwoPhase, make)
 
 
+_LATEST: list[UniformProblem] = []
+"""The latest problem: backends and seeds that are compared share what they find of it."""
+
+
+def _problem_of(space: Space) -> UniformProblem:
+    """The plans of a space as a problem."""
+    if not (_LATEST and _LATEST[0].is_of(space)):
+        _LATEST[:] = [UniformProblem(space)]
+    return _LATEST[0]
+
+
 def search(
     name: str, subject: Space | StagedProblem, options: SearchOptions, *, seed: int | None = None
 ) -> SearchResult:
     """The search of one sampler, over plans whose stages are alike or may differ."""
     if isinstance(subject, Space):
         make = SAMPLERS[name]
-        return sample(UniformProblem(subject), make, options, backend=name, seed=seed)
+        return sample(_problem_of(subject), make, options, backend=name, seed=seed)
     whole = Space.of(subject.task)
     uniform = UniformPlans.of_default_space(whole, options)
     if uniform.whole_stages.interrupted:

@@ -15,7 +15,15 @@ from plan3d.simulator.base.arrays import Mask, Value
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
 
-from ..space.problem import Points, Random, Variable, encode, nearest_points, random_step
+from ..space.problem import (
+    Points,
+    PrefixWalk,
+    Random,
+    Variable,
+    encode,
+    nearest_points,
+    random_step,
+)
 from ..space.staged_problem import (
     FIRST_STAGE,
     MICRO_BATCHES,
@@ -71,6 +79,10 @@ class EqualStagesProblem:
         chosen = self.staged.strategies[tuple(prefix.T)]
         mask: Mask = chosen.any(axis=2) if chosen.ndim == 3 else chosen
         return mask
+
+    def walk(self, rows: int) -> PrefixWalk:
+        """So many points at the first variable."""
+        return PrefixWalk(self, rows)
 
     def lift(self, points: Points) -> Points:
         """The same plans as points of the staged problem."""

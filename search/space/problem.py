@@ -45,6 +45,33 @@ class Variable:
     """Whether there are points that do not need it."""
 
 
+class Walk(Protocol):
+    """Points on their way from variable to variable."""
+
+    def legal(self) -> Mask:
+        """[row, value] of the next variable: what some legal point has there."""
+        ...
+
+    def take(self, index: Index) -> None:
+        """Give the next variable a legal value at each point."""
+        ...
+
+
+class PrefixWalk:
+    """A walk that asks its problem what is legal after each prefix."""
+
+    def __init__(self, problem: Problem, rows: int) -> None:
+        self.problem, self.taken = problem, 0
+        self.points = np.zeros((rows, len(problem.variables)), np.intp)
+
+    def legal(self) -> Mask:
+        return self.problem.legal(self.points[:, : self.taken])
+
+    def take(self, index: Index) -> None:
+        self.points[:, self.taken] = index
+        self.taken += 1
+
+
 class Problem(Protocol):
     """The plans of a task as points."""
 
@@ -70,6 +97,10 @@ class Problem(Protocol):
         """[row, value] of the variable after the prefix: what some legal point has there."""
         ...
 
+    def walk(self, rows: int) -> Walk:
+        """So many points at the first variable."""
+        ...
+
     def plans(self, points: Points) -> Plan:
         """The plans of complete legal points, row by row."""
         ...
@@ -82,11 +113,12 @@ class Problem(Protocol):
 def construct(problem: Problem, rows: int, choose: Choose) -> Points:
     """Points built variable by variable, each value chosen among the legal ones; an optional
     variable with one legal value at every point is not chosen."""
-    points = np.zeros((rows, len(problem.variables)), np.intp)
-    for i in range(len(problem.variables)):
-        legal = problem.legal(points[:, :i])
-        open_choice = not problem.variables[i].optional or np.count_nonzero(legal) > rows
+    points, walk = np.zeros((rows, len(problem.variables)), np.intp), problem.walk(rows)
+    for i, variable in enumerate(problem.variables):
+        legal = walk.legal()
+        open_choice = not variable.optional or np.count_nonzero(legal) > rows
         points[:, i] = choose(i, points[:, :i], legal) if open_choice else _argmax_of_rows(legal)
+        walk.take(points[:, i])
     return points
 
 
@@ -161,7 +193,10 @@ def random_step(problem: Problem, points: Points, random: Random) -> tuple[Index
     Variables of one role share the chance of one. Variables after it may have to follow: see
     `nearest`. A point that is alone stays as it is.
     """
-    masks = [problem.legal(points[:, :i]) for i in range(len(problem.variables))]
+    masks, walk = [], problem.walk(len(points))
+    for chosen in points.T:
+        masks.append(walk.legal())
+        walk.take(chosen)
     free = np.stack([mask.sum(axis=1) > 1 for mask in masks], axis=1)
     roles = np.array([variable.role for variable in problem.variables])
     same = free @ (roles[:, None] == roles).astype(int)

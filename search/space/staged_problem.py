@@ -30,7 +30,16 @@ from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.task import Task
 
 from .axes import LARGEST_MICRO_BATCH, divisors
-from .problem import NO_VARIABLE, Points, Random, Variable, encode, nearest_points, random_step
+from .problem import (
+    NO_VARIABLE,
+    Points,
+    PrefixWalk,
+    Random,
+    Variable,
+    encode,
+    nearest_points,
+    random_step,
+)
 from .space import Choices
 
 Table = NDArray[np.int64]
@@ -181,6 +190,10 @@ class StagedProblem:
             "micro_batch": [d for d in batches if d <= LARGEST_MICRO_BATCH],
             **{"cp": [1], "ep": [1], "sequence_parallel": [1]},
         }
+
+    def walk(self, rows: int) -> PrefixWalk:
+        """So many points at the first variable."""
+        return PrefixWalk(self, rows)
 
     @cached_property
     def tensor_sizes(self) -> tuple[int, ...]:

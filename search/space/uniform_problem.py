@@ -9,11 +9,12 @@ Nothing is costed to build it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Index, Mask, distinct_rows
 from plan3d.simulator.plan.fields import CATEGORICAL
@@ -41,13 +42,6 @@ class Diagram:
     before: tuple[Index, ...]
     """Of each axis [node, value]: paths through smaller values of the node."""
 
-    def nodes(self, points: Index) -> Index:
-        """The node that each prefix [row, axis] ends in; indices of values, all legal."""
-        node = np.zeros(len(points), np.intp)
-        for arcs, chosen in zip(self.arcs, points.T, strict=False):
-            node = arcs[node, chosen]
-        return node
-
     def numbers(self, points: Index) -> Index:
         """The place of complete paths [row] among all in lexicographic order."""
         node, out = np.zeros(len(points), np.intp), np.zeros(len(points), np.intp)
@@ -56,10 +50,22 @@ class Diagram:
             node = arcs[node, chosen]
         return out
 
-    def legal(self, points: Index) -> NDArray[np.bool_]:
-        """Values of the next axis [row, value] that some legal plan has after each prefix."""
-        mask: NDArray[np.bool_] = self.arcs[points.shape[1]][self.nodes(points)] != DEAD_END
+
+class DiagramWalk:
+    """Points on their way along the arcs of a diagram."""
+
+    def __init__(self, arcs: tuple[Index, ...], rows: int) -> None:
+        self.arcs, self.axis, self.node = arcs, 0, np.zeros(rows, np.intp)
+
+    def legal(self) -> Mask:
+        """[row, value] of the next axis: what some legal plan has there."""
+        mask: Mask = self.arcs[self.axis][self.node] != DEAD_END
         return mask
+
+    def take(self, index: Index) -> None:
+        """Follow the arc of a legal value at each point."""
+        self.node = self.arcs[self.axis][self.node, index]
+        self.axis += 1
 
 
 def diagram(space: Space) -> Diagram:
@@ -137,6 +143,20 @@ class UniformProblem:
     """The legal plans of a space; variables are its axes with several values."""
 
     space: Space
+    known: dict[Hashable, Any] = field(default_factory=dict, compare=False, repr=False)
+    """What runs of samplers found of the problem, whatever they drew."""
+
+    def is_of(self, space: Space) -> bool:
+        """Whether the plans are those of another space of the same question."""
+        own, other = self.space, space
+        return (
+            own.axes == other.axes
+            and own.layers_per_stage == other.layers_per_stage
+            and own.search_rules == other.search_rules
+            and own.task.graph is None
+            and other.task.graph is None
+            and own.task == other.task
+        )
 
     @property
     def task(self) -> Task:
@@ -173,7 +193,14 @@ class UniformProblem:
 
     def legal(self, prefix: Points) -> Mask:
         """[row, value] of the next variable."""
-        return self._diagram.legal(prefix)
+        walk = self.walk(len(prefix))
+        for chosen in prefix.T:
+            walk.take(chosen)
+        return walk.legal()
+
+    def walk(self, rows: int) -> DiagramWalk:
+        """So many points at the first axis."""
+        return DiagramWalk(self._diagram.arcs, rows)
 
     def numbers(self, points: Points) -> Index:
         """The place of points among all legal plans, in the order of `space.chunks`."""
@@ -194,9 +221,9 @@ class UniformProblem:
         variable, index = random_step(self, points, random)
         wanted = points.copy()
         wanted[np.arange(len(points)), variable] = index
-        exchanged = [i for i, v in enumerate(self.variables) if v.name in EXCHANGE_AXES]
-        for other in exchanged:
-            rows = np.isin(variable, exchanged) & (variable < other)
+        exchanged = np.array([v.name in EXCHANGE_AXES for v in self.variables])
+        for other in np.flatnonzero(exchanged):
+            rows = exchanged[variable] & (variable < other)
             rows &= random.random(len(points)) < EXCHANGE_SHARE
             moved = index - points[np.arange(len(points)), variable]
             wanted[:, other] -= np.where(rows, np.sign(moved), 0)

@@ -207,4 +207,6 @@ class _WavePasses:
         ends += self.seconds.take(self.rows[t], axis=0, out=self.taken, mode="clip")
         self.round[t + self.gap] = after[-1]
         self.before, self.after = after, before
-        return ends if self.all[t] else np.maximum(busy_until, ends, out=self.latest)
+        if not self.all[t]:
+            np.maximum(busy_until, ends, out=self.latest)
+        return ends if self.all[t] else self.latest

@@ -28,7 +28,13 @@ import numpy as np
 from plan3d.search.rank_plans import DEFAULT_HEADROOM, Ranking, rank_plans
 from plan3d.search.result.objective import BARRIER
 from plan3d.search.sampling.samplers import SAMPLERS
-from plan3d.search.space.problem import Variable, encode, nearest_points, random_step
+from plan3d.search.space.problem import (
+    PrefixWalk,
+    Variable,
+    encode,
+    nearest_points,
+    random_step,
+)
 from plan3d.search.space.space import Space
 from plan3d.search.space.uniform_problem import UniformProblem
 from plan3d.simulator.hardware.cluster import Cluster
@@ -115,6 +121,9 @@ class Listed:
         for row in range(len(prefix)):
             mask[row, self.points[same[:, row], i]] = True
         return mask
+
+    def walk(self, rows: int) -> PrefixWalk:
+        return PrefixWalk(self, rows)
 
     def neighbours(self, points: np.ndarray, random: np.random.Generator) -> np.ndarray:
         variable, index = random_step(self, points, random)
