@@ -49,6 +49,7 @@ READERS: Registry[Reader] = Registry(
         "megatron-swift-command": f"{_PACKAGE}.mcore.swift:read_command",
         "nemo": f"{_PACKAGE}.mcore.nemo:read",
         "primus": f"{_PACKAGE}.mcore.primus:read",
+        "megatron-bridge": f"{_PACKAGE}.megatron_bridge.overrides:read",
         "megatron-bridge-config": f"{_PACKAGE}.megatron_bridge.run_config:read",
         "recipe": f"{_PACKAGE}.recipes.launch:read",
         "automodel": f"{_PACKAGE}.trainer.automodel:read",
@@ -73,6 +74,8 @@ LOG = (
     r"|\*{8,} Experiment configuration \*{8,}|\bparameters \w*TrainingArguments\()"
 )
 """A line with which a trainer begins to print its settings."""
+BRIDGE_OVERRIDE = r"^(?:OVERRIDES=\($|(?![ \t]*#).*\brun_recipe\.py\b)"
+"""A line, no comment, that starts a recipe of Megatron-Bridge, or the overrides of plan3d."""
 SWIFT_COMMAND = (
     r"^(?![ \t]*#).*(?:(?<![\w./-])megatron (?:sft|pt)\b|\bswift/cli/_megatron/(?:sft|pt)\.py)"
 )
@@ -116,6 +119,7 @@ DIALECTS = (
     Dialect("log", "log", endings=LOG_ENDINGS, marker=LOG),
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
     Dialect("Python recipe", "recipe", endings=("py",), is_script=True),
+    Dialect("Megatron-Bridge overrides", "megatron-bridge", marker=BRIDGE_OVERRIDE, is_script=True),
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
     Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),
     Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),

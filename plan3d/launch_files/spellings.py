@@ -96,6 +96,9 @@ SPELLINGS = (
     _uniform("fp8_format", TRUTH, "nemo", "fp8", False),
     _uniform("fp8_recipe", NAME, CORE, "fp8_recipe", "delayed"),
     _uniform("fp8_params", TRUTH, CORE, "fp8_param_gather", False),
+    _uniform("bf16_ends", TRUTH, CORE, "first_last_layers_bf16", False),
+    _uniform("bf16_first_layers", NO_LAYERS, CORE, "num_layers_at_start_in_bf16", 1),
+    _uniform("bf16_last_layers", NO_LAYERS, CORE, "num_layers_at_end_in_bf16", 1),
     _uniform("mtp_layers", NO_LAYERS, CORE, "mtp_num_layers", 0),
     _uniform("attention", NAME, CORE, "attention_backend", "flash"),
     # The batch.

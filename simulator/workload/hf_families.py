@@ -196,7 +196,12 @@ FAMILIES = {
     "granite": _LLAMA,
     "granite_swa": ConfigFamily(sinks=True, tied=True, windows="all", required_keys=_KV),
     "granitemoe": _GRANITE_EXPERTS,
-    "granitemoe_swa": replace(_GRANITE_EXPERTS, sinks=True, windows="all"),
+    "granitemoe_swa": replace(
+        _GRANITE_EXPERTS,
+        sinks=True,
+        windows="all",
+        fixed_values=(("shared_intermediate_size", 0),),
+    ),
     "granitemoehybrid": replace(
         _GRANITE_EXPERTS,
         linear=MAMBA2,

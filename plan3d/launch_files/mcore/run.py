@@ -52,6 +52,8 @@ def read_run(
         n.overlap_grad_reduce = n.overlap_param_gather = True
     half = Precision.FP16 if n.fp16 or n.dtype == "float16" else Precision.BF16
     n.precision = scaled_precision(n, half, launch)
+    if not (n.bf16_ends and is_on(n.fp8_format)):
+        n.bf16_first_layers = n.bf16_last_layers = 0
     n.optimizer, n.loss = optimizer_of(n.optimizer_name, launch), fused_loss(n.fuses_loss)
     n.dropout, n.experts = False, any(kind.experts for kind in model.kinds)
     n.offload_optimizer = _share(n, launch)

@@ -25,6 +25,7 @@ from ..exporter import PROCESSES, Exporter, Form, heading, partial_node, torchru
 from ..launch_file import UnreadSetting
 from ..megatron.flags import (
     DISPATCHERS,
+    FUSED_LOSS,
     HYBRID_EP,
     NORMS,
     OPTIMIZERS,
@@ -185,8 +186,9 @@ PARALLEL: Table = in_section(
     Row("recompute_modules", "recompute_modules", WORDS_OR_NULL),
     Row("attention_dropout", "dropout_rate", TEXT),
     Row("hidden_dropout", "dropout_rate", TEXT),
+    Row("cross_entropy_loss_fusion", "loss", FUSED_LOSS),
 )
-"""Fields of the provider that describe axes, stages and recomputation."""
+"""Fields of the provider that describe axes, stages, recomputation and the loss."""
 
 TRAINING: Table = (
     # Data and model state the length on their own; `seq_length` of the data is no field.

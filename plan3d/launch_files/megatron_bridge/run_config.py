@@ -30,6 +30,7 @@ TITLE = "Megatron-Bridge"
 SECTIONS = ("mixed_precision", "model", "ddp", "optimizer", "train")
 """Sections whose fields are arguments; of a field in several the last counts."""
 FLAGS = {
+    "fp8_format": "fp8",
     "num_moe_experts": "num_experts",
     "layernorm_epsilon": "norm_epsilon",
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
@@ -58,7 +59,7 @@ layernorm_zero_centered_gamma make_vocab_size_divisible_by masked_softmax_fusion
 memory_efficient_layer_norm mtp_enabled num_epochs original_max_position_embeddings
 overlap_p2p_comm pad_buckets_for_high_nccl_busbw parallel_output perform_initialization
 persist_layer_norm pin_cpu_grads pin_cpu_params restore_modelopt_state
-scatter_embedding_sequence_parallel seq_len_interpolation_factor should_pad_vocab
+scatter_embedding_sequence_parallel seq_len_interpolation_factor sequence_length should_pad_vocab
 soap_shampoo_beta soap_use_kl_shampoo softmax_scale store_param_remainders tp_only_amax_red
 use_mamba_mem_eff_path use_te_rng_tracker variable_seq_lengths yarn_mscale yarn_mscale_all_dim
 yarn_rotary_scaling_factor

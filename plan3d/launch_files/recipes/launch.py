@@ -39,6 +39,7 @@ TABLE = table_of("recipe")
 _KEYS = {row.key for row in TABLE}
 _WORDS = {row.key for row in TABLE if isinstance(row, Row) and row.codec in (ANY, NAME)}
 """Arguments whose values may be names of classes and constants."""
+_BRIDGE_RECIPES = "megatron.bridge.recipes."
 AXES = (
     *("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"),
     *("micro_batch_size", "global_batch_size", "max_length"),
@@ -168,6 +169,10 @@ def _check_stated(content: dict[str, Any], made: Made, launch: Launch) -> None:
     if asked:
         raise launch.refuse("; ".join(asked), LONGEST_QUESTION)
     missing = [key for key in AXES if content.get(key) is None]
-    if made.name in UNKNOWN and missing:
+    is_unknown = made.name in UNKNOWN or made.callee.startswith(_BRIDGE_RECIPES)
+    if is_unknown and missing:
         wanted = " ".join(f"--set {key}=VALUE" for key in missing)
         raise launch.refuse(f"starts from {made.callee}, which is not known: {wanted}")
+    if is_unknown:
+        text = f"{made.name} decides what is not stated beside it, and is not read"
+        launch.unread.append(UnreadSetting("recipe", text, affects_cost=True))

@@ -50,6 +50,7 @@ NEUTRAL = frozenset(
             "max_steps",
         ),
         *("max_time", "num_sanity_val_steps", "use_distributed_sampler", "val_check_interval"),
+        *("batch_p2p_comm", "sequence_length"),
     )
 )
 """Arguments of Lightning's Trainer that change neither the model nor a step of training
@@ -68,6 +69,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
         **_FP8,
         "fp8_recipe": "tensorwise",
         "fp8_param_gather": True,
+        "first_last_layers_bf16": True,
     },
     "bf16_with_fp8_subchannel_scaling_mixed": {**_FP8, "fp8_recipe": "blockwise"},
     "bf16_with_nvfp4_mixed": {**_FP8, "fp8_recipe": "nvfp4"},
@@ -76,6 +78,7 @@ PRECISIONS: dict[str, dict[str, Any]] = {
 """Arguments of the functions and names of number formats."""
 LOADERS = ("from_hf_pretrained", "from_hf_config", "from_pretrained", "import_ckpt")
 """Methods whose first text names a model of the Hub."""
+_RECIPE_ENDING = re.compile(r"(?:_(?:pretrain|finetune|sft|peft))?_config$")
 _CLASS = re.compile(r"Model(?=Provider)|Model(?=Config)|Config|Provider")
 _SIZES = {"500M": "0.5B", "600M": "0.6B", "1P5B": "1.5B", "1P7B": "1.7B"}
 CLASSES = {
@@ -230,6 +233,9 @@ def model_of(recipe: Made, kind: str) -> tuple[Model | None, str, dict[str, Any]
             return preset, preset.name, {}
     if isinstance(config, Open) and config.is_name:
         return model_of_class(config.text.rpartition(".")[2]), config.text, stated
+    own = model_of_class(_RECIPE_ENDING.sub("", recipe.name)) if kind == "bridge" else None
+    if own and not stated.get("num_layers"):
+        return own, recipe.name, stated
     name = config.name if isinstance(config, Made) else ""
     return None, name if name[:1].isupper() else "", stated
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.presets import preset_names
 
 from ..documents import Document
 from ..launch_file import Launch, ReaderOptions
@@ -26,6 +28,8 @@ def read_job(content: dict[str, Any], job_file: str, file: str, options: ReaderO
         raise InputError(f"{job_file}: {problem}")
     read_rows(TABLE, job, n)
     launch.model = flavor_model(n.family, n.flavor)
+    if launch.model is None and n.flavor in preset_names():
+        launch.model = Model.preset(n.flavor)
     model = launch.model or options.model
     if model is None:
         raise InputError(

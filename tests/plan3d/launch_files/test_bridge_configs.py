@@ -4,10 +4,18 @@ import json
 
 import pytest
 
+from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.launch_file import ReaderOptions
-from plan3d.launch_files.registry import reader
+from plan3d.launch_files.registry import EXPORTERS, reader
+from plan3d.launch_files.shape import same_shape
+from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.field_values import StateFormat
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.field_values import Loss, StateFormat
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
 
 MODEL = {
     "_target_": "megatron.bridge.models.llama.llama_provider.Llama3ModelProvider8B",
@@ -123,7 +131,7 @@ def test_other_models_are_refused(changes, message):
         ("r.py", "import slime\n", "Python of slime, which is not run"),
         ("r.py", "import deepspeed\n", "Python of DeepSpeed, which is not run: give its JSON"),
         ("r.py", "x = 1\n", "r.py: is Python, which is not run"),
-        ("r.sh", "torchrun run_recipe.py --recipe x_pretrain_config a.b=1\n", "Megatron-Bridge"),
+        ("r.sh", "python performance/setup_experiment.py -m a\n", "Megatron-Bridge"),
     ],
 )
 def test_programs_are_refused_by_name(file, text, message):
@@ -146,3 +154,38 @@ def test_formats_of_the_optimizer_are_objects_of_torch(kind, moments):
     text = json.dumps({**REST, "model": MODEL, "optimizer": optimizer})
     found = reader(text, "run_config.yaml", None)(text, "run_config.yaml")
     assert found.plan["exp_avg_dtype"] == moments
+
+
+RECIPE = (
+    "torchrun --nproc-per-node 8 run_recipe.py --recipe llama32_1b_pretrain_config "
+    "model.tensor_model_parallel_size=2 train.global_batch_size=64 mixed_precision="
+    "bf16_with_fp8_current_scaling_mixed\n"
+)
+
+
+def read_script(text, **given):
+    options = ReaderOptions(inputs=ScriptInputs((), given, None))
+    return reader(text, "run.sh", None)(text, "run.sh", options)
+
+
+def test_a_recipe_with_overrides_asks_for_what_the_recipe_decides():
+    with pytest.raises(InputError, match=r"which is not known: --set pipeline_model_parallel_size"):
+        read_script(RECIPE)
+    sizes = {"pipeline_model_parallel_size": "1", "context_parallel_size": "1"}
+    found = read_script(RECIPE, **sizes, micro_batch_size="1", max_length="4096")
+    assert (found.model.name, found.launcher_gpus) == ("llama-3.2-1b", 8)
+    assert (found.plan["tp"], found.global_batch, found.sequence) == (2, 64, 4096)
+    fields = ("precision", "fp8_params", "bf16_first_layers", "bf16_last_layers")
+    assert [found.plan[name] for name in fields] == [Precision.FP8, True, 1, 1]
+    assert any("decides what is not stated" in one.text for one in found.unread)
+
+
+@pytest.mark.parametrize(("name", "loss"), [("qwen3-8b", Loss.FUSED), ("gpt-oss-20b", Loss.USUAL)])
+def test_overrides_of_plan3d_come_back(name, loss):
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    task = Task(Model.preset(name), cluster, sequence=4096, global_batch=64)
+    plan = Plan(tp=2, dp=8, ep=8 if "oss" in name else 1, zero=1, loss=int(loss))
+    found = read_script(launch_text(task, plan, EXPORTERS["megatron-bridge"].form()))
+    assert same_shape(found.model, task.model)
+    assert (found.global_batch, found.sequence) == (64, 4096)
+    assert [found.plan[key] for key in ("tp", "ep", "zero", "loss")] == [2, plan.ep, 1, loss]

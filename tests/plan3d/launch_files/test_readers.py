@@ -931,6 +931,8 @@ FILES = {
     "megatron-swift-command": "NNODES=2 megatron pt --model Qwen/Qwen3-8B --max_length 2048",
     "nemo": "trainer: {num_nodes: 1}\nmodel: {num_layers: 2, hidden_size: 64, micro_batch_size: 1, "
     "num_attention_heads: 4, global_batch_size: 4, encoder_seq_length: 64}\n",
+    "megatron-bridge": "OVERRIDES=(\n model.num_layers=2\n model.hidden_size=64\n "
+    "mixed_precision=bf16_mixed\n model.num_attention_heads=4\n train.micro_batch_size=1\n)\n",
     "megatron-bridge-config": "model: {_target_: a.models.b, num_layers: 2, hidden_size: 64, "
     "seq_length: 64, num_attention_heads: 4, vocab_size: 100}\ntrain: {micro_batch_size: 1}\n",
     "log": "---- arguments ----\n num_layers ... 2\n hidden_size ... 64\n"

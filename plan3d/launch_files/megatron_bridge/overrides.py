@@ -1,0 +1,55 @@
+"""Recipes of Megatron-Bridge with overrides KEY=VALUE, as a command or in an array of plan3d.
+
+The words become assignments to the fields of the recipe, which the reader of recipes follows.
+Source: megatron-bridge 0.3.1, scripts/training/run_recipe.py, training/utils/omegaconf_utils.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.base.errors import InputError
+
+from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
+from ..recipes.launch import read as read_recipe
+from ..shell.launch_script import launcher_gpus
+from ..shell.script import read_script
+from ..shell.words import Word
+
+PROGRAM = "run_recipe.py"
+ARRAY = "OVERRIDES"
+"""Where a file of plan3d has its overrides."""
+_OVERRIDE = re.compile(
+    r"\+{0,2}([a-z_]+(?:\.[A-Za-z_]\w*)+|mixed_precision|comm_overlap)=(.*)", re.S
+)
+_RECIPE = re.compile(r"--recipe[= ](\w+_config)\b")
+UNNAMED = "any_config"
+"""A recipe that decides nothing: the overrides state all."""
+
+
+def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a script. Raises InputError for a value that is open, and for a recipe whose
+    model and plan the overrides do not state."""
+    script = read_script(text, file, options.inputs)
+    commands = [own for own in script.commands if any(w.text.endswith(PROGRAM) for w in own)]
+    array = script.variables.values.get(ARRAY)
+    words = commands[0] if commands else list(array.words) if array else []
+    named = _RECIPE.search(" ".join(word.text for word in words) if commands else text)
+    recipe = named[1] if named else UNNAMED
+    lines = [f"from megatron.bridge.recipes import {recipe}", f"recipe = {recipe}()"]
+    lines += [line for word in words if (line := _assignment(word, file))]
+    launch = read_recipe("\n".join([*lines, "pretrain(recipe)", ""]), file, options)
+    launch.launcher_gpus = launcher_gpus(script) or launch.launcher_gpus
+    launch.title = "overrides of Megatron-Bridge"
+    return launch
+
+
+def _assignment(word: Word, file: str) -> str:
+    """The assignment of one override; '' of any other word."""
+    found = _OVERRIDE.fullmatch(word.text)
+    if not found:
+        return ""
+    if word.unresolved or word.condition:
+        raise InputError(f"{file}: line {word.line}: {word.text[:80]} is open: write its value")
+    return f"recipe.{found[1]} = {parse_yaml(f'x: {found[2]}', file)['x']!r}"
