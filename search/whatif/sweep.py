@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -17,6 +18,8 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context, parent_process
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -249,13 +252,17 @@ _POINTS: dict[int, Point] = {}
 """In a process of a pool: what may be asked of it."""
 
 
-def _begin(points: dict[int, Point]) -> None:
-    """Take over the points, so that a task is only a number: a queue of large tasks blocks when
-    the process that reads it is killed. Ctrl-C goes to every process of a terminal: only the first
-    one acts on it; the others end with it, whatever ends it."""
+def _begin(points: Path) -> None:
+    """Read the points from a file, so that a task is only a number: a pipe with more than it holds
+    blocks when the process that reads it is killed, or ends as it starts. Ctrl-C goes to every
+    process of a terminal: only the first one acts on it; the others end with it, whatever ends
+    it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
-    _POINTS.update(points)
+    try:
+        _POINTS.update(pickle.loads(points.read_bytes()))
+    except FileNotFoundError:  # the pool was shut down before this process had begun
+        os._exit(1)
 
 
 def _end_with_parent() -> None:
@@ -276,9 +283,12 @@ def _in_pool(left: dict[int, Point], workers: int) -> NumberedRows:
     """
     if not left:
         return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (dict(left),))
+    folder = TemporaryDirectory()
+    points = Path(folder.name) / "points"
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (points,))
     futures: dict[Future[Row], int] = {}
     try:
+        points.write_bytes(pickle.dumps(left))
         for i in left:
             futures[pool.submit(_run_numbered, i)] = i
         for future in as_completed(futures):
@@ -292,6 +302,7 @@ def _in_pool(left: dict[int, Point], workers: int) -> NumberedRows:
         for future in futures:
             future.cancel()
         pool.shutdown(wait=False, cancel_futures=True)
+        folder.cleanup()
 
 
 def with_scaling(rows: Sequence[Row], series: str | None = None) -> list[Row]:

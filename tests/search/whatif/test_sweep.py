@@ -210,6 +210,29 @@ if __name__ == "__main__":
 """
 
 
+UNGUARDED = """
+import sys; sys.path.insert(0, {folder!r})
+from test_sweep import TASK
+from plan3d.search.whatif import sweep
+from plan3d.simulator.plan.plan import Plan
+from dataclasses import replace
+assert __name__ == "__main__"
+sweep.WORTH_A_POOL, sweep.RESTARTS = -1.0, 1
+tasks = [replace(TASK, global_batch=8 * n, documents=(n,) * 2000) for n in range(1, 9)]
+points = [sweep.Point(settings={{}}, task=task, plan=Plan(dp=8)) for task in tasks]
+print(len(sweep.run_points(points, workers=2).rows))
+"""
+
+
+def test_a_script_that_cannot_be_imported_again_is_answered_without_a_pool(tmp_path):
+    """What its processes were to read is more than a pipe holds."""
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED.format(folder=os.path.dirname(__file__)))
+    words = [sys.executable, str(script)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "8\n"
+
+
 def alive(pid):
     """Whether a process runs; one that has ended and that nobody waited for does not."""
     try:
