@@ -56,17 +56,10 @@ def found(name):
     """(target module, whether inside a function) of every import in a module."""
     path = MODULES[name]
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
-    tree = ast.parse(path.read_text())
-    inner = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
+    for node, inside in statements(ast.parse(path.read_text()), False):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name, id(node) in inner
+                yield alias.name, inside
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
@@ -74,7 +67,17 @@ def found(name):
                 base = ".".join([*up, *base.split(".")] if base else up)
             for alias in node.names:
                 submodule = f"{base}.{alias.name}"
-                yield submodule if submodule in MODULES else base, id(node) in inner
+                yield submodule if submodule in MODULES else base, inside
+
+
+def statements(block, inside):
+    """The statements of a block and of those in it, and whether each is inside a function; without
+    expressions, which import nothing."""
+    for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for node in getattr(block, part, ()):
+            yield node, inside
+            function = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            yield from statements(node, inside or function)
 
 
 def test_no_arrow_between_folders_runs_back():
