@@ -385,6 +385,15 @@ LOGS = (
     b'{"seq_len": 2048}, "activation_checkpoint": {"mode": "full"}}\n',
     b"[INFO:swift] args: SftArguments(model='Qwen/Qwen3-8B', max_length=2048, "
     b"gradient_accumulation_steps=2)\n",
+    b"------- Task Configuration -------\n" + BRIDGE + b"\n iteration 1/ 9 | elapsed time per "
+    b"iteration (ms): 900.0 | global batch size: 64 |\n",
+)
+BRIDGE_OVERRIDES = (
+    b"torchrun --nproc-per-node 8 run_recipe.py --recipe llama32_1b_pretrain_config "
+    b"model.tensor_model_parallel_size=2 model.pipeline_model_parallel_size=1 "
+    b"model.context_parallel_size=1 train.micro_batch_size=1 train.global_batch_size=64 "
+    b"dataset.sequence_length=512 mixed_precision=bf16_with_fp8_current_scaling_mixed "
+    b"model.recompute_modules=[core_attn]\n"
 )
 TITAN_COMMAND = (
     b"torchrun --nproc_per_node 8 -m torchtitan.train --job.config_file job.toml "
@@ -504,6 +513,8 @@ SCRIPTS = (
     b'eval "$C --num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 --bf16" \\\n'
     b"  --micro-batch-size 1 --global-batch-size 64 --tensor-model-parallel-size $T\n",
     b"#SBATCH -N 2\n#SBATCH --gpus-per-node=4\n"
+    b'Q=l-8b; [[ $Q == l*b && $Q =~ ^l-[0-9]b$ ]] && T=2; : "${T:=4}" ${U=$(expr 8 / 2)}\n'
+    b"g() { local T=9; (T=8; V=1 export W=2); T=7 h; }; h() { T=6 true; }; g\n"
     b'sed "s/A/64/" t.json | sed "s/B/${Z:-1}/g" > d.json\n'
     b'srun bash -c "deepspeed pretrain_gpt.py --deepspeed --deepspeed_config d.json --num-layers 2 '
     b"--hidden-size 64 --num-attention-heads 4 --seq-length 8 --max-position-embeddings 8 "
@@ -692,6 +703,7 @@ READERS = {
     "trainer-script": Reader("t.py", lambda: [*TRAINER_SCRIPTS], _trained),
     "torchtitan-recipe": Reader("t.py", lambda: [*TITAN_RECIPES], _imports),
     "bridge": Reader("run_config.yaml", lambda: [BRIDGE], _imports),
+    "bridge-overrides": Reader("r.sh", lambda: [BRIDGE_OVERRIDES], _imports),
     "torchtitan-command": Reader("t.sh", lambda: [TITAN_COMMAND], _titan_command),
     "accelerate": Reader("a.yaml", lambda: [ACCELERATE], _accelerate),
     "plan-words": Reader("plan.txt", lambda: [*PLANS], _texts(_plan_words)),

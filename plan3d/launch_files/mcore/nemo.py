@@ -16,6 +16,7 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 
 from ..documents import Document
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
+from ..megatron.other_flags import RECURRENT, check_program
 from ..numbers import fill_launch, model_of
 from ..spellings import table_of
 from ..tables import (
@@ -97,6 +98,12 @@ TABLE: Table = (
 )
 """Keys of a job of a decoder."""
 
+TEACHER = "kd_teacher_restore_from_path"
+_RECURRENT = frozenset(
+    ("hyena", "hybrid_override_pattern", "mamba_ssm_ngroups", "activations_checkpoint_recurrent")
+)
+"""Keys of models of Mamba, Griffin and Hyena, whatever their values."""
+
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a YAML file. Raises InputError naming what is wrong or missing."""
@@ -104,6 +111,14 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     launch = Launch(file, "megatron", title=TITLE)
     if not isinstance(content, dict):
         raise launch.refuse(f"must hold sections of {TITLE}")
+    if str(content.get("name")).startswith("megatron_"):
+        check_program(f"{content['name']}.py", launch)
+    model = content.get("model")
+    other = sorted(_RECURRENT & model.keys()) if isinstance(model, dict) else []
+    if other:
+        raise launch.refuse(f"$.model.{other[0]} is not modelled: {RECURRENT}")
+    if isinstance(model, dict) and TEACHER in model:
+        launch.left_out.append(f"a teacher, whose forward pass is left out ($.model.{TEACHER})")
     document, n = Document(_without_references(content), file), Numbers()
     read_rows(TABLE, document, n)
     n.gpus, n.modules, n.fp8_recipe, n.fp8_params = n.nodes * n.devices, None, "delayed", False

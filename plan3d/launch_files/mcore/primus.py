@@ -53,6 +53,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
         values |= {"data_parallel_sharding_strategy": "optim_grads_params"}
     run = {key: value for key, value in values.items() if key in _ROWS or (value and key in _KEYS)}
     run |= {"model": "", "packing": True, "fp4_format": values.get("fp4")}
+    run["fp4_recipe"] = values.get("fp4_recipe")
     launch = read_run(run, launch, TABLE, replace(options, model=model))
     launch.model = options.model or model
     launch.unread += unread_fields(values, _KEYS)

@@ -52,6 +52,9 @@ def read_run(
         n.overlap_grad_reduce = n.overlap_param_gather = True
     half = Precision.FP16 if n.fp16 or n.dtype == "float16" else Precision.BF16
     n.precision = scaled_precision(n, half, launch)
+    if is_on(content.get("fp4_format")) and document.claim("fp4_format"):
+        document.claim("fp4_recipe")
+        n.precision = _four_bits(str(content.get("fp4_recipe") or "nvfp4"), launch)
     if not (n.bf16_ends and is_on(n.fp8_format)):
         n.bf16_first_layers = n.bf16_last_layers = 0
     n.optimizer, n.loss = optimizer_of(n.optimizer_name, launch), fused_loss(n.fuses_loss)
@@ -70,6 +73,12 @@ def read_run(
         launch.unread.append(UnreadSetting("attention_backend", n.attention, affects_cost=True))
     launch.unread += document.unread(cost_keys(table), ())
     return launch
+
+
+def _four_bits(recipe: str, launch: Launch) -> int:
+    if recipe.lower() != "nvfp4":
+        launch.unmodelled["precision"] = f"fp4 by {recipe[:40]} is not modelled"
+    return int(Precision.NVFP4)
 
 
 def _share(n: Numbers, launch: Launch) -> int:

@@ -287,13 +287,15 @@ def flag_error(file: str, flag: Flag, group: FlagGroup) -> InputError:
     return InputError(f"{file}: line {flag.line}: {flag} is not modelled: {group.what}")
 
 
+RECURRENT = "state-space or linear-attention layers"
 PROGRAMS = {
     "bert": "BERT, an encoder",
     "t5": "T5, an encoder and a decoder",
-    **dict.fromkeys(("mamba", "hybrid"), "state-space or linear-attention layers"),
+    **dict.fromkeys(("mamba", "hybrid", "griffin", "hyena"), RECURRENT),
     **dict.fromkeys(("ict", "retro", "realm", "biencoder", "retriever"), "a retriever"),
     **dict.fromkeys(("vision", "dino", "swin", "vit", "inpaint"), "a model for images"),
     **dict.fromkeys(("rl", "grpo", "ppo"), "reinforcement learning"),
+    **dict.fromkeys(("wan", "flux", "dit", "diffusion"), "a diffusion model"),
 }
 """Models of training programs that are not modelled, by a word of the program's name."""
 VISION = frozenset(("vlm", "multimodal", "llava", "vl", "clip", "omni"))

@@ -115,6 +115,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     n.sequence_parallel = int(shard_sequence and n.tp > 1)
     launch.framework = MESH_FRAMEWORK if n.tp * n.cp * n.ep > 1 else FRAMEWORK
     fill_plan(n, document, launch)
+    if document.section("model.backend").values.get("te_fp8"):
+        launch.unmodelled["precision"] = "model.backend.te_fp8 is on: its recipe is not read"
     if n.ranks not in (None, "none", "None"):
         launch.gpus = _size(n.ranks, "dp_size", document) * n.tp * n.cp
     fill_launch(launch, n)

@@ -175,9 +175,19 @@ def _gpus(before: Sequence[Word], script: Script) -> int | None:
 
 
 def _visible_gpus(before: Sequence[Word], script: Script, tool: str) -> int | None:
-    """GPUs of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher."""
-    value = script.variables.values.get("CUDA_VISIBLE_DEVICES")
-    devices = [part for part in value.text.split(",") if part] if value else []
+    """GPUs of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher. Raises
+    InputError where ms-swift has more than processes, and spreads the layers over them."""
+    values = script.variables.values
+    visible, each = (values.get(name) for name in ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE"))
+    devices = [part for part in visible.text.split(",") if part] if visible else []
     launchers = ("torchrun", "accelerate", "deepspeed")
     has_launcher = tool in LAUNCHING or any(word.text in launchers for word in before)
+    processes = each.text if each else "1"
+    if tool == "ms-swift" and not has_launcher and is_whole(processes):
+        spread = len(devices) // max(int(processes), 1)
+        if spread > 1:
+            raise InputError(
+                f"{script.file}: {spread} GPUs of CUDA_VISIBLE_DEVICES for each process spread the "
+                f"layers over them, which is not modelled: NPROC_PER_NODE={len(devices)}"
+            )
     return len(devices) if len(devices) == 1 or has_launcher else None

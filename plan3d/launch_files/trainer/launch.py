@@ -11,6 +11,7 @@ from typing import Any
 
 from plan3d.simulator.base.documents import parse_json, parse_yaml
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import Recompute
 
@@ -173,6 +174,8 @@ def read_arguments(
     if launch.framework == FRAMEWORK:
         shard_by_degrees(n, launch)
     fill_plan(n, document, launch)
+    if accelerate is None and not (n.has_engine or n.dtype or document.contains("bf16")):
+        _note_format(n, launch, options)
     fill_launch(launch, n)
     if is_open:
         launch.title = FRAMEWORK
@@ -181,6 +184,13 @@ def read_arguments(
     for one in (document, *([accelerate] if accelerate else [])):
         launch.unread += one.unread(cost_keys(dialect.table), ())
     return launch
+
+
+def _note_format(n: Numbers, launch: Launch, options: ReaderOptions) -> None:
+    """Note that 32 bits follow from no argument."""
+    if n.precision == Precision.FP32 and "precision" not in options.plan:
+        text = "fp32, as none is stated: accelerate may decide otherwise (--with precision=amp)"
+        launch.unread.append(UnreadSetting("precision", text, affects_cost=True))
 
 
 def _check_training(n: Numbers, launch: Launch) -> None:

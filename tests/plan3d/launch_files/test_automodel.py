@@ -83,3 +83,8 @@ def test_adapters_of_a_recipe():
 def test_what_is_not_read_is_refused_by_name(changes, message):
     with pytest.raises(InputError, match=message):
         launch(**changes)
+
+
+def test_a_format_of_eight_bits_is_asked_for():
+    found = launch(model__backend={"te_fp8": {"recipe": "block"}})
+    assert "te_fp8 is on" in found.unmodelled["precision"]

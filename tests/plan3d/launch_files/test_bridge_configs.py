@@ -116,6 +116,7 @@ def test_adapters_of_a_run_config():
     [
         ({"_target_": "megatron.bridge.models.mamba.mamba_provider.MambaProvider"}, "state-space"),
         ({"is_hybrid_model": True}, "state-space"),
+        ({"_target_": "megatron.bridge.models.wan.wan_provider.WanProvider"}, "a diffusion model"),
         ({"heterogeneous_block_specs": {"a": 1}}, "layers that differ"),
     ],
 )

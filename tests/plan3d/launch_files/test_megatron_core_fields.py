@@ -202,6 +202,7 @@ def primus(override="lr: 1e-5", model="qwen2.5_7B", framework="megatron"):
             Precision.BF16,
         ),
         ("fp8: hybrid", 0, Recompute.NONE, Precision.FP8_DELAYED),
+        ("fp4: e2m1", 0, Recompute.NONE, Precision.NVFP4),
     ],
 )
 def test_an_experiment_of_primus(override, zero, recompute, precision):
@@ -225,6 +226,32 @@ def test_an_experiment_of_primus(override, zero, recompute, precision):
 def test_other_experiments_of_primus_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         primus(**changes)
+
+
+def test_another_format_of_four_bits_is_asked_for():
+    found = primus("fp4: e2m1\n      fp4_recipe: mxfp4")
+    assert "fp4 by mxfp4" in found.unmodelled["precision"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hyena", {"ns": 3}),
+        ("hybrid_override_pattern", None),
+        ("activations_checkpoint_recurrent", False),
+    ],
+)
+def test_recurrent_models_of_nemo_are_refused(key, value):
+    with pytest.raises(InputError, match="state-space or linear-attention layers"):
+        nemo(**{key: value})
+    text = f"name: megatron_griffin\n{NEMO}"
+    with pytest.raises(InputError, match="megatron_griffin"):
+        READERS["nemo"](text, "job.yaml", ReaderOptions())
+
+
+def test_first_and_last_layers_stay_in_16_bits():
+    found = primus("fp8: hybrid\n      first_last_layers_bf16: true")
+    assert [found.plan[f"bf16_{end}_layers"] for end in ("first", "last")] == [1, 1]
 
 
 def test_a_key_of_primus_that_is_no_text_is_none_of_its_arguments():

@@ -587,3 +587,9 @@ def test_the_plugin_of_megatron_recomputes_and_states_micro_batches():
     assert found.plan["recompute"] == Recompute.SELECTIVE
     assert (found.accumulation, found.plan["overlap_grad_reduce"]) == (4, False)
     assert "$." not in [setting.place for setting in found.unread]
+
+
+def test_layers_that_are_spread_over_gpus_of_a_process_are_refused():
+    text = "CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft --model Qwen/Qwen3-0.6B\n"
+    with pytest.raises(InputError, match="2 GPUs of CUDA_VISIBLE_DEVICES for each process"):
+        reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
