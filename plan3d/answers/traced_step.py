@@ -23,6 +23,7 @@ from plan3d.simulator.calibration.traces.evidence import TraceEvidence, learn_pa
 from plan3d.simulator.calibration.traces.job import traced_job
 from plan3d.simulator.calibration.traces.kernels import short_name
 from plan3d.simulator.calibration.traces.reader import read_traces
+from plan3d.simulator.hardware.accelerator import chip_of
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.constants import CONSTANTS
@@ -135,8 +136,8 @@ class TracedStep:
             out.append("no step is marked: the whole trace is taken as one step")
         if job.alone:
             out.append("one rank: communication is an upper bound (it waits), nothing learned")
-        chip = accelerator.name.split("-")[0].split()[-1]
-        if self.gpu and chip.lower() not in self.gpu.lower().replace(" ", ""):
+        traced, predicted = chip_of(self.gpu), chip_of(accelerator.name)
+        if traced and predicted and traced != predicted:
             out.append(f"the trace is of {self.gpu}, the prediction of {accelerator.name}")
         return [*out, *job.left_out]
 

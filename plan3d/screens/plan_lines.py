@@ -40,8 +40,8 @@ MORE_LINE = "-v shows all numbers and assumptions; plan3d help words explains th
 
 
 def gpus(task: Task) -> str:
-    """'3,072 H100': the number of GPUs and their short name."""
-    return f"{task.gpus:,} {task.cluster.accelerator.name.partition('-')[0]}"
+    """'3,072 H100': the number of GPUs and their name without memory and socket."""
+    return f"{task.gpus:,} {re.sub('-[0-9]+GB.*', '', task.cluster.accelerator.name)}"
 
 
 def headline(answer: PlanAnswer) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from .provenance import TableFile
 
 if TYPE_CHECKING:
     from .layer_tables import LayerTable
+
+_CHIP = re.compile(r"\b(RTX(?: PRO)?(?: A)?|GB|GH|MI|[ABHLTV]) ?(\d+[A-Z]?)\b")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +88,12 @@ class TrainingTime:
     layer_floor: float = 0.0
     """Seconds in which the host launches the forward kernels of a plain layer; a stack's floor is
     at least that."""
+
+
+def chip_of(name: str) -> str:
+    """'H100' of 'NVIDIA H100 80GB HBM3' and of 'H100-80GB-SXM5'; '' of a name that has none."""
+    found = _CHIP.search(re.sub(r"[\s_-]+", " ", name.upper()))
+    return "".join(found.groups()).replace(" ", "") if found else ""
 
 
 @dataclass(frozen=True, kw_only=True)

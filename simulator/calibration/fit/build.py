@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from ...hardware import layer_tables
+from ...hardware.accelerator import chip_of
 from ...hardware.cluster import Cluster
 from ...plan.plan import Plan
 from ...task import Task
-from .fit import Calibration, chip_of, table_error, table_serves
+from .fit import Calibration, table_error, table_serves
 from .layer_times import LayerTimes, check_generalises
 from .profile_text import (
     Changes,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 from ...base.arrays import Value
 from ...base.errors import CalibrationError
 from ...hardware import gemm_tables
-from ...hardware.accelerator import Accelerator, GemmTime
+from ...hardware.accelerator import Accelerator, GemmTime, chip_of
 from ...hardware.cluster import Cluster, CollectiveTime
 from ...hardware.precision import FORMATS
 from ...hardware.profile_file import profile_names
@@ -48,8 +47,6 @@ UNUSED_ROWS = {
 """Rows that nothing in the cost model could use: suite, and how their op ends."""
 _STEPS = "training steps are not fitted: calibrate show compares them"
 
-
-_CHIP = re.compile(r"\b(RTX(?: PRO)?(?: A)?|GB|GH|MI|[ABHLTV]) ?(\d+[A-Z]?)\b")
 
 RELATED_CHIPS = (
     {"A100", "A800"},
@@ -124,12 +121,6 @@ def fit(
         gpu=", ".join(table.gpus()),
         layers=layers,
     )
-
-
-def chip_of(name: str) -> str:
-    """'H100' of 'NVIDIA H100 80GB HBM3' and of 'H100-80GB-SXM5'; '' of a name that has none."""
-    found = _CHIP.search(re.sub(r"[\s_-]+", " ", name.upper()))
-    return "".join(found.groups()).replace(" ", "") if found else ""
 
 
 def _check_gpu(gpus: tuple[str, ...], base: str, machine: Cluster) -> None:

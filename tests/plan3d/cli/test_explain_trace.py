@@ -99,6 +99,29 @@ def test_one_rank_teaches_nothing_of_collectives(traced, capsys):
     assert "one rank: communication is an upper bound" in out
 
 
+@pytest.mark.parametrize(
+    ("gpu", "cluster", "said"),
+    [
+        ("NVIDIA H200", "h20", True),
+        ("NVIDIA H20", "h20", False),
+        ("NVIDIA GeForce RTX 3090", "rtx-4090", True),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090", False),
+        ("gfx942", "h20", False),
+    ],
+)
+def test_a_trace_of_another_gpu_is_said(traced, capsys, gpu, cluster, said):
+    path = traced(lambda event: event)
+    with open(path) as file:
+        document = json.load(file)
+    document["deviceProperties"] = [{"id": 0, "name": gpu}]
+    with open(path, "w") as file:
+        json.dump(document, file)
+    task = [TASK[0], cluster, *TASK[2:]]
+    assert main(["explain", *task, *PLAN, "--trace", path]) == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert (f"the trace is of {gpu}, the prediction of" in words) == said
+
+
 def test_less_than_a_step_is_said(traced, capsys):
     def without_update(event):
         return {**event, "ph": "i"} if "multi_tensor" in str(event["name"]) else event

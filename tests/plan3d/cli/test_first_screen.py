@@ -215,6 +215,17 @@ def test_the_sentence_of_a_size_has_its_interval(capsys: pytest.CaptureFixture[s
         assert float(usd) * scale[unit] == pytest.approx(days * 24 * int(found[1]) * 2, rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("cluster", "name"),
+    [("rtx-4090", "RTX-4090"), ("rtx-6000-ada", "RTX-6000-Ada"), ("h100-nvl", "H100")],
+)
+def test_the_headline_names_the_gpu(
+    cluster: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = printed(capsys, "estimate", "gpt3-125m", cluster, "2", "--plan", "dp=2")
+    assert out.startswith(f"gpt3-125m on 2 {name}: ")
+
+
 def test_long_windows_say_both_mfus(capsys: pytest.CaptureFixture[str]) -> None:
     """At 128k tokens half of the arithmetic over the whole window is masked; at 2,048 little."""
     words = ["estimate", "llama-3.1-8b", "h100-sxm", "64", "--global-batch", "64"]
