@@ -16,7 +16,6 @@ from .exporter import Exporter
 from .launch_file import Launch, ReaderOptions
 from .other_programs import check_program, python_reader
 from .tables import Row
-from .yaml_frameworks import framework_of_document
 
 Reader = Callable[[str, str, ReaderOptions], Launch]
 """(text, file name, what the user gives beside it) -> the contents of the file."""
@@ -135,6 +134,8 @@ def framework_of_file(text: str, file: str) -> str:
     """The framework of the first dialect that a file matches; a YAML document of one that is not
     read is an InputError."""
     if _is_yaml(file):
+        from .yaml_frameworks import framework_of_document
+
         return framework_of_document(text, file)
     dialect = _dialect_of(text, file)
     if dialect.framework == "recipe":

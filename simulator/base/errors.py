@@ -6,7 +6,6 @@ and comments are made one (printable.one_line).
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 
@@ -79,6 +78,8 @@ def did_you_mean(word: str, known: Iterable[str], synonyms: Mapping[str, str] | 
     """The end of an error line: the known names that begin so, else those of which the word is a
     synonym, else the nearest, or all of them when none is near. `synonyms` names the known ones
     by what other tools call them."""
+    import difflib
+
     known, word, others = list(known), word.lower(), synonyms or {}
     near = [name for name in known if word and name.startswith(word)]
     alike = [o for o in others if word and (o.startswith(word) or word.startswith(o))]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 from .printable import escape_unprintable
@@ -52,6 +51,8 @@ def frame_html(frame: Any) -> str:
 
 def html_text(text: str) -> str:
     """A text inside an element of HTML."""
+    from html import escape
+
     return escape(escape_unprintable(text))
 
 

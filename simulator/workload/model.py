@@ -16,7 +16,6 @@ from typing import ClassVar
 from ..base.errors import InputError
 from ..base.units import format_count
 from .blocks import Block, ListedLayer
-from .hf_config import config_arguments, name_of, read_json
 from .layer_list import network_arguments, read_layer_list
 from .presets import preset_arguments
 from .settings import ModelSettings
@@ -94,6 +93,8 @@ class Model:
     def from_config(cls, config: str | Path | Mapping[str, object], name: str = "") -> Model:
         """The model of a Hugging Face config.json, its path or a dict of what it holds (as
         `config.to_dict()` of transformers gives it); InputError where it is not one."""
+        from .hf_config import name_of, read_json
+
         if isinstance(config, Mapping):
             return cls.from_config_values(dict(config), name or name_of(config))
         values, file_name = read_json(config)
@@ -102,6 +103,8 @@ class Model:
     @classmethod
     def from_config_values(cls, config: object, name: str) -> Model:
         """The model of a parsed config.json; its text part when there are several."""
+        from .hf_config import config_arguments
+
         model = Model(**config_arguments(config, name))
         if model.parameters > MOST_PARAMETERS:
             sizes = f"its sizes give {model.parameters:.3g} parameters"

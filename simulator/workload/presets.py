@@ -14,7 +14,6 @@ from ..base.errors import InputError, did_you_mean
 from ..base.files import read_text
 from ..base.typed_objects import JsonObject
 from .blocks import Attention, Block, Experts, Mlp
-from .hf_config import config_arguments
 from .layer_list import network_arguments, read_layer_list
 from .settings import ModelSettings
 
@@ -215,6 +214,8 @@ def hub_models() -> HubModels:
 
 def hub_arguments(name: str) -> dict[str, Any]:
     """What the Model of a preset of HUB_FILE is made of."""
+    from .hf_config import config_arguments
+
     values = dict(hub_models().configs[name])
     extra = {
         "sequence": values.pop("sequence", 0),
