@@ -219,7 +219,7 @@ class Relaxation:
         }
         stated = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
         for name in set(names) | set(PLACEMENT_FIELDS):
-            full.setdefault(name, np.full(length, stated[name], np.int64))
+            full.setdefault(name, np.broadcast_to(np.int64(stated[name]), (length,)))
         # Bounds of stages that are not known hold for every cut, whatever chunks a given one has.
         return from_columns(full, self.space.layers_per_stage if self.placement_known else ())
 

@@ -257,7 +257,7 @@ def from_columns(
     n = max(np.size(c) for c in columns.values())
     stated = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
     full = {
-        name: columns[name] if name in columns else np.full(n, default, np.int64)
+        name: columns[name] if name in columns else np.broadcast_to(np.int64(default), (n,))
         for name, default in stated.items()
     }
     return _unchecked(full, layers_per_stage, segments)
