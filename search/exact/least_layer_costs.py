@@ -21,7 +21,7 @@ from plan3d.simulator.base.arrays import (
 )
 from plan3d.simulator.hardware.precision import Recipe
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts, joined
-from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
+from plan3d.simulator.layers.layer_costs import layer_cost_function, layer_gemms, part_seconds
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import STRATEGY
@@ -71,18 +71,23 @@ class LeastLayerCosts:
         return least
 
     def seconds(self, task: Task, recipe: Recipe, s: Strategy) -> Value:
-        """Least seconds of each part [strategy, kind, part], fields varied one at a time.
+        """Least seconds of each part but launches [strategy, kind, part], fields varied one at a
+        time.
 
         What sequence parallelism, exchanges of a context and those of experts change are different
         parts of a layer's seconds; where one is of two of them, it is least with the last value of
         both.
         """
-        least: Value | None = None
+        least, gemms, split = None, None, s.sequence_parallel
         for rows, changed in self._choices(task, s, _one_by_one):
-            parts = part_seconds(task, recipe, changed)
             if least is None:
-                least = parts
+                gemms, split = layer_gemms(task, recipe, changed), changed.sequence_parallel
+                least = part_seconds(task, recipe, changed, gemms, launches=False)
                 continue
+            known = None
+            if gemms and np.array_equal(changed.sequence_parallel, split[rows]):
+                known = [(own[rows], again[rows]) for own, again in gemms]
+            parts = part_seconds(task, recipe, changed, known, launches=False)
             least[rows] = np.minimum(least[rows], parts)
         assert least is not None
         return least

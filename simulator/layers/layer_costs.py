@@ -37,17 +37,28 @@ from .memory_footprint import (
     workspace_bytes,
 )
 
+GemmSeconds = list[tuple[Value, Value]]
+"""What layer_seconds.seconds_by_kind returns."""
 
-def part_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
+
+def part_seconds(
+    task: Task,
+    recipe: Recipe,
+    s: Strategy,
+    gemms: GemmSeconds | None = None,
+    launches: bool = True,
+) -> Value:
     """Seconds of each layer by part of cost_columns.SECONDS [strategy, kind, part]: those of its
-    cost table, for which the other columns are not needed."""
-    every = isinstance(task.model, Network) or any_nonzero(s.tp_grid)
-    if every or any_nonzero(s.offload_activations):
+    cost table, for which the other columns are not needed.
+
+    `gemms` are those of layer_gemms, where they are known; without `launches` those have 0.
+    """
+    if not _splits_plainly(task, s):
         return layer_cost_function(task.model)(task, recipe, s).table[..., SECONDS]
     kinds = layer_kinds(task.model)
-    local = layer_context(task, recipe, s)
+    local = layer_context(task, recipe, s)._replace(launches=launches)
     works = [work_of(kind, local) for kind in kinds]
-    seconds = seconds_by_kind(works, local)
+    seconds = gemms or seconds_by_kind(works, local)
     table = np.zeros((s.tp.size, len(kinds), SECONDS.stop))
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
         own = local.for_kind(kind)
@@ -58,6 +69,21 @@ def part_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
             else layer_seconds(kind, work, seconds[i], layer_weights(kind, own), own).parts.T
         )
     return table
+
+
+def layer_gemms(task: Task, recipe: Recipe, s: Strategy) -> GemmSeconds | None:
+    """Seconds of the GEMMs of each kind of layers, which follow from the sizes of the strategies
+    and whether they split the sequence; None where parts are not costed apart."""
+    if not _splits_plainly(task, s):
+        return None
+    local = layer_context(task, recipe, s)
+    return seconds_by_kind([work_of(kind, local) for kind in layer_kinds(task.model)], local)
+
+
+def _splits_plainly(task: Task, s: Strategy) -> bool:
+    """Whether layers are no list, on no grid and all on the GPU."""
+    away = any_nonzero(s.tp_grid) or any_nonzero(s.offload_activations)
+    return not isinstance(task.model, Network) and not away
 
 
 def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:

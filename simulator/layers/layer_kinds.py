@@ -110,6 +110,8 @@ class LayerContext(NamedTuple):
     layer_ratio: Value | None = None
     """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
     the accelerator has no table of them for the stack."""
+    launches: bool = True
+    """Whether it is asked what launches add."""
     grid: Grid | None = None
     """The grid of every strategy, all of one kind; None where they are 1d. Then `s` has the ranks
     that share features as its tp and the sequences of a rank as its micro-batch."""
