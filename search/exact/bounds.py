@@ -36,7 +36,7 @@ from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
-from plan3d.simulator.step.ranks import uniform_ranks
+from plan3d.simulator.step.ranks import sums_over_kinds, uniform_ranks
 from plan3d.simulator.step.stages import Stages, combine_ranks
 from plan3d.simulator.task import Task
 
@@ -244,15 +244,14 @@ class Relaxation:
                 return out
             fitting = plans.take(rows)
             parts, which = self._least_seconds(fitting, recipe)
-            work, total = (parts[..., each].sum(axis=-1) for each in (KERNELS, PARTS))
-            at = place.take(rows)
-            busiest = [_busiest(task, fitting, each[which], at) for each in (work, total)]
+            both = np.stack([parts[..., each].sum(axis=-1) for each in (KERNELS, PARTS)], axis=-1)
+            busiest = _busiest(task, fitting, both, which, place.take(rows))
             out.compute[rows] = out.pipeline[rows] = busiest[0]
             out.communication[rows] = busiest[1]
             return out
         if beaten is not None:
-            work, total, which = self._layer_seconds(plans, recipe)
-            busiest = [_busiest(task, plans, each[which], place) for each in (work, total)]
+            both, which = self._layer_seconds(plans, recipe)
+            busiest = _busiest(task, plans, both, which, place)
             out.compute[:] = out.pipeline[:] = busiest[0]
             out.communication[:] = busiest[1]
             rows = rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
@@ -333,16 +332,18 @@ class Relaxation:
             costs = LeastLayerCosts(self.open_values)(self.space.task, recipe, each)
         return (costs if self.placement_known else of_any_kind(costs)), which
 
-    def _layer_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Value, Index]:
+    def _layer_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Index]:
         """Seconds of the kernels of layers, and of all their parts, under the distinct strategies
-        of some rows [strategy, kind], and that of each row."""
+        of some rows [strategy, kind, 2], and that of each row."""
         if self.chunks_known or self.placement_known:
             # They were costed before.
             costs, which = self.tables.costs(self.space.task, recipe, plans)
-            return costs.table[..., KERNELS].sum(axis=-1), costs.table[..., Cost.TOTAL], which
+            work = costs.table[..., KERNELS].sum(axis=-1)
+            return np.stack([work, costs.table[..., Cost.TOTAL]], axis=-1), which
         first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
         parts = part_seconds(self.space.task, recipe, stages.strategies(plans.take(first)))
-        return parts[..., KERNELS].sum(axis=-1), sum_in_order(np.moveaxis(parts, -1, 0)), which
+        total = sum_in_order(np.moveaxis(parts, -1, 0))
+        return np.stack([parts[..., KERNELS].sum(axis=-1), total], axis=-1), which
 
     def _least_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Index]:
         """Least seconds of layers [strategy, kind, part] under the distinct strategies of some
@@ -450,10 +451,9 @@ def _rounded(bound: Value) -> Value:
     return bound * (1 - ROUNDING)
 
 
-def _busiest(task: Task, plans: Plan, seconds: Value, place: Placements) -> Value:
-    """Seconds of a step of the busiest rank [row], of `seconds` of each kind of layer [row,
-    kind]."""
+def _busiest(task: Task, plans: Plan, seconds: Value, which: Index, place: Placements) -> Value:
+    """Seconds of a step of the busiest rank [sum, row], of several `seconds` of each kind of layer
+    [strategy, kind, sum] under the strategy of each row."""
     m = task.global_batch / (plans.dp * plans.micro_batch)
-    counts = place.counts.take(place.which, axis=0)
-    out: Value = m * (counts @ seconds[..., None])[..., 0].max(axis=1)
+    out: Value = m * sums_over_kinds(place.counts, place.which, seconds, which).max(axis=1)
     return out

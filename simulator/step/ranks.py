@@ -99,7 +99,7 @@ class Weights:
         )
 
 
-def _over_kinds(layers: Value, layout: Index, costs: Value, strategy: Index) -> Value:
+def sums_over_kinds(layers: Value, layout: Index, costs: Value, strategy: Index) -> Value:
     """Sums over kinds [cost, class, row] of layers [layout, class, kind] at costs [strategy, kind,
     cost], of the layout and the strategy of each row.
 
@@ -159,7 +159,7 @@ def uniform_ranks(
     """Ranks of plans with one strategy each."""
     cluster = task.cluster
     tp, cp, dp, pp = (getattr(plans, n).astype(float) for n in ("tp", "cp", "dp", "pp"))
-    stage = _over_kinds(place.counts, place.which, costs.table, which)
+    stage = sums_over_kinds(place.counts, place.which, costs.table, which)
     passes = costs.table[:, :, [Cost.FORWARD, Cost.TOTAL]]
     present = place.present.take(place.which, axis=2)
     boundary, stride = costs.boundary_bytes[:, which], tp * cp * dp
@@ -178,9 +178,10 @@ def uniform_ranks(
         inputs = stage[Cost.UNITS] * boundary[0] if task.software.sharded_inputs else None
     return Ranks(
         costs=stage,
-        total_seconds=_over_kinds(place.total, place.which, passes, which)[1, 0],
+        total_seconds=sums_over_kinds(place.total, place.which, passes, which)[1, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
-        seconds_before=_over_kinds(place.before, place.which, passes, which) / plans.virtual_stages,
+        seconds_before=sums_over_kinds(place.before, place.which, passes, which)
+        / plans.virtual_stages,
         path_seconds=_path_seconds(place, passes, which),
         working_set=_largest_of_kinds(costs.working_set[:, which], present),
         working_set_without_loss=None
