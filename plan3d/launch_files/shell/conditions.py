@@ -109,10 +109,14 @@ def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
     return None
 
 
+_PATTERN = re.compile(r"(?:[\w ./:^$,]|-(?!-)|\|(?!\|)|\((?!\?)|\)(?![*+?{])|\[(?!\[)|[\]*+?])*")
+"""Regular expressions that are tried: without escapes, extensions and groups that repeat."""
+
+
 def _is_found(pattern: str, text: str) -> Truth:
     """Whether a regular expression is found in a text; unknown for one that might take long."""
-    repeats = sum(map(pattern.count, "*+?{"))
-    if repeats > 2 or len(pattern) > 100 or len(text) > 200 or re.search(r"[\\]|\)[*+?{]", pattern):
+    repeats = sum(map(pattern.count, "*+?"))
+    if repeats > 2 or len(pattern) > 100 or len(text) > 200 or not _PATTERN.fullmatch(pattern):
         return None
     try:
         return re.search(pattern, text) is not None

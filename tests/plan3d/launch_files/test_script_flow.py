@@ -213,3 +213,9 @@ def test_long_work_is_bounded(text):
     with contextlib.suppress(InputError):
         read_script(f"{text}\n", "run.sh")
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("pattern", ["^l-[[]]b$", "[a||b]", "(?P<", "a{9}", "(a|b)*c"])
+def test_patterns_that_are_not_tried_leave_a_condition_open(pattern):
+    with pytest.raises(InputError, match=r"only under a condition|depends on"):
+        launch(f"N=2; if [[ l-8b =~ {pattern} ]]; then N=4; fi\n{RUN}")
