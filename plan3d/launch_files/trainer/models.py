@@ -38,8 +38,9 @@ SAME_SHAPES = (
 """Names of models with the layers and the vocabulary of another, as patterns, and what the others
 have in their place (their config.json)."""
 
-LENGTHS = ((r"^smollm-(?=\d)", 2048), (r"^qwen2\.5-math-", 4096))
-"""Tokens for which such models are made, where they are fewer (max_position_embeddings)."""
+SHORT = re.compile(r"qwen2\.5-math-")
+SHORT_LENGTH = 4096
+"""Tokens for which these are made (max_position_embeddings)."""
 
 
 def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
@@ -64,7 +65,7 @@ def known_model(name: str) -> Model | None:
         if plain.endswith(suffix):
             plain, changes = plain.removesuffix(suffix), changes | UPDATES[suffix]
     wanted = untuned(plain.rpartition("/")[2]).removeprefix("meta-")
-    changes |= {"sequence": length for pattern, length in LENGTHS if re.match(pattern, wanted)}
+    changes |= {"sequence": SHORT_LENGTH} if SHORT.match(wanted) else {}
     for pattern, other in SAME_SHAPES:
         wanted = re.sub(pattern, other, wanted)
     for hub, preset in hub_models().ids.items():
