@@ -20,7 +20,7 @@ from ..base.units import GIB
 from ..plan.plan import Plan, as_plan, concat, resolve
 from ..rules.validity import check
 from ..step.evaluate import evaluate
-from ..step.memory import MeasuredPeak
+from ..step.memory import MeasuredPeak, fixed_bytes
 from ..task import Task, check_task
 from .calibration import MOST_LOG_PEAK_RATIO, Calibration, TimedPlan, question_of, same_profile
 from .learned import prior_of
@@ -101,10 +101,8 @@ def _is_size(value: object) -> bool:
 def device_peak(task: Task, plan: Plan, reserved: float) -> float:
     """Bytes that a GPU holds whose allocator reserved so many: with what that does not see, the
     CUDA context and the buffers of communicators."""
-    costs = evaluate(task, plan).row()
-    reserve = costs.memory["reserve"]
-    slack = task.software.allocator_slack * (costs.memory_bytes - reserve)
-    return float(reserved + reserve - slack)
+    (group,) = evaluate(task, plan).row().groups
+    return reserved + float(np.ravel(fixed_bytes(task, group.stages))[0])
 
 
 LARGEST_RATIO = 10.0

@@ -15,6 +15,7 @@ from plan3d.cli.main import main
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.task import Task
@@ -23,7 +24,8 @@ from plan3d.simulator.uncertainty.calibration import calibrated, read_calibratio
 from plan3d.simulator.uncertainty.constants import with_constants
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.memory import prior_spread, probability_fits
-from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn, learn_peaks
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, device_peak, learn, learn_peaks
+from plan3d.simulator.validation.predict_runs import rank_memory
 from plan3d.simulator.workload.model import Model
 
 TASK = Task(
@@ -751,3 +753,14 @@ def test_a_calibration_is_of_one_hardware_profile(tmp_path, capsys):
     (moved / "mine.toml").write_text(own.read_text())
     known = learn([replace(step, task=other)]).calibration
     calibrated(replace(TASK, cluster=Cluster.profile(moved / "mine.toml", gpus=64)), known)
+
+
+@pytest.mark.parametrize(
+    ("stack", "text"), [("megatron-core", TEXTS[0]), ("torchtitan", "dp=64 zero=3 micro_batch=4")]
+)
+def test_a_device_holds_context_and_communicators_beside_what_is_reserved(stack, text):
+    """Of FSDP's gradients too, which stay reserved while they are freed."""
+    task = replace(TASK, software=software_profile(stack))
+    memory = rank_memory(evaluate(task, plan(text)).row(), "max")
+    held = device_peak(task, plan(text), memory["reserved"][0])
+    assert held == pytest.approx(memory["device"][0])
