@@ -27,6 +27,7 @@ from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.operators.communicators import strategy_connections
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import concat_segments, segments_of_stages
+from plan3d.simulator.step import memory
 
 from ..result.options import Deadline
 from ..stages.intervals import Intervals
@@ -118,7 +119,7 @@ class LayerProgram:
         self.deadline, self.longest = deadline, longest
         """Seconds that no stage takes in a plan that is wanted."""
         software = pipeline.task.software
-        self.usable_bytes = (limit - software.context_bytes) / (1 + software.allocator_slack)
+        self.usable_bytes = memory.usable_bytes(pipeline.task, limit)
         """Bytes of a stage within the limit, without the allocator's slack and the context."""
         each = software.connection_bytes / (1 + software.allocator_slack)
         plans = from_columns(pipeline.columns(np.arange(pipeline.tp.size)))

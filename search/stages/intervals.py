@@ -24,6 +24,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Column, Mask, Value
 from plan3d.simulator.layers.cost_columns import Cost
 from plan3d.simulator.layers.layer_kinds import layer_kinds
+from plan3d.simulator.step import memory
 
 from ..result.tolerances import ROUNDING
 from .dominance import tuple_codes
@@ -159,7 +160,7 @@ def can_hold_all(pipeline: Pipeline, most: Value) -> bool:
 
 def most_layers(pipeline: Pipeline, longest: float, limit: float) -> Value:
     """Layers that a stage of `longest` seconds and `limit` bytes has at most [stage]."""
-    p, software = pipeline, pipeline.task.software
+    p = pipeline
     kinds = sorted(set(p.task.model.order))
     kept = p.layers.costs[Cost.ACTIVATIONS] + (p.pp == 1) * p.layers.costs[Cost.GATHERED_INPUTS]
     seconds, kept = (part[:, :, kinds].min(axis=2) for part in (p.layers.costs[Cost.TOTAL], kept))
@@ -168,7 +169,7 @@ def most_layers(pipeline: Pipeline, longest: float, limit: float) -> Value:
     each = p.layers.state_bytes[:, :, kinds].min(axis=2)
     held = np.where(zeros, each.T, np.inf).min(axis=1)
     size = held[:, None, None] + p.in_flight * kept[:, :, None]
-    usable = (limit - software.context_bytes) / (1 + software.allocator_slack)
+    usable = memory.usable_bytes(p.task, limit)
     names = [kind.name for kind in layer_kinds(p.task.model)]
     head = p.layers.least_seconds[:, names.index("head")].min() if "head" in names else 0.0
     own = np.where(np.arange(p.pp) == p.pp - 1, longest - head, longest)

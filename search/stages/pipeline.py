@@ -22,6 +22,7 @@ from plan3d.simulator.plan.field_values import AUTO, Recompute
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.layer_run_rules import as_run
 from plan3d.simulator.rules.validity import legal_runs
+from plan3d.simulator.step import memory
 from plan3d.simulator.step.data_parallel import zero_in_pipeline
 from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.task import Task
@@ -157,7 +158,7 @@ class Pipeline:
         """Least bytes of a layer's weights, gradients and optimizer state on a rank [s, k]."""
         allowed: Mask = np.any(self.legal, axis=1)
         least = np.where(allowed.T[:, :, None], self.layers.state_bytes, np.inf).min(axis=0)
-        out: Value = (1 + self.task.software.allocator_slack) * least
+        out: Value = (1 + memory.further_share(self.task)) * least
         return out
 
     @cached_property

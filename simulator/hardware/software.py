@@ -253,6 +253,9 @@ class Software:
     """NCCL's buffers of a channel to a neighbour (operators/communicators.py)."""
     allocator_slack: float
     """Reserved over allocated memory, minus one."""
+    uncounted: float
+    """What ranks hold besides, over all that is counted of them: the mean over stacks whose peaks
+    nobody fitted or measured."""
 
     spreads: tuple[tuple[str, float], ...] = ()
     """How uncertain constants of the stack and its machine are, where its file says so: standard

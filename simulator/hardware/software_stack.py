@@ -123,7 +123,10 @@ QUANTITIES = {
         ("gather_buffers", "boundary_buffers", "sharded_inputs", "copied_inputs"), _TENSORS
     ),
     **dict.fromkeys(("context_bytes", "connection_bytes"), _MEMORY),
-    "allocator_slack": Quantity(dimension="ratio", example="1", maximum=100.0, allows_zero=True),
+    **dict.fromkeys(
+        ("allocator_slack", "uncounted"),
+        Quantity(dimension="ratio", example="1", maximum=100.0, allows_zero=True),
+    ),
 }
 """What each number of a stack may be; Software says what it means."""
 FLAGS = tuple(one.name for one in fields(Software) if one.type == "bool")

@@ -188,7 +188,7 @@ def separate_moments(
     buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding
     first = with_activations(task, stages, {**states, "gradients": waiting}, buffers)
     freed = np.maximum(apart - waiting, 0.0)
-    first["reserve"] = first["reserve"] + (1 + software.allocator_slack) * freed
+    first["reserve"] = first["reserve"] + (1 + further_share(task)) * freed
     left = running + sharding if software.frees_gradients else 0.0
     last = with_activations(task, _without_passes(stages, np.maximum(left, update)), states, 0.0)
     return Moments(first, last)
@@ -201,8 +201,7 @@ def with_activations(
     sharding."""
     parts = {**states, "activations": stages.activations, "logits": stages.logits}
     parts["buffers"] = stages.buffers + buffers
-    slack = task.software.allocator_slack
-    parts["reserve"] = fixed_bytes(task, stages) + slack * sum(parts.values())
+    parts["reserve"] = fixed_bytes(task, stages) + further_share(task) * sum(parts.values())
     return parts
 
 
@@ -225,7 +224,7 @@ def worst_bytes(
             out[zero] = sum(parts.values(), np.zeros(1)).max(axis=0)
         return out
     rest = stages.activations + stages.logits + stages.buffers
-    fixed, slack = fixed_bytes(task, stages), 1 + task.software.allocator_slack
+    fixed, slack = fixed_bytes(task, stages), 1 + further_share(task)
     states = bytes_of_states(task, recipe, optimizer, policy)
     weights = stages.weights
     for zero in zeros:
@@ -346,7 +345,21 @@ def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) ->
 
 def fixed_bytes(task: Task, stages: Stages) -> Value:
     """Context, and the NCCL buffers of all process groups [.., skeleton]."""
-    return task.software.context_bytes + stages.connections * task.software.connection_bytes
+    counted = task.software.context_bytes + stages.connections * task.software.connection_bytes
+    return (1 + task.software.uncounted) * counted
+
+
+def further_share(task: Task) -> float:
+    """What a GPU holds for each byte of tensors besides: the allocator's slack, and what is not
+    counted of the stack."""
+    return (1 + task.software.uncounted) * (1 + task.software.allocator_slack) - 1
+
+
+def usable_bytes(task: Task, limit: float) -> float:
+    """Bytes of tensors and communicators within `limit` bytes of a GPU."""
+    software = task.software
+    counted = limit / (1 + software.uncounted) - software.context_bytes
+    return counted / (1 + software.allocator_slack)
 
 
 PEAK_TOLERANCE = 0.999

@@ -27,7 +27,8 @@ from .plan_timeline import PlanTimeline, timeline_of
 
 STATES = memory.PARTS[:3]
 TENANTS = (*memory.PARTS[:-1], "context", "fragmentation")
-"""Who holds bytes; the last two are the reserve of memory.PARTS."""
+"""Who holds bytes; the last two are the reserve of memory.PARTS, what is not counted of a stack
+with fragmentation."""
 LEAST_SHARE = 1e-9
 """Of the activations of a micro-batch that count as something."""
 PASS_NAMES = {
@@ -152,7 +153,7 @@ def _rank_memory(
     columns["activations"] = np.append(activations, update["activations"])
     columns["logits"] = np.append(logits, update["logits"])
     columns["buffers"] = np.append(waiting["buffers"] * passes, update["buffers"])
-    slack = x.task.software.allocator_slack
+    slack = memory.further_share(x.task)
     kept = [
         held["reserve"] - context - slack * sum(held[name] for name in memory.PARTS[:-1])
         for held in (waiting, update)

@@ -5,7 +5,8 @@
     P(fits) = P(b + e_i <= log(capacity / predicted_i))
 
 b the error that all plans of a stack share, s_i how much wider than usual that of a plan is
-(predictive.error_scale). Stacks hold more than is counted of them, in the mean over them. A peak is
+(predictive.error_scale). Stacks hold more than is counted of them, in the mean over them: predicted
+peaks hold that too (Software.uncounted), so that they are as often too low as too high. A peak is
 what the allocator holds, slack and context included: a run that needs its slack back to go on
 stalls, and does not count as fitting.
 """
@@ -116,11 +117,11 @@ def has_fitted_peaks(software: Software) -> bool:
 
 def prior_spread(software: Software, adapters: bool = False) -> Spread:
     """How far off the peaks of a stack are, less where it is known, and those of adapters beside
-    frozen weights."""
+    frozen weights; around what is predicted, which holds their mean."""
     whole = FITTED_STACKS if has_fitted_peaks(software) else OTHER_STACKS
     record = shipped_records()[MEMORY][ADAPTERS if adapters else whole]
     stack = dict(software.spreads).get(OF_PEAKS, record["stack"])
-    return Spread(stack, record["plan"], record.get("mean", 0.0))
+    return Spread(stack, record["plan"], record.get("mean", 0.0) - math.log1p(software.uncounted))
 
 
 def spread_of(task: Task) -> Spread:

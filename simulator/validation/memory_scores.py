@@ -16,7 +16,13 @@ import numpy as np
 from ..base.arrays import Mask
 from ..runs.run_cluster import machine_class
 from ..uncertainty.learned import ADAPTERS, FITTED_KINDS, FITTED_STACKS, OTHER_STACKS
-from ..uncertainty.memory import EDGE_PROBABILITY, FITS_PROBABILITY, PEAK_FIELDS, Spread
+from ..uncertainty.memory import (
+    EDGE_PROBABILITY,
+    FITS_PROBABILITY,
+    PEAK_FIELDS,
+    Spread,
+    has_fitted_peaks,
+)
 from ..uncertainty.memory_prior import Peaks, fit_spread, log_likelihood
 from . import metrics
 from .units import evenly_sampled
@@ -58,7 +64,7 @@ def memory_scores(p: Prediction) -> dict[str, Any]:
     and on all rows that ran, labelled so or not."""
     measured = p.measured_memory
     known = ~np.isnan(measured)
-    errors = metrics.errors(p.memory[known], measured[known])
+    errors = metrics.errors(p.shown_memory[known], measured[known])
     mine = p.take(states_failures(p))
     said, out = mine.probability_fits >= FITS_PROBABILITY, mine.ran_out
     below = p.probability_below(measured / p.memory)[known]
@@ -139,9 +145,10 @@ def peaks_by_source(p: Prediction) -> dict[str, Peaks]:
 
 
 def spreads_without_origin(p: Prediction) -> dict[str, Spread]:
-    """By origin, how far off the peaks of the others are."""
+    """By origin, how far off the peaks of the others are, of stacks that nobody measured."""
     origin = {q.run.source: q.run.origin for q in p.questions}
-    each = {source: log_likelihood(peaks) for source, peaks in peaks_by_source(p).items()}
+    teaching = peaks_by_source(p.take(~measures_peaks(p)))
+    each = {source: log_likelihood(peaks) for source, peaks in teaching.items()}
     return {
         name: fit_spread([one for source, one in each.items() if origin[source] != name])
         for name in sorted(set(origin.values()))
@@ -153,8 +160,17 @@ def trains_adapters(p: Prediction) -> Mask:
     return np.array([q.task.adapters is not None for q in p.questions], bool)
 
 
+def measures_peaks(p: Prediction) -> Mask:
+    """Rows that train all weights, of stacks whose peaks somebody measured, or fitted in a profile
+    that still holds it [row]."""
+    known = np.array([has_fitted_peaks(q.task.software) for q in p.questions], bool)
+    out: Mask = known & ~trains_adapters(p)
+    return out
+
+
 def with_held_out_spreads(p: Prediction) -> Prediction:
-    """The same with peaks as far off as rows of their kind of the other origins teach."""
+    """The same with peaks as far off as rows of their kind of the other origins teach; of a stack
+    that somebody measured as much, but around what is counted."""
     stack, plan, mean = np.empty((3, len(p)))
     for kind in (trains_adapters(p), ~trains_adapters(p)):
         mine = p.take(kind)
@@ -162,6 +178,7 @@ def with_held_out_spreads(p: Prediction) -> Prediction:
         known = [spreads[q.run.origin] for q in mine.questions]
         stack[kind], plan[kind] = [one.stack for one in known], [one.plan for one in known]
         mean[kind] = [one.mean for one in known]
+    mean[measures_peaks(p)] = 0.0
     return replace(p, stack_spread=stack, plan_spread=plan, mean_error=mean)
 
 
@@ -174,10 +191,12 @@ def is_fitted_to_origin(q: Question) -> bool:
 def learned_spreads(neutral: Prediction, fitted: Prediction) -> dict[str, Any]:
     """What all origins teach, of stacks whose peaks were fitted to, of others, and of adapters, as
     JSON."""
-    mine = fitted.take(np.array([is_fitted_to_origin(q) for q in fitted.questions], bool))
-    kinds = {OTHER_STACKS: ~trains_adapters(neutral), ADAPTERS: trains_adapters(neutral)}
-    others = {name: _record(neutral.take(kind)) for name, kind in kinds.items()}
-    return {FITTED_STACKS: _record(mine), **others}
+    mine = np.array([is_fitted_to_origin(q) for q in fitted.questions], bool)
+    mine = fitted.take(mine | measures_peaks(neutral))
+    others = ~trains_adapters(neutral) & ~measures_peaks(neutral)
+    kinds = {OTHER_STACKS: others, ADAPTERS: trains_adapters(neutral)}
+    records = {name: _record(neutral.take(kind)) for name, kind in kinds.items()}
+    return {FITTED_STACKS: _record(mine), **records}
 
 
 def _record(p: Prediction) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question
 from ..step.costs import Costs
 from ..step.evaluate import simulate
-from ..step.memory import PARTS, fixed_bytes, update_bytes
+from ..step.memory import PARTS, fixed_bytes, further_share, update_bytes
 from ..step.plan_groups import PlanGroup
 from ..uncertainty.forecast import Forecast
 from ..uncertainty.memory import Spread, probability_within, spread_of
@@ -54,6 +54,8 @@ knows the allocator's rules and no run; that lengths matter was seen in runs."""
 METERS = ("allocated", "reserved", "device", "varied")
 """What a peak counts: bytes of tensors, of the allocator, of the driver; and of the allocator
 where every sample has a length of its own."""
+TENSOR_METERS = ("allocated", "varied")
+"""Those that are predicted without what is not counted of a stack."""
 FLATTENING_STACKS = (
     *("megatron-deepspeed-fp16", "megatron-deepspeed-bf16", "deepspeed", "vtrain", "hf-deepspeed"),
 )
@@ -113,6 +115,13 @@ class Prediction:
         return probability_within(
             np.log(share), Spread(self.stack_spread, self.plan_spread, self.mean_error), self.scale
         )
+
+    @property
+    def shown_memory(self) -> Value:
+        """`memory` with what is not counted of a stack, where the meter sees it [row]."""
+        tensors = np.array([meter_of(q.run) in TENSOR_METERS for q in self.questions], bool)
+        out: Value = self.memory * np.where(tensors, 1.0, np.exp(self.mean_error))
+        return out
 
     @property
     def probability_fits(self) -> Value:
@@ -177,7 +186,8 @@ def predict(asked: Sequence[Question]) -> Prediction:
         columns[4, rows] = error_scale(task, plans)
         spread = spread_of(task)
         columns[5, rows], columns[6, rows] = spread.stack, spread.plan
-        columns[7, rows] = spread.mean
+        tensors = np.array([meter in TENSOR_METERS for meter in meters], bool)
+        columns[7, rows] = spread.mean + np.log1p(task.software.uncounted) * tensors
     return Prediction(tuple(asked), *columns)
 
 
@@ -238,7 +248,7 @@ def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
     """Bytes by meter, of METERS, of the first, the last or the fullest rank; of the last, costs
     must tell every rank apart."""
     out = {meter: np.empty(len(costs)) for meter in METERS}
-    slack = 1 + costs.task.software.allocator_slack
+    slack = 1 + further_share(costs.task)
     most = costs.capacity - costs.task.software.context_bytes
     for group in costs.groups:
         for zero in np.unique(group.zero):

@@ -29,6 +29,7 @@ def connections(plan, *groups, model="gpt3-125m", cluster=NODES):
         process_groups=groups or PROCESS_GROUPS,
         context_bytes=0.0,
         allocator_slack=0.0,
+        uncounted=0.0,
         connection_bytes=1.0,
     )
     task = Task(Model.preset(model), cluster, sequence=1024, global_batch=512, software=software)

@@ -92,7 +92,7 @@ def test_the_worst_rank_is_found():
 def test_the_update_is_the_peak_where_its_temporaries_are_larger():
     """Eight bytes a parameter of temporaries beside 2 + 4 + 12, one micro-batch of one rank whose
     gradients are freed before its loss."""
-    lean = stack(frees_gradients=True, update_memory=8.0, allocator_slack=0.0)
+    lean = stack(frees_gradients=True, update_memory=8.0, allocator_slack=0.0, uncounted=0.0)
     found = timeline("dp=4 zero=0 recompute=full", task(4, 4, software=lean))
     (rank,) = found.ranks
     assert str(rank.moments[rank.peak]) == "update"
@@ -104,7 +104,8 @@ def test_the_update_is_the_peak_where_its_temporaries_are_larger():
 
 
 def test_gradients_that_are_freed_stay_reserved_until_the_update():
-    lean = stack(frees_gradients=True, gradient_pool=True, allocator_slack=0.0)
+    flags = {"frees_gradients": True, "gradient_pool": True}
+    lean = stack(**flags, allocator_slack=0.0, uncounted=0.0)
     found = timeline("dp=4 zero=3", task(4, 4, software=lean))
     (rank,) = found.ranks
     assert rank.at(0)["fragmentation"] == 4 * PARAMETERS / 4 == rank.at(-1)["gradients"]
@@ -114,7 +115,7 @@ def test_gradients_that_are_freed_stay_reserved_until_the_update():
 
 def test_tenants_are_the_parts_with_the_reserve_in_two():
     assert (*PARTS[:-1], "context", "fragmentation") == TENANTS
-    lean = stack(allocator_slack=0.06, context_bytes=1e9)
+    lean = stack(allocator_slack=0.06, context_bytes=1e9, uncounted=0.0)
     found = timeline("pp=2 dp=2", task(4, 16, software=lean))
     at = found.worst.at(found.worst.peak)
     rest = sum(at[name] for name in PARTS[:-1])

@@ -54,7 +54,7 @@ def test_freed_gradients_and_activations_take_turns(batch, micro_batch, gradient
 def test_nothing_takes_the_place_of_gradients_in_the_pool_that_reduces_them(
     zero, batch, kept, beside
 ):
-    flags = {"frees_gradients": True, "gradient_pool": True, "allocator_slack": 0.0}
+    flags = {"frees_gradients": True, "gradient_pool": True}
     question = task(2, batch, **flags)
     plan = f"dp=2 zero={zero} micro_batch={min(batch // 2, 100)}"
     found = costs(question, plan)

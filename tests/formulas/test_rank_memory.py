@@ -11,6 +11,7 @@ import pytest
 from round_numbers import MODEL, costs_of, group_of, kind, local, sparse, stack, task
 
 from plan3d.simulator.layers.memory_footprint import gathered_inputs, kept_activations, loss_bytes
+from plan3d.simulator.step.memory import usable_bytes
 
 SBH = 1024 * 1 * 1024
 
@@ -145,6 +146,16 @@ def test_the_allocator_reserves_a_share_of_everything_else():
     reserve = parts.pop("reserve")
     assert reserve == pytest.approx(1e9 + 0.06 * sum(parts.values()))
     assert costs.memory_bytes == pytest.approx(reserve + sum(parts.values()))
+
+
+def test_what_is_not_counted_is_a_share_of_all_that_is():
+    question = task(software=stack(allocator_slack=0.06))
+    counted = costs_of(question, "tp=1")
+    stacks = replace(question.software, uncounted=0.1)
+    found = costs_of(replace(question, software=stacks), "tp=1")
+    assert found.memory_bytes == pytest.approx(1.1 * counted.memory_bytes)
+    within = usable_bytes(replace(question, software=stacks), float(found.memory_bytes))
+    assert within == pytest.approx(counted.memory_bytes - counted.memory["reserve"])
 
 
 def test_every_byte_of_a_plan():

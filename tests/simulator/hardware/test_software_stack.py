@@ -96,6 +96,7 @@ CHANGES = {
     "process_groups": (("tensor",), {}, DENSE),
     "connection_bytes": (9e9, {}, DENSE),
     "allocator_slack": (0.5, {}, DENSE),
+    "uncounted": (0.5, {}, DENSE),
 }
 
 

@@ -156,11 +156,26 @@ def test_few_like_them_are_published():
 
 def test_stacks_whose_peaks_are_known():
     known = {name for name, stack in SOFTWARE.items() if memory.has_fitted_peaks(stack)}
-    assert {"nanotron", "zero-bubble", "megatron-deepspeed-bf16"} <= known
-    assert not {"megatron-core", "torchtitan", "fsdp"} & known
-    assert not any(memory.has_fitted_peaks(neutral(stack)) for stack in SOFTWARE.values())
-    narrow, wide = (memory.prior_spread(software_profile(n)) for n in ("nanotron", "megatron-core"))
-    assert narrow.mean < wide.mean
+    measured = {"torch", "torchtitan", "hf-trainer"}
+    assert {"nanotron", "zero-bubble", "megatron-deepspeed-bf16"} | measured <= known
+    assert not {"megatron-core", "automodel", "fsdp"} & known
+    assert {n for n, stack in SOFTWARE.items() if memory.has_fitted_peaks(neutral(stack))} == (
+        measured
+    )
+    whole, plain = (
+        shipped_records()[MEMORY][OTHER_STACKS]["mean"],
+        memory.prior_spread(neutral(software_profile("megatron-core"))).mean,
+    )
+    assert plain == whole > shipped_records()[MEMORY][FITTED_STACKS]["mean"]
+
+
+@pytest.mark.parametrize("name", SOFTWARE)
+def test_predicted_peaks_are_medians(name):
+    """What stacks hold beyond what is counted is in the prediction where nobody fitted or measured
+    their peaks, and in its neutral profile in the probability."""
+    stack = software_profile(name)
+    assert (stack.uncounted == 0) == memory.has_fitted_peaks(stack)
+    assert memory.prior_spread(stack).mean == pytest.approx(0.0, abs=0.006)
 
 
 def test_every_number_says_what_taught_it():

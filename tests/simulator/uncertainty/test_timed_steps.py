@@ -18,6 +18,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import by_stage, evaluate
+from plan3d.simulator.step.memory import further_share
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import memory
 from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
@@ -520,7 +521,7 @@ def _beside(text):
     """Context and communicators: the reserve without the slack of what the allocator holds."""
     parts = evaluate(TASK, plan(text)).memory
     held = sum(size for name, size in parts.items() if name != "reserve")
-    return parts["reserve"] - TASK.software.allocator_slack * held
+    return parts["reserve"] - further_share(TASK) * held
 
 
 def test_logs_are_steps_and_peaks_of_plans(capsys, tmp_path):

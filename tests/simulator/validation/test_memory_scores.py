@@ -25,9 +25,13 @@ from plan3d.simulator.validation.predict_runs import Prediction, predict
 
 @pytest.fixture(scope="module")
 def p() -> Prediction:
-    """Peaks of two sources: the zero-bubble tables, and BLOOM's prequel."""
+    """Peaks of two sources with nothing fitted: the zero-bubble tables, and BLOOM's prequel."""
+    return two_sources(learned=False)
+
+
+def two_sources(learned: bool) -> Prediction:
     some = [run for run in read_runs() if run.source in ("zerobubble24", "bloom_prequel22")]
-    return predict([q for q in questions(some) if isinstance(q, Question)])
+    return predict([q for q in questions(some, learned) if isinstance(q, Question)])
 
 
 def marked(p: Prediction, row: int, **cells: object) -> Prediction:
@@ -95,10 +99,11 @@ def test_an_origin_does_not_teach_its_own_score(p: Prediction) -> None:
 
 
 def test_what_taught_is_named(p: Prediction) -> None:
-    record = learned_spreads(p, p)
+    fitted_profiles = two_sources(learned=True)
+    record = learned_spreads(p, fitted_profiles)
     assert record["unknown"]["sources"] == ["bloom_prequel22", "zerobubble24"]
     assert record["unknown"]["origins"] == ["bigscience", "zerobubble24"]
-    fitted = [q for q in p.questions if q.run.source == "zerobubble24"]
+    fitted = [q for q in fitted_profiles.questions if q.run.source == "zerobubble24"]
     assert all(is_fitted_to_origin(q) for q in not_empty(fitted))
     assert record["known"]["peaks"] <= record["unknown"]["peaks"] <= 80
 
@@ -106,7 +111,8 @@ def test_what_taught_is_named(p: Prediction) -> None:
 def test_scores_by_hand(p: Prediction) -> None:
     """Four rows of a source with shares 0.2, 0.99, 0.2 and 3; the last two ran out of memory."""
     four = p.take(np.arange(len(p)) < 4)
-    four = replace(four, capacity_share=np.array([0.2, 0.99, 0.2, 3.0]))
+    shares = np.array([0.2, 0.99, 0.2, 3.0])
+    four = replace(four, capacity_share=shares, mean_error=np.zeros(4))
     for row in (2, 3):
         four = marked(four, row, status="oom", peak_bytes=None)
     score = memory_scores(four)
@@ -116,6 +122,15 @@ def test_scores_by_hand(p: Prediction) -> None:
     assert [one["rows"] for one in score["calibration"]] == [1, 0, 0, 1, 0, 2]
     runs = [q.run for q in four.questions]
     assert refused_failures([*runs, PublishedRun({"status": "oom"})], four) == 1
+
+
+def test_a_driver_sees_what_is_not_counted_and_tensors_are_as_counted(p: Prediction) -> None:
+    """A mean error of log 1.1 belongs to what nvidia-smi shows (BLOOM's prequel), and not to what
+    tensors hold (the zero-bubble tables)."""
+    off = replace(p, mean_error=np.full(len(p), log(1.1)))
+    off = off.take(~np.isnan(off.measured_memory))
+    driver = np.array([q.run.source == "bloom_prequel22" for q in off.questions])
+    assert off.shown_memory == pytest.approx(off.memory * np.where(driver, 1.1, 1.0))
 
 
 def test_calibration_by_hand() -> None:

@@ -15,6 +15,7 @@ from plan3d.simulator.reporting.report import step_bounds
 from plan3d.simulator.runs.published_runs import PublishedRun, read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
+from plan3d.simulator.step.memory import further_share
 from plan3d.simulator.uncertainty.prior import START_SIGMA
 from plan3d.simulator.validation import metrics
 from plan3d.simulator.validation.predict_runs import (
@@ -47,7 +48,7 @@ def p(runs: list[PublishedRun]) -> Prediction:
 
 
 def slack(q: Question) -> float:
-    return 1 + q.task.software.allocator_slack
+    return 1 + further_share(q.task)
 
 
 def array(*values: float) -> Array:
