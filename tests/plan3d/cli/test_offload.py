@@ -92,7 +92,7 @@ def test_plans_with_and_without_the_host_share_a_file(
     file = tmp_path / "plans.csv"
     fixed = ["cp=1", "pp=1", "micro_batch=1", "recompute=none", "zero=1"]
     words = [word for text in fixed for word in ("--fix", text)]
-    words += ["--choose", "tp=1,2", "--offload-optimizer", "0,100", "--memory", "58GiB"]
+    words += ["--choose", "tp=1,2", "--offload-optimizer", "0,100", "--memory", "62GiB"]
     words += ["--memory-headroom", "10%"]
     answer(capsys, "search", *TASK, *words, "--csv", str(file))
     with file.open(encoding="utf-8") as text:

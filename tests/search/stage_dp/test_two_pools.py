@@ -132,7 +132,7 @@ def brute_force(tasks, limits, alike=False):
     return best
 
 
-@pytest.mark.parametrize("share", [1.0, 0.08])
+@pytest.mark.parametrize("share", [1.0, 0.0855])
 def test_brute_force_agrees(share):
     tasks = task("a100-40gb-sxm", 1, layers=4), task("h100-sxm", 2, layers=4)
     memory = [one.cluster.accelerator.memory for one in tasks]
