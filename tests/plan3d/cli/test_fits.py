@@ -36,7 +36,7 @@ def test_an_answer_is_short_and_narrow(capsys: pytest.CaptureFixture[str]) -> No
 def test_what_does_not_fit_on_gpus_is_tried_with_their_host(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """All of 8 billion weights are trained with the optimizer away on 40 GB, all of 14 on 24 with the
+    """All of 8 billion weights are trained with the optimizer away on 40 GB; of 14 on 24 with the
     weights too."""
     small, large = ("llama-3.1-8b", "a100-40gb-sxm", 0, 0), ("qwen2.5-14b", "rtx-4090", 3, 100)
     for model, cluster, zero, weights in (small, large):
