@@ -259,24 +259,24 @@ def test_one_peak_counts_by_the_spreads_of_stack_and_plan():
 
 
 def test_peaks_of_ones_own_move_the_peaks_of_others():
-    """A stack that holds 15 % more than is predicted: a plan that nobody looked at does too, and
+    """A stack that holds 10 % more than is predicted: a plan that nobody looked at does too, and
     it is surer than before whether it fits."""
-    learned = learn([ran(text, 1.15, seconds(TASK, text)) for text in TEXTS])
+    learned = learn([ran(text, 1.1, seconds(TASK, text)) for text in TEXTS])
     task = calibrated(TASK, learned.calibration)
     before, after = (evaluate(one, plan(NEW)) for one in (TASK, task))
-    assert after.memory_bytes / before.memory_bytes == pytest.approx(1.15, abs=0.02)
+    assert after.memory_bytes / before.memory_bytes == pytest.approx(1.1, abs=0.02)
     assert memory.spread_of(task).stack < 0.5 * memory.spread_of(TASK).stack
 
 
 def test_a_run_that_ran_out_is_a_lower_bound():
-    """It was predicted to need three quarters of a GPU: others need more than was predicted."""
+    """It was predicted to need four fifths of a GPU: others need more than was predicted."""
     text = "tp=2 micro_batch=2"
     costs = evaluate(TASK, plan(text))
-    assert 0.7 < costs.memory_bytes / costs.capacity < 0.8
+    assert 0.75 < costs.memory_bytes / costs.capacity < 0.85
     out = TimedStep(TASK, plan(text), None, "run 1")
     learned = learn([out])
     assert repr(learned) == "StepCalibration(0 timed steps)"
-    assert learned.calibration.peaks.log_bias > 0.1
+    assert learned.calibration.peaks.log_bias > 0.05
     assert not learned.steps
     task = calibrated(TASK, learned.calibration)
     assert probability_fits(evaluate(task, plan(NEW))) < probability_fits(evaluate(TASK, plan(NEW)))
@@ -387,7 +387,7 @@ def test_a_peak_that_a_larger_plan_contradicts_is_its_own_plans_alone(tmp_path):
         assert needs(TASK, LEAN) < between < peak
 
 
-@pytest.mark.parametrize("times", [1.05, 1.2, 1.25, 1.3])
+@pytest.mark.parametrize("times", [1.05, 1.12, 1.17, 1.22])
 def test_a_peak_that_is_not_named_moves_the_others_and_fits_in_no_less(times):
     """What it contradicts is within what is known of stacks, which then hold more."""
     peak = times * needs(TASK, LEAN)
