@@ -559,7 +559,7 @@ def test_memory_against_data_ranks(seed, name, factor):
     plain = (plans.zero == 0) & ~alone
     # Buffers of NCCL follow how many nodes a group spans.
     kept = [(c.memory_total - c.memory["reserve"])[plain] for c in (after, before)]
-    np.testing.assert_array_equal(*kept)
+    np.testing.assert_allclose(*kept, rtol=1e-12)
     sharded = plans.zero > 0
     left, right = after.memory_total[sharded], before.memory_total[sharded]
     never_above(left, right, plans.take(sharded))
