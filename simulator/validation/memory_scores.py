@@ -191,8 +191,8 @@ def is_fitted_to_origin(q: Question) -> bool:
 def learned_spreads(neutral: Prediction, fitted: Prediction) -> dict[str, Any]:
     """What all origins teach, of stacks whose peaks were fitted to, of others, and of adapters, as
     JSON."""
-    mine = np.array([is_fitted_to_origin(q) for q in fitted.questions], bool)
-    mine = fitted.take(mine | measures_peaks(neutral))
+    own = np.array([is_fitted_to_origin(q) for q in fitted.questions], bool)
+    mine = fitted.take(own | measures_peaks(neutral))
     others = ~trains_adapters(neutral) & ~measures_peaks(neutral)
     kinds = {OTHER_STACKS: others, ADAPTERS: trains_adapters(neutral)}
     records = {name: _record(neutral.take(kind)) for name, kind in kinds.items()}
