@@ -385,8 +385,8 @@ LOGS = (
     b'{"seq_len": 2048}, "activation_checkpoint": {"mode": "full"}}\n',
     b"[INFO:swift] args: SftArguments(model='Qwen/Qwen3-8B', max_length=2048, "
     b"gradient_accumulation_steps=2)\n",
-    b"------- Task Configuration -------\n" + BRIDGE + b"\n iteration 1/ 9 | elapsed time per "
-    b"iteration (ms): 900.0 | global batch size: 64 |\n",
+    b"------- Task Configuration -------\n_target_: megatron.bridge.training.config."
+    b"ConfigContainer\n" + BRIDGE + b"\n",
 )
 BRIDGE_OVERRIDES = (
     b"torchrun --nproc-per-node 8 run_recipe.py --recipe llama32_1b_pretrain_config "

@@ -38,10 +38,6 @@ SAME_SHAPES = (
 """Names of models with the layers and the vocabulary of another, as patterns, and what the others
 have in their place (their config.json)."""
 
-SHORT = re.compile(r"qwen2\.5-math-")
-SHORT_LENGTH = 4096
-"""Tokens for which these are made (max_position_embeddings)."""
-
 
 def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
     """Put the model of a name into the launch. Raises InputError for one that is no preset, where
@@ -65,7 +61,6 @@ def known_model(name: str) -> Model | None:
         if plain.endswith(suffix):
             plain, changes = plain.removesuffix(suffix), changes | UPDATES[suffix]
     wanted = untuned(plain.rpartition("/")[2]).removeprefix("meta-")
-    changes |= {"sequence": SHORT_LENGTH} if SHORT.match(wanted) else {}
     for pattern, other in SAME_SHAPES:
         wanted = re.sub(pattern, other, wanted)
     for hub, preset in hub_models().ids.items():
