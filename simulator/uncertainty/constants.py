@@ -116,15 +116,15 @@ def _scale_network_latency(
 
 
 _GEMM = _scale_software(sustained=-1)
+_ATTENTION = _scale_software(attention_rate=-1)
 _MEMORY_BOUND = _scale_software(memory_bound_rate=-1)
 _STEP = _scale_software(step_seconds=1)
 _EXPERTS = _scale_software(expert_seconds=1)
 
 
 def _scale_everything(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
-    """All seconds: kernels of attention slow down with matrix products, and contention is a
-    share of communication."""
-    kernels = (_GEMM, _MEMORY_BOUND, _scale_floors, _STEP, _EXPERTS)
+    """All seconds; contention is a share of communication."""
+    kernels = (_GEMM, _ATTENTION, _MEMORY_BOUND, _scale_floors, _STEP, _EXPERTS)
     links = (
         _scale_fast_bandwidth,
         _scale_fast_latency,
@@ -148,7 +148,7 @@ CONSTANTS: dict[str, Constant] = {
             "attention",
             "the attention core",
             0.30,
-            _scale_software(attention_rate=-1),
+            _ATTENTION,
             profile_key="kernels.attention.efficiency",
             lent_spread=0.20,
         ),

@@ -4,9 +4,10 @@
 
     interval    log t_i +- sqrt(z^2 J_i A J_i' + (q sigma s_i)^2)
 
-z, q quantiles of the normal distribution and of Student's t, A the covariance of constants. Errors
-e of timed plans are known, less what their repeats differ by and what their weights w take for
-accidents, and move those of plans that are like them (R of `error_correlation`, E = sigma^2 s R s):
+z, q quantiles of Student's t of the variance of constants, and of rows, A the covariance of
+constants. Errors e of timed plans are known, less what their repeats differ by and what their
+weights w take for accidents, and move those of plans that are like them (R of
+`error_correlation`, E = sigma^2 s R s):
 
     K = E_S' (E_SS + REPEAT_SPREAD^2 + sigma^2 s^2 (1/w - 1))^-1
     m + K (y - m_S),   (J - K J_S) A (J - K J_S)' + E - K E_S

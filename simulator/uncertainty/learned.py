@@ -80,6 +80,7 @@ def prior_record(prior: Prior) -> dict[str, Any]:
         "freedom": prior.freedom,
         "stalls": round(prior.stalls, 4),
         "novelty": prior.novelty,
+        **({} if math.isinf(prior.unit_freedom) else {"unit_freedom": prior.unit_freedom}),
     }
 
 
@@ -93,6 +94,7 @@ def prior_from_record(record: dict[str, Any]) -> Prior:
         freedom=float(record["freedom"]),
         stalls=float(record.get("stalls", 0.0)),
         novelty=float(record.get("novelty", 0.0)),
+        unit_freedom=float(record.get("unit_freedom", math.inf)),
     )
 
 

@@ -92,6 +92,9 @@ class Prior:
     """q: share of rows that stalled, for a reason that no constant stands for."""
     novelty: float = 0.0
     """b: how much larger the covariance is for each part of a unit that nobody showed."""
+    unit_freedom: float = math.inf
+    """Degrees of freedom of the constants of units: few where some units are far from all others.
+    They decide what an interval holds, not where the constants of a unit are looked for."""
 
     def of_novelty(self, count: int) -> Prior:
         """That of a unit with so many parts that nobody showed."""
@@ -119,12 +122,14 @@ class Posterior:
     constants less."""
     freedom: float
     """nu of the prior."""
+    unit_freedom: float = math.inf
+    """That of the prior, and one for each row."""
 
 
 def prior_as_posterior(prior: Prior) -> Posterior:
     """What is known of a unit of which no row is."""
     own = prior.names, prior.mean, prior.covariance, np.zeros(0)
-    return Posterior(*own, prior.sigma, prior.freedom)
+    return Posterior(*own, prior.sigma, prior.freedom, prior.unit_freedom)
 
 
 @dataclass(frozen=True)
@@ -143,13 +148,15 @@ class Modes:
 
     def posterior(self, at: int) -> Posterior:
         """That of one problem."""
+        there = np.isfinite(np.broadcast_to(self.rows.scale, self.weights.shape)[at])
         return Posterior(
             self.prior.names,
             self.mean[at],
             self.covariance[at],
-            self.weights[at][np.isfinite(np.broadcast_to(self.rows.scale, self.weights.shape)[at])],
+            self.weights[at][there],
             float(self.sigma[at]),
             self.prior.freedom,
+            self.prior.unit_freedom + float(there.sum()),
         )
 
     def of(self, at: Index) -> Modes:

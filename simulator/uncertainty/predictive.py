@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..base.arrays import Value
 from ..hardware.precision import RECIPES, Recipe
 from ..plan.plan import Plan
 from ..task import Task
-from .posterior import Posterior
+from .posterior import FREEDOM, Posterior
 
 CORRELATION_LENGTH = 2.0
 """Distance of plans at which the correlation of their errors is 1 / e. Chosen on the published
@@ -49,26 +50,34 @@ def error_scale_of_precisions(task: Task, precisions: Sequence[int]) -> Value:
     return out
 
 
-def student_quantile(p: float) -> float:
-    """The quantile p > 1/2 of Student's t with FREEDOM = 4 degrees of freedom.
+ANGLES = np.linspace(0.0, math.pi / 2, 4001)
+"""Grid on which Student's t is integrated."""
 
-    2 sqrt(cos(arccos(sqrt(a)) / 3) / sqrt(a) - 1),    a = 4 p (1 - p)
 
-    Source: Shaw 2006, Sampling Student's T distribution, section 3.
+@lru_cache(maxsize=256)
+def student_quantile(p: float, freedom: float = FREEDOM) -> float:
+    """The quantile p > 1/2 of Student's t, of the normal distribution where freedom is infinite.
+
+    With t = sqrt(nu) tan a the density of a is proportional to cos(a)^(nu - 1).
     """
-    root = math.sqrt(4 * p * (1 - p))
-    return 2 * math.sqrt(math.cos(math.acos(root) / 3) / root - 1)
+    if math.isinf(freedom):
+        return NormalDist().inv_cdf(p)
+    density = np.cos(ANGLES) ** (freedom - 1)
+    share = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
+    return math.sqrt(freedom) * math.tan(np.interp(2 * p - 1, share / share[-1], ANGLES))
 
 
 def half_width(known: Posterior, slopes: Value, scale: Value | float, level: float) -> Value:
     """Half of the central interval of log t [row] that holds `level` of runs.
 
-    The spreads of constants and of rows, each at its own quantile, added in squares.
+    The spreads of constants and of rows, each at its own quantile, added in squares. That of
+    constants is Student's of their variance: most units are nearer and a few farther than normal.
     """
-    tail = (1 + level) / 2
+    tail, nu = (1 + level) / 2, known.unit_freedom
+    z = student_quantile(tail, nu) * (1.0 if math.isinf(nu) else math.sqrt((nu - 2) / nu))
     constants = np.einsum("ij,jk,ik->i", slopes, known.covariance, slopes)
     rows = student_quantile(tail) * known.sigma * scale
-    out: Value = np.sqrt(NormalDist().inv_cdf(tail) ** 2 * constants + rows**2)
+    out: Value = np.sqrt(z**2 * constants + rows**2)
     return out
 
 

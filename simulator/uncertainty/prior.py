@@ -26,10 +26,12 @@ from .posterior import (
     Prior,
     TimedRows,
     modes,
+    prior_as_posterior,
     side_by_side,
     squared_errors,
     stall_probability,
 )
+from .predictive import half_width
 
 UNITS_OF_PRIOR = 30.0
 """Units that the spreads of `constants` weigh as much as."""
@@ -50,6 +52,12 @@ NOVELTY = np.linspace(0.0, 10.0, 201)
 LEVEL = "gemm"
 """Constant that sets the level of steps: most of their seconds, and a number of a stack."""
 LEVEL_ROUNDS = 4
+LEVELS = np.array([0.5, 0.8, 0.95])
+"""Intervals that are calibrated."""
+UNIT_FREEDOMS = (2.25, 2.5, 3.0, 4.0, 6.0, 12.0, math.inf)
+"""Degrees of freedom of the constants of units that are looked at."""
+UNITS_OF_TAILS = 10
+"""Units from which tails are told."""
 EM_ROUNDS = 25
 NEWTON_ROUNDS = 4
 """Rounds of EM, and of Gauss-Newton within each."""
@@ -87,6 +95,27 @@ def fit_prior(
         at = {n: of.mean for n, of in solved.items()}
         prior = _maximise(prior, solved, off)
     return _levelled(prior, units) if off and LEVEL in prior.names and units else prior
+
+
+def fit_unit_freedom(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
+    """Degrees of freedom of the constants of units with which intervals of LEVELS come nearest to
+    what they should hold: of units, each with the prior that was learned without its origin;
+    infinite where they are too few to tell."""
+
+    def miss(freedom: float) -> float:
+        held = np.array([_shares_held(prior, rows, freedom) for prior, rows in held_out])
+        return float(np.sum((held.mean(axis=0) - LEVELS) ** 2))
+
+    return min(UNIT_FREEDOMS, key=miss) if len(held_out) >= UNITS_OF_TAILS else math.inf
+
+
+def _shares_held(prior: Prior, rows: TimedRows, freedom: float) -> list[float]:
+    """Shares of the rows of a unit that intervals of LEVELS hold with nothing known of it."""
+    known = prior_as_posterior(replace(prior, unit_freedom=freedom))
+    values, slopes = rows.response.linearised(prior.mean)
+    error = np.abs(rows.log_seconds - values)
+    widths = (half_width(known, slopes, rows.scale, level) for level in LEVELS)
+    return [float(np.mean(error < width)) for width in widths]
 
 
 def _levelled(prior: Prior, units: Sequence[TimedRows]) -> Prior:

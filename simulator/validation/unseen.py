@@ -8,7 +8,7 @@ of all origins but the one that is scored. A unit counts once, however many rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -31,7 +31,7 @@ from ..uncertainty.learned import (
 )
 from ..uncertainty.memory import PEAK_FIELDS
 from ..uncertainty.posterior import Prior, TimedRows
-from ..uncertainty.prior import fit_prior, spreads_of
+from ..uncertainty.prior import fit_prior, fit_unit_freedom, spreads_of
 from ..uncertainty.response import SimulatedResponse, TabulatedResponse
 from . import units
 from .memory_scores import learned_spreads
@@ -123,12 +123,31 @@ class UnseenRuns:
         """By origin, what the others teach."""
         return {name: self.prior(name) for name in sorted({*map(self.origin, self.rows)})}
 
+    @cached_property
+    def held_out(self) -> dict[Unit, Prior]:
+        """What other origins teach of each unit, as new as it is to them, on its machine."""
+        out = {}
+        for unit, rows in self.rows.items():
+            origin = self.origin(unit)
+            prior = self.priors[origin].of_novelty(self.settings[unit].novelty(self.shown(origin)))
+            cluster = self.prediction.questions[int(rows[0])].task.cluster
+            out[unit] = widened_for_machine(prior, cluster)
+        return out
+
+    def unit_freedom(self, without: str = "") -> float:
+        """How far apart units are, learned from those of all origins but one, each of them held out
+        in turn."""
+        others = [unit for unit in self.rows if self.origin(unit) != without]
+        return fit_unit_freedom([(self.held_out[unit], self.table[unit]) for unit in others])
+
+    @cached_property
+    def unit_freedoms(self) -> dict[str, float]:
+        """By origin, what the others say."""
+        return {name: self.unit_freedom(name) for name in self.priors}
+
     def prior_of(self, unit: Unit) -> Prior:
-        """What other origins teach of a unit, as new as it is to them, on its machine."""
-        origin = self.origin(unit)
-        prior = self.priors[origin].of_novelty(self.settings[unit].novelty(self.shown(origin)))
-        task = self.prediction.questions[int(self.rows[unit][0])].task
-        return widened_for_machine(prior, task.cluster)
+        """What other origins teach of a unit, and of how far it may be from theirs."""
+        return replace(self.held_out[unit], unit_freedom=self.unit_freedoms[self.origin(unit)])
 
     def units_of(self, name: str) -> list[Unit]:
         """The units of a population."""
@@ -165,7 +184,7 @@ def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     known = [u for u, rows in fitted.rows.items() if has_rates_of_origin(asked[int(rows[0])])]
     return {
         MEMORY: learned_spreads(neutral.prediction, fitted.prediction),
-        OTHER_STACKS: prior_record(neutral.prior()),
+        OTHER_STACKS: prior_record(replace(neutral.prior(), unit_freedom=neutral.unit_freedom())),
         SHOWN: neutral.shown(),
         FITTED_STACKS: prior_record(
             fit_prior(CONSTANT_NAMES, [fitted.table[unit] for unit in known], off=False)

@@ -237,8 +237,8 @@ def test_more_compute_is_never_a_faster_step(zero):
         for mode in ("none", "full")
     ]
     kept, again, kept_away, again_away = (costs_of(question, plan).step_seconds for plan in plans)
-    assert kept < again
-    assert kept_away < again_away
+    assert kept <= again
+    assert kept_away <= again_away
 
 
 # Weights on the host

@@ -68,7 +68,7 @@ def asked(machine: str, question: tuple[str, int, int, int, str]) -> tuple[float
     cluster = Cluster.profile(machine, gpus=gpus)
     task = Task(Model.preset(model), cluster, sequence=sequence, global_batch=batch)
     costs = evaluate(task, Plan.parse(plan))
-    (low,), (high,) = step_interval(costs)
+    (low,), (high,) = step_interval(costs, level=0.95)
     return costs.step_seconds, low, high
 
 

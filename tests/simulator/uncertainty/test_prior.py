@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ from plan3d.simulator.uncertainty.predictive import (
     half_width,
     student_quantile,
 )
-from plan3d.simulator.uncertainty.prior import START_STALLS, fit_prior
+from plan3d.simulator.uncertainty.prior import START_STALLS, fit_prior, fit_unit_freedom
 from plan3d.simulator.uncertainty.response import TabulatedResponse
 
 
@@ -152,10 +152,34 @@ def test_half_width_adds_constants_and_rows_in_squares():
     assert width == pytest.approx([np.hypot(1.2816 * 0.1, 1.5332 * 0.05), 1.5332 * 0.05], rel=1e-4)
 
 
-@pytest.mark.parametrize(("p", "t"), [(0.75, 0.7407), (0.9, 1.5332), (0.975, 2.7764)])
-def test_quantiles_of_students_t_with_four_degrees_of_freedom(p, t):
+@pytest.mark.parametrize(
+    ("p", "freedom", "t"),
+    [(0.75, 4, 0.7407), (0.9, 4, 1.5332), (0.975, 4, 2.7764), (0.9, 1, 3.0777), (0.9, 30, 1.3104)],
+)
+def test_quantiles_of_students_t(p, freedom, t):
     """Tables of the t distribution."""
-    assert student_quantile(p) == pytest.approx(t, abs=1e-4)
+    assert student_quantile(p, freedom) == pytest.approx(t, abs=1e-4)
+
+
+def test_constants_of_units_have_the_tails_that_units_had():
+    """Variance 0.01 of Student's t with 3 degrees of freedom: 0.1 x 1.6377 / sqrt(3)."""
+    prior = replace(one(sigma=1e-6), unit_freedom=3.0)
+    known, slopes = prior_as_posterior(prior), np.array([[1.0]])
+    assert half_width(known, slopes, 1.0, 0.8) == pytest.approx(0.1 * 1.6377 / 3**0.5, rel=1e-4)
+    # Two rows of the unit are two degrees more.
+    assert mode(prior, rows([0.0, 0.0], [[1.0], [1.0]])).unit_freedom == 5.0
+
+
+def test_tails_of_units_are_learned_from_what_intervals_held():
+    """Twenty units at the quantiles of a distribution of spread 0.1."""
+    shares = (np.arange(20) + 0.5) / 20
+    upper = np.maximum(shares, 1 - shares)
+    for freedom in (3.0, np.inf):
+        scale = 0.1 if np.isinf(freedom) else 0.1 / 3**0.5
+        far = scale * np.array([student_quantile(p, freedom) for p in upper])
+        units = [(one(sigma=1e-4), rows([x], [[1.0]])) for x in np.sign(shares - 0.5) * far]
+        learned = fit_unit_freedom(units)
+        assert learned < 4 if freedom == 3 else learned > 6
 
 
 @dataclass(frozen=True)

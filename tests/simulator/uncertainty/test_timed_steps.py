@@ -548,7 +548,7 @@ def test_steps_six_times_as_long_are_explained_and_the_cause_is_named(capsys):
     which constants are far from what is usual."""
     learned = learn(timed(6.0))
     off = np.abs(np.log(learned.posterior_seconds / learned.measured_seconds))
-    assert np.median(off) < 0.05
+    assert np.median(off) < 0.07
     assert off.max() < 0.3
     assert learned.moved_constants
     pairs = zip(TEXTS, learned.measured_seconds.tolist(), strict=True)
