@@ -219,8 +219,7 @@ def test_a_node_holds_no_more_than_all_ranks():
 
 
 def test_a_layer_list_is_offloaded_too():
-    question = task(model="resnet-50", gpus=8)
-    question = replace(question, sequence=1, global_batch=2048)
+    question = replace(task(gpus=8), model=Model.preset("resnet-50"), sequence=1, global_batch=2048)
     before = evaluate(question, Plan(micro_batch=64))
     after = evaluate(question, Plan(micro_batch=64, offload_activations=100))
     assert after.memory["activations"] == 0
