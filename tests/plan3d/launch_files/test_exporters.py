@@ -45,8 +45,9 @@ GPUS = 16
 
 @cache
 def task(model="llama-3.1-8b", gpus=GPUS, batch=64, cluster="h100-sxm", software="megatron-core"):
-    machine = Cluster.profile(cluster, gpus=gpus)
-    return Task(Model.preset(model), machine, sequence=2048, global_batch=batch, software=software)
+    what, machine = Model.preset(model), Cluster.profile(cluster, gpus=gpus)
+    sequence = 2048 if what.kinds else 1
+    return Task(what, machine, sequence=sequence, global_batch=batch, software=software)
 
 
 def fine_grained(*modules):
@@ -596,7 +597,7 @@ REFUSED = [
         "accelerate",
         "",
         "zero=0 precision=amp",
-        {"model": "resnet-50", "sequence": 1},
+        {"model": "resnet-50"},
     ),
     ("trainer-tp", "accelerate", "", "tp=2 zero=2", {}),
     ("trainer-pp", "accelerate", "", "pp=2 zero=2", {}),
