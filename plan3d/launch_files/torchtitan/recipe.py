@@ -130,7 +130,7 @@ def launch_of(
             parts.setdefault(path[0], {})[".".join(path[1:])] = value
     job = {key: _literals(fields, key, file) for key, fields in parts.items()}
     family, flavor, converters = _model(spec, name, file)
-    by_name = {one.callee.split(".")[-2]: one.fields for one in converters}
+    by_name = {one.callee.split(".")[-2:][0]: one.fields for one in converters}
     names = [CONVERTERS.get(one, one) for one in by_name]
     job["model"] = {"name": family, "flavor": flavor, "converters": names}
     recipe_name = by_name.get("Float8LinearConverter", {}).get("recipe_name", "rowwise")

@@ -207,9 +207,8 @@ def profile_number(key: str, value: float, source: str, measured: bool) -> dict[
 
 
 def _rescale(tree: dict[str, Any], scale: float) -> None:
-    """Multiply the arithmetic efficiencies."""
-    sections = [*tree["kernels"]["gemm"].values(), tree["kernels"]["attention"]]
-    for section in sections:
+    """Multiply the efficiencies of GEMMs."""
+    for section in tree["kernels"]["gemm"].values():
         entry = section["efficiency"]
         entry["value"] = float(f"{entry['value'] * scale:.6g}")
         entry["source"] = SCALED

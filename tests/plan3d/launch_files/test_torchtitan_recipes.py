@@ -108,6 +108,11 @@ def test_what_a_recipe_leaves_open_is_refused(body, message):
             "MXFP8LinearConverter",
         ),
         (
+            'config.model_spec = model_registry("70B", converters=[convert()])',
+            "precision",
+            "convert",
+        ),
+        (
             "config.model_spec = torchtitan.models.deepseek_v3.model_registry("
             '"671B", converters=[Float8LinearConverter.Config()])',
             "precision",

@@ -39,7 +39,7 @@ SC21 = (
 )
 ROWS = {
     "gossip over horovod": ((f"{IMAGES} gossip,horovod",), "1.27"),
-    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.76"),
+    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.72"),
     "downpour over parameter-server": ((f"{IMAGES} downpour,parameter-server",), "1.12"),
     "axonn over megatron": (
         (f"{AXONN} --system axonn", f"{AXONN} --system megatron --fix overlap_tp=0 "
@@ -50,7 +50,7 @@ ROWS = {
         (f"search {ROOT}/docs/examples/megascale_175b.json {LARGE} megascale",
          f"search gpt3-175b {LARGE} megatron {SILENT} "
          f"--software {ROOT}/docs/examples/megatron_lm_2023.toml"),
-        "1.25",
+        "1.24",
     ),
     "megatron over zero3 on 384, 768, 1,536": (
         (f"{SC21} megatron --software megatron-lm-2021 --fix tp=8 --fix pp=12 --fix micro_batch=1 "

@@ -47,6 +47,7 @@ OPENS = {
     ("plan3d/web/pool.py", "json.loads"): "replies of its processes",
     ("plan3d/web/worker.py", "json.loads"): "questions of the server, and its own record",
     ("plan3d/web/worker.py", "os.fdopen"): "the pipe to the server",
+    ("search/whatif/sweep.py", "read_bytes"): "the points of its own processes",
     ("search/whatif/sweep_file.py", "open"): "adds a row",
     ("simulator/calibration/readers/files.py", "read_text"): "the text of nccl-tests",
     ("simulator/calibration/measure/recording.py", "open"): "adds a row",

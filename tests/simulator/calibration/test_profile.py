@@ -131,7 +131,7 @@ def test_a_step_fits_one_scale(share, tmp_path):
     path = written(tmp_path, "h100-sxm", NOTHING, step)
     assert evaluate(question(path), PLAN).step_seconds == pytest.approx(seconds, rel=1e-4)
     profile = read_profile(path)
-    assert "train.log" in profile.provenance["kernels.attention.efficiency"].source
+    assert "train.log" in profile.provenance["kernels.gemm.16bit.efficiency"].source
     assert sorted(file.name for file in tmp_path.iterdir()) == [
         "mine-gemm-16bit.csv",
         "mine.toml",

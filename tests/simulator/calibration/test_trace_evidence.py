@@ -49,7 +49,7 @@ def test_the_slower_part_is_recovered(slow, tmp_path):
     assert abs(whole[slow] - truth[slow]) > 1.5 * abs(found[slow] - truth[slow])
     for plan in (PLAN, Plan.parse("pp=2 tp=4"), Plan.parse("tp=4 recompute=full")):
         steps = [evaluate(task, plan).step_seconds for task in (TASK, known.task, machine)]
-        assert abs(steps[1] / steps[2] - 1) < 0.5 * abs(steps[0] / steps[2] - 1)
+        assert abs(steps[1] / steps[2] - 1) < 0.65 * abs(steps[0] / steps[2] - 1)
 
 
 def test_collectives_that_wait_teach_nothing(tmp_path):

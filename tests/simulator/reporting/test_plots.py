@@ -124,7 +124,8 @@ def boxes_of(page):
     canvas = FigureCanvasAgg(page)
     canvas.draw()
     (axes,) = page.axes
-    texts = [(t.get_text(), t.get_window_extent(canvas.get_renderer())) for t in axes.texts]
+    # Of the text alone: that of an annotation holds what leads to its point.
+    texts = [(t.get_text(), Text.get_window_extent(t, canvas.get_renderer())) for t in axes.texts]
     numbers = [box for name, box in texts if name.isdigit()]
     at = axes.transData.transform(axes.lines[1].get_xydata())
     others = [box for name, box in texts if not name.isdigit()]
