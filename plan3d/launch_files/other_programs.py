@@ -24,7 +24,7 @@ PROGRAMS = (
     ("GPT-NeoX", r"\bdeepy\.py\b"),
     ("Colossal-AI", r"\bcolossalai run\b"),
     ("LitGPT", r"\blitgpt (?:pretrain|finetune\w*)\b"),
-    ("Megatron-Bridge", r"\bperformance/setup_experiment\.py\b"),
+    ("Megatron-Bridge", r"\b\w*setup_experiment\.py\b"),
     ("NeMo", r"\bnemo llm\b|\bmegatron_\w+_(?:pretraining|finetuning)\.py\b"),
     ("ms-swift (RLHF)", r"\b(?:swift|megatron) rlhf\b"),
     ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),

@@ -150,9 +150,7 @@ SPELLINGS = (
     _uniform("packing", TRUTH, CORE, "packing", False),
     _uniform("packing", TRUTH, "axolotl", "sample_packing", False),
     _uniform("neat_packing", TRUTH, "llama-factory", "neat_packing", False),
-    Spelling(
-        "nodes", COUNT, {"recipe": ("num_nodes", None), "nemo": (".trainer.num_nodes", REQUIRED)}
-    ),
+    Spelling("nodes", COUNT, {"recipe": ("num_nodes", None), "nemo": (".trainer.num_nodes", None)}),
     Spelling("devices", COUNT, {"recipe": ("devices", None), "nemo": (".trainer.devices", 1)}),
     # Axes and stages.
     Spelling(

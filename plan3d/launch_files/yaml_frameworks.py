@@ -35,7 +35,7 @@ RECOGNITIONS = (
     Recognition("NeMo-RL", (("policy", "grpo"), ("policy", "sft"), ("policy", "dpo"))),
     Recognition(
         "NeMo",
-        (("trainer.num_nodes", "model.encoder_seq_length", "model.num_layers"),),
+        (("trainer", "model.encoder_seq_length", "model.num_layers"),),
         "nemo",
     ),
     Recognition(

@@ -203,6 +203,13 @@ MODEL: Table = read_only_rows(
     "--num-query-groups",
     "--position-embedding-type",
 )
+PARTITIONS = {
+    word: "embedding" in word
+    for kinds in ("type:transformer", "type:transformer|embedding")
+    for word in (kinds, f"'{kinds}'")
+}
+"""--pp-partition-method: whether embedding and head count as layers of the first and the last
+stage."""
 TRAINING: Table = (
     Row("--tensor-model-parallel-size", "tp", default=1),
     Row("--pipeline-model-parallel-size", "pp", default=1),
@@ -224,6 +231,7 @@ DEEPSPEED: Table = (
     flag("--cpu-optimizer", "offloads_optimizer"),
     flag("--no-pipeline-parallel", "no_pipeline"),
     flag("--enable-zbh1-pipeline", "zb_h1"),
+    Row("--pp-partition-method", "counts_ends", choice(PARTITIONS), False, read_only=True),
     flag("--checkpoint-activations", "checkpoint_activations"),
     flag("--deepspeed-activation-checkpointing", "deepspeed_checkpointing"),
 )

@@ -2,6 +2,7 @@
 
 A plan with tensor or pipeline parallelism, or with recompute of a model that Megatron-DeepSpeed
 has, also needs its flags: then one shell fragment states them and writes the JSON.
+Source: DeepSpeed 0.19, runtime/engine.py (_do_optimizer_sanity_check) and bf16_optimizer.py.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from plan3d.simulator.task import Task
 
 from ..documents import Document, nested_document, with_unread
 from ..exporter import (
+    HEADING,
     Exporter,
     Form,
     heading,
@@ -132,6 +134,7 @@ def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     flags, n = command_flags(script, TABLE, launch, True), Numbers()
     _add_named_file(script, flags, options, launch)
     read_rows(TABLE, flags, n)
+    n.counts_embedding = n.counts_loss = n.counts_ends
     from_flags(flags, n, launch, options.vocabulary)
     launch.launcher_gpus = launch_script.launcher_gpus(script)
     if n.no_pipeline and n.pp > 1:
@@ -141,6 +144,9 @@ def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     model = model_of(n, launch.stem, "flags of a Megatron-LM script")
     launch.model = with_expert_counts(model, n)
     configuration = _configuration(script, n, launch, flags)
+    if n.zero == 0 and n.pp > 1 and n.precision == Precision.BF16 and not HEADING.search(text):
+        n.zero = 1
+        launch.left_out.append("in stages DeepSpeed shards the optimizer of bf16, as with ZeRO 1")
     fill_launch(launch, n)
     derived = read_implied(TABLE, flags, n)
     launch.unread = unread_flags(flags, script, TABLE, derived)

@@ -98,6 +98,8 @@ TABLE: Table = (
 )
 """Keys of a job of a decoder."""
 
+_PREFERENCES = frozenset(("rm", "ppo", "dpo", "spin", "reinforce", "kto", "rpo", "ipo"))
+"""Sections of the trainer of NeMo-Aligner for rewards and preferences."""
 TEACHER = "kd_teacher_restore_from_path"
 _RECURRENT = frozenset(
     ("hyena", "hybrid_override_pattern", "mamba_ssm_ngroups", "activations_checkpoint_recurrent")
@@ -121,7 +123,14 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
         launch.left_out.append(f"a teacher, whose forward pass is left out ($.model.{TEACHER})")
     document, n = Document(_without_references(content), file), Numbers()
     read_rows(TABLE, document, n)
-    n.gpus, n.modules, n.fp8_recipe, n.fp8_params = n.nodes * n.devices, None, "delayed", False
+    trainer = document.section("trainer").values
+    rewards = sorted(_PREFERENCES & trainer.keys())
+    if rewards:
+        raise launch.refuse(
+            f"trains by {rewards[0]} ($.trainer.{rewards[0]}), which is not modelled"
+        )
+    n.gpus = n.nodes * n.devices if n.nodes else None
+    n.modules, n.fp8_recipe, n.fp8_params = None, "delayed", False
     n.first_stage_layers = n.last_stage_layers = 0
     _read_model(n, document, options)
     launch.model = model_of(n, launch.stem, "model of a NeMo file")

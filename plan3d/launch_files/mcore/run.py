@@ -97,7 +97,9 @@ SHAPE = {
     "ffn_hidden_size": "ffn",
     "num_attention_heads": "heads",
     "num_query_groups": "kv_heads",
-    "num_moe_experts": "experts",
+    **dict.fromkeys(("num_moe_experts", "num_experts"), "experts"),
+    "moe_ffn_hidden_size": "expert_ffn",
+    "moe_shared_expert_intermediate_size": "shared_ffn",
     "moe_router_topk": "top_k",
 }
 """Fields that make a named model another one, and its numbers."""

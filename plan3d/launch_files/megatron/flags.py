@@ -32,12 +32,23 @@ from . import spelling
 
 STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 """--data-parallel-sharding-strategy of Megatron-FSDP by ZeRO stage."""
-DISPATCHERS = {"alltoall": Dispatch.ALLTOALL, "flex": Dispatch.HIERARCHICAL, "allgather": None}
-"""--moe-token-dispatcher-type; the backend of flex is DeepEP by default."""
+DISPATCHERS = {
+    "alltoall": Dispatch.ALLTOALL,
+    "flex": Dispatch.HIERARCHICAL,
+    "alltoall_seq": Dispatch.ALLTOALL,
+    "allgather": None,
+}
+"""--moe-token-dispatcher-type, with that of core 0.8 to 0.12 which splits sequences; the backend
+of flex is DeepEP by default."""
 HYBRID_EP = "hybridep"
 """--moe-flex-dispatcher-backend of NVLink over several nodes, which DeepEP does not know."""
 RECOMPUTE = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE, "none": Recompute.NONE}
-OPTIMIZERS = {"adam": Optimizer.ADAM, "adamw": Optimizer.ADAM, "sgd": Optimizer.SGD}
+OPTIMIZERS = {
+    **dict.fromkeys(("adam", "adamw", "fusedadam", "fusedadamw"), Optimizer.ADAM),
+    "sgd": Optimizer.SGD,
+    **dict.fromkeys(("adamw-bnb-8bit", "adam8bit"), Optimizer.ADAM_8BIT),
+}
+"""--optimizer, with the words of forks."""
 NORMS = {"LayerNorm": True, "RMSNorm": False}
 POSITIONS = {
     "learned_absolute": True,
@@ -54,6 +65,7 @@ ALIASES = {
     "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
     "--shared-moe-ffn-hidden-size": "--moe-shared-expert-intermediate-size",
     "--moe-expert-parallel-size": "--expert-model-parallel-size",
+    "--pad-vocab-size-to": "--padded-vocab-size",
     **dict.fromkeys(
         (
             "--use-llama2-rotary-position-embeddings",

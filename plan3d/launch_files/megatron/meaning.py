@@ -237,7 +237,7 @@ def _even_chunks(flags: Flags, n: Numbers, launch: Launch) -> int:
     if any(extra) and n.pp > 1:
         if ends or total % (n.pp * v):
             raise launch.refuse(
-                f"--account-for-...-in-pipeline-split needs {total} to be a multiple of "
+                f"embedding and loss count as layers of the stages: {total} must be a multiple of "
                 f"{n.pp * v} chunks, without uneven ends"
             )
         chunks = [total // (n.pp * v)] * (n.pp * v)

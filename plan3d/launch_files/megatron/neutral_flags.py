@@ -18,29 +18,31 @@ NEUTRAL = {
     async-ckpt-cpu-priority async-ckpt-io-priority async-ckpt-use-cpu-shm async-save
     async-strategy auto-detect-ckpt-format ckpt-*
     convert-checkpoint-from-megatron-to-transformers dataloader-save dist-ckpt-*
-    distrib-optim-fully-reshardable-mem-efficient exit-on-missing-checkpoint finetune load
-    load-main-params-from-ckpt no-ckpt-fully-parallel-save
-    no-ckpt-load-validate-sharding-integrity no-fully-parallel-save no-load-lr-state
-    no-load-optim no-load-rng no-save-optim no-save-rng no-save-tokenizer-assets
-    no-strict-fsdp-dtensor-load no-use-tokenizer-model-from-checkpoint-args non-persistent-*
+    distrib-optim-fully-reshardable-mem-efficient enable-hf2mg-convert
+    exit-on-missing-checkpoint finetune hf-ckpt-* load load-main-params-from-ckpt load-mode
+    no-ckpt-fully-parallel-save no-ckpt-load-validate-sharding-integrity no-fully-parallel-save
+    no-load-lr-state no-load-optim no-load-rng no-save-optim no-save-rng
+    no-save-tokenizer-assets no-strict-fsdp-dtensor-load
+    no-use-tokenizer-model-from-checkpoint-args non-persistent-* origin-hf-ckpt-dir
     override-ckpt-iteration persistent-save-interval pretrained-checkpoint replication
     replication-factor replication-jump save save-activations-interval save-dgrads-interval
     save-interval save-params-interval save-retain-interval save-tokenizer-assets
-    save-tokens-per-expert-interval save-wgrads-interval strict-fsdp-dtensor-load
+    save-tokens-per-expert-interval save-wgrads-interval strict-fsdp-dtensor-load to-hf-ckpt
     universal-checkpoint use-dist-ckpt use-mp-args-from-checkpoint-args
     use-persistent-ckpt-worker use-tokenizer-model-from-checkpoint-args verify-integrity
     """,
     "data and its loader": """
     allow-ambiguous-pad-tokens aml-data-download-path data-args-path data-base-path
-    data-cache-path data-dir data-impl data-path dataloader-defer-npy-index-mmap
+    data-cache-path data-dir data-file-list data-impl data-path dataloader-defer-npy-index-mmap
     dataloader-fast-cache-load dataloader-seq-length dataloader-type dataset dataset-config
-    disable-msc enable-msc encoder-seq-length eod-mask-loss epochs
-    extra-vocab-size fim-* fragment-fim-rate goldfish-h goldfish-k image-aspect-ratio
-    image-tag-type keep-last mask-prob max-padding-length mid-level-dataset-surplus
+    disable-msc enable-msc encoder-seq-length eod-mask-loss epochs extra-vocab-size fim-*
+    fragment-fim-rate goldfish-h goldfish-k handler-name image-aspect-ratio image-tag-type
+    is-instruction-dataset keep-last mask-prob max-padding-length mid-level-dataset-surplus
     mm-use-im-patch-token mm-use-im-start-end mmap-warmup mock-data n-chunks
-    no-create-attention-mask-in-dataloader no-mmap-bin-files num-dataset-builder-threads
-    num-workers object-storage-cache-path patch-tokenizer-type per-dataset-sequences-path
-    per-split-data-args-path phase-transition-iterations retriever-* return-data-index
+    no-create-attention-mask-in-dataloader no-mmap-bin-files no-pad-to-seq-lengths no-shuffle
+    num-dataset-builder-threads num-workers object-storage-cache-path padded-samples
+    patch-tokenizer-type per-dataset-sequences-path per-split-data-args-path
+    phase-transition-iterations prompt-type repeated-dataloader retriever-* return-data-index
     s3-cache-path sample-rate sanity-check-dataloader-interval short-seq-prob source-seq-len
     special-tokens split target-seq-len test-data-* test-weighted-* tokenizer-* train-data
     train-data-* train-desc-path train-doc-idx-path train-idx-path train-sample-idx-path
@@ -53,9 +55,9 @@ NEUTRAL = {
     padded-vocab-size tiktoken-* trust-remote-code use-gigatoken vocab-extra-ids vocab-file
     """,
     "logs and profiles": """
-    app-tag-run-name app-tag-run-version config-logger-dir disable-straggler-on-startup
-    dump-param-to-param-group-map log-* logging-level memory-snapshot-path
-    moe-per-layer-logging moe-routing-trace-* no-barrier-with-L1-time
+    app-tag-run-name app-tag-run-version codecarbon-dir config-logger-dir
+    disable-straggler-on-startup dump-param-to-param-group-map log-* logging-level
+    memory-snapshot-path moe-per-layer-logging moe-routing-trace-* no-barrier-with-L1-time
     no-barrier-with-level-1-timing no-log-learnig-rate-to-tensorboard
     no-log-loss-scale-to-tensorboard no-one-logger nvtx-ranges one-logger-* otel-* profile
     profile-ranks profile-step-end profile-step-start pytorch-profiler-* record-memory-history
@@ -66,45 +68,48 @@ NEUTRAL = {
     "learning rate and the hyperparameters of the optimizer": """
     adam-beta1 adam-beta2 adam-eps ademamix-* apply-wd-to-qk-layernorm clip-grad decoupled-lr
     decoupled-min-lr end-weight-decay lion-* lr lr-* min-lr muon-* no-weight-decay-cond-type
-    override-opt-param-scheduler override-opt_param-scheduler sgd-momentum start-weight-decay
-    use-checkpoint-opt-param-scheduler use-checkpoint-opt_param-scheduler warmup wd-incr-steps
-    weight-decay weight-decay-incr-style wsd-decay-steps
+    override-lr-scheduler override-opt-param-scheduler override-opt_param-scheduler sgd-momentum
+    start-weight-decay use-checkpoint-opt-param-scheduler use-checkpoint-opt_param-scheduler
+    warmup wd-incr-steps weight-decay weight-decay-incr-style wsd-decay-steps
     """,
     "evaluation outside of a step": """
     full-validation multiple-validation-sets skip-train start-eval-at-iter test-mode
     validation-set-names
     """,
     "the length of the run, and what ends, repeats or restarts it": """
-    adlr-autoresume adlr-autoresume-interval calc-ft-timeouts check-for-large-grads
-    check-for-spiky-loss enable-ft-package error-injection-rate error-injection-type
-    exit-duration-in-mins exit-interval exit-signal exit-signal-handler
-    exit-signal-handler-for-dataloader exit-signal-handler-for-training fault-injector-* ft-*
-    gpu-sniff-test-interval inprocess-* iterations-to-skip manual-gc manual-gc-eval
-    manual-gc-interval no-check-for-nan-in-loss-and-grad no-manual-gc-eval rerun-*
-    result-rejected-tracker-filename train-iters train-samples train-sync-interval trigger-path
-    z-loss-strength
+    abort-on-unmet-fused-kernel-constraints adlr-autoresume adlr-autoresume-interval
+    calc-ft-timeouts check-for-large-grads check-for-spiky-loss enable-ft-package
+    error-injection-rate error-injection-type exit-duration-in-mins exit-interval exit-signal
+    exit-signal-handler exit-signal-handler-for-dataloader exit-signal-handler-for-training
+    fault-injector-* ft-* gpu-sniff-test-interval inprocess-* iterations-to-skip
+    kill-switch-path manual-gc manual-gc-eval manual-gc-interval
+    no-check-for-nan-in-loss-and-grad no-manual-gc-eval rerun-* reset-progress
+    result-rejected-tracker-filename skip-train-iteration-range train-iters train-samples
+    train-sync-interval trigger-path z-loss-strength
     """,
     "set-up of processes": """
-    align-grad-reduce ddp-average-in-collective
-    ddp-param-name-patterns-for-fp32-local-accumulation disable-gloo-process-groups
-    distributed-backend distributed-timeout distributed-timeout-minutes
-    distributed-timeout-seconds-after-init fake-process-group flight-recorder-*
-    fsdp-manual-registration gtp-expert-remat-nccl-ub gtp-remat-nccl-*
+    ai-framework align-grad-reduce ddp-average-in-collective
+    ddp-param-name-patterns-for-fp32-local-accumulation disable-gloo-group
+    disable-gloo-process-groups distributed-backend distributed-timeout
+    distributed-timeout-minutes distributed-timeout-seconds-after-init fake-process-group
+    flight-recorder-* fsdp-manual-registration gtp-expert-remat-nccl-ub gtp-remat-nccl-*
     gtp-remat-reduce-scatter-with-fp32-accumulation high-priority-stream-groups lazy-mpu-init
-    local-rank megatron-fsdp-version model-parallel-size no-flight-recorder-dump-on-timeout
-    no-flight-recorder-extra-dump-on-exec no-flight-recorder-include-only-active
-    no-gradient-reduce-div-fusion no-use-gloo-process-groups no-use-layer-wise-param-layout
-    rank sharp-enabled-group world-size
+    local-rank megatron-fsdp-version model-parallel-size model-type-hf
+    no-flight-recorder-dump-on-timeout no-flight-recorder-extra-dump-on-exec
+    no-flight-recorder-include-only-active no-gradient-reduce-div-fusion
+    no-use-gloo-process-groups no-use-layer-wise-param-layout rank sharp-enabled-group
+    sync-tp-duplicated-parameters world-size
     """,
     "initial weights and seeds": """
     cuda-graph-warmup-steps data-parallel-random-init embedding-init-method-std init-method-std
-    init-method-xavier-uniform init-model-with-meta-device layernorm-init
-    mhc-init-gating-factor mup-attn-scale-power mup-base-head-dim mup-base-hidden-size
-    mup-embedding-mult mup-output-mult mup-width-mult no-initialization
-    no-perform-initialization seed te-rng-tracker use-cpu-initialization use-mup
+    init-method-xavier-uniform init-model-with-meta-device init-norm-weight-in-fp32
+    layernorm-init mhc-init-gating-factor mup mup-attn-mult mup-attn-scale-power
+    mup-base-head-dim mup-base-hidden-size mup-embedding-mult mup-input-mult mup-output-mult
+    mup-width-mult no-initialization no-perform-initialization seed te-rng-tracker
+    use-cpu-initialization use-mup
     """,
     "router scores and losses": """
-    create-moe-param-group moe-apply-probs-on-input moe-aux-loss-coeff
+    create-moe-param-group fix-router moe-apply-probs-on-input moe-aux-loss-coeff
     moe-enable-routing-replay moe-eval-capacity-factor moe-input-jitter-eps moe-loss-coeff
     moe-min-capacity moe-mlp-glu-interleave-size moe-pad-experts-for-cuda-graph-inference
     moe-paged-stash-buffer-size-factor-cpu moe-paged-stash-buffer-size-factor-cuda
@@ -112,26 +117,33 @@ NEUTRAL = {
     moe-router-enable-expert-bias moe-router-load-balancing-type moe-router-pre-softmax
     moe-router-quantile-balancing-ema moe-router-score-function moe-router-topk-scaling-factor
     moe-shared-expert-glu-interleave-size moe-single-grouped-bias moe-token-drop-policy
-    moe-upcycling-granularity moe-use-upcycling moe-z-loss-coeff router-type
+    moe-upcycling-granularity moe-use-upcycling moe-z-loss-coeff norm-topk-prob router-type
+    seq-aux
     """,
     "scales, losses and numbers of the same size": """
     accumulate-allreduce-grads-in-fp32 activation-func-clamp-value apply-layernorm-1p
     apply-query-key-layer-scaling apply-residual-connection-post-layernorm
-    attention-softmax-in-fp32 batch-invariant-backend disable-bf16-reduced-precision-matmul
-    dsa-indexer-k-norm-epsilon fp8-amax-compute-algo fp8-amax-history-len fp8-interval
-    fp8-margin fp8-wgrad glu-linear-offset hysteresis initial-loss-scale layernorm-epsilon
-    logits-load-* logits-save-* loss-scale loss-scale-window mamba-training-ssm-states-dtype
-    min-loss-scale mscale mscale-all-dim mtp-detach-heads mtp-hsm mtp-loss-scaling-factor
-    no-query-key-layer-scaling norm-epsilon qk-clip-alpha qk-clip-threshold rotary-interleaved
-    rotary-scaling-factor z-loss-weight
+    attention-softmax-in-fp32 attn-logit-softcapping batch-invariant-backend
+    disable-bf16-reduced-precision-matmul dsa-indexer-k-norm-epsilon enable-mla-scale-kv-lora
+    enable-mla-scale-q-lora fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin
+    fp8-wgrad glu-linear-offset hysteresis initial-loss-scale layernorm-epsilon logits-load-*
+    logits-save-* loss-on-targets-only loss-scale loss-scale-window
+    mamba-training-ssm-states-dtype min-loss-scale mscale mscale-all-dim mtp-detach-heads
+    mtp-hsm mtp-loss-scaling-factor no-query-key-layer-scaling norm-epsilon norm-target-loss
+    output-logit-softcapping qk-clip-alpha qk-clip-threshold query-pre-attn-scalar
+    rotary-interleaved rotary-scaling-factor z-loss-weight
     """,
     "the form of positions and activation functions, of the same sizes": """
-    bert-no-binary-head dsa-indexer-rope-interleaved input-embeddings-multiplier mrope-section
-    no-rope-freq no-yarn-correction-range-round-to-int onnx-safe openai-gelu qknorm-impl
-    relative-attention-max-distance relative-attention-num-buckets rope-scaling-factor
+    add-rmsnorm-offset bert-no-binary-head beta-fast beta-slow dsa-indexer-rope-interleaved
+    gelu-tanh high-freq-factor input-embeddings-multiplier long-factor longrope-freqs-type
+    low-freq-factor mrope-section no-rope-freq no-yarn-correction-range-round-to-int onnx-safe
+    openai-gelu original-max-position-embeddings qknorm-impl relative-attention-max-distance
+    relative-attention-num-buckets rope-scaling-factor rope-scaling-mscale
+    rope-scaling-mscale-all-dim rope-scaling-original-max-position-embeddings rope-scaling-type
     rotary-percent rotary-scale-factor rotary-seq-len-interpolation-factor rotary-theta
-    squared-relu use-rope-scaling xielu xiprelu xiprelup yarn-beta-fast yarn-beta-slow
-    yarn-correction-range-round-to-int yarn-original-max-position-embeddings
+    short-factor squared-relu use-glm-rope use-rope-scaling xielu xiprelu xiprelup
+    yarn-beta-fast yarn-beta-slow yarn-correction-range-round-to-int
+    yarn-original-max-position-embeddings
     """,
     "what has an effect only with other flags": """
     bert-load biencoder-shared-query-context-model block-data-path classes-fraction
@@ -152,7 +164,9 @@ NEUTRAL = {
     """,
     "the implementation that is modelled": """
     clone-scatter-output-in-embedding rope-type transformer-type use-flash-attn
-    use-flash-attn-v1 use-flash-attn-v2 use-mcore-models use-te
+    use-flash-attn-v1 use-flash-attn-v2 use-fused-moe-token-permute-and-unpermute
+    use-fused-ring-attention-update use-fused-rmsnorm use-fused-rotary-pos-emb use-fused-swiglu
+    use-mcore-models use-te
     """,
 }
 """Names without dashes in front, by what the flags set."""

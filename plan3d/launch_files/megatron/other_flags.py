@@ -55,7 +55,8 @@ GROUPS = (
         "attention that is sparse, linear or gated",
         """
         attention-output-gate dsa-indexer-head-dim dsa-indexer-n-heads dsa-indexer-topk
-        experimental-attention-variant use-gated-attention
+        enable-dsa-indexer experimental-attention-variant index-n-heads index-topk lf-conv2d-group
+        use-gated-attention use-lf-gate
         """,
     ),
     FlagGroup(
@@ -100,6 +101,23 @@ GROUPS = (
     FlagGroup(Effect.MODEL, "experts of an older patch", "moe moe-topk use-normhead"),
     FlagGroup(
         Effect.MODEL,
+        "layers of MindSpeed-LLM that have no experts, do nothing or have further norms",
+        """
+        first-k-dense-replace=0,-1 input-embeds-norm interleave-sliding-window n-shared-experts=0
+        noop-layers num-zero-experts=0 post-norm
+        """,
+    ),
+    FlagGroup(Effect.MODEL, "training by preferences or rewards", "dpo-loss-type stage=pt,sft"),
+    FlagGroup(
+        Effect.MODEL, "stages of unequal length, by a list", "num-layer-list pipeline-num-layers"
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "adapters, which are read of scripts of a trainer alone (plan3d fits --lora-rank)",
+        "adapter-dim lora-alpha lora-fusion lora-r lora-rank lora-target-modules peft-type qlora",
+    ),
+    FlagGroup(
+        Effect.MODEL,
         "reinforcement learning: a step has rollouts, and sequences of unequal length",
         """
         actor-num-gpus-per-node actor-num-nodes n-samples-per-prompt perform-rl-step
@@ -126,7 +144,7 @@ GROUPS = (
         Effect.PART,
         "frozen parts, which are taken as trained",
         """
-        freeze-LM freeze-ViT freeze-all-layers freeze-clip-vision-tower freeze-llm
+        bitfit freeze-LM freeze-ViT freeze-all-layers freeze-clip-vision-tower freeze-llm
         tune-mm-mlp-adapter
         """,
     ),
@@ -144,14 +162,20 @@ GROUPS = (
         "export-num-eagle-layers=0 export-num-medusa-heads=0",
     ),
     FlagGroup(
+        Effect.PART,
+        "layers of a specification in Python, which are taken as those of the flags",
+        "spec",
+    ),
+    FlagGroup(
         Effect.COST,
         "time or memory",
         """
-        DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-method
+DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-method
         adaptive-seq-len attention-backend=auto,flash,fused batch-invariant-mode batch-size
         cache-mla-latents calculate-per-token-loss
         check-weight-hash-across-dp-replicas-interval checkpoint-in-cpu
-        checkpoint-num-layers=1 context-parallel-balance contigious-checkpointing
+        checkpoint-num-layers=1 coc-fused-kernel context-parallel-algo=megatron_cp_algo
+        context-parallel-balance contigious-checkpointing
         cpu-offloading-retain-pinned-cpu-buffers cpu-offloading-weights cpu-torch-adam
         create-all-gather-group cross-entropy-fusion-impl=native cuda-graph-impl=none
         cuda-graph-modules cuda-graph-scope curriculum-learning
@@ -163,70 +187,77 @@ GROUPS = (
         delta-offload-bytes-across-pp-ranks=0 deterministic-mode disable-bias-attn-fc
         disable-bias-linear-fc disable-jit-fuser disable-mamba-mem-eff-path
         disable-mem-efficient-ln disable-moe-token-dropping disable-parallel-output
-        disable-symmetric-registration disable-tp-comm-bulk-dgrad
-        disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs
-        disable-tp-comm-split-ag disable-tp-comm-split-rs
-        distribute-checkpointed-activations distribute-saved-activations embed-layernorm
-        embedding-weights-in-fp32 empty-unused-memory-level=0 enable-cuda-graph
-        enable-experimental enable-expert-tensor-parallelism enable-full-sharding-in-hsdp
-        enable-mtp-training encoder-num-layers ep-overlap-early-attn-memory-release
-        expert-tensor-parallel-num-weight-shards
+        disable-symmetric-registration disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad
+        disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag
+        disable-tp-comm-split-rs distribute-checkpointed-activations
+        distribute-saved-activations embed-layernorm embedding-weights-in-fp32
+        empty-unused-memory-level=0 enable-cuda-graph enable-experimental
+        enable-expert-tensor-parallelism enable-full-sharding-in-hsdp enable-mtp-training
+        enable-recompute-layers-per-pp-rank enable-zbh1-exact-semantics encoder-num-layers
+        ep-overlap-early-attn-memory-release expert-tensor-parallel-num-weight-shards
         export-te-mcore-model external-cuda-graph
         fine-grained-offloading-max-inflight-offloads flash-attention-version
         force-ds-sequence-parallel fp16-lm-cross-entropy fp32-residual-connection
         fp4-param-gather fp4-quantizer-factory fp4-recipe=nvfp4 fp8-output-proj
         fp8-quantizer-factory fsdp-db-use-persist-buf-on-alloc-fail fsdp-double-buffer
-        fused-residual-rmsnorm goldfish-loss gtp-remat-opt-in-modules
-        hierarchical-context-parallel-sizes high-priority-a2a-comm-stream
-        hybrid-context-parallel keep-fp8-transpose-cache
+        fused-residual-rmsnorm gemm-gradient-accumulation-fusion goldfish-loss
+        gtp-remat-opt-in-modules hierarchical-context-parallel-sizes
+        high-priority-a2a-comm-stream hybrid-context-parallel keep-fp8-transpose-cache
         keep-fp8-transpose-cache-when-using-custom-fsdp kitchen-config-file
-        kitchen-recipe-number
-        max-seqlen-per-dp-cp-rank max-tokens-per-gpu
+        kitchen-recipe-number max-seqlen-per-dp-cp-rank max-tokens-per-gpu
         megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=auto
         megatron-fsdp-main-grads-dtype=auto megatron-fsdp-main-params-dtype=fp32
         megatron-fsdp-max-pool-double-buffer memory-centric-tiled-linear
-        mhc-recompute-layer-num min-offloaded-tensor-size mla-down-proj-fusion
-        mlp-chunks-for-training=1 moe-combine-bwd-dtype=bf16 moe-deepep-num-sms
+        mhc-recompute-layer-num min-offloaded-tensor-size mla-down-proj-fusion mla-mm-split
+        mla-swap-core-attn-out mla-up-proj-tp-overlap mlp-chunks-for-training=1
+        moe-alltoall-overlap-comm moe-combine-bwd-dtype=bf16 moe-deepep-num-sms
         moe-dispatch-fwd-dtype=bf16 moe-enable-deepep moe-expert-capacity-factor
-        moe-expert-rank-capacity-factor moe-extended-tp moe-flex-dispatcher-num-sms
-        moe-hybridep-num-blocks-permute moe-hybridep-num-blocks-unpermute
-        moe-hybridep-num-sms moe-hybridep-num-sms-preprocessing
-        moe-hybridep-pad-uneven-dispatch-inputs moe-input-feature-slicing
-        moe-layer-recompute moe-ncclep-zero-copy moe-pad-expert-input-to-capacity
-        moe-paged-stash moe-permute-fusion-into-hybridep moe-router-force-biased
+        moe-expert-rank-capacity-factor moe-extended-tp moe-fb-overlap
+        moe-flex-dispatcher-num-sms moe-hybridep-num-blocks-permute
+        moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
+        moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs
+        moe-input-feature-slicing moe-layer-recompute moe-ncclep-zero-copy
+        moe-pad-expert-input-to-capacity moe-paged-stash moe-permutation-async-comm
+        moe-permute-fusion-into-hybridep moe-router-force-biased
         moe-router-force-load-balancing moe-router-fusion moe-router-padding-for-fp8
         moe-router-padding-for-quantization moe-router-topk-limited-devices
         moe-shared-expert-gate moe-shared-expert-overlap moe-single-grouped-weight
-        moe-train-capacity-factor moe-use-grouped-tensor moe-use-legacy-grouped-gemm
-        mtp-standalone nccl-communicator-config-path no-align-grad-reduce
-        no-align-param-gather no-async-tensor-model-parallel-allreduce no-attn-layernorm
-        no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion
-        no-clone-scatter-output-in-embedding no-contiguous-buffers-in-local-ddp
-        no-final-layernorm no-fp8-wgrad no-masked-softmax-fusion no-mlp-layernorm
+        moe-tp-extend-ep moe-train-capacity-factor moe-use-grouped-tensor
+        moe-use-legacy-grouped-gemm moe-zero-memory mtp-mem-efficient-logits mtp-standalone
+        nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
+        no-async-tensor-model-parallel-allreduce no-attn-layernorm no-bias-dropout-fusion
+        no-bias-gelu-fusion no-bias-swiglu-fusion no-clone-scatter-output-in-embedding
+        no-contiguous-buffers-in-local-ddp no-final-layernorm no-fp8-wgrad
+        no-gradient-accumulation-fusion no-masked-softmax-fusion no-mlp-layernorm
         no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion
-        no-scatter-gather-tensors-in-pipeline no-tp-comm-bulk-dgrad no-tp-comm-bulk-wgrad
-        no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag no-tp-comm-split-rs
-        no-use-mamba-mem-eff-path optimizer-cuda-graph optimizer-offload-auto-threshold
+        no-scatter-gather-tensors-in-pipeline no-shared-storage no-tp-comm-bulk-dgrad
+        no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
+        no-tp-comm-split-ag no-tp-comm-split-rs no-use-mamba-mem-eff-path o2-gradient
+        o2-optimizer optimizer-cuda-graph optimizer-offload-auto-threshold
         optimizer-offload-chunk-size optimizer-offload-policy
         outer-dp-sharding-strategy=no_shard output-logit-dtype
         overlap-dispatch-backward-with-experts-wgrad overlap-p2p-communication
         overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
         partition-activations pipeline-model-parallel-comm-backend post-layer-norm
-        profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd remote-device=none
-        reset-attention-mask reset-position-ids scattered-embeddings sliding-window
-        softmax-in-fp32 spec split-transformers standalone-embedding-stage
-        step-batch-size-schedule suggested-communication-unit-size symmetric-ar-type
-        synchronize-each-layer te-precision-config-file tensor-parallel-num-weight-shards
-        tile-factor torch-fsdp2-no-reshard-after-forward tp-comm-overlap-cfg
-        tp-comm-overlap-rs-dgrad train-mode transformer-impl=transformer_engine
-        use-checkpoint-args use-custom-fsdp use-dynamic-batch-size use-flash-attn-triton
+        profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd
+        recompute-activation-function recompute-mla-up-proj remote-device=none
+        reset-attention-mask reset-position-ids reuse-fp32-param scattered-embeddings
+        schedules-method sliding-window softmax-in-fp32 split-transformers
+        standalone-embedding-stage step-batch-size-schedule
+        suggested-communication-unit-size swap-attention swap-modules swap-optimizer
+        symmetric-ar-type synchronize-each-layer te-precision-config-file
+        tensor-parallel-num-weight-shards tile-factor torch-fsdp2-no-reshard-after-forward
+        tp-2d tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad tp-x tp-y train-mode
+        transformer-impl=transformer_engine ulysses-degree-in-cp use-ascend-coc
+        use-ascend-mc2 use-bnb-optimizer use-checkpoint-args use-cp-send-recv-overlap
+        use-custom-fsdp use-dynamic-batch-size use-flash-attn-triton
         use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
         use-grouped-gemm-for-shared-expert use-kitchen-attention use-legacy-models
-        use-nccl-ub use-pin-memory use-ring-exchange-p2p
-        use-sharp use-te-activation-func use-torch-optimizer-for-cpu-offload
-        use-tp-pp-dp-mapping use-transformer-engine-op-fuser use-tutel
-        wgrad-deferral-limit=0 yaml-cfg zero-allgather-bucket-size
-        zero-contigious-gradients zero-reduce-bucket-size zero-reduce-scatter
+        use-nccl-ub use-pin-memory use-ring-exchange-p2p use-sharp use-te-activation-func
+        use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping
+        use-transformer-engine-op-fuser use-tutel variable-seq-lengths
+        wgrad-deferral-limit=0 yaml-cfg zero-allgather-bucket-size zero-contigious-gradients
+        zero-reduce-bucket-size zero-reduce-scatter
         """,
     ),
     *(FlagGroup(Effect.NONE, what, names) for what, names in NEUTRAL.items()),
@@ -290,6 +321,7 @@ def flag_error(file: str, flag: Flag, group: FlagGroup) -> InputError:
 RECURRENT = "state-space or linear-attention layers"
 PROGRAMS = {
     "bert": "BERT, an encoder",
+    "yuan": "Yuan, whose attention has convolutions",
     "t5": "T5, an encoder and a decoder",
     **dict.fromkeys(("mamba", "hybrid", "griffin", "hyena"), RECURRENT),
     **dict.fromkeys(("ict", "retro", "realm", "biencoder", "retriever"), "a retriever"),
@@ -312,7 +344,7 @@ def check_program(program: str, launch: Launch) -> None:
     for word in words:
         if word in PROGRAMS:
             raise launch.refuse(f"{name} is not modelled: {PROGRAMS[word]}")
-    if "tasks" in path.split("/"):
+    if {"tasks", "tools"} & {*path.split("/")}:
         raise launch.refuse(f"{program} trains no language model, or a head for a task")
     if VISION & {*words}:
         launch.left_out.append(f"a vision tower, which is left out ({name})")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError, intended_name
 
 from ..launch_file import Launch, UnreadSetting
+from ..other_programs import check_program
 from ..shell.contents import Script
 from ..shell.examples import places_of_examples
 from ..shell.flags import Flag, Flags, without_value
@@ -42,8 +43,11 @@ def command_flags(
     program = training_program(script)
     check_flags(flags, launch, table, program)
     is_whole = not script.missing_sources and not any(map(_is_open, flags.in_order))
-    if program and is_whole and not any(map(flags.contains, SIZES)):
-        raise launch.refuse(f"starts {program[-60:]}, which has no sizes of a model of Megatron-LM")
+    if program.endswith("run_train.py") and flags.contains("--config-file"):
+        check_program(f"run_train.py {flags.by_name['--config-file']}", script.file)
+    if is_whole and not any(map(flags.contains, SIZES)):
+        what = f"starts {program[-60:]}, which" if program else "starts no training, and"
+        raise launch.refuse(f"{what} has no sizes of a model of Megatron-LM")
     launch.left_out += [f"{name} is sourced and not there" for name in script.missing_sources]
     launch.left_out += [
         f"line {before.line}: {before} gives way to line {last.line}: {last}"

@@ -16,11 +16,25 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 AUXILIARY = frozenset(
     (
         *("generate", "generation", "inference", "server", "serving", "evaluate", "eval"),
-        *("convert", "quantize", "preprocess", "export", "prune", "api", "tasks"),
+        *(
+            "convert",
+            "convertor",
+            "converter",
+            "hf2mcore",
+            "mcore2hf",
+            "quantize",
+            "preprocess",
+            "export",
+            "prune",
+            "api",
+            "tasks",
+        ),
         *("analyze", "analysis"),
     )
 )
 """Words of the names of programs that train no language model."""
+SIZES = ("--num-layers", "--hidden-size", "--micro-batch-size")
+"""Flags with which every training of Megatron-LM states its model and its batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +122,16 @@ def _is_program(module: str) -> bool:
 
 
 def command_rank(command: list[Word]) -> int:
-    """0 of a file that may train, 1 of an auxiliary one or a module, 2 of words that are shown."""
+    """0 of a file that may train and has sizes, 1 of one without, 2 of an auxiliary one or a
+    module, 3 of words that are shown."""
     if command[0].text in SHOWING:
-        return 2
+        return 3
     text = command[program_place(command)].text
     name = text.rpartition("/")[2].removesuffix(".py").lower()
     is_auxiliary = bool(AUXILIARY & {*re.split(r"[^a-z0-9]+", name)})
-    return int(is_auxiliary or not text.endswith(".py"))
+    if is_auxiliary or not text.endswith(".py"):
+        return 2
+    return int(not any(word.text.replace("_", "-") in SIZES for word in command))
 
 
 def _appended(before: Value, made: Value) -> Value:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_json
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.base.units import is_whole
 
 from ..shell.contents import Script
 from ..shell.flags import Flags
+from ..shell.inputs import open_parameters
 from ..shell.launch_script import check_inputs, processes_of
 from ..shell.words import Word
 
@@ -132,6 +133,7 @@ def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> di
     """The values of flags, and of words KEY=VALUE, by name."""
     file = script.file
     out: dict[str, Any] = {}
+    needs: list[tuple[str, str]] = []
     for flag in Flags.of(words, file).in_order:
         name = flag.name.removeprefix("--").replace("-", "_")
         if not flag.name:
@@ -142,12 +144,20 @@ def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> di
         for word in flag.values:
             value = None if word.unresolved else typed(word.text)
             if value is None and name in keys and not values:
-                problem = f"--{name} {word.text} has no value in this file"
-                raise InputError(
-                    f"{file}: line {flag.line}: {problem}: --set NAME=VALUE, or write it there"
-                )
+                names = script.variables.dependences(word, expanded=True)
+                needs += [(one, flag.name) for one in names]
+                if not open_parameters((one, "") for one in names):
+                    problem = f"--{name} {word.text} has no value in this file: write it there"
+                    raise InputError(f"{file}: line {flag.line}: {problem}")
             values += [] if value is None else [value]
         out[name] = True if not flag.values else values[0] if len(values) == 1 else values
+    choices = script.variables.choices
+    requests = [
+        parameter.request(choices.get(parameter.name, ()), name)
+        for parameter, name in open_parameters(needs).items()
+    ]
+    if requests:
+        raise InputError(f"{file}: {'; '.join(requests)}", LONGEST_QUESTION)
     return out
 
 

@@ -276,6 +276,18 @@ OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini")
 """Switches of LLaMA-Factory that replace the optimizer by one that is not modelled."""
 
 
+PARTS = {
+    "a vision tower, which is left out": (
+        *("vision_tower", "mm_projector_type", "image_folder", "freeze_vision_tower"),
+    ),
+    "frozen parts, which are taken as trained": (
+        *("tune_mm_mlp_adapter", "freeze_mm_mlp_adapter", "freeze_backbone", "freeze_llm"),
+    ),
+}
+"""Arguments of programs that train a decoder behind a tower, by what the prediction lacks (LLaVA,
+llava/train/train.py)."""
+
+
 def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
     """Switches that replace the optimizer, the format or the model. Raises InputError for the
     last."""
@@ -291,6 +303,9 @@ def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
         launch.unmodelled["optimizer"] = f"its optimizer is {other[:40]}, which is not modelled"
     for key in filter(is_on, OPTIMIZERS):
         launch.unmodelled["optimizer"] = f"its optimizer is that of {key}, which is not modelled"
+    for part, keys in PARTS.items():
+        stated = [f"$.{key}" for key in keys if is_on(key)]
+        launch.left_out += [f"{part} ({', '.join(stated)})"] if stated else []
     for key in ("attn_implementation", "attn_impl", "flash_attn"):
         value = str(document.content.get(key)).lower()
         if value in ("eager", "disabled"):

@@ -8,6 +8,7 @@ from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.pipeline.stage_placement import chunk_layers
 
 RUN = (
     "deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
@@ -90,3 +91,26 @@ def test_axes_of_the_configuration_are_those_of_the_plan():
     axes = {"tensor_parallel": {"autotp_size": 2}, "sequence_parallel_size": 2}
     found = launch_json(json.dumps({"train_micro_batch_size_per_gpu": 1, **axes}))
     assert (found.plan["tp"], found.plan["cp"], found.unread) == (2, 2, [])
+
+
+def test_embedding_and_head_count_as_layers_of_stages():
+    own = TEMPLATE.replace("GBS", "64").replace("MBS", "1").replace("STAGE", "0")
+    method = "--pp-partition-method 'type:transformer|embedding'"
+    text = f"CONFIG=own.json\n{RUN.replace('layers 4', 'layers 6')}"
+    files, axes = {"own.json": own}, " --pipeline-model-parallel-size"
+    assert chunk_layers(6, 4, 1, 0, 0, ()) == (1, 2, 2, 1)
+    assert launch(f"{text}{axes} 4 {method}", files).plan["pp"] == 4
+    with pytest.raises(InputError, match="6 layers cannot be cut into 4 equal chunks"):
+        launch(f"{text}{axes} 4", files)
+    with pytest.raises(InputError, match="8 must be a multiple of 3 chunks"):
+        launch(f"{text}{axes} 3 {method}", files)
+    with pytest.raises(InputError, match="--pp-partition-method parameters must be one of"):
+        launch(f"{text}{axes} 2 --pp-partition-method parameters", files)
+
+
+def test_the_optimizer_of_bf16_is_sharded_in_stages():
+    own = TEMPLATE.replace("GBS", "64").replace("MBS", "1").replace("STAGE", "0")
+    files = {"own.json": own.replace("fp16", "bf16")}
+    text = f"CONFIG=own.json\n{RUN.replace('fp16', 'bf16')} --pipeline-model-parallel-size"
+    assert [launch(f"{text} {pp}", files).plan["zero"] for pp in (1, 2)] == [0, 1]
+    assert "as with ZeRO 1" in launch(f"{text} 2", files).left_out[0]

@@ -264,3 +264,17 @@ def test_an_override_of_primus_that_is_not_read_is_named():
         ("tensor_model_paralel_size", "tensor_model_parallel_size"),
         ("foo_bar", ""),
     ]
+
+
+def test_a_job_of_nemo_may_leave_its_nodes_open_or_train_by_rewards():
+    text = NEMO.replace("num_nodes: 2, ", "")
+    assert framework_of_file(text, "job.yaml") == "nemo"
+    assert READERS["nemo"](text, "job.yaml", ReaderOptions()).gpus is None
+    with pytest.raises(InputError, match=r"trains by rm \(\$\.trainer\.rm\)"):
+        READERS["nemo"](NEMO.replace("num_nodes: 2", "rm: {}"), "job.yaml", ReaderOptions())
+
+
+def test_experts_that_differ_from_those_of_a_named_model_are_refused():
+    with pytest.raises(InputError, match="changes qwen3-30b-a3b by num_experts = 64"):
+        primus("num_experts: 64", "qwen3_30B_A3B")
+    assert primus("num_experts: 128", "qwen3_30B_A3B").model.name == "qwen3-30b-a3b"

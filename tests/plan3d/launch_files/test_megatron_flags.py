@@ -8,6 +8,8 @@ from plan3d.launch_files.megatron.other_flags import GROUPS, group_of
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.tables import Effect
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.plan.field_values import Dispatch
 
 DENSE = (
     "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 128 "
@@ -152,3 +154,37 @@ def test_experts_are_modules_and_gathered_to_every_rank_unless_flags_say_otherwi
     note = [one for one in found.unread if one.place == "--moe-token-dispatcher-type"]
     assert bool(note) == said
     assert all(one.affects_cost and one.is_derived for one in note)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ("--use-lf-gate --lf-conv2d-group 1", "sparse, linear or gated"),
+        ("--num-experts 8 --first-k-dense-replace 1", "layers of MindSpeed-LLM that have no"),
+        ("--noop-layers 2,3", "do nothing"),
+        ("--lora-r 16 --lora-alpha 32", "adapters, which are read of scripts of a trainer"),
+        ("--stage dpo", "preferences or rewards"),
+        ("--num-layer-list 1,3", "stages of unequal length"),
+    ],
+)
+def test_flags_of_forks_that_change_the_model_are_refused(more, message):
+    with pytest.raises(InputError, match=message):
+        launch(more)
+
+
+def test_words_of_forks_and_older_versions_are_read():
+    found = launch("--pad-vocab-size-to 51200 --optimizer adamw-bnb-8bit --bitfit --stage sft")
+    assert (found.model.vocabulary, found.vocabulary_source) == (51200, "--padded-vocab-size")
+    assert found.plan["optimizer"] == Optimizer.ADAM_8BIT
+    assert [text.partition(" (")[0] for text in found.left_out] == [
+        "frozen parts, which are taken as trained"
+    ]
+    experts = "--num-experts 8 --moe-token-dispatcher-type alltoall_seq --disable-bias-linear"
+    assert launch(experts).plan["expert_dispatch"] == Dispatch.ALLTOALL
+
+
+def test_the_command_with_sizes_trains():
+    text = f"python catalogue/ratios.py --split train\ntorchrun pretrain_gpt.py {DENSE}\n"
+    assert reader(text, "run.sh", None)(text, "run.sh", ReaderOptions()).sequence == 128
+    with pytest.raises(InputError, match=r"tools/retro/main\.py trains no language model"):
+        launch(program="./tools/retro/main.py")

@@ -197,7 +197,9 @@ def test_a_command_of_ms_swift():
     assert fields(launch, "zero", "precision", "recompute") == [2, "bf16", "full"]
     assert fields(launch, "overlap_grad_reduce") == [0]  # its zero2.json: overlap_comm false
     assert {"--learning_rate", "deepspeed"} <= {setting.place for setting in launch.unread}
-    with pytest.raises(InputError, match=r"--max_length \$LENGTH has no value in this file"):
+    with pytest.raises(
+        InputError, match=r"LENGTH has no value \(--max-length\): --set LENGTH=VALUE"
+    ):
         read(SWIFT.replace("8192", "$LENGTH"), "trainer-command")
 
 
@@ -593,3 +595,15 @@ def test_layers_that_are_spread_over_gpus_of_a_process_are_refused():
     text = "CUDA_VISIBLE_DEVICES=0,1,2,3 NPROC_PER_NODE=2 swift sft --model Qwen/Qwen3-0.6B\n"
     with pytest.raises(InputError, match="2 GPUs of CUDA_VISIBLE_DEVICES for each process"):
         reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
+
+
+def test_a_decoder_behind_a_tower_is_said_to_be_one():
+    text = (
+        "deepspeed train.py --model_name_or_path Qwen/Qwen2.5-7B --vision_tower openai/clip "
+        "--tune_mm_mlp_adapter True --freeze_backbone False --per_device_train_batch_size 1 "
+        "--model_max_length 2048 --bf16 True\n"
+    )
+    assert read(text, "trainer-command").left_out == [
+        "a vision tower, which is left out ($.vision_tower)",
+        "frozen parts, which are taken as trained ($.tune_mm_mlp_adapter)",
+    ]
