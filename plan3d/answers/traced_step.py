@@ -75,8 +75,8 @@ class TracedStep:
 
     @cached_property
     def evidence(self) -> TraceEvidence | None:
-        """What the parts say of the constants; None where less than a step was traced."""
-        return None if self.is_part_of_a_step else learn_parts(self.comparison)
+        """What the parts say of the constants; None where less than a step was traced or read."""
+        return learn_parts(self.comparison) if self.is_step else None
 
     @property
     def task(self) -> Task:
@@ -126,10 +126,17 @@ class TracedStep:
         return self.comparison.job.seconds["optimizer"] == 0 and any(s == 0 for s in updates)
 
     @property
+    def is_step(self) -> bool:
+        """Whether whole steps were traced and read whole."""
+        return self.comparison.job.is_whole and not self.is_part_of_a_step
+
+    @property
     def notes(self) -> list[str]:
         """What limits the comparison."""
         job, accelerator = self.comparison.job, self.comparison.costs.task.cluster.accelerator
-        out = []
+        out = job.left_out
+        if not job.is_whole:
+            out.append("parts are what was read, nothing learned")
         if self.is_part_of_a_step:
             out.append("no optimizer runs in the trace: it is less than the step that is predicted")
         if not job.ranks[0].window.marked:
@@ -139,7 +146,7 @@ class TracedStep:
         traced, predicted = chip_of(self.gpu), chip_of(accelerator.name)
         if traced and predicted and traced != predicted:
             out.append(f"the trace is of {self.gpu}, the prediction of {accelerator.name}")
-        return [*out, *job.left_out]
+        return out
 
     @property
     def hidden(self) -> list[str]:
@@ -173,7 +180,7 @@ class TracedStep:
         if job.bubble is not None:
             out.append(f"bubble {1e3 * job.bubble:.3g} ms")
         text = f"exposed waits: {', '.join(out)}" if out else ""
-        if job.straggler is not None:
+        if job.straggler is not None and job.is_whole:
             one = job.straggler
             of = f" of stage {one.stage}" if job.sizes.pp > 1 and one.stage is not None else ""
             slow = (
@@ -201,7 +208,7 @@ class TracedStep:
     def most(self) -> list[str]:
         """The part that explains most of the difference: its kernel, what would have to be true of
         the machine, and what to check."""
-        if self.is_part_of_a_step:
+        if not self.is_step:
             return []
         row = self.comparison.most
         sign = "longer" if row.difference > 0 else "shorter"
@@ -237,7 +244,7 @@ class TracedStep:
         the parts make likely. What those leave of the measured step stays as it is: seconds that
         no part explains, or a share where it is shorter."""
         edits: Edits = explanation.edits
-        if edits.costs is None or self.is_part_of_a_step:
+        if edits.costs is None or not self.is_step:
             return []
         rows, wall = fitting(edits), self.comparison.job.wall
         left = wall - explanation.costs.step_seconds

@@ -71,9 +71,16 @@ class Screen:
         for name, text in named:
             self._wrapped(text, name.ljust(NAMES), " " * NAMES)
 
+    def height(self, named: list[tuple[str, str]]) -> int:
+        """Lines that items take."""
+        return sum(len(self._wrap(text, " " * NAMES, " " * NAMES)) for _, text in named)
+
     def _wrapped(self, text: str, first: str, then: str) -> None:
+        print("\n".join(self._wrap(text, first, then)).replace(UNBROKEN, " %"))
+
+    def _wrap(self, text: str, first: str, then: str) -> list[str]:
         whole = escape_unprintable(" ".join(text.splitlines()))
-        wrapped = textwrap.wrap(
+        return textwrap.wrap(
             whole if self.details else whole.replace(" %", UNBROKEN),
             self.width,
             initial_indent=first,
@@ -81,7 +88,6 @@ class Screen:
             break_long_words=not self.details,
             break_on_hyphens=False,
         )
-        print("\n".join(wrapped).replace(UNBROKEN, " %"))
 
     def section(self, title: str, texts: list[str]) -> None:
         """A heading and its sentences as a list, then an empty line."""

@@ -10,8 +10,11 @@ from ..answers.traced_step import TracedStep
 from . import plan_lines
 from .output import Screen
 
-ROWS, HIDDEN, NOTES = 7, 2, 2
-"""Parts, collectives and notes that the first screen shows."""
+LINES, ROWS, HIDDEN, NOTES = 24, (2, 7), 2, 2
+"""Lines of the first screen; least and most parts, collectives and notes that it shows."""
+FRAME = 6
+"""Lines of it around its parts and items: the headline, two empty ones, the heads of columns, the
+other parts and the step."""
 REST = "other parts"
 
 
@@ -19,21 +22,27 @@ def print_traced_step(screen: Screen, answer: ExplainAnswer) -> None:
     """Predicted beside measured; then what explains most of the difference, and what to change."""
     traced = answer.traced
     assert traced is not None
-    screen.lines([traced.headline])
-    print()
-    screen.table(_parts_table(traced, None if screen.details else ROWS))
     hidden = traced.hidden if screen.details else traced.hidden[:HIDDEN]
+    notes = traced.notes
+    if not screen.details and len(notes) > NOTES:
+        notes = [*notes[: NOTES - 1], f"{len(notes) - NOTES + 1} more with -v"]
     items: plan_lines.Items = [
         ("hidden", "; ".join(hidden)),
         ("gaps", traced.gaps),
         ("ranks", traced.waiting),
         ("memory", traced.memory),
         *(("most" if i == 0 else "", line) for i, line in enumerate(traced.most)),
-        *(("note", line) for line in (traced.notes if screen.details else traced.notes[:NOTES])),
+        *(("note", line) for line in notes),
         ("learned", traced.learned),
         ("after", traced.after(answer.explanation)),
     ]
-    screen.items([item for item in items if item[1]])
+    items = [item for item in items if item[1]]
+    fewest, most = ROWS
+    rows = min(max(LINES - FRAME - screen.height(items), fewest), most)
+    screen.lines([traced.headline])
+    print()
+    screen.table(_parts_table(traced, None if screen.details else rows))
+    screen.items(items)
 
 
 def _parts_table(traced: TracedStep, most: int | None) -> Table:

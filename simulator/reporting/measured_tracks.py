@@ -1,14 +1,13 @@
 """Tracks of a predicted and a traced step beside each other, as one trace for Perfetto.
 
 Below the processes of each predicted pipeline rank come those of its traced ranks: a thread of
-parts, on which every moment is of one part or gap, and one for each stream. Both begin a step at 0.
+parts, on which every moment is of one part or gap, and those of each stream. Both begin a step at
+0.
 """
 
 from __future__ import annotations
 
 from typing import Any
-
-import numpy as np
 
 from ..calibration.traces.breakdown import PARTS, RankBreakdown
 from ..calibration.traces.job import TracedJob
@@ -21,6 +20,8 @@ MEASURED = 100_000
 MOST_KERNELS = 200_000
 """Slices of kernels of a rank; of one with more, parts alone are drawn."""
 GAPS = "gap"
+Thread = tuple[float, int]
+"""A stream, and how many kernels of it that still run are drawn on threads before this one."""
 
 
 def beside_measured(x: PlanTimeline, job: TracedJob) -> dict[str, Any]:
@@ -66,13 +67,30 @@ def _kernels(one: RankBreakdown, process: int) -> list[Event]:
         return []
     out: list[Event] = []
     names = [short_name(kernel.name) for kernel in one.trace.kinds]
-    streams, thread = np.unique(one.trace.stream[one.rows], return_inverse=True)
-    for number, stream in enumerate(streams.tolist(), 1):
-        out.append(metadata_event("thread_name", process, {"name": f"stream {stream:g}"}, number))
     start, end = one.spans
-    columns = (one.trace.kind[one.rows], one.part, 1 + thread, start - one.window.low, end - start)
-    for kind, part, at, begin, length in zip(*(c.tolist() for c in columns), strict=True):
+    threads = _threads(one.trace.stream[one.rows].tolist(), start.tolist(), end.tolist())
+    numbers = {thread: number for number, thread in enumerate(sorted({*threads}), 1)}
+    for (stream, beside), number in numbers.items():
+        name = {"name": f"stream {stream:g}" + ", beside" * bool(beside)}
+        out.append(metadata_event("thread_name", process, name, number))
+    columns = (one.trace.kind[one.rows], one.part, start - one.window.low, end - start)
+    rows = zip(threads, *(column.tolist() for column in columns), strict=True)
+    for thread, kind, part, begin, length in rows:
         about = {"part": PARTS[part], "shapes": one.trace.kinds[kind].shapes}
-        place = (process, at)
+        place = (process, numbers[thread])
         out.append(slice_event(names[kind], "measured", place, begin, length, **about))
+    return out
+
+
+def _threads(streams: list[float], starts: list[float], ends: list[float]) -> list[Thread]:
+    """The thread of each kernel, in the order of starts: kernels of one stream may run beside each
+    other (programmatic dependent launch), slices of one thread may not."""
+    busy: dict[Thread, float] = {}
+    out = []
+    for stream, start, end in zip(streams, starts, ends, strict=True):
+        beside = 0
+        while busy.get((stream, beside), start) > start:
+            beside += 1
+        busy[stream, beside] = end
+        out.append((stream, beside))
     return out

@@ -10,6 +10,7 @@ output_json.cpp, for the metadata.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +23,20 @@ from ..step.plan_timeline import PlanTimeline
 
 Event = dict[str, Any]
 
-THREADS = ("compute", "tensor parallel", "pipeline", "data parallel", "host", "step")
-"""Names of the threads of every rank, by number."""
 COMPUTE, TENSOR, PIPELINE, DATA, HOST, STEP = range(6)
+HOST_THREAD, BACKWARD_THREAD = 100, 101
+"""Threads of the host that launch kernels, recomputed ones from the second."""
+THREADS = {
+    COMPUTE: "compute",
+    TENSOR: "tensor parallel",
+    PIPELINE: "pipeline",
+    DATA: "data parallel",
+    HOST: "host",
+    STEP: "step",
+    HOST_THREAD: "launches",
+    BACKWARD_THREAD: "launches of the backward pass",
+}
+"""Names of the threads of every rank, by number."""
 CATEGORIES = ("forward", "backward", "input gradient", "weight gradient")
 """Category of an operation by its pass."""
 KERNELS = {
@@ -41,8 +53,6 @@ KERNELS = {
 REDUCE, UPDATE = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "multi_tensor_apply_kernel AdamW"
 OPERATIONS = {"tp": "_allgather_base", "cp": "send", "ep": "all_to_allv", "dp": "_reduce_scatter"}
 _RANKS = "Process Group Ranks"
-HOST_THREAD, BACKWARD_THREAD = 100, 101
-"""Threads of the host that launch kernels, recomputed ones from the second."""
 
 
 def trace(x: PlanTimeline) -> dict[str, Any]:
@@ -90,7 +100,7 @@ def _metadata(x: PlanTimeline) -> list[Event]:
     for rank in range(x.timeline.graph.ranks):
         out.append(metadata_event("process_name", rank, {"name": f"stage {rank}"}))
         out.append(metadata_event("process_sort_index", rank, {"sort_index": rank}))
-        for thread, name in enumerate(THREADS):
+        for thread, name in THREADS.items():
             out.append(metadata_event("thread_name", rank, {"name": name}, thread))
             out.append(metadata_event("thread_sort_index", rank, {"sort_index": thread}, thread))
     return out
@@ -100,18 +110,27 @@ def metadata_event(name: str, rank: int, args: dict[str, Any], thread: int = 0) 
     return {"ph": "M", "name": name, "pid": rank, "tid": thread, "args": args}
 
 
+def microseconds(nanoseconds: int) -> float:
+    """What a reader that truncates its thousandfold, as Perfetto's does, takes for whole
+    nanoseconds."""
+    out = nanoseconds / 1000
+    return out if int(out * 1000.0) == nanoseconds else math.nextafter(out, math.inf)
+
+
 def slice_event(
     name: str, category: str, place: tuple[int, int], start: float, seconds: float, **args: Any
 ) -> Event:
+    """A slice of whole nanoseconds: those that follow each other do not overlap by rounding."""
     rank, thread = place
+    begin, end = round(1e9 * start), round(1e9 * (start + seconds))
     return {
         "ph": "X",
         "name": name,
         "cat": category,
         "pid": rank,
         "tid": thread,
-        "ts": 1e6 * start,
-        "dur": 1e6 * seconds,
+        "ts": microseconds(begin),
+        "dur": microseconds(end - begin),
         "args": args,
     }
 
@@ -247,8 +266,9 @@ def _sends(x: PlanTimeline) -> list[Event]:
             kernel = ("ncclDevKernel_SendRecv", "kernel", (rank, PIPELINE))
             out.append(slice_event(*kernel, free, start - free, **group))
         arrow = {"name": "send", "cat": "send", "id": i}
-        out.append({**arrow, "ph": "s", "pid": sender, "tid": PIPELINE, "ts": 1e6 * end})
-        out.append({**arrow, "ph": "f", "bp": "e", "pid": rank, "tid": COMPUTE, "ts": 1e6 * start})
+        sent, needed = microseconds(round(1e9 * end)), microseconds(round(1e9 * start))
+        out.append({**arrow, "ph": "s", "pid": sender, "tid": PIPELINE, "ts": sent})
+        out.append({**arrow, "ph": "f", "bp": "e", "pid": rank, "tid": COMPUTE, "ts": needed})
     return out
 
 

@@ -177,7 +177,13 @@ class TracedJob:
     @property
     def left_out(self) -> list[str]:
         """What of the files was not used."""
-        return [f"{one.trace.source}: {text}" for one in self.ranks for text in one.trace.left_out]
+        texts = (f"{one.trace.source}: {text}" for one in self.ranks for text in one.trace.left_out)
+        return [*dict.fromkeys(texts)]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the files hold all that the ranks ran."""
+        return all(one.trace.is_whole for one in self.ranks)
 
 
 _NUMBERS = ("launches", "seconds", "exposed")

@@ -88,6 +88,8 @@ class RankTrace:
     """When the host loaded data."""
     left_out: tuple[str, ...] = ()
     """What was left out, in words."""
+    is_whole: bool = True
+    """Whether nothing that ran is missing in what was read."""
     allocated: float = 0.0
     """Bytes of tensors at the peak; 0 where memory was not profiled."""
     reserved: float = 0.0
@@ -174,6 +176,7 @@ def _rank_trace(
     left_out: list[str],
 ) -> RankTrace:
     """One GPU's columns: sorted, without duplicates, with launches, operators and passes."""
+    is_whole = not left_out
     start, length, stream, kind, correlation, external = (
         np.frombuffer(cells, float) for cells in columns.gpu[device]
     )
@@ -206,6 +209,7 @@ def _rank_trace(
         marked_by_host=any(name != "gpu_user_annotation" for name in columns.steps),
         loading=_loading(columns.phases.get("loading", [])),
         left_out=tuple(left_out),
+        is_whole=is_whole,
         allocated=columns.memory.get(device, (0.0, 0.0))[0],
         reserved=columns.memory.get(device, (0.0, 0.0))[1],
     )

@@ -89,6 +89,44 @@ def test_predicted_and_measured_tracks_are_in_one_file(traced, capsys, tmp_path)
     assert (code, "give its --trace" in err) == (2, True)
 
 
+def partial_overlaps(events):
+    """Slices that Perfetto drops: they begin inside one of their thread and end after it, in whole
+    nanoseconds as its reader truncates them (json_utils.cc, slice_tracker.cc)."""
+    rows = [
+        (e["pid"], e["tid"], int(1000.0 * e["ts"]), -int(1000.0 * e["dur"]), e["name"])
+        for e in events
+        if e["ph"] == "X"
+    ]
+    out, last, open_ends = [], None, []
+    for *thread, start, length, name in sorted(rows):
+        if thread != last:
+            last, open_ends = thread, []
+        while open_ends and open_ends[-1] <= start:
+            open_ends.pop()
+        if open_ends and start - length > open_ends[-1]:
+            out.append(name)
+        else:
+            open_ends.append(start - length)
+    return out
+
+
+def longer(event):
+    """The same event, were kernels of matrix products a tenth longer and nothing else later."""
+    return {**event, "dur": 1.1 * event["dur"]} if "nvjet" in str(event["name"]) else event
+
+
+def test_no_slice_of_a_track_overlaps_another_in_part(traced, capsys, tmp_path):
+    tracks, path = tmp_path / "tracks.json", traced(longer)
+    assert len(partial_overlaps(json.loads((tmp_path / "step.json").read_text())["traceEvents"]))
+    assert explained(capsys, "--trace", path, "--tracks", str(tracks))[0] == 0
+    events = json.loads(tracks.read_text())["traceEvents"]
+    assert partial_overlaps(events) == []
+    named = {(e["pid"], e["tid"]) for e in events if e["name"] == "thread_name"}
+    assert {(e["pid"], e["tid"]) for e in events if e["ph"] == "X"} <= named
+    streams = {e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert "stream 0, beside" in streams
+
+
 def test_one_rank_teaches_nothing_of_collectives(traced, capsys):
     def of_first(event):
         return event if event["pid"] == 0 else {**event, "ph": "i", "pid": 0}
@@ -149,3 +187,35 @@ def test_mistakes_take_one_line(capsys, tmp_path, content, words, message):
     code, out, err = explained(capsys, *words, "--trace", str(path))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
+
+
+def test_what_misses_events_teaches_nothing(traced, capsys):
+    """Half of the attention kernels have no length: their part is not the machine's."""
+    kernels = iter(range(10**6))
+
+    def cut(event):
+        is_cut = "flash" in str(event["name"]) and next(kernels) % 2
+        return {**event, "dur": -1.0} if is_cut else event
+
+    words = ("--trace", traced(cut), "--json")
+    code, out, _ = explained(capsys, *words)
+    record = json.loads(out)["trace"]
+    assert (code, record["learned_from"]) == (0, [])
+    assert record["notes"][0].endswith("events of negative or endless length")
+    assert record["notes"][1] == "parts are what was read, nothing learned"
+    assert len({*record["notes"]}) == len(record["notes"])
+    code, out, _ = explained(capsys, *words[:2])
+    assert len(out.splitlines()) <= 24
+    assert "negative or endless" in out
+
+
+def test_a_trace_that_breaks_off_is_said_so_first(traced, capsys):
+    path = traced(dict)
+    with open(path) as file:
+        text = file.read()
+    with open(path, "w") as file:
+        file.write(text[: len(text) * 3 // 4])
+    code, out, _ = explained(capsys, "--trace", path)
+    assert code == 0
+    assert "step.json: ends early; the " in out
+    assert "\nlearned" not in out

@@ -568,7 +568,7 @@ def test_a_trace_has_the_structure_that_perfetto_reads():
     names = {
         (e["pid"], e["tid"]): e["args"]["name"] for e in by_phase["M"] if e["name"] == "thread_name"
     }
-    assert names == {(r, i): name for r in range(4) for i, name in enumerate(THREADS)}
+    assert names == {(r, i): name for r in range(4) for i, name in THREADS.items()}
     passes = [e for e in by_phase["X"] if "micro_batch" in e["args"]]
     assert len(passes) == x.timeline.graph.operations
     assert sum(e["dur"] for e in passes) == pytest.approx(1e6 * x.timeline.busy.sum())
