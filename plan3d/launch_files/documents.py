@@ -15,11 +15,13 @@ from plan3d.simulator.base.errors import InputError, intended_name
 from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
 
 from .launch_file import UnreadSetting
-from .tables import KeyClasses
+from .tables import Effect, KeyClasses, Row, Table, unmodelled_keys
 
 DEEPEST = 16
 """Levels of the deepest document."""
 Path = tuple[str, ...]
+OFF = "what is switched off"
+WITHOUT_EFFECT = "without effect beside the others"
 
 
 @dataclass(frozen=True)
@@ -99,12 +101,14 @@ class Document:
         section, name = self._section_and_key(key)
         return section.error(name, problem)
 
-    def unread(self, costs: Collection[str], derived: Collection[str]) -> list[UnreadSetting]:
+    def unread(self, table: Table, derived: Collection[str]) -> list[UnreadSetting]:
         """Every value that was not read, but null.
 
-        `costs`: keys and sections that change time or memory; `derived`: keys of settings that
-        follow from the plan (tables.read_implied).
+        `table`: which keys and sections change time or memory, or nothing; `derived`: keys of
+        settings that follow from the plan (tables.read_implied).
         """
+        rows = unmodelled_keys(table)
+        keys_of_rows = {row.key for row in table if isinstance(row, Row)}
         known = {
             path[:length] for path in self.requested_paths for length in range(1, len(path) + 1)
         }
@@ -113,13 +117,23 @@ class Document:
             if path in self.read_paths or value is None or not path:
                 continue
             key, suggestion = ".".join(path), nearest_path(path, known)
-            sections = {".".join(path[:length]) for length in range(1, len(path) + 1)}
+            names = [".".join(path[:length]) for length in range(len(path), 0, -1)]
+            names.insert(0, f"{key}={json_text(value)}")
+            row = next((rows[name] for name in names if name in rows), None)
+            why_neutral = OFF if self._is_off(path) else ""
+            if row is None and key in keys_of_rows:
+                why_neutral = WITHOUT_EFFECT
+            elif row and row.effect is Effect.NONE:
+                why_neutral, suggestion = row.advice, ""
+            is_cost = row is not None and row.effect is Effect.COST
+            if is_cost and value is False and names[0] not in rows:
+                why_neutral = OFF
             settings.append(
                 UnreadSetting(
                     f"$.{key}",
                     json_text(value),
-                    affects_cost=bool(suggestion)
-                    or (value is not False and not sections.isdisjoint(costs)),
+                    affects_cost=bool(suggestion) or (is_cost and not why_neutral),
+                    why_neutral=why_neutral,
                     is_derived=key in derived,
                     path=path,
                     value=value,
@@ -127,6 +141,15 @@ class Document:
                 )
             )
         return settings
+
+    def _is_off(self, path: Path) -> bool:
+        """Whether a section around a value has `enabled` as false."""
+        here: Any = self.content
+        for name in path[:-1]:
+            here = here.get(name) if isinstance(here, dict) else None
+            if isinstance(here, dict) and here.get("enabled") is False:
+                return True
+        return False
 
 
 def nearest_path(path: Path, known: Collection[Path]) -> str:

@@ -238,7 +238,7 @@ def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
         plan = replace(plan, recompute=Recompute.NONE)
     ranks = int(row.dp * row.cp)
     if ranks == 1:
-        single = replace(plan, overlap_grad_reduce=0, bucket_parameters=0)
+        single = replace(plan, overlap_grad_reduce=0, bucket_parameters=0, fp8_params=0)
         if plan.offload_parameters:
             return single
         return replace(single, overlap_param_gather=0, zero=3 if plan.nvme else 0)

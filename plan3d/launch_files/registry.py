@@ -117,12 +117,12 @@ class Dialect:
 DIALECTS = (
     Dialect("log", "log", endings=LOG_ENDINGS, marker=LOG),
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
+    Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
     Dialect("Python recipe", "recipe", endings=("py",), is_script=True),
     Dialect("Megatron-Bridge overrides", "megatron-bridge", marker=BRIDGE_OVERRIDE, is_script=True),
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
     Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),
     Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),
-    Dialect("DeepSpeed configuration", "deepspeed", endings=("json",), opening="{"),
     Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),
 )
 """Dialects in the order in which files are compared with them. YAML is recognised by its keys

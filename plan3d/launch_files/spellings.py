@@ -245,6 +245,8 @@ SPELLINGS = (
         TRUTH,
         {CORE: ("overlap_param_gather", False), "nemo": ("optim.overlap_param_sync", False)},
     ),
+    _uniform("reduces_in_bf16", TRUTH, CORE, "grad_reduce_in_bf16", False),
+    _uniform("reduces_in_fp32", TRUTH, CORE, "grad_reduce_in_fp32", True),
     _uniform("offloads", TRUTH, CORE, "optimizer_cpu_offload", False),
     _uniform("fraction", ANY, CORE, "optimizer_offload_fraction", 1.0),
     # Recomputation and the loss.
@@ -411,7 +413,7 @@ UNMODELLED = {
     CORE: """
     use_precision_aware_optimizer main_grads_dtype exp_avg_dtype exp_avg_sq_dtype freeze_llm
     freeze_parameters freeze_parameters_ratio linear_decoupled_in_proj fp4_format
-    moe_layer_recompute main_params_dtype grad_reduce_in_bf16 gradient_accumulation_fusion
+    moe_layer_recompute main_params_dtype gradient_accumulation_fusion
     num_layers_per_virtual_pipeline_stage
     """,
 }

@@ -215,7 +215,7 @@ class Unmodelled:
     key: str
     effect: Effect = Effect.COST
     advice: str = ""
-    """What to give instead, where the file is refused."""
+    """What to give instead, where the file is refused; what it sets, where that changes nothing."""
     condition: Condition = unconditional
 
 
@@ -336,10 +336,15 @@ def read_implied(table: Table, source: Source, n: Numbers) -> frozenset[str]:
     return frozenset(deviating)
 
 
-def cost_keys(table: Table) -> frozenset[str]:
-    """The keys of settings that change time or memory and are not modelled."""
-    rows = (row for row in table if isinstance(row, Unmodelled))
-    return frozenset(row.key for row in rows if row.effect is Effect.COST)
+def neutral(what: str, keys: str) -> Table:
+    """Settings that change neither model nor cost: keys and sections, `key=value` with this value
+    alone, separated by white space; `what` they set."""
+    return tuple(Unmodelled(key, Effect.NONE, what) for key in keys.split())
+
+
+def unmodelled_keys(table: Table) -> dict[str, Unmodelled]:
+    """The rows of settings that are known and not modelled, by key or key=value."""
+    return {row.key: row for row in table if isinstance(row, Unmodelled)}
 
 
 class KeyClasses(NamedTuple):

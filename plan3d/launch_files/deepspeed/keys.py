@@ -30,6 +30,7 @@ from ..tables import (
     flag,
     in_section,
     integer,
+    neutral,
     optional,
     read_only_rows,
     rows_if,
@@ -116,6 +117,22 @@ CONFIG_FILE = Codec(
 """The name of the configuration, which may depend on what no file states."""
 RATIO = Codec(lambda ratio: ratio, _read_ratio)
 
+_COSTS = """
+activation_checkpointing.cpu_checkpointing activation_checkpointing.partition_activations aio
+compression_training curriculum_learning data_efficiency eigenvalue hybrid_engine
+progressive_layer_drop quantize_training sparse_attention sparse_gradients
+"""
+_COSTS_OF_ZERO = """
+allgather_bucket_size mics_hierarchical_params_gather mics_shard_size
+offload_optimizer.buffer_count offload_optimizer.fast_init offload_optimizer.pipeline_read
+offload_optimizer.pipeline_write offload_optimizer.super_offload offload_param.buffer_count
+offload_param.max_in_cpu reduce_bucket_size reduce_scatter stage3_max_live_parameters
+stage3_max_reuse_distance stage3_param_persistence_threshold stage3_prefetch_bucket_size
+sub_group_size zenflow zero_hpz_partition_size zero_quantized_gradients zero_quantized_weights
+"""
+COSTS = (*_COSTS.split(), *(f"zero_optimization.{key}" for key in _COSTS_OF_ZERO.split()))
+"""Keys and sections that change time or memory and are not modelled."""
+
 CONFIG: Table = (
     Row(BATCHES[0], "global_batch", default=None),
     Row(BATCHES[1], "micro_batch", default=None),
@@ -130,6 +147,8 @@ CONFIG: Table = (
             optional("offload_optimizer.ratio", "optimizer_ratio", 1.0, codec=RATIO),
             Implied("offload_optimizer.nvme_path", DRIVES, optimizer_on_drives),
         ),
+        Row("cpu_offload", "old_offload", SWITCH, False, read_only=True),
+        Row("cpu_offload_params", "old_parameter_offload", SWITCH, False, read_only=True),
         optional("offload_param.device", "parameter_device", "none", codec=TEXT),
         *rows_if(
             weights_off_gpu,
@@ -152,20 +171,33 @@ CONFIG: Table = (
     optional("bf16.bf16_master_weights_and_grads", "main_params_dtype", codec=IN_BF16),
     optional("bf16.bf16_optimizer_states", "exp_avg_dtype", codec=IN_BF16),
     optional("bf16.bf16_optimizer_states", "exp_avg_sq_dtype", codec=IN_BF16),
-    Unmodelled("zero_optimization.reduce_bucket_size"),
-    Unmodelled("zero_optimization.allgather_bucket_size"),
-    Unmodelled("zero_optimization.offload_param.max_in_cpu"),
-    Unmodelled("zero_optimization.offload_optimizer.pipeline_read"),
-    Unmodelled("zero_optimization.offload_optimizer.pipeline_write"),
-    Unmodelled("zero_optimization.offload_optimizer.super_offload"),
-    Unmodelled("zero_optimization.sub_group_size"),
-    Unmodelled("zero_optimization.zero_hpz_partition_size"),
-    Unmodelled("zero_optimization.mics_shard_size"),
-    Unmodelled("zero_optimization.zero_quantized_weights"),
-    Unmodelled("zero_optimization.zero_quantized_gradients"),
-    Unmodelled("activation_checkpointing.partition_activations"),
-    Unmodelled("activation_checkpointing.cpu_checkpointing"),
-    Unmodelled("compression_training"),
+    *map(Unmodelled, COSTS),
+    *neutral(
+        "logs and profiles",
+        "autotuning comms_logger csv_monitor dump_state flops_profiler memory_breakdown "
+        "steps_per_print tensorboard wall_clock_breakdown wandb",
+    ),
+    *neutral(
+        "hyperparameters, and scales of gradients",
+        "bf16.immediate_grad_update fp16.auto_cast fp16.consecutive_hysteresis fp16.hysteresis "
+        "fp16.initial_scale_power fp16.loss_scale fp16.loss_scale_window fp16.min_loss_scale "
+        "gradient_clipping gradient_predivide_factor optimizer.legacy_fusion optimizer.params "
+        "prescale_gradients scheduler zero_allow_untested_optimizer",
+    ),
+    *neutral(
+        "checkpoints and data",
+        "checkpoint dataloader_drop_last elastic_checkpoint nebula "
+        "zero_optimization.elastic_checkpoint zero_optimization.load_from_fp32_weights "
+        "zero_optimization.gather_16bit_weights_on_model_save "
+        "zero_optimization.stage3_gather_16bit_weights_on_model_save "
+        "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+    ),
+    *neutral(
+        "the implementation that is modelled",
+        "zero_optimization.allgather_partitions=true zero_optimization.contiguous_gradients=true "
+        "zero_optimization.ignore_unused_parameters zero_optimization.reduce_scatter=true "
+        "zero_optimization.round_robin_gradients zero_force_ds_cpu_optimizer",
+    ),
 )
 """The JSON configuration."""
 

@@ -39,7 +39,7 @@ from ..shell.contents import Document as ScriptDocument
 from ..shell.contents import Script
 from ..shell.flags import Flags
 from ..shell.templates import replaced_documents
-from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
 from .keys import ARRAYS, CONFIG, FILE, TABLE
 from .rules import RULES, needs_megatron
 from .spelling import (
@@ -95,7 +95,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     config, derived = read_configuration(_json(text, file), launch, file, n, options)
     n.recompute = Recompute.FULL if n.has_checkpointing else Recompute.NONE
     fill_launch(launch, n)
-    launch.unread = config.unread(cost_keys(CONFIG), derived)
+    launch.unread = config.unread(CONFIG, derived)
     return launch
 
 
@@ -152,7 +152,7 @@ def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     launch.unread = unread_flags(flags, script, TABLE, derived)
     if configuration:
         config, derived = configuration
-        launch.unread += config.unread(cost_keys(CONFIG), derived)
+        launch.unread += config.unread(CONFIG, derived)
     return launch
 
 

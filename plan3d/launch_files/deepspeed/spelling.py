@@ -72,6 +72,13 @@ def from_config(config: Document, n: Numbers, launch: Launch) -> None:
     n.tp, n.cp, n.ep = n.tp * n.engine_tp, n.cp * n.engine_cp, n.engine_ep
     if n.engine_cp > 1:
         n.cp_comm = int(ContextComm.A2A)
+    if n.old_offload and n.optimizer_device == "none":
+        n.optimizer_device = "cpu"
+    if n.old_parameter_offload and n.parameter_device == "none":
+        n.parameter_device = "cpu"
+    for section in ("amp", "torch_autocast"):
+        if config.section(section).flag("enabled", False):
+            launch.unmodelled["precision"] = f"$.{section} casts by itself, which is not modelled"
     _read_batch(config, n)
     n.has_checkpointing = config.contains(CHECKPOINTING)
     n.zero = n.zero_stage

@@ -48,11 +48,13 @@ def fill_stages(n: Numbers, document: Document, launch: Launch, model: Model) ->
         n.dispatcher, DISPATCHERS, "expert_dispatch", launch, Dispatch.ALLTOALL
     )
     n.virtual_stages = n.chunks if n.pp > 1 else 1
-    _count_ends(n, launch, model)
+    counts_ends = _count_ends(n, launch, model)
     if n.layout and n.pp > 1:
         _read_layout(n, document, launch, model)
-    elif model.layers % (n.pp * n.virtual_stages) and not (
-        n.first_stage_layers or n.last_stage_layers
+    elif (
+        not counts_ends
+        and model.layers % (n.pp * n.virtual_stages)
+        and not (n.first_stage_layers or n.last_stage_layers)
     ):
         raise launch.refuse(
             f"{model.layers} layers cannot be cut into {n.pp * n.virtual_stages} equal chunks"
@@ -62,19 +64,23 @@ def fill_stages(n: Numbers, document: Document, launch: Launch, model: Model) ->
     n.sequence_parallel = n.sequence_parallel and n.tp > 1
 
 
-def _count_ends(n: Numbers, launch: Launch, model: Model) -> None:
+def _count_ends(n: Numbers, launch: Launch, model: Model) -> bool:
     """Take layers from the ends where the embedding or the loss counts as a layer
-    (get_num_layers_to_build). Raises InputError where a stage has several chunks."""
-    ends = int(n.counts_embedding), int(n.counts_loss)
+    (get_num_layers_to_build); whether one does. Raises InputError where chunks are unequal."""
+    ends, chunks = (int(n.counts_embedding), int(n.counts_loss)), n.pp * n.virtual_stages
     if n.pp == 1 or not any(ends) or n.layout:
-        return
-    each, rest = divmod(model.layers + sum(ends), n.pp)
-    if rest or n.virtual_stages > 1:
+        return False
+    each, rest = divmod(model.layers + sum(ends), chunks)
+    if rest:
         raise launch.refuse(
-            f"{model.layers} layers, embedding and loss cannot be cut into {n.pp} equal stages of "
-            "one chunk"
+            f"{model.layers} layers, embedding and loss cannot be cut into {chunks} equal chunks"
         )
-    n.first_stage_layers, n.last_stage_layers = ends[0] and each - 1, ends[1] and each - 1
+    if n.virtual_stages > 1:
+        layers = [each - ends[0], *[each] * (chunks - 2), each - ends[1]]
+        launch.plan |= explicit_layers(layers, n.pp, n.virtual_stages)
+    else:
+        n.first_stage_layers, n.last_stage_layers = ends[0] and each - 1, ends[1] and each - 1
+    return True
 
 
 def _choice(value: Any, codes: dict[str, Any], field: str, launch: Launch, default: int) -> int:

@@ -29,9 +29,9 @@ from ..tables import (
     Row,
     Table,
     Unmodelled,
-    cost_keys,
     in_section,
     integer,
+    neutral,
     read_rows,
 )
 from ..trainer.models import known_model
@@ -56,6 +56,14 @@ _REFERENCE = re.compile(
 )
 """A reference of Hydra to a key, beside it or from the top, or a product with one."""
 POSITIONS = ("learned_absolute", "rope", "none")
+_COSTS = """
+apply_rope_fusion=false bias_activation_fusion=false bias_dropout_add_fusion=false
+defer_embedding_wgrad_compute deterministic_mode=true gradient_accumulation_fusion=false
+masked_softmax_fusion=false mcore_customization_config.parallel_attention moe_grouped_gemm=false
+num_micro_batches_with_partial_activation_checkpoints use_flash_attention=false
+wgrad_deferral_limit
+"""
+"""Keys of a model that change time or memory and are not modelled."""
 TABLE: Table = (
     *table_of("nemo"),
     Row("trainer.precision", "format", ANY, 32),
@@ -94,6 +102,50 @@ TABLE: Table = (
         Unmodelled("optim.grad_sync_dtype"),
         Unmodelled("fp8_params"),
         Unmodelled("optim.bucket_cap_mb"),
+        Row("override_vocab_size", "own_vocabulary", COUNT, 0),
+        *map(Unmodelled, _COSTS.split()),
+        *neutral("data and the tokenizer", "data make_vocab_size_divisible_by tokenizer"),
+        *neutral(
+            "hyperparameters, initial weights and numbers of the same size",
+            """
+            activations_checkpoint_layers_per_pipeline=0 apply_query_key_layer_scaling
+            deterministic_mode=false do_layer_norm_weight_decay fp16_lm_cross_entropy=false
+            fp32_residual_connection=false fp8_amax_compute_algo fp8_amax_history_len
+            fp8_e4m3=false fp8_hybrid fp8_interval fp8_margin fp8_wgrad=true headscale=false
+            hysteresis init_method_std layernorm_epsilon layernorm_zero_centered_gamma
+            moe_aux_loss_coeff native_amp_growth_interval native_amp_init_scale
+            normalize_attention_scores openai_gelu optim.betas optim.eps optim.lr optim.sched
+            optim.weight_decay rotary_interleaved rotary_percentage scale_positional_embedding
+            seed seq_len_interpolation_factor transformer_block_type="pre_ln"
+            use_cpu_initialization use_scaled_init_method
+            """,
+        ),
+        *neutral("logs and profiles", "apex_transformer_log_level log_token_counts nsys_profile"),
+        *neutral(
+            "the implementation that is modelled",
+            """
+            apply_rope_fusion=true attention_type="multihead" batch_p2p_comm
+            bias_activation_fusion=true bias_dropout_add_fusion=true ffn_dropout gc_interval
+            get_attention_mask_from_fusion reduce_amax fsdp_grad_reduce_dtype
+            fsdp_sharded_checkpoint fsdp_sharding_strategy grad_div_ar_fusion
+            gradient_accumulation_fusion=true gradient_as_bucket_view masked_softmax_fusion=true
+            mcore_gpt=true moe_grouped_gemm=true precision onnx_safe
+            optim.contiguous_grad_buffer optim.contiguous_param_buffer persist_layer_norm
+            post_process pre_process sharp=false sync_batch_comm transformer_engine=true
+            use_emha=false use_flash_attention=true
+            """,
+        ),
+    ),
+    *neutral("logs, checkpoints and the length of the run", "defaults exp_manager hydra name run"),
+    *neutral(
+        "logs, checkpoints and the length of the run",
+        """
+        trainer.accelerator="gpu" trainer.accumulate_grad_batches=1 trainer.benchmark
+        trainer.enable_checkpointing trainer.enable_model_summary trainer.gradient_clip_val
+        trainer.limit_test_batches trainer.limit_val_batches trainer.log_every_n_steps
+        trainer.logger trainer.max_epochs trainer.max_steps trainer.max_time
+        trainer.num_sanity_val_steps trainer.use_distributed_sampler trainer.val_check_interval
+        """,
     ),
 )
 """Keys of a job of a decoder."""
@@ -119,6 +171,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     other = sorted(_RECURRENT & model.keys()) if isinstance(model, dict) else []
     if other:
         raise launch.refuse(f"$.model.{other[0]} is not modelled: {RECURRENT}")
+    if isinstance(model, dict) and model.get("name") == "megatron_falcon_gpt":
+        raise launch.refuse("$.model.name is megatron_falcon_gpt: attention beside the MLP")
     if isinstance(model, dict) and TEACHER in model:
         launch.left_out.append(f"a teacher, whose forward pass is left out ($.model.{TEACHER})")
     document, n = Document(_without_references(content), file), Numbers()
@@ -142,7 +196,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     n.optimizer, n.loss = optimizer_of(n.optimizer_name, launch), fused_loss(n.fuses_loss)
     n.dropout = is_on(n.hidden_dropout) or is_on(n.attention_dropout)
     fill_launch(launch, n)
-    launch.unread = document.unread(cost_keys(TABLE), ())
+    launch.unread = document.unread(TABLE, ())
     return launch
 
 
@@ -204,8 +258,8 @@ def _read_model(n: Numbers, document: Document, options: ReaderOptions) -> None:
 
 def _vocabulary(n: Numbers, document: Document, options: ReaderOptions) -> int:
     """Tokens: those that are given, of GPT-2, or of the model whose tokenizer is named."""
-    if options.vocabulary:
-        return options.vocabulary
+    if options.vocabulary or n.own_vocabulary:
+        return int(options.vocabulary or n.own_vocabulary)
     if n.tokenizer == "megatron" and n.tokenizer_type in (None, GPT2):
         return GPT2_VOCABULARY
     model = known_model(str(n.tokenizer_type or "")) or options.model

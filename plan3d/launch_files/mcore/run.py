@@ -8,13 +8,14 @@ from typing import Any
 
 from plan3d.simulator.base.errors import intended_name
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.plan.field_values import StateFormat
 from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch, ReaderOptions, UnreadSetting
 from ..megatron.other_flags import group_of, unread_effect
 from ..numbers import fill_launch, model_numbers
-from ..tables import Effect, Numbers, Table, cost_keys, read_rows
+from ..tables import Effect, Numbers, Table, read_rows
 from ..trainer.models import name_model
 from ..trainer.spelling import adapters_of, check_loss
 from .fields import (
@@ -57,6 +58,8 @@ def read_run(
         n.precision = _four_bits(str(content.get("fp4_recipe") or "nvfp4"), launch)
     if not (n.bf16_ends and is_on(n.fp8_format)):
         n.bf16_first_layers = n.bf16_last_layers = 0
+    if half == Precision.BF16 and (n.reduces_in_bf16 or not n.reduces_in_fp32):
+        n.grad_reduce_dtype = StateFormat.BF16
     n.optimizer, n.loss = optimizer_of(n.optimizer_name, launch), fused_loss(n.fuses_loss)
     n.dropout, n.experts = False, any(kind.experts for kind in model.kinds)
     n.offload_optimizer = _share(n, launch)
@@ -71,7 +74,7 @@ def read_run(
         )
     if n.attention not in FUSED_ATTENTION:
         launch.unread.append(UnreadSetting("attention_backend", n.attention, affects_cost=True))
-    launch.unread += document.unread(cost_keys(table), ())
+    launch.unread += document.unread(table, ())
     return launch
 
 

@@ -159,4 +159,5 @@ def _arguments(content: dict[str, Any], model: dict[str, Any]) -> dict[str, str]
         "seq_length"
     )
     values["bf16"] = bool(values.get("bf16")) and not values.get("fp16")
+    values["grad_reduce_in_bf16"] = values.get(FLAGS["grad_reduce_in_fp32"]) is False
     return {str(name): str(value) for name, value in values.items()}

@@ -9,7 +9,7 @@ context_parallel_size.
 from __future__ import annotations
 
 from plan3d.simulator.base.typed_objects import describe
-from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import launched_by, schedule_code
 from plan3d.simulator.plan.field_values import ContextComm, Recompute
 from plan3d.simulator.workload.blocks import MOST_LAYERS
@@ -32,6 +32,7 @@ from ..tables import (
     choice,
     in_section,
     integer,
+    neutral,
     optional,
 )
 
@@ -52,6 +53,8 @@ FORMATS = {
     Precision.BF16: ("bfloat16", True),
 }
 """model.dtype and optimizer.accumulate_grad_in_fp32 by precision."""
+OPTIMIZERS = {"adamW": Optimizer.ADAM, "sgd": Optimizer.SGD}
+"""optimizer by optimizer_factory.name."""
 _LLAMA_OR_QWEN = "give dense Llama or Qwen 2 layers"
 
 
@@ -90,6 +93,14 @@ CONFIG: Table = in_section(
     Unmodelled("is_starcoder2_config", Effect.MODEL, _LLAMA_OR_QWEN),
     Unmodelled("moe_config", Effect.MODEL, _LLAMA_OR_QWEN),
     Unmodelled("sliding_window_size", Effect.MODEL, _LLAMA_OR_QWEN),
+    Unmodelled("_use_doc_masking"),
+    Unmodelled("ring_attn_heads_k_stride"),
+    *neutral(
+        "numbers and forms of the same size",
+        "_fused_rms_norm _fused_rotary_emb _use_qkv_packed bos_token_id eos_token_id "
+        "initializer_range no_rope_layer pad_token_id pretraining_tp rms_norm_eps "
+        "rope_interleaved rope_scaling use_cache z_loss_coefficient z_loss_enabled",
+    ),
 )
 """Fields of LlamaConfig."""
 TABLE: Table = (
@@ -125,6 +136,19 @@ TABLE: Table = (
         "optimizer",
         Row("zero_stage", "zero", integer(0, 1), 0),
         Row("accumulate_grad_in_fp32", "fp32_accumulation", SWITCH, True),
+        Row("optimizer_factory.name", "optimizer", choice(OPTIMIZERS), 0, read_only=True),
+        *neutral(
+            "hyperparameters",
+            "clip_grad learning_rate_scheduler optimizer_factory weight_decay "
+            "weight_decay_exclude_named_params",
+        ),
+    ),
+    *neutral("checkpoints and evaluation", "checkpoints lighteval s3_upload"),
+    *neutral("logs and profiles", "general logging metrics_logging profiler"),
+    *neutral(
+        "data, and the length of the run",
+        "data data_stages model.init_method tokenizer tokens.limit_test_batches "
+        "tokens.limit_val_batches tokens.train_steps tokens.val_check_interval",
     ),
 )
 

@@ -28,7 +28,7 @@ from ..exporter import (
 )
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch, model_of, numbers_of
-from ..tables import Numbers, cost_keys, key_classes, read_implied, read_rows, settings_of
+from ..tables import Numbers, key_classes, read_implied, read_rows, settings_of
 from .keys import ENGINES, FORMATS, KERNELS, TABLE, from_keys, to_keys
 
 VERSION = "2026-04"
@@ -130,7 +130,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     from_keys(config, n, launch)
     launch.model = model_of(n, launch.stem, "model_config of a nanotron file")
     fill_launch(launch, n)
-    launch.unread = config.unread(cost_keys(TABLE), read_implied(TABLE, config, n))
+    launch.unread = config.unread(TABLE, read_implied(TABLE, config, n))
     return launch
 
 

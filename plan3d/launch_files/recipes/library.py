@@ -79,6 +79,69 @@ def _finetuning(arguments: list[Any], fields: dict[str, Any]) -> Made:
     )
 
 
+_PERFORMANCE = {
+    "num_nodes": "trainer.num_nodes",
+    "num_gpus_per_node": "trainer.devices",
+    "mbs": "data.micro_batch_size",
+    "gbs": "data.global_batch_size",
+    "tp_size": "trainer.strategy.tensor_model_parallel_size",
+    "pp_size": "trainer.strategy.pipeline_model_parallel_size",
+    "cp_size": "trainer.strategy.context_parallel_size",
+    "vp_size": "trainer.strategy.virtual_pipeline_model_parallel_size",
+    "ep_size": "trainer.strategy.expert_model_parallel_size",
+    "etp_size": "trainer.strategy.expert_tensor_parallel_size",
+    "enable_cuda_graphs": "model.config.enable_cuda_graph",
+    "use_mcore_fsdp": "trainer.strategy.use_megatron_fsdp",
+    "recompute_layers": "model.config.recompute_num_layers",
+    "recompute_modules": "model.config.recompute_modules",
+    "activation_offload_layers": "model.config.cpu_offloading_num_layers",
+}
+"""Fields that set_primary_perf_configs sets, by its arguments (NeMo 2.5, scripts/performance/
+helpers.py)."""
+_FP8_PLUGINS = {
+    "ds": "bf16_with_fp8_mixed",
+    "cs": "bf16_with_fp8_current_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "ss": "bf16_with_fp8_subchannel_scaling_mixed",
+}
+
+
+def _set(made: Made, path: str, value: Any) -> None:
+    """Set a field of an object inside others; made where there is none."""
+    *sections, name = path.split(".")
+    for section in sections:
+        inner = made.fields.get(section)
+        made.fields[section] = made = inner if isinstance(inner, Made) else Made("")
+    made.fields[name] = value
+
+
+def _tuned(arguments: list[Any], fields: dict[str, Any]) -> Made | None:
+    """set_primary_perf_configs(recipe, task, num_nodes, ...): the recipe that it was handed."""
+    names = ("recipe", "task", "num_nodes", "num_gpus_per_node", "mbs", "gbs", "max_steps")
+    given = dict(zip((*names, *list(_PERFORMANCE)[4:10]), arguments, strict=False)) | fields
+    recipe = given.get("recipe")
+    if not isinstance(recipe, Made):
+        return None
+    for name, path in _PERFORMANCE.items():
+        if given.get(name):
+            _set(recipe, path, given[name])
+    if given.get("recompute_layers"):
+        _set(recipe, "model.config.recompute_granularity", "full")
+        _set(recipe, "model.config.recompute_method", "block")
+    if given.get("use_mcore_fsdp"):
+        strategy = "optim_grads_params"
+        _set(recipe, "trainer.strategy.ddp.data_parallel_sharding_strategy", strategy)
+    tp = given.get("tp_size")
+    _set(recipe, "trainer.strategy.sequence_parallel", isinstance(tp, int) and tp > 1)
+    if str(given.get("compute_dtype")).lower() == "fp8":
+        word = str(given.get("fp8_recipe") or "ds").lower()
+        plugins = Made(_FP8_PLUGINS.get(word, word))
+        plugins.fields |= {"first_last_layers_bf16": False} if word == "cs" else {}
+        _set(recipe, "trainer.plugins", plugins)
+    _set(recipe, "trainer.plugins.grad_reduce_in_fp32", False)
+    return recipe
+
+
 def library(name: str, arguments: list[Any], fields: dict[str, Any]) -> Made | None:
     """What a known function returns; None of any other."""
     last = name.rpartition(".")[2]
@@ -98,6 +161,8 @@ def library(name: str, arguments: list[Any], fields: dict[str, Any]) -> Made | N
         made.callee = {"lora": "LoRA", "dora": "DoRA"}.get(str(scheme).lower(), str(scheme))
         made.fields |= fields
         return made
+    if last == "set_primary_perf_configs":
+        return _tuned(arguments, fields)
     if last == "default_finetune_recipe":
         return _finetuning(arguments, fields)
     if last == "distributed_fused_adam_with_cosine_annealing":

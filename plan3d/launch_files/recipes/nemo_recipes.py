@@ -66,6 +66,9 @@ qwen3_600m qwen3-0.6b 1 1 1 1 1 0 1 8 4096 32 2 1 none
 qwen3_8b qwen3-8b 4 1 1 1 1 0 1 8 4096 32 2 1 none
 """
 """One a line, by column."""
+COUNTING = ("llama31_405b", "qwen3_235b_a22b")
+"""Modules whose embedding and loss count as layers of the stages."""
+COUNTED_ENDS = ("account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split")
 _STRATEGY = COLUMNS[2:8]
 _DATA = ("seq_length", "global_batch_size", "micro_batch_size")
 
@@ -79,6 +82,8 @@ def nemo_recipe(module: str, fields: dict[str, Any]) -> Made | None:
     numbers = {name: int(text) for name, text in row.items() if text.isdecimal()}
     strategy: dict[str, Any] = {name: numbers[name] for name in _STRATEGY}
     strategy["sequence_parallel"] = bool(numbers["sequence_parallel"])
+    if module in COUNTING:
+        strategy |= dict.fromkeys(COUNTED_ENDS, True)
     names = ("overlap_grad_reduce", "overlap_param_gather")
     overlaps = dict.fromkeys(names, bool(numbers["overlaps"]))
     is_full = row["recompute_granularity"] == "full"
@@ -92,7 +97,9 @@ def nemo_recipe(module: str, fields: dict[str, Any]) -> Made | None:
     return Made(
         "pretrain",
         fields={
-            "model": Made("", fields={"config": Made(row["model"], fields=config)}),
+            "model": Made(
+                "", fields={"config": Made(row["model"].replace(".", ""), fields=config)}
+            ),
             "data": Made("", fields={name: numbers[name] for name in _DATA}),
             "trainer": Made("Trainer", fields=trainer),
             "optim": Made("", fields={"config": Made("", [], {"use_distributed_optimizer": True})}),

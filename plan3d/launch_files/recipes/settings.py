@@ -236,6 +236,10 @@ def model_of(recipe: Made, kind: str) -> tuple[Model | None, str, dict[str, Any]
     own = model_of_class(_RECIPE_ENDING.sub("", recipe.name)) if kind == "bridge" else None
     if own and not stated.get("num_layers"):
         return own, recipe.name, stated
+    module = recipe.callee.rpartition(".")[0].rpartition(".")[2]
+    shipped = model_of_class(module) if recipe.name.endswith("_recipe") else None
+    if shipped and config is None:
+        return shipped, module, stated
     name = config.name if isinstance(config, Made) else ""
     return None, name if name[:1].isupper() else "", stated
 

@@ -14,8 +14,8 @@ from plan3d.simulator.workload.presets import preset_names
 from ..documents import Document
 from ..launch_file import Launch, ReaderOptions
 from ..numbers import fill_launch
-from ..tables import Numbers, cost_keys, read_implied, read_rows
-from .keys import TABLE
+from ..tables import Numbers, neutral, read_implied, read_rows
+from .keys import QUANTIZED, TABLE
 from .model_flavors import flavor_model, flavors_text
 from .spelling import from_keys
 
@@ -38,5 +38,6 @@ def read_job(content: dict[str, Any], job_file: str, file: str, options: ReaderO
         )
     from_keys(job, n, launch, model)
     fill_launch(launch, n)
-    launch.unread = job.unread(cost_keys(TABLE), read_implied(TABLE, job, n))
+    table = TABLE if n.converters else (*TABLE, *neutral("what is switched off", QUANTIZED))
+    launch.unread = job.unread(table, read_implied(TABLE, job, n))
     return launch

@@ -26,6 +26,7 @@ from ..tables import (
     choice,
     in_section,
     integer,
+    neutral,
     optional,
     rows_if,
 )
@@ -50,6 +51,8 @@ FLOAT8 = "quantize.linear.float8"
 """The converter of linear layers to float8; `float8` alone was its name before 0.2."""
 FLOAT8_EXPERTS = "quantize.grouped_mm.float8"
 """The converter of experts to float8, without which they stay in 16 bits."""
+QUANTIZED = "float8 quantize mx"
+"""Sections of converters, without effect where none is named."""
 FLOAT8_RECIPES = {"tensorwise": Precision.FP8, "rowwise": Precision.FP8_ROWWISE}
 """precision by the converter's recipe_name; without one a tensor has one scale."""
 
@@ -171,6 +174,26 @@ TABLE: Table = (
     Unmodelled("parallelism.pipeline_parallel_schedule_csv"),
     Unmodelled("parallelism.disable_loss_parallel"),
     Unmodelled("optimizer.early_step_in_backward"),
+    Unmodelled("comm.backend"),
+    Unmodelled("training.deterministic"),
+    *map(Unmodelled, QUANTIZED.split()),
+    *neutral("logs and profiles", "job metrics profiling"),
+    *neutral("checkpoints and evaluation", "checkpoint validation"),
+    *neutral(
+        "hyperparameters",
+        "lr_scheduler optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.lr "
+        'optimizer.implementation="fused" optimizer.weight_decay training.max_norm training.seed',
+    ),
+    *neutral(
+        "data, and the length of the run",
+        "model.hf_assets_path model.tokenizer_path training.dataset training.dataset_path "
+        "training.gc_freq training.steps",
+    ),
+    *neutral(
+        "set-up of processes",
+        'comm.backend="nccl" '
+        "comm.init_timeout_seconds comm.trace_buf_size comm.train_timeout_seconds",
+    ),
 )
 """A job configuration of 0.2."""
 RECIPE: Table = (

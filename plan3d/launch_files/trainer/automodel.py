@@ -25,7 +25,6 @@ from ..tables import (
     Row,
     Table,
     Unmodelled,
-    cost_keys,
     read_rows,
 )
 from .launch import FRAMEWORK
@@ -120,7 +119,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     if n.ranks not in (None, "none", "None"):
         launch.gpus = _size(n.ranks, "dp_size", document) * n.tp * n.cp
     fill_launch(launch, n)
-    launch.unread += document.unread(cost_keys(TABLE), ())
+    launch.unread += document.unread(TABLE, ())
     launch.unread = [
         one
         for one in launch.unread

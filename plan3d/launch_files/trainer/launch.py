@@ -27,7 +27,7 @@ from ..launch_file import (
 )
 from ..numbers import fill_launch
 from ..shell.script import read_script
-from ..tables import Numbers, Row, cost_keys, read_rows
+from ..tables import Numbers, Row, read_rows
 from .accelerate import FSDP, configuration_of, merge_configuration, with_launch_flags
 from .arguments import (
     AXOLOTL,
@@ -182,7 +182,7 @@ def read_arguments(
         launch.plan.pop("micro_batch", None)
         launch.unmodelled["micro_batch"] = "states no micro-batch"
     for one in (document, *([accelerate] if accelerate else [])):
-        launch.unread += one.unread(cost_keys(dialect.table), ())
+        launch.unread += one.unread(dialect.table, ())
     return launch
 
 
@@ -255,7 +255,7 @@ def _shard_by_engine(n: Numbers, launch: Launch, options: ReaderOptions, dialect
         setattr(n, name, max(getattr(n, name, 1) or 1, getattr(stated, name)))
     launch.unread += [
         replace(setting, place=f"{place}: {setting.place}")
-        for setting in config.unread(cost_keys(CONFIG), derived)
+        for setting in config.unread(CONFIG, derived)
         if setting.affects_cost and setting.value != "auto"
     ]
 

@@ -190,3 +190,8 @@ def test_overrides_of_plan3d_come_back(name, loss):
     assert same_shape(found.model, task.model)
     assert (found.global_batch, found.sequence) == (64, 4096)
     assert [found.plan[key] for key in ("tp", "ep", "zero", "loss")] == [2, plan.ep, 1, loss]
+
+
+def test_gradients_that_are_reduced_in_bf16():
+    for value, code in ((False, StateFormat.BF16), (True, StateFormat.USUAL)):
+        assert launch(grad_reduce_in_fp32=value).plan["grad_reduce_dtype"] == code

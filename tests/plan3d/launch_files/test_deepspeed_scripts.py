@@ -114,3 +114,32 @@ def test_the_optimizer_of_bf16_is_sharded_in_stages():
     text = f"CONFIG=own.json\n{RUN.replace('fp16', 'bf16')} --pipeline-model-parallel-size"
     assert [launch(f"{text} {pp}", files).plan["zero"] for pp in (1, 2)] == [0, 1]
     assert "as with ZeRO 1" in launch(f"{text} 2", files).left_out[0]
+
+
+def test_keys_without_effect_are_told_from_those_with_one():
+    text = json.dumps(
+        {
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": {"stage": 2, "cpu_offload": True, "contiguous_gradients": True},
+            "fp16": {"enabled": True, "loss_scale": 0},
+            "optimizer": {"type": "Adam", "params": {"lr": 1e-5}},
+            "curriculum_learning": {"enabled": True},
+            "progressive_layer_drop": {"enabled": False, "theta": 0.5},
+            "data_efficiency": {"enabled": False, "seed": 1},
+        }
+    )
+    found = launch_json(text)
+    assert found.plan["offload_optimizer"] == 100
+    effects = {part.place: part.affects_cost or part.why_neutral for part in found.unread}
+    assert effects == {
+        "$.zero_optimization.contiguous_gradients": "the implementation that is modelled",
+        "$.fp16.loss_scale": "hyperparameters, and scales of gradients",
+        "$.optimizer.params.lr": "hyperparameters, and scales of gradients",
+        "$.curriculum_learning.enabled": True,
+        "$.progressive_layer_drop.enabled": "what is switched off",
+        "$.progressive_layer_drop.theta": "what is switched off",
+        "$.data_efficiency.enabled": "what is switched off",
+        "$.data_efficiency.seed": "what is switched off",
+    }
+    cast = launch_json(text.replace('"fp16"', '"torch_autocast"'))
+    assert "$.torch_autocast casts by itself" in cast.unmodelled["precision"]

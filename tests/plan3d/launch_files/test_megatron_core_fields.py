@@ -278,3 +278,16 @@ def test_experts_that_differ_from_those_of_a_named_model_are_refused():
     with pytest.raises(InputError, match="changes qwen3-30b-a3b by num_experts = 64"):
         primus("num_experts: 64", "qwen3_30B_A3B")
     assert primus("num_experts: 128", "qwen3_30B_A3B").model.name == "qwen3-30b-a3b"
+
+
+def test_a_vocabulary_that_overrides_the_tokenizer_of_nemo_and_what_changes_nothing():
+    launch = nemo(
+        override_vocab_size=65024, bias_activation_fusion=False, masked_softmax_fusion=True
+    )
+    assert launch.model.vocabulary == 65024
+    effects = {part.place: part.affects_cost or part.why_neutral for part in launch.unread}
+    assert effects["$.model.bias_activation_fusion"] is True
+    assert effects["$.model.masked_softmax_fusion"] == "the implementation that is modelled"
+    assert all(effects.values())
+    with pytest.raises(InputError, match="attention beside the MLP"):
+        nemo(name="megatron_falcon_gpt")

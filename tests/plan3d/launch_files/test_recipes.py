@@ -5,12 +5,13 @@ import textwrap
 import pytest
 
 from plan3d.launch_files.launch_file import ReaderOptions, plan_of
-from plan3d.launch_files.recipes.settings import model_of_class
+from plan3d.launch_files.recipes.nemo_recipes import RECIPES, nemo_recipe
+from plan3d.launch_files.recipes.settings import model_of, model_of_class
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.plan.field_values import Recompute, StateFormat
 
 NEMO = """
 import argparse
@@ -285,3 +286,39 @@ def test_arguments_of_a_command_are_refused():
     options = ReaderOptions(inputs=ScriptInputs(("--nodes", "4")))
     with pytest.raises(InputError, match="takes no arguments after --"):
         reader(text, "r.py", None)(text, "r.py", options)
+
+
+def test_a_recipe_that_is_tuned_by_the_helper_of_performance():
+    found = launch(
+        nemo(
+            """
+            from nemo.collections.llm.recipes import llama31_405b
+            from scripts.performance.helpers import set_primary_perf_configs
+            r = llama31_405b.pretrain_recipe(performance_mode=True)
+            r = set_primary_perf_configs(r, "pre_train", num_nodes=32, num_gpus_per_node=4,
+                mbs=1, gbs=2048, max_steps=30, tp_size=4, pp_size=8, cp_size=2, vp_size=8,
+                ep_size=1, compute_dtype="fp8", fp8_recipe="cs", enable_cuda_graphs=False)
+            """
+        )
+    )
+    assert (found.model.name, found.gpus, found.global_batch) == ("llama-3.1-405b", 128, 2048)
+    assert fields(found, "tp", "pp", "cp", "virtual_stages", "micro_batch") == (4, 8, 2, 8, 1)
+    assert fields(found, "precision", "bf16_first_layers") == (Precision.FP8, 0)
+
+
+def test_every_shipped_recipe_names_its_model():
+    rows = [line.split() for line in RECIPES.splitlines() if line]
+    assert len(rows) > 40
+    shipped = [nemo_recipe(row[0], {}) for row in rows]
+    assert [model_of(one, "nemo")[0].name for one in shipped] == [row[1] for row in rows]
+
+
+def test_gradients_that_are_reduced_in_bf16_and_the_model_of_a_recipe_for_finetuning():
+    tuned = nemo(f"{SHIPPED}r.trainer.plugins.grad_reduce_in_fp32 = False\n")
+    assert launch(tuned).plan["grad_reduce_dtype"] == StateFormat.BF16
+    assert not launch(nemo(SHIPPED)).plan.get("grad_reduce_dtype")
+    body = "r = llm.recipes.llama31_70b.finetune_recipe(seq_length=4096)\n"
+    axes = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
+    sizes = dict.fromkeys((*axes, "micro_batch_size", "global_batch_size"), "8")
+    found = launch(nemo(body), max_length="4096", **sizes)
+    assert (found.model.name, found.plan["tp"]) == ("llama-3.1-70b", 8)
