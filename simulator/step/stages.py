@@ -283,22 +283,32 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
 def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
     """The ranks with what a stack's launch floor of pipelines over several nodes adds to them.
 
-    It is not waited for while the pipeline fills: `seconds_before` stays.
+    Of each pass, as floors of layers are. It is not waited for while the pipeline fills:
+    `seconds_before` stays.
     """
     software, cluster = task.software, task.cluster
     if not np.any(software.pipeline_floor) or cluster.gpus <= cluster.fast_domain.gpus:
         return ranks
-    passes = 1 + software.backward_floor_ratio
-    per_layer = passes * software.layer_floor + software.pipeline_floor * (ranks.tp - 1)
-    floor = ranks.costs[Cost.UNITS] * per_layer * (pp > 1)
-    total = ranks.costs[Cost.TOTAL]
-    added: Value = smooth_maximum(total, np.maximum(floor, 1e-300), LAUNCH_SHARPNESS) - total
+    per_layer = software.layer_floor + software.pipeline_floor * (ranks.tp - 1) / (
+        1 + software.backward_floor_ratio
+    )
+    floor = np.maximum(ranks.costs[Cost.UNITS] * per_layer * (pp > 1), 1e-300)
+    forward = ranks.costs[Cost.FORWARD]
+    backward = ranks.costs[Cost.TOTAL] - forward
+    later = _raised_by(forward, floor)
+    added = later + _raised_by(backward, software.backward_floor_ratio * floor)
     costs = ranks.costs.copy()
     costs[Cost.LAUNCH] += added
     costs[Cost.TOTAL] += added
-    costs[Cost.FORWARD] += added / passes
+    costs[Cost.FORWARD] += later
     on_all_ranks = (added * ranks.ranks_alike).sum(axis=0)
     return replace(ranks, costs=costs, total_seconds=ranks.total_seconds + on_all_ranks)
+
+
+def _raised_by(seconds: Value, floor: Value) -> Value:
+    """Seconds that a launch floor adds to a pass."""
+    out: Value = smooth_maximum(seconds, floor, LAUNCH_SHARPNESS) - seconds
+    return out
 
 
 def _a2a_free_share(stage: Value) -> Value | None:

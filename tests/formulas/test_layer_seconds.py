@@ -128,25 +128,30 @@ def test_experts_wait_for_the_host_in_every_forward_pass(text, passes):
         assert added == pytest.approx(4 * layers * passes * 1e-3)
 
 
+def pass_floors(forward, backward, layers):
+    """What floors of 2 ms a layer and further tensor rank, beside 2.5 x 1 ms, add to the passes of
+    layers on four tensor ranks: 1 of 2.5 to the forward one."""
+    floor = layers * (1e-3 + 3 * 2e-3 / 2.5)
+    return floored(forward, floor) + floored(backward, 1.5 * floor)
+
+
 @pytest.mark.parametrize(("gpus", "shown"), [(16, True), (8, False)])
 def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
-    """nanotron: 2 ms a layer and further tensor rank; the last of two ranks has two blocks and the
-    head, three layers of 2.5 x 1 + 3 x 2 ms."""
+    """nanotron: the last of two ranks has two blocks and the head, three layers."""
     question = task(gpus, 16, software=stack(pipeline_floor=2e-3, layer_floor=1e-3))
     with_ = group_of(question, "tp=4 pp=2").stages
     bare = replace(question, software=replace(question.software, pipeline_floor=0.0))
     without = group_of(bare, "tp=4 pp=2").stages
-    added = floored(without.slowest_seconds[0], 3 * (2.5e-3 + 3 * 2e-3))
-    assert with_.slowest_seconds[0] - without.slowest_seconds[0] == pytest.approx(added * shown)
-    assert (with_.forward - without.forward)[1, 0] == pytest.approx(added * shown / 2.5)
+    added = [pass_floors(f, b, 3) for f, b in zip(without.forward, without.backward, strict=True)]
+    longer = with_.slowest_seconds[0] - without.slowest_seconds[0]
+    assert longer == pytest.approx(added[1] * shown)
+    forward = floored(without.forward[1], 3 * (1e-3 + 3 * 2e-3 / 2.5))
+    assert (with_.forward - without.forward)[1] == pytest.approx(forward * shown)
     both = (costs_of(q, "tp=4 pp=2").seconds["launch"] for q in (question, bare))
     # A step's parts are means over the ranks; the first has the embedding and two blocks.
-    every = [floored(t, 3 * (2.5e-3 + 3 * 2e-3)) for t in without.forward + without.backward]
-    assert next(both) - next(both) == pytest.approx(8 * np.mean(every) * shown)
+    assert next(both) - next(both) == pytest.approx(8 * np.mean(added) * shown)
     # The last rank idles while the first, two blocks and the embedding, runs one micro-batch.
-    first = (without.forward + without.backward)[0, 0]
-    added = floored(first, 3 * (2.5e-3 + 3 * 2e-3))
-    assert with_.idle_seconds[0] - without.idle_seconds[0] == pytest.approx(added * shown)
+    assert with_.idle_seconds[0] - without.idle_seconds[0] == pytest.approx(added[0][0] * shown)
 
 
 # Tables of whole layers
@@ -191,9 +196,9 @@ def test_a_middle_rank_adds_to_the_idle_time_as_often_as_it_is_there():
     """Four stages of one layer, three of which the slowest waits for once; none without stages."""
     slow, bare = (stack(pipeline_floor=floor, layer_floor=1e-3) for floor in (2e-3, 0.0))
     with_, without = (group_of(task(16, 16, software=s), "tp=4 pp=4").stages for s in (slow, bare))
-    seconds = (without.forward + without.backward)[:, 0]
-    added = [floored(s, n * (2.5e-3 + 3 * 2e-3)) for s, n in zip(seconds, (2, 1, 2), strict=True)]
-    slowest = int(seconds.argmax())
+    passes = zip(without.forward[:, 0], without.backward[:, 0], (2, 1, 2), strict=True)
+    added = [pass_floors(*one) for one in passes]
+    slowest = int((without.forward + without.backward)[:, 0].argmax())
     others = added[0] + 2 * added[1] + added[2] - added[slowest]
     assert with_.idle_seconds[0] - without.idle_seconds[0] == pytest.approx(others)
     flat = [
