@@ -68,7 +68,7 @@ def _html_row(table: Table, row: tuple[str, ...], tag: str, strong: bool) -> str
 
 GAP = 2
 """Columns between two cells, and of the star that marks a row."""
-LONGEST_WORD = 30
+LONGEST_WORD = 38
 """Columns beyond which a word is cut where the table is too wide."""
 
 
