@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -251,12 +252,14 @@ def _attention_subjects(rows: Measurements, accelerator: Accelerator) -> Iterato
 
 
 def _grouped_subject(rows: Measurements, accelerator: Accelerator) -> Subject:
-    """Equal products of many experts, over what the machine is predicted to take for them."""
+    """Equal products of many experts, over what the machine is predicted to take for them without
+    a rate of their own."""
     m, n, k, count = (rows.number(name) for name in (*SIDES, "experts"))
     if not (count > 0).all():
         raise CalibrationError("grouped GEMMs: a row has no number of experts")
     gemm, recipe = Gemm(m / count, n, k, count), RECIPES[Precision.BF16]
-    expected = kernel_times.gemm_seconds([gemm], m.size, accelerator, recipe, 1.0)[0]
+    plain = replace(accelerator, training=replace(accelerator.training, grouped_rate=1.0))
+    expected = kernel_times.gemm_seconds([gemm], m.size, plain, recipe, 1.0)[0]
     shapes = np.stack([m, n, k, count])
     return _rate_subject(rows, "grouped GEMMs", "grouped_rate", expected, 2 * m * n * k, shapes)
 

@@ -60,9 +60,10 @@ def gemms() -> list[Row]:
 
 def groups() -> list[Row]:
     rows: list[Row] = []
+    plain = replace(GPU, training=replace(GPU.training, grouped_rate=1.0))
     for experts, m in itertools.product((8, 64), (4096, 16384, 65536)):
         gemm = Gemm(m / experts, 2048.0, 4096.0, np.array([float(experts)]))
-        alone = kernel_times.gemm_seconds([gemm], 1, GPU, RECIPES[Precision.BF16], 1.0)[0, 0]
+        alone = kernel_times.gemm_seconds([gemm], 1, plain, RECIPES[Precision.BF16], 1.0)[0, 0]
         shape = {"dtype": "bf16", "m": m, "n": 2048, "k": 4096, "experts": experts}
         for op, passes in (("forward", 1), ("backward", 2)):
             seconds = passes * alone / TRUE.grouped_rate
@@ -164,6 +165,15 @@ def test_groups_are_over_what_the_machine_takes() -> None:
     found = fit(as_rows(groups(), "groups.csv"), BASE)
     rate = found.numbers["kernels.training.grouped_rate"].value
     assert rate == pytest.approx(TRUE.grouped_rate, rel=0.02)
+
+
+def test_a_profile_with_a_rate_of_groups_predicts_them_once(tmp_path: Path) -> None:
+    rows, profile = as_rows(groups(), "groups.csv"), tmp_path / "mine.toml"
+    profile.write_text(build(BASE, fit(rows, BASE), profile).profile)
+    (mine,) = compare(rows, str(profile))
+    assert mine.in_sample.median < 3 * NOISE
+    again = fit(rows, str(profile)).numbers["kernels.training.grouped_rate"].value
+    assert again == pytest.approx(TRUE.grouped_rate, rel=0.02)
 
 
 def test_what_nothing_uses_is_named() -> None:
