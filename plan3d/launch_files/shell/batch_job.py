@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 
+_LINE = re.compile(r"^#SBATCH\b.*", re.M)
 _OPTION = re.compile(
-    r"^#SBATCH[ \t]+(?:--(?P<name>[\w-]+)(?:=|[ \t]+)|-(?P<letter>[Nncg])[ \t]*)(?P<value>\S+)",
-    re.M,
+    r"[ \t](?:--(?P<name>[\w-]+)(?:=|[ \t]+)|-(?P<letter>[Nncg])[ \t]*)(?P<value>[^\s-]\S*)"
 )
 _LETTERS = {"N": "nodes", "n": "ntasks", "c": "cpus-per-task", "g": "gpus"}
 _GPUS = re.compile(r"gpu(?::[\w.-]+)?:(\d{1,3})(?:\(.*)?")
@@ -29,7 +29,8 @@ VARIABLES = {
 def job_sizes(text: str) -> dict[str, int]:
     """The sizes of a job by option; the number of tasks follows from those of a node."""
     sizes: dict[str, int] = {}
-    for match in _OPTION.finditer(text):
+    lines = (line[0].partition(" #")[0] for line in _LINE.finditer(text))
+    for match in (match for line in lines for match in _OPTION.finditer(line)):
         name, value = match["name"] or _LETTERS.get(match["letter"], ""), match["value"]
         gpus = _GPUS.fullmatch(value) if name == "gres" else None
         if gpus:

@@ -8,7 +8,7 @@ their values refuse them by line.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from plan3d.simulator.base.errors import InputError
@@ -16,6 +16,7 @@ from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
 from . import lexer
+from .assigning_commands import COMMANDS, assigned, positional
 from .blocks import LOOPS, case_clauses, function_block
 from .conditions import Branches, Truth, arithmetic, both, condition_truth, negation
 from .contents import Document, Script
@@ -34,7 +35,9 @@ MOST_TOKENS = 40_000
 DEEPEST = 12
 """Files that source each other, and conditions by case inside each other."""
 _BODIES = ("then", "do")
-_PREFIXES = ("export", "declare", "local", "readonly", "-a", "-x", "-A")
+_PREFIXES = ("export", "declare", "typeset", "local", "readonly")
+_DECLARING = re.compile(r"-[aAgilrtux]+")
+"""Options of declarations."""
 _COMPARED = ("=", "==", "!=")
 _GIVES_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.S)
 _WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
@@ -75,6 +78,8 @@ class Reader:
     """Its assignments are of the function around."""
     command_values: dict[str, Value] = field(default_factory=dict)
     """Variables that are assigned before a command and hold for it alone."""
+    given: str | None = None
+    """The input of the command that is being read, where it stands in the script."""
 
     def read(self) -> None:
         """Go through the tokens once."""
@@ -101,13 +106,17 @@ class Reader:
         text = variables.text(word) if token.parts else ""
         depends = tuple(variables.dependences(word)) if token.parts else ()
         self.script.documents.append(Document(text, token.line, depends))
+        self.given = None if depends else text
 
     def _operator(self, token: Operator) -> None:
         """End a command, or skip a redirection and its target."""
         if lexer.REDIRECTION.fullmatch(token.text):
-            self.position += self.position < len(self.tokens) and isinstance(
-                self.tokens[self.position], Word
-            )
+            target = self.tokens[self.position] if self.position < len(self.tokens) else None
+            if isinstance(target, Word):
+                self.position += 1
+            if token.text == "<<<" and isinstance(target, Word):
+                variables = self.script.variables
+                self.given = None if variables.dependences(target) else variables.text(target)
             return
         self._end_command()
         self.starts_command, self.is_local, self.is_declaration = True, False, False
@@ -128,16 +137,40 @@ class Reader:
         """Run what a command runs that is read to its end: a function, `eval` or `bash -c`."""
         command, self.command = self.command, None
         own, self.command_values = self.command_values, {}
+        given, self.given = self.given, None
         if not command:
             return
         values = self.script.variables.values
-        before = {name: values[name] for name in own}
+        before = {name: values.get(name) for name in own}
         values |= own
         if command[0].text in self.functions:
             self._call(command)
+        elif command[0].text in (*COMMANDS, "set"):
+            self._assign_by_command(command, given)
         else:
             self._run_inside(command)
-        values |= before
+        for name, value in before.items():
+            if value is None:
+                values.pop(name, None)
+            else:
+                values[name] = value
+
+    def _assign_by_command(self, command: list[Word], given: str | None) -> None:
+        """Run `set`, `read`, `let` and their like; what is not known is open from here on."""
+        variables, reached = self.script.variables, both(self.branches.reached, self.guard)
+        if command[0].text == "set":
+            words = positional(command)
+            if words is not None and reached:
+                variables.set_arguments(words)
+            return
+        for name, value in assigned(command, given, variables).items():
+            if reached and value is None:
+                variables.values.pop(name, None)
+            elif reached and not (value and name in variables.outside):
+                self.script.assign(name, False, value or Value(()))
+            elif not reached and (made := value or variables.values.get(name)):
+                condition = self.branches.condition or CONDITION
+                variables.values[name] = replace(made, condition=condition)
 
     def _call(self, command: list[Word]) -> None:
         """Run a function with its arguments and its own variables."""
@@ -195,6 +228,8 @@ class Reader:
         text = token.text if token.unquoted else ""
         if not self.starts_command:
             return False
+        if self.is_declaration and _DECLARING.fullmatch(text):
+            return True
         if text not in _WORDS and self._function():
             return True
         if text == "{":
@@ -405,7 +440,7 @@ class Reader:
         before = self.script.variables.values.get(name)
         if before is not None and self.is_local:
             self.local_values[-1].setdefault(name, before)
-        if before is not None and not array and self._is_before_command():
+        if (before or name == "IFS") and not array and self._is_before_command():
             self.command_values[name] = value
         else:
             self.script.assign(name, appends, value)

@@ -14,7 +14,7 @@ from typing import Protocol
 from plan3d.simulator.base.units import is_whole
 
 from .conditions import arithmetic
-from .lexer import Token
+from .lexer import Operator, Token
 from .words import Word
 
 _CHANGE = re.compile(
@@ -23,6 +23,8 @@ _CHANGE = re.compile(
     re.S,
 )
 _NAMES = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*|\d)")
+_BACKSLASH = re.compile(r"\\([$`\\])")
+"""What a backslash keeps from its meaning between backquotes."""
 LONGEST_EXPANSION = 300
 """Characters of the longest expansion that is evaluated."""
 LONGEST_CHANGED = 2000
@@ -53,8 +55,17 @@ class Values(Protocol):
         """The text of a file beside the script."""
 
 
+def as_command(raw: str) -> str:
+    """An expansion `...` as $(...); any other as it is."""
+    if raw[:1] != "`" or len(raw) < 2:
+        return raw
+    inner = _BACKSLASH.sub(lambda found: found[1], raw[1:-1])
+    return f"$({inner})"
+
+
 def names_in(raw: str) -> list[str]:
     """The variables that an expansion refers to, its own first."""
+    raw = as_command(raw)
     if not raw.startswith(("${", "$(")) or raw.startswith("$(("):
         return []
     return list(dict.fromkeys(_NAMES.findall(raw)))
@@ -64,6 +75,7 @@ def changed_text(raw: str, values: Values) -> str | None:
     """The text of an expansion; None where it is not known."""
     if len(raw) > LONGEST_EXPANSION:
         return None
+    raw = as_command(raw)
     if raw.startswith("$(") and not raw.startswith("$(("):
         return _output(raw[2:-1], values)
     match = _CHANGE.fullmatch(raw)
@@ -133,19 +145,34 @@ def _shell_pattern(pattern: str) -> str:
 
 
 def _output(source: str, values: Values) -> str | None:
-    """The output of a command without pipes and lists; None of one that is not known here."""
-    tokens = values.command_words(source)
-    if not tokens or not all(isinstance(token, Word) for token in tokens):
-        return None
-    words: list[str] = []
-    for token in tokens:
+    """The output of commands in a pipe; None of one that is not known here."""
+    stages: list[list[str]] = [[]]
+    text: str | None = None
+    tokens = [*(values.command_words(source) or ())]
+    for place, token in enumerate(tokens):
+        if isinstance(token, Operator) and token.text in ("|", "<<<"):
+            stages += [[]] if token.text == "|" else []
+            continue
         expanded = values.known_words(token) if isinstance(token, Word) else None
         if expanded is None:
             return None
-        words += expanded
-    if not words or words[0] not in _COMMANDS:
-        return None
-    return _COMMANDS[words[0]](words[1:], values)
+        before = tokens[place - 1] if place else None
+        if isinstance(before, Operator) and before.text == "<<<":
+            text = " ".join(expanded)
+        else:
+            stages[-1] += expanded
+    for words in stages:
+        if not words:
+            return None
+        if text is None:
+            command = _COMMANDS.get(words[0])
+            text = command(words[1:], values) if command else None
+        else:
+            follow = _FILTERS.get(words[0])
+            text = follow(words[1:], text) if follow else None
+        if text is None:
+            return None
+    return text
 
 
 def _basename(words: Sequence[str], values: Values) -> str | None:
@@ -179,6 +206,36 @@ def _expr(words: Sequence[str], values: Values) -> str | None:
     return None if value is None else str(value)
 
 
+def _bc(words: Sequence[str], text: str) -> str | None:
+    value = None if words else arithmetic(text, lambda name: None)
+    return None if value is None else str(value)
+
+
+_CUT = re.compile(r"-d ?(?P<mark>.) -f ?(?P<place>[1-9])")
+_AWK = re.compile(r"(?:-F ?(?P<mark>\S) )?\{ ?print \$(?P<place>[1-9]|NF) ?;? ?\}")
+
+
+def _field(pattern: re.Pattern[str]) -> Callable[[Sequence[str], str], str | None]:
+    """One field of a line, as `cut` and `awk` print it."""
+
+    def field(words: Sequence[str], text: str) -> str | None:
+        found = pattern.fullmatch(" ".join(words))
+        if found is None or "\n" in text:
+            return None
+        fields = text.split(found["mark"] or None)
+        place = len(fields) if found["place"] == "NF" else int(found["place"])
+        return fields[place - 1] if 0 < place <= len(fields) else ""
+
+    return field
+
+
+_FILTERS: dict[str, Callable[[Sequence[str], str], str | None]] = {
+    "bc": _bc,
+    "cut": _field(_CUT),
+    "awk": _field(_AWK),
+    "xargs": lambda words, text: None if words else " ".join(text.split()),
+}
+"""Outputs of commands by name, of the text that they are given."""
 _COMMANDS: dict[str, Callable[[Sequence[str], Values], str | None]] = {
     "echo": lambda words, values: None if words[:1] == ["-e"] else " ".join(words),
     "basename": _basename,

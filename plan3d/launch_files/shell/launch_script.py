@@ -96,6 +96,8 @@ LAUNCHER_SIZES = (
 """Flags of torchrun, deepspeed, accelerate and srun of which the product is the processes."""
 _ONE_NODE = re.compile(r"(?:.*/)?torchrun|torch\.distributed\.(?:run|launch)")
 """Launchers that start processes on one node unless they say how many."""
+_STARTS = re.compile(r"torchrun|torch\.distributed\.\w+|deepspeed|accelerate")
+"""Programs that start processes of their own."""
 _SLOTS = re.compile(r"^(?!\s*#)\S+\s+slots=(\d{1,4})\s*$", re.M)
 """GPUs of a line of a hostfile of DeepSpeed."""
 _PROCESSES = re.compile(r"(?:.*/)?(?:mpirun|mpiexec|horovodrun|srun)")
@@ -104,9 +106,13 @@ _PROCESSES = re.compile(r"(?:.*/)?(?:mpirun|mpiexec|horovodrun|srun)")
 
 def launcher_gpus(script: Script) -> int | None:
     """Processes of the launcher, where they are plain numbers, or GPUs that the job asks of
-    Slurm."""
+    Slurm; without either its tasks, several on a node, where nothing else starts processes."""
     command, at = _training_command(script)
-    return processes_of(command[:at], script) or job_gpus(script.job)
+    found = processes_of(command[:at], script) or job_gpus(script.job)
+    names = [word.text.rpartition("/")[2] for word in command[:at]]
+    if found or script.job.get("ntasks-per-node", 1) == 1 or any(map(_STARTS.fullmatch, names)):
+        return found
+    return script.job.get("ntasks")
 
 
 def processes_of(before: Sequence[Word], script: Script) -> int | None:

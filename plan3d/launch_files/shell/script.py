@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from plan3d.simulator.base.errors import InputError
 
 from .batch_job import job_sizes, job_variables
@@ -10,6 +12,9 @@ from .contents import Script
 from .inputs import NO_INPUTS, ScriptInputs
 from .loops import Leave
 from .variables import LONGEST, Value, Variables, read_tokens
+
+_PLACEHOLDER = re.compile(r"(?<![<\w&'\"])<([A-Z][\w.-]*(?: [\w.-]+)*)>")
+"""What stands for a path that the reader of a script fills in: <PATH TO gpt-vocab.json>."""
 
 
 def read_script(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
@@ -39,6 +44,7 @@ def _contents(text: str, file: str, inputs: ScriptInputs, opens_all: bool) -> Sc
         variables.outside.setdefault(name, Value.of(value))
     if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")
+    text = _PLACEHOLDER.sub(lambda found: found[1].replace(" ", "_"), text)
     reader = Reader(read_tokens(text, file), script)
     try:
         reader.read()

@@ -219,3 +219,44 @@ def test_long_work_is_bounded(text):
 def test_patterns_that_are_not_tried_leave_a_condition_open(pattern):
     with pytest.raises(InputError, match=r"only under a condition|depends on"):
         launch(f"N=2; if [[ l-8b =~ {pattern} ]]; then N=4; fi\n{RUN}")
+
+
+SIZED = "torchrun a.py --num-layers $L --hidden-size $H --micro-batch-size $M\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "set -- 32 64 2\nL=$1; shift; H=$1; M=$2\n",
+        'X="32 64 2"; set -e -- $X\nL=$1 H=$2 M=$3\n',
+        'read -r L H M <<< "32 64 2"\n',
+        "IFS=, read -ra A <<< '32,64,2'\nL=${A[0]} H=${A[1]} M=${A[2]}\n",
+        "read L H M << EOF\n32 64 2\nEOF\n",
+        'M=2; let "L = M * 16" H=$M*32\n',
+        "M=2; L=`expr $M \\* 16`; H=$(echo $M*32 | bc)\n",
+        "C=32:64; L=$(echo $C | cut -d: -f1); H=$(awk -F: '{print $2}' <<< $C); M=2\n",
+        "printf -v L %d 32; typeset -i H=64; M=4; unset M; M=${M:-2}\n",
+    ],
+)
+def test_commands_that_assign(text):
+    words = [word.text for word in training_words(read_script(text + SIZED, "run.sh"))]
+    assert words[1::2] == ["32", "64", "2"]
+
+
+@pytest.mark.parametrize(
+    "text", ["read L < sizes.txt\n", "let L=L*N\n", "unset L\n", "mapfile -t L < f\n"]
+)
+def test_what_such_commands_leave_open_is_no_older_value(text):
+    script = read_script(f"L=7; H=1; M=1\n{text}{SIZED}", "run.sh")
+    assert training_words(script)[1].unresolved
+    script = read_script(f"L=7; H=1; M=1\nif [ -f x ]; then\n{text}fi\n{SIZED}", "run.sh")
+    assert training_words(script)[1].parts[0].condition
+
+
+def test_words_that_stand_for_paths_and_tasks_of_slurm():
+    job = "#SBATCH <OPTIONS> --nodes=2 --exclusive --ntasks-per-node=8 --job-name=x\n"
+    text = f'{job}O="--vocab-file <PATH TO a.json> --num-layers 2"\nsrun sh -c "a.py $O"\n'
+    script = read_script(text, "run.sh")
+    assert [word.text for word in training_words(script)][1::2] == ["PATH_TO_a.json", "2"]
+    assert launcher_gpus(script) == 16
+    assert launcher_gpus(read_script(f"{job}srun torchrun a.py --x 1\n", "run.sh")) is None
