@@ -119,6 +119,17 @@ TRAINERS = (
     ),
     _MEGATRON,
     _MEGATRON_DEEPSPEED,
+    # MLPerf Training: mlperf_logging/mllog; the callbacks of NeMo print a line a step, whose number
+    # counts tokens, others the mean between evaluations, whose number counts samples.
+    Trainer(
+        name="MLPerf",
+        signs=('"key": "tracked_stats"',),
+        iteration=r"\{\"throughput\".{0,300}\"step\": (\d+)",
+        seconds=(rf"train_step_timing in s{KEY}{VALUE}",),
+        samples_per_second=rf"\"throughput{KEY}{VALUE}",
+        batch=rf"\"global_batch_size\", \"value{KEY}{VALUE}",
+        sequence=rf"\"max_sequence_length\", \"value{KEY}{VALUE}",
+    ),
     # NeMo 1: metrics in the progress bar of Lightning; NeMo 2 and the benchmarks of DGX Cloud:
     # nemo/lightning/pytorch/callbacks/progress_printer.py.
     Trainer(
@@ -310,6 +321,20 @@ TRAINERS = (
         seconds_scale=1e-3,
         batch=rf"\bglobal_batch_size={VALUE}",
         sequence=rf"\bmax_seq_length={VALUE}",
+    ),
+    # InternEvo: internlm/train/pipeline.py, record_current_batch_training_metrics.
+    Trainer(
+        name="InternEvo",
+        signs=("tgs (tokens/gpu/second)=",),
+        iteration=r"\bstep=(\d+),",
+        tokens_per_gpu=rf"tgs \(tokens/gpu/second\)={VALUE}",
+    ),
+    # The FSDP example of awsome-distributed-training: 3.test_cases/pytorch/FSDP/src/train.py.
+    Trainer(
+        name="FSDP on AWS",
+        signs=("samples/sec, lr: ",),
+        iteration=r"\bBatch (\d+) ",
+        samples_per_second=rf"\bSpeed: {VALUE} samples/sec",
     ),
     # ColossalAI: examples/language/performance_evaluator.py (whose first steps are left out),
     # llama/benchmark.py (MB of 2^20 bytes) and gpt/gemini/train_gpt_demo.py.

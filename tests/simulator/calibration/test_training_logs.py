@@ -253,6 +253,27 @@ def levanter_slow(i: int, v: float) -> str:
     return levanter(i, v).replace(f"{v:.1f}s/it", "0.5it/s")
 
 
+def mlperf(key: str, value: object, step: int = 0) -> str:
+    """mlperf_logging/mllog of MLCommons."""
+    record = {"namespace": "", "key": key, "value": value, "metadata": {"lineno": 9, "step": step}}
+    return f":::MLLOG {json.dumps(record)}"
+
+
+def mlperf_nemo(i: int, v: float) -> str:
+    """custom_callbacks.py of NVIDIA's submissions of GPT-3."""
+    return mlperf("tracked_stats", {"train_step_timing in s": v}, 64 * 2048 * i)
+
+
+def internevo(i: int, v: float) -> str:
+    """internlm/train/pipeline.py."""
+    return f"INFO -- tflops=63.27,step={i},loss=1.6,tgs (tokens/gpu/second)={RATE / v:.2f},lr=4e-07"
+
+
+def fsdp_of_aws(i: int, v: float) -> str:
+    """3.test_cases/pytorch/FSDP/src/train.py."""
+    return f"0: I [train.py:103] Batch {i} Loss: 1.61653, Speed: {64 / v:.2f} samples/sec, lr: 0.1"
+
+
 LOGS: dict[str, tuple[str, float | None, float | None]] = {
     "Megatron-LM": (log(megatron("ms")), 64, None),
     "Megatron-LM of 2019": (
@@ -309,6 +330,16 @@ LOGS: dict[str, tuple[str, float | None, float | None]] = {
         None,
     ),
     "Levanter, fast": (log(levanter_slow), None, None),
+    "MLPerf": (log(mlperf_nemo, mlperf("global_batch_size", 64) + "\n"), 64, None),
+    "MLPerf, means between evaluations": (
+        mlperf("global_batch_size", 64)
+        + "\n"
+        + "\n".join(mlperf("tracked_stats", {"throughput": 64 / 2.1}, 640 * i) for i in (1, 2, 3)),
+        64,
+        None,
+    ),
+    "InternEvo": (log(internevo), None, None),
+    "FSDP on AWS": (log(fsdp_of_aws), None, None),
 }
 """Logs, each with the batch that it states and its reserved bytes."""
 
