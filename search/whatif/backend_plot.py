@@ -30,7 +30,7 @@ def picture(race: BackendBenchmark, form: str = "png") -> bytes:
 
 def page(race: BackendBenchmark) -> Any:
     """Median regret over the seeds and the band of its quartiles."""
-    drawn = figure(7, 4.6)
+    drawn = figure(7, 5.1)
     axes = drawn.add_subplot()
     counts = np.unique(np.geomspace(min(FIRST_COUNT, race.budget), race.budget, POINTS).astype(int))
     for number, entry in enumerate(race.entries):
@@ -48,7 +48,8 @@ def page(race: BackendBenchmark) -> Any:
     axes.yaxis.set_major_formatter(lambda regret, at: f"{100 * regret:g} %")
     axes.grid(which="major", linewidth=0.5, alpha=0.4)
     axes.xaxis.set_major_formatter(lambda count, at: f"{count:,.0f}")
-    axes.legend(loc="lower left", title="median and quartiles", fontsize="small")
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 3}
+    axes.legend(**place, title="median and quartiles", fontsize="small")
     return drawn
 
 
