@@ -12,6 +12,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from syntax import tree_of
+
 TESTS = Path(__file__).parent
 FILES = sorted(path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py"))
 OF_PARTS = {"enumerate", "list", "map", "reversed", "set", "sorted", "tuple", "zip", "product"}
@@ -203,7 +205,7 @@ def written_tests(module: ast.Module) -> list[ast.FunctionDef]:
 def test_assertions_run() -> None:
     found = []
     for file in FILES:
-        module = ast.parse((TESTS / file).read_text(encoding="utf-8"))
+        module = tree_of(TESTS / file)
         constants = constants_of(module)
         found += [
             f"{file}:{statement.lineno} ({function.name})"

@@ -27,6 +27,7 @@ BROUGHT = {
 SCORE = "--leave-origin-out"
 """Of all published runs it takes a minute: it is shown for those of FEW."""
 SLOW = {SCORE, "--second-pool", "--report", "dynamic-programming"}
+SLOW |= {"framework=megatron,torchtitan,nanotron"}
 """Words of commands that take seconds, which run with -m slow; their verbs are among the others."""
 FEW = ("flagperf_paddle",)
 ANSWERED = (0, 3)

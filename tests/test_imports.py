@@ -7,6 +7,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
+from syntax import tree_of
+
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"simulator": "plan3d.simulator", "search": "plan3d.search", "plan3d": "plan3d"}
 ORDER = """
@@ -56,7 +58,7 @@ def found(name):
     """(target module, whether inside a function) of every import in a module."""
     path = MODULES[name]
     package = name if path.stem == "__init__" else name.rpartition(".")[0]
-    for node, inside in statements(ast.parse(path.read_text()), False):
+    for node, inside in statements(tree_of(path), False):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, inside

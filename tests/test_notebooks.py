@@ -17,7 +17,7 @@ import plan3d
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-QUICK = ("textbook", "tune")
+QUICK = ("textbook",)
 """Notebooks that run with the other tests; of all, what cells call is there and takes what they
 give. All run with -m slow."""
 MOST_CELLS = 14

@@ -54,8 +54,7 @@ class _Version(argparse.Action):
 
 
 def parser(asked: str = "") -> Parser:
-    """The parser of all verbs; only the one that is asked for, or all where none is, has its
-    options."""
+    """The parser of one verb with its options, of ALL of them, or of their names alone."""
     top = Parser(
         prog="plan3d",
         description="Performance simulator and plan search for 3-D parallel training.",
@@ -64,7 +63,8 @@ def parser(asked: str = "") -> Parser:
     top.add_argument("--version", nargs=0, action=_Version, help="print the version")
     top.add_argument(TRACEBACK, action="store_true", help="show where an internal error is")
     verbs = top.add_subparsers(dest="verb", metavar="VERB", title="verbs")
-    for name, verb in VERBS.items():
+    for name in (asked,) if asked in VERBS else VERBS:
+        verb = VERBS[name]
         if asked not in (name, ALL):
             verbs.add_parser(name, help=verb.summary, add_help=False)
             continue
@@ -147,7 +147,7 @@ def _run(arguments: list[str], progress: Callable[[int], None] | None) -> int:
         at = arguments.index("--")
         arguments, script_arguments = arguments[:at], arguments[at + 1 :]
     try:
-        top = parser(verb)
+        top = parser(verb if arguments[:1] == [verb] else "")
         args = top.parse(arguments, verb, OPTIONS, verb in PLACES)
         args.script_arguments = [text(word, "argument") for word in script_arguments]
     except SystemExit as stop:

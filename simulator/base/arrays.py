@@ -5,7 +5,7 @@ Columns are one-dimensional int64 arrays of equal length, such as those of a tab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
@@ -38,6 +38,17 @@ def any_nonzero(values: NDArray[Any]) -> bool:
 def all_nonzero(values: NDArray[Any]) -> bool:
     """Whether no value is zero."""
     return bool(np.count_nonzero(values) == values.size)
+
+
+def is_among(values: Any, known: Collection[int]) -> Any:
+    """Whether each value is one of those known, which are few: `np.isin` without its cost for a
+    number or a short column."""
+    if isinstance(values, int):
+        return np.bool_(values in known)
+    out = np.zeros(np.shape(values), bool)
+    for one in known:
+        out |= values == one
+    return out
 
 
 def codes_in(column: Column) -> list[int]:

@@ -16,6 +16,8 @@ _NO_INK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
 """Letters and marks that take no ink."""
 _SELECTORS = (range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 """Variation selectors."""
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+"""Types of values that hold no others."""
 
 
 def is_printable(char: str) -> bool:
@@ -52,6 +54,8 @@ def escape_math(text: str) -> str:
 def full_text(value: Any) -> str:
     """The fields of nested records that are part of their repr; other values as repr() writes
     them. Records of equal fields have equal texts."""
+    if type(value) in _PLAIN:
+        return repr(value)
     if is_dataclass(value) and not isinstance(value, type):
         parts = [f"{f.name}={full_text(getattr(value, f.name))}" for f in fields(value) if f.repr]
         return f"{type(value).__name__}({', '.join(parts)})"

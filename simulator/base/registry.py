@@ -28,6 +28,8 @@ class Registry(Mapping[str, T], Generic[T]):
     ) -> None:
         self.what, self.group, self._load = what, group, load or _import_attribute
         self._known: dict[str, T | str] = dict(known)
+        self.names = list(self._known)
+        """In the order in which they were added."""
         self.aliases: dict[str, str] = {}
         """Further names of things."""
         self._plugged = False
@@ -55,6 +57,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if taken:
             raise ValueError(f"{self.what} {taken[0]!r} is there already")
         self._known[name] = thing
+        self.names.append(name)
         self.aliases |= dict.fromkeys(aliases, name)
 
     def is_registered(self, name: str) -> bool:
@@ -99,7 +102,7 @@ class Codes(Mapping[str, int]):
     def __getitem__(self, name: str) -> int:
         if name not in self:
             raise KeyError(name)
-        return list(self._registry).index(self._registry.aliases.get(name, name))
+        return self._registry.names.index(self._registry.aliases.get(name, name))
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._registry.is_registered(name)
@@ -119,7 +122,7 @@ class ByCode(Mapping[int, T], Generic[T]):
         self._registry = registry
 
     def __getitem__(self, code: int) -> T:
-        names = list(self._registry)
+        names = self._registry.names
         if not 0 <= code < len(names):
             raise KeyError(code)
         return self._registry[names[code]]

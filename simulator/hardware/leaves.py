@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.resources import files
 from numbers import Real
 from pathlib import Path
@@ -72,6 +73,7 @@ def describe(value: object) -> str:
         return "a number of more digits than can be printed"
 
 
+@cache
 def shipped_names(folder: str = "") -> tuple[str, ...]:
     """Names of the TOML files that come with the package, in a folder of its profiles."""
     found = (entry.name for entry in files(PACKAGE).joinpath(folder).iterdir())

@@ -49,9 +49,10 @@ def profile_names() -> tuple[str, ...]:
     return leaves.shipped_names()
 
 
-def shipped_tables() -> set[str]:
+@cache
+def shipped_tables() -> frozenset[str]:
     """Names of the tables of kernel times that come with the package."""
-    return {entry.name for entry in files(PACKAGE).joinpath(MEASUREMENTS).iterdir()}
+    return frozenset(entry.name for entry in files(PACKAGE).joinpath(MEASUREMENTS).iterdir())
 
 
 def read_profile(name_or_path: str | Path) -> Profile:

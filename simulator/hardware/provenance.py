@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from ..base.errors import InputError
@@ -93,9 +94,16 @@ class Profile:
 
     def section(self, prefix: str) -> dict[str, float]:
         """The numbers directly inside one section, by their last name."""
-        start = f"{prefix}."
-        inside = {k.removeprefix(start): v for k, v in self.numbers.items() if k.startswith(start)}
-        return {name: value for name, value in inside.items() if "." not in name}
+        return dict(self._sections.get(prefix, {}))
+
+    @cached_property
+    def _sections(self) -> dict[str, dict[str, float]]:
+        """The numbers by section and last name."""
+        out: dict[str, dict[str, float]] = {}
+        for key, value in self.numbers.items():
+            section, _, name = key.rpartition(".")
+            out.setdefault(section, {})[name] = value
+        return out
 
     def with_numbers(
         self, numbers: Mapping[str, float], source: str, kind: str = "prior"

@@ -116,9 +116,7 @@ class Field:
 
     def code(self, value: Any) -> int:
         """The integer of one value: 'full' -> 2, True -> 1, '8' -> 8. Raises InputError."""
-        if type(value) is int and (
-            self.values.accepts(value) or (value == AUTO and self.may_be_auto)
-        ):
+        if isinstance(value, int) and self._accepts(int(value)):
             return int(value)
         if isinstance(value, str):
             if value.strip().lower() == "auto" and self.may_be_auto:
@@ -128,8 +126,13 @@ class Field:
             if isinstance(value, (bool, np.bool_, IntEnum)):
                 value = int(value)
             number = whole_number(self.name, value, max(LARGEST, self.values.maximum))
-        self.check(np.asarray(number))
+        if not self._accepts(number):
+            self.check(np.asarray(number))
         return number
+
+    def _accepts(self, code: int) -> bool:
+        """Whether an integer is a value, where that can be told without check()."""
+        return self.values.accepts(code) or (code == AUTO and self.may_be_auto)
 
     def encode(self, value: Any) -> Any:
         """The integer of one value, or the column of several. Raises InputError."""

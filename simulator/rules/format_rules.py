@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..base.arrays import is_among
 from ..hardware.precision import RECIPES, Optimizer
 from ..hardware.software import Software
 from ..plan.field_values import StateFormat
@@ -75,7 +76,7 @@ def _formats_exist(p: Any, task: Task) -> Any:
     out: Any = True
     for name in (*GRADIENT_FIELDS, *OPTIMIZER_FIELDS):
         allowed = [int(code) for code in (StateFormat.USUAL, *formats_of(task.software, name))]
-        out = out & np.isin(getattr(p, name), allowed)
+        out = out & is_among(getattr(p, name), allowed)
     aware = p.precision_aware == 0
     return out & (aware | (task.software.framework == "megatron"))
 
@@ -149,7 +150,7 @@ FORMAT_RULES: tuple[Rule, ...] = (
         (*STATE_FIELDS, "precision", "sync", "sync_period", "compression"),
         lambda p, t: (
             ~_states_formats(p)
-            | (np.isin(p.precision, _WITH_MASTERS) & _is_plainly_synchronised(p))
+            | (is_among(p.precision, _WITH_MASTERS) & _is_plainly_synchronised(p))
         ),
         lambda p, t: (
             f"{_stated(p)}: formats of state go with a precision of fp32 masters "

@@ -8,8 +8,7 @@ from __future__ import annotations
 from math import gcd
 from typing import Any
 
-import numpy as np
-
+from ..base.arrays import is_among
 from ..hardware.precision import RECIPES
 from ..operators.collectives import inside_domain
 from ..plan import tensor_grid
@@ -30,7 +29,7 @@ def feature_ranks(p: Any) -> Any:
 
 def _scales_operands(p: Any) -> Any:
     """Whether linear layers multiply scaled operands."""
-    return np.isin(p.precision, [code for code, recipe in RECIPES.items() if recipe.is_scaled])
+    return is_among(p.precision, [code for code, recipe in RECIPES.items() if recipe.is_scaled])
 
 
 def _is_1d(p: Any) -> Any:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from ..base.arrays import is_among
 from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import FP8, RECIPES, Optimizer
@@ -30,10 +29,7 @@ _SCALED_RECIPES = [code for code, one in RECIPES.items() if one.is_scaled]
 
 
 def _formats_are_supported(p: Any, task: Task) -> Any:
-    out: Any = False
-    for code in supported_precisions(task):
-        out = out | (p.precision == code)
-    return out
+    return is_among(p.precision, supported_precisions(task))
 
 
 def default_precision(task: Task) -> int:
@@ -61,7 +57,7 @@ def _ends_are_wide(p: Any, task: Task) -> Any:
     ends = p.bf16_first_layers + p.bf16_last_layers
     blocks = not isinstance(task.model, Network)
     return (ends == 0) | (
-        np.isin(p.precision, _SCALED_RECIPES) & (ends <= task.model.layers) & blocks
+        is_among(p.precision, _SCALED_RECIPES) & (ends <= task.model.layers) & blocks
     )
 
 
@@ -85,7 +81,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
         "scaled-parameters",
         ("fp8_params", "precision", "zero"),
         lambda p, t: (
-            (p.fp8_params == 0) | (np.isin(p.precision, _EIGHT_BIT_RECIPES) & (p.zero > 0))
+            (p.fp8_params == 0) | (is_among(p.precision, _EIGHT_BIT_RECIPES) & (p.zero > 0))
         ),
         lambda p, t: (
             "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
@@ -219,7 +215,7 @@ def supported_losses(software: Software) -> list[Loss]:
 
 def _loss_is_supported(p: Any, task: Task) -> Any:
     known = [Loss.USUAL] if isinstance(task.model, Network) else supported_losses(task.software)
-    return np.isin(p.loss, [int(loss) for loss in known])
+    return is_among(p.loss, [int(loss) for loss in known])
 
 
 LOSS_RULES: tuple[Rule, ...] = (

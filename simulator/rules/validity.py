@@ -330,9 +330,8 @@ def _applicable_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     framework = required_rules(task)
     if not plans.segments:
         plain = task.adapters is None
-        plain = plain and all(
-            np.all(getattr(plans, name) == value) for name, value in _PLAIN_FIELDS
-        )
+        usual = (getattr(plans, name) == value for name, value in _PLAIN_FIELDS)
+        plain = plain and all(same is True or np.all(same) for same in usual)
         return (*(_PLAIN_RULES if plain else RULES), *framework)
     return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
 

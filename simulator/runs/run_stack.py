@@ -198,7 +198,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     if name == _BF16_OPTIMIZER and run["grad_dtype"] != "fp32":
         name = _BF16_UNDER_ZERO
     software = software_profile(source.get("software", name))
-    software = replace(software if learned else neutral(software), **rule.changes)
+    software = software if learned else neutral(software)
+    software = replace(software, **rule.changes) if rule.changes else software
     changes = _kernels(run, software)
     changes |= {**_formats(run, software), **_recompute(run, software)}
     changes |= {**source.get("code", {}), **_row_fields(run, source.get("code_rows", ()))}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ..task import Task
 
 Factor = float | Value
 """Of seconds; a column [row] where rows differ."""
+Record = TypeVar("Record")
 Change = Callable[[Software, Cluster, Factor], tuple[Software, Cluster]]
 
 
@@ -47,12 +48,20 @@ class Constant:
     (tests/simulator/uncertainty/test_lent_numbers.py)."""
 
 
+def _with(record: Record, **values: Any) -> Record:
+    """`dataclasses.replace` of a record that checks nothing when it is made, without the cost: a
+    forecast changes stacks, which have a hundred fields, some twenty times."""
+    changed = object.__new__(type(record))
+    vars(changed).update(vars(record), **values)
+    return changed
+
+
 def _scale_software(**powers: float) -> Change:
     """Fields of the stack times the factor raised to a power: 1 for seconds, -1 for rates."""
 
     def change(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
         new: dict[str, Any] = {n: getattr(software, n) * f**p for n, p in powers.items()}
-        return replace(software, **new), cluster
+        return _with(software, **new), cluster
 
     return change
 
@@ -60,11 +69,11 @@ def _scale_software(**powers: float) -> Change:
 def _scale_floors(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
     accelerator = cluster.accelerator
     floor: Any = accelerator.training.layer_floor * f
-    training = replace(accelerator.training, layer_floor=floor)
-    cluster = replace(cluster, accelerator=replace(accelerator, training=training))
+    training = _with(accelerator.training, layer_floor=floor)
+    cluster = _with(cluster, accelerator=_with(accelerator, training=training))
     names = ("layer_floor", "pipeline_floor", "adapter_floor", "expert_floor", "module_seconds")
     floors: dict[str, Any] = {name: getattr(software, name) * f for name in names}
-    return replace(software, **floors), cluster
+    return _with(software, **floors), cluster
 
 
 def _with_collectives(
@@ -74,7 +83,7 @@ def _with_collectives(
     changed: dict[str, Any] = {name: new(getattr(fast, name)) for name in names}
     if fast.switch_all_reduce:
         changed["switch_all_reduce"] = new(fast.switch_all_reduce)
-    return replace(fast, **changed)
+    return _with(fast, **changed)
 
 
 def _scale_fast_bandwidth(
@@ -82,9 +91,9 @@ def _scale_fast_bandwidth(
 ) -> tuple[Software, Cluster]:
     def slower(time: CollectiveTime) -> CollectiveTime:
         rates = {name: getattr(time, name) / f for name in ("bandwidth", "own_bandwidth")}
-        return replace(time, **rates)
+        return _with(time, **rates)
 
-    return software, replace(cluster, fast_domain=_with_collectives(cluster.fast_domain, slower))
+    return software, _with(cluster, fast_domain=_with_collectives(cluster.fast_domain, slower))
 
 
 def _scale_fast_latency(
@@ -94,9 +103,9 @@ def _scale_fast_latency(
         changed = {
             name: getattr(time, name) * f for name in ("latency", "latency_per_step", "root")
         }
-        return replace(time, **changed)
+        return _with(time, **changed)
 
-    return software, replace(cluster, fast_domain=_with_collectives(cluster.fast_domain, later))
+    return software, _with(cluster, fast_domain=_with_collectives(cluster.fast_domain, later))
 
 
 def _scale_network_bandwidth(
@@ -104,7 +113,7 @@ def _scale_network_bandwidth(
 ) -> tuple[Software, Cluster]:
     net = cluster.network
     slower = {name: getattr(net, name) / f for name in ("bandwidth", "ring_bandwidth")}
-    return software, replace(cluster, network=replace(net, **slower))
+    return software, _with(cluster, network=_with(net, **slower))
 
 
 def _scale_network_latency(
@@ -112,7 +121,7 @@ def _scale_network_latency(
 ) -> tuple[Software, Cluster]:
     net = cluster.network
     changed = {name: getattr(net, name) * f for name in ("latency", "latency_per_node", "root")}
-    return software, replace(cluster, network=replace(net, **changed))
+    return software, _with(cluster, network=_with(net, **changed))
 
 
 _GEMM = _scale_software(sustained=-1)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from plan3d.simulator.base.arrays import is_among
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import launched_by
 from plan3d.simulator.plan.field_values import ContextComm, Dispatch, Recompute
@@ -120,7 +121,7 @@ def rules(title: str, prefix: str) -> tuple[Rule, ...]:
         Rule(
             f"{prefix}-overlap-precision",
             ("overlap_tp", "precision"),
-            lambda p, t: (p.overlap_tp == 0) | ~np.isin(p.precision, WITHOUT_USERBUFFERS),
+            lambda p, t: (p.overlap_tp == 0) | ~is_among(p.precision, WITHOUT_USERBUFFERS),
             lambda p, t: (
                 f"overlap_tp: Transformer Engine has no buffers for {field_text(p, 'precision')} "
                 "(pytorch/module/base.py, fill_userbuffers_buffer_for_all_gather); nearest: "
@@ -174,7 +175,7 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
             f"{prefix}-experts-bf16",
             ("precision",),
             lambda p, t: (
-                np.isin(p.precision, (Precision.BF16, *SCALED_FORMATS))
+                is_among(p.precision, (Precision.BF16, *SCALED_FORMATS))
                 | (shape.EXPERTS not in shape.features(t.model))
             ),
             lambda p, t: "grouped GEMMs of experts need bf16; nearest: precision=bf16",

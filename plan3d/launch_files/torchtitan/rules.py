@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from plan3d.simulator.base.arrays import is_among
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import ContextComm, Dispatch, Recompute
@@ -52,8 +51,8 @@ def _model_rules(title: str, unwritten: Mapping[tuple[str, str], str]) -> tuple[
             "torchtitan-compiled-schedule",
             ("schedule", "precision", "overlap_tp"),
             lambda p, t: (
-                ~np.isin(p.schedule, NOT_COMPILED)
-                | (~np.isin(p.precision, FLOAT8) & (p.overlap_tp == 0))
+                ~is_among(p.schedule, NOT_COMPILED)
+                | (~is_among(p.precision, FLOAT8) & (p.overlap_tp == 0))
             ),
             lambda p, t: (
                 f"{field_text(p, 'schedule')}: torch refuses it for compiled modules, which fp8 "
@@ -224,7 +223,7 @@ RULES_0_2 = (
         lambda p, t: (
             (p.dp * p.cp > 1)
             | (p.tp * p.pp == 1)
-            | ~np.isin(p.precision, (Precision.BF16, *FLOAT8))
+            | ~is_among(p.precision, (Precision.BF16, *FLOAT8))
         ),
         lambda p, t: (
             f"{field_text(p, 'precision')}: 0.2 mixes precision through FSDP, which needs dp x cp "
@@ -235,7 +234,7 @@ RULES_0_2 = (
         "torchtitan-float8-experts",
         ("precision", "pp", "cp"),
         lambda p, t: (
-            ~np.isin(p.precision, FLOAT8) | (p.pp * p.cp == 1) | (not has_experts(t.model))
+            ~is_among(p.precision, FLOAT8) | (p.pp * p.cp == 1) | (not has_experts(t.model))
         ),
         lambda p, t: (
             f"{field_text(p, 'precision')} {field_text(p, 'pp')} {field_text(p, 'cp')}: 0.2 "

@@ -29,6 +29,7 @@ from plan3d.simulator.workload.model import Model
 
 TASK = ["--model", "llama-7b", "--cluster", "h100-sxm", "--gpus", "16", "--global-batch", "64"]
 FEW = ["--choose", "tp=1,2,4", "--choose", "micro_batch=1,2", "--fix", "cp=1"]
+FEWER = [word for name in ("tp", "pp", "cp", "micro_batch") for word in ("--fix", f"{name}=1")]
 SEARCH = ["search", *TASK, *FEW]
 BOXES = "─│┌┐└┘━┃"
 
@@ -261,7 +262,7 @@ def test_training_adds_time_energy_and_cost(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_inverse_question_finds_the_gpus(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEW]
+    asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEWER]
     found = answer(capsys, *asked, "--tokens", "26B", "--days", "10")
     assert found["task"]["gpus"] % 8 == 0
     assert found["plans"][0]["train_seconds"] <= 10 * 86400
@@ -290,23 +291,21 @@ def test_a_larger_budget_buys_more_gpus_that_are_done_sooner(
 
 
 def test_a_budget_has_the_suffixes_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEW]
+    asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEWER]
     asked += ["--tokens", "26B", "--price", "2", "--budget-usd"]
-    plain, short = (answer(capsys, *asked, text) for text in ("10000", "0.01M"))
-    assert short["plans"] == plain["plans"]
-    assert short["plans"][0]["cost_usd"] <= 10_000
+    assert 2_000 < answer(capsys, *asked, "0.01M")["plans"][0]["cost_usd"] <= 10_000
     for text in ("0k", "much", "1.3Q", "nan", "1e40"):
         assert text in refusal(capsys, *asked, text)
     assert "for example 1.3M" in refusal(capsys, *asked, "much")
 
 
 def test_what_does_not_fit_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = [*SEARCH, "--memory", "3 GiB", "--fix", "pp=1"]
+    asked = ["search", *TASK, *FEWER, "--memory", "3 GiB"]
     assert main(asked) == 3
-    out, _ = capsys.readouterr()
-    assert out.startswith("llama-7b on 16 H100: no plan fits\n")
+    assert capsys.readouterr().out.startswith("llama-7b on 16 H100: no plan fits\n")
     assert main([*asked, "-v"]) == 3
-    assert "No plan fits:" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "No plan fits:" in out
     assert "GiB" in out
     assert main([*asked, "--json"]) == 3
     found = json.loads(capsys.readouterr().out)

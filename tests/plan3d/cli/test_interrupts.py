@@ -15,6 +15,7 @@ from plan3d.search.whatif import climb
 
 SEARCH = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", "--gpus", "16"]
 SEARCH += ["--sequence", "2048", "--global-batch", "64", "--fix", "cp=1", "--json"]
+SEARCH += ["--choose", "tp=1,2", "--fix", "micro_batch=1"]
 UNEQUAL = [*SEARCH, "--backend", "dynamic-programming"]
 
 

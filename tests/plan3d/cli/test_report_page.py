@@ -18,7 +18,7 @@ from plan3d.simulator.plan.plan import families
 
 SEARCH = (
     "search --model gpt3-13b --cluster a100-80gb-sxm --gpus 64 --global-batch 512 --quiet "
-    "--fix tp=4 --tokens 1T --price 2 --report"
+    "--fix tp=4 --fix cp=1 --tokens 1T --price 2 --report"
 )
 
 
@@ -109,7 +109,7 @@ def test_a_position_agrees_with_a_search_there(page: Path, network: int, memory:
     size = memory * cluster.accelerator.memory
     changed = Cluster.profile("a100-80gb-sxm", gpus=64, inter_node_bandwidth=rate, memory=size)
     task = Task(Model.preset("gpt3-13b"), changed, sequence=2048, global_batch=512)
-    choose = {"tp": [4]}
+    choose = {"tp": [4], "cp": [1]}
     found = climbed(find_plans(task, choose=choose, families=True), choose, 10)
     ours, theirs = listed(data, network, memory), simplest(found)
     steps = [step for step, _ in theirs]
@@ -124,7 +124,7 @@ def test_as_asked_the_page_lists_what_the_search_found(page: Path) -> None:
         Model.preset("gpt3-13b"), Cluster.profile("a100-80gb-sxm", gpus=64),
         sequence=2048, global_batch=512,
     )  # fmt: skip
-    choose = {"tp": [4]}
+    choose = {"tp": [4], "cp": [1]}
     found = climbed(find_plans(task, choose=choose, families=True), choose, 10)
     data = embedded(page)
     assert [plan for _, plan in listed(data, 2)] == [plan for _, plan in simplest(found)]
@@ -140,6 +140,7 @@ def test_names_cannot_leave_their_place(tmp_path: Path) -> None:
     shape |= {"num_attention_heads": 8, "intermediate_size": 1024, "vocab_size": 1000}
     hostile.write_text(json.dumps({**shape, "architectures": ["LlamaForCausalLM"]}))
     words = ("search", str(hostile), "h100-sxm", "2", "--sequence", "512", "--global-batch", "8")
+    words += ("--fix", "tp=1", "--fix", "pp=1", "--fix", "cp=1")
     file = written(tmp_path, *words, "--quiet", "--report")
     tags, text = Tags(), file.read_text(encoding="utf-8")
     tags.feed(text)

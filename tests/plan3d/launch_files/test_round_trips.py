@@ -122,7 +122,7 @@ FIELDS = {
     },
 }
 """What each framework can say."""
-DRAWN = 250_000
+DRAWN = 100_000
 """Random plans of which the legal ones are tested."""
 
 
@@ -150,7 +150,7 @@ def legal_plans(framework, model, gpus):
     keep = legal_rows(plans, task)
     for rule in EXPORTERS[framework].form().rules:
         keep &= rule.ok(plans, task)
-    assert keep.sum() > 30
+    assert keep.sum() > 8
     return plans.take(np.flatnonzero(keep))
 
 

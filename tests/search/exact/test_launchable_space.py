@@ -64,7 +64,7 @@ def questions(draw):
 
 
 @given(asked=questions(), safe_limit=st.sampled_from([2e10, 4e10, 7e10]))
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 def test_the_optimum_is_that_of_enumerating_every_combination(asked, safe_limit):
     """Of all plans that fit, and of those that fit in less, from one tree."""
     task, chosen = asked

@@ -155,7 +155,7 @@ def test_every_backend_beats_random_search(name):
 def test_points_asked_for_are_legal_and_scores_are_told(name):
     problem = uniform()
     backend, known = SAMPLERS[name](problem, np.random.default_rng(1)), KnownScores()
-    for spent in not_empty(np.linspace(0, 1, 30)):
+    for spent in not_empty(np.linspace(0, 1, 10)):
         points = backend.ask(float(spent))
         assert legal_rows(problem.plans(points), problem.task).all()
         known.add(points, simulate(problem.task, problem.plans(points)).step)

@@ -226,7 +226,7 @@ def test_best_of_each_objective(objective):
     assert (np.diff(got) >= 0).all()
 
 
-@example(name="layout", size=1)
+@example(name="layout", size=11)
 @given(name=names, size=st.integers(300, 3000))
 @settings(deadline=None, max_examples=2)
 def test_chunk_size_changes_neither_set_nor_ranking(name, size):

@@ -21,8 +21,8 @@ BACKENDS = ("branch-and-bound", "dynamic-programming", "integer-programming")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_certificates_hold_on_random_questions(backend):
     """tests/benchmarks/certificates.py has thousands of them."""
-    faults = [instances.fault(instances.drawn(seed)[backend]) for seed in range(20)]
-    assert faults == [""] * 20
+    faults = [instances.fault(instances.drawn(seed)[backend]) for seed in range(10)]
+    assert faults == [""] * 10
 
 
 def wide_vocabulary(gpus=3):

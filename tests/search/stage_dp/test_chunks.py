@@ -137,7 +137,7 @@ def test_a_search_of_stages_is_never_behind_the_default_one(name, backend):
     question = Task(small, Cluster.profile("h100-sxm", gpus), sequence=4096, global_batch=batch)
     options = {"choose": {"pp": [1, 2], "cp": [1]}, "headroom": 0.5, "top": 2}
     default = public_find_plans(question, **options)
-    found = public_find_plans(question, backend=backend, time_limit=1.0, **options)
+    found = public_find_plans(question, backend=backend, time_limit=0.3, **options)
     step = found.best.step_seconds
     assert len(found.plans) <= 2
     assert step <= default.best.step_seconds * (1 + 1e-12)

@@ -29,7 +29,7 @@ FEW = {"tp": [1, 2, 4], "cp": [1], "micro_batch": [1, 2]}
 def race():
     backends = ["random", "annealing", "exhaustive"]
     return compare_backends(
-        TASK, BackendsRequest(backends=backends, choose=FEW, budget=200, seeds=3)
+        TASK, BackendsRequest(backends=backends, choose=FEW, budget=80, seeds=3)
     )
 
 
@@ -40,12 +40,12 @@ def test_entries_are_the_runs():
     assert found.best == optimum
     for entry in found.entries[:2]:
         for seed in range(3):
-            options = {"backend": entry.backend, "seed": seed, "budget": 200, "choose": FEW}
+            options = {"backend": entry.backend, "seed": seed, "budget": 80, "choose": FEW}
             run = rank_plans(TASK, Ranking(**options))
             best = run.best.step_seconds
             assert entry.best[seed] == best
             assert entry.regret[seed] == best / optimum - 1
-            assert entry.evaluations[seed] == run.counts.evaluated == 200
+            assert entry.evaluations[seed] == run.counts.evaluated == 80
             assert entry.to_near[seed] == run.trace.until((1 + NEAR_OPTIMUM) * optimum)
 
 
@@ -59,7 +59,7 @@ def test_what_draws_nothing_runs_once_and_to_its_end():
 def test_regrets_fall():
     found = race()
     for entry in not_empty(found.entries[:2]):
-        regrets = entry.regrets([1, 10, 50, 200], found.best)
+        regrets = entry.regrets([1, 10, 50, 80], found.best)
         assert regrets.shape == (3, 4)
         assert not (regrets[:, 1:] > regrets[:, :-1]).any()
         assert regrets[:, -1] == pytest.approx(entry.regret)
@@ -100,13 +100,13 @@ def test_an_interrupted_proof_is_no_race():
 
 
 def test_an_interrupt_keeps_what_came_to_its_end():
-    limit = rank_plans(TASK, Ranking(choose=FEW)).counts.evaluated + 3 * 200
+    limit = rank_plans(TASK, Ranking(choose=FEW)).counts.evaluated + 3 * 80
 
     def stop(costed):
         if costed > limit:
             raise KeyboardInterrupt
 
-    options = {"choose": FEW, "budget": 200, "seeds": 3, "progress": stop}
+    options = {"choose": FEW, "budget": 80, "seeds": 3, "progress": stop}
     found = compare_backends(TASK, BackendsRequest(backends=["random", "annealing"], **options))
     assert not found.complete
     assert [entry.backend for entry in found.entries] == ["random"]

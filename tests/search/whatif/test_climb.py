@@ -95,9 +95,9 @@ def test_plan_1_is_the_same_for_any_length_of_the_list():
     cluster = Cluster.profile("h100-sxm", gpus=128)
     mixtral = Task(Model.preset("mixtral-8x7b"), cluster, sequence=4096, global_batch=1024)
     result = rank_plans(mixtral, Ranking(families=True))
-    lists = [[str(plan) for plan in climbed(result, {}, top=n).plans] for n in (1, 2, 3, 20)]
-    assert [len(one) for one in lists[:3]] == [1, 2, 3]
-    assert 0 <= len(lists[3]) - len(result.plans) <= 1
+    lists = [[str(plan) for plan in climbed(result, {}, top=n).plans] for n in (1, 3, 20)]
+    assert [len(one) for one in lists[:2]] == [1, 3]
+    assert 0 <= len(lists[2]) - len(result.plans) <= 1
     assert all(one == lists[-1][: len(one)] for one in lists)
 
 

@@ -35,7 +35,8 @@ def point(gpus, **others):
     return Point(settings={"gpus": gpus}, task=task, plan=plan, options=asked)
 
 
-POINTS = [point(gpus) for gpus in (1, 2, 3, 4, 6, 8)]
+POINTS = [point(gpus) for gpus in (1, 2)]
+POINTS += [point(gpus, plan=Plan(dp=gpus)) for gpus in (3, 4, 6, 8)]
 
 
 @functools.cache

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from syntax import tree_of
 
 from plan3d.simulator.base import documents, files
 from plan3d.simulator.base.csv_files import MOST_CELLS, parse_csv
@@ -65,7 +66,8 @@ OPENS = {
 
 def calls(path):
     """Calls in a file that may open or parse another one, as they are written."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(tree_of(path)) if any(f"{name}(" in text for name in READS) else ():
         function = node.func if isinstance(node, ast.Call) else None
         if isinstance(function, ast.Name) and function.id == "open":
             yield "open"

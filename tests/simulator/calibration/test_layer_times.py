@@ -139,6 +139,6 @@ def test_a_table_that_predicts_no_other_run_is_refused(held_out: float, refused:
     ],
 )
 def test_runs_that_cannot_make_a_table(source: str, stack: str | None, problem: str) -> None:
-    runs = [run for run in read_runs() if run.source == source]
+    runs = [run for run in read_runs() if run.source == source][:100]
     with pytest.raises(CalibrationError, match=problem):
         fit(NONE, "a100-80gb-sxm", runs=runs, stack=stack)

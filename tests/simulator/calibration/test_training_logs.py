@@ -373,7 +373,7 @@ def answer(text: str) -> str:
 @pytest.mark.parametrize("name", LOGS)
 def test_truncated_logs_are_read_or_refused_in_a_line(name):
     text = LOGS[name][0]
-    for share in range(1, 12):
+    for share in (1, 4, 7, 11):
         cut = text[: len(text) * share // 12]
         for part in (cut, text[len(cut) :], cut.replace("1", "9" * 30), cut.replace(": ", ":")):
             assert "\n" not in answer(part)

@@ -33,7 +33,7 @@ def test_quantised_entries_are_the_levels_around_them(x, levels, seed):
 
 @given(vectors.filter(lambda x: squared(x) > 1e-3), st.integers(2, 9), seeds)
 def test_random_quantisation_is_unbiased_within_omega(x, levels, seed):
-    rng, draws = np.random.default_rng(seed), 2000
+    rng, draws = np.random.default_rng(seed), 400
     samples = np.stack([compressors.quantise(x, levels, rng) for _ in range(draws)])
     norm = np.linalg.norm(x)
     # Five standard errors of an entry, whose spread is at most half a level.
@@ -46,10 +46,10 @@ def test_random_quantisation_is_unbiased_within_omega(x, levels, seed):
 
 def test_the_lectures_example_of_five_levels():
     rng = np.random.default_rng(0)
-    drawn = np.array([compressors.quantise(np.array([0.6, 0.8]), 5, rng)[0] for _ in range(20000)])
+    drawn = np.array([compressors.quantise(np.array([0.6, 0.8]), 5, rng)[0] for _ in range(5000)])
     assert set(np.round(drawn, 12)) == {0.5, 0.75}
     assert (drawn == 0.5).mean() == pytest.approx(0.6, abs=0.02)
-    assert drawn.mean() == pytest.approx(0.6, abs=0.005)
+    assert drawn.mean() == pytest.approx(0.6, abs=0.01)
 
 
 @given(vectors, st.integers(1, 40))

@@ -17,7 +17,6 @@ from plan3d.simulator.step.plan_timeline import timeline_of
 LIMIT = 0.02
 MODELS = {
     "llama-3.1-8b": Model.preset("llama-3.1-8b"),
-    "llama-3.1-70b": Model.preset("llama-3.1-70b"),
     "gpt3-175b": Model.preset("gpt3-175b"),
 }
 NAMES = [schedule.name for schedule in SCHEDULES.rows]

@@ -124,7 +124,7 @@ seeds = st.integers(0, 2**32)
 
 @pytest.mark.parametrize("name", TASKS)
 def test_one_row_at_a_time_equals_the_table(name):
-    for i in not_empty(range(0, sample(name).rows, 17)):
+    for i in not_empty(range(0, sample(name).rows, 31)):
         row = evaluate(task(name), sample(name).take(i))
         assert isinstance(row.step_seconds, float)
         assert_same({k: v[i : i + 1] for k, v in whole(name).items()}, columns(row))
@@ -567,7 +567,7 @@ def test_memory_against_data_ranks(seed, name, factor):
 
 @given(seed=seeds, name=models)
 def test_states_shrink_with_the_zero_stage(seed, name):
-    for row in not_empty(chosen(seed, name, 2)):
+    for row in not_empty(chosen(seed, name, 1)):
         before = np.inf
         for stage in range(4):
             ranks = by_stage(simulate(task(name), replace(row, zero=stage).table()))
@@ -578,7 +578,7 @@ def test_states_shrink_with_the_zero_stage(seed, name):
 
 @given(seed=seeds, name=models)
 def test_recompute_keeps_fewer_activations(seed, name):
-    for row in not_empty(chosen(seed, name, 2)):
+    for row in not_empty(chosen(seed, name, 1)):
         full, some, none = (
             by_stage(simulate(task(name), replace(row, recompute=mode).table()))["activations"]
             for mode in (Recompute.FULL, Recompute.SELECTIVE, Recompute.NONE)

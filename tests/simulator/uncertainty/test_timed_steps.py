@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -56,6 +57,12 @@ def timed(factor=1.0, changes=None, texts=TEXTS):
         TimedStep(TASK, plan(text), factor * seconds(machine, text), f"step {i}")
         for i, text in enumerate(texts, 1)
     ]
+
+
+@cache
+def taught(*held_bytes):
+    """What is learned of the steps of TEXTS, or of runs of LEAN that held so many bytes."""
+    return learn([held(LEAN, size) for size in held_bytes] or timed())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +145,7 @@ def test_what_the_file_says_is_what_was_predicted(tmp_path):
 def test_a_posterior_that_cannot_be_is_refused(tmp_path, row, column, number):
     """Constants of e^20, and a covariance that is not symmetric, end in no numbers."""
     path = tmp_path / "mine.toml"
-    text = learn(timed()).calibration.text
+    text = taught().calibration.text
     begin = text.index(f"{row} = ")
     found = list(re.finditer(r"-?[0-9][0-9.e-]*", text[begin:]))[column]
     path.write_text(text[: begin + found.start()] + number + text[begin + found.end() :])
@@ -387,7 +394,7 @@ def test_a_peak_that_a_larger_plan_contradicts_is_its_own_plans_alone(tmp_path):
         assert needs(TASK, LEAN) < between < peak
 
 
-@pytest.mark.parametrize("times", [1.05, 1.12, 1.17, 1.22])
+@pytest.mark.parametrize("times", [1.05, 1.22])
 def test_a_peak_that_is_not_named_moves_the_others_and_fits_in_no_less(times):
     """What it contradicts is within what is known of stacks, which then hold more."""
     peak = times * needs(TASK, LEAN)
@@ -441,7 +448,7 @@ def test_a_contradicting_peak_is_named_in_one_line(capsys, tmp_path):
 
 @pytest.mark.parametrize("rows", ["[[1.0, 2.0]]", "[[1.0, -2.0, 0.0]]", '[["a", 2.0, 0.0]]', "3"])
 def test_what_runs_held_must_be_whole(rows, tmp_path):
-    found = learn([held(LEAN, FAR * needs(TASK, LEAN))]).calibration
+    found = taught(FAR * needs(TASK, LEAN)).calibration
     begin = found.text.index("held = ")
     path = tmp_path / "mine.toml"
     path.write_text(found.text[:begin] + f"held = {rows}\n")
