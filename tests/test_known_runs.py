@@ -32,7 +32,7 @@ def script() -> ModuleType:
 
 
 def test_lines_of_a_dense_run_experts_and_a_quoted_one(script: ModuleType) -> None:
-    names = ("megatron_sc21-0003", "megatron_moe_readme-0001", "nemotron4-1536")
+    names = ("llmfoundry-0077", "nemo_automodel_more-0013", "opt-992")
     rows = [script.known(q) for q in script.asked(names)]
     assert len(rows) == 3
     for k in rows:

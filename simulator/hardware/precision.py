@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..base.registry import ByCode, Codes, Registry
@@ -183,7 +182,7 @@ class Recipe:
     gradient_copy: int = 0
     """Of the wider copy of a gradient that the update makes of what it updates."""
 
-    @cached_property
+    @property
     def formats(self) -> tuple[NumberFormat, ...]:
         """The formats that an accelerator must compute in."""
         return tuple(dict.fromkeys((self.linear, self.attention, self.head)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from ..base.arrays import is_among
@@ -37,14 +38,19 @@ def default_precision(task: Task) -> int:
     return min(supported_precisions(task))
 
 
-def supported_precisions(task: Task) -> list[int]:
+def supported_precisions(task: Task) -> tuple[int, ...]:
     """Precision recipes whose formats the accelerator computes in."""
-    peaks = task.cluster.accelerator.peak
-    return [
+    return _recipes_of(tuple(task.cluster.accelerator.peak), len(RECIPES))
+
+
+@cache
+def _recipes_of(formats: tuple[str, ...], known: int) -> tuple[int, ...]:
+    """Codes of the recipes, of so many that are registered, that need no other formats."""
+    return tuple(
         code
         for code, recipe in RECIPES.items()
-        if all(form.peak in peaks for form in recipe.formats)
-    ]
+        if code < known and all(form.peak in formats for form in recipe.formats)
+    )
 
 
 def _trains_whole_matrices(task: Task) -> bool:

@@ -19,6 +19,7 @@ from ..base.errors import InputError, check_type
 from ..base.units import GIB
 from ..plan.plan import Plan, as_plan, concat, resolve
 from ..rules.validity import check
+from ..step.costs import Costs
 from ..step.evaluate import evaluate
 from ..step.memory import MeasuredPeak, fixed_bytes
 from ..task import Task, check_task
@@ -66,6 +67,11 @@ class TimedStep:
                 raise InputError(f"{self.source}: {said}; None where {_NONE_MEANS[name]}")
         if self.seconds is None and self.peak is not None:
             raise InputError(f"{self.source}: a run that ran out of memory has no peak")
+
+    @cached_property
+    def predicted(self) -> Costs:
+        """Its costs without what runs teach."""
+        return evaluate(self.task, self.plan).row()
 
     @property
     def ran_out(self) -> bool:
@@ -254,7 +260,7 @@ def learn(runs: Sequence[TimedStep]) -> StepCalibration:
                 f"{step.source}: measured {measured:.4g} s, predicted {np.exp(log):.4g} s: more "
                 "than ten times off; check its unit, plan, model and machine"
             )
-        costs = evaluate(step.task, step.plan).row()
+        costs = step.predicted
         of_peak = costs.mfu * costs.step_seconds / measured
         if of_peak > 1:
             raise InputError(
@@ -345,7 +351,7 @@ def _overfull_runs(runs: Sequence[TimedStep], known: PeakPosterior) -> tuple[Mea
     measured = [run for run in runs if run.peak is not None]
     if not measured:
         return ()
-    each = [evaluate(run.task, run.plan).row() for run in measured]
+    each = [run.predicted for run in measured]
     predicted = [costs.memory_bytes * math.exp(known.log_bias) for costs in each]
     peaks = [min(run.peak or 0.0, c.capacity) for run, c in zip(measured, each, strict=True)]
     odd = peak_weights(_peaks_of(measured), known) < CONTRADICTING_WEIGHT
@@ -363,7 +369,7 @@ def _least_failed_share(runs: Sequence[TimedStep]) -> float:
     """Least share of a GPU predicted of those that ran out and need more than each that ran."""
     shares: dict[bool, list[float]] = {True: [], False: []}
     for run in runs:
-        costs = evaluate(run.task, run.plan).row()
+        costs = run.predicted
         shares[run.ran_out].append(costs.memory_bytes / costs.capacity)
     most = max(shares[False], default=0.0)
     return min((share for share in shares[True] if share > most), default=math.inf)
@@ -371,7 +377,7 @@ def _least_failed_share(runs: Sequence[TimedStep]) -> float:
 
 def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
     """Logs between which peak / predicted lies, and s. What ran needs no more than a GPU has."""
-    costs = evaluate(run.task, run.plan).row()
+    costs = run.predicted
     predicted, capacity = costs.memory_bytes, costs.capacity
     scale = float(error_scale(run.task, run.plan.table())[0])
     if run.peak is None:

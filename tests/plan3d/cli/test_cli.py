@@ -293,7 +293,7 @@ def test_a_larger_budget_buys_more_gpus_that_are_done_sooner(
 def test_a_budget_has_the_suffixes_of_tokens(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["search", "--model", "gpt3-1.3b", "--cluster", "a100-80gb-sxm", *FEWER]
     asked += ["--tokens", "26B", "--price", "2", "--budget-usd"]
-    assert 2_000 < answer(capsys, *asked, "0.01M")["plans"][0]["cost_usd"] <= 10_000
+    assert 1_000 < answer(capsys, *asked, "0.01M")["plans"][0]["cost_usd"] <= 10_000
     for text in ("0k", "much", "1.3Q", "nan", "1e40"):
         assert text in refusal(capsys, *asked, text)
     assert "for example 1.3M" in refusal(capsys, *asked, "much")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import io
 import json
 from pathlib import Path
 
@@ -16,12 +18,13 @@ CHUNKS = ["search", *TASK, "--backend", "dynamic-programming", "--choose", "pp=4
 SEARCH = [*CHUNKS, "--fix", "virtual_stages=1"]
 
 
-@pytest.fixture
-def saved(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A search saved as JSON."""
-    assert main([*SEARCH, "--json"]) == 0
-    path = tmp_path / "result.json"
-    path.write_text(capsys.readouterr().out)
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        assert main([*SEARCH, "--json"]) == 0
+    path = tmp_path_factory.mktemp("saved") / "result.json"
+    path.write_text(out.getvalue())
     return path
 
 

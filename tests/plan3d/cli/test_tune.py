@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -239,6 +243,20 @@ def test_another_question_is_refused(tmp_path, capsys):
     assert (tmp_path / "tune.json").read_text() == before
 
 
+@pytest.fixture(scope="module")
+def session_of(tmp_path_factory):
+    """The folder of a session that was begun with some options."""
+
+    @cache
+    def begin(*options):
+        folder = tmp_path_factory.mktemp("session")
+        with contextlib.redirect_stdout(io.StringIO()):
+            assert main([*COMMAND, "--logs", str(folder), "--quiet", *options]) == 0
+        return folder
+
+    return begin
+
+
 @pytest.mark.parametrize(
     ("begun", "options", "why"),
     [
@@ -252,8 +270,10 @@ def test_another_question_is_refused(tmp_path, capsys):
         (["--fix", "tp=4"], [], "with tp 4, not without: ask for 4 again, or"),
     ],
 )
-def test_another_machine_or_other_plans_are_another_question(tmp_path, capsys, begun, options, why):
-    asked(capsys, tmp_path, *begun)
+def test_another_machine_or_other_plans_are_another_question(
+    session_of, tmp_path, capsys, begun, options, why
+):
+    shutil.copytree(session_of(*begun), tmp_path, dirs_exist_ok=True)
     before = (tmp_path / "tune.json").read_text()
     code, printed = tune(capsys, tmp_path, *options)
     assert code == 2

@@ -56,9 +56,9 @@ def found(backend, choose):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_value_is_kept_or_refused(backend, name):
     own = {**WITH.get(name, {}), name: [VALUES[name]]}
-    usual = {"cp": [1], "micro_batch": [1], "optimizer": ["adam"]}
+    usual = {"cp": [1], "micro_batch": [1], "optimizer": ["adam"], "pp": [1, 2], "zero": [1]}
     if backend in STAGED:
-        usual |= {"pp": [1, 2], "precision": ["bf16"], "zero": [1]}
+        usual |= {"precision": ["bf16"], "recompute": ["none", "full"]}
     best, refused = found(backend, {**usual, **own})
     if refused:
         assert backend != "exhaustive"
