@@ -127,7 +127,7 @@ def full_backward_delay(s: Stages, delay: Value, forward: Value | float = 0.0) -
 
 def _delay_of_longer_passes(s: Stages, split: Passes) -> Value:
     """The step of passes that are longer by their exposed communication, less that of the passes
-    alone [.., skeleton]."""
+    alone [.., skeleton]; never less than nothing, though ZB-H2 idles less behind longer passes."""
     own = Passes(s.forward, s.backward - s.weight_gradient, s.weight_gradient)
     sizes = Sizes(s.ranks, s.virtual_stages, s.ranks, s.micro_batches)
     cases = split.weight_gradient.shape[:-2]
@@ -137,5 +137,6 @@ def _delay_of_longer_passes(s: Stages, split: Passes) -> Value:
         slow = late.total.argmax(axis=0)
         slowest = late.total[slow, np.arange(slow.size)]
         idle = slowest_idle(s.schedule, sizes, late, s.ranks_alike, slow, s.idle_seconds)
-        out[case] = s.micro_batches * (slowest - s.slowest_seconds) + idle - s.idle_seconds
+        longer = s.micro_batches * (slowest - s.slowest_seconds) + idle - s.idle_seconds
+        out[case] = np.maximum(longer, 0.0)
     return out

@@ -13,6 +13,7 @@ from not_empty import not_empty
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import SOFTWARE
 from plan3d.simulator.operators import collectives
 from plan3d.simulator.plan.fields import POLICY
 from plan3d.simulator.plan.gossip_graphs import Graph, Topology
@@ -229,3 +230,17 @@ def test_gossip_takes_at_least_one_message_through_one_nic() -> None:
     (took,) = exchange_seconds(1.0, policy, 6e9, group, cluster)
     (alone,) = collectives.send(np.array([6e9]), np.array([True]), cluster)
     assert alone <= took <= 1.01 * alone
+
+
+def test_gathers_never_shorten_a_step():
+    """ZB-H2 idles less behind the longer passes of ZeRO 3: not by more than they are longer."""
+    cluster = Cluster.profile("rtx-6000-ada", gpus=12)
+    task = Task(
+        Model.preset("kimi-k2"),
+        cluster,
+        sequence=2048,
+        global_batch=64,
+        software=SOFTWARE["vtrain"],
+    )
+    plan = "pp=3 dp=4 ep=4 micro_batch=2 schedule=zb-h2 recompute=full zero=3"
+    assert evaluate(task, Plan.parse(plan)).seconds["data_comm"] >= 0
