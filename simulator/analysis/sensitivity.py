@@ -10,13 +10,16 @@ latencies and launch floors add up to -1 (up to the curvature of the model).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+import numpy as np
 
 from ..hardware.accelerator import Accelerator
 from ..hardware.cluster import CollectiveTime, FastDomain
 from ..hardware.host import host_of
+from ..operators.task_table import TaskTable
 from ..step.costs import Costs
 from ..step.evaluate import simulate
 from ..task import Task
@@ -25,11 +28,13 @@ RELATIVE_STEP = 0.05
 """Relative change on either side of a number."""
 WHAT_IF_FACTOR = 2.0
 """Factor of the what-if on either side: half and twice the number."""
+FACTORS = (1 + RELATIVE_STEP, 1 / (1 + RELATIVE_STEP), 1 / WHAT_IF_FACTOR, WHAT_IF_FACTOR)
+"""What a number is multiplied by."""
 LEAST_TABLED_SHARE = 0.02
 """Share of a step that measured tables hold from which it is worth saying."""
 
-Scaled = Callable[[Task, float], Task]
-"""A task with some numbers of its hardware multiplied by a factor."""
+Scaled = Callable[[Task, Any], Task]
+"""A task with some numbers of its hardware multiplied by a factor, or by a column of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,8 @@ class Knob:
     """More of it is faster; otherwise it is a time, and more of it is slower."""
     scale: Scaled
     """The same question with the numbers of the knob multiplied by a factor."""
+    may_be_column: bool = False
+    """Whether rows of one table may differ in these numbers (operators.task_table)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +140,18 @@ KNOBS: dict[str, Knob] = {
     "intra_node_bandwidth": Knob(
         "bandwidth inside a fast domain", True, _scaled_fast_domain(("bandwidth", "own_bandwidth"))
     ),
-    "inter_node_bandwidth": Knob("network bandwidth", True, _scaled_network(("bandwidth",))),
+    "inter_node_bandwidth": Knob("network bandwidth", True, _scaled_network(("bandwidth",)), True),
     "intra_node_latency": Knob(
         "latency inside a fast domain",
         False,
         _scaled_fast_domain(("latency", "latency_per_step", "root")),
+        True,
     ),
     "inter_node_latency": Knob(
-        "network latency", False, _scaled_network(("latency", "latency_per_node", "root"))
+        "network latency", False, _scaled_network(("latency", "latency_per_node", "root")), True
     ),
     "kernel_latency": Knob("kernel latency", False, _scaled_accelerator(_kernel_latencies)),
-    "launch_floor": Knob("launches by the host", False, _scaled_launches),
+    "launch_floor": Knob("launches by the host", False, _scaled_launches, True),
 }
 """Numbers that a step depends on; the bandwidths of all collectives follow their link."""
 SITE_KNOBS = {
@@ -165,27 +173,36 @@ NVME_KNOBS = {
 
 def sensitivities(costs: Costs) -> list[Sensitivity]:
     """Every knob's effect on one plan's step, the largest elasticity first."""
-    plan = costs.plans.take(slice(0, 1))
-
-    def step(knob: Knob, factor: float) -> float:
-        return float(simulate(knob.scale(costs.task, factor), plan).step[0])
-
-    span = 2 * math.log1p(RELATIVE_STEP)
     knobs = {**KNOBS, **(HOST_KNOBS if costs.uses_host else {})}
     knobs |= NVME_KNOBS if costs.swaps else {}
     knobs |= SITE_KNOBS if costs.task.cluster.network.site_bandwidth else {}
-    out = [
-        Sensitivity(
-            name,
-            knob.label,
-            knob.rate,
-            math.log(step(knob, 1 + RELATIVE_STEP) / step(knob, 1 / (1 + RELATIVE_STEP))) / span,
-            step(knob, 1 / WHAT_IF_FACTOR),
-            step(knob, WHAT_IF_FACTOR),
-        )
-        for name, knob in knobs.items()
-    ]
+    span = 2 * math.log1p(RELATIVE_STEP)
+    out = []
+    for name, (more, less, half, twice) in _steps(costs, knobs).items():
+        knob = knobs[name]
+        elasticity = math.log(more / less) / span
+        out.append(Sensitivity(name, knob.label, knob.rate, elasticity, half, twice))
     return sorted(out, key=lambda s: -abs(s.elasticity))
+
+
+def _steps(costs: Costs, knobs: Mapping[str, Knob]) -> dict[str, list[float]]:
+    """The step by knob with each of FACTORS, in the order of the knobs."""
+    task, plan = costs.task, costs.plans.take(slice(0, 1))
+    together = [name for name, knob in knobs.items() if knob.may_be_column]
+    size = len(FACTORS)
+    rows, changed = np.arange(size * len(together)), task
+    for at, name in enumerate(together):
+        factor = np.ones(rows.size)
+        factor[at * size : (at + 1) * size] = FACTORS
+        changed = knobs[name].scale(changed, factor)
+    table = TaskTable.of_task(task, rows, changed.software, changed.cluster)
+    steps = simulate(table, plan.take(0 * rows)).step.reshape(-1, size)
+    found = dict(zip(together, steps.tolist(), strict=True))
+    for name, knob in knobs.items():
+        if name not in found:
+            scaled = (knob.scale(task, factor) for factor in FACTORS)
+            found[name] = [float(simulate(one, plan).step[0]) for one in scaled]
+    return {name: found[name] for name in knobs}
 
 
 def tabled_share(found: Sequence[Sensitivity]) -> float:
