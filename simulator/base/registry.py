@@ -104,6 +104,10 @@ class Codes(Mapping[str, int]):
             raise KeyError(name)
         return self._registry.names.index(self._registry.aliases.get(name, name))
 
+    def name_of(self, code: int) -> str:
+        """The name of a code that there is."""
+        return self._registry.names[code]
+
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._registry.is_registered(name)
 

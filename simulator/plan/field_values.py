@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from ..base.errors import InputError, did_you_mean
+from ..base.registry import Codes
 from . import tensor_grid
 
 Cell = Any
@@ -147,6 +148,8 @@ class Choice:
         return int(self.names[word])
 
     def spell(self, code: int) -> str:
+        if isinstance(self.names, Codes):
+            return self.names.name_of(code)
         return next(name for name, value in self.names.items() if value == code)
 
 

@@ -141,7 +141,10 @@ class Plan(PlanFields):
         """The chosen rows: an index, a slice, an index array or a mask."""
         segments = self.segments
         if isinstance(rows, (int, np.integer)):
-            chosen = {name: int(c[rows]) for name, c in self.table().columns().items()}
+            if rows == 0 and self.is_scalar:
+                chosen = {name: int(value) for name, value in self.columns().items()}
+            else:
+                chosen = {name: int(c[rows]) for name, c in self.table().columns().items()}
             runs = segments.take([rows]) if segments else None
             return _unchecked(chosen, self.layers_per_stage, runs)
         columns = {
@@ -224,7 +227,10 @@ def _row_defaults(row: Plan) -> Plan:
     sync = {name: getattr(row, name) for name in names_of_sync}
     defaults = resolve(Plan(**sizes, **sync, segments=row.segments), 1)
     stated = {name: getattr(row, name) for name in ("zero", "overlap_grad_reduce")}
-    gather = resolve(Plan(**sizes, **sync, **stated, segments=row.segments), 1).overlap_param_gather
+    gather = defaults.overlap_param_gather
+    if any(getattr(defaults, name) != value for name, value in stated.items()):
+        again = resolve(Plan(**sizes, **sync, **stated, segments=row.segments), 1)
+        gather = again.overlap_param_gather
     fixed = {**dict.fromkeys(names, 1), **usual, **dict.fromkeys(sync, 0), "sync_period": 1}
     return _unchecked({**defaults.columns(), **fixed, "overlap_param_gather": gather}, ())
 
