@@ -28,8 +28,6 @@ class Registry(Mapping[str, T], Generic[T]):
     ) -> None:
         self.what, self.group, self._load = what, group, load or _import_attribute
         self._known: dict[str, T | str] = dict(known)
-        self.names = list(self._known)
-        """In the order in which they were added."""
         self.aliases: dict[str, str] = {}
         """Further names of things."""
         self._plugged = False
@@ -49,6 +47,11 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def names(self) -> list[str]:
+        """In the order in which they were added."""
+        return list(self._known)
+
     def register(self, name: str, thing: T, aliases: Sequence[str] = ()) -> None:
         """Add a thing, by further names too; ValueError where one is taken by another thing."""
         if self._known.get(name) is thing:
@@ -57,7 +60,6 @@ class Registry(Mapping[str, T], Generic[T]):
         if taken:
             raise ValueError(f"{self.what} {taken[0]!r} is there already")
         self._known[name] = thing
-        self.names.append(name)
         self.aliases |= dict.fromkeys(aliases, name)
 
     def is_registered(self, name: str) -> bool:
