@@ -67,6 +67,10 @@ RECOGNITIONS = (
             ("per_device_batch_size",),
         ),
     ),
+    Recognition("GPT-NeoX", (("pipe_parallel_size",), ("pipe-parallel-size",))),
+    Recognition("oumi", (("model.model_name", "training.trainer_type"),)),
+    Recognition("LitGPT", (("train.micro_batch_size", "train.global_batch_size"),)),
+    Recognition("FlagScale", (("experiment.task",), ("system", "model.num_layers"))),
     Recognition("Levanter", (("trainer.tracker",), ("trainer.train_batch_size",))),
     Recognition(
         "LLaMA-Factory v1",

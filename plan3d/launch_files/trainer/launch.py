@@ -52,6 +52,8 @@ DIALECTS = {
     "sft": HUGGING_FACE,
 }
 """Tools by name."""
+FORMATS_OF_WEIGHTS = {"bfloat16": "bf16", "float16": "fp16"}
+"""Arguments of axolotl for 16-bit weights, which train in the same format."""
 KEYS = tuple(
     {row.key for dialect in DIALECTS.values() for row in dialect.table if isinstance(row, Row)}
 )
@@ -136,6 +138,8 @@ def _read_document(text: str, file: str, options: ReaderOptions, dialect: Dialec
         raise InputError(f"{file}: must hold keys and values of {dialect.title}")
     if dialect is HUGGING_FACE and (content.keys() & SFT_KEYS or "trl sft" in text):
         content = with_sft_defaults(content)
+    if dialect is AXOLOTL:
+        content = {FORMATS_OF_WEIGHTS.get(str(key), key): one for key, one in content.items()}
     return read_arguments(content, file, options, dialect)
 
 

@@ -607,3 +607,21 @@ def test_a_decoder_behind_a_tower_is_said_to_be_one():
         "a vision tower, which is left out ($.vision_tower)",
         "frozen parts, which are taken as trained ($.tune_mm_mlp_adapter)",
     ]
+
+
+def test_arguments_without_effect_are_told_from_those_with_one():
+    text = (
+        "base_model: Qwen/Qwen2.5-7B\nmicro_batch_size: 1\nsequence_len: 2048\nbfloat16: true\n"
+        "sample_packing: true\nlearning_rate: 1e-5\nspecial_tokens: {pad_token: x}\n"
+        "liger_rope: true\nliger_layer_norm: false\nnobody_knows: 1\n"
+    )
+    found = READERS["axolotl"](text, "a.yml", ReaderOptions())
+    effects = {part.place: part.affects_cost or part.why_neutral for part in found.unread}
+    assert effects["$.learning_rate"].startswith("hyperparameters")
+    assert effects["$.special_tokens.pad_token"] == "data"
+    assert (effects["$.liger_rope"], effects["$.liger_layer_norm"]) == (
+        True,
+        "what is switched off",
+    )
+    assert effects["$.nobody_knows"] == ""
+    assert found.plan["precision"] == Precision.PURE_BF16
