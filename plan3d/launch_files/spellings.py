@@ -26,6 +26,7 @@ from .tables import (
     REQUIRED,
     TRUTH,
     Codec,
+    Entry,
     Numbers,
     Row,
     Source,
@@ -490,7 +491,7 @@ def table_of(program: str) -> Table:
         for programs, (key, default) in spelling.by_programs.items()
         if program in programs.split()
     ]
-    others = [
+    others: list[Entry] = [
         Unmodelled(_key(program, key))
         for programs, keys in UNMODELLED.items()
         if program in programs.split()
