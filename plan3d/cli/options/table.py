@@ -280,7 +280,8 @@ OPTIONS = (
         "format of the frozen matrices: bf16, fp8, int8, nf4, nf4-dq, gptq4 or gptq8"),
     Option("--modules-to-save", "M1,M2", text, (*TASKS_BUT_TUNE, *FITS),
         "modules trained whole beside adapters, as in PEFT: embed_tokens, lm_head"),
-    Option("--framework", "F", text, ("search", "estimate", "explain", "compare", *SWEEP, *TUNE),
+    Option("--framework", "F", text,
+        ("search", "estimate", "explain", "timeline", "compare", *SWEEP, *TUNE),
         "only plans that it launches, on its stack: megatron, megatron-bridge, torchtitan, "
         "deepspeed or nanotron"),
     Option("--system", "SYSTEM", text, TRAINING,

@@ -429,6 +429,10 @@ BAD = [
     (["search", *TASK, "--graph", "none.txt"], "cannot be read"),
     (["search", *TASK, "--calibration", ""], ".: cannot be read (it is a folder)"),
     (["timeline", *TASK, "--plan", "tp=2", "--graph", __file__], "must be two node numbers"),
+    (
+        ["timeline", *TASK, "--framework", "nanotron", "--plan", "pp=2 schedule=zb-h1"],
+        "schedule=zb-h1: nanotron has 1f1b and afab (gpipe); nearest: schedule=1f1b",
+    ),
     (["estimate", *TASK, "--plan", "sync=gossip sync_period=0"], "at least 1"),
     (["estimate", *TASK, "--plan", "sync=asynchronous-sgd"], "not modelled"),
     (["estimate", *TASK, "--plan", "compression=top-k kept_per_thousand=1001"], "at most 1000"),
