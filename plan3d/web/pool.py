@@ -26,7 +26,7 @@ LARGEST_REPLY = 64 * 2**20
 """Bytes of a reply."""
 START_SECONDS = 120.0
 """In which a process must be ready."""
-GRACE = 2.0
+GRACE = 5.0
 """Seconds in which an interrupted question must end."""
 FULL = 0.5
 """Share of its memory that a process may keep after an answer; one that keeps more is replaced."""
