@@ -76,8 +76,8 @@ MOST_SUGGESTIONS = 3
 
 def did_you_mean(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
     """The end of an error line: the known names that begin so, else those of which the word is a
-    synonym, else the nearest, or all of them when none is near. `synonyms` names the known ones
-    by what other tools call them."""
+    synonym, else those that contain it, else the nearest, or all of them when none is near.
+    `synonyms` names the known ones by what other tools call them."""
     import difflib
 
     known, word, others = list(known), word.lower(), synonyms or {}
@@ -85,6 +85,7 @@ def did_you_mean(word: str, known: Iterable[str], synonyms: Mapping[str, str] | 
     alike = [o for o in others if word and (o.startswith(word) or word.startswith(o))]
     alike = alike or difflib.get_close_matches(word, others, cutoff=0.8)
     near = near or list(dict.fromkeys(others[other] for other in alike))
+    near = near or [name for name in known if len(word) > 1 and word in name]
     near = near or difflib.get_close_matches(word, known, n=MOST_SUGGESTIONS, cutoff=0.5)
     if near:
         return f"; did you mean {', '.join(near[:MOST_SUGGESTIONS])}?"

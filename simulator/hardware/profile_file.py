@@ -263,7 +263,7 @@ AMBIGUOUS = {
     "6000": ("rtx-6000-ada", "rtx-a6000", "rtx-pro-6000"),
 }
 """Names that may mean several profiles."""
-_MAKERS = re.compile(r"^(nvidia|amd|geforce|instinct|tesla)")
+_MAKERS = re.compile(r"^(nvidia|amd|geforce|instinct|tesla|quadro|dgx|hgx)")
 
 
 def profile_of(name: str, known: tuple[str, ...]) -> str:
@@ -271,13 +271,14 @@ def profile_of(name: str, known: tuple[str, ...]) -> str:
     itself where it is a path or means none. InputError where it may mean several."""
     if name in known or is_path(name):
         return name
-    normal = _normalise(name)
-    several = {_normalise(short): profiles for short, profiles in AMBIGUOUS.items()}
-    if normal in several:
-        raise problem(name, f"means several profiles; name one: {', '.join(several[normal])}")
-    for profile in known:
-        if normal in map(_normalise, (profile, *ALIASES.get(profile, ()))):
-            return profile
+    for form in (_normalise, _in_any_order):
+        normal = form(name)
+        several = {form(short): profiles for short, profiles in AMBIGUOUS.items()}
+        if normal in several:
+            raise problem(name, f"means several profiles; name one: {', '.join(several[normal])}")
+        for profile in known:
+            if normal in map(form, (profile, *ALIASES.get(profile, ()))):
+                return profile
     return name
 
 
@@ -287,6 +288,13 @@ def _normalise(name: str) -> str:
     while (shorter := _MAKERS.sub("", normal)) != normal:
         normal = shorter
     return normal
+
+
+def _in_any_order(name: str) -> str:
+    """The same with its words sorted, 80G as 80GB and all generations of SXM alike."""
+    words = (re.sub(r"^(\d+)gi?b?$", r"\1gb", word) for word in re.split(r"[\s_-]+", name.lower()))
+    plain = (re.sub(r"^sxm\d$", "sxm", word) for word in words)
+    return "-".join(sorted(word for word in plain if _MAKERS.sub("", word)))
 
 
 def suggest_profiles(name: str, known: tuple[str, ...]) -> str:

@@ -76,6 +76,7 @@ class PlanFields:
         display=ALWAYS,
         by_run=True,
         aliases=("tensor_parallel", "tensor_model_parallel_size"),
+        synonyms=("tensor_parallel_size", "tensor_parallel_degree", "tp_size"),
     )
     tp_grid: Cell = layer(
         help="grid of the tensor ranks", values=GridValue(), turn=20, ranked=True, display=SELDOM
@@ -87,6 +88,7 @@ class PlanFields:
         ranked=True,
         display=ALWAYS,
         aliases=("pipeline_parallel", "pipeline_model_parallel_size"),
+        synonyms=("pipeline_parallel_size", "pipeline_parallel_degree", "pp_size"),
     )
     dp: Cell = stages(
         help="data-parallel size; derived from the GPUs when absent",
@@ -97,6 +99,7 @@ class PlanFields:
         display=ALWAYS,
         by_run=True,
         aliases=("data_parallel",),
+        synonyms=("data_parallel_size", "data_parallel_degree", "dp_size"),
     )
     cp: Cell = layer(
         help="context-parallel size; divides the sequence",
@@ -125,7 +128,7 @@ class PlanFields:
         turn=90,
         ranked=True,
         header="virtual",
-        synonyms=("virtual_pipeline", "num_virtual_stages"),
+        synonyms=("virtual_pipeline", "num_virtual_stages", "vpp", "interleave"),
     )
     micro_batch: Cell = layer(
         help="sequences in one micro-batch",
@@ -135,6 +138,7 @@ class PlanFields:
         display=ALWAYS,
         header="micro",
         aliases=("micro_batch_size", "microbatch"),
+        synonyms=("mbs", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
     )
     schedule: Cell = stages(
         help="order of the passes of a pipeline",
@@ -482,7 +486,17 @@ def code(name: str, value: Any) -> int:
     return FIELDS[name].code(value)
 
 
+OF_TASK = {
+    **dict.fromkeys(("gbs", "batch", "batch_size", "global_batch", "global_batch_size"), "batch"),
+    **dict.fromkeys(("seq", "seq_len", "seq_length", "sequence", "sequence_length"), "sequence"),
+    **dict.fromkeys(("gpus", "nodes", "world_size"), "number of GPUs"),
+}
+"""Words that people write beside the fields of a plan, and what of a task they say."""
+
+
 def check_field(name: str) -> None:
     """Raise InputError, with the nearest names, when no plan has this field."""
+    if name in OF_TASK:
+        raise InputError(f"{name} is no field of a plan: the {OF_TASK[name]} belongs to the task")
     if name not in FIELDS:
         raise InputError(f"unknown plan field {name!r}{did_you_mean(name, FIELDS, SYNONYMS)}")

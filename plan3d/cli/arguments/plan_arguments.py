@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -177,7 +178,9 @@ def read_plan(source: str, option: str) -> Saved:
             raise InputError(f"{option} {source}: there is no last search; run plan3d search first")
     if not is_file(path):
         if "=" not in source:
-            raise InputError(f"{option} {source!r} is neither FIELD=VALUE ... nor a file")
+            split = re.sub(r"(?<![\w-])([A-Za-z_]+)(\d+)(?![\w-])", r"\1=\2", source)
+            near = f"; did you mean {split.lower()!r}?" if split != source else ""
+            raise InputError(f"{option} {source!r} is neither FIELD=VALUE ... nor a file{near}")
         return _of_text(source)
     text = read_text(Path(path), f"{option} {path}")
     if not text.lstrip().startswith(("{", "[")):

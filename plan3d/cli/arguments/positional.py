@@ -7,6 +7,7 @@ resolved by task_arguments.model_of and cluster_of, wherever they were given.
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import exists, is_file, read_bytes
+from plan3d.simulator.base.units import parse_length
 
 from ..options.parser import integer
 from ..options.table import ONE_PLAN
@@ -80,6 +82,15 @@ def placed(args: argparse.Namespace) -> None:
     if args.verb == "explain":
         args.file = None
         places = (FILE if _states_a_plan(words, args.plan) else MODEL, *places[1:])
+    if args.verb in ONE_PLAN and args.plan is None:
+        fields = [word for word in words if FIELD.match(word) and not exists(word)]
+        words = [word for word in words if word not in fields]
+        args.plan = " ".join(fields) or None
+    if CLUSTER in places and GPUS in places and len(words) > (at := places.index(CLUSTER)):
+        count, cluster = counted(words[at])
+        if count and len(words) > at + 1:
+            raise InputError(f"{words[at]!r} and {words[at + 1]!r} both say the gpus: give one")
+        words = [*words[:at], cluster, *([count] if count else words[at + 1 :])]
     if len(words) > len(places):
         names, extra = " ".join(place.name.upper() for place in places), words[len(places)]
         raise InputError(f"unknown argument {extra!r}: after {args.verb} comes {names}")
@@ -89,7 +100,7 @@ def placed(args: argparse.Namespace) -> None:
     for place, word in zip(places, words, strict=False):
         if getattr(args, place.name, None) is not None:
             raise InputError(f"{word!r} and --{place.name} both say the {place.name}: give one")
-        read = integer(word, place.name.upper()) if place is GPUS else word
+        read = _gpus(word) if place is GPUS else word
         setattr(args, place.name, read)
     if args.verb in TAKES_SIZES and args.model and is_launch_file(args.model):
         fill_sizes(args, args.model)
@@ -100,6 +111,32 @@ def placed(args: argparse.Namespace) -> None:
         return
     if args.verb != "explain" or args.file is None:
         check_complete(args, NEEDED)
+
+
+FIELD = re.compile(r"[A-Za-z][\w-]*=")
+"""The start of a field of a plan."""
+COUNTED = (
+    re.compile(r"(?P<count>\d{1,7})\s*[xX*]\s*(?P<cluster>\S.*)"),
+    re.compile(r"(?P<cluster>.*\S)\s*[xX*:]\s*(?P<count>\d{1,7})"),
+)
+"""A number of GPUs before their name, or after it: 8xH100, "2 x RTX 4090", h100:8."""
+
+
+def counted(word: str) -> tuple[str, str]:
+    """The number of GPUs in a word, '' without one, and the name of their cluster."""
+    from plan3d.simulator.hardware.profile_file import profile_names, profile_of
+
+    for found in filter(None, (form.fullmatch(word) for form in COUNTED)):
+        if profile_of(found["cluster"], profile_names()) in profile_names():
+            return found["count"], found["cluster"]
+    return "", word
+
+
+def _gpus(word: str) -> int:
+    """A number of GPUs, or 1k as a sequence has it."""
+    return (
+        parse_length(word) if word[-1:] in "kK" and word[:-1].isdigit() else integer(word, "GPUS")
+    )
 
 
 def _states_a_plan(words: list[str], plan: str | None) -> bool:

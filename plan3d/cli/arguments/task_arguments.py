@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -209,10 +210,18 @@ def tokens_of(args: argparse.Namespace, model: Model) -> float | None:
     return None if args.tokens is None else float(args.tokens)
 
 
+FIELDS_APART = re.compile(r"[,\s]+(?=[A-Za-z][\w-]*=)")
+"""Between the fields of one text: tp=2,pp=2 or tp=2 pp=2."""
+
+
 def choices_of(args: argparse.Namespace) -> dict[str, list[str]]:
     """Values by plan field from --fix, --choose and the options that name a field."""
-    given = [("--fix", text) for text in args.fix or []]
-    given += [("--choose", text) for text in args.choose or []]
+    given = [
+        (option, text)
+        for option, texts in (("--fix", args.fix), ("--choose", args.choose))
+        for several in texts or []
+        for text in FIELDS_APART.split(several)
+    ]
     given += [
         (f"--{name.replace('_', '-')}", f"{name}={getattr(args, name)}")
         for name in PLAN_FIELDS

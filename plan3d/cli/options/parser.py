@@ -49,16 +49,43 @@ class Parser(argparse.ArgumentParser):
         unknown option is answered with the nearest known."""
         known = [o.flag for o in options if verb in o.verbs]
         known += ["--help", "--help-fields"] if verb else [*GLOBAL_FLAGS]
-        for word in arguments:
-            flag = word.partition("=")[0]
+        for word, following in zip(arguments, (*arguments[1:], ""), strict=True):
+            flag, equals, value = word.partition("=")
             if flag.startswith("--") and flag not in (*known, *GLOBAL_FLAGS, "--"):
-                raise InputError(f"unknown option {flag!r}{did_you_mean(flag, known)}")
+                value = value if equals else following
+                raise InputError(f"unknown option {flag!r}{_meant(flag, value, known)}")
         args, rest = self.parse_known_args(arguments)
         unknown = [word for word in rest if word.startswith("-") or not takes_words]
         if unknown:
             raise InputError(f"unknown argument {unknown[0]!r}; see plan3d {verb} --help")
         args.words = [text(word, "argument") for word in rest]
         return args
+
+
+OTHER_NAMES = {
+    **dict.fromkeys(("--batch", "--batch-size", "--gbs", "--train-batch-size"), "--global-batch"),
+    **dict.fromkeys(("--dtype", "--mixed-precision", "--torch-dtype"), "--precision"),
+    **dict.fromkeys(("--max-seq-len", "--context-length", "--block-size"), "--sequence"),
+    **dict.fromkeys(("--num-gpus", "--n-gpus", "--ngpus", "--world-size"), "--gpus"),
+    **dict.fromkeys(("--num-nodes", "--nnodes"), "--nodes"),
+    **dict.fromkeys(("--gpu", "--gpu-type", "--hardware", "--machine"), "--cluster"),
+    **dict.fromkeys(("--lora", "--qlora", "--peft"), "--adapter"),
+    **dict.fromkeys(("--bandwidth", "--interconnect"), "--inter-node-bandwidth"),
+}
+"""Options by what other tools call them."""
+
+
+def _meant(flag: str, value: str, known: Sequence[str]) -> str:
+    """The end of a line about an unknown option: how a field of a plan is given, or the nearest
+    option."""
+    from plan3d.simulator.plan.fields import FIELDS, SYNONYMS
+
+    name = flag.removeprefix("--").replace("-", "_").lower()
+    name = SYNONYMS.get(name, name)
+    field = f"{name}={value if value and not value.startswith('-') else 'V'}"
+    if name in FIELDS and {"--fix", "--plan"} & {*known}:
+        return f": a field of a plan, {'--fix' if '--fix' in known else '--plan'} {field}"
+    return did_you_mean(flag, known, {o: n for o, n in OTHER_NAMES.items() if n in known})
 
 
 def integer(text: str, what: str) -> int:

@@ -119,7 +119,6 @@ def test_what_is_asked_for_by_name_is_answered_with_a_note(
          "--space staged has stages that differ"),
         (["sweep", *TASK, "--over", "software=nanotron", "--framework", "megatron"],
          "--software nanotron contradicts --framework megatron"),
-        (["timeline", *TASK, "--plan", "tp=2", "--framework", "megatron"], "unknown option"),
     ],
 )  # fmt: skip
 def test_bad_input_gives_one_line(

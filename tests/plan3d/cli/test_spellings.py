@@ -7,7 +7,9 @@ import pytest
 from plan3d.cli.main import main
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import doublings, parse_bandwidth, parse_length
+from plan3d.simulator.hardware.profile_file import profile_names, profile_of
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_of_id
 
 
@@ -127,3 +129,85 @@ def test_spellings_reach_the_question(capsys):
 def test_the_nearest_size_is_a_value(capsys, plan, near):
     assert main(["estimate", "gpt3-1.3b", "a100-80gb-sxm", "8", "--plan", plan]) == 2
     assert capsys.readouterr().err.rstrip().endswith(near)
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [
+        ("LLaMA-7B", "llama-7b"),
+        ("llama3-70b", "llama-3-70b"),
+        ("Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("qwen3 30b a3b", "qwen3-30b-a3b"),
+        ("gpt_3_175b", "gpt3-175b"),
+        ("DeepSeek-R1", "deepseek-v3"),
+    ],
+)
+def test_names_of_models_without_an_owner(name, preset):
+    assert Model.preset(name) == Model.preset(preset)
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"),
+    [
+        ("H100 SXM5 80GB", "h100-sxm"),
+        ("h100-80gb-sxm5", "h100-sxm"),
+        ("A100 80G", "a100-80gb-sxm"),
+        ("PCIe A100 40GB", "a100-pcie-40gb"),
+        ("HGX H200", "h200-sxm"),
+        ("dgx-h100", "h100-sxm"),
+    ],
+)
+def test_names_of_gpus_in_any_order(name, profile):
+    assert profile_of(name, profile_names()) == profile
+
+
+ESTIMATE = ["estimate", "llama-7b", "h100-sxm", "16", "--sequence", "2k"]
+SEARCH = ["search", "llama-7b", "h100-sxm", "16", "--sequence", "2k", "--json"]
+
+
+def answers(capsys, *words):
+    assert main([*words]) == 0
+    return json.loads(capsys.readouterr().out)["plans"]
+
+
+@pytest.mark.parametrize("gpus", [["16xH100"], ["16 x h100-sxm"], ["h100:16"], ["H100x16"]])
+def test_gpus_are_counted_with_their_name(capsys, gpus):
+    rest = [*ESTIMATE[4:], "--plan", "tp=2", "--json"]
+    assert answers(capsys, *ESTIMATE[:2], *gpus, *rest) == answers(capsys, *ESTIMATE[:4], *rest)
+
+
+def test_a_thousand_gpus_are_1024(capsys):
+    (plan,) = answers(capsys, *ESTIMATE[:3], "1k", *ESTIMATE[4:], "--plan", "tp=8", "--json")
+    assert plan["plan"]["dp"] == 128
+
+
+def test_fields_of_a_plan_stand_behind_the_gpus(capsys):
+    stated = answers(capsys, *ESTIMATE, "--json", "--plan", "tp=2 pp=2")
+    assert answers(capsys, *ESTIMATE[:4], "tp=2", "pp=2", *ESTIMATE[4:], "--json") == stated
+
+
+@pytest.mark.parametrize("text", ["TP=2,pp=2", "tp=2 pp=2", "tensor_parallel=2, pp=2"])
+def test_several_fields_are_fixed_at_once(capsys, text):
+    fixed = [plan["plan"] for plan in answers(capsys, *SEARCH, "--fix", text)]
+    assert {(plan["tp"], plan["pp"]) for plan in fixed} == {(2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([*SEARCH, "--tp", "2"], "unknown option '--tp': a field of a plan, --fix tp=2"),
+        ([*SEARCH, "--mbs=4"], "unknown option '--mbs': a field of a plan, --fix micro_batch=4"),
+        ([*ESTIMATE, "--pp", "4"], "unknown option '--pp': a field of a plan, --plan pp=4"),
+        ([*SEARCH, "--gbs", "64"], "unknown option '--gbs'; did you mean --global-batch?"),
+        ([*SEARCH, "--dtype", "bf16"], "unknown option '--dtype'; did you mean --precision?"),
+        ([*ESTIMATE, "--plan", "tp2 PP4"], "nor a file; did you mean 'tp=2 pp=4'?"),
+        ([*ESTIMATE, "--plan", "tp=2 mbs=1"], "plan field 'mbs'; did you mean micro_batch?"),
+        ([*ESTIMATE, "--plan", "tp=2 gbs=64"], "no field of a plan: the batch belongs to the task"),
+        (["search", "llama-7b", "8xh100", "64"], "'8xh100' and '64' both say the gpus: give one"),
+        (["search", "llama-7b", "8xA100"], "means several profiles; name one: a100-40gb-sxm"),
+        (["search", "70b", "h100", "64"], "did you mean llama-2-70b, llama-3.1-70b"),
+    ],
+)
+def test_what_is_meant_is_named(capsys, words, said):
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
