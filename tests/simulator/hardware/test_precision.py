@@ -116,8 +116,8 @@ def test_what_is_sent_and_what_is_kept_are_two_sizes() -> None:
 
 def test_accelerators_run_the_recipes_whose_formats_they_have() -> None:
     found = {name: supported_precisions(task(name)) for name in ("h100-sxm", "a100-80gb-sxm")}
-    assert found == {"h100-sxm": [*range(9), 11], "a100-80gb-sxm": [0, 1, 3, 4, 5, 11]}
-    assert supported_precisions(task("b200")) == [*range(12)]
+    assert found == {"h100-sxm": (*range(9), 11), "a100-80gb-sxm": (0, 1, 3, 4, 5, 11)}
+    assert supported_precisions(task("b200")) == (*range(12),)
     with pytest.raises(InputError, match=r"has no fp8 arithmetic; it has bf16, fp16, tf32, fp32"):
         evaluate(task("a100-80gb-sxm"), Plan(precision="fp8"))
     with pytest.raises(InputError, match=r"H100-80GB-SXM5 has no mxfp8 arithmetic"):
