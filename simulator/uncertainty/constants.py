@@ -41,11 +41,13 @@ class Constant:
     """Standard deviation of the mean over stacks, where stacks as a whole may be off; 0 where
     its neutral value has no direction."""
     profile_key: str = ""
-    """Number of a profile that it is measured by."""
+    """Number of a hardware profile that it is measured by."""
     lent_spread: float = 0.0
     """Further standard deviation where another machine lends that number: root mean square of the
     log ratios of two shipped machines on which it was measured, of links without PCIe
     (tests/simulator/uncertainty/test_lent_numbers.py)."""
+    stack_key: str = ""
+    """Number of a stack that it is measured by."""
 
 
 def _with(record: Record, **values: Any) -> Record:
@@ -161,7 +163,14 @@ CONSTANTS: dict[str, Constant] = {
             profile_key="kernels.attention.efficiency",
             lent_spread=0.20,
         ),
-        Constant("floor", "launches of small layers", 0.50, _scale_floors, 0.50),
+        Constant(
+            "floor",
+            "launches of small layers",
+            0.50,
+            _scale_floors,
+            0.50,
+            stack_key="layer_floor",
+        ),
         Constant("step", "what the host does once a step", 1.00, _STEP, 1.00),
         Constant("experts", "waits of the host for experts", 1.00, _EXPERTS, 1.00),
         Constant(

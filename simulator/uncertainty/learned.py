@@ -19,9 +19,10 @@ import numpy as np
 from ..base.documents import parse_json
 from ..base.files import read_text
 from ..hardware.cluster import Cluster
-from ..hardware.software import OF_STEPS, Software
+from ..hardware.software import DEFAULT_SOFTWARE, OF_STEPS, Software
+from ..hardware.software_stack import neutral, software_profile
 from ..task import Task
-from .constants import lent_spreads
+from .constants import CONSTANTS, lent_spreads
 from .posterior import Prior
 
 PRIORS_FILE = "priors.json"
@@ -114,6 +115,14 @@ def shipped_prior(which: str) -> Prior:
     return replace(prior, mean=np.zeros_like(prior.mean))
 
 
+def own_constants(software: Software) -> tuple[str, ...]:
+    """Constants of which a stack, without what runs taught, has another number than the default
+    stack: counted in its code or measured, so that the mean of others is not its own."""
+    other, own = neutral(software_profile(DEFAULT_SOFTWARE)), neutral(software)
+    keys = {name: one.stack_key for name, one in CONSTANTS.items() if one.stack_key}
+    return tuple(name for name, key in keys.items() if getattr(own, key) != getattr(other, key))
+
+
 def has_fitted_rates(software: Software) -> bool:
     """Whether the rates of a stack were fitted to runs of it, or measured."""
     origin = software.provenance.get("sustained")
@@ -128,7 +137,7 @@ def prior_of(task: Task) -> Prior:
         prior = shipped_prior(FITTED_STACKS)
     else:
         new = Setting.of_task(task).novelty(shipped_records()[SHOWN])
-        prior = shipped_prior(OTHER_STACKS).of_novelty(new)
+        prior = shipped_prior(OTHER_STACKS).of_unit(new)
     return with_spreads(widened_for_machine(prior, task.cluster), dict(task.software.spreads))
 
 

@@ -1,7 +1,7 @@
 """The posterior of the constants of units, given some of their steps.
 
     d ~ N(mu, Sigma),    y_i = log measured = f_i(d) + e_i
-    e_i ~ (1 - q) sigma_u s_i t_nu + q U(0, LONGEST_STALL),    sigma_u^2 ~ nu sigma^2 / chi^2_nu
+    e_i ~ (1 - q) sigma_u s_i t_nu + q U(0, LONGEST_STALL),    sigma_u^2 ~ k sigma^2 / chi^2_k
 
 Gauss-Newton follows f to a mode. Student's t is a scale mixture of normals: a row at z spreads
 weighs (nu + 1) / (nu + z^2), and 1 - r of that where it stalled with probability r. Units are
@@ -12,7 +12,7 @@ Source: Lange, Little and Taylor 1989, Robust statistical modeling using the t d
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -21,7 +21,11 @@ from ..base.arrays import Index, Mask, Value
 from .response import Response, TabulatedResponse
 
 FREEDOM = 4.0
-"""nu: degrees of freedom of the errors of rows, and of how much they differ between units."""
+"""nu: degrees of freedom of the errors of rows."""
+SPREAD_FREEDOM = 2.0
+"""k: degrees of freedom of how much they differ between units. Chosen with the published units in
+sight: five of 38 keep a spread of over three sigma with all their rows known, where 2 expects four
+and 4 expects one."""
 MOST_ROUNDS = 60
 """Most rounds of Gauss-Newton for an answer: steps six times as long as predicted take 20."""
 SHORTER_STEPS = 0.5 ** np.arange(1, 6)
@@ -96,9 +100,11 @@ class Prior:
     """Degrees of freedom of the constants of units: few where some units are far from all others.
     They decide what an interval holds, not where the constants of a unit are looked for."""
 
-    def of_novelty(self, count: int) -> Prior:
-        """That of a unit with so many parts that nobody showed."""
-        return replace(self, covariance=(1 + self.novelty * count) * self.covariance)
+    def of_unit(self, novelty: int, own: Collection[str] = ()) -> Prior:
+        """That of a unit with so many parts that nobody showed, and `own` constants that its stack
+        counted or measured: the mean of others is not theirs."""
+        mean = np.where([name in own for name in self.names], 0.0, self.mean)
+        return replace(self, mean=mean, covariance=(1 + self.novelty * novelty) * self.covariance)
 
     @property
     def spread(self) -> Value:
@@ -168,7 +174,7 @@ class Modes:
     def negative_log_density(self) -> Value:
         """Minus the logarithm of the posterior density at each mode and its sigma_u [problem], up
         to a constant."""
-        prior, nu, off = self.prior, self.prior.freedom, self.mean - self.prior.mean
+        prior, off = self.prior, self.mean - self.prior.mean
         left = self.rows.log_seconds - self.rows.response.steps(self.mean)
         precision = _inverse(prior.covariance)
         constants = 0.5 * np.einsum("...j,jk,...k->...", off, precision, off)
@@ -177,7 +183,7 @@ class Modes:
         errors = -(_log_row if prior.stalls else _log_t)(prior, left, spread)
         total = (errors * np.isfinite(self.rows.scale)).sum(axis=-1)
         ratio = prior.sigma / self.sigma
-        out: Value = constants + total + nu * (ratio**2 / 2 - np.log(ratio))
+        out: Value = constants + total + SPREAD_FREEDOM * (ratio**2 / 2 - np.log(ratio))
         return out
 
     @property
@@ -306,7 +312,7 @@ class _Search:
 
     def reweigh(self, alike: bool) -> None:
         """Weights of rows, and the spread of each unit where they differ, at the mean:
-        sigma_u from (nu sigma^2 + sum of squares) / (nu + n), of weighted squares of its n rows."""
+        sigma_u from (k sigma^2 + sum of squares) / (k + n), of weighted squares of its n rows."""
         prior, (values, slopes), nu = self.prior, self.line, self.prior.freedom
         scale, left = self.rows.scale, self.rows.log_seconds - values
         squared = squared_errors(left, slopes, self.covariance) / scale**2
@@ -317,8 +323,8 @@ class _Search:
             ran *= 1 - stall_probability(prior, left, spread)
         self.weights = weights * ran
         if not alike:
-            total = nu * prior.sigma**2 + (self.weights * squared).sum(axis=-1)
-            sigma = np.sqrt(total / (nu + ran.sum(axis=-1)))
+            total = SPREAD_FREEDOM * prior.sigma**2 + (self.weights * squared).sum(axis=-1)
+            sigma = np.sqrt(total / (SPREAD_FREEDOM + ran.sum(axis=-1)))
             self.moved_sigma, self.sigma = np.abs(np.log(sigma / self.sigma)), sigma
 
     @property

@@ -1,8 +1,9 @@
 """The prior of the constants of an uncalibrated stack, learned from units of published runs.
 
-    d_u ~ N(mu, (1 + b n_u) Sigma),    the rows of each unit as in `posterior`, all with one sigma
+    d_u ~ N(mu_u, (1 + b n_u) Sigma),   the rows of each unit as in `posterior`, all with one sigma
 
-n_u counts what of a unit no other origin showed (learned.Setting). EM over units u: the E step is
+n_u counts what of a unit no other origin showed (learned.Setting); mu_u is mu, and 0 for constants
+that the unit's own stack counted or measured. EM over units u: the E step is
 the posterior of each unit's constants and the weights of its rows, the M step new mu, Sigma, b,
 sigma and the share q of stalled rows. Sigma is shrunk towards the spreads of `constants` (inverse
 Wishart). Constants whose mean has no direction take what all units have in common, too; so the mean
@@ -15,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -63,6 +65,15 @@ NEWTON_ROUNDS = 4
 """Rounds of EM, and of Gauss-Newton within each."""
 
 
+class UnitKind(NamedTuple):
+    """What of a unit differs from what the others teach."""
+
+    novelty: int = 0
+    """n: parts of it that no other origin showed."""
+    own: tuple[str, ...] = ()
+    """Constants that its stack counted or measured."""
+
+
 def spreads_of(names: Sequence[str]) -> Value:
     """Prior standard deviations [constant]."""
     return np.array([CONSTANTS[name].spread for name in names])
@@ -72,29 +83,31 @@ def fit_prior(
     names: Sequence[str],
     units: Sequence[TimedRows],
     off: bool = True,
-    novelty: Sequence[int] | None = None,
+    kinds: Sequence[UnitKind] | None = None,
 ) -> Prior:
     """The prior that suits these units; that of the spreads alone where there are none. Their
     constants may be `off` on the mean; where each has been fitted they are not, and their spreads
-    are FITTED_SHARE of the others' before they are looked at. `novelty` is n of each unit, 0 where
-    None."""
+    are FITTED_SHARE of the others' before they are looked at. `kinds` are those of the units, new
+    in nothing and with no constant of their own where None."""
     spreads = spreads_of(names) * (1.0 if off else FITTED_SHARE)
     start = np.zeros(len(names)), np.diag(spreads**2), START_SIGMA
     prior = Prior(tuple(names), *start, FREEDOM, START_STALLS)
-    new = novelty or [0] * len(units)
+    each = kinds or [UnitKind()] * len(units)
     groups = {
-        n: side_by_side([unit for unit, own in zip(units, new, strict=True) if own == n])
-        for n in sorted(set(new))
+        kind: side_by_side([unit for unit, own in zip(units, each, strict=True) if own == kind])
+        for kind in sorted(set(each))
     }
-    at = {n: np.zeros((len(rows.log_seconds), len(names))) for n, rows in groups.items()}
+    at = {kind: np.zeros((len(rows.log_seconds), len(names))) for kind, rows in groups.items()}
     for _ in range(EM_ROUNDS if units else 0):
         solved = {
-            n: modes(prior.of_novelty(n), rows, at[n], NEWTON_ROUNDS, alike=True)
-            for n, rows in groups.items()
+            kind: modes(prior.of_unit(*kind), rows, at[kind], NEWTON_ROUNDS, alike=True)
+            for kind, rows in groups.items()
         }
-        at = {n: of.mean for n, of in solved.items()}
+        at = {kind: of.mean for kind, of in solved.items()}
         prior = _maximise(prior, solved, off)
-    return _levelled(prior, units) if off and LEVEL in prior.names and units else prior
+    if off and LEVEL in prior.names and units:
+        prior = _levelled(prior, units, each)
+    return prior
 
 
 def fit_unit_freedom(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
@@ -118,27 +131,36 @@ def _shares_held(prior: Prior, rows: TimedRows, freedom: float) -> list[float]:
     return [float(np.mean(error < width)) for width in widths]
 
 
-def _levelled(prior: Prior, units: Sequence[TimedRows]) -> Prior:
+def _levelled(prior: Prior, units: Sequence[TimedRows], kinds: Sequence[UnitKind]) -> Prior:
     """The prior with LEVEL's mean where the median unit's median row is predicted as measured."""
     mean = prior.mean.copy()
     for _ in range(LEVEL_ROUNDS):
-        left = [unit.log_seconds - unit.response.linearised(mean)[0] for unit in units]
+        own = replace(prior, mean=mean)
+        left = [
+            unit.log_seconds - unit.response.linearised(own.of_unit(*kind).mean)[0]
+            for unit, kind in zip(units, kinds, strict=True)
+        ]
         mean[prior.names.index(LEVEL)] += np.median([np.median(rows) for rows in left])
     return replace(prior, mean=mean)
 
 
-def _maximise(prior: Prior, solved: Mapping[int, Modes], off: bool) -> Prior:
-    """The M step over units by their novelty."""
+def _maximise(prior: Prior, solved: Mapping[UnitKind, Modes], off: bool) -> Prior:
+    """The M step over units by their kind."""
     spreads = spreads_of(prior.names) * (1.0 if off else FITTED_SHARE)
-    new, share = np.array(list(solved)), 1 / (1 + prior.novelty * np.array(list(solved)))
+    new = np.array([kind.novelty for kind in solved])
+    share = 1 / (1 + prior.novelty * new)
     counts = np.array([len(of.mean) for of in solved.values()])
     free = np.array([off * CONSTANTS[name].spread_of_mean for name in prior.names])
     firm = np.where(free, free, FIRM_SHARE * spreads)
     precision = np.linalg.inv(prior.covariance)
     sums = np.array([of.mean.sum(axis=0) for of in solved.values()])
-    pulled = (share @ counts) * precision + np.diag(firm**-2)
-    mean = np.linalg.solve(pulled, precision @ (share @ sums))
-    scatter = np.array([_scatter(of, mean) for of in solved.values()])
+    lent = np.array([[name not in kind.own for name in prior.names] for kind in solved], float)
+    pulled = np.einsum("g,gj,jk,gk->jk", share * counts, lent, precision, lent)
+    pulled += np.diag(firm**-2)
+    mean = np.linalg.solve(pulled, np.einsum("g,gj,jk,gk->j", share, lent, precision, sums))
+    scatter = np.array(
+        [_scatter(of, mean * some) for of, some in zip(solved.values(), lent, strict=True)]
+    )
     units = counts.sum()
     whole = UNITS_OF_PRIOR * np.diag(spreads**2) + np.tensordot(share, scatter, 1)
     covariance = whole / (UNITS_OF_PRIOR + units)

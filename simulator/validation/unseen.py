@@ -25,13 +25,14 @@ from ..uncertainty.learned import (
     OTHER_STACKS,
     SHOWN,
     Setting,
+    own_constants,
     parts_of,
     prior_record,
     widened_for_machine,
 )
 from ..uncertainty.memory import PEAK_FIELDS
 from ..uncertainty.posterior import Prior, TimedRows
-from ..uncertainty.prior import fit_prior, fit_unit_freedom, spreads_of
+from ..uncertainty.prior import UnitKind, fit_prior, fit_unit_freedom, spreads_of
 from ..uncertainty.response import SimulatedResponse, TabulatedResponse
 from . import units
 from .memory_scores import learned_spreads
@@ -113,10 +114,14 @@ class UnseenRuns:
         """The prior learned from all units but those of one origin, each of them as new as it is to
         what its other origins showed."""
         others = [unit for unit in self.rows if self.origin(unit) != without]
-        new = [
-            self.settings[unit].novelty(self.shown(without, self.origin(unit))) for unit in others
-        ]
-        return fit_prior(CONSTANT_NAMES, [self.table[unit] for unit in others], novelty=new)
+        kinds = [self.kind(unit, without) for unit in others]
+        return fit_prior(CONSTANT_NAMES, [self.table[unit] for unit in others], kinds=kinds)
+
+    def kind(self, unit: Unit, without: str = "") -> UnitKind:
+        """How a unit differs from what origins but its own, and one more, showed."""
+        task = self.prediction.questions[int(self.rows[unit][0])].task
+        new = self.settings[unit].novelty(self.shown(without, self.origin(unit)))
+        return UnitKind(new, own_constants(task.software))
 
     @cached_property
     def priors(self) -> dict[str, Prior]:
@@ -129,7 +134,7 @@ class UnseenRuns:
         out = {}
         for unit, rows in self.rows.items():
             origin = self.origin(unit)
-            prior = self.priors[origin].of_novelty(self.settings[unit].novelty(self.shown(origin)))
+            prior = self.priors[origin].of_unit(*self.kind(unit))
             cluster = self.prediction.questions[int(rows[0])].task.cluster
             out[unit] = widened_for_machine(prior, cluster)
         return out

@@ -145,7 +145,7 @@ def test_ones_own_priors_replace_what_runs_taught(tmp_path):
     assert ours.covariance[k, k] == pytest.approx(0.03**2)
     assert not ours.covariance[k, others].any()
     rest = np.ix_(others, others)
-    wider = learned.shipped_prior(learned.OTHER_STACKS).of_novelty(1).covariance
+    wider = learned.shipped_prior(learned.OTHER_STACKS).of_unit(1).covariance
     np.testing.assert_array_equal(ours.covariance[rest], wider[rest])
     assert (np.diag(wider) > np.diag(theirs.covariance)).all()
     assert (ours.sigma, theirs.sigma) == (pytest.approx(0.015), pytest.approx(0.0389, abs=0.02))

@@ -253,9 +253,20 @@ def test_constants_of_strange_units_spread_wider():
     corners = [0.1 * np.array([x, y]) for x in (-1, 1) for y in (-1, 1)]
     new = [0, 1] * 20
     units = [tabled(slopes @ ((1 + n) * corners[k // 2 % 4]), slopes) for k, n in enumerate(new)]
-    learned = fit_prior(("common", "gemm"), units, novelty=new)
+    learned = fit_prior(("common", "gemm"), units, kinds=[UnitKind(n) for n in new])
     assert learned.novelty == pytest.approx(3, abs=0.2)
     assert learned.spread == pytest.approx([0.1, 0.1], rel=0.05)
     assert fit_prior(("common", "gemm"), units).novelty == 0
-    twice = learned.of_novelty(2)
+    twice = learned.of_unit(2)
     assert twice.covariance == pytest.approx((1 + 2 * learned.novelty) * learned.covariance)
+
+
+def test_what_a_stack_counted_is_not_off_as_that_of_others_is():
+    """Ten units want twice the floor of their stacks, ten more their own: the mean of the first is
+    theirs alone."""
+    rows = [tabled(np.full(4, y), [[1.0]] * 4) for y in [math.log(2)] * 10 + [0.0] * 10]
+    kinds = [UnitKind()] * 10 + [UnitKind(own=("floor",))] * 10
+    together, apart = (fit_prior(("floor",), rows, kinds=of) for of in (None, kinds))
+    assert together.mean[0] < 0.4 < apart.mean[0] == pytest.approx(math.log(2), rel=0.1)
+    assert apart.of_unit(0, ("floor",)).mean[0] == 0
+    assert apart.spread[0] < together.spread[0]
