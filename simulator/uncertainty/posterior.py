@@ -22,10 +22,10 @@ from .response import Response, TabulatedResponse
 
 FREEDOM = 4.0
 """nu: degrees of freedom of the errors of rows."""
-SPREAD_FREEDOM = 2.0
-"""k: degrees of freedom of how much they differ between units. Chosen with the published units in
-sight: five of 38 keep a spread of over three sigma with all their rows known, where 2 expects four
-and 4 expects one."""
+SPREAD_SHARE = 0.5
+"""k over nu: k are the degrees of freedom of how much they differ between units. Chosen with the
+published units in sight: five of 38 keep a spread of over three sigma with all their rows known,
+where a k of 2 expects four and 4 expects one."""
 MOST_ROUNDS = 60
 """Most rounds of Gauss-Newton for an answer: steps six times as long as predicted take 20."""
 SHORTER_STEPS = 0.5 ** np.arange(1, 6)
@@ -175,6 +175,7 @@ class Modes:
         """Minus the logarithm of the posterior density at each mode and its sigma_u [problem], up
         to a constant."""
         prior, off = self.prior, self.mean - self.prior.mean
+        k = SPREAD_SHARE * prior.freedom
         left = self.rows.log_seconds - self.rows.response.steps(self.mean)
         precision = _inverse(prior.covariance)
         constants = 0.5 * np.einsum("...j,jk,...k->...", off, precision, off)
@@ -183,7 +184,7 @@ class Modes:
         errors = -(_log_row if prior.stalls else _log_t)(prior, left, spread)
         total = (errors * np.isfinite(self.rows.scale)).sum(axis=-1)
         ratio = prior.sigma / self.sigma
-        out: Value = constants + total + SPREAD_FREEDOM * (ratio**2 / 2 - np.log(ratio))
+        out: Value = constants + total + k * (ratio**2 / 2 - np.log(ratio))
         return out
 
     @property
@@ -323,8 +324,9 @@ class _Search:
             ran *= 1 - stall_probability(prior, left, spread)
         self.weights = weights * ran
         if not alike:
-            total = SPREAD_FREEDOM * prior.sigma**2 + (self.weights * squared).sum(axis=-1)
-            sigma = np.sqrt(total / (SPREAD_FREEDOM + ran.sum(axis=-1)))
+            k = SPREAD_SHARE * nu
+            total = k * prior.sigma**2 + (self.weights * squared).sum(axis=-1)
+            sigma = np.sqrt(total / (k + ran.sum(axis=-1)))
             self.moved_sigma, self.sigma = np.abs(np.log(sigma / self.sigma)), sigma
 
     @property

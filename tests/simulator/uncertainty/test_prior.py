@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,7 +24,7 @@ from plan3d.simulator.uncertainty.predictive import (
     half_width,
     student_quantile,
 )
-from plan3d.simulator.uncertainty.prior import START_STALLS, fit_prior, fit_unit_freedom
+from plan3d.simulator.uncertainty.prior import START_STALLS, UnitKind, fit_prior, fit_unit_freedom
 from plan3d.simulator.uncertainty.response import TabulatedResponse
 
 
@@ -103,15 +104,15 @@ def test_two_constants_are_told_apart_by_rows_that_differ():
 
 def test_rows_that_contradict_each_other_have_a_wider_spread():
     """Two rows at +x and -x of a constant that is known: r^2 = x^2, w = 5 / (4 + x^2 / sigma_u^2),
-    sigma_u^2 = (4 sigma^2 + 2 w x^2) / 6. For x = 6 sigma and q = (sigma_u / sigma)^2 that is
-    24 q^2 - 160 q - 144 = 0: q = 7.470, w = 0.5669. Rows that agree: q = 4 / 6."""
+    sigma_u^2 = (2 sigma^2 + 2 w x^2) / 4. For x = 6 sigma and q = (sigma_u / sigma)^2 that is
+    2 q^2 - 28 q - 9 = 0: q = 14.314, w = 0.7675. Rows that agree: q = 2 / 4."""
     prior = Prior(("common",), np.zeros(1), np.array([[1e-12]]), 0.05, 4.0)
     found = mode(prior, rows([0.3, -0.3], [[1.0], [1.0]]), rounds=200)
     assert found.mean == pytest.approx([0.0], abs=1e-9)
-    assert found.sigma == pytest.approx(0.05 * 7.470**0.5, rel=1e-3)
-    assert found.weights == pytest.approx([0.5669] * 2, rel=1e-3)
+    assert found.sigma == pytest.approx(0.05 * 14.314**0.5, rel=1e-3)
+    assert found.weights == pytest.approx([0.7675] * 2, rel=1e-3)
     agreeing = mode(prior, rows([0.0, 0.0], [[1.0], [1.0]]), rounds=200)
-    assert agreeing.sigma == pytest.approx(0.05 * (4 / 6) ** 0.5, rel=1e-3)
+    assert agreeing.sigma == pytest.approx(0.05 * (2 / 4) ** 0.5, rel=1e-3)
     alike = mode(prior, rows([0.3, -0.3], [[1.0], [1.0]]), alike=True)
     assert alike.sigma == 0.05
 
