@@ -11,7 +11,6 @@ import numpy as np
 
 from plan3d.simulator.base.errors import InputError, did_you_mean
 from plan3d.simulator.base.registry import Registry
-from plan3d.simulator.rules.training_rules import default_precision
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import (
     EDGE_PROBABILITY,
@@ -251,24 +250,17 @@ def _nearest_choices(
 
 def _limit(subject: Space | StagedProblem, ranking: Ranking, probability: float) -> float:
     """Bytes a plan of the subject may use on a GPU to fit with that probability."""
-    tried = subject.axes["precision"] if isinstance(subject, Space) else ()
-    return memory_limit(subject.task, ranking.headroom, probability, tried)
+    return memory_limit(subject.task, ranking.headroom, probability)
 
 
 def memory_limit(
-    task: Task,
-    headroom: float | None,
-    probability: float = EDGE_PROBABILITY,
-    precisions: Sequence[int] = (),
+    task: Task, headroom: float | None, probability: float = EDGE_PROBABILITY
 ) -> float:
     """Bytes a plan may use on a GPU; without a headroom as many as plans fit in with that
-    `probability`.
-
-    `precisions` are the codes that are searched, the task's default one where there are none.
-    """
+    `probability`."""
     if headroom is not None:
         return headroom_bytes(task, headroom)
-    return fitting_bytes(task, precisions or (default_precision(task),), probability)
+    return fitting_bytes(task, probability)
 
 
 def _launchable(task: Task, space: str, backend: str, system: str | None, choose: Choices) -> Task:

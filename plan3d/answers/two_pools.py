@@ -9,7 +9,6 @@ from plan3d.search.rank_plans import Ranking, memory_limit, rank_plans
 from plan3d.search.result.options import Deadline, Progress
 from plan3d.search.space.space import Choices
 from plan3d.search.stage_dp.two_pools import PooledResult, search
-from plan3d.simulator.plan.fields import code
 from plan3d.simulator.task import Task
 
 from ..launch_files import frameworks, pools
@@ -81,8 +80,7 @@ def search_two_pools(request: PoolsRequest) -> PoolsAnswer:
     whole = replace(apart, choose={**request.choose, "virtual_stages": ["1"]}, top=HINTS)
     each = [rank_plans(one, whole).unless_interrupted().costs for one in tasks]
     hints = [costs.plans for costs in each if costs is not None]
-    precisions = [code("precision", value) for value in request.choose.get("precision", ())]
-    limits = [memory_limit(one, request.headroom, precisions=precisions) for one in tasks]
+    limits = [memory_limit(one, request.headroom) for one in tasks]
     unlaunched = replace(tasks[0], framework=None), replace(tasks[1], framework=None)
     result = search(
         unlaunched,

@@ -182,7 +182,7 @@ def compare_systems(task: Task, request: SystemsRequest) -> BySystem:
     ranking = Ranking(objective=objective, choose=choose, headroom=headroom, top=1, progress=here)
     entries: list[SystemEntry] = []
     device = _one_device(task, choose)
-    limit = memory_limit(device.task, headroom, precisions=device.axes["precision"])
+    limit = memory_limit(device.task, headroom)
     alone = _fastest(device, limit, headroom)
     named = [system_named(s) if isinstance(s, str) else s for s in asked]
     questions = (

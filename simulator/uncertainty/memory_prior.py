@@ -2,8 +2,8 @@
 
     L_u(mean, stack, plan) = integral N(b; mean, stack^2) prod_i l_i(b) db
 
-    l_i = t((y - b) / (plan s_i)) / (plan s_i)                      a measured peak
-    l_i = T((high - b) / (plan s_i)) - T((low - b) / (plan s_i))    one known to lie between
+    l_i = t((y - b) / plan) / plan                      a measured peak
+    l_i = T((high - b) / plan) - T((low - b) / plan)    one known to lie between
 
 y, low and high are logs of peak / predicted; u is a source of one stack, t and T the density and
 distribution function of Student's t with 4 degrees of freedom. The peak of a run that ran out of
@@ -44,24 +44,20 @@ class Peaks:
     low: Value
     high: Value
     """Equal to `low` where the peak was measured."""
-    scale: Value
-    """s [row]."""
 
     def take(self, rows: Index | Mask) -> Peaks:
         """The chosen rows."""
-        return Peaks(self.low[rows], self.high[rows], self.scale[rows])
+        return Peaks(self.low[rows], self.high[rows])
 
 
 def log_row_likelihood(peaks: Peaks, plan: float) -> Value:
     """log prod_i l_i [b]."""
     known = peaks.low == peaks.high
     measured, bounded = peaks.take(known), peaks.take(~known)
-    width = plan * measured.scale[:, None]
-    z = (measured.low[:, None] - STACK_ERRORS) / width
-    density: Value = np.log(0.375 / width) - 2.5 * np.log1p(z**2 / 4)
+    z = (measured.low[:, None] - STACK_ERRORS) / plan
+    density: Value = np.log(0.375 / plan) - 2.5 * np.log1p(z**2 / 4)
     low, high = (
-        _cdf((side[:, None] - STACK_ERRORS) / (plan * bounded.scale[:, None]))
-        for side in (bounded.low, bounded.high)
+        _cdf((side[:, None] - STACK_ERRORS) / plan) for side in (bounded.low, bounded.high)
     )
     between: Value = np.log(np.maximum(high - low, LEAST_LIKELIHOOD))
     out: Value = density.sum(axis=0) + between.sum(axis=0)
@@ -103,11 +99,11 @@ def peak_weights(peaks: Peaks, known: PeakPosterior) -> Value:
     """How much each measured peak counts beside what is known: about 1, and little where it
     contradicts that; 1 of bounds [row].
 
-    5 / (4 + z^2),    z = (y - b) / (plan s)
+    5 / (4 + z^2),    z = (y - b) / plan
     """
     measured = peaks.low == peaks.high
     off = np.where(measured, peaks.low, known.log_bias) - known.log_bias
-    out: Value = np.where(measured, 5 / (4 + (off / (known.spread.plan * peaks.scale)) ** 2), 1.0)
+    out: Value = np.where(measured, 5 / (4 + (off / known.spread.plan) ** 2), 1.0)
     return out
 
 

@@ -342,8 +342,7 @@ def learn_peaks(runs: Sequence[TimedStep]) -> PeakPosterior:
 
 def _peaks_of(runs: Sequence[TimedStep]) -> Peaks:
     """What each run says of its peak."""
-    low, high, scale = np.array([_bounds_of_peak(run) for run in runs]).T
-    return Peaks(low, high, scale)
+    return Peaks(*np.array([_bounds_of_peak(run) for run in runs]).T)
 
 
 def _overfull_runs(runs: Sequence[TimedStep], known: PeakPosterior) -> tuple[MeasuredPeak, ...]:
@@ -375,24 +374,23 @@ def _least_failed_share(runs: Sequence[TimedStep]) -> float:
     return min((share for share in shares[True] if share > most), default=math.inf)
 
 
-def _bounds_of_peak(run: TimedStep) -> tuple[float, float, float]:
-    """Logs between which peak / predicted lies, and s. What ran needs no more than a GPU has."""
+def _bounds_of_peak(run: TimedStep) -> tuple[float, float]:
+    """Logs between which peak / predicted lies. What ran needs no more than a GPU has."""
     costs = run.predicted
     predicted, capacity = costs.memory_bytes, costs.capacity
-    scale = float(error_scale(run.task, run.plan.table())[0])
     if run.peak is None:
         margin = math.log(capacity / predicted)
         if run.ran_out and margin > math.log(LARGEST_RATIO):
             needs = f"{predicted / GIB:.4g} GiB of {capacity / GIB:.4g} GiB"
             what = "check its plan, batch, model and machine, and that nothing else ran there"
             raise InputError(f"{run.source}: ran out of memory, predicted {needs}; {what}")
-        return (margin, math.inf, scale) if run.ran_out else (-math.inf, margin, scale)
+        return (margin, math.inf) if run.ran_out else (-math.inf, margin)
     off = math.log(run.peak / predicted)
     if run.peak > LARGEST_PEAK * capacity or abs(off) > MOST_LOG_PEAK_RATIO:
         sizes = (run.peak / GIB, predicted / GIB, capacity / GIB)
         said = "measured {:.4g} GiB, predicted {:.4g} GiB of {:.4g} GiB".format(*sizes)
         raise InputError(f"{run.source}: peak {said}; check its unit, plan, model and machine")
-    return off, off, scale
+    return off, off
 
 
 def _seconds(steps: Sequence[TimedStep]) -> Value:

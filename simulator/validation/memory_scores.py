@@ -138,7 +138,7 @@ def peaks_by_source(p: Prediction) -> dict[str, Peaks]:
     known = ~np.isnan(error)
     low = np.where(known, error, np.where(p.ran_out, margin, -np.inf))
     high = np.where(known, error, np.where(p.ran_out, np.inf, margin))
-    every, by_source = Peaks(low, high, p.scale), dict[str, list[int]]()
+    every, by_source = Peaks(low, high), dict[str, list[int]]()
     for row in np.flatnonzero(informative_rows(p)).tolist():
         by_source.setdefault(p.questions[row].run.source, []).append(row)
     return {source: every.take(evenly_sampled(rows)) for source, rows in sorted(by_source.items())}

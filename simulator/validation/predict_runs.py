@@ -112,9 +112,8 @@ class Prediction:
 
     def probability_below(self, share: Value) -> Value:
         """Probability that the peak is at most this times what is predicted [row]."""
-        return probability_within(
-            np.log(share), Spread(self.stack_spread, self.plan_spread, self.mean_error), self.scale
-        )
+        spread = Spread(self.stack_spread, self.plan_spread, self.mean_error)
+        return probability_within(np.log(share), spread)
 
     @property
     def shown_memory(self) -> Value:

@@ -25,7 +25,7 @@ Z = np.linspace(-9, 9, 1801)
 
 def peaks(*rows):
     low, high = np.array(rows, float).T
-    return Peaks(low, high, np.ones(len(rows)))
+    return Peaks(low, high)
 
 
 def around_zero(of):
@@ -87,7 +87,7 @@ def test_spreads_that_runs_were_made_with_are_found_again():
     made = Spread(0.2, 0.03)
     shared = [made.stack * NormalDist().inv_cdf((i + 0.5) / 20) for i in range(20)]
     own = np.interp((np.arange(8) + 0.5) / 8, student_cdf(Z), Z) * made.plan
-    each = [log_likelihood(Peaks(b + own, b + own, np.ones(8))) for b in shared]
+    each = [log_likelihood(Peaks(b + own, b + own)) for b in shared]
     found = fit_spread(each)
     assert found.stack == pytest.approx(made.stack, rel=0.1)
     assert found.plan == pytest.approx(made.plan, rel=0.1)

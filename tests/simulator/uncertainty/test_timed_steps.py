@@ -301,7 +301,7 @@ def test_what_needs_as_much_as_a_run_that_ran_out_does_not_fit(tmp_path):
         task = calibrated(TASK, calibration)
         assert [probability_fits(evaluate(task, one)) for one in (lean, more)] == [0.0, 0.0]
         assert probability_fits(evaluate(task, plan("tp=8 pp=4"))) > 0.9
-        limit = memory.fitting_bytes(task, (0,))
+        limit = memory.fitting_bytes(task)
         assert limit < evaluate(task, lean).memory_bytes
         for headroom in (None, 0.0):
             listed = rank_plans(task, Ranking(headroom=headroom, top=3))
