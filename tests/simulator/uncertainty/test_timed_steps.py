@@ -511,7 +511,7 @@ def test_peaks_on_the_command_line(capsys, tmp_path):
     out = tmp_path / "mine.toml"
     assert main([*COMMAND, str(rows), "--out", str(out)]) == 0
     printed = capsys.readouterr().out
-    assert "peak GiB" in printed
+    assert "peak of the fullest GPU" in printed
     assert "40.0" in printed
     assert ">" in printed
     assert read_calibration(out).peaks.runs == 2
