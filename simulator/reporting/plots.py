@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from .grid_map import grid_panels
 from .palette import (
     BLACK,
     BLUE,
-    CYCLE,
     GREEN,
     GREY,
     ORANGE,
@@ -40,9 +39,6 @@ from .palette import (
     time_axis,
 )
 from .report import stage_records, summary
-
-if TYPE_CHECKING:
-    from ..calibration.traces.comparison import Comparison
 
 SHARE_DRAWN = 0.0005
 """Share of a step below which a bar is left out."""
@@ -217,27 +213,3 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
     roofline(lower[1], costs)
     page.suptitle(f"{job_title(costs)}\n{summary(costs)}", fontsize=11)
     return page
-
-
-def traced_parts(comparison: Comparison, form: str) -> bytes:
-    """Two stacked bars, of the parts of a step as predicted and as measured, and beside each part
-    their ratio."""
-    drawn = figure(7.5, 4.8)
-    axes, rows = drawn.add_subplot(), comparison.rows
-    scale, unit = time_axis(max(comparison.job.wall, comparison.costs.step_seconds))
-    bottom = np.zeros(2)
-    for i, row in enumerate(rows):
-        sizes = scale * np.array([row.predicted, row.measured])
-        ratio = "" if row.ratio is None else f" ({'<= ' * row.bound}{row.ratio:.2f})"
-        hatch = "//" if i >= len(CYCLE) else None
-        colour = CYCLE[i % len(CYCLE)]
-        axes.bar((0, 1), sizes, 0.6, bottom, color=colour, hatch=hatch, label=row.title + ratio)
-        bottom += sizes
-    axes.set_xticks((0, 1), ["predicted", "measured"])
-    axes.set(ylabel=f"time of a step / {unit}", xlim=(-0.5, 1.5))
-    axes.set_title(job_title(comparison.costs), loc="left")
-    handles, labels = axes.get_legend_handles_labels()
-    title = "part (measured / predicted)"
-    drawn.legend(handles[::-1], labels[::-1], loc="outside right center", title=title, fontsize=8)
-    open_frame(axes)
-    return image_bytes(drawn, form)

@@ -76,12 +76,14 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     )
     found, costs = answer.explanation, answer.plan.costs
     if args.plot is not None:
-        from plan3d.simulator.reporting import plots
-
         if answer.traced is not None:
-            picture = plots.traced_parts(answer.traced.comparison, form)
+            from plan3d.simulator.reporting.traced_plot import traced_parts
+
+            picture = traced_parts(answer.traced.comparison, form)
         else:
-            picture = plots.explanation(costs, found.waterfall, found.sensitivities, form)
+            from plan3d.simulator.reporting.plots import explanation
+
+            picture = explanation(costs, found.waterfall, found.sensitivities, form)
         write_whole(args.plot, "--plot", picture)
     if args.tracks is not None and answer.traced is not None:
         from plan3d.simulator.reporting.measured_tracks import beside_measured

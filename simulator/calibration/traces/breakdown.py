@@ -21,7 +21,7 @@ from ...base.errors import InputError
 from .groups import AXES, Sizes, axis_of
 from .intervals import NOTHING, Intervals, covered, gaps, length, overlap, union, without
 from .kernels import COMMUNICATION, OTHER, class_of, part_of
-from .reader import RECOMPUTE_PASS, UPDATE_PASS, Kernel, RankTrace
+from .reader import RECOMPUTE_PASS, UNKNOWN_PASS, UPDATE_PASS, Kernel, RankTrace
 
 KERNELS = ("matmul", "attention", "memory_bound")
 COMPUTE = (*KERNELS, "recompute", "optimizer", OTHER)
@@ -31,6 +31,9 @@ HOST, LOADING, QUEUED, UNKNOWN, UPDATE = "host", "data loading", "queued", "unkn
 GAPS = (HOST, LOADING, QUEUED, UPDATE, UNKNOWN)
 """Causes of gaps: the host launches late; it loads data meanwhile; launched kernels start late; the
 host works between kernels of the optimizer; the trace does not say what was launched when."""
+
+TIE = 1e-3
+"""Weight of idle time against busy time in the choice of a layer."""
 
 
 class Window(NamedTuple):
@@ -190,6 +193,28 @@ class RankBreakdown:
             QUEUED: np.where(update | unknown, 0.0, end - begin - late),
         }
         return {name: float(causes[name].sum()) / self.window.steps for name in GAPS}
+
+    @cached_property
+    def slowest_layer(self) -> Intervals:
+        """Start and end of the layer that keeps the GPU busy longest, of like ones the shortest
+        [2, 1]: from the end of an attention to that of the next in the same pass, with matrix
+        products between; none where no two follow each other."""
+        start, end = self.spans
+        attention, phase = self.part == PARTS.index("attention"), self.trace.phase[self.rows]
+        layers = NOTHING
+        for one in np.unique(phase[attention]).tolist():
+            mine = attention & (phase == one)
+            _, moments = union(start[mine], end[mine])
+            others = start[(phase != one) & (phase != UNKNOWN_PASS)]
+            alone = np.diff(np.searchsorted(np.sort(others), moments)) == 0
+            spans = np.stack([moments[:-1], moments[1:]])[:, alone]
+            spans = spans[:, overlap(spans[0], spans[1], self.unions["matmul"]) > 0]
+            layers = np.concatenate([layers, spans], axis=1)
+        if not layers.shape[1]:
+            return NOTHING
+        idle = overlap(layers[0], layers[1], self.gap_intervals)
+        longest = int((layers[1] - layers[0] - (1 + TIE) * idle).argmax())
+        return layers[:, longest : longest + 1]
 
     @cached_property
     def collectives(self) -> list[CollectiveUse]:

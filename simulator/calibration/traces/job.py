@@ -27,6 +27,7 @@ from .breakdown import (
     common_steps,
 )
 from .groups import AXES, PIPELINE, Sizes
+from .intervals import Intervals, length
 from .kernels import class_of
 from .reader import RankTrace
 
@@ -173,6 +174,12 @@ class TracedJob:
             number = slowest if rank is None else rank
             out = Straggler(number, stage, longer / usual, longer, cause)
         return out
+
+    @property
+    def slowest_layer(self) -> tuple[RankBreakdown, Intervals]:
+        """The rank of the layer that takes longest, and when it runs."""
+        slowest = max(self.ranks, key=lambda one: length(one.slowest_layer))
+        return slowest, slowest.slowest_layer
 
     @property
     def left_out(self) -> list[str]:

@@ -65,6 +65,7 @@ def test_parts_are_drawn(traced, capsys, tmp_path):
     code, *_ = explained(capsys, "--trace", traced(dict), "--plot", str(picture))
     assert code == 0
     assert "matrix products (1.00)" in picture.read_text()
+    assert "slowest layer: from an attention to the next" in picture.read_text()
 
 
 def test_predicted_and_measured_tracks_are_in_one_file(traced, capsys, tmp_path):

@@ -24,6 +24,7 @@ from plan3d.simulator.calibration.traces.kernels import class_of_name, short_nam
 from plan3d.simulator.calibration.traces.reader import read_trace, read_traces
 
 GEMM, NORM, NCCL = "nvjet_tst_128x256", "vectorized_layer_norm_kernel", "ncclDevKernel_AllReduce"
+CORE = "flash_fwd_kernel"
 
 
 def event(name, start, length, category="kernel", tid=7, **args):
@@ -162,6 +163,29 @@ def test_every_moment_is_of_one_part(tmp_path):
         "matmul": 100, "memory_bound": 20, "unassigned_comm": 20, "host_comm": 10, "other": 40,
         "unknown": 10,
     }  # fmt: skip
+
+
+def test_the_slowest_layer_is_of_one_pass(tmp_path):
+    """Of two layers of a forward pass the second, 30 busy: more lie around the backward pass."""
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    kernels = [
+        *((CORE, 0, 10, 1), (GEMM, 10, 10, 1), (CORE, 20, 10, 1), (GEMM, 35, 20, 1)),
+        *((CORE, 55, 10, 1), (GEMM, 70, 90, 2), (CORE, 200, 10, 1)),
+    ]
+    events = [
+        one
+        for i, (name, start, length, thread) in enumerate(kernels)
+        for one in (
+            event(name, start, length, correlation=i),
+            event("cudaLaunchKernel", start - 1, 1, "cuda_runtime", thread, correlation=i),
+        )
+    ]
+    (trace,) = read_trace(write(tmp_path / "t.json", [*events, event(node, 60, 40, "cpu_op", 2)]))
+    layer = break_down(trace, []).slowest_layer
+    assert (1e6 * layer).round(6).tolist() == [[30], [65]]
+    assert not break_down(
+        read_trace(write(tmp_path / "t.json", events[:2]))[0], []
+    ).slowest_layer.size
 
 
 def test_gaps_by_what_the_gpu_waits_for(tmp_path):
