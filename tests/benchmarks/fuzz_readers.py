@@ -506,10 +506,10 @@ HISTORIES = (
 SCRIPTS = (
     b"#SBATCH <OPTIONS> --nodes=2 --ntasks-per-node=8\nset -e -- 2 64\n"
     b"IFS=, read -ra A <<< '8,bf16'\nread L H << EOF\n2 64\nEOF\n"
-    b"let 'T = L * 2' M+=1; unset M; printf -v V %d-%s 1 x; mapfile -t F < f\n"
+    b"let 'U = L * 2' M+=1; unset M; printf -v V %d-%s 1 x; mapfile -t F < f\n"
     b'K=`expr 2 \\* 2`; S=$(echo $H:8 | cut -d: -f2); B=$(bc <<< "$S * 8"); typeset -i X=1\n'
     b'srun sh -c "python pretrain_gpt.py --num-layers $1 --hidden-size $2 --seq-length $S \\\n'
-    b"  --num-attention-heads $K --vocab-file <PATH TO vocab.json> --micro-batch-size 1 \\\n"
+    b"  --num-attention-heads $K --vocab-file <PATH TO v.json> --micro-batch-size $T \\\n"
     b'  --max-position-embeddings ${A[0]} --global-batch-size $B --pad-vocab-size-to 512 --fp16"\n',
     b"set -e\nMODEL=; declare -A M=([a]=2 [b]=4)\nwhile [[ $# -gt 0 ]]; do case $1 in\n"
     b"  --model) MODEL=$2; shift 2 ;; *) exit 1 ;; esac; done\n"
