@@ -8,6 +8,7 @@ Source: POSIX, XCU 2.3 (token recognition), and the additions of bash.
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 
 from .words import Part, Word
@@ -23,6 +24,8 @@ _ESCAPES = dict(zip("abeEfnrtv", "\a\b\x1b\x1b\f\n\r\t\v", strict=True))
 MOST_UNCLOSED = 20
 """Unclosed pairs of brackets after which none is taken for arithmetic: each costs a reading of the
 rest of the text."""
+LONGEST_ARITHMETIC = 4_000
+"""Characters of the longest command `((...))`."""
 _CLOSING_BRACKETS = {"(": ")", "{": "}"}
 
 
@@ -120,7 +123,7 @@ class _Lexer:
         if self.unclosed > MOST_UNCLOSED or not self.text.startswith("((", self.position):
             return 0
         try:
-            end = self._balanced(self.position)
+            end = self._balanced(self.position, LONGEST_ARITHMETIC)
         except Unclosed:
             self.unclosed += 1
             return 0
@@ -248,12 +251,14 @@ class _Lexer:
         self._advance(len(end[0]))
         return part
 
-    def _balanced(self, at: int) -> int:
-        """The position after the bracket that closes the one at a position."""
+    def _balanced(self, at: int, most: int = sys.maxsize) -> int:
+        """The position after the bracket that closes the one at a position, within so many
+        characters."""
         closing, text = [_CLOSING_BRACKETS[self.text[at]]], self.text
+        end = min(len(text), at + most)
         at += 1
         while closing:
-            if at >= len(text):
+            if at >= end:
                 raise Unclosed
             char = text[at]
             if char == "\\":
