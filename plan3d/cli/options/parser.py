@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import pairwise
 from typing import NoReturn
 
 from plan3d.simulator.base import units
@@ -49,7 +50,7 @@ class Parser(argparse.ArgumentParser):
         unknown option is answered with the nearest known."""
         known = [o.flag for o in options if verb in o.verbs]
         known += ["--help", "--help-fields"] if verb else [*GLOBAL_FLAGS]
-        for word, following in zip(arguments, (*arguments[1:], ""), strict=True):
+        for word, following in pairwise([*arguments, ""]):
             flag, equals, value = word.partition("=")
             if flag.startswith("--") and flag not in (*known, *GLOBAL_FLAGS, "--"):
                 value = value if equals else following
