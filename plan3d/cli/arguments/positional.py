@@ -18,7 +18,7 @@ from plan3d.simulator.base.files import exists, is_file, read_bytes
 from plan3d.simulator.base.units import parse_length
 
 from ..options.parser import integer
-from ..options.table import ONE_PLAN
+from ..options.table import ONE_PLAN, SPACES
 from .launch_file_arguments import TAKES_SIZES, fill_sizes, is_launch_file
 
 
@@ -93,7 +93,9 @@ def placed(args: argparse.Namespace) -> None:
         words = [*words[:at], cluster, *([count] if count else words[at + 1 :])]
     if len(words) > len(places):
         names, extra = " ".join(place.name.upper() for place in places), words[len(places)]
-        raise InputError(f"unknown argument {extra!r}: after {args.verb} comes {names}")
+        fixed = args.verb in SPACES and FIELD.match(extra)
+        field = f"; a field of a plan: --fix {extra}" if fixed else ""
+        raise InputError(f"unknown argument {extra!r}: after {args.verb} comes {names}{field}")
     for word in words:
         if word.endswith(OF_FILES) and not exists(word):
             read_bytes(Path(word))  # says why it cannot be read

@@ -198,6 +198,7 @@ def test_several_fields_are_fixed_at_once(capsys, text):
         ([*SEARCH, "--tp", "2"], "unknown option '--tp': a field of a plan, --fix tp=2"),
         ([*SEARCH, "--mbs=4"], "unknown option '--mbs': a field of a plan, --fix micro_batch=4"),
         ([*ESTIMATE, "--pp", "4"], "unknown option '--pp': a field of a plan, --plan pp=4"),
+        ([*SEARCH[:4], "tp=2"], "comes MODEL CLUSTER GPUS; a field of a plan: --fix tp=2"),
         ([*SEARCH, "--gbs", "64"], "unknown option '--gbs'; did you mean --global-batch?"),
         ([*SEARCH, "--dtype", "bf16"], "unknown option '--dtype'; did you mean --precision?"),
         ([*ESTIMATE, "--plan", "tp2 PP4"], "nor a file; did you mean 'tp=2 pp=4'?"),
