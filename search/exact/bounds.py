@@ -171,6 +171,15 @@ class Relaxation:
         """Whether all fields that a layer can see are known."""
         return not self.open_values
 
+    @cached_property
+    def task_of_layers(self) -> Task:
+        """The task with floors that may only be bounded where seconds of both passes are of one
+        strategy: the least of a pass and of both leave too much for the other."""
+        task = self.space.task
+        if self.layers_known:
+            return task
+        return replace(task, software=replace(task.software, pipeline_floor=0.0))
+
     @property
     def stages_known(self) -> bool:
         """Whether stages are known in full; what synchronises them may not be."""
@@ -265,7 +274,7 @@ class Relaxation:
             rows = rows[~beaten(rows, _rounded(seconds), _rounded(size))]
         for start in range(0, rows.size, CHUNK):
             some = rows[start : start + CHUNK]
-            table, s = _stages(task, recipe, plans, costs, which, place, some)
+            table, s = _stages(self.task_of_layers, recipe, plans, costs, which, place, some)
             bounds = self._bounds_of_stages(table, recipe, most_chunks[some], shards[:, some], s)
             for column, bound in zip(out, bounds, strict=True):
                 column[some] = bound
@@ -294,7 +303,7 @@ class Relaxation:
         for start in range(0, at_once.size, CHUNK):
             part = at_once[start : start + CHUNK]
             some = rows[first[part]]
-            _, s = _stages(self.space.task, recipe, plans, costs, which, alone, some)
+            _, s = _stages(self.task_of_layers, recipe, plans, costs, which, alone, some)
             busy = s.micro_batches * s.slowest_seconds + s.unpaired_a2a_seconds()
             once, size[part] = self._end_of_step(recipe, s, shards[:, some])
             seconds[part] = busy + once
@@ -315,7 +324,7 @@ class Relaxation:
         none = np.zeros_like(costs.working_set)
         alone = LayerCosts(table, none, none, np.zeros_like(costs.boundary_bytes))
         rows = np.arange(first.size)
-        _, s = _stages(self.space.task, recipe, some, alone, which, place.take(first), rows)
+        _, s = _stages(self.task_of_layers, recipe, some, alone, which, place.take(first), rows)
         held = np.where(shards[:, first], self._memory(recipe, s), np.inf)
         out: Value = held.min(axis=0)[same]
         return out

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plan3d.search.exact import branch_and_bound, exhaustive
@@ -99,6 +99,19 @@ def _check_quick_bounds(relaxation, columns, costs):
 
 
 @given(asked=spaces())
+@example(
+    asked=(
+        "parameter-cut",
+        16,
+        {
+            "cp": [1],
+            "micro_batch": [1, 2],
+            "overlap_tp": [0],
+            "recompute": [0, 2],
+            "virtual_stages": [1, 2],
+        },
+    )
+)
 def test_bounds_are_below_every_completion(asked):
     name, gpus, choose = asked
     space = Space.of(task(name, gpus), choose)
