@@ -65,6 +65,7 @@ ALIASES = {
     "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
     "--shared-moe-ffn-hidden-size": "--moe-shared-expert-intermediate-size",
     "--moe-expert-parallel-size": "--expert-model-parallel-size",
+    "--moe-intermediate-size": "--moe-ffn-hidden-size",
     "--pad-vocab-size-to": "--padded-vocab-size",
     **dict.fromkeys(
         (

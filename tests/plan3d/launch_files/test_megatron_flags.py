@@ -181,6 +181,8 @@ def test_words_of_forks_and_older_versions_are_read():
     ]
     experts = "--num-experts 8 --moe-token-dispatcher-type alltoall_seq --disable-bias-linear"
     assert launch(experts).plan["expert_dispatch"] == Dispatch.ALLTOALL
+    narrow = launch(f"{experts} --moe-intermediate-size 64").model
+    assert narrow.parameters < launch(experts).model.parameters
 
 
 def test_the_command_with_sizes_trains():
