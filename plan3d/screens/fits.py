@@ -35,7 +35,8 @@ def print_fits(screen: Screen, answer: FitsAnswer) -> None:
     model, accelerator = task.model, task.cluster.accelerator
     print(f"{model.name}, {format_count(model.parameters)} parameters, on {task.gpus} x "
           f"{accelerator.name} of {accelerator.memory / GIB:.1f} GiB")  # fmt: skip
-    print(f"batch of {task.global_batch} sequences of {task.sequence} tokens; "
+    several = "s" * (task.global_batch > 1)
+    print(f"batch of {task.global_batch} sequence{several} of {task.sequence} tokens; "
           f"{answer.precision}, software {task.software.name}\n")  # fmt: skip
     more = [_chosen(fit) + _on_host(fit) for fit in fits]
     rows = tuple(

@@ -35,7 +35,8 @@ def print_textbook(screen: Screen, answer: TextbookAnswer, unit: str) -> None:
     screen.lines(
         [
             f"{task.model.name} on {task.gpus:,} {task.cluster.accelerator.name}, "
-            f"{task.global_batch:,} sequences of {task.sequence:,} tokens, "
+            f"{task.global_batch:,} sequence{'s' * (task.global_batch > 1)} of "
+            f"{task.sequence:,} tokens, "
             f"{format_count(answer.tokens)} tokens in all; {plan} {answer.plan}"
         ]
     )

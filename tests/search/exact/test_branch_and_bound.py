@@ -99,6 +99,7 @@ def _check_quick_bounds(relaxation, columns, costs):
 
 
 @given(asked=spaces())
+@example(asked=("dense", 8, {"tp": [2], "sequence_parallel": [0, 1]}))
 @example(
     asked=(
         "parameter-cut",
