@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plan3d.search.whatif.single_field_changes import Edits, fitting
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import format_bytes, format_flops
 from plan3d.simulator.calibration.traces.comparison import (
     Comparison,
@@ -71,7 +72,15 @@ class TracedStep:
     def of(cls, costs: Costs, files: Sequence[str]) -> TracedStep:
         """InputError for files that are no traces, and for those of another job."""
         traces = read_traces(files)
-        return cls(compare(costs, traced_job(traces, sizes_of(costs))), traces[0].gpu)
+        traced = cls(compare(costs, traced_job(traces, sizes_of(costs))), traces[0].gpu)
+        wall = traced.comparison.job.wall
+        of_peak = float(costs.mfu * costs.step_seconds / wall)
+        if traced.is_step and of_peak > 1:
+            raise InputError(
+                f"{traces[0].source}: a step of {wall:.4g} s, {100 * of_peak:.0f} % of the peak of "
+                "its GPUs: the trace is of another model, batch, sequence or plan"
+            )
+        return traced
 
     @cached_property
     def evidence(self) -> TraceEvidence | None:

@@ -41,6 +41,13 @@ def test_a_simulated_step_is_as_predicted(traced, capsys):
     assert row.split()[-1] == "1.00"
 
 
+def test_a_trace_of_less_work_than_is_asked_about_is_refused(traced, capsys):
+    path = traced(lambda event: {k: v / 8 if k in ("ts", "dur") else v for k, v in event.items()})
+    code, out, err = explained(capsys, "--trace", path)
+    assert (code, out) == (2, "")
+    assert "% of the peak of its GPUs: the trace is of another model, batch, sequence or" in err
+
+
 def slower(event):
     """The same event, were the optimizer at two thirds of its rate."""
     return {**event, "dur": 1.5 * event["dur"]} if "multi" in event["name"] else event
