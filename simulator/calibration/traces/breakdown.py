@@ -198,7 +198,7 @@ class RankBreakdown:
     def slowest_layer(self) -> Intervals:
         """Start and end of the layer that keeps the GPU busy longest, of like ones the shortest
         [2, 1]: from the end of an attention to that of the next in the same pass, with matrix
-        products between; none where no two follow each other."""
+        products between; none where no two follow each other, or the GPU mostly waits."""
         start, end = self.spans
         attention, phase = self.part == PARTS.index("attention"), self.trace.phase[self.rows]
         layers = NOTHING
@@ -213,8 +213,9 @@ class RankBreakdown:
         if not layers.shape[1]:
             return NOTHING
         idle = overlap(layers[0], layers[1], self.gap_intervals)
-        longest = int((layers[1] - layers[0] - (1 + TIE) * idle).argmax())
-        return layers[:, longest : longest + 1]
+        busy = layers[1] - layers[0] - idle
+        longest = int(np.where(busy > idle, busy - TIE * idle, 0.0).argmax())
+        return layers[:, longest : longest + 1] if busy[longest] > idle[longest] else NOTHING
 
     @cached_property
     def collectives(self) -> list[CollectiveUse]:
