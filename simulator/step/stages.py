@@ -295,12 +295,12 @@ def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
     floor = np.maximum(ranks.costs[Cost.UNITS] * per_layer * (pp > 1), 1e-300)
     forward = ranks.costs[Cost.FORWARD]
     backward = ranks.costs[Cost.TOTAL] - forward
-    later = _raised_by(forward, floor)
-    added = later + _raised_by(backward, software.backward_floor_ratio * floor)
+    forward_added = _raised_by(forward, floor)
+    added = forward_added + _raised_by(backward, software.backward_floor_ratio * floor)
     costs = ranks.costs.copy()
     costs[Cost.LAUNCH] += added
     costs[Cost.TOTAL] += added
-    costs[Cost.FORWARD] += later
+    costs[Cost.FORWARD] += forward_added
     on_all_ranks = (added * ranks.ranks_alike).sum(axis=0)
     return replace(ranks, costs=costs, total_seconds=ranks.total_seconds + on_all_ranks)
 

@@ -50,7 +50,7 @@ class Constant:
     """Number of a stack that it is measured by."""
 
 
-def _with(record: Record, **values: Any) -> Record:
+def _replaced(record: Record, **values: Any) -> Record:
     """`dataclasses.replace` of a record that checks nothing when it is made, without the cost: a
     forecast changes stacks, which have a hundred fields, some twenty times."""
     changed = object.__new__(type(record))
@@ -63,7 +63,7 @@ def _scale_software(**powers: float) -> Change:
 
     def change(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
         new: dict[str, Any] = {n: getattr(software, n) * f**p for n, p in powers.items()}
-        return _with(software, **new), cluster
+        return _replaced(software, **new), cluster
 
     return change
 
@@ -71,11 +71,11 @@ def _scale_software(**powers: float) -> Change:
 def _scale_floors(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
     accelerator = cluster.accelerator
     floor: Any = accelerator.training.layer_floor * f
-    training = _with(accelerator.training, layer_floor=floor)
-    cluster = _with(cluster, accelerator=_with(accelerator, training=training))
+    training = _replaced(accelerator.training, layer_floor=floor)
+    cluster = _replaced(cluster, accelerator=_replaced(accelerator, training=training))
     names = ("layer_floor", "pipeline_floor", "adapter_floor", "expert_floor", "module_seconds")
     floors: dict[str, Any] = {name: getattr(software, name) * f for name in names}
-    return _with(software, **floors), cluster
+    return _replaced(software, **floors), cluster
 
 
 def _with_collectives(
@@ -85,7 +85,7 @@ def _with_collectives(
     changed: dict[str, Any] = {name: new(getattr(fast, name)) for name in names}
     if fast.switch_all_reduce:
         changed["switch_all_reduce"] = new(fast.switch_all_reduce)
-    return _with(fast, **changed)
+    return _replaced(fast, **changed)
 
 
 def _scale_fast_bandwidth(
@@ -93,9 +93,9 @@ def _scale_fast_bandwidth(
 ) -> tuple[Software, Cluster]:
     def slower(time: CollectiveTime) -> CollectiveTime:
         rates = {name: getattr(time, name) / f for name in ("bandwidth", "own_bandwidth")}
-        return _with(time, **rates)
+        return _replaced(time, **rates)
 
-    return software, _with(cluster, fast_domain=_with_collectives(cluster.fast_domain, slower))
+    return software, _replaced(cluster, fast_domain=_with_collectives(cluster.fast_domain, slower))
 
 
 def _scale_fast_latency(
@@ -105,9 +105,9 @@ def _scale_fast_latency(
         changed = {
             name: getattr(time, name) * f for name in ("latency", "latency_per_step", "root")
         }
-        return _with(time, **changed)
+        return _replaced(time, **changed)
 
-    return software, _with(cluster, fast_domain=_with_collectives(cluster.fast_domain, later))
+    return software, _replaced(cluster, fast_domain=_with_collectives(cluster.fast_domain, later))
 
 
 def _scale_network_bandwidth(
@@ -115,7 +115,7 @@ def _scale_network_bandwidth(
 ) -> tuple[Software, Cluster]:
     net = cluster.network
     slower = {name: getattr(net, name) / f for name in ("bandwidth", "ring_bandwidth")}
-    return software, _with(cluster, network=_with(net, **slower))
+    return software, _replaced(cluster, network=_replaced(net, **slower))
 
 
 def _scale_network_latency(
@@ -123,7 +123,7 @@ def _scale_network_latency(
 ) -> tuple[Software, Cluster]:
     net = cluster.network
     changed = {name: getattr(net, name) * f for name in ("latency", "latency_per_node", "root")}
-    return software, _with(cluster, network=_with(net, **changed))
+    return software, _replaced(cluster, network=_replaced(net, **changed))
 
 
 _GEMM = _scale_software(sustained=-1)

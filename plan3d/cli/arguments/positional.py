@@ -87,7 +87,7 @@ def placed(args: argparse.Namespace) -> None:
         words = [word for word in words if word not in fields]
         args.plan = " ".join(fields) or None
     if CLUSTER in places and GPUS in places and len(words) > (at := places.index(CLUSTER)):
-        count, cluster = counted(words[at])
+        count, cluster = split_count(words[at])
         if count and len(words) > at + 1:
             raise InputError(f"{words[at]!r} and {words[at + 1]!r} both say the gpus: give one")
         words = [*words[:at], cluster, *([count] if count else words[at + 1 :])]
@@ -124,7 +124,7 @@ COUNTED = (
 """A number of GPUs before their name, or after it: 8xH100, "2 x RTX 4090", h100:8."""
 
 
-def counted(word: str) -> tuple[str, str]:
+def split_count(word: str) -> tuple[str, str]:
     """The number of GPUs in a word, '' without one, and the name of their cluster."""
     from plan3d.simulator.hardware.profile_file import profile_names, profile_of
 

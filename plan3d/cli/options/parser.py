@@ -54,7 +54,7 @@ class Parser(argparse.ArgumentParser):
             flag, equals, value = word.partition("=")
             if flag.startswith("--") and flag not in (*known, *GLOBAL_FLAGS, "--"):
                 value = value if equals else following
-                raise InputError(f"unknown option {flag!r}{_meant(flag, value, known)}")
+                raise InputError(f"unknown option {flag!r}{_suggestion(flag, value, known)}")
         args, rest = self.parse_known_args(arguments)
         unknown = [word for word in rest if word.startswith("-") or not takes_words]
         if unknown:
@@ -76,7 +76,7 @@ OTHER_NAMES = {
 """Options by what other tools call them."""
 
 
-def _meant(flag: str, value: str, known: Sequence[str]) -> str:
+def _suggestion(flag: str, value: str, known: Sequence[str]) -> str:
     """The end of a line about an unknown option: how a field of a plan is given, or the nearest
     option."""
     from plan3d.simulator.plan.fields import FIELDS, SYNONYMS

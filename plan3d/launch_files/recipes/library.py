@@ -117,8 +117,11 @@ def _set(made: Made, path: str, value: Any) -> None:
 
 def _tuned(arguments: list[Any], fields: dict[str, Any]) -> Made | None:
     """set_primary_perf_configs(recipe, task, num_nodes, ...): the recipe that it was handed."""
-    names = ("recipe", "task", "num_nodes", "num_gpus_per_node", "mbs", "gbs", "max_steps")
-    given = dict(zip((*names, *list(_PERFORMANCE)[4:10]), arguments, strict=False)) | fields
+    names = (
+        *("recipe", "task", "num_nodes", "num_gpus_per_node", "mbs", "gbs", "max_steps"),
+        *("tp_size", "pp_size", "cp_size", "vp_size", "ep_size", "etp_size"),
+    )
+    given = dict(zip(names, arguments, strict=False)) | fields
     recipe = given.get("recipe")
     if not isinstance(recipe, Made):
         return None

@@ -22,7 +22,7 @@ Assigned = dict[str, Value | None]
 """Values by name; None of one that is not known."""
 
 
-def positional(command: Sequence[Word]) -> Sequence[Word] | None:
+def script_arguments(command: Sequence[Word]) -> Sequence[Word] | None:
     """The arguments that `set` gives to the script; None where it gives none."""
     texts = [word.text for word in command]
     if "--" in texts:
@@ -30,31 +30,34 @@ def positional(command: Sequence[Word]) -> Sequence[Word] | None:
     return command[1:] if len(texts) > 1 and texts[1][:1] not in "-+" else None
 
 
-def assigned(command: Sequence[Word], given: str | None, variables: Variables) -> Assigned:
+def assignments(command: Sequence[Word], given: str | None, variables: Variables) -> Assigned:
     """What a command assigns; `given` is its input, where that is known."""
     name, words = command[0].text, command[1:]
     texts = ["" if word.unresolved or word.condition else word.text for word in words]
     if name == "let":
-        return dict(_let(text, variables) for text in texts if _LET.fullmatch(text))
+        return {n: v for text in texts for n, v in _let(text, variables).items()}
     if name == "read":
         return _read(texts, given, variables, command[0].line)
     if name == "printf":
         if texts[:1] != ["-v"] or len(texts) < 3:
             return {}
-        places = _PLACE.findall(texts[2])
-        known = (
-            len(places) == len(texts) - 3 and all(texts[2:]) and "%" not in _PLACE.sub("", texts[2])
-        )
-        text = _PLACE.sub("{}", texts[2]).format(*texts[3:]) if known else ""
-        return {texts[1]: Value.of(text) if known and "{" not in texts[2] else None}
+        pieces = _PLACE.split(texts[2])
+        if len(pieces) != len(texts) - 2 or not all(texts[2:]) or "%" in "".join(pieces):
+            return {texts[1]: None}
+        filled = zip(pieces, (*texts[3:], ""), strict=True)
+        return {texts[1]: Value.of("".join(piece + one for piece, one in filled))}
     names = [text for text in texts if _NAME.fullmatch(text)]
     return dict.fromkeys(names if name == "unset" else names[-1:])
 
 
-def _let(text: str, variables: Variables) -> tuple[str, Value | None]:
-    name, operation, rest = _LET.fullmatch(text).groups()  # type: ignore[union-attr]
+def _let(text: str, variables: Variables) -> Assigned:
+    """What an expression assigns; of one that is not known, such as i++, every name is open."""
+    found = _LET.fullmatch(text)
+    if found is None:
+        return dict.fromkeys(_NAME.findall(text))
+    name, operation, rest = found.groups()
     value = arithmetic(f"{name}{operation}({rest})" if operation else rest, variables.number)
-    return name, None if value is None else Value.of(str(value))
+    return {name: None if value is None else Value.of(str(value))}
 
 
 def _read(texts: list[str], given: str | None, variables: Variables, line: int) -> Assigned:

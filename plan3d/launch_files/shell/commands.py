@@ -16,7 +16,7 @@ from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
 from . import lexer
-from .assigning_commands import COMMANDS, assigned, positional
+from .assigning_commands import COMMANDS, assignments, script_arguments
 from .blocks import LOOPS, case_clauses, function_block
 from .conditions import Branches, Truth, arithmetic, both, condition_truth, negation
 from .contents import Document, Script
@@ -159,11 +159,11 @@ class Reader:
         """Run `set`, `read`, `let` and their like; what is not known is open from here on."""
         variables, reached = self.script.variables, both(self.branches.reached, self.guard)
         if command[0].text == "set":
-            words = positional(command)
+            words = script_arguments(command)
             if words is not None and reached:
                 variables.set_arguments(words)
             return
-        for name, value in assigned(command, given, variables).items():
+        for name, value in assignments(command, given, variables).items():
             if reached and value is None:
                 variables.values.pop(name, None)
             elif reached and not (value and name in variables.outside):

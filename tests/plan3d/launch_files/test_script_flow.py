@@ -244,13 +244,22 @@ def test_commands_that_assign(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["read L < sizes.txt\n", "let L=L*N\n", "unset L\n", "mapfile -t L < f\n"]
+    "text",
+    [
+        *("read L < sizes.txt\n", "let L=L*N\n", "let L++\n", "unset L\n", "mapfile -t L < f\n"),
+        *("printf -v L '%s%s' 3\n", "printf -v L %05d 3\n"),
+    ],
 )
 def test_what_such_commands_leave_open_is_no_older_value(text):
     script = read_script(f"L=7; H=1; M=1\n{text}{SIZED}", "run.sh")
     assert training_words(script)[1].unresolved
     script = read_script(f"L=7; H=1; M=1\nif [ -f x ]; then\n{text}fi\n{SIZED}", "run.sh")
     assert training_words(script)[1].parts[0].condition
+
+
+def test_braces_of_printf_are_text():
+    script = read_script(f"H=64; M=2\nprintf -v L '{{%s}}{{a.b}}' 32\n{SIZED}", "run.sh")
+    assert training_words(script)[1].text == "{32}{a.b}"
 
 
 def test_words_that_stand_for_paths_and_tasks_of_slurm():

@@ -613,7 +613,7 @@ def test_arguments_without_effect_are_told_from_those_with_one():
     text = (
         "base_model: Qwen/Qwen2.5-7B\nmicro_batch_size: 1\nsequence_len: 2048\nbfloat16: true\n"
         "sample_packing: true\nlearning_rate: 1e-5\nspecial_tokens: {pad_token: x}\n"
-        "liger_rope: true\nliger_layer_norm: false\nnobody_knows: 1\n"
+        "liger_rope: true\nliger_layer_norm: false\nnobody_knows: 1\ngroup_by_length: true\n"
     )
     found = READERS["axolotl"](text, "a.yml", ReaderOptions())
     effects = {part.place: part.affects_cost or part.why_neutral for part in found.unread}
@@ -623,5 +623,5 @@ def test_arguments_without_effect_are_told_from_those_with_one():
         True,
         "what is switched off",
     )
-    assert effects["$.nobody_knows"] == ""
+    assert (effects["$.nobody_knows"], effects["$.group_by_length"]) == ("", True)
     assert found.plan["precision"] == Precision.PURE_BF16
