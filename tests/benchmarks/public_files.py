@@ -39,6 +39,8 @@ USUAL = {
 """Values by the flag that needs them; 1 of the others."""
 CHOSEN = {"DO": "true", "MOE": "false", "TOTAL_BATCHSIZE": "256", "SP": "true", "GBS": "256"}
 """Values by the names of variables whose first choice, or whose flag, does not suit the others."""
+REPLACEMENTS = {"recompute": "full", "offload_optimizer": "100", "precision": "bf16"}
+"""What is said of fields of the plan that a script leaves open or states twice."""
 TOYS = ("run_pretrain_megatron_glm130b.sh", "run_finetune_megatron_qwen_vl.sh")
 """Scripts whose own sizes are not those of their names: 6 layers of 2048 as 2B, 2 layers as 7B."""
 VOCABULARY = "128000"
@@ -59,6 +61,7 @@ TOLERANCE = 1.35
 _CHOSEN = re.compile(r"(\w+) (?:\(\$\d+\) )?(?:has no value)[^()]*\((--[\w-]+)\)")
 _ASKED = re.compile(r"\((--[\w-]+|the JSON)\): --set (\w+)=VALUE|--set (\w+)=([\w.+-]+)")
 _EXAMPLE = re.compile(r"--example ([\w./-]+:\d+)")
+_REPLACED = re.compile(rf"--with ({'|'.join(REPLACEMENTS)})=VALUE")
 _UNFIT = re.compile(r"its call in |must be|line \d+: the script stops here")
 """Refusals of an example that is not of this version of its script."""
 _SIZE = re.compile(r"(?<![a-z\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)(b|m)(?![a-z])", re.I)
@@ -138,8 +141,10 @@ def tried(path: Path) -> Outcome:
             values["TP"] = "2"
         elif gpus != GPUS[-1] and re.search(r"GPUs|\bdp\(", why):
             options["gpus"] = GPUS[GPUS.index(gpus) + 1 if gpus else 0]
-        elif "--with recompute=VALUE" in why and "with" not in options:
-            options["with"] = "recompute=full"
+        elif (field := _REPLACED.search(why)) and "with" not in options:
+            options["with"] = f"{field[1]}={REPLACEMENTS[field[1]]}"
+        elif "say which holds: --global-batch N" in why and "global-batch" not in options:
+            options["global-batch"] = "64"
         elif "ep" in why and "PR-MoE" in path.name and "with" not in options:
             options["with"] = "ep=32"
         else:

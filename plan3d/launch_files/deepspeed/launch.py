@@ -143,7 +143,7 @@ def _read_script(text: str, launch: Launch, options: ReaderOptions) -> Launch:
     experts_from_flags(flags, n, launch)
     model = model_of(n, launch.stem, "flags of a Megatron-LM script")
     launch.model = with_expert_counts(model, n)
-    configuration = _configuration(script, n, launch, flags)
+    configuration = _configuration(script, n, launch, flags, options)
     if n.zero == 0 and n.pp > 1 and n.precision == Precision.BF16 and not HEADING.search(text):
         n.zero = 1
         launch.left_out.append("in stages DeepSpeed shards the optimizer of bf16, as with ZeRO 1")
@@ -177,10 +177,10 @@ def _add_named_file(script: Script, flags: Flags, options: ReaderOptions, launch
 
 
 def _configuration(
-    script: Script, n: Numbers, launch: Launch, flags: Flags
+    script: Script, n: Numbers, launch: Launch, flags: Flags, given: ReaderOptions
 ) -> Configuration | None:
-    """The JSON that a script writes or names, which must agree with the flags; it decides the
-    rest, and the ZeRO stage where no flag states it."""
+    """The JSON that a script writes or names, which must agree with the flags where the user does
+    not say what holds; it decides the rest, and the ZeRO stage where no flag states it."""
     document = next((d for d in script.documents if d.text.lstrip().startswith("{")), None)
     if document is None:
         return None
@@ -192,18 +192,23 @@ def _configuration(
     if not flags.contains("--zero-stage"):
         n.zero = stated.zero
     for name in ("micro_batch", "zero", "precision"):
-        if getattr(stated, name) != getattr(n, name):
+        if getattr(stated, name) == getattr(n, name):
+            continue
+        if name not in given.plan:
             raise launch.refuse(
                 f"line {document.line}: the JSON has {name} {_word(name, stated)}, the flags have "
-                f"{_word(name, n)}"
+                f"{_word(name, n)}: say which holds: --with {name}=VALUE"
             )
+        setattr(n, name, given.plan[name])
     if stated.global_batch and not n.global_batch:
         n.global_batch, n.accumulation = stated.global_batch, None
     if stated.global_batch not in (None, n.global_batch):
-        raise launch.refuse(
-            f"line {document.line}: the JSON has a batch of {stated.global_batch}, "
-            f"--global-batch-size {n.global_batch}"
-        )
+        if not given.has_batch:
+            raise launch.refuse(
+                f"line {document.line}: the JSON has a batch of {stated.global_batch}, "
+                f"--global-batch-size {n.global_batch}: say which holds: --global-batch N"
+            )
+        n.global_batch = n.accumulation = None
     decided = ("overlap_grad_reduce", "overlap_param_gather", "bucket_parameters")
     for name in (*decided, "offload_optimizer", "offload_parameters", "nvme"):
         setattr(n, name, getattr(stated, name))

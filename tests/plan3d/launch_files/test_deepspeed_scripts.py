@@ -1,6 +1,7 @@
 """Scripts of Megatron-DeepSpeed: the JSON that they make of a template or name, and PR-MoE."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -8,6 +9,7 @@ from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
 
 RUN = (
@@ -50,6 +52,19 @@ def test_formats_that_differ_are_named():
     own = own.replace("fp16", "bf16")
     with pytest.raises(InputError, match="the JSON has precision bf16, the flags have fp16"):
         launch(f"CONFIG=own.json\n{RUN}", {"own.json": own})
+
+
+def test_what_the_user_says_holds_where_flags_and_json_differ():
+    own = TEMPLATE.replace("GBS", "32").replace("MBS", "1").replace("STAGE", "0")
+    own = own.replace("fp16", "bf16")
+    inputs = ScriptInputs((), {}, {"own.json": own}.get)
+    options = ReaderOptions(plan={"precision": Precision.FP16}, has_batch=True, inputs=inputs)
+    script = f"CONFIG=own.json\n{RUN}"
+    found = reader(script, "run.sh", None)(script, "run.sh", options)
+    assert found.plan["precision"] == Precision.FP16
+    assert found.global_batch is None
+    with pytest.raises(InputError, match="which holds: --global-batch N"):
+        reader(script, "run.sh", None)(script, "run.sh", replace(options, has_batch=False))
 
 
 def launch_json(text):
