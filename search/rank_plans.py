@@ -269,8 +269,8 @@ def _launchable(task: Task, space: str, backend: str, system: str | None, choose
         return for_unequal_stages(
             task, "--space staged" if space == "staged" else f"--backend {backend}"
         )
-    name = task.framework.name if task.framework else None
-    other = system not in (None, name) or task.software.framework != name
+    usual = task.framework
+    other = usual and (system not in (None, usual.name) or task.software.framework != usual.stack)
     return with_satisfiable_rules(without_optional_framework(task) if other else task, choose)
 
 

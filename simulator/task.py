@@ -62,6 +62,8 @@ class Framework:
     name: str
     title: str
     """Its name and version, for messages."""
+    stack: str
+    """The `framework` of the stacks that it trains with, as hardware.software has it."""
     required: bool
     """Plans that it refuses are illegal; otherwise a search avoids them where it can."""
     rules: tuple[Any, ...] = field(compare=False, repr=False)

@@ -8,6 +8,7 @@ from functools import partial
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE, Software
 from plan3d.simulator.hardware.software_stack import SOFTWARE, software_profile
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Framework, Task
 
 from .registry import EXPORTERS, exporter
@@ -21,6 +22,7 @@ def framework(name: str, required: bool = True, version: str = "") -> Framework:
     return Framework(
         name=found.name,
         title=form.title,
+        stack=_kind_of_stack(name),
         required=required,
         rules=form.all_rules,
         search_values=found.search_values,
@@ -49,10 +51,20 @@ def for_framework(task: Task, name: str, version: str = "") -> Task:
 def with_usual(task: Task, name: str = "") -> Task:
     """The task with a framework, that of its stack unless named, which yields to what is asked for
     by name; of adapters, whose launch files nobody writes, as it is."""
-    name = name or task.software.framework
+    stated, name = name, name or task.software.framework
     if task.framework is not None or task.adapters or not EXPORTERS.is_registered(name):
         return task
-    return replace(task, framework=framework(name, required=False))
+    return replace(task, framework=framework(stated or _with_model(task, name), required=False))
+
+
+def _with_model(task: Task, name: str) -> str:
+    """A framework of a stack, or where it lacks the model the first other of that stack which has
+    it: Megatron-LM has no attention sinks, Megatron-Bridge has."""
+    for other in (name, *EXPORTERS):
+        about_model = [rule for rule in exporter(other).form().all_rules if not rule.fields]
+        if stack_of(other) == stack_of(name) and all(rule.ok(Plan(), task) for rule in about_model):
+            return other
+    return name
 
 
 def stack_of(name: str) -> str:
@@ -60,10 +72,15 @@ def stack_of(name: str) -> str:
     return exporter(name, "--framework").software
 
 
+def _kind_of_stack(name: str) -> str:
+    """The `framework` of the stacks that a framework trains with."""
+    own = stack_of(name)
+    return software_profile(own).framework if own else name
+
+
 def check_stack(stack: Software, name: str, file: str = "") -> None:
     """Raise InputError where a stack, or that of a launch file, is none of a framework's."""
-    own = stack_of(name)
-    kind = software_profile(own).framework if own else name
+    own, kind = stack_of(name), _kind_of_stack(name)
     known = [other for other in SOFTWARE if SOFTWARE[other].framework == kind]
     if stack.framework == kind or not known:
         return

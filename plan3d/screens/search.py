@@ -35,7 +35,7 @@ from .search_json import TO_TIME, best_step, compared_steps, family_records
 LISTED = 4
 """Plans of the first screen where the user does not say how many."""
 RULES_SHOWN = 4
-MORE_LINE = f"plan3d explain {LAST}#2; -v adds all numbers and the next step"
+MORE_LINE = "-v adds all numbers and the next step"
 MOST_COUNTED = 10**12
 """Candidates that are printed in full."""
 
@@ -79,7 +79,8 @@ def _print_best(
     framework = launching_framework(answer.result.task, answer.result.plans[0])
     if framework is not None:
         screen.items([("launch", f"plan3d export {LAST} --to {framework}")])
-    screen.items([("more", MORE_LINE)])
+    other = f"{LAST}#2" if table.rows else LAST
+    screen.items([("more", f"plan3d explain {other}; {MORE_LINE}")])
 
 
 def _published_line(answer: SearchAnswer) -> plan_lines.Items:

@@ -259,10 +259,12 @@ def _data_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
 def _expert_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     fast = costs.task.cluster.fast_domain.gpus
     where = "within" if plan.ep * plan.etp <= fast else "beyond"
+    sizes = {name: getattr(plan, name) for name in ("ep", "etp") if getattr(plan, name) > 1}
+    over = ", ".join(f"{name}={size}" for name, size in sizes.items())
     return (
-        f"experts: all-to-alls over ep={plan.ep}, {fast} GPUs are fast-linked",
-        f"The experts' all-to-alls over ep = {plan.ep} take {share} of the step, {where} "
-        f"{fast} fast-linked GPUs.",
+        f"experts: all-to-alls over {over}, {fast} GPUs are fast-linked",
+        f"The experts' all-to-alls over {over.replace('=', ' = ')} take {share} of the step, "
+        f"{where} {fast} fast-linked GPUs.",
     )
 
 

@@ -55,6 +55,12 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
+def test_a_search_with_one_plan_names_no_second(capsys: pytest.CaptureFixture[str]) -> None:
+    one = printed(capsys, "search", "gpt3-125m", "h100-sxm", "1", "--fix", "micro_batch=8")
+    assert "more      plan3d explain last; -v" in one
+    assert "more      plan3d explain last#2; -v" in printed(capsys, "search", *SIZED)
+
+
 @pytest.mark.parametrize("verb", SHOWN)
 def test_every_header_is_explained_and_no_line_is_wide(
     verb: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -135,6 +135,21 @@ def test_searches_that_were_won_by_plans_that_cannot_be_launched(
     assert not refusals(asked, best, EXPORTERS["megatron"].form())
 
 
+def test_a_model_is_launched_by_the_framework_of_the_stack_that_has_it():
+    """Megatron-LM has no attention sinks; Megatron-Bridge, of the same stack, has."""
+    asked = with_usual(task("gpt-oss-20b", gpus=8))
+    assert asked.framework.name == "megatron-bridge"
+    assert with_usual(task("llama-7b")).framework.name == "megatron"
+    found = rank_plans(asked, Ranking(top=1, choose={"tp": [2], "pp": [2], "cp": [1]}))
+    assert not refusals(asked, found.best.plans.take(0), EXPORTERS["megatron-bridge"].form())
+    few = {"tp": [1], "pp": [2], "cp": [1]}
+    usual, named = (
+        rank_plans(asked, Ranking(top=1, choose={**few, **more})).plans[0].schedule
+        for more in ({}, {"schedule": ["zb-h1"]})
+    )
+    assert named != usual, "what is asked for by name has an answer"
+
+
 def test_a_stack_may_overlap_tensor_parallelism_across_domains():
     plan = Plan(tp=16, overlap_tp=1, sequence_parallel=1)
     assert "tp-overlap-inside-domain" in dict(violations(resolve(plan, 16), task("llama-7b")))
