@@ -103,6 +103,16 @@ class SearchAnswer:
         return rounder_size(self.best.costs, self.ranking.least_probability)
 
     @cached_property
+    def optimizer_on_host(self) -> Change | None:
+        """The same search with the optimizer on the host, where plan 1 is in want of memory; None
+        where that trains no faster."""
+        if self.best is None or not self.result.complete or not self.ranking.can_list_families:
+            return None
+        from plan3d.search.whatif.best_change import optimizer_on_host
+
+        return optimizer_on_host(self.best.costs, self.ranking)
+
+    @cached_property
     def infeasible(self) -> list[str]:
         """Why no plan fits, and what would; nothing where one does."""
         if self.result.plans:

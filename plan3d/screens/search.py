@@ -65,6 +65,9 @@ def _print_best(
     if (change := answer.rounder) is not None:
         gain = f"{100 * change.gain:+.0f} % tokens/s with {change.description}"
         items.append(("sizes", f"{gain}, which divide better"))
+    if (change := answer.optimizer_on_host) is not None:
+        gain = f"{100 * change.gain:+.0f} % tokens/s with {change.description}"
+        items.append(("host", f"{gain}, which keeps the optimizer there and surely fits"))
     items += [("system", line) for line in system]
     items += [*plan_lines.failures(best), *_proof_items(answer.result)]
     screen.items([*items, *(("warning", line) for line in answer.refused(listed))])

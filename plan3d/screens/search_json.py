@@ -137,8 +137,9 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         "time_next": time_next,
         "plans": plans,
     }
-    if (change := answer.rounder) is not None:
-        out["rounder"] = {"change": change.description, "gain": change.gain}
+    for name in ("rounder", "optimizer_on_host"):
+        if (change := getattr(answer, name)) is not None:
+            out[name] = {"change": change.description, "gain": change.gain}
     if answer.fastest_run is not None:
         run, costs = answer.fastest_run
         predicted = None if costs is None else float(costs.step_seconds)

@@ -66,6 +66,27 @@ def rounder_size(costs: Costs, likely: float) -> Change | None:
     return best if best is not None and best.gain >= LOSS else None
 
 
+def optimizer_on_host(costs: Costs, ranking: Ranking) -> Change | None:
+    """What a search gains with the optimizer on the host, where its plan 1 recomputes all and may
+    not fit; None where that is less than LOSS."""
+    plan, field = costs.plans.take(0), "offload_optimizer"
+    in_want = plan.recompute == Recompute.FULL and probability_fits(costs) < FITS_PROBABILITY
+    if not in_want or field in ranking.choose or not costs.task.cluster.host:
+        return None
+    asked = replace(
+        ranking,
+        choose={**ranking.choose, field: [100]},
+        fits_probability=FITS_PROBABILITY,
+        families=False,
+        top=1,
+    )
+    found = rank_plans(costs.task, asked).unless_interrupted().best
+    if found is None:
+        return None
+    gain = found.tokens_per_second / costs.tokens_per_second - 1
+    return Change(f"--fix {field}=100", gain) if gain >= LOSS else None
+
+
 def _largest(changes: Iterable[Change]) -> Change | None:
     return max(changes, key=lambda change: change.gain, default=None)
 

@@ -11,6 +11,7 @@ from plan3d.search.whatif.best_change import (
     NUMERICS,
     best_change,
     does_not_fit,
+    optimizer_on_host,
 )
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 
@@ -88,6 +89,28 @@ def test_a_plan_that_splits_for_want_of_memory_is_told_of_the_host():
     assert found.gain == pytest.approx(fixed.tokens_per_second / before - 1)
     slower = best_change(evaluate(task, Plan.parse("tp=8 recompute=full sequence_parallel=0")))
     assert slower is None or "--fix" not in slower.description
+
+
+def test_a_search_in_want_of_memory_is_told_of_the_host():
+    """A mixture of experts whose weights fill eight GPUs: plan 1 splits its experts, as no other
+    plan leaves memory for activations."""
+    task = Task(
+        Model.preset("qwen3-30b-a3b"),
+        Cluster.profile("h100-sxm", gpus=8),
+        sequence=4096,
+        global_batch=64,
+    )
+    ranking = Ranking(top=1)
+    best = rank_plans(task, ranking).best
+    assert probability_fits(best) < FITS_PROBABILITY
+    found = optimizer_on_host(best, ranking)
+    choose = {"offload_optimizer": [100]}
+    other = rank_plans(task, Ranking(choose=choose, fits_probability=FITS_PROBABILITY, top=1)).best
+    assert found.description == "--fix offload_optimizer=100"
+    assert found.gain == pytest.approx(other.tokens_per_second / best.tokens_per_second - 1)
+    assert found.gain > 1
+    assert optimizer_on_host(best, Ranking(choose={"offload_optimizer": [0, 100]})) is None
+    assert optimizer_on_host(other, ranking) is None
 
 
 @pytest.mark.parametrize(
