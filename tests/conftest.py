@@ -9,6 +9,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+# As plan3d.__main__ has it: threads of small products wait for each other longer than they work.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from plan3d.search.whatif import sweep
 
 # A shell that starts the suite in the background leaves interrupts ignored, by every child as well.

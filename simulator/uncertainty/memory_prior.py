@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -74,11 +75,18 @@ def log_likelihood(peaks: Peaks) -> Value:
     """log L of one source [mean, stack, plan]."""
     rows = np.stack([log_row_likelihood(peaks, plan) for plan in PLAN_SPREADS], axis=1)
     top = rows.max(axis=0)
+    likely = _normal_weights() @ np.exp(rows - top)
+    out: Value = np.log(np.maximum(likely, LEAST_LIKELIHOOD)) + top
+    return out
+
+
+@cache
+def _normal_weights() -> Value:
+    """N(b; mean, stack^2) on the grid, of sum 1 over b [mean, stack, b]."""
     off = STACK_ERRORS - MEANS[:, None, None]
     bell = np.exp(-0.5 * (off / STACK_SPREADS[:, None]) ** 2)
     bell /= bell.sum(axis=2, keepdims=True)
-    out: Value = np.log(np.maximum(bell @ np.exp(rows - top), LEAST_LIKELIHOOD)) + top
-    return out
+    return bell
 
 
 def condition(peaks: Peaks, prior: Spread) -> PeakPosterior:
