@@ -103,6 +103,8 @@ class Ranking:
     """Seconds after which it does."""
     seed: int | None = None
     """What SAMPLERS draw from; 0 where it is None."""
+    safe: bool = True
+    """Whether the best plan that surely fits is kept beside those of listed families."""
     progress: Progress | None = None
     """Is called with the number of plans costed so far."""
 
@@ -133,7 +135,7 @@ class Ranking:
     def wants_safe(self) -> bool:
         """Whether the best plan that surely fits is kept beside those that are ranked."""
         surely = self.headroom is not None or self.fits_probability >= FITS_PROBABILITY
-        return self.can_list_families and not surely
+        return self.safe and self.can_list_families and not surely
 
     @property
     def least_probability(self) -> float:
@@ -159,6 +161,7 @@ class RankingOptions(TypedDict, total=False):
     budget: int | None
     time_limit: float | None
     seed: int | None
+    safe: bool | None
     progress: Progress | None
 
 

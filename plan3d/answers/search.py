@@ -287,7 +287,8 @@ def find_plans(
       step that ranks instead of its expectation, such as 0.9, of plans as likely to fit.
     * `top`: plans to rank; `families`: whether to list the simplest plan of each family and climb
       the best (the default where every plan is costed by its time); `frontier`: whether to keep the
-      plans that no other beats in both time and memory.
+      plans that no other beats in both time and memory; `safe`: whether to keep the best that
+      surely fits beside plan 1 (the default).
     * `backend`: what searches; `space`: 'uniform' stages or 'staged' ones, which differ.
     * `budget`, `time_limit`: plans and seconds after which it ends, incomplete; `seed`: of backends
       that draw at random; `progress`: is called with the number of plans costed so far.

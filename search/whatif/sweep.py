@@ -157,7 +157,7 @@ def run_point(point: Point) -> Row:
 def _search(point: Point) -> SearchResult:
     asked = point.options
     ranking = Ranking(objective=asked.objective, choose=asked.choose, headroom=asked.headroom)
-    ranking = replace(ranking, families=ranking.can_list_families, top=1)
+    ranking = replace(ranking, families=ranking.can_list_families, safe=False, top=1)
     found = rank_plans(point.task, ranking).unless_interrupted()
     return climbed(found, asked.choose, top=1).unless_interrupted()
 
