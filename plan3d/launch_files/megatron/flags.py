@@ -58,6 +58,7 @@ POSITIONS = {
 HEAD_TYPES = {"multihead": False, "multiquery": True}
 """--attention-head-type: whether all heads have one key and value."""
 ALIASES = {
+    "--causal-lm": "--untie-embeddings-and-output-weights",
     "--n-head-kv": "--num-key-value-heads",
     "--intermediate-size": "--ffn-hidden-size",
     "--no-add-bias-linear": "--disable-bias-linear",
@@ -189,6 +190,7 @@ MODEL: Table = (
     Row("--vocab-size", "vocabulary", integer(least=0), default=0),
     Row("--padded-vocab-size", "padded_vocabulary", default=0, read_only=True),
     Row("--normalization", "norm_bias", choice(NORMS), True),
+    flag("--RMSNorm", "rms_norm", read_only=True),
     flag("--swiglu", "gated"),
     flag("--quick-geglu", "quick_gate", read_only=True),
     flag("--geglu", "gelu_gate", read_only=True),
@@ -315,6 +317,7 @@ SHARDING: Table = (
         Row("--data-parallel-sharding-strategy", "sharding_strategy", choice(STRATEGIES), 0),
     ),
     flag("--use-distributed-optimizer", "distributed_optimizer"),
+    flag("--overlapped-distributed-optimizer", "overlapped_optimizer", read_only=True),
     *rows_if(
         lambda n: n.fsdp,
         Implied("--no-gradient-accumulation-fusion", True),

@@ -51,6 +51,7 @@ def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None)
 def _read_model(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
     """Vocabulary, positions, attention and the layers with experts."""
     n.vocabulary = _vocabulary(flags, n, launch, vocabulary)
+    n.norm_bias = n.norm_bias and not n.rms_norm
     n.gated = n.gated or n.quick_gate or n.gelu_gate or bool(n.other_gate)
     if launch.left_out and n.decoder_sequence:
         n.sequence = n.decoder_sequence
@@ -333,6 +334,8 @@ def _windowed_layers(flags: Flags, n: Numbers) -> list[bool]:
 def sharding_from_flags(flags: Flags, n: Numbers) -> None:
     """Add the ZeRO stage and the overlaps of Megatron-LM."""
     flags.check_exclusive("--use-megatron-fsdp", "--use-torch-fsdp2")
+    n.overlap_grad_reduce = n.overlap_grad_reduce or n.overlapped_optimizer
+    n.distributed_optimizer = n.distributed_optimizer or n.overlapped_optimizer
     n.zero = n.sharding_strategy if n.fsdp else int(n.distributed_optimizer)
     if n.torch_fsdp:
         n.zero, n.overlap_grad_reduce, n.overlap_param_gather = 3, True, True

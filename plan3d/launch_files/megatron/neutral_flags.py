@@ -56,7 +56,7 @@ NEUTRAL = {
     """,
     "logs and profiles": """
     app-tag-run-name app-tag-run-version codecarbon-dir config-logger-dir
-    disable-straggler-on-startup dump-param-to-param-group-map log-* logging-level
+    disable-straggler-on-startup dump-param-to-param-group-map job-name log-* logging-level
     memory-snapshot-path moe-per-layer-logging moe-routing-trace-* no-barrier-with-L1-time
     no-barrier-with-level-1-timing no-log-learnig-rate-to-tensorboard
     no-log-loss-scale-to-tensorboard no-one-logger nvtx-ranges one-logger-* otel-* profile

@@ -20,7 +20,7 @@ from functools import cache
 from plan3d.simulator.base.errors import InputError
 
 from ..launch_file import Launch
-from ..shell.contents import AUXILIARY
+from ..shell.contents import is_auxiliary
 from ..shell.flags import Flag, Flags
 from ..tables import Effect, Table
 from .neutral_flags import NEUTRAL
@@ -79,7 +79,7 @@ GROUPS = (
         "a retriever",
         """
         biencoder-projection-dim=0 ict-head-size retriever-score-scaling
-        retro-add-retriever
+        retro-add-retriever retro-tasks
         """,
     ),
     FlagGroup(Effect.MODEL, "a model for images", "vision-pretraining vision-pretraining-type"),
@@ -145,7 +145,7 @@ GROUPS = (
         "frozen parts, which are taken as trained",
         """
         bitfit freeze-LM freeze-ViT freeze-all-layers freeze-clip-vision-tower freeze-llm
-        tune-mm-mlp-adapter
+        mm-tunable-parts tune-mm-mlp-adapter
         """,
     ),
     FlagGroup(
@@ -189,7 +189,7 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         disable-mem-efficient-ln disable-moe-token-dropping disable-parallel-output
         disable-symmetric-registration disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad
         disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag
-        disable-tp-comm-split-rs distribute-checkpointed-activations
+        disable-tp-comm-split-rs distribute-checkpointed-activations ds-sequence-parallel-fpdt*
         distribute-saved-activations embed-layernorm embedding-weights-in-fp32
         empty-unused-memory-level=0 enable-cuda-graph enable-experimental
         enable-expert-tensor-parallelism enable-full-sharding-in-hsdp enable-mtp-training
@@ -240,7 +240,7 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
         partition-activations pipeline-model-parallel-comm-backend post-layer-norm
         profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd
-        recompute-activation-function recompute-mla-up-proj remote-device=none
+        recompute-activation-function recompute-mla-up-proj reduce-bucket-size remote-device=none
         reset-attention-mask reset-position-ids reuse-fp32-param scattered-embeddings
         schedules-method sliding-window softmax-in-fp32 split-transformers
         standalone-embedding-stage step-batch-size-schedule
@@ -339,7 +339,7 @@ def check_program(program: str, launch: Launch) -> None:
     note a vision tower."""
     path, _, name = program.rpartition("/")
     words = re.split(r"[^a-z0-9]+", name.removesuffix(".py").lower())
-    if AUXILIARY & {*words}:
+    if is_auxiliary(program):
         raise launch.refuse(f"{name} does not train a language model")
     for word in words:
         if word in PROGRAMS:

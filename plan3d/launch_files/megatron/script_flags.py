@@ -61,11 +61,11 @@ def command_flags(
         needs += [
             (name, flag.name) for name in names or variables.dependences(value, expanded=True)
         ]
-    needs += _other_commands(script, flags, keys, launch)
+    every_key = {row.key for row in table if isinstance(row, Row)}
+    needs += _other_commands(script, flags, every_key, launch)
     if reads_documents:
         documents = (own for own in script.documents if own.text.lstrip().startswith("{"))
         needs += [(name, "the JSON") for own in documents for name in own.dependences]
-    every_key = {row.key for row in table if isinstance(row, Row)}
     for own in script.conditional_values:
         for flag in Flags.of(own.all_words, script.file, ALIASES).in_order:
             if flag.name in every_key:
@@ -113,12 +113,7 @@ def _other_commands(
     has a name does, it is noted that the first is read."""
     for words in other_commands(script):
         other = Flags.of(words, script.file, ALIASES)
-        differing = [
-            name
-            for name in sorted(keys)
-            if (name in flags.by_name or name in other.by_name)
-            and _texts(flags, name) != _texts(other, name)
-        ]
+        differing = [name for name in sorted(keys) if _texts(flags, name) != _texts(other, name)]
         if not differing:
             continue
         condition = training_condition(script)
@@ -133,8 +128,8 @@ def _other_commands(
     return []
 
 
-def _texts(flags: Flags, name: str) -> tuple[str, ...]:
-    return flags.by_name[name].texts if name in flags.by_name else ()
+def _texts(flags: Flags, name: str) -> tuple[str, ...] | None:
+    return flags.by_name[name].texts if name in flags.by_name else None
 
 
 def unread_flags(

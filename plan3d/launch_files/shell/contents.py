@@ -13,26 +13,21 @@ SHOWING = ("echo", "printf", "cat", "log", "logger", "tee")
 """Commands that show their words."""
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that start programs."""
-AUXILIARY = frozenset(
-    (
-        *("generate", "generation", "inference", "server", "serving", "evaluate", "eval"),
-        *(
-            "convert",
-            "convertor",
-            "converter",
-            "hf2mcore",
-            "mcore2hf",
-            "quantize",
-            "preprocess",
-            "export",
-            "prune",
-            "api",
-            "tasks",
-        ),
-        *("analyze", "analysis"),
-    )
-)
+_WORDS = """
+analysis analyze api clustering convert converter convertor eval evaluate export generate generation
+get hf2mcore inference mcore2hf merge preprocess prune quantize selection server serving split tasks
+visualize
+"""
+AUXILIARY = frozenset(_WORDS.split())
 """Words of the names of programs that train no language model."""
+
+
+def is_auxiliary(program: str) -> bool:
+    """Whether a program trains no language model, by the words of its name."""
+    name = program.rpartition("/")[2].removesuffix(".py").lower()
+    return not AUXILIARY.isdisjoint(re.split(r"[^a-z0-9]+", name))
+
+
 SIZES = ("--num-layers", "--hidden-size", "--micro-batch-size")
 """Flags with which every training of Megatron-LM states its model and its batch."""
 
@@ -127,9 +122,7 @@ def command_rank(command: list[Word]) -> int:
     if command[0].text in SHOWING:
         return 3
     text = command[program_place(command)].text
-    name = text.rpartition("/")[2].removesuffix(".py").lower()
-    is_auxiliary = bool(AUXILIARY & {*re.split(r"[^a-z0-9]+", name)})
-    if is_auxiliary or not text.endswith(".py"):
+    if is_auxiliary(text) or not text.endswith(".py"):
         return 2
     return int(not any(word.text.replace("_", "-") in SIZES for word in command))
 

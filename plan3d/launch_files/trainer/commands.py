@@ -16,7 +16,7 @@ from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.base.units import is_whole
 
-from ..shell.contents import Script
+from ..shell.contents import Script, is_auxiliary
 from ..shell.flags import Flags
 from ..shell.inputs import open_parameters
 from ..shell.launch_script import check_inputs, processes_of
@@ -122,6 +122,8 @@ def _split(words: Sequence[Word]) -> tuple[str, int] | None:
             return module, at
         if text.endswith(".py") and any(map(_BATCH.match, texts)) and "--" not in texts[at:]:
             is_factory = "--finetuning_type" in texts or "--stage" in texts
+            if is_auxiliary(name):
+                return None
             plain = "sft" if name == "sft.py" else "trainer"
             return "llama-factory" if is_factory else plain, at
         if text.endswith("src/train.py") and following.lower().endswith(FILES):

@@ -282,6 +282,7 @@ PARTS = {
     ),
     "frozen parts, which are taken as trained": (
         *("tune_mm_mlp_adapter", "freeze_mm_mlp_adapter", "freeze_backbone", "freeze_llm"),
+        "mm_tunable_parts",
     ),
 }
 """Arguments of programs that train a decoder behind a tower, by what the prediction lacks (LLaVA,

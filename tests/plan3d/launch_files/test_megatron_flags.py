@@ -67,6 +67,7 @@ def test_a_flag_that_nobody_knows_is_unknown():
         ("./tasks/msdp/main.py", "--task MSDP-EVAL-F1", "trains no language model"),
         ("my_train.py", "--is-hybrid-model", "--is-hybrid-model is not modelled: state-space"),
         ("pretrain_gpt.py", "--attention-output-gate", "sparse, linear or gated"),
+        ("pretrain_gpt.py", "--retro-tasks build", "a retriever"),
         ("train.py", "--rollout-batch-size 32", "reinforcement learning"),
         ("pretrain_gpt.py", "--expert-interval 2 --num-experts 8", "every Nth layer"),
     ],
@@ -190,3 +191,12 @@ def test_the_command_with_sizes_trains():
     assert reader(text, "run.sh", None)(text, "run.sh", ReaderOptions()).sequence == 128
     with pytest.raises(InputError, match=r"tools/retro/main\.py trains no language model"):
         launch(program="./tools/retro/main.py")
+
+
+def test_flags_of_megatron_llama():
+    fork = "--swiglu --disable-bias-linear --use-rotary-position-embeddings --ffn-hidden-size 1024"
+    found = launch(f"{fork} --RMSNorm --causal-lm --overlapped-distributed-optimizer")
+    usual = "--normalization RMSNorm --untie-embeddings-and-output-weights"
+    more = "--use-distributed-optimizer --overlap-grad-reduce"
+    assert found.model == launch(f"{fork} {usual}").model
+    assert found.plan == launch(f"{fork} {usual} {more}").plan

@@ -13,6 +13,7 @@ from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.shell.launch_script import launcher_gpus, training_words
 from plan3d.launch_files.shell.script import read_script
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
 
 RUN = (
     "torchrun --nnodes 2 --nproc-per-node 8 pretrain_gpt.py --num-layers $N --hidden-size 64 "
@@ -118,6 +119,15 @@ def test_commands_of_a_condition_are_asked_for_and_others_named():
         "the training command in line 3, which differs in --tensor-model-parallel-size: the first "
         "one is read"
     )
+
+
+def test_formats_that_a_condition_decides_are_asked_for():
+    text = (
+        f"N=2; F=$1\nif [ $F = bf16 ]; then {RUN}\nelif [ $F = te ]; then {RUN} --fp8-hybrid\nfi\n"
+    )
+    with pytest.raises(InputError, match=r"F \(\$1\) is one of bf16, te: --set F=bf16"):
+        launch(text)
+    assert launch(text, arguments=("te",)).plan["precision"] != Precision.BF16
 
 
 def test_a_program_that_prepares_data_is_no_training():

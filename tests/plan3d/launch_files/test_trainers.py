@@ -600,13 +600,21 @@ def test_layers_that_are_spread_over_gpus_of_a_process_are_refused():
 def test_a_decoder_behind_a_tower_is_said_to_be_one():
     text = (
         "deepspeed train.py --model_name_or_path Qwen/Qwen2.5-7B --vision_tower openai/clip "
-        "--tune_mm_mlp_adapter True --freeze_backbone False --per_device_train_batch_size 1 "
+        "--mm_tunable_parts=mm_mlp_adapter --freeze_backbone False --per_device_train_batch_size 1 "
         "--model_max_length 2048 --bf16 True\n"
     )
     assert read(text, "trainer-command").left_out == [
         "a vision tower, which is left out ($.vision_tower)",
-        "frozen parts, which are taken as trained ($.tune_mm_mlp_adapter)",
+        "frozen parts, which are taken as trained ($.mm_tunable_parts)",
     ]
+
+
+def test_a_program_that_looks_into_a_model_is_no_training():
+    run = "torchrun {} --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1\n"
+    assert read(run.format("align.py"), "trainer-command").model
+    for program in ("get_hidden_states.py", "split/random_selection.py", "merge_lora.py"):
+        with pytest.raises(InputError, match="starts no training"):
+            read(run.format(program), "trainer-command")
 
 
 def test_arguments_without_effect_are_told_from_those_with_one():
