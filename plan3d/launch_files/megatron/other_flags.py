@@ -83,6 +83,11 @@ GROUPS = (
         """,
     ),
     FlagGroup(Effect.MODEL, "a model for images", "vision-pretraining vision-pretraining-type"),
+    FlagGroup(
+        Effect.MODEL,
+        "MS-AMP, whose weights, gradients and moments have 8 bits",
+        "msamp msamp-opt-level",
+    ),
     FlagGroup(Effect.MODEL, "attention sinks", "softmax-type=vanilla"),
     FlagGroup(
         Effect.MODEL,

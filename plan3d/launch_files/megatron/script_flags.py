@@ -29,6 +29,9 @@ from .other_flags import check_flags, group_of, unread_effect
 SIZES = ("--num-layers", "--hidden-size", "--num-attention-heads", "--micro-batch-size")
 """Flags of which every training of Megatron-LM has one."""
 
+MATTERING = (Effect.MODEL, Effect.COST)
+"""Effects of flags that no row reads by which training commands differ."""
+
 
 def command_flags(
     script: Script, table: Table, launch: Launch, reads_documents: bool = False
@@ -109,11 +112,15 @@ def _examples(script: Script) -> list[str]:
 def _other_commands(
     script: Script, flags: Flags, keys: Collection[str], launch: Launch
 ) -> list[tuple[str, str]]:
-    """What decides between training commands that differ in flags of the table; where nothing that
-    has a name does, it is noted that the first is read."""
+    """What decides between training commands that differ in flags of the table, or in others with
+    an effect; where nothing that has a name does, it is noted that the first is read."""
     for words in other_commands(script):
         other = Flags.of(words, script.file, ALIASES)
-        differing = [name for name in sorted(keys) if _texts(flags, name) != _texts(other, name)]
+        stated = (*flags.in_order, *other.in_order)
+        groups = {flag.name: group_of(flag.name, flag.texts) for flag in stated}
+        names = {name for name, group in groups.items() if group and group.effect in MATTERING}
+        names |= {*keys}
+        differing = [name for name in sorted(names) if _texts(flags, name) != _texts(other, name)]
         if not differing:
             continue
         condition = training_condition(script)

@@ -128,6 +128,8 @@ def test_formats_that_a_condition_decides_are_asked_for():
     with pytest.raises(InputError, match=r"F \(\$1\) is one of bf16, te: --set F=bf16"):
         launch(text)
     assert launch(text, arguments=("te",)).plan["precision"] != Precision.BF16
+    with pytest.raises(InputError, match=r"F \(\$1\) is one of"):
+        launch(text.replace("--fp8-hybrid", "--msamp"))
 
 
 def test_a_program_that_prepares_data_is_no_training():
