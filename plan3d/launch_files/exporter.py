@@ -24,6 +24,7 @@ from plan3d.simulator.rules.rule import Rule
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
+from plan3d.simulator.workload.presets import preset_names
 from plan3d.simulator.workload.settings import ModelSettings
 
 from .common_rules import (
@@ -115,7 +116,8 @@ def launch_text(task: Task, plan: Plan, form: Form, unread: Sequence[UnreadSetti
     text = form.write(task, with_stage_layers(plan), unread)
     by_others = form.model_settings is None or form.recipe_of(task.model)
     absent = [] if by_others else unwritten(task.model, form.model_settings or frozenset())
-    if not absent:
+    absent += task.model.left_out
+    if not absent or text.startswith("{"):
         return text
     return f"{NOT_WRITTEN}, and part of {one_line(task.model.name)}: {'; '.join(absent)}\n{text}"
 
@@ -178,6 +180,12 @@ def heading(task: Task, plan: Plan, title: str) -> list[str]:
         f"# {model} on {task.gpus} x {machine} ({sizes})",
         f"# plan: {plan}",
     ]
+
+
+def heading_model(text: str) -> Model | None:
+    """The preset that the comment at the top of a file of plan3d names."""
+    found = HEADING.search(text)
+    return Model.preset(found["model"]) if found and found["model"] in preset_names() else None
 
 
 def read_heading(launch: Launch, text: str) -> None:

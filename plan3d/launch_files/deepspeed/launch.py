@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_json
@@ -25,8 +26,10 @@ from ..exporter import (
     Exporter,
     Form,
     heading,
+    heading_model,
     partial_node,
     processes_by_node,
+    read_heading,
     unwritten_settings,
 )
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
@@ -54,6 +57,9 @@ from .trainer_values import is_batch_open, with_trainer_values
 
 _PLACEHOLDER = re.compile(r":\s*([A-Z][A-Z0-9_]{2,60})\s*[,}\n]")
 """A value without quotation that is no number: NaN and Infinity have small letters."""
+OWN = "plan3d"
+"""The key of what a JSON file of plan3d is for: DeepSpeed asks for keys by name, and ignores others
+(runtime/config.py)."""
 VERSION = "0.19"
 TITLE = f"DeepSpeed {VERSION}"
 
@@ -66,7 +72,8 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     content = with_unread(nested_document(settings_of(CONFIG, n)), unread, key_classes(CONFIG, n))
     text = json.dumps(content, indent=2)
     if not megatron:
-        return f"{text}\n"
+        own = {"heading": heading(task, plan, TITLE), "sequence": task.sequence}
+        return f"{json.dumps({**content, OWN: own}, indent=2)}\n"
     lines = {
         name: launch_script.flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()
     }
@@ -92,11 +99,25 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     if not text.lstrip().startswith("{"):
         return _read_script(text, launch, options)
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
-    config, derived = read_configuration(_json(text, file), launch, file, n, options)
+    content = _json(text, file)
+    if isinstance(content, dict):
+        n.sequence, options = _read_top(content.pop(OWN, None), launch, options)
+    config, derived = read_configuration(content, launch, file, n, options)
     n.recompute = Recompute.FULL if n.has_checkpointing else Recompute.NONE
     fill_launch(launch, n)
     launch.unread = config.unread(CONFIG, derived)
     return launch
+
+
+def _read_top(top: Any, launch: Launch, options: ReaderOptions) -> tuple[int | None, ReaderOptions]:
+    """The sequence and the model of a file of plan3d, where none is given."""
+    match top:
+        case {"heading": [*lines], "sequence": int(sequence)}:
+            text = "\n".join(map(str, lines))
+            read_heading(launch, text)
+            launch.model = None if options.model else heading_model(text)
+            return sequence, replace(options, model=options.model or launch.model)
+    return None, options
 
 
 Configuration = tuple[Document, frozenset[str]]

@@ -51,6 +51,16 @@ def _has_equal_stages(p: Plan, task: Task) -> Any:
     return (p.pp == 1) | (ends & (len(p.layers_per_stage) == 0) & (task.model.layers % p.pp == 0))
 
 
+GATHER_OVERLAP = Rule(
+    "deepspeed-gather-overlap",
+    ("overlap_param_gather", "zero", "overlap_grad_reduce"),
+    lambda p, t: p.overlap_param_gather == ((p.zero == 3) & (p.overlap_grad_reduce > 0)),
+    lambda p, t: (
+        f"{field_text(p, 'overlap_param_gather')}: ZeRO 3 prefetches weights, ZeRO 1 and 2 "
+        f"gather them after the step; nearest: overlap_param_gather={int(p.zero == 3)}"
+    ),
+)
+"""ZeRO 3 alone gathers beside other work."""
 RULES = (
     Rule(
         _MEGATRON_MODEL.name,
@@ -173,15 +183,7 @@ RULES = (
         ),
     ),
     one_of("deepspeed-tp-overlap", "overlap_tp", (0,), "Megatron-DeepSpeed does not overlap tp"),
-    Rule(
-        "deepspeed-gather-overlap",
-        ("overlap_param_gather", "zero", "overlap_grad_reduce"),
-        lambda p, t: p.overlap_param_gather == ((p.zero == 3) & (p.overlap_grad_reduce > 0)),
-        lambda p, t: (
-            f"{field_text(p, 'overlap_param_gather')}: ZeRO 3 prefetches weights, ZeRO 1 and 2 "
-            f"gather them after the step; nearest: overlap_param_gather={int(p.zero == 3)}"
-        ),
-    ),
+    GATHER_OVERLAP,
     Rule(
         "deepspeed-gradient-overlap",
         ("overlap_grad_reduce", "zero", "pp"),

@@ -306,7 +306,7 @@ def windows_from_flags(flags: Flags, n: Numbers) -> None:
 def _window_keys(flags: Flags, text: str) -> int:
     """Keys that a query sees under the causal mask, its own included; 0 for all."""
     try:
-        left, right = (int(part) for part in text.strip("()").split(","))
+        left, right = (int(part) for part in text.strip("()[]").split(","))
     except ValueError:
         left, right = -1, 1
     if (left == -1 and right not in (-1, 0)) or not -1 <= left < LARGEST:

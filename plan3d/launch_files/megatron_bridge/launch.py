@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
@@ -21,7 +22,7 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from plan3d.simulator.workload.model import Model
 
 from ..common_rules import one_of
-from ..exporter import PROCESSES, Exporter, Form, heading, partial_node, torchrun
+from ..exporter import NOT_WRITTEN, PROCESSES, Exporter, Form, heading, partial_node, torchrun
 from ..launch_file import UnreadSetting
 from ..megatron.flags import (
     DISPATCHERS,
@@ -320,6 +321,7 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     )
     return "\n".join(
         [
+            *_missing_positions(task),
             *heading(task, plan, TITLE),
             *environment(task, plan, n.fsdp),
             *bash_array("OVERRIDES", words),
@@ -330,6 +332,15 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
             "",
         ]
     )
+
+
+def _missing_positions(task: Task) -> list[str]:
+    """A first line where a model has other learned positions than a sequence has tokens, of which
+    Megatron-Bridge makes as many (models/gpt_provider.py, max_sequence_length)."""
+    learned, model = task.model.learned_positions, one_line(task.model.name)
+    if learned in (0, task.sequence):
+        return []
+    return [f"{NOT_WRITTEN}, and part of {model}: {learned:,} learned positions"]
 
 
 EXPORTER = Exporter(

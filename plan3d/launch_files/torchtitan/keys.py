@@ -204,6 +204,8 @@ RECIPE: Table = (
     *PARALLELISM,
     Row("activation_checkpoint", "checkpoint_config", TEXT),
     Row("compile", "compile_config", TEXT),
+    # Recipes of the registry compute the loss in chunks.
+    Row("loss", "loss_config", TEXT),
     optional("model_spec", "model_spec", "", codec=TEXT),
 )
 """A recipe of 0.3."""

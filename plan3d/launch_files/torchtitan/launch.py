@@ -71,18 +71,13 @@ class Code(str):
 def write_recipe(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The recipe of 0.3 as a Python module."""
     n = _recipe_numbers(task, plan)
-    cluster, model = task.cluster, _docstring_text(task.model.name)
+    model = _docstring_text(task.model.name)
     float8 = "_float8" if n.family != "llama3" and n.float8 else ""
     function = f"{n.family}_{n.flavor.lower()}{float8}"
     return "\n".join(
         [
-            f'"""{TITLE_0_3} recipe, written by plan3d.',
-            "",
-            f"{model} on {task.gpus} x {_docstring_text(cluster.accelerator.name)} "
-            f"({cluster.nodes} x {cluster.gpus_per_node}).",
-            f"Plan: {plan}",
-            f"Save as {MODULE}.py and run torchtitan with --module {MODULE} --config recipe.",
-            '"""',
+            *heading(task, plan, f"{TITLE_0_3} recipe"),
+            f'"""Save as {MODULE}.py and run torchtitan with --module {MODULE} --config recipe."""',
             "",
             *_imports(n, function),
             "",
@@ -108,6 +103,7 @@ def _recipe_numbers(task: Task, plan: Plan) -> Numbers:
     n = to_keys(numbers_of(task, plan), task, "lm_head")
     n.disable_cuda_graphs = n.pp > 1 or n.ep > 1
     n.checkpoint_config = Code("FullAC.Config()") if n.recompute == Recompute.FULL else None
+    n.loss_config = Code("CrossEntropyLoss.Config()")
     overlap = f", enable_async_tensor_parallel={bool(n.overlap_tp)}" if n.compile_enabled else ""
     n.compile_config = Code(f"CompileConfig(enable={n.compile_enabled}{overlap})")
     recipe = 'recipe_name="rowwise", ' if n.precision == Precision.FP8_ROWWISE else ""
@@ -122,6 +118,7 @@ def _imports(n: Numbers, function: str) -> list[str]:
     """The imports of a recipe; `function` of the registry makes the configuration of a flavor."""
     llama = n.family == "llama3"
     lines = {
+        "from torchtitan.components.loss import CrossEntropyLoss": True,
         "from torchtitan.components.quantization import Float8LinearConverter": llama and n.float8,
         "from torchtitan.config import CompileConfig": True,
         "from torchtitan.distributed.activation_checkpoint import FullAC": n.recompute > 0,

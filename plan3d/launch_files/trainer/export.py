@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.field_values import Loss, Recompute
 from plan3d.simulator.plan.plan import Plan
@@ -22,11 +23,13 @@ from plan3d.simulator.workload.presets import hub_id_of
 from .. import shape
 from ..common_rules import field_text, one_of
 from ..deepspeed.keys import CONFIG, FILE
+from ..deepspeed.rules import GATHER_OVERLAP
 from ..deepspeed.spelling import to_config
 from ..documents import nested_document
 from ..exporter import Exporter, Form, heading, processes_by_node
 from ..launch_file import UnreadSetting
 from ..numbers import numbers_of
+from ..shell.words import quote
 from ..tables import (
     SWITCH,
     TEXT,
@@ -211,7 +214,7 @@ def write_engine(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -
 def _numbers(task: Task, plan: Plan) -> Numbers:
     """The numbers with those of the arguments."""
     n = numbers_of(task, plan)
-    n.model_id = hub_id_of(task.model.name) or '"${MODEL:?folder of the weights}"'
+    n.model_id = hub_id_of(task.model.name) or f'"${{MODEL:-{quote(one_line(task.model.name))}}}"'
     n.weights = "bfloat16" if n.precision == Precision.PURE_BF16 else "float32"
     n.bf16, n.fp16 = n.precision in _HALVES[:2], n.precision == Precision.FP16
     n.nodes = processes_by_node(task.cluster)[0]
@@ -245,6 +248,7 @@ ENGINE_RULES: tuple[Rule, ...] = (
         (Precision.FP32, Precision.FP16, Precision.BF16),
         "DeepSpeed keeps 32-bit weights beside those of 16 bits",
     ),
+    GATHER_OVERLAP,
 )
 EXPORTER = Exporter(
     "accelerate",

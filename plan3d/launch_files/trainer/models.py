@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.workload.model import Model
-from plan3d.simulator.workload.presets import hub_models, untuned
+from plan3d.simulator.workload.presets import hub_models, preset_names, untuned
 
 from ..launch_file import Launch, ReaderOptions
 
@@ -52,9 +52,9 @@ def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
 
 
 def known_model(name: str) -> Model | None:
-    """The preset of a hub id, or of the name of a folder or of a copy that is called as one; None
-    where there is none. Multi-token prediction is not loaded by transformers (modeling_deepseek_v3,
-    _keys_to_ignore_on_load_unexpected)."""
+    """The preset of a hub id, or of the name of a folder or of a copy that is called as one or as a
+    preset; None where there is none. Multi-token prediction is not loaded by transformers
+    (modeling_deepseek_v3, _keys_to_ignore_on_load_unexpected)."""
     plain = name
     changes: dict[str, Any] = {}
     for suffix in ("-FP8", "-2507"):
@@ -66,4 +66,4 @@ def known_model(name: str) -> Model | None:
     for hub, preset in hub_models().ids.items():
         if wanted and untuned(hub.rpartition("/")[2]).removeprefix("meta-") == wanted:
             return replace(Model.preset(preset), **{"mtp_layers": 0, **changes})
-    return None
+    return Model.preset(name) if name in preset_names() else None

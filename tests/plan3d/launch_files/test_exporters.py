@@ -262,7 +262,8 @@ def test_torchtitan_recipe_is_python():
     parts = ast.literal_eval(assigned["config.parallelism.module_fqns_per_model_part"])
     assert parts[-1][-2:] == ["norm", "lm_head"]
     imported = {alias.name for n in tree.body if isinstance(n, ast.ImportFrom) for alias in n.names}
-    assert imported == {"CompileConfig", "FullAC", "model_registry", "llama3_8b", "Trainer"}
+    used = {"CompileConfig", "CrossEntropyLoss", "FullAC", "model_registry", "llama3_8b", "Trainer"}
+    assert imported == used
 
 
 @pytest.mark.parametrize("names", FLAVORS, ids=" ".join)
@@ -292,6 +293,7 @@ def test_new_flavors_have_the_width_of_the_model(name):
 
 def test_deepspeed_json():
     out = json.loads(text("deepspeed", "zero=3 micro_batch=2"))
+    assert out.pop("plan3d")["sequence"] == 2048
     assert out == {
         "train_batch_size": 64,
         "train_micro_batch_size_per_gpu": 2,

@@ -226,23 +226,48 @@ def test_a_recipe_of_bridge_states_the_model() -> None:
 
 OTHERS = {
     "torchtitan": ("llama-3.1-8b", "pp=4 zero=2 last_stage_layers=7", "job.toml"),
+    "torchtitan 0.3.0": ("llama-3.1-8b", "zero=3", "recipe.py"),
     "nanotron": ("llama-3.1-8b", "pp=4 zero=1 overlap_param_gather=0", "run.yaml"),
     "deepspeed": ("llama-3.1-8b", "pp=2 zero=1 overlap_grad_reduce=0", "run.sh"),
+    "deepspeed 0.19": ("deepseek-v2-lite", "zero=3", "ds.json"),
+    "megatron-bridge": ("mistral-7b", "tp=2 zero=1", "run.sh"),
     "accelerate": ("gpt-oss-20b", "zero=3", "run.sh"),
-    "accelerate ": ("gemma-3-4b", "zero=3 recompute=full", "run.sh"),
-    "accelerate  ": ("olmo-2-7b", "zero=2", "run.sh"),
+    "accelerate fsdp2": ("gpt3-1.3b", "zero=3 recompute=full", "run.sh"),
+    "accelerate deepspeed": ("olmo-2-7b", "zero=2 overlap_param_gather=0", "run.sh"),
 }
+"""Frameworks, some with a version: a model, a plan and the name of the file."""
 
 
 @pytest.mark.parametrize("framework", OTHERS)
 def test_files_of_other_frameworks_are_read_without_options(framework: str, tmp_path: Path) -> None:
     name, words, file = OTHERS[framework]
-    exporter = EXPORTERS[framework.strip()]
+    tool, _, version = framework.partition(" ")
+    exporter = EXPORTERS[tool]
     cluster = Cluster.profile("h100-sxm", gpus=16)
     stack = exporter.software
-    task = Task(name, cluster, sequence=4096, global_batch=64, software=stack)  # type: ignore[arg-type]
+    task = Task(name, cluster, sequence=2048, global_batch=64, software=stack)  # type: ignore[arg-type]
     plan = resolve(Plan.parse(words), task.gpus).take(0)
-    made, stated = back(launch_text(task, plan, exporter.form()), tmp_path, file)
+    made, stated = back(launch_text(task, plan, exporter.form(version)), tmp_path, file)
     assert same_shape(made.model, task.model)
-    assert (made.gpus, made.sequence, made.global_batch) == (16, 4096, 64)
+    assert (made.gpus, made.sequence, made.global_batch) == (16, 2048, 64)
     assert resolve(stated, 16).take(0).to_dict() == plan.to_dict()
+
+
+def test_what_a_framework_does_not_load_is_the_first_line() -> None:
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    asked = {"sequence": 2048, "global_batch": 64}
+    plan = resolve(Plan.parse("zero=3"), 16).take(0)
+    task = Task("deepseek-v3", cluster, **asked, software="hf-trainer")  # type: ignore[arg-type]
+    text = launch_text(task, plan, EXPORTERS["accelerate"].form())
+    assert text.startswith("# Not in this file, and part of deepseek-v3: multi-token prediction")
+    opt = Task("opt-125m", cluster, **asked)  # type: ignore[arg-type]
+    text = launch_text(opt, plan, EXPORTERS["megatron-bridge"].form())
+    assert text.startswith("# Not in this file, and part of opt-125m: 2,050 learned positions")
+
+
+def test_overlap_that_deepspeed_has_not_is_refused_for_the_trainer_too() -> None:
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    task = Task("llama-2-7b", cluster, sequence=2048, global_batch=64, software="hf-trainer")  # type: ignore[arg-type]
+    plan = resolve(Plan.parse("zero=2"), 16).take(0)
+    with pytest.raises(InputError, match="nearest: overlap_param_gather=0"):
+        launch_text(task, plan, EXPORTERS["accelerate"].form("deepspeed"))
