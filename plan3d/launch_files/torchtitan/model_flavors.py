@@ -53,6 +53,11 @@ UNWRITTEN_0_3 = _UNWRITTEN | {
 """Presets by flavor of 0.3 that plan3d does not write."""
 READ = UNWRITTEN_0_3 | UNWRITTEN_0_2 | FLAVORS
 """Presets by flavor of the models that are read, written or not."""
+DEBUG = {
+    **{"model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "vocab_size": 2048},
+    **{"num_hidden_layers": 6, "num_attention_heads": 16, "tie_word_embeddings": False},
+}
+"""The flavor debugmodel of llama3, which is read."""
 FLEXIBLE = frozenset((("deepseek_v3", "671B"),))
 """Flavors whose attn_type is flex in 0.2."""
 LLAMA = frozenset(
@@ -71,6 +76,8 @@ LLAMA = frozenset(
 def flavor_model(name: str, flavor: str) -> Model | None:
     """The model of a flavor that is read, without multi-token prediction; None for an unknown
     one."""
+    if (name, flavor) == ("llama3", "debugmodel"):
+        return Model.from_config(DEBUG, flavor)
     preset = READ.get((name, flavor))
     return replace(Model.preset(preset), mtp_layers=0) if preset else None
 

@@ -530,6 +530,10 @@ def test_what_torchtitan_does_not_compile_is_of_the_stack(says, logit_bytes, nor
     assert launch.software.get("norm_bytes") == norm_bytes
 
 
+def test_the_flavor_for_tests_of_torchtitan_has_the_parameters_that_it_prints():
+    assert torchtitan(('flavor = "8B"', 'flavor = "debugmodel"')).model.parameters == 6_163_712
+
+
 @pytest.mark.parametrize("converter", ["quantize.linear.float8", "float8"])
 def test_torchtitan_float8_by_its_name_and_by_that_of_earlier_versions(converter):
     launch = torchtitan(('flavor = "8B"', f'flavor = "8B"\nconverters = ["{converter}"]'))
