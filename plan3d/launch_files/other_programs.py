@@ -26,6 +26,7 @@ PROGRAMS = (
     ("LitGPT", r"\blitgpt (?:pretrain|finetune\w*)\b"),
     ("Megatron-Bridge", r"\b\w*setup_experiment\.py\b"),
     ("NeMo", r"\bnemo llm\b|\bmegatron_\w+_(?:pretraining|finetuning)\.py\b"),
+    ("DeepSpeed-Chat (RLHF)", r"--actor_model_name_or_path\b"),
     ("ms-swift (RLHF)", r"\b(?:swift|megatron) rlhf\b"),
     ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),
 )
@@ -36,9 +37,9 @@ IDLE = re.compile(
     r"|\baxolotl (?:inference|merge-lora|merge-sharded-fsdp-weights|preprocess|evaluate)\b"
 )
 """Commands of tools that train nothing."""
+RL = {"verl", "slime", "trlx", "openrlhf"}
+"""Python libraries of reinforcement learning, which import those of PYTHON_READERS too."""
 PYTHON = (
-    ("verl", r"\bverl\b", ""),
-    ("slime", r"\bslime\b", ""),
     ("DeepSpeed", r"\bdeepspeed\b", "its JSON"),
     ("Megatron-LM", r"\bmegatron\b", ""),
 )
@@ -78,6 +79,12 @@ def python_reader(text: str, file: str) -> str:
     with the files that are read in its place."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     imports = "\n".join(line for line in lines if re.match(r"\s*(?:from|import)\s", line))
+    own = RL.intersection(re.findall(r"\w+", imports))
+    if own:
+        problem = (
+            f"is Python of {min(own)}, which is not read: give the model, the batch and the plan"
+        )
+        raise InputError(f"{file}: {problem} to plan3d estimate")
     for name, pattern in PYTHON_READERS:
         if re.search(pattern, imports):
             return name

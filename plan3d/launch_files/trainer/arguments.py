@@ -58,6 +58,30 @@ def with_sft_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient_checkpointing": True, "max_length": 1024, **half, **content}
 
 
+def is_deepspeed_chat(content: Mapping[str, Any]) -> bool:
+    """Whether arguments are those of the main.py of DeepSpeed-Chat."""
+    return content.get("deepspeed") is True and "zero_stage" in content
+
+
+def with_program_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of DeepSpeed-Chat and of qlora.py in the words of the Trainer.
+
+    Source: DeepSpeedExamples, DeepSpeed-Chat (dschat/utils/ds_utils.py and step 1, main.py);
+    qlora.py (source_max_len and target_max_len are cut and joined).
+    """
+    own = dict(content)
+    ends = [own.pop(name, None) for name in ("source_max_len", "target_max_len")]
+    if all(isinstance(end, int) for end in ends):
+        own["max_length"] = sum(ends)
+    if not is_deepspeed_chat(content):
+        return own
+    half = "bf16" if own.pop("dtype", "fp16") == "bf16" else "fp16"
+    offload = "op" if own.pop("offload", False) else ""
+    zero = _zero(own.pop("zero_stage"), offload, overlap=True)
+    own |= {"deepspeed": {"zero_optimization": zero, half: {"enabled": True}}, half: True}
+    return own | {"max_length": own.pop("max_seq_len", 512)}
+
+
 HUGGING_FACE = Dialect(
     "Hugging Face's Trainer",
     table_of("trainer"),

@@ -5,6 +5,7 @@ Source: see arguments.py, accelerate.py and commands.py; transformers, integrati
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,8 @@ from .arguments import (
     MS_SWIFT,
     SFT_KEYS,
     Dialect,
+    is_deepspeed_chat,
+    with_program_defaults,
     with_sft_defaults,
 )
 from .commands import Command, command_of
@@ -107,7 +110,15 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
             _text_beside(command.accelerate_file, file, options), command.accelerate_file
         )
     config = with_launch_flags(config, command.accelerate_flags)
-    launch = read_arguments(content, file, options, DIALECTS[command.tool], config)
+    launch = read_arguments(
+        with_program_defaults(content), file, options, DIALECTS[command.tool], config
+    )
+    if is_deepspeed_chat(content):
+        if "dpo" in re.split(r"[\W_]", file):
+            raise launch.refuse("trains by preferences (DPO), which is not modelled")
+        launch.left_out.append(
+            "taken as the first step of DeepSpeed-Chat, on tokens: its DPO has the same arguments"
+        )
     launch.launcher_gpus = command.gpus or launch.launcher_gpus or command.visible_gpus
     flags = {f"$.{name}": f"--{name}" for name in command.arguments}
     launch.unread = [replace(one, place=flags.get(one.place, one.place)) for one in launch.unread]
@@ -164,13 +175,14 @@ def read_arguments(
     n.is_checkpointed, n.pp, n.fsdp_document = dialect.is_checkpointed, 1, document
     n.dtype = str(getattr(n, "dtype", "") or (dialect.dtype if n.bf16 else ""))
     n.zero, n.has_engine, n.recompute, n.loss = 0, False, int(Recompute.NONE), 0
+    n.has_configuration = False
     n.overlap_grad_reduce, n.overlap_param_gather, n.replicas = True, False, _replicas(n)
     if is_open:
         n.accumulation = None
     launch.launcher_gpus = getattr(n, "workers", None)
     if accelerate is not None:
         merge_configuration(accelerate, n, launch)
-    _check_training(n, launch)
+    _check_training(n, document, launch)
     if n.model_id:
         name_model(n.model_id, launch, options)
     is_stated = accelerate is not None and accelerate.contains("distributed_type")
@@ -178,7 +190,7 @@ def read_arguments(
     if launch.framework == FRAMEWORK:
         shard_by_degrees(n, launch)
     fill_plan(n, document, launch)
-    if accelerate is None and not (n.has_engine or n.dtype or document.contains("bf16")):
+    if accelerate is None and not (n.has_configuration or n.dtype or document.contains("bf16")):
         _note_format(n, launch, options)
     fill_launch(launch, n)
     if is_open:
@@ -197,9 +209,14 @@ def _note_format(n: Numbers, launch: Launch, options: ReaderOptions) -> None:
         launch.unread.append(UnreadSetting("precision", text, affects_cost=True))
 
 
-def _check_training(n: Numbers, launch: Launch) -> None:
+TRAINING = frozenset(("do_train", "learning_rate", "num_train_epochs", "max_steps"))
+"""Arguments of which one stands beside do_eval where a run trains."""
+
+
+def _check_training(n: Numbers, document: Document, launch: Launch) -> None:
     """Raise InputError for a run that only predicts or writes a model."""
-    if not getattr(n, "trains", True):
+    evaluates = document.content.get("do_eval") and not document.content.keys() & TRAINING
+    if evaluates or not getattr(n, "trains", True):
         raise launch.refuse("does not train: do_train is not true in it")
 
 
@@ -238,7 +255,7 @@ def _shard(
 def _shard_by_engine(n: Numbers, launch: Launch, options: ReaderOptions, dialect: Dialect) -> None:
     """Add the sharding of a configuration of DeepSpeed."""
     content, place = _engine_content(n.deepspeed, launch, options, dialect)
-    n.has_engine = True
+    n.has_engine, n.has_configuration = True, content is not None
     launch.software["module_seconds"] = software_profile("hf-deepspeed").module_seconds
     if content is None:
         n.zero = int(options.plan["zero"])

@@ -72,8 +72,10 @@ STAGES = ("sft", "pt", "pretrain")
 PREFERENCES = {
     *("beta", "max_prompt_length", "precompute_ref_log_probs", "desirable_weight"),
     *("center_rewards_coefficient", "num_generations", "max_completion_length"),
+    "num_padding_at_beginning",
 }
-"""Arguments of TRL's trainers of preferences and rewards that its SFTConfig has not."""
+"""Arguments of TRL's trainers of preferences and rewards that its SFTConfig has not, and of
+DeepSpeed-Chat's."""
 SAME_COST_OPTIMIZERS = ("default", "lorap", "multimodal")
 """Optimizers of ms-swift that are the Trainer's with groups of learning rates."""
 LOSS_PLUGINS = ("CutCrossEntropyPlugin", "LigerPlugin")

@@ -633,3 +633,41 @@ def test_arguments_without_effect_are_told_from_those_with_one():
     )
     assert (effects["$.nobody_knows"], effects["$.group_by_length"]) == ("", True)
     assert found.plan["precision"] == Precision.PURE_BF16
+
+
+CHAT = (
+    "ZERO=2\ndeepspeed --num_gpus 4 main.py --model_name_or_path facebook/opt-1.3b --offload "
+    "--per_device_train_batch_size 8 --max_seq_len 512 --zero_stage $ZERO --deepspeed "
+    "--learning_rate 1e-5\n"
+)
+
+
+def test_arguments_of_deepspeed_chat_decide_the_sharding():
+    found = read(CHAT, "trainer-command")
+    assert (found.sequence, found.launcher_gpus, found.plan["zero"]) == (512, 4, 2)
+    assert found.plan["offload_optimizer"] == 100
+    assert found.plan["precision"] == Precision.FP16
+    assert "its DPO has the same arguments" in found.left_out[0]
+    assert (
+        read(f"{CHAT[:-1]} --dtype bf16\n", "trainer-command").plan["precision"] == Precision.BF16
+    )
+    with pytest.raises(InputError, match="preferences or rewards"):
+        read(f"{CHAT[:-1]} --num_padding_at_beginning 1\n", "trainer-command")
+    with pytest.raises(InputError, match="by preferences"):
+        READERS["trainer-command"](CHAT, "step2_dpo_finetuning/run.sh", ReaderOptions())
+    rewards = "deepspeed main.py --actor_model_name_or_path x\n"
+    with pytest.raises(InputError, match=r"starts DeepSpeed-Chat \(RLHF\), which is not read"):
+        reader(rewards, "run.sh", None)
+
+
+def test_source_and_target_of_qlora_are_one_sequence():
+    run = "python qlora.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1"
+    found = read(f"{run} --source_max_len 16 --target_max_len 512\n", "trainer-command")
+    assert found.sequence == 528
+
+
+def test_an_evaluation_is_no_training():
+    run = "python run_clm.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1"
+    with pytest.raises(InputError, match="does not train"):
+        read(f"{run} --do_eval --block_size 1024\n", "trainer-command")
+    assert read(f"{run} --do_eval --max_steps 9 --block_size 1024\n", "trainer-command").model
