@@ -13,22 +13,29 @@ from fnmatch import fnmatchcase
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
-from plan3d.simulator.base.units import is_whole
 
 from . import lexer
-from .assigning_commands import COMMANDS, assignments, script_arguments
+from .assignments import (
+    COMMANDS,
+    array_words,
+    assigned_parts,
+    assignments,
+    comes_before_command,
+    give_defaults,
+    in_environment,
+    script_arguments,
+    shift,
+    stored,
+)
 from .blocks import LOOPS, case_clauses, function_block
-from .conditions import Branches, Truth, arithmetic, both, condition_truth, negation
+from .conditions import Branches, Truth, both, negation, read_condition
 from .contents import Document, Script
 from .inner_commands import inner_text, inner_tokens
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, run_loop
-from .variables import LONGEST, LONGEST_NAME, Value, read_tokens
-from .words import CONDITION, Part, Word, pattern_text
+from .variables import LONGEST, Value, read_tokens
+from .words import CONDITION, Part, Word
 
-UNRESOLVED = "\0"
-"""A word of a condition that has no value in the file."""
-_ASSIGN = re.compile(r"([A-Za-z_]\w{0,200})(\[[^\[\]]{1,60}\])?(\+?)=")
 _ENDS = ("fi", "done")
 MOST_TOKENS = 40_000
 """Tokens of clauses, loops, functions and sourced files that are read."""
@@ -38,8 +45,6 @@ _BODIES = ("then", "do")
 _PREFIXES = ("export", "declare", "typeset", "local", "readonly")
 _DECLARING = re.compile(r"-[aAgilrtux]+")
 """Options of declarations."""
-_COMPARED = ("=", "==", "!=")
-_GIVES_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.S)
 _WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
 _LEAVING = ("exit", "return", "break", "continue")
 
@@ -366,136 +371,65 @@ class Reader:
             self.branches.leave()
 
     def _condition(self, closing: str = "then") -> tuple[Truth, list[str]]:
-        """The truth of the words up to `then`, or up to and with a closing bracket; of one word for
-        ''. Also what it depends on."""
-        variables = self.script.variables
-        words: list[str] = []
-        operands: dict[int, Word] = {}
-        dependences: list[str] = []
-        brackets = ""
-        while self.position < len(self.tokens):
-            token = self.tokens[self.position]
-            ends = isinstance(token, Word) and token.unquoted and token.text == closing
-            if ends and closing == "then":
-                break
-            if isinstance(token, Word) and token.text.startswith("((") and token.parts[0].raw:
-                words.append(token.text)
-                value = arithmetic(token.text[2:-2], variables.number)
-                dependences += variables.dependences(token) if value is None else []
-            elif isinstance(token, Word):
-                unknown = variables.dependences(token)
-                is_unset = words[-1:] == ["-z"] and variables.is_unset(token)
-                dependences += [] if is_unset else unknown
-                is_pattern = brackets == "[[" and words[-1:] and words[-1] in _COMPARED
-                text = pattern_text(variables.expanded_parts(token)) if is_pattern else ""
-                value_text = UNRESOLVED if unknown else text or variables.text(token)
-                brackets = value_text if value_text in ("[", "[[") else brackets
-                words.append("" if is_unset else value_text)
-                operands[len(words) - 1] = token
-            elif isinstance(token, Operator) and token.text not in ("\n", ";"):
-                words.append(token.text)
-            elif isinstance(token, Operator) and closing == "]":
-                break
-            self.position += 1
-            if ends or not closing:
-                break
-        for place, word in enumerate(words):
-            if word in (*_COMPARED, "-eq", "-ne") and 0 < place < len(words) - 1:
-                for one, other in ((place - 1, place + 1), (place + 1, place - 1)):
-                    if words[one] == UNRESOLVED != words[other] and one in operands:
-                        variables.note_choice(operands[one], words[other])
-        return condition_truth(words, UNRESOLVED, variables.number), dependences
+        """The truth of the words up to `closing`, and what it depends on."""
+        truth, dependences, self.position = read_condition(
+            self.tokens, self.position, closing, self.script.variables
+        )
+        return truth, dependences
 
     def _assignment(self, token: Word) -> bool:
-        first = token.parts[0]
-        literal = self.starts_command and not (first.quoted or first.raw)
-        match = _ASSIGN.match(first.text) if literal else None
-        if not match:
+        """Whether a word assigns: NAME=VALUE, NAME+=VALUE, NAME[KEY]=VALUE or NAME=( ... )."""
+        found = assigned_parts(token) if self.starts_command else None
+        if found is None:
             return False
-        name, subscript, appends = match[1], match[2], bool(match[3])
-        rest = token.without_prefix(match.end())
+        name, subscript, appends, rest = found
+        variables = self.script.variables
         here = self.tokens[self.position] if self.position < len(self.tokens) else None
         array = not rest.text and isinstance(here, Operator) and here.text == "("
-        words = (
-            self._array()
-            if array
-            else [Word(tuple(map(_stored, self.script.variables.expanded_parts(rest))))]
-        )
-        condition = self.branches.condition
-        if not condition and self.guard is None:
-            condition = " and ".join(dict.fromkeys(self.dependences)) or CONDITION
+        if array:
+            words, self.position = array_words(self.tokens, self.position, variables)
+        else:
+            words = [Word(tuple(map(stored, variables.expanded_parts(rest))))]
+        condition = self._doubt()
         value = Value(tuple(words), array, condition)
         self._succeed(True)
         if subscript:
-            key = Part(f"[{self.script.variables.text(Word.of(subscript[1:-1]))}]=", token.line)
+            key = Part(f"[{variables.text(Word.of(subscript[1:-1]))}]=", token.line)
             parts = (key, *(part for word in words for part in word.parts))
             value, appends = Value((Word(parts),), True, condition), True
-        stated = self.script.variables.outside.get(name)
-        if stated is not None and not appends:
-            if not value.is_open and value.text != stated.text:
-                self._check_environment(name, token, value)
-            elif value.is_open and name not in self.script.variables.values:
-                value = stated
-                self.script.variables.names_used.add(name)
-        before = self.script.variables.values.get(name)
+        if not appends:
+            value = in_environment(self.script, name, value, token.line)
+        before = variables.values.get(name)
         if before is not None and self.is_local:
             self.local_values[-1].setdefault(name, before)
-        if (before or name == "IFS") and not array and self._is_before_command():
+        is_kept = array or self.is_declaration or not (before or name == "IFS")
+        if not is_kept and comes_before_command(self.tokens, self.position):
             self.command_values[name] = value
         else:
             self.script.assign(name, appends, value)
         return True
 
-    def _is_before_command(self) -> bool:
-        """Whether a command follows the assignment that ends here: NAME=VALUE COMMAND."""
-        if self.is_declaration:
-            return False
-        for token in self.tokens[self.position :]:
-            if not isinstance(token, Word) or not token.parts:
-                return False
-            if token.parts[0].quoted or not _ASSIGN.match(token.parts[0].text):
-                return True
-        return False
-
-    def _check_environment(self, name: str, token: Word, value: Value) -> None:
-        """Note the error about a variable that the user gives and the script decides."""
-        variables = self.script.variables
-        is_given = name in variables.inputs.values
-        if not is_given or name in variables.names_used or name in variables.values:
-            return
-        variables.contradicted[name] = InputError(
-            f"{self.script.file}: line {token.line}: the script itself sets {name} to "
-            f"{one_line(value.text)[:LONGEST_NAME]}: leave out --set {name}"
-        )
-
-    def _array(self) -> list[Word]:
-        """The elements up to the closing bracket."""
-        words: list[Word] = []
-        self.position += 1
-        while self.position < len(self.tokens):
-            token = self.tokens[self.position]
-            self.position += 1
-            if isinstance(token, Operator) and token.text == ")":
-                break
-            words += self.script.variables.words(token) if isinstance(token, Word) else []
-        return words
+    def _doubt(self) -> str:
+        """What it depends on whether this place is reached; '' where that is certain."""
+        if self.branches.condition or self.guard is not None:
+            return self.branches.condition
+        return " and ".join(dict.fromkeys(self.dependences)) or CONDITION
 
     def _word(self, token: Word) -> None:
         script = self.script
         if self.starts_command or self.command is None:
             self.command = []
             script.commands.append(self.command)
-            condition = self.branches.condition
-            if not condition and self.guard is None:
-                condition = " and ".join(dict.fromkeys(self.dependences)) or CONDITION
+            condition = self._doubt()
             if condition:
                 script.conditions[len(script.commands) - 1] = condition
             self._succeed(None)
         name = token.text if self.starts_command and token.unquoted else ""
         if name == "shift":
-            self._shift()
+            reached = both(self.branches.reached, self.guard)
+            shift(self.tokens, self.position, reached, script.variables)
         elif name == ":":
-            self._give_defaults()
+            give_defaults(self.tokens, self.position, script)
         elif name in _LEAVING and not self.outer_values:
             if both(self.branches.reached, self.guard):
                 raise Leave(name, token.line)
@@ -504,36 +438,3 @@ class Reader:
             return
         self.starts_command = False
         self.command += script.variables.words(token)
-
-    def _give_defaults(self) -> None:
-        """`: ${NAME:=VALUE}`: give the variables of the words that follow their defaults."""
-        variables = self.script.variables
-        for token in self.tokens[self.position :]:
-            if not isinstance(token, Word):
-                break
-            for part in token.parts:
-                found = _GIVES_DEFAULT.fullmatch(part.raw)
-                if found and variables.lookup(found[1]) is None:
-                    stored = tuple(map(_stored, variables.expanded_parts(Word((part,)))))
-                    self.script.assign(found[1], False, Value((Word(stored),)))
-
-    def _shift(self) -> None:
-        """Leave out the first arguments; all, where it is unknown whether a line is reached."""
-        variables = self.script.variables
-        every = variables.lookup("@")
-        if every is None:
-            return
-        following = self.tokens[self.position] if self.position < len(self.tokens) else None
-        text = following.text if isinstance(following, Word) else ""
-        reached = both(self.branches.reached, self.guard)
-        count = (int(text) if is_whole(text) else 1) if reached else len(every.words)
-        variables.names_used.add("#")
-        variables.set_arguments(every.words[count:])
-
-
-def _stored(part: Part) -> Part:
-    """A part as the value of a variable: quoted where the variable is expanded."""
-    raw = "" if part.raw in ("{", "}", "{}") else part.raw
-    if not part.quoted and raw == part.raw:
-        return part
-    return part.quoted_as(False, raw)

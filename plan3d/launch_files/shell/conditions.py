@@ -1,6 +1,7 @@
 """Conditions and arithmetic of a shell script: true, false or unknown; a number or unknown.
 
-Evaluated are comparisons of words and numbers, in `[ ]`, `[[ ]]` and `(( ))`, joined by && and ||.
+Evaluated are `true` and `false`, and comparisons of words and numbers in `[ ]`, `[[ ]]` and
+`(( ))`, joined by && and ||.
 Tests of files, and of variables that the script does not assign, are unknown.
 Source: Bash Reference Manual, 6.4 (conditional expressions) and 6.5 (shell arithmetic).
 """
@@ -12,10 +13,15 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.units import is_whole
 
-from .words import CONDITION
+from .lexer import Operator, Token
+from .words import CONDITION, Word, pattern_text
+
+if TYPE_CHECKING:
+    from .variables import Variables
 
 Truth = bool | None
 """None where it is unknown."""
@@ -25,6 +31,11 @@ LONGEST_EXPRESSION = 500
 """Characters of the longest arithmetic expression that is evaluated."""
 LARGEST_NUMBER = 2**63
 """Beyond it the numbers of a shell wrap around."""
+UNRESOLVED = "\0"
+"""A word of a condition that has no value in the file."""
+_COMPARED = ("=", "==", "!=")
+_COMMANDS = {"true": True, "false": False}
+"""Commands that are conditions."""
 _BRACKETS = {"[": "]", "[[": "]]"}
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     **{"-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt},
@@ -78,6 +89,49 @@ def condition_truth(
     return out
 
 
+def read_condition(
+    tokens: Sequence[Token], begin: int, closing: str, variables: Variables
+) -> tuple[Truth, list[str], int]:
+    """The truth of the words up to `then`, or up to and with a closing bracket; of one word for ''.
+    Also what it depends on, and the place after them."""
+    words: list[str] = []
+    operands: dict[int, Word] = {}
+    dependences: list[str] = []
+    brackets, place = "", begin
+    while place < len(tokens):
+        token = tokens[place]
+        ends = isinstance(token, Word) and token.unquoted and token.text == closing
+        if ends and closing == "then":
+            break
+        if isinstance(token, Word) and token.text.startswith("((") and token.parts[0].raw:
+            words.append(token.text)
+            value = arithmetic(token.text[2:-2], variables.number)
+            dependences += variables.dependences(token) if value is None else []
+        elif isinstance(token, Word):
+            unknown = variables.dependences(token)
+            is_unset = words[-1:] == ["-z"] and variables.is_unset(token)
+            dependences += [] if is_unset else unknown
+            is_pattern = brackets == "[[" and words[-1:] and words[-1] in _COMPARED
+            text = pattern_text(variables.expanded_parts(token)) if is_pattern else ""
+            value_text = UNRESOLVED if unknown else text or variables.text(token)
+            brackets = value_text if value_text in ("[", "[[") else brackets
+            words.append("" if is_unset else value_text)
+            operands[len(words) - 1] = token
+        elif isinstance(token, Operator) and token.text not in ("\n", ";"):
+            words.append(token.text)
+        elif isinstance(token, Operator) and closing == "]":
+            break
+        place += 1
+        if ends or not closing:
+            break
+    for at, word in enumerate(words):
+        if word in (*_COMPARED, "-eq", "-ne") and 0 < at < len(words) - 1:
+            for one, other in ((at - 1, at + 1), (at + 1, at - 1)):
+                if words[one] == UNRESOLVED != words[other] and one in operands:
+                    variables.note_choice(operands[one], words[other])
+    return condition_truth(words, UNRESOLVED, variables.number), dependences, place
+
+
 def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
     """One comparison between its brackets, or one arithmetic expression."""
     if words[:1] == ["!"]:
@@ -85,6 +139,8 @@ def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
     if len(words) == 1 and words[0].startswith("(("):
         value = arithmetic(words[0][2:-2], lookup)
         return None if value is None else value != 0
+    if len(words) == 1 and words[0] in _COMMANDS:
+        return _COMMANDS[words[0]]
     if words[:1] == ["test"]:
         words = ["[", *words[1:], "]"]
     if len(words) < 2 or _BRACKETS.get(words[0]) != words[-1]:

@@ -43,7 +43,7 @@ def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
     """Put the model of a name into the launch. Raises InputError for one that is no preset, where
     none is given."""
     name = str(name).strip().rstrip("/")
-    launch.model = known_model(name)
+    launch.model = Model.preset(name) if name in preset_names() else known_model(name)
     model = launch.model or options.model
     if model is None:
         what = f"trains {name[:80]}, which is no preset" if name else "does not name its model"
@@ -52,9 +52,9 @@ def name_model(name: str, launch: Launch, options: ReaderOptions) -> Model:
 
 
 def known_model(name: str) -> Model | None:
-    """The preset of a hub id, or of the name of a folder or of a copy that is called as one or as a
-    preset; None where there is none. Multi-token prediction is not loaded by transformers
-    (modeling_deepseek_v3, _keys_to_ignore_on_load_unexpected)."""
+    """The preset of a hub id, or of the name of a folder or of a copy that is called as one; None
+    where there is none. Multi-token prediction is not loaded by transformers (modeling_deepseek_v3,
+    _keys_to_ignore_on_load_unexpected)."""
     plain = name
     changes: dict[str, Any] = {}
     for suffix in ("-FP8", "-2507"):
@@ -66,4 +66,4 @@ def known_model(name: str) -> Model | None:
     for hub, preset in hub_models().ids.items():
         if wanted and untuned(hub.rpartition("/")[2]).removeprefix("meta-") == wanted:
             return replace(Model.preset(preset), **{"mtp_layers": 0, **changes})
-    return Model.preset(name) if name in preset_names() else None
+    return None

@@ -121,6 +121,14 @@ def test_commands_of_a_condition_are_asked_for_and_others_named():
     )
 
 
+@pytest.mark.parametrize(
+    ("condition", "layers"), [("true", 2), ("false", 4), ("$F", 4), ("! $F", 2), ("$F || $T", 2)]
+)
+def test_commands_that_are_conditions(condition, layers):
+    text = f"F=false; T=true\nif {condition}; then N=2; else N=4; fi\n{RUN}"
+    assert launch(text).model.layers == layers
+
+
 def test_formats_that_a_condition_decides_are_asked_for():
     text = (
         f"N=2; F=$1\nif [ $F = bf16 ]; then {RUN}\nelif [ $F = te ]; then {RUN} --fp8-hybrid\nfi\n"

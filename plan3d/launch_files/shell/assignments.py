@@ -1,0 +1,182 @@
+"""Assignments: NAME=VALUE, arrays, defaults, and the commands `set`, `read`, `let` and their like.
+
+Source: Bash Reference Manual, 4.2 (builtin commands), 4.3.1 (set).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
+from plan3d.simulator.base.units import is_whole
+
+from .conditions import Truth, arithmetic
+from .contents import Script
+from .lexer import Operator, Token
+from .variables import LONGEST_NAME, Value, Variables
+from .words import Part, Word
+
+COMMANDS = ("read", "let", "unset", "printf", "mapfile", "readarray")
+_ASSIGN = re.compile(r"([A-Za-z_]\w{0,200})(\[[^\[\]]{1,60}\])?(\+?)=")
+_GIVES_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.S)
+_LET = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.S)
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_TAKING_VALUE = "dinNptu"
+"""Options of read with a value."""
+_PLACE = re.compile(r"%[ds]")
+Assigned = dict[str, Value | None]
+"""Values by name; None of one that is not known."""
+
+
+def assigned_parts(token: Word) -> tuple[str, str, bool, Word] | None:
+    """Name, subscript with brackets, whether it appends, and the value of a word NAME=VALUE."""
+    first = token.parts[0]
+    match = None if first.quoted or first.raw else _ASSIGN.match(first.text)
+    if match is None:
+        return None
+    return match[1], match[2] or "", bool(match[3]), token.without_prefix(match.end())
+
+
+def array_words(
+    tokens: Sequence[Token], opening: int, variables: Variables
+) -> tuple[list[Word], int]:
+    """The elements of an array after its opening bracket, and the place after the closing one."""
+    words: list[Word] = []
+    for place in range(opening + 1, len(tokens)):
+        token = tokens[place]
+        if isinstance(token, Operator) and token.text == ")":
+            return words, place + 1
+        words += variables.words(token) if isinstance(token, Word) else []
+    return words, len(tokens)
+
+
+def comes_before_command(tokens: Sequence[Token], begin: int) -> bool:
+    """Whether a command follows the assignment that ends here: NAME=VALUE COMMAND."""
+    for place in range(begin, len(tokens)):
+        token = tokens[place]
+        if not isinstance(token, Word) or not token.parts:
+            return False
+        if assigned_parts(token) is None:
+            return True
+    return False
+
+
+def in_environment(script: Script, name: str, value: Value, line: int) -> Value:
+    """The value of a variable that the script assigns and its environment may state: that of the
+    environment where its own is open; where they differ, the error is noted."""
+    variables = script.variables
+    stated = variables.outside.get(name)
+    if stated is None:
+        return value
+    if value.is_open and name not in variables.values:
+        variables.names_used.add(name)
+        return stated
+    is_given = name in variables.inputs.values and name not in variables.values
+    is_other = not value.is_open and value.text != stated.text
+    if is_other and is_given and name not in variables.names_used:
+        variables.contradicted[name] = InputError(
+            f"{script.file}: line {line}: the script itself sets {name} to "
+            f"{one_line(value.text)[:LONGEST_NAME]}: leave out --set {name}"
+        )
+    return value
+
+
+def stored(part: Part) -> Part:
+    """A part as the value of a variable: quoted where the variable is expanded."""
+    raw = "" if part.raw in ("{", "}", "{}") else part.raw
+    if not part.quoted and raw == part.raw:
+        return part
+    return part.quoted_as(False, raw)
+
+
+def give_defaults(tokens: Sequence[Token], begin: int, script: Script) -> None:
+    """`: ${NAME:=VALUE}`: give the variables of the words that follow their defaults."""
+    variables = script.variables
+    for place in range(begin, len(tokens)):
+        token = tokens[place]
+        if not isinstance(token, Word):
+            break
+        for part in token.parts:
+            found = _GIVES_DEFAULT.fullmatch(part.raw)
+            if found and variables.lookup(found[1]) is None:
+                parts = tuple(map(stored, variables.expanded_parts(Word((part,)))))
+                script.assign(found[1], False, Value((Word(parts),)))
+
+
+def shift(tokens: Sequence[Token], begin: int, reached: Truth, variables: Variables) -> None:
+    """Leave out the first arguments; all, where it is unknown whether the line is reached."""
+    every = variables.lookup("@")
+    if every is None:
+        return
+    following = tokens[begin] if begin < len(tokens) else None
+    text = following.text if isinstance(following, Word) else ""
+    count = (int(text) if is_whole(text) else 1) if reached else len(every.words)
+    variables.names_used.add("#")
+    variables.set_arguments(every.words[count:])
+
+
+def script_arguments(command: Sequence[Word]) -> Sequence[Word] | None:
+    """The arguments that `set` gives to the script; None where it gives none."""
+    texts = [word.text for word in command]
+    if "--" in texts:
+        return command[texts.index("--") + 1 :]
+    return command[1:] if len(texts) > 1 and texts[1][:1] not in "-+" else None
+
+
+def assignments(command: Sequence[Word], given: str | None, variables: Variables) -> Assigned:
+    """What a command assigns; `given` is its input, where that is known."""
+    name, words = command[0].text, command[1:]
+    texts = ["" if word.unresolved or word.condition else word.text for word in words]
+    if name == "let":
+        return {n: v for text in texts for n, v in _let(text, variables).items()}
+    if name == "read":
+        return _read(texts, given, variables, command[0].line)
+    if name == "printf":
+        if texts[:1] != ["-v"] or len(texts) < 3:
+            return {}
+        pieces = _PLACE.split(texts[2])
+        if len(pieces) != len(texts) - 2 or not all(texts[2:]) or "%" in "".join(pieces):
+            return {texts[1]: None}
+        filled = zip(pieces, (*texts[3:], ""), strict=True)
+        return {texts[1]: Value.of("".join(piece + one for piece, one in filled))}
+    names = [text for text in texts if _NAME.fullmatch(text)]
+    return dict.fromkeys(names if name == "unset" else names[-1:])
+
+
+def _let(text: str, variables: Variables) -> Assigned:
+    """What an expression assigns; of one that is not known, such as i++, every name is open."""
+    found = _LET.fullmatch(text)
+    if found is None:
+        return dict.fromkeys(_NAME.findall(text))
+    name, operation, rest = found.groups()
+    value = arithmetic(f"{name}{operation}({rest})" if operation else rest, variables.number)
+    return {name: None if value is None else Value.of(str(value))}
+
+
+def _read(texts: list[str], given: str | None, variables: Variables, line: int) -> Assigned:
+    """The fields of the first line of the input, the last name with the rest of it."""
+    names, is_array, at = [], False, 0
+    while at < len(texts):
+        text = texts[at]
+        if text.startswith("-") and len(text) > 1:
+            is_array |= "a" in text[1:]
+            at += text[-1] in _TAKING_VALUE
+        elif text:
+            names.append(text)
+        at += 1
+    names = [name for name in names if _NAME.fullmatch(name)] or ["REPLY"]
+    separators = variables.lookup("IFS")
+    if given is None or (separators is not None and separators.is_open):
+        return dict.fromkeys(names)
+    line_text, marks = given.partition("\n")[0], separators.text if separators else ""
+    count = 0 if is_array else len(names) - 1
+    if marks.strip():
+        fields = re.split(f"[{re.escape(marks)}]", line_text, maxsplit=count)
+    else:
+        fields = line_text.split(None, count) if count or is_array else [line_text.strip()]
+    if is_array:
+        return {names[0]: Value(tuple(Word((Part(one, line),)) for one in fields), array=True)}
+    fields += [""] * (len(names) - len(fields))
+    return {name: Value.of(one.strip()) for name, one in zip(names, fields, strict=False)}
