@@ -38,7 +38,7 @@ their sum takes longer than with any other: recompute adds passes, and what hide
 a share of at most 1 of it."""
 BYTES_OF_ACTIVATIONS = [
     *(Cost.ACTIVATIONS, Cost.LOGITS, Cost.GATHERED_INPUTS, Cost.WEIGHT_GRADIENT_INPUTS),
-    *(Cost.HOST_ACTIVATIONS, Cost.OVERLAPPED_A2A),
+    *(Cost.HOST_ACTIVATIONS, Cost.OVERLAPPED_A2A, Cost.SPLIT_LAUNCH),
 ]
 """Columns that are more with these values; the launch floor of a layer is, too."""
 

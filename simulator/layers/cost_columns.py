@@ -63,6 +63,11 @@ class Cost(IntEnum):
     OVERLAPPED_A2A = 28
     """Seconds that exchanges of experts save by hiding beside another micro-batch, where there is
     one."""
+    WEIGHT_GRADIENT = 29
+    """Seconds of weight gradients, launches included, where they are a pass of their own."""
+    SPLIT_LAUNCH = 30
+    """Seconds that launches then add, as either part of the backward pass waits for its own; not
+    among the parts above."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)

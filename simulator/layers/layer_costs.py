@@ -123,6 +123,8 @@ def _layer_column(
         column[cost] = values
     column[SECONDS], column[Cost.FORWARD] = seconds.parts, seconds.forward
     column[Cost.TOTAL], column[Cost.OVERLAPPED_A2A] = seconds.total, seconds.overlapped_a2a
+    column[Cost.WEIGHT_GRADIENT] = seconds.weight_gradient
+    column[Cost.SPLIT_LAUNCH] = seconds.split_launch
     column[Cost.UNITS] = 1.0
     if kind.block:
         column[Cost.MATRIX_PARAMETERS] = weights.dense + weights.expert
@@ -203,12 +205,15 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
     table = np.zeros((len(layers), len(Cost), rows))
     wider = recipe.activation / 2
     full = s.recompute == Recompute.FULL
+    dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
+    share = (1 / wgrad) / (1 + 1 / dgrad + 1 / wgrad)
     moving, offloads = np.zeros((len(layers), rows)), any_nonzero(s.offload_activations)
     for i, (column, layer) in enumerate(zip(table, layers, strict=True)):
         forward = _forward_seconds(layer, task, recipe, s.micro_batch)
         column[Cost.MATMUL] = 3 * forward
         column[Cost.RECOMPUTE] = full * forward
         column[Cost.FORWARD] = forward
+        column[Cost.WEIGHT_GRADIENT] = 3 * forward * share
         column[Cost.TOTAL] = column[SECONDS].sum(axis=0)
         column[Cost.DENSE_PARAMETERS] = layer.parameters
         column[Cost.UNITS] = 1.0

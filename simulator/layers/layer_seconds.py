@@ -60,6 +60,21 @@ class LayerSeconds(NamedTuple):
     total: Value
     overlapped_a2a: Value | float
     """That exchanges of experts save beside another micro-batch, in none of the parts."""
+    weight_gradient: Value
+    """Of weight gradients, where they are a pass of their own [strategy]."""
+    split_launch: Value
+    """That launches add there, in none of the parts [strategy]."""
+
+
+class BothPasses(NamedTuple):
+    """Seconds of a layer, each part run once."""
+
+    parts: Value
+    """[pass, part, strategy]."""
+    overlapped_a2a: Value | float
+    weight_gradient: Value
+    split_launch: Value
+    """As in LayerSeconds."""
 
 
 def layer_seconds(
@@ -71,7 +86,8 @@ def layer_seconds(
 ) -> LayerSeconds:
     """Both passes of a layer by part, and what runs again; `gemm` are forward seconds of its GEMMs
     and of those that selective recompute runs again."""
-    (forward, backward), overlapped = _passes(kind, work, gemm[0], weights, local)
+    passes = _passes(kind, work, gemm[0], weights, local)
+    forward, backward = passes.parts
     parts = forward + backward
     if kind.block and any_nonzero(local.s.recompute):
         parts[COMMUNICATION] += _repeated(kind.block, work, local) * forward[COMMUNICATION]
@@ -80,16 +96,15 @@ def layer_seconds(
             again = again * local.layer_ratio[0]
         whole = sum_in_order(forward[COMPUTE])
         parts[Cost.RECOMPUTE] = local.full_recompute * whole + local.selective_recompute * again
-    return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), overlapped)
+    return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), *passes[1:])
 
 
 def _passes(
     kind: LayerKind, work: Work, matmul: Value, weights: LayerWeights, local: LayerContext
-) -> tuple[Value, Value | float]:
-    """Seconds of the forward and the backward pass by part [pass, part, strategy], and those of
-    exchanges of experts that are saved beside another micro-batch.
+) -> BothPasses:
+    """The forward and the backward pass of a layer.
 
-    Exchanges hide behind kernels; the launch floor is of all parts together.
+    Exchanges hide behind kernels; the launch floor is of all parts of a pass together.
     """
     task, s = local.task, local.s
     core = None
@@ -102,9 +117,10 @@ def _passes(
     if local.layer_ratio is not None and is_tabled(kind):
         ratio = local.layer_ratio
     out = np.zeros((2, SECONDS.stop, matmul.size))
-    out[:, COMPUTE] = _kernel_seconds(kind, work, matmul, core, weights, local)
+    out[:, COMPUTE], weight = _kernel_seconds(kind, work, matmul, core, weights, local)
     for i in (0, 1):
         out[i, COMPUTE] *= ratio[i]
+    weight, none = weight * ratio[1], np.zeros(matmul.size)
     # Tables of layers are measured without accumulation of gradients and without losses.
     out[1, Cost.MEMORY_BOUND] += _accumulation_seconds(weights, local)
     if kind.makes_logits and any_nonzero(s.loss):
@@ -118,8 +134,8 @@ def _passes(
     if core is not None and kind.block and s.cp.max() > 1:
         out[:, _CONTEXT] = context_overlap(kind.block, core, local)
     if kind.block is None:
-        return out, 0.0
-    experts, overlapped = kind.block.experts, np.zeros(matmul.size)
+        return BothPasses(out, 0.0, weight, none)
+    experts, overlapped = kind.block.experts, none
     if experts:
         exchange, contention = expert_exchange(experts, local), task.software.kernel_contention
         overlapped = 2 * exchange
@@ -128,16 +144,21 @@ def _passes(
             one[_EXPERTS] = overlap(exchange, window, contention, s.overlap_ep)
             overlapped = overlapped - one[Cost.EXPERT_COMM] - one[Cost.EXPERT_CONTENTION]
     if not local.launches:
-        return out, overlapped
+        return BothPasses(out, overlapped, weight, none)
     floor = launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
+    rest = sum_in_order(out[1]) - weight
     for one, least in zip(out, floors, strict=True):
         seconds = sum_in_order(one)
         raised = kernel_times.smooth_maximum(seconds, least, LAUNCH_SHARPNESS)
         one[Cost.LAUNCH] = raised - seconds
+    share = kernel_times.weight_launch_share(task.software, task.cluster.accelerator)
+    weight = kernel_times.smooth_maximum(weight, share * floors[1], LAUNCH_SHARPNESS)
+    rest = kernel_times.smooth_maximum(rest, (1 - share) * floors[1], LAUNCH_SHARPNESS)
+    split = np.maximum(weight + rest - raised, 0.0)
     if experts:
         out[0, Cost.LAUNCH] += _expert_wait_seconds(experts, local)
-    return out, overlapped
+    return BothPasses(out, overlapped, weight, split)
 
 
 def _kernel_seconds(
@@ -147,28 +168,30 @@ def _kernel_seconds(
     core: tuple[Value, Value] | None,
     weights: LayerWeights,
     local: LayerContext,
-) -> Value:
+) -> tuple[Value, Value]:
     """Seconds of products, of the attention core and of kernels that move bytes, forward and
-    backward [pass, kernel, strategy].
+    backward [pass, kernel, strategy], and of those products that weight gradients are.
 
     Frozen matrices have no gradient of their own; their adapters, which are trained, do.
     """
     adapters, accelerator = local.task.adapters, local.task.cluster.accelerator
     dgrad, wgrad = kernel_times.gradient_rates(local.task.software, accelerator)
     out = np.zeros((2, COMPUTE.stop, matmul.size))
-    out[:, Cost.MATMUL] = matmul, matmul / dgrad + matmul / wgrad
+    weight = matmul / wgrad
+    out[:, Cost.MATMUL] = matmul, matmul / dgrad + weight
     if core is not None:
         out[:, Cost.ATTENTION] = core
     out[:, Cost.MEMORY_BOUND] = _moved_seconds(work, local)
     if adapters and weights.frozen and not trains_whole(kind, local):
-        out[1, Cost.MATMUL] = matmul / dgrad
+        out[1, Cost.MATMUL], weight = matmul / dgrad, np.zeros(matmul.size)
         if kind.block:
             thin = adapter_seconds(work, local)
+            weight = thin / wgrad
             out[0, Cost.MATMUL] += thin
-            out[1, Cost.MATMUL] += thin / dgrad + thin / wgrad
+            out[1, Cost.MATMUL] += thin / dgrad + weight
             moved = unpacked_bytes(adapters, weights.frozen.packed_parameters)
             out[:, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(moved, accelerator)
-    return out
+    return out, weight
 
 
 def _expert_wait_seconds(experts: Experts, local: LayerContext) -> Value | float:
@@ -189,8 +212,8 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
     ((matmul, _),) = seconds_by_kind([work], local)
     if work is None:
         raise ValueError(f"{kind.name} has no work of its own")
-    passes, _ = _passes(kind, work, matmul, LayerWeights(none, none, none, None), local)
-    return np.stack([sum_in_order(one) for one in passes])
+    passes = _passes(kind, work, matmul, LayerWeights(none, none, none, None), local)
+    return np.stack([sum_in_order(one) for one in passes.parts])
 
 
 def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:

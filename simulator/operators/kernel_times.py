@@ -47,6 +47,13 @@ def gradient_rates(software: Software, accelerator: Accelerator) -> tuple[float,
     return rates.dgrad_rate, wgrad
 
 
+def weight_launch_share(software: Software, accelerator: Accelerator) -> float:
+    """Share of weight gradients in the launches of a backward pass: as the two gradients of a
+    matrix share its products."""
+    dgrad, wgrad = gradient_rates(software, accelerator)
+    return (1 / wgrad) / (1 / dgrad + 1 / wgrad)
+
+
 def stack_gemms(gemms: list[Gemm], rows: int) -> Value:
     """m, n, k and batch of several GEMMs as one array [side, gemm, row]."""
     stacked = np.empty((4, len(gemms), rows))

@@ -13,14 +13,9 @@ from .operation_orders import NO_PASSES, Operations, grouped_passes, weave
 from .schedule import SEVERAL_CHUNKS, Schedule, Sizes, fills_pipeline
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """One group of all micro-batches (Lamy-Poirier 2023)."""
     return weave(*grouped_passes(s.p, s.v, s.m, r, s.m), NO_PASSES, s.m * s.v, 0)
-
-
-def _sends(s: Sizes[Value]) -> Value:
-    """2 (p-1), and 2 (v-1) p more where p micro-batches are all: the turns of interleaved 1F1B."""
-    return 2 * (s.p - 1) + 2 * (s.v - 1) * s.p * (s.m <= s.p)
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:
@@ -35,8 +30,8 @@ SCHEDULE = Schedule(
     order=_order,
     in_flight=in_flight,
     chunks=SEVERAL_CHUNKS,
-    hidden_sends=_sends,
     steady_sends=_steady_sends,
+    turns=lambda s: (s.m, s.m),
     uneven_paths=True,
     chunk_turn=lambda s: s.m,
     forward_first=True,

@@ -18,7 +18,7 @@ from .operation_orders import Operations, Pass, passes
 from .schedule import Condition, Passes, Placement, Schedule, Sizes
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """With slots of one pass, stage k runs its j-th micro-batch of a unit forward in slot k + 2 j
     and backward in slot 2 p - 1 - k + 2 j of the unit's 2 p; a rank has stages r and p - 1 - r, and
     no two passes of it share a slot. The first m / 2 micro-batches enter at rank 0."""
@@ -57,7 +57,7 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     fast = faster_ranks(s, slowest, others)
     f, b, units = fast.forward, fast.input_gradient + fast.weight_gradient, s.m / s.p
     between = (units - 1) * np.abs(f - b)
-    slower = slowest.total - fast.total
+    slower = np.maximum(slowest.total - fast.total, 0.0)
     equal = np.maximum(f, b) + between
     inner = s.p - 2
     spared = (s.m - 2 * units) * slower

@@ -74,7 +74,7 @@ def graph(
     virtual: int,
     micro_batches: int,
     group: int = 0,
-    held_back: int = 0,
+    held_back: float = 0,
 ) -> DependencyGraph:
     """The graph of a schedule (arguments of Schedule.orders).
 

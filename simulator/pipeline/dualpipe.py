@@ -79,7 +79,7 @@ def peak_stage_bytes(stages: Value, place: Value, a: Value, w: Value) -> Value:
     return np.maximum(filled, (place + 1) * w + (stages / 2 - 1 - place) * a)
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """The first m / 2 micro-batches enter at rank 0, the others at rank p - 1."""
     second = r >= s.p // 2
     stages = (s.p - 1 - r, r) if second else (r, s.p - 1 - r)

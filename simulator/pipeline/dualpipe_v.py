@@ -13,7 +13,7 @@ from .operation_orders import Operations, TwoSided
 from .schedule import TWO_CHUNKS, Passes, Placement, Schedule, Sizes, fills_pipeline
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """Both directions on one rank."""
     return phases(TwoSided((r, 2 * s.p - 1 - r), (0, 0)), s.p, r, s.m)
 

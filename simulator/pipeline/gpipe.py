@@ -13,7 +13,7 @@ from .operation_orders import NO_PASSES, Operations, Pass, passes, weave
 from .schedule import Schedule, Sizes
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """Huang et al. 2019, figure 2c."""
     micro = np.arange(s.m)
     backward = passes(Pass.BACKWARD, r, micro[::-1])

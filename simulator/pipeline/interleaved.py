@@ -16,7 +16,7 @@ from .operation_orders import NO_PASSES, Operations, grouped_passes, weave
 from .schedule import SEVERAL_CHUNKS, Condition, Schedule, Sizes
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """2 (p-r-1) + (v-1) g forward passes to warm up (Megatron-LM), then one forward and one
     backward pass each."""
     ahead = 2 * (s.p - r - 1) + (s.v - 1) * s.g + 1
@@ -37,22 +37,9 @@ def last_group(s: Sizes[Value]) -> Value:
     return np.where(left > 0, left, s.g)
 
 
-def turn_sends(s: Sizes[Value]) -> Value:
-    """Sends that the first and the last micro-batch wait for.
-
-        2 (p - 1) + (v - 1) p ([first group is p] + [last group is p])
-
-    A group of p micro-batches is back at the first rank just when that turns to its next chunk, so
-    each boundary on the way is exposed; a longer group comes back in time. As simulated with equal
-    passes, in the order of Narayanan et al. 2021, section 2.2.2.
-    """
-    out: Value = 2 * (s.p - 1) + (s.v - 1) * s.p * (1.0 * (s.g <= s.p) + (last_group(s) <= s.p))
-    return out
-
-
 def _steady_sends(s: Sizes[Value]) -> Value:
     """(2 v - 1)(m - p) + p - 1: two tensors of a pair of chunks, but for the micro-batches that
-    fill the pipeline, whose sends `turns` counts. As simulated with equal passes."""
+    fill the pipeline, whose sends `turn_sends` counts. As simulated with equal passes."""
     return (2 * s.v - 1) * (s.m - s.p) + s.p - 1
 
 
@@ -71,8 +58,8 @@ def shortest_group(p: int, m: int) -> int:
 
 @cache
 def longer_group(p: int, m: int) -> int:
-    """The fewest micro-batches of groups that are all of more than p (turn_sends); 0 where m is p
-    or fewer."""
+    """The fewest micro-batches of groups that are all of more than p (turn_sends of `schedule`); 0
+    where m is p or fewer."""
     return next((g for g in range(p + 1, m + 1) if m % g == 0 or m % g > p), 0)
 
 
@@ -97,8 +84,8 @@ SCHEDULE = Schedule(
     in_flight=_in_flight,
     chunks=SEVERAL_CHUNKS,
     uneven_paths=True,
-    hidden_sends=turn_sends,
     steady_sends=_steady_sends,
+    turns=lambda s: (s.g, last_group(s)),
     chunk_turn=last_group,
     groups=True,
     needs_stages=False,

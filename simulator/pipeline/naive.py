@@ -12,7 +12,7 @@ from .operation_orders import NO_PASSES, Operations, Pass, passes, weave
 from .schedule import Passes, Schedule, Sizes
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """A forward and a backward pass in turn."""
     micro = np.arange(s.m)
     backward = passes(Pass.BACKWARD, r, micro)

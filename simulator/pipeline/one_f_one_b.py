@@ -13,7 +13,7 @@ from .operation_orders import NO_PASSES, Operations, Pass, passes, weave
 from .schedule import Schedule, Sizes
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """Narayanan et al. 2021, figure 3; Megatron-LM's warm-up of p - r - 1."""
     micro = np.arange(s.m)
     forward, backward = passes(Pass.FORWARD, r, micro), passes(Pass.BACKWARD, r, micro)

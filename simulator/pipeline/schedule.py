@@ -39,8 +39,6 @@ class Chunks(NamedTuple):
     most: int
 
 
-MOST_HELD_BACK = 1000
-"""Bound of what is held back, over the rank, when weight gradients take next to no time."""
 ONE_CHUNK, TWO_CHUNKS, SEVERAL_CHUNKS = Chunks(1, 1), Chunks(2, 2), Chunks(2, 2**31)
 
 
@@ -71,7 +69,7 @@ class Passes(NamedTuple):
 
     def take(self, rows: Index | slice) -> Passes:
         """The chosen rows."""
-        return Passes(*(part[rows] for part in self))
+        return Passes(*(part[..., rows] for part in self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,7 +98,7 @@ class Schedule:
     name: str
     source: str
     """Paper, section and equation."""
-    order: Callable[[Sizes[int], int, int], Operations]
+    order: Callable[[Sizes[int], int, float], Operations]
     """The operations of rank r, which holds back the given number of weight gradients, over r."""
     in_flight: Callable[[Sizes[Value], Value], Value]
     """Micro-batches whose activations rank r [class, row] keeps at its peak, in units of its whole
@@ -111,8 +109,8 @@ class Schedule:
     placement: Placement = Placement.LOOPED
     chunks: Chunks = ONE_CHUNK
     idle: Callable[[Sizes[Value], Passes, Passes], Value] | None = None
-    """Seconds [row] the slowest rank idles in a step, from its own passes and those of all other
-    ranks together; None: a chunk of each other rank, (f + i + w) / v."""
+    """Seconds [.., row] that a rank, taken for the slowest, idles in a step, from its own passes
+    and those of all other ranks together; None: a chunk of each other rank, (f + i + w) / v."""
     idle_grows: bool = True
     """Whether longer passes never shorten idle seconds, so that bounds may be put on them."""
     uneven_paths: bool = False
@@ -126,6 +124,9 @@ class Schedule:
     end_sends: Callable[[Sizes[Value]], tuple[Value, Value]] | None = None
     """Both of them where the first rank sets the pace: all others hide in the time by which it is
     longer. None: not known to be fewer."""
+    turns: Callable[[Sizes[Value]], tuple[Value, Value]] | None = None
+    """Micro-batches of the first and of the last group, which are sent on before a rank turns to
+    its next chunk (`turn_sends`). None: there is no such turn."""
     chunk_turn: Callable[[Sizes[Value]], Value] = lambda s: 1 + 0 * s.m
     """Passes of one direction from the last of one of a rank's chunks to the last of the next; the
     gradients of the first are final, and are reduced, while the others run."""
@@ -170,20 +171,23 @@ class Schedule:
         for what the others do."""
         return self.idle is None and self.chunks == ONE_CHUNK and self.placement == Placement.LOOPED
 
-    def deferred_weight_gradients(self, longest: Value, weight_gradient: Value) -> Value:
+    def deferred_weight_gradients(
+        self, sizes: Sizes[Value], longest: Value, weight_gradient: Value
+    ) -> Value:
         """Weight gradients that rank r holds back, over r.
 
         As published; a schedule that fills its drain holds back as many as take the `longest`
-        forward pass and input gradient of a rank, so that none is missing there.
+        forward pass and input gradient of a rank, so that none is missing there, but no more than
+        there are.
         """
         published = np.full_like(longest, self.held_back)
         if not self.fills_drain:
             return published
-        wanted = np.ceil(longest / np.maximum(weight_gradient, 1e-300))
-        return np.minimum(np.maximum(wanted, published), MOST_HELD_BACK)
+        wanted = longest / np.maximum(weight_gradient, 1e-300)
+        return np.maximum(np.minimum(wanted, most_held_back(sizes)), published)
 
     def orders(
-        self, p: int, v: int, m: int, group: int = 0, held_back: int = 0
+        self, p: int, v: int, m: int, group: int = 0, held_back: float = 0
     ) -> list[Operations]:
         """The operations of every rank.
 
@@ -209,6 +213,26 @@ class Schedule:
         for condition in self.conditions:
             if condition.to_run and not condition.ok(sizes):
                 raise InputError(condition.message(self.name, sizes))
+
+
+def most_held_back(s: Sizes[Value]) -> Value:
+    """Weight gradients over the rank of which the last rank holds back all but one."""
+    return (s.m - 1) / np.maximum(s.p - 1, 1)
+
+
+def turn_sends(s: Sizes[Value], group: Value, passes: Value) -> Value:
+    """Sends that ranks wait for at the turns of a group to the next chunk, with the `passes` of a
+    chunk that take as long as a send.
+
+        (v - 1) max(p - (g - p) passes, 0)
+
+    A group of p micro-batches is back at the first rank just when that turns, so each boundary on
+    the way is exposed; a longer one has g - p passes to come back in. As simulated with equal
+    passes, in the order of Narayanan et al. 2021, section 2.2.2.
+    """
+    spare = np.maximum(group - s.p, 0.0) * np.minimum(passes, 1e18)
+    out: Value = (s.v - 1) * np.maximum(s.p - spare, 0.0)
+    return out
 
 
 def fills_pipeline(rule: str, times: int, to_run: bool = False) -> Condition:

@@ -28,7 +28,7 @@ from . import (
     zb_h2,
     zb_v,
 )
-from .schedule import Condition, Passes, Placement, Schedule, Sizes
+from .schedule import Condition, Passes, Placement, Schedule, Sizes, turn_sends
 
 BUILT_IN = (
     one_f_one_b.SCHEDULE,
@@ -145,6 +145,8 @@ memory_follows_times = ScheduleFact(attrgetter("fills_drain"))
 """Whether how much is held back, and so the peak, depends on how long passes are."""
 fuller_inside = ScheduleFact(attrgetter("fuller_inside"))
 """Whether inner ranks keep more micro-batches in flight than outer ones."""
+has_turns = ScheduleFact(lambda s: s.turns is not None)
+"""Whether ranks wait for sends at turns to their next chunks."""
 forward_first = ScheduleFact(attrgetter("forward_first"))
 """Whether every forward pass comes before the first backward pass."""
 
@@ -181,11 +183,14 @@ def in_flight(schedule: Column, sizes: Sizes[Value], rank: Value) -> Value:
     return out
 
 
-def deferred_weight_gradients(schedule: Column, longest: Value, weight_gradient: Value) -> Value:
+def deferred_weight_gradients(
+    schedule: Column, sizes: Sizes[Value], longest: Value, weight_gradient: Value
+) -> Value:
     """Weight gradients that rank r holds back, over r [row], of each schedule."""
     out = np.empty(longest.shape)
     for one, at in _rows_by_schedule(schedule):
-        out[at] = one.deferred_weight_gradients(longest[at], weight_gradient[at])
+        of = longest[at], weight_gradient[at]
+        out[at] = one.deferred_weight_gradients(_take_sizes(sizes, at), *of)
     return out
 
 
@@ -227,11 +232,25 @@ def idle_seconds(
     """Seconds the slowest rank idles in a step: `usual`, a chunk of each other rank, or the closed
     form of its schedule (Schedule.idle). `others` are all other ranks together; of uneven stages
     their mean stands for each of them."""
-    out = usual
+    out = np.empty(slowest.forward.shape)
     for one, at in _rows_by_schedule(schedule):
-        if one.idle:
-            out = out.copy() if out is usual else out
-            out[at] = one.idle(_take_sizes(sizes, at), slowest.take(at), others.take(at))
+        own, rest = slowest.take(at), others.take(at)
+        out[..., at] = one.idle(_take_sizes(sizes, at), own, rest) if one.idle else usual[at]
+    return out
+
+
+def sends_of_turns(
+    schedule: Column, sizes: Sizes[Value], passes: tuple[Value | float, Value | float]
+) -> Value:
+    """Sends that ranks wait for at turns to the next chunk, forward and backward [2, .., row]
+    (Schedule.turns); `passes` are how many take as long as a forward and a backward pass."""
+    each = [np.broadcast_to(n, np.broadcast_shapes(np.shape(n), sizes.m.shape)) for n in passes]
+    out = np.zeros((2, *np.broadcast_shapes(each[0].shape, each[1].shape)))
+    for one, at in _rows_by_schedule(schedule):
+        if one.turns:
+            of = _take_sizes(sizes, at)
+            for way, group, own in zip(out, one.turns(of), each, strict=True):
+                way[..., at] = turn_sends(of, group, own[..., at]) * (of.p > 1)
     return out
 
 
@@ -241,14 +260,16 @@ def sends(
     overlapped: Value,
     contention: float = 0.0,
     slack: Value | float = 0.0,
+    passes: tuple[Value | float, Value | float] = (np.inf, np.inf),
 ) -> Value:
     """Sends on the critical path of a step, each one boundary tensor.
 
-        hidden + steady (1 - overlapped (1 - contention))
+        hidden + turns + steady (1 - overlapped (1 - contention))
 
-    of Schedule.hidden_sends and Schedule.steady_sends; none without stages. So the exposed volume
-    lies between one micro-batch's and the whole batch's boundary activations. `slack` is how many
-    hide in the time by which the first rank works longest, down to Schedule.end_sends.
+    of Schedule.hidden_sends, Schedule.turns and Schedule.steady_sends; none without stages. So the
+    exposed volume lies between one micro-batch's and the whole batch's boundary activations.
+    `slack` is how many hide in the time by which the first rank works longest, down to
+    Schedule.end_sends, `passes` how many take as long as a forward and a backward pass of a chunk.
     """
     hidden, steady, end_hidden, end_steady = np.empty((4, sizes.m.size))
     for one, at in _rows_by_schedule(schedule):
@@ -256,7 +277,7 @@ def sends(
         hidden[at], steady[at] = one.hidden_sends(of), one.steady_sends(of)
         ends = one.end_sends(of) if one.end_sends else (hidden[at], steady[at])
         end_hidden[at], end_steady[at] = ends
-    shown = 1 - overlapped * (1 - contention)
-    usual, at_end = hidden + steady * shown, end_hidden + end_steady * shown
+    shown, turns = 1 - overlapped * (1 - contention), sum(sends_of_turns(schedule, sizes, passes))
+    usual, at_end = hidden + turns + steady * shown, end_hidden + turns + end_steady * shown
     out: Value = np.maximum(usual - slack, np.minimum(at_end, usual)) * (sizes.p > 1)
     return out

@@ -5,6 +5,8 @@ Source: Qi et al. 2024 (Zero Bubble Pipeline Parallelism), section 2.1 and table
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ..base.arrays import Value
@@ -12,24 +14,34 @@ from .operation_orders import Operations, Pass, passes, weave
 from .schedule import Passes, Schedule, Sizes
 
 
-def zero_bubble(s: Sizes[int], r: int, ahead: int, lag: int) -> Operations:
+def zero_bubble(s: Sizes[int], r: int, ahead: int, held_back: float) -> Operations:
     """`ahead` forward passes, then input gradients and forward passes in turn; weight gradients
-    follow `lag` later."""
-    micro = np.arange(s.m)
+    come as many passes late as rank r holds back."""
+    lag, micro = int(held_back_by(s, r, held_back)), np.arange(s.m)
     backward, weight = passes(Pass.INPUT, r, micro), passes(Pass.WEIGHT, r, micro)
     return weave(passes(Pass.FORWARD, r, micro), backward, weight, ahead, min(lag, s.m))
 
 
-def zero_bubble_bytes(s: Sizes[Value], whole: Value, late: Value, a: Value, w: Value) -> Value:
-    """Bytes of `whole` micro-batches and of `late`, at most all others, that wait: the last of them
-    adds W - A, where that is more, before a weight gradient goes."""
-    out: Value = whole * a + np.minimum(late, s.m - whole) * w + np.maximum(w - a, 0.0)
+def held_back_by(s: Sizes[Any], r: Any, each: Any) -> Any:
+    """Whole weight gradients that rank r holds back, of `each` a rank: as many fewer than the last
+    as it ends later."""
+    most, fewer = (np.ceil(each * ranks - 1e-9) for ranks in (s.p - 1, s.p - 1 - r))
+    return most - fewer
+
+
+def zero_bubble_bytes(
+    s: Sizes[Value], r: Value, whole: Value, each: Value, a: Value, w: Value
+) -> Value:
+    """Bytes of `whole` micro-batches and of those that rank r holds back, at most all others: the
+    last of them adds W - A, where that is more, before a weight gradient goes."""
+    late = np.minimum(held_back_by(s, r, each), s.m - whole)
+    out: Value = whole * a + late * w + np.maximum(w - a, 0.0)
     return out
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """Qi et al. 2024, figure 3, top: rank r's weight gradients come r passes late."""
-    return zero_bubble(s, r, s.p - r, held_back * r)
+    return zero_bubble(s, r, s.p - r, held_back)
 
 
 def in_flight(s: Sizes[Value], r: Value) -> Value:
@@ -60,7 +72,7 @@ def _sends(s: Sizes[Value]) -> Value:
 
 def _peak_bytes(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """(p-r) A + r W, and W - A more where W is larger; at most m micro-batches (section 2.1)."""
-    return zero_bubble_bytes(s, np.minimum(s.m, s.p - r), late * r, a, w)
+    return zero_bubble_bytes(s, r, np.minimum(s.m, s.p - r), late, a, w)
 
 
 SCHEDULE = Schedule(

@@ -13,13 +13,13 @@ import numpy as np
 
 from ..base.arrays import Value
 from .operation_orders import Operations
-from .schedule import Passes, Schedule, Sizes
+from .schedule import Passes, Schedule, Sizes, most_held_back
 from .zb_h1 import zero_bubble, zero_bubble_bytes
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """Qi et al. 2024, figure 3, bottom: 2 (p-r) - 1 forward passes first."""
-    return zero_bubble(s, r, 2 * (s.p - r) - 1, held_back * r)
+    return zero_bubble(s, r, 2 * (s.p - r) - 1, held_back)
 
 
 def _in_flight(s: Sizes[Value], r: Value) -> Value:
@@ -29,20 +29,25 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """What the ranks before the slowest, taken for the last, take longer than it from their first
-    start to their last end: rank r begins p - 1 - r forward passes before it."""
-    held_back = SCHEDULE.deferred_weight_gradients(
-        slowest.forward + slowest.input_gradient, slowest.weight_gradient
-    )
+    start to their last end: rank r begins p - 1 - r forward passes before it.
+
+    Ranks hold back as many weight gradients as make that least: h / w over the rank, where the
+    first and the second last rank end together, or all that the slowest has.
+    """
     each = others.mean(s.p - 1)
-    late = _ends_late(s, slowest, each, held_back, each.forward + each.input_gradient)
-    return np.maximum(late, _fill_idle(s, slowest, others))
+    hop = each.forward + each.input_gradient
+    most = np.maximum(most_held_back(s), SCHEDULE.held_back)
+    level = hop / np.maximum(each.weight_gradient, 1e-300)
+    level = np.clip(level, SCHEDULE.held_back, most)
+    late = np.minimum(*(_ends_late(s, slowest, each, held, hop) for held in (level, most)))
+    return np.maximum(late, _fill_idle(s, slowest, each))
 
 
 def _idle_sync(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """At least (p-1) f, for the last rank starts that much later; two are deferred a rank."""
     each = others.mean(s.p - 1)
     late = _ends_late(s, slowest, each, SYNC.held_back, each.input_gradient)
-    return np.maximum(others.forward + late, _fill_idle(s, slowest, others))
+    return np.maximum(others.forward + late, _fill_idle(s, slowest, each))
 
 
 def _ends_late(
@@ -65,19 +70,20 @@ def _ends_late(
     return out
 
 
-def _fill_idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
-    """(p-1)(f + i) - (n-1) f', n = min(m, 2p - 1): what is left of the fill by the forward passes
-    run meanwhile (Qi et al. 2024, figure 3); ranks that are faster by d have m d to spare."""
-    n = np.minimum(s.m, 2 * s.p - 1)
-    spare = s.m * np.maximum(slowest.total - others.total / np.maximum(s.p - 1, 1), 0.0)
-    ends = others.forward + others.input_gradient
-    out: Value = ends - (n - 1) * slowest.forward - spare
+def _fill_idle(s: Sizes[Value], slowest: Passes, each: Passes) -> Value:
+    """(p-1)(f + i) - (n-1) f, n = min(m, 2p - 1): what is left of the fill by the forward passes
+    run meanwhile (Qi et al. 2024, figure 3). Of the slowest rank, or of a faster one, which has
+    m d to spare where it is faster by d."""
+    ahead = np.minimum(s.m, 2 * s.p - 1) - 1
+    left = [s.m * one.total - ahead * one.forward for one in (slowest, each)]
+    fill = (s.p - 1) * (each.forward + each.input_gradient)
+    out: Value = fill + np.minimum(*left) - s.m * slowest.total
     return out
 
 
 def _peak_bytes(s: Sizes[Value], r: Value, late: Value, a: Value, w: Value) -> Value:
     """(2 (p-r) - 1) A + D r W, likewise at most m (Qi et al. 2024, section 2.2)."""
-    return zero_bubble_bytes(s, np.minimum(s.m, 2 * (s.p - r) - 1), late * r, a, w)
+    return zero_bubble_bytes(s, r, np.minimum(s.m, 2 * (s.p - r) - 1), late, a, w)
 
 
 SCHEDULE = Schedule(

@@ -13,7 +13,7 @@ from .schedule import TWO_CHUNKS, Passes, Placement, Schedule, Sizes, fills_pipe
 from .zb_h1 import in_flight
 
 
-def _order(s: Sizes[int], r: int, held_back: int) -> Operations:
+def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
     """Fill both chunks, then each in turn forward, input and weight gradient; drain both."""
     rank, n, left = TwoSided((r, 2 * s.p - 1 - r), (0, 0)), max(s.m, 2 * s.p), s.p - r
     for _ in range(2 * left - 1):

@@ -230,14 +230,20 @@ def _zero_delay(
         reduced = full_backward_delay(s, delays)
     else:
         times = sync.reduce_scatter if zero else sync.all_reduce
-        how = (s.backward_window, s, contention, np.minimum(copies.gradients, s.backward_window))
+        window, turns = s.backward_window, s.turn_seconds()
+        how = (window, s, contention, turns[1], np.minimum(copies.gradients, window))
         added = _added_at_end(times, sync.pieces, *how)
-        reduced = _end_delay(added, s.backward_before)[:, None]
-        if copies is not NO_COPIES:
-            reduced = reduced + _copy_delay(copies.gradients, s)
+        if copies is NO_COPIES:
+            reduced = _end_delay(added, s.backward_before)[:, None]
+        else:
+            # Earlier ranks wait for their copies too.
+            late = np.maximum(copies.gradients - s.backward_window, 0.0)
+            waiting = s.backward_before + s.rank * s.mean_of_ranks(late) / s.virtual_stages
+            reduced = _end_delay(added, waiting)[:, None] + _copy_delay(copies.gradients, s)
     if zero == 0:
         return reduced
-    added = _added_at_end(sync.all_gather, sync.pieces, s.forward_window, s, contention)
+    how = (s.forward_window, s, contention, s.turn_seconds()[0])
+    added = _added_at_end(sync.all_gather, sync.pieces, *how)
     return reduced + _end_delay(added, s.forward_before)[None]
 
 
@@ -265,10 +271,12 @@ def _added_at_end(
     passes: Value,
     s: Stages,
     contention: float,
+    waiting: Value,
     copies: Value | float = 0.0,
 ) -> Value:
     """Seconds that a collective adds at one end of the step, alone and overlapped
-    [2, class, skeleton]; `passes` are those of a micro-batch at that end, which hide `copies` too.
+    [2, class, skeleton]; `passes` are those of a micro-batch at that end, which hide `copies` too,
+    and `waiting` what ranks wait for at turns between chunks.
 
     Chunks are reduced, and gathered, one by one, each behind the passes of those that follow: of
     v chunks the last hides behind its own pass alone (Megatron-Core, schedules.py: grad_sync_func
@@ -276,7 +284,7 @@ def _added_at_end(
     """
     last_chunk = (times[BUCKETS] + copies - passes) / s.virtual_stages
     tail = np.maximum(times[BUCKETS] / pieces[BUCKETS], last_chunk)
-    window, before = passes * s.reduction_passes, copies * s.reduction_passes
+    window, before = passes * s.reduction_passes + waiting, copies * s.reduction_passes
     behind = added_seconds(times[BUCKETS], window, tail, contention, before)
     return np.array([times[AT_ONCE], np.minimum(behind, times[AT_ONCE])])
 
@@ -364,10 +372,10 @@ def mixed_added(
         times = gather, scatter, pieces(3)[LAYERS]
         late = slot_delays.zero_3_delays(*times, s, task.software.fsdp_contention)
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
-    weights = of(sync.all_gather, 1, 2)
+    weights, turns = of(sync.all_gather, 1, 2), s.turn_seconds()
     return AddedSync(
-        reduce=_added_at_end(reduce, pieces(0, 1), s.backward_window, s, contention),
-        gather=_added_at_end(weights, pieces(1, 2), s.forward_window, s, contention),
+        reduce=_added_at_end(reduce, pieces(0, 1), s.backward_window, s, contention, turns[1]),
+        gather=_added_at_end(weights, pieces(1, 2), s.forward_window, s, contention, turns[0]),
         delays=delays,
     )
 

@@ -252,8 +252,7 @@ class PlanGroup:
     def _mean(self, micro_batch: Value) -> Value:
         """Seconds of a step from those per micro-batch [class, skeleton], mean over the ranks."""
         s = self.stages
-        mean = (micro_batch * s.ranks_alike).sum(axis=0) / s.ranks_alike.sum(axis=0)
-        out: Value = (s.micro_batches * mean)[self.skeleton]
+        out: Value = (s.micro_batches * s.mean_of_ranks(micro_batch))[self.skeleton]
         return out
 
     def contended_seconds(self) -> dict[str, Value]:
@@ -346,7 +345,8 @@ def send_seconds(task: Task, plans: Plan, s: Stages) -> Value:
     """Seconds by which sends delay a step, not overlapped and overlapped [2, skeleton]."""
     sizes = stages.sizes_of(plans, s.micro_batches)
     overlapped, contention = np.array([[0.0], [1.0]]), task.software.contention
-    hops = schedules.sends(plans.schedule, sizes, overlapped, contention, s.slack_sends())
+    spare = s.slack_sends(), s.chunk_sends()
+    hops = schedules.sends(plans.schedule, sizes, overlapped, contention, *spare)
     out: Value = hops * s.hop_seconds
     return out
 

@@ -17,7 +17,7 @@ from ..pipeline import schedules, stage_placement
 from ..pipeline.dependency_graph import MOST_PASSES, forward_passes, graph
 from ..pipeline.event_simulation import StageTimes, Timeline
 from ..pipeline.event_simulation import simulate as run
-from ..pipeline.schedule import Placement, Schedule
+from ..pipeline.schedule import Placement, Schedule, Sizes
 from ..plan.plan import Plan, resolve
 from ..rules.validity import check
 from ..task import Task
@@ -123,9 +123,12 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
     (group,) = simulate(task, _chunks_alone(task, plan).table(), _every_chunk).groups
     (whole,) = costs.groups
     s, schedule = group.stages, schedules.SCHEDULES.rows[plan.schedule]
-    m, times = int(s.micro_batches[0]), _stage_times(task, plan, s)
-    held_back = min(_deferred_count(schedule, times), m)
-    sizes = (plan.pp, int(plan.virtual_stages), m, plan.micro_batch_group)
+    split = s.split_launch[:, 0] * schedule.defers
+    m, times = int(s.micro_batches[0]), _stage_times(task, plan, s, split)
+    parts = s.part_seconds[:, :, 0].copy()
+    parts[Cost.LAUNCH] += split
+    p, v, group = int(plan.pp), int(plan.virtual_stages), int(plan.micro_batch_group)
+    held_back = _held_back(schedule, Sizes(p, v, group, m), times)
     data_comm, optimizer = (float(whole.seconds(n)[0]) for n in ("data_comm", "optimizer"))
     at_end = float(whole.optimizer_copies()[0] + whole.micro_batch_copies()[0])
     unpaired = float(whole.stages.unpaired_a2a_seconds()[0])
@@ -134,8 +137,8 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
         plan=plan,
         costs=costs,
         times=times,
-        timeline=run(graph(schedule, *sizes, held_back), times),
-        part_seconds=s.part_seconds[:, :, 0],
+        timeline=run(graph(schedule, p, v, m, group, held_back), times),
+        part_seconds=parts,
         activations=s.activations[:, 0],
         weight_gradient_inputs=s.weight_gradient_inputs[:, 0],
         logits=s.logits[:, 0],
@@ -162,8 +165,8 @@ def _chunks_alone(task: Task, plan: Plan) -> Plan:
     )
 
 
-def _stage_times(task: Task, plan: Plan, s: Stages) -> StageTimes:
-    forward, both = s.forward[:, 0], s.backward[:, 0]
+def _stage_times(task: Task, plan: Plan, s: Stages, split: Value) -> StageTimes:
+    forward, both = s.forward[:, 0], s.backward[:, 0] + split
     weight = s.weight_gradient[:, 0]
     shown = 1 - plan.overlap_p2p * (1 - task.software.contention)
     return StageTimes(
@@ -175,10 +178,11 @@ def _stage_times(task: Task, plan: Plan, s: Stages) -> StageTimes:
     )
 
 
-def _deferred_count(schedule: Schedule, times: StageTimes) -> int:
+def _held_back(schedule: Schedule, sizes: Sizes[int], times: StageTimes) -> float:
     """Weight gradients that a rank holds back, over the rank."""
     longest = np.asarray((times.forward + times.input_gradient).max())
-    return int(schedule.deferred_weight_gradients(longest, times.weight_gradient.max()))
+    weight = np.asarray(times.weight_gradient.max())
+    return float(schedule.deferred_weight_gradients(sizes, longest, weight))
 
 
 def _every_chunk(cut: stage_placement.Cut) -> stage_placement.StageLayout:

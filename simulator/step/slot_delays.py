@@ -112,17 +112,33 @@ def delay_seconds(s: Stages, delays: Delays) -> Value:
 def full_backward_delay(s: Stages, delay: Value, forward: Value | float = 0.0) -> Value:
     """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
     of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
-    step itself is. A schedule with a closed form of its own has the step of longer passes, where
-    `forward` is what of the delay comes before the forward pass."""
+    step itself is; where uneven chunks wait for each other, and at turns for sends, it fills that
+    first. A schedule with a
+    closed form of its own has the step of longer passes, where `forward` is what of the delay comes
+    before the forward pass."""
     longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest_seconds
     filling = (delay * s.ranks_alike).sum(axis=-2) - longer
     out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual_stages
+    uneven = schedules.uneven_paths(s.schedule)
+    if any_nonzero(uneven):
+        out = np.maximum(out - np.where(uneven, _uneven_idle(s), 0.0), 0.0)
+    if any_nonzero(schedules.has_turns(s.schedule)):
+        later = s.turn_seconds(forward, delay - forward).sum(axis=0)
+        out = out + later - s.turn_seconds().sum(axis=0)
     by_chunk = schedules.idles_by_chunk(s.schedule)
     if by_chunk.all():
         return out
     none = np.zeros(delay.shape)
     longer_passes = Passes(none + forward, delay - forward, none)
     return np.where(by_chunk, out, _delay_of_longer_passes(s, longer_passes))
+
+
+def _uneven_idle(s: Stages) -> Value:
+    """Seconds that the slowest rank idles for uneven chunks alone [skeleton]: beyond a chunk of
+    every other rank."""
+    all_ranks = ((s.forward + s.backward) * s.ranks_alike).sum(axis=-2)
+    out: Value = s.idle_seconds - (all_ranks - s.slowest_seconds) / s.virtual_stages
+    return np.where(s.ranks > 1, np.maximum(out, 0.0), 0.0)
 
 
 def _delay_of_longer_passes(s: Stages, split: Passes) -> Value:
@@ -134,9 +150,8 @@ def _delay_of_longer_passes(s: Stages, split: Passes) -> Value:
     out = np.empty((*cases, s.slowest_seconds.size))
     for case in np.ndindex(cases):
         late = Passes(*(one + delay[case] for one, delay in zip(own, split, strict=True)))
-        slow = late.total.argmax(axis=0)
-        slowest = late.total[slow, np.arange(slow.size)]
-        idle = slowest_idle(s.schedule, sizes, late, s.ranks_alike, slow, s.idle_seconds)
+        slowest = late.total.max(axis=0)
+        idle = slowest_idle(s.schedule, sizes, late, s.ranks_alike, s.idle_seconds)
         longer = s.micro_batches * (slowest - s.slowest_seconds) + idle - s.idle_seconds
         out[case] = np.maximum(longer, 0.0)
     return out

@@ -39,48 +39,26 @@ from ..task import Task
 from .ranks import Ranks, Weights, uniform_ranks
 
 
-def weight_seconds(task: Task, matmul: Value) -> Value:
-    """Seconds of weight-gradient GEMMs among those of the forward, input- and weight-gradient
-    passes: 1/w of 1 + 1/d + 1/w, the measured rates of kernel_times.gradient_rates."""
-    dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
-    return matmul * (1 / wgrad / (1 + 1 / dgrad + 1 / wgrad))
-
-
-def weight_launches(task: Task, launch: Value) -> Value:
-    """Seconds that weight gradients wait for launches, of those of both passes.
-
-    The two gradients of a matrix share what the backward pass waits as they share its GEMMs, 1/w
-    of 1/d + 1/w: where launches set the pace, faster GEMMs make neither longer.
-    """
-    dgrad, wgrad = kernel_times.gradient_rates(task.software, task.cluster.accelerator)
-    ratio = task.software.backward_floor_ratio
-    return launch * (ratio / (1 + ratio)) * (1 / wgrad / (1 / dgrad + 1 / wgrad))
-
-
-def weight_gradient(task: Task, stage: Value) -> Value:
-    """Seconds per micro-batch of weight gradients [class, skeleton]."""
-    gemms, launches = stage[Cost.MATMUL], stage[Cost.LAUNCH]
-    work = weight_seconds(task, gemms) + weight_launches(task, launches)
-    out: Value = np.minimum(work, stage[Cost.TOTAL] - stage[Cost.FORWARD])
-    return out
-
-
-def rank_passes(task: Task, stage: Value) -> Passes:
+def rank_passes(stage: Value) -> Passes:
     """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
-    forward, weight = stage[Cost.FORWARD], weight_gradient(task, stage)
+    forward, weight = stage[Cost.FORWARD], stage[Cost.WEIGHT_GRADIENT]
     return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
 
 
 def slowest_idle(
-    schedule: Column, sizes: Sizes[Value], passes: Passes, alike: Value, slow: Index, usual: Value
+    schedule: Column, sizes: Sizes[Value], passes: Passes, alike: Value, usual: Value
 ) -> Value:
-    """Seconds that the slowest rank, of class `slow`, idles in a step of these passes; `usual` is
-    what 1F1B makes of it."""
-    rows = np.arange(sizes.p.size)
-    own = Passes(*(part[slow, rows] for part in passes))
-    all_ranks = [(part * alike).sum(axis=0) for part in passes]
-    rest = Passes(*(whole - one for whole, one in zip(all_ranks, own, strict=True)))
-    return schedules.idle_seconds(schedule, sizes, own, rest, usual)
+    """Seconds that the slowest rank idles in a step of these passes [class, skeleton]; `usual` is
+    what 1F1B makes of it.
+
+    Closed forms ask which rank sets the pace. The step is the longest over all ranks asked about,
+    so that it does not jump where another becomes the slowest: longer passes never shorten it.
+    """
+    rest = Passes(*((part * alike).sum(axis=0) - part for part in passes))
+    idle = schedules.idle_seconds(schedule, sizes, passes, rest, usual)
+    step = np.where(alike > 0, sizes.m * passes.total + idle, -np.inf).max(axis=0)
+    own = schedules.idles_by_chunk(schedule)
+    return np.where(own, usual, step - sizes.m * passes.total.max(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +71,8 @@ class Stages:
     """Pipeline ranks p [skeleton]."""
     virtual_stages: Value
     """Chunks v of a rank [skeleton]."""
+    group: Value
+    """Micro-batches of a group [skeleton]."""
     weights: Weights
     part_seconds: Value
     """Seconds per micro-batch by part of cost_columns.SECONDS [part, class, skeleton]."""
@@ -133,8 +113,11 @@ class Stages:
     fullest_rank: Value
     """The rank of each class with most activations [class, skeleton]."""
     weight_gradient: Value
-    """Seconds per micro-batch of weight gradients, which are part of the backward pass [class,
-    skeleton]."""
+    """Seconds per micro-batch of weight gradients, where they are a pass of their own; part of the
+    backward pass [class, skeleton]."""
+    split_launch: Value
+    """Seconds that launches then add to it, which it has under a schedule that defers weight
+    gradients [class, skeleton]."""
     schedule: Column
     """Code of the schedule [skeleton]."""
     full_recompute: Column
@@ -160,6 +143,11 @@ class Stages:
         """The same of a backward pass."""
         return self.backward if self.a2a_free_share is None else self.backward * self.a2a_free_share
 
+    def mean_of_ranks(self, of_class: Value) -> Value:
+        """The mean over all ranks [skeleton] of what each class has [class, skeleton]."""
+        out: Value = (of_class * self.ranks_alike).sum(axis=0) / self.ranks_alike.sum(axis=0)
+        return out
+
     def unpaired_a2a_seconds(self) -> Value:
         """Seconds of exchanges of experts that find no other micro-batch beside them [skeleton].
 
@@ -170,6 +158,25 @@ class Stages:
         if self.overlapped_a2a_seconds is None:
             return np.zeros(self.ranks.size)
         out: Value = np.minimum(self.ranks, self.micro_batches) * self.overlapped_a2a_seconds
+        return out
+
+    def chunk_sends(
+        self, forward: Value | float = 0.0, backward: Value | float = 0.0
+    ) -> tuple[Value, Value]:
+        """Boundary tensors that can be sent during a forward and a backward pass of a chunk of the
+        slowest rank [.., skeleton], where passes are so many seconds longer [.., class,
+        skeleton]."""
+        slow = (self.forward + self.backward).argmax(axis=0), np.arange(self.ranks.size)
+        send = np.maximum(self.virtual_stages * self.hop_seconds, 1e-300)
+        on, back = self.forward + forward, self.backward + backward
+        return on[..., *slow] / send, back[..., *slow] / send
+
+    def turn_seconds(self, forward: Value | float = 0.0, backward: Value | float = 0.0) -> Value:
+        """Seconds that ranks wait for sends at turns to their next chunks, forward and backward
+        [2, .., skeleton], where passes are so many seconds longer."""
+        sizes = Sizes(self.ranks, self.virtual_stages, self.group, self.micro_batches)
+        passes = self.chunk_sends(forward, backward)
+        out: Value = schedules.sends_of_turns(self.schedule, sizes, passes) * self.hop_seconds
         return out
 
     def slack_sends(self) -> Value:
@@ -233,8 +240,12 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     """The stages of a table of skeletons: the schedule's idle time and what it keeps in flight."""
     m = task.global_batch / (plans.dp * plans.micro_batch).astype(float)
     sizes = sizes_of(plans, m)
+    schedule = plans.schedule
+    defers = schedules.defers(schedule)
     ranks = _with_pipeline_launches(task, ranks, sizes.p)
-    stage, schedule = ranks.costs, plans.schedule
+    if any_nonzero(defers):
+        ranks = _with_launches(ranks, 0.0, ranks.costs[Cost.SPLIT_LAUNCH] * defers)
+    stage = ranks.costs
     seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
     slow = seconds.argmax(axis=0)
     slowest = seconds[slow, np.arange(m.size)]
@@ -244,17 +255,18 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     without_loss = None
     if ranks.working_set_without_loss is not None:
         without_loss = buffers - ranks.working_set + ranks.working_set_without_loss
-    if any_nonzero(schedules.defers(schedule)):
-        activations, fullest = _deferred_activations(task, ranks, schedule, sizes)
+    if any_nonzero(defers):
+        activations, fullest = _deferred_activations(ranks, schedule, sizes)
     offloads, overlaps = any_nonzero(plans.offload_activations), any_nonzero(plans.overlap_ep)
     return Stages(
         micro_batches=m,
         ranks=sizes.p,
         virtual_stages=sizes.v,
+        group=sizes.g,
         weights=ranks.weights,
         part_seconds=stage[SECONDS],
         slowest_seconds=slowest,
-        idle_seconds=_idle_seconds(task, plans, sizes, ranks, slow, slowest),
+        idle_seconds=_idle_seconds(task, plans, sizes, ranks, slowest),
         hop_seconds=ranks.hop_seconds,
         tied_embedding_seconds=_tied_embedding_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
@@ -271,7 +283,8 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         ranks_alike=ranks.ranks_alike,
         rank=ranks.rank,
         fullest_rank=fullest,
-        weight_gradient=weight_gradient(task, stage),
+        weight_gradient=stage[Cost.WEIGHT_GRADIENT],
+        split_launch=stage[Cost.SPLIT_LAUNCH],
         schedule=schedule,
         full_recompute=plans.recompute == Recompute.FULL,
         overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0) if overlaps else None,
@@ -281,11 +294,8 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
 
 
 def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
-    """The ranks with what a stack's launch floor of pipelines over several nodes adds to them.
-
-    Of each pass, as floors of layers are. It is not waited for while the pipeline fills:
-    `seconds_before` stays.
-    """
+    """The ranks with what a stack's launch floor of pipelines over several nodes adds to them, of
+    each pass, as floors of layers are."""
     software, cluster = task.software, task.cluster
     if not np.any(software.pipeline_floor) or cluster.gpus <= cluster.fast_domain.gpus:
         return ranks
@@ -295,14 +305,32 @@ def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
     floor = np.maximum(ranks.costs[Cost.UNITS] * per_layer * (pp > 1), 1e-300)
     forward = ranks.costs[Cost.FORWARD]
     backward = ranks.costs[Cost.TOTAL] - forward
-    forward_added = _raised_by(forward, floor)
-    added = forward_added + _raised_by(backward, software.backward_floor_ratio * floor)
-    costs = ranks.costs.copy()
+    backward_floor = software.backward_floor_ratio * floor
+    weight = ranks.costs[Cost.WEIGHT_GRADIENT]
+    rest = backward + ranks.costs[Cost.SPLIT_LAUNCH] - weight
+    longer = _raised_by(backward, backward_floor)
+    ranks = _with_launches(ranks, _raised_by(forward, floor), longer)
+    share = kernel_times.weight_launch_share(software, cluster.accelerator)
+    weight = weight + _raised_by(weight, share * backward_floor)
+    rest = rest + _raised_by(rest, (1 - share) * backward_floor)
+    ranks.costs[Cost.WEIGHT_GRADIENT] = weight
+    ranks.costs[Cost.SPLIT_LAUNCH] = np.maximum(weight + rest - backward - longer, 0.0)
+    return ranks
+
+
+def _with_launches(ranks: Ranks, forward: Value | float, backward: Value) -> Ranks:
+    """The ranks with seconds that launches add to either pass."""
+    added, costs = forward + backward, ranks.costs.copy()
     costs[Cost.LAUNCH] += added
     costs[Cost.TOTAL] += added
-    costs[Cost.FORWARD] += forward_added
-    on_all_ranks = (added * ranks.ranks_alike).sum(axis=0)
-    return replace(ranks, costs=costs, total_seconds=ranks.total_seconds + on_all_ranks)
+    costs[Cost.FORWARD] += forward
+    alike = ranks.ranks_alike
+    total = ranks.total_seconds + (added * alike).sum(axis=0)
+    # Earlier ranks take longer as all do in the mean.
+    columns = [Cost.FORWARD, Cost.TOTAL]
+    sums = [(table[columns] * alike).sum(axis=1) for table in (costs, ranks.costs)]
+    before = ranks.seconds_before * (sums[0] / np.maximum(sums[1], 1e-300))[:, None]
+    return replace(ranks, costs=costs, total_seconds=total, seconds_before=before)
 
 
 def _raised_by(seconds: Value, floor: Value) -> Value:
@@ -337,9 +365,9 @@ def bytes_in_flight(
 
 
 def _idle_seconds(
-    task: Task, plans: Plan, sizes: Sizes[Value], ranks: Ranks, slow: Index, slowest: Value
+    task: Task, plans: Plan, sizes: Sizes[Value], ranks: Ranks, slowest: Value
 ) -> Value:
-    """Seconds that the slowest rank, of class `slow`, idles in a step.
+    """Seconds that the slowest rank idles in a step.
 
     Under 1F1B and with looped chunks a chunk of every other rank, their mean, or what the longest
     path of uneven chunks takes; else what the closed form of its schedule says.
@@ -354,8 +382,8 @@ def _idle_seconds(
     idle = np.where(sizes.p > 1, idle, 0.0)
     if all_nonzero(schedules.idles_by_chunk(schedule)):
         return idle
-    passes = rank_passes(task, ranks.costs)
-    return slowest_idle(schedule, sizes, passes, ranks.ranks_alike, slow, idle)
+    passes = rank_passes(ranks.costs)
+    return slowest_idle(schedule, sizes, passes, ranks.ranks_alike, idle)
 
 
 def _largest_in_flight(ranks: Ranks, schedule: Column, sizes: Sizes[Value]) -> tuple[Value, Value]:
@@ -369,14 +397,14 @@ def _largest_in_flight(ranks: Ranks, schedule: Column, sizes: Sizes[Value]) -> t
 
 
 def _deferred_activations(
-    task: Task, ranks: Ranks, schedule: Column, sizes: Sizes[Value]
+    ranks: Ranks, schedule: Column, sizes: Sizes[Value]
 ) -> tuple[Value, Value]:
     """Bytes of activations at the peak of the worst rank of each class, and that rank
     [class, skeleton], where weight gradients may be deferred."""
-    stage, passes = ranks.costs, rank_passes(task, ranks.costs)
+    stage, passes = ranks.costs, rank_passes(ranks.costs)
     longest = (passes.forward + passes.input_gradient).max(axis=0)
     weight = passes.weight_gradient.max(axis=0)
-    deferred = schedules.deferred_weight_gradients(schedule, longest, weight)
+    deferred = schedules.deferred_weight_gradients(schedule, sizes, longest, weight)
     kept = stage[Cost.ACTIVATIONS] + stage[Cost.GATHERED_INPUTS] * (sizes.p == 1)
     first, last = (
         schedules.peak_activations(

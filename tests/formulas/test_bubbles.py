@@ -8,6 +8,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
@@ -18,6 +21,7 @@ from plan3d.simulator.pipeline.schedules import (
     idle_seconds,
     schedule_code,
 )
+from plan3d.simulator.step.stages import slowest_idle
 
 USUAL = 77.0
 """What 1F1B makes of it: handed through by the schedules that idle as it does."""
@@ -96,15 +100,17 @@ def test_zb_h2():
     assert uniform("zb-h2", 4, 4, 1, 1, 1) == 3 * (1 + 1) - 3
 
 
-def test_zb_h2_waits_for_weight_gradients_that_ranks_before_the_last_hold_back():
-    """Passes of a second on four ranks, of 1.5, 1.5 and 1 on the last, so that rank r holds back
-    3 r weight gradients. The last rank takes 7 x 3 for what it does not hold back and 7 for what
-    it does: 28 seconds. Ranks 2, 1 and 0 begin 1, 2 and 3 before it, end their last input gradient
-    1, 2 and 3 after its and have 7, 4 and 1 weight gradients left: 30, 29 and 28 seconds."""
+def test_zb_h2_holds_back_no_more_than_ends_all_ranks_together():
+    """Passes of a second on four ranks, of 1.5, 1.5 and 1 on the last. Of seven micro-batches the
+    last holds back all but one, rank r 2 r: the last takes 28 seconds, 7 of them for what it holds
+    back. Ranks 2, 1 and 0 begin 1, 2 and 3 before it, end their last input gradient 1, 2 and 3
+    after its and have 5, 3 and 1 weight gradients left: 28 seconds as well. With 3 r rank 2 would
+    have all 7 left: 30."""
     last = (1.5, 1.5, 1.0)
-    assert idle("zb-h2", 4, 7, last, (3, 3, 3)) == pytest.approx(30 - 28)
-    # Of twenty the last rank has 10 left, three more than rank 2: as much as it is late.
-    assert idle("zb-h2", 4, 20, last, (3, 3, 3)) == pytest.approx(0)
+    assert idle("zb-h2", 4, 7, last, (3, 3, 3)) == pytest.approx(0)
+    # Four micro-batches: the last rank takes 16, 4 of them for what it holds back. Rank 0 ends its
+    # last input gradient 3 after its, began 3 before it and has one left: 12 + 3 + 3 + 1.
+    assert idle("zb-h2", 4, 4, last, (3, 3, 3)) == pytest.approx(19 - 16)
 
 
 @pytest.mark.parametrize("schedule", ["zb-h2", "zb-h2-sync"])
@@ -117,8 +123,8 @@ def test_zb_h2_with_a_longer_last_rank_is_the_event_simulation(schedule, p, m):
             seconds[-1] *= 1 + head
         forward, gradient, weight = each
         busy = (forward + gradient)[-1]
-        back = int(SCHEDULES[schedule].deferred_weight_gradients(busy, weight[-1]))
-        order = graph(SCHEDULES[schedule], p, 1, m, 0, min(back, m))
+        held = SCHEDULES[schedule].deferred_weight_gradients(Sizes(p, 1, p, m), busy, weight[-1])
+        order = graph(SCHEDULES[schedule], p, 1, m, 0, float(held))
         times = StageTimes(forward=forward, input_gradient=gradient, weight_gradient=weight)
         last = [seconds[-1] for seconds in each]
         closed = idle(schedule, p, m, last, [seconds[:-1].sum() for seconds in each])
@@ -220,10 +226,34 @@ def test_schedules_of_one_table_do_not_mix():
 
 def test_weight_gradients_that_zb_h2_holds_back():
     """As many a rank as fill the longest forward pass and input gradient, at least the two of Qi
-    et al. 2024, table 1; no more than a bound where weight gradients take no time."""
-    codes = np.full(5, schedule_code("zb-h2"))
-    found = deferred_weight_gradients(codes, column(5, 2, 2.5, 1, 1), column(1, 1, 1, 2, 0))
-    assert found.tolist() == [5, 2, 3, 2, 1000]
+    et al. 2024, table 1; no more over the rank than leave one of 40 micro-batches on four."""
+    names = [*["zb-h2"] * 5, "zb-h1", "zb-h2-sync", "gpipe"]
+    codes = np.array([schedule_code(name) for name in names])
+    longest, weight = column(5, 2, 2.5, 1, 1, 9, 9, 9), column(1, 1, 1, 2, 0, 1, 1, 1)
+    found = deferred_weight_gradients(
+        codes, Sizes(*np.full((3, 8), 4.0), m=np.full(8, 40.0)), longest, weight
+    )
+    assert found.tolist() == [5, 2, 2.5, 2, 13, 1, 2, 0]
+
+
+@given(
+    schedule=st.sampled_from(["naive", "zb-h1", "zb-h2", "zb-h2-sync"]),
+    p=st.integers(2, 6),
+    m=st.integers(1, 40),
+    seconds=arrays(float, (3, 6), elements=st.floats(0.1, 2)),
+    longer=arrays(float, (3, 6), elements=st.floats(0, 1)),
+)
+def test_longer_passes_never_make_a_step_shorter(schedule, p, m, seconds, longer):
+    """Of any rank, also where another becomes the slowest."""
+
+    def step(each):
+        each = each[:, :p, None]
+        codes, one = np.array([schedule_code(schedule)]), np.ones((p, 1))
+        size = Sizes(*(np.array([float(n)]) for n in (p, 1, p, m)))
+        idle = slowest_idle(codes, size, Passes(*each), one, np.zeros(1))
+        return float(m * each.sum(axis=0).max() + idle[0])
+
+    assert step(seconds + longer) >= step(seconds) * (1 - 1e-9)
 
 
 def test_passes_add_up_and_average():

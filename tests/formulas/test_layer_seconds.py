@@ -30,7 +30,6 @@ from round_numbers import (
 )
 
 from plan3d.simulator.hardware.layer_tables import build
-from plan3d.simulator.step.stages import weight_launches, weight_seconds
 from plan3d.simulator.workload.adapters import Adapters
 
 
@@ -239,12 +238,25 @@ def test_weight_gradients_are_a_share_of_the_gemms():
     """Rates of 0.8 and 0.5 of the forward: 1 + 1.25 + 2, of which 2 are weight gradients."""
     slow = replace(ACCELERATOR, training=replace(ACCELERATOR.training, dgrad_rate=0.8))
     question = task(cluster=cluster(1, accelerator=slow), software=stack(wgrad_rate=0.5))
-    assert weight_seconds(question, 4.25) == pytest.approx(2.0)
-    ratio = question.software.backward_floor_ratio
-    assert weight_launches(question, 1 + ratio) == pytest.approx(ratio * 2 / 3.25)
-    matmul = 4 * (4 * MATMUL + 2 * 1024 * 1024**2 / 100e12)
+    matmul = 4 * MATMUL + 2 * 1024 * 1024**2 / 100e12
     found = costs_of(question, "tp=1").compute_seconds["matmul"]
-    assert found == pytest.approx(4.25 * matmul)
+    assert found == pytest.approx(4.25 * 4 * matmul)
+    assert group_of(question, "tp=1").stages.weight_gradient[0, 0] == pytest.approx(2 * matmul)
+
+
+@pytest.mark.parametrize("floor", [100e-6, 500e-6, 2e-3])
+def test_weight_gradients_on_their_own_wait_for_their_own_launches(floor):
+    """Two ranks of two layers: half of the launches of a backward pass, 1.5 times those of a
+    forward pass, are of weight gradients; 1F1B waits for all of them together."""
+    question = task(2, software=stack(layer_floor=floor))
+    split, whole = (group_of(question, f"pp=2 schedule={n}").stages for n in ("zb-h1", "1f1b"))
+    weight = MATMUL + floored(MATMUL, 0.75 * floor)
+    rest = 2 * FORWARD - MATMUL
+    rest += floored(rest, 0.75 * floor)
+    assert split.weight_gradient[0, 0] == pytest.approx(2 * weight)
+    more = 2 * (weight + rest - 2 * FORWARD - floored(2 * FORWARD, 1.5 * floor))
+    assert (split.backward - whole.backward)[0, 0] == pytest.approx(more, abs=1e-12)
+    assert split.forward[0, 0] == whole.forward[0, 0]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ import pytest
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
-from plan3d.simulator.pipeline.interleaved import turn_sends
-from plan3d.simulator.pipeline.schedule import Sizes
+from plan3d.simulator.pipeline.schedule import Sizes, turn_sends
 from plan3d.simulator.pipeline.schedules import SCHEDULES, schedule_code, sends
 
 
@@ -54,8 +53,22 @@ def test_groups_longer_than_the_pipeline_come_back_in_time():
     """Six micro-batches a group on four ranks; a last group of four is waited for again."""
     assert shown("interleaved", 4, 12, v=2, g=6, overlapped=1) == 6
     assert shown("interleaved", 4, 10, v=2, g=6, overlapped=1) == 6 + 4
-    assert turn_sends(sizes(4, 3, 6, 10))[0] == 6 + 2 * 4
-    assert turn_sends(sizes(4, 3, 4, 4))[0] == 6 + 2 * (4 + 4)
+    assert shown("interleaved", 4, 10, v=3, g=6, overlapped=1) == 6 + 2 * 4
+    assert shown("interleaved", 4, 4, v=3, overlapped=1) == 6 + 2 * (4 + 4)
+
+
+@pytest.mark.parametrize("hop", [1.5, 3.0, 0.25])
+def test_what_a_longer_group_has_no_time_for_is_waited_for(hop):
+    """Six micro-batches of four ranks have two passes of a second to spare for the four sends of a
+    turn, forward and backward alike: of three seconds 4 - 2/3 show twice."""
+    times = StageTimes(
+        forward=np.ones(8), input_gradient=np.full(8, 0.5), weight_gradient=np.full(8, 0.5), hop=hop
+    )
+    of_events = simulate(graph(SCHEDULES["breadth-first"], 4, 2, 6), times)
+    ideal = 2 * 2 * 6 + 3 * 2
+    wait = float(turn_sends(sizes(4, 2, 4, 6), np.array([6.0]), np.array([1 / hop]))[0])
+    assert wait == pytest.approx(max(4 - 2 / hop, 0))
+    assert float(of_events.step_seconds) == pytest.approx(ideal + hop * (6 + 2 * wait))
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,17 @@ from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
-from plan3d.simulator.workload.model import Model
-from plan3d.simulator.workload.presets import preset_names
 
 from ..documents import Document, nested_document, with_unread
 from ..exporter import (
     HEADING,
-    PROFILE,
     Exporter,
     Form,
     heading,
+    heading_model,
     partial_node,
     processes_by_node,
+    read_heading,
     unwritten_settings,
 )
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
@@ -73,7 +72,8 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     content = with_unread(nested_document(settings_of(CONFIG, n)), unread, key_classes(CONFIG, n))
     text = json.dumps(content, indent=2)
     if not megatron:
-        return f"{json.dumps({**content, OWN: _question(task)}, indent=2)}\n"
+        own = {"heading": heading(task, plan, TITLE), "sequence": task.sequence}
+        return f"{json.dumps({**content, OWN: own}, indent=2)}\n"
     lines = {
         name: launch_script.flag_lines(settings_of(table, n)) for name, table in ARRAYS.items()
     }
@@ -101,7 +101,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     n = Numbers(tp=1, pp=1, cp=1, recompute=0)
     content = _json(text, file)
     if isinstance(content, dict):
-        n.sequence, options = _read_question(content.pop(OWN, None), launch, options)
+        n.sequence, options = _read_top(content.pop(OWN, None), launch, options)
     config, derived = read_configuration(content, launch, file, n, options)
     n.recompute = Recompute.FULL if n.has_checkpointing else Recompute.NONE
     fill_launch(launch, n)
@@ -109,28 +109,14 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     return launch
 
 
-def _question(task: Task) -> dict[str, Any]:
-    """What a file of plan3d is for, as far as names say it."""
-    profile = task.cluster.name if re.fullmatch(PROFILE, task.cluster.name) else ""
-    sizes = {"gpus": task.gpus, "sequence": task.sequence}
-    return {"model": task.model.name, "cluster": profile, **sizes}
-
-
-def _read_question(
-    question: Any, launch: Launch, options: ReaderOptions
-) -> tuple[int | None, ReaderOptions]:
-    """The sequence of a file of plan3d; its machine, and a preset where no model is given."""
-    match question:
-        case {
-            "model": str(name),
-            "cluster": str(profile),
-            "gpus": int(gpus),
-            "sequence": int(long),
-        }:
-            launch.cluster, launch.launcher_gpus = profile, gpus
-            if not options.model and name in preset_names():
-                launch.model = Model.preset(name)
-            return long, replace(options, model=options.model or launch.model)
+def _read_top(top: Any, launch: Launch, options: ReaderOptions) -> tuple[int | None, ReaderOptions]:
+    """The sequence and the model of a file of plan3d, where none is given."""
+    match top:
+        case {"heading": [*lines], "sequence": int(sequence)}:
+            text = "\n".join(map(str, lines))
+            read_heading(launch, text)
+            launch.model = None if options.model else heading_model(text)
+            return sequence, replace(options, model=options.model or launch.model)
     return None, options
 
 

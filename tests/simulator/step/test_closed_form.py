@@ -93,13 +93,15 @@ def test_a_faster_machine_is_never_slower(schedule, model, shape, rounds, zero, 
     assert then <= now * (1 + 1e-9)
 
 
-def reduced_in_turn(seconds: float, backward: float, chunks: int, turn: int) -> float:
+def reduced_in_turn(
+    seconds: float, backward: float, chunks: int, turn: int, waiting: float
+) -> float:
     """Seconds by which reducing a rank's gradients outlasts its backward passes, chunk by chunk: a
-    chunk's are reduced from its last pass on, which ends `turn` passes before the next chunk's,
-    and after those of the chunks before."""
+    chunk's are reduced from its last pass on, which ends `turn` passes and the seconds for which
+    sends are waited for before the next chunk's, and after those of the chunks before."""
     end, done = backward / chunks, float("-inf")
     for later in reversed(range(chunks)):
-        start = -(later * turn + 1) * end
+        start = -(later * turn + 1) * end - later * waiting
         done = max(done, start) + seconds / chunks
     return max(done, 0.0)
 
@@ -128,5 +130,6 @@ def test_chunks_are_reduced_while_others_run(
     ).tolist()
     turn = micro_batches if schedule == "breadth-first" else 8
     backward = float(group.stages.backward[0, 0])
-    shown = reduced_in_turn(alone, backward, chunks, turn)
+    waiting = 8 * float(group.stages.hop_seconds[0]) * (turn == 8)
+    shown = reduced_in_turn(alone, backward, chunks, turn, waiting)
     assert overlapped == pytest.approx(shown, rel=0.002, abs=1e-4)
