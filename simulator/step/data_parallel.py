@@ -231,18 +231,18 @@ def _zero_delay(
     else:
         times = sync.reduce_scatter if zero else sync.all_reduce
         window, turns = s.backward_window, s.turn_seconds()
-        how = (window, s, contention, turns[1], np.minimum(copies.gradients, window))
-        added = _added_at_end(times, sync.pieces, *how)
+        away = np.minimum(copies.gradients, window)
+        added = _added_at_end(times, sync.pieces, window, s, contention, turns[1], away)
         if copies is NO_COPIES:
             reduced = _end_delay(added, s.backward_before)[:, None]
         else:
             # Earlier ranks wait for their copies too.
-            late = np.maximum(copies.gradients - s.backward_window, 0.0)
-            waiting = s.backward_before + s.rank * s.mean_of_ranks(late) / s.virtual_stages
+            longer = s.mean_of_ranks(np.maximum(copies.gradients - window, 0.0))
+            waiting = s.backward_before + s.rank * longer / s.virtual_stages
             reduced = _end_delay(added, waiting)[:, None] + _copy_delay(copies.gradients, s)
     if zero == 0:
         return reduced
-    how = (s.forward_window, s, contention, s.turn_seconds()[0])
+    how = s.forward_window, s, contention, s.turn_seconds()[0]
     added = _added_at_end(sync.all_gather, sync.pieces, *how)
     return reduced + _end_delay(added, s.forward_before)[None]
 

@@ -127,8 +127,8 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
     m, times = int(s.micro_batches[0]), _stage_times(task, plan, s, split)
     parts = s.part_seconds[:, :, 0].copy()
     parts[Cost.LAUNCH] += split
-    p, v, group = int(plan.pp), int(plan.virtual_stages), int(plan.micro_batch_group)
-    held_back = _held_back(schedule, Sizes(p, v, group, m), times)
+    p, v, g = int(plan.pp), int(plan.virtual_stages), int(plan.micro_batch_group)
+    held_back = _held_back(schedule, Sizes(p, v, g, m), times)
     data_comm, optimizer = (float(whole.seconds(n)[0]) for n in ("data_comm", "optimizer"))
     at_end = float(whole.optimizer_copies()[0] + whole.micro_batch_copies()[0])
     unpaired = float(whole.stages.unpaired_a2a_seconds()[0])
@@ -137,7 +137,7 @@ def _simulate_events(costs: Costs, plan: Plan) -> PlanTimeline:
         plan=plan,
         costs=costs,
         times=times,
-        timeline=run(graph(schedule, p, v, m, group, held_back), times),
+        timeline=run(graph(schedule, p, v, m, g, held_back), times),
         part_seconds=parts,
         activations=s.activations[:, 0],
         weight_gradient_inputs=s.weight_gradient_inputs[:, 0],
@@ -182,7 +182,8 @@ def _held_back(schedule: Schedule, sizes: Sizes[int], times: StageTimes) -> floa
     """Weight gradients that a rank holds back, over the rank."""
     longest = np.asarray((times.forward + times.input_gradient).max())
     weight = np.asarray(times.weight_gradient.max())
-    return float(schedule.deferred_weight_gradients(sizes, longest, weight))
+    columns = Sizes(*(np.asarray(float(size)) for size in sizes))
+    return float(schedule.deferred_weight_gradients(columns, longest, weight))
 
 
 def _every_chunk(cut: stage_placement.Cut) -> stage_placement.StageLayout:

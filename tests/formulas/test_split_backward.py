@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import SOFTWARE
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import slot_delays
 from plan3d.simulator.step.evaluate import evaluate
@@ -38,6 +40,44 @@ def test_a_higher_peak_is_never_slower(task, plan):
     split = Plan.parse(f"{plan} schedule=zb-h1")
     steps = [evaluate(with_peak(task, factor), split).step_seconds for factor in (1, 1.5, 2, 4)]
     assert steps == sorted(steps, reverse=True)
+
+
+FASTER = [
+    # Weight gradients where launches set the pace, and where layers differ from the head.
+    ("gpt-neox-20b", "mi350x", 64, "vtrain", "tp=4 pp=8 dp=2 micro_batch=2 schedule=zb-h2-sync"),
+    ("opt-1.3b", "gb300", 32, "torchtitan", "tp=4 pp=8 micro_batch=2 schedule=zb-h2 overlap_tp=1"),
+    ("mpt-7b", "mi350x", 64, "torchtitan", "tp=8 pp=2 dp=4 schedule=dualpipe zero=3"),
+    # Copies and gathers that make uneven chunks alike.
+    (
+        "llama-2-13b",
+        "b300",
+        64,
+        "megatron-deepspeed-bf16",
+        "tp=8 pp=8 virtual_stages=3 micro_batch=2",
+    ),
+    # Sends that a larger batch has time for.
+    (
+        "qwen3-8b",
+        "rtx-5090",
+        128,
+        "torchtitan",
+        "tp=8 pp=4 dp=4 virtual_stages=9 micro_batch=4 schedule=breadth-first",
+    ),
+]
+
+
+@pytest.mark.parametrize("case", FASTER, ids=[case[-1] for case in FASTER])
+@pytest.mark.parametrize("more", ["", " offload_optimizer=50"])
+def test_more_work_is_never_faster_and_a_better_machine_never_slower(case, more):
+    model, machine, gpus, stack, text = case
+    plan = Plan.parse(text + more)
+    task = replace(asked(model, machine, gpus, 64), software=SOFTWARE[stack])
+    now = evaluate(task, plan).step_seconds
+    assert evaluate(with_peak(task, 2), plan).step_seconds <= now * (1 + 1e-9)
+    for longer in ({"global_batch": 128}, {"sequence": 1024}):
+        assert evaluate(replace(task, **longer), plan).step_seconds >= now * (1 - 1e-9)
+    full = replace(plan, recompute=Recompute.FULL)
+    assert evaluate(task, full).step_seconds >= now * (1 - 1e-9)
 
 
 def test_each_pass_hides_its_own():
