@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .base.errors import InputError, check_type
+from .base.text_tables import facts_html
+from .base.units import format_count
 from .hardware.cluster import Cluster
 from .hardware.software_stack import (
     DEFAULT_SOFTWARE,
@@ -201,6 +203,18 @@ class Task(_Question):
         fields += [f"adapters={self.adapters!r}"] if self.adapters else []
         fields += [f"software={self.software.name!r}"]
         return f"Task({self.model!r}, {self.cluster!r}, {', '.join(fields)})"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "model": f"{self.model.name}, {format_count(self.model.parameters)} parameters",
+            "GPUs": f"{self.gpus} x {self.cluster.accelerator.name} ({self.cluster.name})",
+            "sequence": f"{self.sequence:,} tokens",
+            "global batch": f"{self.global_batch:,} sequences",
+            "software": self.software.name,
+        }
+        if self.adapters:
+            facts["adapters"] = repr(self.adapters)
+        return facts_html("Task", facts)
 
     @property
     def gpus(self) -> int:

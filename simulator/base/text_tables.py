@@ -7,7 +7,7 @@ is cut into blocks of columns that repeat its first. Nothing is left out.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,12 @@ def tables_html(tables: Sequence[Table]) -> str:
         )
         parts.append(f"<table>{caption}<thead>{head}</thead><tbody>{body}</tbody></table>")
     return f"<div>{''.join(parts)}</div>"
+
+
+def facts_html(title: str, facts: Mapping[str, object]) -> str:
+    """Facts of one thing by name, as a table of two columns."""
+    rows = tuple((name, str(value)) for name, value in facts.items())
+    return tables_html([Table(headers=("", ""), rows=rows, title=title, words=frozenset({0, 1}))])
 
 
 def frame_html(frame: Any) -> str:

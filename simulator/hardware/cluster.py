@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..base.files import is_file
+from ..base.text_tables import facts_html
+from ..base.units import format_bytes
 from . import profile_changes
 from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
 from .leaves import describe, problem
@@ -148,6 +150,16 @@ class Cluster:
 
     def __repr__(self) -> str:
         return f"Cluster({self.name!r}, {self.gpus} x {self.accelerator.name})"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "GPUs": f"{self.gpus} x {self.accelerator.name}",
+            "nodes": f"{self.nodes} of {self.gpus_per_node} GPUs",
+            "memory of a GPU": format_bytes(self.accelerator.memory),
+            "fast domain": f"{self.fast_domain.gpus} GPUs",
+            "network of a GPU": f"{self.network.bandwidth / 1e9:.4g} GB/s",
+        }
+        return facts_html(self.name, facts)
 
     @property
     def nodes(self) -> int:

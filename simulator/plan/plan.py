@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..base.arrays import Column, Index, is_broadcast
 from ..base.errors import InputError
 from ..base.printable import shorten
+from ..base.text_tables import facts_html, html_text
 from ..pipeline import schedules
 from .field_values import AUTO, Cell
 from .fields import (
@@ -214,6 +215,11 @@ class Plan(PlanFields):
     def __repr__(self) -> str:
         first = "" if self.rows == 0 else shorten(str(self))
         return f"Plan({first!r})" if self.rows == 1 else f"Plan({self.rows} rows, first {first!r})"
+
+    def _repr_html_(self) -> str:
+        if self.rows != 1:
+            return f"<div>{html_text(repr(self))}</div>"
+        return facts_html("Plan", dict(word.split("=", 1) for word in str(self).split()))
 
 
 def _row_defaults(row: Plan) -> Plan:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from ..base.errors import InputError
+from ..base.text_tables import facts_html
 from ..base.units import format_count
 from .blocks import Block, ListedLayer
 from .layer_list import network_arguments, read_layer_list
@@ -114,6 +115,12 @@ class Model:
     def __repr__(self) -> str:
         size = format_count(self.parameters)
         return f"{type(self).__name__}({self.name!r}, {size} parameters)"
+
+    def _repr_html_(self) -> str:
+        facts = {"parameters": format_count(self.parameters), "layers": self.layers}
+        if self.kinds:
+            facts |= {"hidden size": self.hidden, "vocabulary": f"{self.vocabulary:,}"}
+        return facts_html(self.name, facts)
 
     @property
     def layers(self) -> int:

@@ -128,10 +128,11 @@ def check(task: Task, plans: Plan, broken: Broken, draw: np.random.Generator) ->
     step, memory = costs.step, costs.memory_total
     parts = sum(np.broadcast_to(part, step.shape) for part in costs.seconds.values())
     stored = sum(np.broadcast_to(part, step.shape) for part in costs.memory.values())
-    least = min(float(np.min(part)) for part in (*costs.seconds.values(), *costs.memory.values()))
+    each = (*costs.seconds.values(), *costs.memory.values())
+    least = np.minimum.reduce([np.broadcast_to(part, step.shape) for part in each])
     broken.add("seconds add up", abs(parts / step - 1), costs)
     broken.add("bytes add up", abs(stored / memory - 1), costs)
-    broken.add("no part is negative", np.full(step.shape, max(-least, 0.0)), costs)
+    broken.add("no part is negative", np.maximum(-least, 0.0), costs)
     broken.add("no plan beats the peak", np.asarray(costs.mfu_causal) - 1, costs)
     made = 4
     for row in draw.permutation(plans.rows)[:3]:

@@ -98,9 +98,23 @@ def test_a_key_tells_tasks_apart_that_read_alike() -> None:
 DRAWN = ("result", "explanation", "sweep", "systems", "backends")
 
 
-@pytest.mark.parametrize("name", ["costs", "table", *DRAWN])
+ASKED = ("task", "model", "network", "cluster", "plan", "layout")
+
+
+@pytest.mark.parametrize("name", ["costs", "table", *ASKED, *DRAWN])
 def test_tables_in_a_notebook(name: str) -> None:
     assert "<table" in objects()[name]._repr_html_()
+
+
+def test_what_is_asked_is_read_in_a_notebook() -> None:
+    """With units, as people write them."""
+    shown = {name: objects()[name]._repr_html_() for name in (*ASKED, "plans")}
+    assert "16 x A100-80GB-SXM4" in shown["task"]
+    assert "2,048 tokens" in shown["task"]
+    assert "1.517 B" in shown["model"]
+    assert "79.2 GiB" in shown["cluster"]
+    assert ">recompute</td>" in shown["plan"]
+    assert "2 rows" in shown["plans"]
 
 
 @pytest.mark.parametrize("name", [*DRAWN, "waterfall", "memory"])
