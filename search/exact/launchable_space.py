@@ -56,7 +56,7 @@ def _has_experts(task: Task) -> bool:
 def _dispatches(task: Task) -> tuple[int, ...]:
     several = _has_experts(task) and task.software.expert_exchange
     both = several and has_expert_kernels(task.cluster)
-    return tuple(Dispatch) if both else (Dispatch.ALLTOALL,)
+    return (Dispatch.ALLTOALL, Dispatch.HIERARCHICAL) if both else (Dispatch.ALLTOALL,)
 
 
 def _expert_tensor_sizes(task: Task) -> tuple[int, ...]:

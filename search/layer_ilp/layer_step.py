@@ -208,7 +208,7 @@ class StepProgram:
             last = self._last_piece(stage, [3], hides[0] * gather + hides[1] * scatter)
             out += self._exposed_seconds(stage, False, k if gathered else 1.0, ahead, first)
             out += self._exposed_seconds(stage, True, k, behind, last)
-            out += self._by_layer(stage, 1.0 - hides[0], 1.0 - hides[1]).build()
+            out += self._by_layer(stage, 1.0 - hides[0], 1.0 - hides[1], copies=2.0).build()
         return out
 
     def _last_piece(self, stage: Stage, zeros: list[int], piece: Value) -> Sum:
@@ -222,10 +222,18 @@ class StepProgram:
         out.add(piece[own].min(), present)
         return out
 
-    def _by_layer(self, stage: Stage, gathers: float, scatters: float, scale: float = 1.0) -> Sum:
+    def _by_layer(
+        self,
+        stage: Stage,
+        gathers: float,
+        scatters: float,
+        scale: float = 1.0,
+        copies: float = 0.0,
+    ) -> Sum:
         """Seconds, at least, of moving the layers that ZeRO 3 shards one by one so many times."""
         out, costs = self._sum(), np.zeros_like(self.table.state_bytes)
         costs[3] = gathers * self.collectives.gathers + scatters * self.collectives.scatters
+        costs[3] += copies * self.collectives.by_layer.copies
         stage.over_shards(out, scale * costs)
         return out
 

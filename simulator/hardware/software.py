@@ -56,7 +56,14 @@ class Software:
     wgrad_rate: float
     """Rate of weight-gradient GEMMs over forward ones (measured on A100 and B200)."""
     accumulation_bytes: float
-    """Bytes moved per parameter and micro-batch to add a gradient into its buffer."""
+    """Bytes moved per parameter and micro-batch to add a 16-bit gradient into an fp32 buffer, or to
+    copy it into that of its reduction; of other formats as many more or less as an addition."""
+    clipping_bytes: float
+    """Bytes moved once a step for each fp32 gradient that a rank updates, for the norm of all and
+    to scale it; of narrower gradients in proportion."""
+    copies_gathered: bool
+    """Under ZeRO 3 the weights of a layer are copied into the buffer of their gather and out of it,
+    in the stream of the passes (FSDP2)."""
 
     layer_floor: float
     """Seconds below which a layer's forward does not fall: kernel launches of one micro-batch."""
@@ -186,6 +193,9 @@ class Software:
     is scaled, then added."""
     adapter_dropout: bool
     """Inputs of adapters go through a dropout, so that each keeps its own."""
+    unpacks_by_operators: bool
+    """Frozen weights of GPTQ are unpacked by operators of PyTorch one after another, whose result
+    waits for the backward pass; otherwise by one kernel in either pass."""
     keeps_packed_inputs: bool
     """Products with packed weights keep their inputs, though nothing reads them."""
     fused_norm: bool

@@ -177,7 +177,8 @@ def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:
 
 def expert_exchange(experts: Experts, local: LayerContext) -> Value:
     """Dispatch and combine of one direction: two exchanges over ep; within a tensor-parallel
-    expert the tokens are gathered and scattered as well."""
+    expert the tokens are gathered and scattered as well, or over all ranks of the experts at once
+    (Megatron-Core d98e8a6, token_dispatcher.py, MoEAllGatherTokenDispatcher)."""
     s, cluster = local.s, local.task.cluster
     width = local.task.model.hidden * local.recipe.wire
     tokens = local.tokens * experts.imbalance / s.tp * width
@@ -192,7 +193,15 @@ def expert_exchange(experts: Experts, local: LayerContext) -> Value:
         dispatch = np.where(s.expert_dispatch == Dispatch.HIERARCHICAL, once, dispatch)
     gather = collectives.all_gather(size * s.etp, within, cluster)
     scatter = collectives.reduce_scatter(size * s.etp, within, cluster)
-    return 2 * dispatch + gather + scatter
+    out = 2 * dispatch + gather + scatter
+    gathers = s.expert_dispatch == Dispatch.ALL_GATHER
+    if not gathers.any():
+        return out
+    every = collectives.place_group(s.ep * s.etp, 1, cluster)
+    whole = local.tokens / s.tp * width * every.ranks
+    both = collectives.all_gather(whole, every, cluster)
+    both = both + collectives.reduce_scatter(whole, every, cluster)
+    return np.where(gathers, both, out)
 
 
 def nodes_reached(experts: Experts, nodes: Value, each: Value | float = 1.0) -> Value:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..operators.layer_parts import UNPACKED_BYTES
+from ..operators.layer_parts import UNPACKED_BYTES, waits_unpacked
 from ..workload.adapters import EMBEDDING, HEAD
 from ..workload.blocks import Block
 from .layer_kinds import LayerContext, LayerKind
@@ -31,6 +31,8 @@ class FrozenWeights(NamedTuple):
     """Bytes of all that is frozen."""
     unpacked_bytes: Value
     """Bytes of the largest matrix as it is multiplied, where that is not as it is stored."""
+    waiting_bytes: Value
+    """Bytes of all of them as they wait for the backward pass, where they do."""
 
 
 def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> FrozenWeights:
@@ -45,16 +47,18 @@ def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> F
     if not kind.block:
         table = local.vocabulary * model.hidden / local.weight_split
         copy = table + none if trains_whole(kind, local) else none
-        return FrozenWeights(copy, none, UNPACKED_BYTES * parameters, none)
+        return FrozenWeights(copy, none, UNPACKED_BYTES * parameters, none, none)
     counts = kind.block.parameters(model.hidden, model.norm_width)
     packed = parameters - counts["norms"] - counts["router"]
     whole = UNPACKED_BYTES * (counts["norms"] + counts["router"])
     largest = UNPACKED_BYTES * _largest_matrix(kind.block, model.hidden) / s.tp
+    waiting = waits_unpacked(adapters, local.task.software)
     return FrozenWeights(
         adapters.of_block(kind.block, model.hidden) / s.tp,
         packed,
         packed * (adapters.format.bits / 8) + whole,
-        largest if adapters.format.needs_unpacking else none,
+        largest if adapters.format.needs_unpacking and not waiting else none,
+        UNPACKED_BYTES * packed if waiting else none,
     )
 
 

@@ -50,6 +50,10 @@ LAUNCHES_BEHIND_WAIT = 25
 in 16 bits launches behind the host's wait for it."""
 
 
+FP32_ACCUMULATION = 2 + 2 * 4
+"""Bytes to add a 16-bit gradient into an fp32 one, of which accumulation_bytes are told."""
+
+
 class LayerSeconds(NamedTuple):
     """Seconds of a layer for one micro-batch."""
 
@@ -189,7 +193,8 @@ def _kernel_seconds(
             weight = thin / wgrad
             out[0, Cost.MATMUL] += thin
             out[1, Cost.MATMUL] += thin / dgrad + weight
-            moved = unpacked_bytes(adapters, weights.frozen.packed_parameters)
+            each = np.array([unpacked_bytes(adapters, local.task.software)]).T
+            moved = each * weights.frozen.packed_parameters
             out[:, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(moved, accelerator)
     return out, weight
 
@@ -239,11 +244,14 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
 
 
 def _accumulation_seconds(weights: LayerWeights, local: LayerContext) -> Value | float:
-    """Seconds to add the gradients of a layer into their buffers."""
-    software = local.task.software
+    """Seconds to add the gradients of a layer into their buffers: those of the format of weights
+    are read, those in which they are reduced read and written."""
+    software, recipe = local.task.software, local.recipe
     if not software.accumulation_bytes:
         return 0.0
-    accumulated = software.accumulation_bytes * (weights.dense + weights.expert)
+    moved = recipe.weight + 2 * (software.reduce_bytes or recipe.gradient)
+    accumulated = software.accumulation_bytes * (moved / FP32_ACCUMULATION)
+    accumulated = accumulated * (weights.dense + weights.expert)
     return kernel_times.streaming_seconds(accumulated, local.task.cluster.accelerator)
 
 

@@ -22,7 +22,7 @@ from ..base.units import GIB
 from ..hardware.precision import FP8
 from ..operators import grid_gemms, layer_parts
 from ..operators.work import Work
-from ..plan.field_values import Loss
+from ..plan.field_values import Dispatch, Loss
 from ..task import Task
 from ..workload.adapters import FP8_BASE
 from ..workload.blocks import Block
@@ -117,7 +117,13 @@ def kept_activations(kind: LayerKind, local: LayerContext) -> tuple[Value, Value
         wanted = 2 if local.task.adapters is None or trains_whole(kind, local) else 1
         kept = mask if kind.name == "embedding" else wanted * hidden
         return kept / local.norm_split, gathered, 0.0
+    if kind.block.experts:
+        rows = local.tokens / s.tp * s.ep * s.etp * (s.expert_dispatch == Dispatch.ALL_GATHER)
+        # Those of all ranks, as they come and as sums of outputs leave.
+        gathered = gathered + 2 * local.recipe.activation * local.task.model.hidden * rows
     everything, dropped = block_activations(kind.block, local)
+    if frozen := layer_weights(kind, local).frozen:
+        everything = everything + frozen.waiting_bytes
     kept = everything - local.selective_recompute * dropped
     kept = np.where(local.full_recompute, hidden / local.norm_split, kept)
     if "mtp" in kind.name:

@@ -99,10 +99,14 @@ def connections(
         each["cp"] = send_connections(place_group(cp, tp, cluster), cluster, 2.0)
     if any_nonzero(ep > 1):
         exchange = place_group(ep, plans.etp.astype(float), cluster)
-        each["ep"] = np.where(
-            plans.expert_dispatch == Dispatch.ALLTOALL,
-            send_connections(exchange, cluster, np.maximum(ep - 1, 1)),
-            collective_connections(exchange, cluster),
+        gathered = place_group(ep * plans.etp, 1.0, cluster)
+        each["ep"] = np.select(
+            [plans.expert_dispatch == code for code in Dispatch],
+            [
+                send_connections(exchange, cluster, np.maximum(ep - 1, 1)),
+                collective_connections(exchange, cluster),
+                collective_connections(gathered, cluster),
+            ],
         )
         each["expert-dp"] = (ep > 1) * collective_connections(experts, cluster)
     mine = (each[name] for name in task.software.process_groups if name in each)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
+from ..hardware.software import Software
 from ..plan.field_values import Dispatch
 from ..task import Task
 from ..workload.adapters import Adapters
@@ -141,7 +142,7 @@ def padded_bytes(hidden: int, s: Strategy, routed: Value) -> Value:
 
     Source: Megatron-Core d98e8a6, moe/experts.py, quantization_padding.
     """
-    out: Value = 8 * routed * hidden * (s.expert_dispatch == Dispatch.ALLTOALL)
+    out: Value = 8 * routed * hidden * (s.expert_dispatch != Dispatch.HIERARCHICAL)
     return out
 
 
@@ -160,7 +161,8 @@ def permuted_bytes(
     and back, or, not fused, read and written k times and added up one by one; then they are read
     and written again, and back, where a rank holds several experts.
     DeepEP and HybridEP hand over each token once, and it is read once and written for each of its
-    experts on the rank.
+    experts on the rank. Of gathered tokens the rank's are read and written, and read again into the
+    rows of all, which are written.
 
     Source: Megatron-Core d98e8a6, moe_utils.py, permute, unpermute and sort_chunks_by_idxs;
     token_dispatcher.py.
@@ -169,8 +171,12 @@ def permuted_bytes(
     to_ranks = 2 * (1 + 1 / k) if fused else 2 + 3 + 1 / k
     sorted_again = 4.0 * (experts.count > s.ep)
     handed_over = 2 * (1 + expected_places(k, s.ep) / k)
-    spread = s.expert_dispatch == Dispatch.HIERARCHICAL
-    passes = np.where(spread, handed_over, to_ranks + sorted_again)
+    # Rows of all ranks over those of this one: ep / k.
+    of_gathered = 2 + (1 if fused else 3) + s.ep / k
+    passes = np.select(
+        [s.expert_dispatch == code for code in Dispatch],
+        [to_ranks + sorted_again, handed_over, of_gathered],
+    )
     out: Value = 2 * routed * hidden * passes
     return out
 
@@ -203,15 +209,22 @@ def with_adapters(work: Work, adapters: Adapters, block: Block, task: Task, s: S
     return work._replace(adapter_gemms=thin, moved_bytes=moved, kernels=kernels)
 
 
-def unpacked_bytes(adapters: Adapters, parameters: Value) -> Value:
-    """Bytes that one use of stored weights moves before it multiplies them: those stored
-    are read, those of 16 bits written; 0 where they are multiplied as they are stored.
+def waits_unpacked(adapters: Adapters, software: Software) -> bool:
+    """Whether weights are unpacked by operators, whose result autograd keeps."""
+    return software.unpacks_by_operators and adapters.format.operator_bytes > 0
 
-    Source: Dettmers et al. 2023, section 3, equations 5 and 6 (doubleDequant in both passes).
+
+def unpacked_bytes(adapters: Adapters, software: Software) -> tuple[float, float]:
+    """Bytes that the use of a stored weight in either pass moves before it is multiplied: those
+    stored are read, those of 16 bits written; 0 where they are multiplied as they are stored.
+
+    Source: Dettmers et al. 2023, section 3, equations 5 and 6 (doubleDequant in both passes);
+    AutoGPTQ 9f7d370, qlinear_tritonv2.py (a kernel in both) and qlinear_cuda_old.py.
     """
-    if not adapters.format.needs_unpacking:
-        return 0.0 * parameters
-    return (adapters.format.bits / 8 + UNPACKED_BYTES) * parameters
+    if waits_unpacked(adapters, software):
+        return adapters.format.operator_bytes, 0.0
+    each = adapters.format.bits / 8 + UNPACKED_BYTES
+    return (each, each) if adapters.format.needs_unpacking else (0.0, 0.0)
 
 
 def _norm_bytes(block: Block, hidden: int, s: Strategy, tokens: Value) -> Value:

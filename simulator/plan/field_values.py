@@ -249,6 +249,9 @@ class Dispatch(IntEnum):
     """One all-to-all over all expert ranks: a copy for every expert."""
     HIERARCHICAL = 1
     """One copy to each node that has experts of the token, spread inside (DeepSeek's DeepEP)."""
+    ALL_GATHER = 2
+    """All ranks of the experts gather all their tokens, and scatter sums of outputs (the default of
+    Megatron-LM)."""
 
 
 class Nvme(IntEnum):

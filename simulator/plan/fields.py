@@ -223,7 +223,7 @@ class PlanFields:
         ranked=True,
     )
     expert_dispatch: Cell = layer(
-        help="how tokens reach their experts; hierarchical: one copy a node",
+        help="how tokens reach their experts; hierarchical: one copy a node; all-gather: all",
         values=Choice(names_of(Dispatch)),
         turn=130,
         ranked=True,

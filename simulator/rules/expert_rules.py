@@ -9,6 +9,7 @@ from typing import Any
 
 from ..hardware.cluster import Cluster
 from ..pipeline.schedules import pairs
+from ..plan.field_values import Dispatch
 from ..task import Task
 from .rule import Rule, divides, nearest_divisors
 
@@ -51,13 +52,25 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "expert-exchange-needs-ep",
         ("expert_dispatch", "overlap_ep", "ep"),
         lambda p, t: ((p.expert_dispatch == 0) & (p.overlap_ep == 0)) | (p.ep > 1),
-        lambda p, t: "expert_dispatch=hierarchical and overlap_ep need ep > 1",
+        lambda p, t: "expert_dispatch other than alltoall and overlap_ep need ep > 1",
+    ),
+    Rule(
+        "all-gather-of-experts",
+        ("expert_dispatch", "overlap_ep"),
+        lambda p, t: (
+            (p.expert_dispatch != Dispatch.ALL_GATHER)
+            | ((t.software.framework == "megatron") & (p.overlap_ep == 0))
+        ),
+        lambda p, t: (
+            "expert_dispatch=all-gather is of Megatron-Core's stacks and has no overlap_ep "
+            "(transformer_config.py); nearest: expert_dispatch=alltoall"
+        ),
     ),
     Rule(
         "software-exchanges-experts",
         ("expert_dispatch", "overlap_ep"),
         lambda p, t: (
-            ((p.expert_dispatch == 0) | t.software.expert_exchange)
+            ((p.expert_dispatch != Dispatch.HIERARCHICAL) | t.software.expert_exchange)
             & ((p.overlap_ep == 0) | t.software.expert_overlap)
         ),
         lambda p, t: (

@@ -15,8 +15,8 @@ from .run_stack import STACKS
 
 SCHEDULES = {"zb-1p": "zb-h1", "zb-2p": "zb-h2", "zb-2p-sync": "zb-h2-sync"}
 """Names of schedules in plans, where rows call them otherwise."""
-DISPATCH = {"deepep": 1, "hybridep": 1, "uccl": 1, "nvshmem": 1}
-"""Dispatchers that send a token to a node once."""
+DISPATCH = {"deepep": 1, "hybridep": 1, "uccl": 1, "nvshmem": 1, "allgather": 2}
+"""Dispatchers that send a token to a node once, and that send all tokens to all ranks."""
 CONTEXT = {"p2p": "p2p", "allgather": "all-gather", "a2a": "a2a", "a2a+p2p": "p2p"}
 """How keys and values travel, in plans."""
 SCALING = {

@@ -60,6 +60,9 @@ _FOUNDRY = StackRule(software="fsdp", overlap=_OVERLAPPED)
 _METASEQ = StackRule(software="fsdp", overlap=_OVERLAPPED, changes={"splits": ("tp",)})
 # FSDP of today: nothing of what was fitted to llm-foundry's runs of 2023.
 _TORCH = StackRule(software="torchtitan", overlap=_OVERLAPPED)
+# One flat tensor of weights and one of gradients a unit, gathered and reduced in place (FSDP1), and
+# compilers that do without either: a 16-bit gradient is added into the fp32 one.
+_FLAT = replace(_TORCH, changes={"copies_gathered": False, "accumulation_bytes": 10.0})
 _AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED)
 # Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
 # whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
@@ -122,13 +125,10 @@ STACKS: dict[str, StackRule] = {
     **dict.fromkeys(("bluefog", "horovod", "pytorch-ddp"), StackRule(software="torch")),
     "llm-foundry": _FOUNDRY,
     "metaseq": _METASEQ,
-    **dict.fromkeys(
-        (
-            *("fms-fsdp", "torchtitan", "tinyllama", "torchtune"),
-            *("flash-attention", "maxtext", "paxml"),
-        ),
-        _TORCH,
-    ),
+    "torchtitan": _TORCH,
+    # recipes/configs: clip_grad_norm is null.
+    "torchtune": replace(_TORCH, changes={"clipping_bytes": 0.0}),
+    **dict.fromkeys(("fms-fsdp", "tinyllama", "flash-attention", "maxtext", "paxml"), _FLAT),
     **dict.fromkeys(("swift", "fsdp-qlora"), _PACKED),
     "hf-trainer": _DROPOUT,
     "hf-peft": _EAGER,

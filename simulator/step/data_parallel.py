@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Column, Value, any_nonzero
 from ..hardware.precision import Recipe
-from ..operators import collectives
+from ..operators import collectives, kernel_times
 from ..operators.collectives import ProcessGroup as Ranks
 from ..pipeline.schedule import Passes
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy
@@ -64,6 +64,9 @@ class Synchronisation(NamedTuple):
     hooks: Value | float = 0.0
     """Seconds of the host, around all modules in one pass, where ZeRO 3 gathers module by module
     [class, skeleton]."""
+    copies: Value | float = 0.0
+    """Seconds of copies of weights around one gather of all under ZeRO 3, in the stream of the
+    passes [class, skeleton]."""
 
 
 def synchronisation(
@@ -121,7 +124,31 @@ def synchronisation(
         # DeepSpeed's fetch_sub_module waits for no more than the gathers before the last two.
         hooks = weights.units * sum(modules) * task.software.module_seconds
         gather = np.maximum(gather, hooks * _BY_LAYER)
-    return Synchronisation(reduce, scatter, gather, pieces, hooks)
+    copies: Value | float = 0.0
+    if task.software.copies_gathered and max(zeros) == 3:
+        copies = _copy_seconds(task, recipe, weights)
+    return Synchronisation(reduce, scatter, gather, pieces, hooks, copies)
+
+
+def _copy_seconds(task: Task, recipe: Recipe, weights: Weights) -> Value:
+    """Seconds to copy the shards of all weights into buffers of their gathers, cast from fp32 where
+    the stack does that, and what is gathered out of them: every byte is read and written.
+
+    Source: PyTorch, distributed/fsdp/_fully_shard/_fsdp_collectives.py
+    (_get_param_all_gather_inputs, all_gather_copy_in_cuda, foreach_all_gather_copy_out): casts and
+    copies of shards run in a stream of their own, which shares the memory.
+    """
+    size = _gathered_bytes(recipe, weights)
+    cast = (recipe.master + size) * bool(task.software.casts_shards and recipe.master)
+    moved = 2 * size * (weights.dense + weights.expert)
+    for share, group in (
+        (weights.dense, weights.data_group),
+        (weights.expert, weights.expert_group),
+    ):
+        moved = moved + (cast + 2 * size) * share / group.ranks
+    if weights.frozen_bytes is not None:
+        moved = moved + 2 * weights.frozen_bytes * (1 + 1 / weights.data_group.ranks)
+    return kernel_times.streaming_seconds(moved, task.cluster.accelerator)
 
 
 def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:
@@ -222,7 +249,7 @@ def _zero_delay(
     if zero == 3:
         layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
         again = _hooks_again(sync, s)
-        late = slot_delays.zero_3_delays(*layers, s, contention, copies, again)
+        late = slot_delays.zero_3_delays(*layers, s, contention, copies, again, sync.copies)
         return slot_delays.delay_seconds(s, late)
     if zero == 2:
         scatter, pieces = sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS]
@@ -370,7 +397,8 @@ def mixed_added(
     if (zero == 3).any():
         gather, scatter = of(sync.all_gather, 3)[LAYERS], of(sync.reduce_scatter, 3)[LAYERS]
         times = gather, scatter, pieces(3)[LAYERS]
-        late = slot_delays.zero_3_delays(*times, s, task.software.fsdp_contention)
+        copies = of(sync.copies + np.zeros(sync.all_gather.shape), 3)[LAYERS]
+        late = slot_delays.zero_3_delays(*times, s, task.software.fsdp_contention, copies=copies)
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
     weights, turns = of(sync.all_gather, 1, 2), s.turn_seconds()
     return AddedSync(

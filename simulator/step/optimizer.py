@@ -20,6 +20,8 @@ from ..operators import collectives, kernel_times
 from ..task import Task
 from .ranks import Weights
 
+FP32_BYTES = 4
+"""Bytes of a gradient of which the bytes of clipping are counted."""
 EXCHANGED_BYTES = 2.0
 """Bytes of an element of a matrix that ranks exchange."""
 EXCHANGE_STAGE = 3
@@ -40,12 +42,19 @@ def moved_bytes(recipe: Recipe, optimizer: int) -> float:
 
 
 def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:
-    """Seconds to update the weights a rank owns [2, class, skeleton], without and with ZeRO.
+    """Seconds to clip the gradients of the weights a rank owns, and to update these
+    [2, class, skeleton], without and with ZeRO.
 
-    Every state byte is read and written; ZeRO divides the work by the ranks that share the
-    weights. Neglects the gradient norm.
+    Every state byte is read and written, and gradients as the stack takes their norm and scales
+    them; a stack whose fp32 weights are the weights writes no 16-bit ones. ZeRO divides the work by
+    the ranks that share the weights. Neglects the all-reduce of the norm.
+    Source: PyTorch, nn/utils/clip_grad.py; Megatron-Core, optimizer/clip_grads.py.
     """
-    moved = owned_parameters(weights) * moved_bytes(recipe, optimizer)
+    software, widest = task.software, max(recipe.gradient, recipe.gradient_copy)
+    each = moved_bytes(recipe, optimizer) + software.clipping_bytes * widest / FP32_BYTES
+    if software.casts_shards and recipe.master:
+        each -= recipe.weight
+    moved = owned_parameters(weights) * each
     out = kernel_times.streaming_seconds(moved, task.cluster.accelerator)
     return out + muon_seconds(task, weights) if optimizer == Optimizer.MUON else out
 

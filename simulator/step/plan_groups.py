@@ -82,6 +82,8 @@ class Exposed(NamedTuple):
 
     sync: Value
     sends: Value
+    copies: Value
+    """Of weights around their gathers, kernels that move memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +178,12 @@ class PlanGroup:
         software = replace(task.software, contention=0.0, fsdp_contention=0.0)
         task, plans = replace(task, software=software), self.plans.take(first)
         sends = send_seconds(task, plans, self.stages)[self.plans.overlap_p2p, self.skeleton]
-        return Exposed(self._of_overlaps(self._sync_seconds(task)), sends)
+        sync = self._of_overlaps(self._sync_seconds(task))
+        if not software.copies_gathered:
+            return Exposed(sync, sends, np.zeros(sync.shape))
+        task = replace(task, software=replace(software, copies_gathered=False))
+        alone = self._of_overlaps(self._sync_seconds(task))
+        return Exposed(alone, sends, sync - alone)
 
     def _sync_seconds(self, task: Task) -> Value:
         """The table of delays by data-parallel communication, of the task of every skeleton."""
@@ -239,7 +246,9 @@ class PlanGroup:
 
     def part_seconds(self, cost: Cost) -> Value:
         """Seconds of one part of a step's micro-batches, mean over the pipeline ranks."""
-        return self._mean(self.stages.part_seconds[cost])
+        out = self._mean(self.stages.part_seconds[cost])
+        copied = cost == Cost.MEMORY_BOUND and self.task.software.copies_gathered
+        return out + self.exposed.copies if copied else out
 
     def imbalance(self) -> Value:
         """Seconds that the slowest rank works longer than the mean rank.

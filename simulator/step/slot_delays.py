@@ -67,12 +67,13 @@ def zero_3_delays(
     pieces: Value,
     s: Stages,
     contention: float,
-    copies: HostCopies = NO_COPIES,
+    hosts: HostCopies = NO_COPIES,
     again: Value | float = 0.0,
+    copies: Value | float = 0.0,
 ) -> Delays:
     """ZeRO 3: weights are gathered for either pass, in `again` seconds more for the backward one,
-    and gradients are reduced."""
-    up, down = copies
+    and gradients are reduced; `copies` around either gather take the place of the pass."""
+    up, down = hosts
 
     def behind(hiding: Value, window: Value, up: Value | float, down: Value | float) -> Value:
         tail = (hiding + up) / pieces
@@ -89,11 +90,12 @@ def zero_3_delays(
     reduction = behind(scatter, s.weight_gradient, 0.0, down)
     at_once = scatter + np.maximum(down - s.weight_gradient, 0.0)
     split = Passes(
-        np.array([[ready, ahead]] * 2),
-        np.array([[ready + again, input_gradient]] * 2),
+        np.array([[ready, ahead]] * 2) + copies,
+        np.array([[ready + again, input_gradient]] * 2) + copies,
         np.array([[at_once, at_once], [reduction, reduction]]),
     )
-    return Delays(np.array([*alone, *reduced]).reshape(2, 2, *gather.shape), split)
+    full_backward = np.array([*alone, *reduced]).reshape(2, 2, *gather.shape)
+    return Delays(full_backward + 2 * copies, split)
 
 
 def delay_seconds(s: Stages, delays: Delays) -> Value:

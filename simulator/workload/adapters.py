@@ -47,6 +47,8 @@ class FrozenFormat(NamedTuple):
     """Of a weight, constants of its block included."""
     needs_unpacking: bool
     """Every use first writes the matrix in 16 bits."""
+    operator_bytes: float = 0.0
+    """That operators of PyTorch move for each weight to do so, where they do it one by one."""
 
 
 FP8_BASE = "fp8"
@@ -62,8 +64,10 @@ FORMATS = {
     # Those constants in 8 bits, with one of 32 bits for 256 of them: 0.127 bits a weight.
     "nf4-dq": FrozenFormat(4 + 8 / 64 + 32 / (64 * 256), True),
     # A 16-bit scale and a zero point of the weights' width a group of 128 (Frantar et al. 2022).
-    "gptq4": FrozenFormat(4 + (16 + 4) / 128, True),
-    "gptq8": FrozenFormat(8 + (16 + 8) / 128, True),
+    # By operators: shifted into 32 bits, made 8 bits (16 of 8), masked, less its zero point, scaled
+    # (AutoGPTQ 9f7d370, qlinear_cuda_old.py, forward).
+    "gptq4": FrozenFormat(4 + (16 + 4) / 128, True, (0.5 + 4) + (4 + 1) + 2 + 2 + (1 + 2)),
+    "gptq8": FrozenFormat(8 + (16 + 8) / 128, True, (1 + 4) + (4 + 2) + 4 + 4 + (2 + 2)),
 }
 """Formats of frozen matrices by name. Norms, embedding and head stay in 16 bits."""
 ADAPTER_FORMATS = {"lora": "bf16", "qlora": "nf4-dq"}

@@ -107,6 +107,7 @@ SOFTWARE = replace(
     selective=(),
     norm_in_linear=False,
     bucket_parameters_per_rank=0.0,
+    clipping_bytes=0.0,
 )
 ATTENTION = Attention(heads=8, kv_heads=8, head_dim=128, value_dim=128)
 BLOCK = Block(attention=ATTENTION, mlp=Mlp(ffn=4096, gated=False))

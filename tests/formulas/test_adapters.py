@@ -244,6 +244,40 @@ def test_packed_weights_are_unpacked_in_every_pass(recompute, passes):
     assert after - before == pytest.approx(4 * passes * 4 * moved / 1e12, rel=1e-9)
 
 
+@pytest.mark.parametrize(("base", "moved"), [("gptq4", 16.5), ("gptq8", 23.0), ("nf4", 2.5625)])
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 1), ("full", 2)])
+def test_operators_of_torch_unpack_gptq_in_forward_passes(base, moved, recompute, passes):
+    """Of 4 (8) bits: 0.5 (1) read and 4 written as they are shifted; 4 and 1 (2) to a small
+    integer; 2, 2 (4, 4) to mask and to subtract; 1 (2) and 2 to scale. The result waits for the
+    backward pass, which nf4 unpacks again."""
+    software = stack(unpacks_by_operators=True)
+    before, after = (
+        costs_of(
+            tuned(replace(ATTENTION_LORA, base=one), software=software), f"recompute={recompute}"
+        )
+        for one in ("bf16", base)
+    )
+    passes += base == "nf4"
+    wanted = 4 * passes * 4 * moved * MATRICES / 1e12
+    assert after.step_seconds - before.step_seconds == pytest.approx(wanted, rel=1e-9)
+
+
+@pytest.mark.parametrize(("recompute", "layers"), [("none", 4), ("full", 1)])
+def test_weights_that_operators_unpacked_wait_for_the_backward_pass(recompute, layers):
+    lean = {"logit_bytes": 0.0, "kept_logit_bytes": 0.0, "working_sets": 1.0}
+    by_kernel, by_operators = (
+        costs_of(
+            tuned(
+                replace(ATTENTION_LORA, base="gptq4"),
+                software=stack(**lean, unpacks_by_operators=one),
+            ),
+            f"recompute={recompute}",
+        ).memory_bytes
+        for one in (False, True)
+    )
+    assert by_operators - by_kernel == pytest.approx(2 * (layers * MATRICES - 1024 * 4096))
+
+
 def test_a_matrix_is_unpacked_at_a_time():
     lean = stack(logit_bytes=0.0, kept_logit_bytes=0.0)
     before, after = (

@@ -22,6 +22,7 @@ from round_numbers import (
     task,
 )
 
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.layers.communication import expert_exchange, nodes_reached, overlap
 
 TOKENS = 1024 * 1024 * 2
@@ -79,6 +80,38 @@ def test_tokens_are_put_in_order_as_often_backward_as_forward():
     more = found.compute_seconds["memory_bound"] - fused.compute_seconds["memory_bound"]
     layers = len(sparse().order)
     assert more == pytest.approx(4 * layers * 2 * 2.5 * 2 * 2048 * 1024 / 1e12)
+
+
+def test_ranks_gather_all_tokens_and_scatter_sums():
+    """Eight ranks gather those of each other once, whatever top_k is; with etp = 2 over the eight
+    ranks of tp ep, half of the tokens each."""
+    assert one_direction("ep=8 expert_dispatch=all-gather") == pytest.approx(
+        gather(8 * TOKENS, 8) + scatter(8 * TOKENS, 8)
+    )
+    text = "tp=2 ep=4 etp=2 expert_dispatch=all-gather"
+    whole = 8 * TOKENS / 2
+    assert one_direction(text) == pytest.approx(gather(whole, 8) + scatter(whole, 8))
+
+
+def test_gathered_tokens_are_read_once_and_summed_into_rows_of_all():
+    """Two choices of eight times 1,024 tokens over eight ranks: 2 (1 + 1/2) of 2,048 rows ordered
+    for ranks, of which each has one expert; 2 + 1 and the 8,192 rows of sums."""
+    lean = stack(logit_bytes=0.0, kept_logit_bytes=0.0)
+    found, plain = (
+        costs_of(task(8, 8, sparse(), software=lean), f"dp=8 ep=8 expert_dispatch={name}")
+        for name in ("all-gather", "alltoall")
+    )
+    more = found.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
+    layers = len(sparse().order)
+    assert more == pytest.approx(layers * 2 * 2 * (3 + 4 - 3) * 2048 * 1024 / 1e12)
+    buffers = found.memory["buffers"] - plain.memory["buffers"]
+    assert buffers == pytest.approx(2 * 2 * 8 * 1024 * 1024)
+
+
+@pytest.mark.parametrize("text", ["overlap_ep=1 virtual_stages=2 pp=2 ep=4 dp=4", "ep=1 dp=8"])
+def test_what_all_gathers_of_experts_exclude(text):
+    with pytest.raises(InputError, match="expert_dispatch"):
+        costs_of(task(8, 8, sparse()), f"{text} expert_dispatch=all-gather")
 
 
 # Across domains

@@ -216,6 +216,23 @@ def test_gradients_are_added_into_their_buffers_every_micro_batch():
     assert more == pytest.approx(4 * 10 * PARAMETERS / 1e12)
 
 
+@pytest.mark.parametrize(
+    ("precision", "reduced", "moved"),
+    # Of weights read; of what is reduced read and written.
+    [("bf16", 0.0, 2 + 8), ("bf16", 2.0, 2 + 4), ("fp16", 0.0, 2 + 4), ("fp32", 0.0, 4 + 8)],
+)
+def test_bytes_of_accumulation_follow_the_formats(precision, reduced, moved):
+    plain, adds = (
+        costs_of(
+            task(software=stack(accumulation_bytes=b, reduce_bytes=reduced)),
+            f"precision={precision}",
+        )
+        for b in (0, 10)
+    )
+    more = adds.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
+    assert more == pytest.approx(4 * moved * PARAMETERS / 1e12)
+
+
 def test_accumulation_is_part_of_the_backward_pass():
     plain, adds = (
         group_of(task(software=stack(accumulation_bytes=b)), "tp=1").stages for b in (0, 10)
@@ -278,6 +295,23 @@ def test_an_update_moves_every_byte_of_state(precision, optimizer, moved):
     )
     assert whole == pytest.approx(moved * PARAMETERS / 1e12)
     assert shard == pytest.approx(moved * PARAMETERS / 4 / 1e12)
+
+
+@pytest.mark.parametrize(("precision", "wide"), [("bf16", 1), ("fp16", 1), ("pure-bf16", 0.5)])
+def test_norm_and_scaling_of_gradients_go_over_those_that_a_rank_updates(precision, wide):
+    """Twelve bytes of fp32 gradients, half as many of 16-bit ones that have no wider copy."""
+    for zero, ranks in ((0, 1), (1, 4)):
+        text = f"dp=4 precision={precision} zero={zero}"
+        plain, clips = (
+            costs_of(task(4, software=stack(clipping_bytes=b)), text).seconds["optimizer"]
+            for b in (0, 12)
+        )
+        assert clips - plain == pytest.approx(12 * wide * PARAMETERS / ranks / 1e12)
+
+
+def test_an_update_of_fp32_weights_writes_no_others():
+    casts = costs_of(task(4, software=stack(casts_shards=True)), "dp=4 zero=3")
+    assert casts.seconds["optimizer"] == pytest.approx((2 * 12 + 4) * PARAMETERS / 4 / 1e12)
 
 
 def test_the_fullest_rank_updates_longest():

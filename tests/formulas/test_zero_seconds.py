@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from round_numbers import group_of, stack, task
+from round_numbers import PARAMETERS, costs_of, group_of, stack, task
 
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy
@@ -126,6 +126,28 @@ def test_zero_3_gathers_twice_and_scatters_every_micro_batch():
         [4 * (4 + 4 + 6), 4 * (ahead + behind + 6)],
         [4 * (4 + 4 + scattered), 4 * (ahead + together)],
     ]
+
+
+def test_copies_out_of_gathered_buffers_hide_behind_nothing():
+    """1 ms in the stream of either pass."""
+    copied = np.array(milliseconds(3, sync=SYNC._replace(copies=np.full((1, 1), 1 * MS))))
+    assert copied == pytest.approx(np.array(milliseconds(3)) + 4 * 2 * 1)
+
+
+@pytest.mark.parametrize(("casts", "shard"), [(False, 2 + 2), (True, 4 + 2 + 2 + 2)])
+def test_gathered_weights_are_copied_in_and_out(casts, shard):
+    """Two ranks: a shard in 16 bits, cast from fp32 or as it is, into the buffer of its layer; all
+    weights out of it, read and written. Twice in each of two micro-batches, by the memory."""
+    text, found = "dp=2 zero=3", {}
+    for copies in (False, True):
+        software = stack(copies_gathered=copies, casts_shards=casts)
+        found[copies] = costs_of(task(2, software=software), text)
+    more = 2 * 2 * (2 + 2 + shard / 2) * PARAMETERS / 1e12
+    before, after = (found[c].compute_seconds["memory_bound"] for c in (False, True))
+    assert after - before == pytest.approx(more)
+    assert found[True].step_seconds - found[False].step_seconds == pytest.approx(more)
+    assert found[True].seconds["data_comm"] == pytest.approx(found[False].seconds["data_comm"])
+    assert sum(found[True].seconds.values()) == pytest.approx(found[True].step_seconds)
 
 
 # A pipeline

@@ -59,6 +59,7 @@ LINKS = InterNodeNetwork(
 SOFTWARE = replace(
     software_profile("megatron-core"),
     step_seconds=0.0,
+    clipping_bytes=0.0,
     name="unit",
     title="A stack that adds nothing of its own",
     sustained=1.0,

@@ -36,7 +36,11 @@ CP_COMM = {
     "allgather": ContextComm.ALL_GATHER,
     "a2a": ContextComm.A2A,
 }
-DISPATCHERS = {"alltoall": Dispatch.ALLTOALL, "flex": Dispatch.HIERARCHICAL}
+DISPATCHERS = {
+    "alltoall": Dispatch.ALLTOALL,
+    "flex": Dispatch.HIERARCHICAL,
+    "allgather": Dispatch.ALL_GATHER,
+}
 RECOMPUTE = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE, "none": Recompute.NONE}
 
 

@@ -36,7 +36,7 @@ DISPATCHERS = {
     "alltoall": Dispatch.ALLTOALL,
     "flex": Dispatch.HIERARCHICAL,
     "alltoall_seq": Dispatch.ALLTOALL,
-    "allgather": None,
+    "allgather": Dispatch.ALL_GATHER,
 }
 """--moe-token-dispatcher-type, with that of core 0.8 to 0.12 which splits sequences; the backend
 of flex is DeepEP by default."""

@@ -13,10 +13,10 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOADABLE
-from plan3d.simulator.plan.field_values import Recompute, StateFormat
+from plan3d.simulator.plan.field_values import Dispatch, Recompute, StateFormat
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
-from ..launch_file import Launch, UnreadSetting, explicit_layers
+from ..launch_file import Launch, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
 from .spelling import CP_COMM_TYPES, percent_of
@@ -164,6 +164,8 @@ def _number(node: ast.expr) -> int:
     raise ValueError(node)
 
 
+DEFAULT_DISPATCH = int(Dispatch.ALL_GATHER)
+"""Where --moe-token-dispatcher-type is not given."""
 MODULE_LAUNCHES = 3
 """Kernels of an expert that is a module of its own (Megatron-Core, moe/experts.py, SequentialMLP),
 as it is without --moe-grouped-gemm: two products, and the activation between them."""
@@ -177,23 +179,12 @@ def _read_exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
         why = f"line {flags.line('--cp-comm-type')}: --cp-comm-type {' '.join(kinds)}"
         launch.unmodelled["cp_comm"] = f"{why} is not modelled (modelled: {', '.join(codes)})"
     n.cp_comm = codes.get(kinds[0], 0)
-    if n.expert_dispatch is None and n.ep > 1:
-        line = flags.line("--moe-token-dispatcher-type")
-        launch.unmodelled["expert_dispatch"] = (
-            f"line {line}: dispatch by all-gather is not modelled"
-        )
-    n.expert_dispatch = int(n.expert_dispatch or 0)
+    stated = flags.contains("--moe-token-dispatcher-type")
+    n.expert_dispatch = int(n.expert_dispatch) if stated else DEFAULT_DISPATCH
+    if n.ep == 1 and n.expert_dispatch == DEFAULT_DISPATCH:
+        n.expert_dispatch = int(Dispatch.ALLTOALL)
     if n.experts > 1 and not flags.contains("--moe-grouped-gemm"):
         launch.software["expert_launches"] = MODULE_LAUNCHES
-    if n.experts > 1 and n.ep > 1 and not flags.contains("--moe-token-dispatcher-type"):
-        launch.unread.append(
-            UnreadSetting(
-                "--moe-token-dispatcher-type",
-                "not given: Megatron-LM takes allgather, which is predicted as alltoall",
-                affects_cost=True,
-                is_derived=True,
-            )
-        )
 
 
 def _read_stages(flags: Flags, n: Numbers, launch: Launch) -> None:

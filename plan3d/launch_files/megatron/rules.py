@@ -201,7 +201,9 @@ def _expert_rules(prefix: str) -> tuple[Rule, ...]:
         Rule(
             f"{prefix}-expert-kernels",
             ("expert_dispatch",),
-            lambda p, t: (p.expert_dispatch == Dispatch.ALLTOALL) | has_expert_kernels(t.cluster),
+            lambda p, t: (
+                (p.expert_dispatch != Dispatch.HIERARCHICAL) | has_expert_kernels(t.cluster)
+            ),
             lambda p, t: (
                 f"{field_text(p, 'expert_dispatch')}: DeepEP and HybridEP, which it is, need "
                 f"NVLink and Hopper or later, not {t.cluster.accelerator.name}; nearest: "

@@ -138,23 +138,23 @@ def test_a_flag_that_another_replaces_is_said():
 
 
 @pytest.mark.parametrize(
-    ("flags", "launches", "said"),
+    ("flags", "launches", "dispatch"),
     [
-        ("", 3, True),
-        ("--moe-grouped-gemm", None, True),
-        ("--moe-grouped-gemm --moe-token-dispatcher-type alltoall", None, False),
-        ("--moe-token-dispatcher-type flex", 3, False),
+        ("", 3, Dispatch.ALL_GATHER),
+        ("--moe-grouped-gemm", None, Dispatch.ALL_GATHER),
+        ("--moe-grouped-gemm --moe-token-dispatcher-type alltoall", None, Dispatch.ALLTOALL),
+        ("--moe-token-dispatcher-type flex", 3, Dispatch.HIERARCHICAL),
+        ("--moe-token-dispatcher-type allgather", 3, Dispatch.ALL_GATHER),
+        ("--expert-model-parallel-size 1", 3, Dispatch.ALLTOALL),
     ],
 )
 def test_experts_are_modules_and_gathered_to_every_rank_unless_flags_say_otherwise(
-    flags, launches, said
+    flags, launches, dispatch
 ):
     experts = "--num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4"
     found = launch(f"{experts} --world-size 8 {flags}")
     assert found.software.get("expert_launches") == launches
-    note = [one for one in found.unread if one.place == "--moe-token-dispatcher-type"]
-    assert bool(note) == said
-    assert all(one.affects_cost and one.is_derived for one in note)
+    assert found.plan["expert_dispatch"] == dispatch
 
 
 @pytest.mark.parametrize(

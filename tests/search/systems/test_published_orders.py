@@ -39,7 +39,7 @@ SC21 = (
 )
 ROWS = {
     "gossip over horovod": ((f"{IMAGES} gossip,horovod",), "1.27"),
-    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.70"),
+    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.72"),
     "downpour over parameter-server": ((f"{IMAGES} downpour,parameter-server",), "1.12"),
     "axonn over megatron": (
         (f"{AXONN} --system axonn", f"{AXONN} --system megatron --fix overlap_tp=0 "
@@ -57,7 +57,7 @@ ROWS = {
          "--fix sequence_parallel=0 --fix zero=0 --fix overlap_grad_reduce=0",
          f"{SC21} zero3 --software {ROOT}/docs/examples/deepspeed_2021.toml "
          "--fix overlap_param_gather=0"),
-        "0.84, 1.12, 2.02",
+        "0.86, 1.13, 2.05",
     ),
 }  # fmt: skip
 """Commands of each, and the factors of the page; the two systems of a comparison are one."""

@@ -31,6 +31,8 @@ CHANGES = {
     "backward_bytes_ratio": (3.0, {}, DENSE),
     "wgrad_rate": (0.5, {}, DENSE),
     "accumulation_bytes": (10.0, {}, DENSE),
+    "clipping_bytes": (120.0, {}, DENSE),
+    "copies_gathered": (True, {}, replace(DENSE, zero=3)),
     "layer_floor": (0.1, {}, DENSE),
     "backward_floor_ratio": (3.0, {"layer_floor": 0.1}, DENSE),
     "pipeline_floor": (1.0, {}, DENSE),
@@ -115,7 +117,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"expert_workspaces"}  # tests/formulas/test_rank_memory.py
     elsewhere |= {"fused_permutation"}  # tests/formulas/test_operators.py
     elsewhere |= {"fused_linear_loss"}  # tests/formulas/test_losses.py
-    elsewhere |= {"fused_adapters"}  # tests/formulas/test_adapters.py
+    elsewhere |= {"fused_adapters", "unpacks_by_operators"}  # tests/formulas/test_adapters.py
     elsewhere |= {"offloads_parameters", "swaps_to_nvme"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"muon_stage"}  # tests/formulas/test_formats.py
     elsewhere |= {"frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory"}

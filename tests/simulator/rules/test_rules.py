@@ -258,6 +258,12 @@ REFUSED = [
         "need ep > 1",
     ),
     (
+        "all-gather-of-experts",
+        task("mixtral-8x7b", software="torchtitan"),
+        {"expert_dispatch": "all-gather", "ep": 2},
+        "is of Megatron-Core's stacks",
+    ),
+    (
         "software-exchanges-experts",
         task("mixtral-8x7b", software="nanotron"),
         {"expert_dispatch": "hierarchical", "ep": 2},
