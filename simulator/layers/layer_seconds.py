@@ -250,8 +250,8 @@ def _accumulation_seconds(weights: LayerWeights, local: LayerContext) -> Value |
     if not software.accumulation_bytes:
         return 0.0
     moved = recipe.weight + 2 * (software.reduce_bytes or recipe.gradient)
-    accumulated = software.accumulation_bytes * (moved / FP32_ACCUMULATION)
-    accumulated = accumulated * (weights.dense + weights.expert)
+    each = software.accumulation_bytes * (moved / FP32_ACCUMULATION)
+    accumulated = each * (weights.dense + weights.expert)
     return kernel_times.streaming_seconds(accumulated, local.task.cluster.accelerator)
 
 
