@@ -67,12 +67,14 @@ def with_program_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of DeepSpeed-Chat and of qlora.py in the words of the Trainer.
 
     Source: DeepSpeedExamples, DeepSpeed-Chat (dschat/utils/ds_utils.py and step 1, main.py);
-    qlora.py (source_max_len and target_max_len are cut and joined).
+    qlora.py and ChatGLM's ptuning/main.py (source and target are cut and joined).
     """
     own = dict(content)
-    ends = [own.pop(name, None) for name in ("source_max_len", "target_max_len")]
-    if all(isinstance(end, int) for end in ends):
-        own["max_length"] = sum(ends)
+    for names in (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length")):
+        ends = [own.get(name) for name in names]
+        if all(isinstance(end, int) for end in ends):
+            own = {key: value for key, value in own.items() if key not in names}
+            own["max_length"] = sum(ends)
     if not is_deepspeed_chat(content):
         return own
     half = "bf16" if own.pop("dtype", "fp16") == "bf16" else "fp16"

@@ -52,7 +52,10 @@ OTHER_OPTIMIZERS = (
 )
 """Parts of names of optimizers whose states or steps are other ones than their family's."""
 _OTHER_ADAPTERS = frozenset(
-    ("use_lora", "use_qlora", "q_lora", "lora", "lora_r", "lora_rank", "lora_dim", "lora_enable")
+    (
+        *("use_lora", "use_qlora", "q_lora", "lora", "lora_r", "lora_rank", "lora_dim"),
+        *("lora_enable", "pre_seq_len"),
+    )
 )
 """Switches and ranks of adapters in programs that are not TRL's."""
 _QUANTIZED = re.compile(r"(?i)\b(?:AWQ|GPTQ\w*|AQLM|HQQ|Int4|Int8|[48]bit)\b")

@@ -664,6 +664,10 @@ def test_source_and_target_of_qlora_are_one_sequence():
     run = "python qlora.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1"
     found = read(f"{run} --source_max_len 16 --target_max_len 512\n", "trainer-command")
     assert found.sequence == 528
+    of_chatglm = f"{run} --max_source_length 64 --max_target_length 128"
+    assert read(f"{of_chatglm}\n", "trainer-command").sequence == 192
+    with pytest.raises(InputError, match="pre_seq_len makes adapters of another program"):
+        read(f"{of_chatglm} --pre_seq_len 128\n", "trainer-command")
 
 
 def test_an_evaluation_is_no_training():
