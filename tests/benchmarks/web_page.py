@@ -204,6 +204,10 @@ def controls(check: Checks, browser: Browser, address: str, folder: Path) -> Non
     drop(page, "#answer", "pretrain.sh", SCRIPT)
     opened.settle()
     check("a dropped file is read", "as launched" in opened.text(".plans"))
+    drop(page, "#answer", "train.log", LOG)
+    opened.settle()
+    check("a dropped log is read", "train.log" in opened.text("#title"))
+    check("its own plan is listed", "as launched" in opened.text(".plans"))
 
     explore(check, opened, address)
     opened.context.close()
@@ -481,6 +485,26 @@ SCRIPT = """torchrun --nproc-per-node 8 pretrain_gpt.py \\
   --pipeline-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 64 \\
   --use-distributed-optimizer
 """
+ARGUMENTS = {
+    "num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 11008, "num_attention_heads": 32,
+    "seq_length": 2048, "max_position_embeddings": 2048, "padded_vocab_size": 32000,
+    "normalization": "RMSNorm", "swiglu": True, "untie_embeddings_and_output_weights": True,
+    "add_bias_linear": False, "position_embedding_type": "rope", "bf16": True, "world_size": 16,
+    "tensor_model_parallel_size": 4, "pipeline_model_parallel_size": 2, "micro_batch_size": 1,
+    "global_batch_size": 64, "use_distributed_optimizer": True,
+}  # fmt: skip
+LOG = "\n".join(
+    [
+        f"{'-' * 24} arguments {'-' * 24}",
+        *(f"  {name} {'.' * (48 - len(name))} {value}" for name, value in ARGUMENTS.items()),
+        f"{'-' * 20} end of arguments {'-' * 21}",
+        *(
+            f" iteration {i:8}/ 1000 | consumed samples: {64 * i:12} | elapsed time per iteration "
+            f"(ms): {1000 + i}.0 | global batch size: 64 | lm loss: 8.1E+00 |"
+            for i in range(1, 9)
+        ),
+    ]
+)
 HARNESS = """async (module) => {
   const url = URL.createObjectURL(new Blob([module], {type: "text/javascript"}));
   const { default: widget } = await import(url);
