@@ -501,7 +501,7 @@ LOG = "\n".join(
         *(
             f" iteration {i:8}/ 1000 | consumed samples: {64 * i:12} | elapsed time per iteration "
             f"(ms): {1000 + i}.0 | global batch size: 64 | lm loss: 8.1E+00 |"
-            for i in range(1, 9)
+            for i in range(1, 21)
         ),
     ]
 )

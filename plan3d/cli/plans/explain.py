@@ -143,7 +143,7 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
         plan_arguments,
         task_arguments,
     )
-    from .import_ import imported, model_line, unread_sections
+    from .import_ import imported, measured_lines, model_line, unread_sections
 
     other: dict[str, Any] = {}
     if getattr(args, "plan", None) is not None:
@@ -162,6 +162,8 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
         and args.calibration is None
     ):
         args.measured_step = found.measured.seconds
+        if args.measured_step is None:
+            warn(f"{args.file}: {measured_lines(found.measured)[0]}", args.quiet)
     if found.launch.vocabulary_source:
         warn(f"{args.file}: {model_line(found)}", args.quiet)
     for title, parts in list(unread_sections(found.launch).items())[:3]:

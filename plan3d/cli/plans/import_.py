@@ -267,11 +267,13 @@ def record(found: Imported) -> dict[str, Any]:
 
 def measured_lines(measured: MeasuredRun | None) -> list[str]:
     """What a log says of its run, in one line."""
+    from plan3d.simulator.calibration.readers.log_values import WARM_UP
+
     if measured is None:
         return []
     if measured.ran_out:
         return ["Measured: it ran out of memory"]
-    parts = ["no timed step"]
+    parts = [f"no step after the first {WARM_UP}, which are warm-up"]
     if measured.seconds is not None:
         parts = [f"{measured.seconds:.4g} s a step (median of {measured.steps} lines)"]
     for size, what in (

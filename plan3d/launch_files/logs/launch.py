@@ -59,7 +59,7 @@ def measured_run(text: str, gpus: int, sequence: int, batch: int, file: str) -> 
     """The timed steps and peaks of a log of so many GPUs, tokens and sequences."""
     if ran_out(text) or not is_log(text):
         return MeasuredRun(None, 0, None, None, ran_out(text))
-    (row,) = read_log(text, RunSizes(gpus, sequence, batch), file)
+    (row,) = read_log(text, RunSizes(gpus, sequence, batch), file, timed=False)
     seconds, tokens, reserved = (
         row.get(name) for name in ("seconds", "memory_bytes", "reserved_bytes")
     )

@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass
 
 from ...base.errors import InputError
-from .log_values import Log, Row
+from .log_values import Log, Row, TooFewStepsError
 from .log_values import RunSizes as RunSizes
 from .trainers import NAMES, OTHER_WORK, trainers_of
 
@@ -73,9 +73,10 @@ def is_log(text: str) -> bool:
     return bool(trainers_of(_COLOUR.sub("", text)))
 
 
-def read_log(text: str, known: RunSizes, name: str) -> list[Row]:
+def read_log(text: str, known: RunSizes, name: str, timed: bool = True) -> list[Row]:
     """One row: median step seconds, tokens and peak memory of a run; where a launcher mixed the
-    lines of several ranks, the times of one."""
+    lines of several ranks, the times of one. A log that ends with the warm-up is refused where it
+    must be `timed`, else it has no step."""
     for sign, work in OTHER_WORK:
         if sign in text:
             raise InputError(f"{name}: its steps are of {work}, which is not read")
@@ -89,10 +90,18 @@ def read_log(text: str, known: RunSizes, name: str) -> list[Row]:
         raise InputError(f"{name}: ran on {log.gpus:,.0f} GPUs, not {known.gpus:,}")
     tokens = batch * sequence if batch and sequence else log.last_number(log.trainer.tokens)
     rates = log.values(log.trainer.tokens_per_gpu)
-    steps = log.step_means or log.after_warm_up(log.step_seconds or rates, name)
+    row: Row = {"suite": "step", "op": "train_step", "repeats": 0}
+    sizes = {"tokens": tokens, "batch": batch, "sequence": sequence, "ranks": gpus}
+    said = {size: int(value) for size, value in sizes.items() if value} | log.memory
+    try:
+        steps = log.step_means or log.after_warm_up(log.step_seconds or rates, name)
+    except TooFewStepsError:
+        if timed:
+            raise
+        return [row | said]
     if statistics.median(steps) <= 0:
         raise InputError(f"{name}: its iterations take no time")
-    row: Row = {"suite": "step", "op": "train_step", "repeats": len(steps)}
+    row["repeats"] = len(steps)
     seconds = statistics.median(steps) if log.step_means or log.step_seconds else None
     if seconds:
         row |= {"seconds": seconds, "seconds_min": min(steps), "seconds_max": max(steps)}
@@ -103,8 +112,7 @@ def read_log(text: str, known: RunSizes, name: str) -> list[Row]:
     elif gpus and (totals := log.values(log.trainer.tokens_per_second)):
         rate = statistics.median(log.after_warm_up(totals, name))
         row["tokens_per_second_per_gpu"] = rate / gpus
-    sizes = {"tokens": tokens, "batch": batch, "sequence": sequence, "ranks": gpus}
-    return [row | {size: int(value) for size, value in sizes.items() if value} | log.memory]
+    return [row | said]
 
 
 def _read(text: str, known: RunSizes) -> Log | None:

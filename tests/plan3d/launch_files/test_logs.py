@@ -128,6 +128,19 @@ def test_timed_steps_and_peaks_stand_beside_the_plan(tmp_path, capsys):
     assert "Measured: 1.5 s a step (median of 14 lines), 20.0 GiB of tensors, 30.0 GiB" in out
 
 
+def test_a_log_that_ends_in_the_warm_up_has_its_settings_and_peaks(tmp_path, capsys):
+    path, lines = tmp_path / "train.log", megatron().splitlines(keepends=True)
+    steps = [i for i, line in enumerate(lines) if "elapsed time per iteration" in line]
+    assert len(steps) > 9
+    path.write_text("".join(line for i, line in enumerate(lines) if i not in steps[8:]))
+    assert main(["import", str(path), "--cluster", "h100-sxm", "--json"]) == 0
+    measured = json.loads(capsys.readouterr().out)["measured"]
+    assert (measured["seconds"], measured["steps"]) == (None, 0)
+    assert (measured["memory_bytes"], measured["reserved_bytes"]) == (20 * 2**30, 30 * 2**30)
+    assert main(["explain", str(path), "--cluster", "h100-sxm"]) == 0
+    assert "no step after the first 10, which are warm-up" in capsys.readouterr().err
+
+
 def test_the_measured_step_of_a_log_is_explained(tmp_path):
     path = tmp_path / "train.log"
     path.write_text(megatron())
