@@ -87,6 +87,7 @@ def placed(args: argparse.Namespace) -> None:
         words = [word for word in words if word not in fields]
         args.plan = " ".join(fields) or None
     if CLUSTER in places and GPUS in places and len(words) > (at := places.index(CLUSTER)):
+        _check_one_kind(words[at])
         count, cluster = split_count(words[at])
         if count and len(words) > at + 1:
             raise InputError(f"{words[at]!r} and {words[at + 1]!r} both say the gpus: give one")
@@ -134,6 +135,17 @@ def split_count(word: str) -> tuple[str, str]:
     return "", word
 
 
+def _check_one_kind(word: str) -> None:
+    """Refuse GPUs of several kinds in one word: 8xH100+8xA100."""
+    each = [split_count(part.strip()) for part in re.split("[,+]", word)]
+    if len(each) > 1 and all(count for count, _ in each):
+        (count, cluster), (more, other), *_ = each
+        raise InputError(
+            f"{word!r} names GPUs of {len(each)} kinds; of two, as search and export have it: "
+            f"{count}x{cluster} --second-pool {other}:{more}"
+        )
+
+
 def _gpus(word: str) -> int:
     """A number of GPUs, or 1k as a sequence has it."""
     return (
@@ -169,9 +181,11 @@ def _is_given(args: argparse.Namespace, place: Place) -> bool:
 def _example(args: argparse.Namespace, needed: tuple[Place, ...]) -> str:
     """The command with what was given, and suggestions for the rest."""
     words = ["plan3d", args.verb]
+    few = getattr(args, "gpus", None) in (1, 2, 3)
     for place in needed:
         given = getattr(args, place.name, None)
-        value = place.suggested if given is None else str(given)
+        suggested = "recompute=full" if place is PLAN and few else place.suggested
+        value = suggested if given is None else str(given)
         skipped = place is GPUS and _is_given(args, GPUS) and given is None
         words += [] if skipped else ["--plan", value] if place is PLAN else [value]
     return shlex.join(words)

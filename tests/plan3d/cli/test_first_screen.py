@@ -147,6 +147,7 @@ def test_words_without_flags_are_what_flags_say(capsys: pytest.CaptureFixture[st
         (["sweep", "--over", "tp=1,2"], "sweep needs a model (see 'plan3d models', or a "
          "config.json), a cluster (see 'plan3d clusters') and a number of GPUs: for example"),
         (["estimate", *LLAMA], "estimate needs a plan: for example plan3d estimate llama-7b "),
+        (["estimate", "llama-7b", "1xH100"], "llama-7b H100 1 --plan recompute=full"),
         (["search", *LLAMA, "64"], "unknown argument '64': after search comes MODEL CLUSTER GPUS"),
         (["search", *LLAMA, "--gpus", "8"], "'16' and --gpus both say the gpus: give one"),
         (["search", "llama-7b", "h100-sxm", "x"], "GPUS 'x' must be a whole number"),

@@ -205,6 +205,11 @@ def test_several_fields_are_fixed_at_once(capsys, text):
         ([*ESTIMATE, "--plan", "tp=2 mbs=1"], "plan field 'mbs'; did you mean micro_batch?"),
         ([*ESTIMATE, "--plan", "tp=2 gbs=64"], "no field of a plan: the batch belongs to the task"),
         (["search", "llama-7b", "8xh100", "64"], "'8xh100' and '64' both say the gpus: give one"),
+        (
+            ["search", "llama-7b", "8xh100+4xh200"],
+            "'8xh100+4xh200' names GPUs of 2 kinds; of two, as search and export have it: 8xh100 "
+            "--second-pool h200:4",
+        ),
         (["search", "llama-7b", "8xA100"], "means several profiles; name one: a100-40gb-sxm"),
         (["search", "70b", "h100", "64"], "did you mean llama-2-70b, llama-3.1-70b"),
     ],
