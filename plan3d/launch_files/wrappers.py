@@ -41,7 +41,7 @@ def wrapped(text: str, framework: str, task: Task, wrapper: str) -> str:
             f"--wrapper {wrapper}: {task.gpus} GPUs do not fill nodes of {each}; nearest: "
             f"--gpus {(nodes - 1) * each}, {nodes * each}"
         )
-    if text.startswith('"""'):
+    if re.search('^"""', text, re.M):
         raise InputError(
             f"--wrapper {wrapper}: the file is a recipe in Python; nearest: a TOML file"
         )

@@ -121,8 +121,8 @@ def test_a_file_of_the_user_is_read(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_runs_are_predicted_with_what_timed_steps_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Everything takes 1.5 times as long: a calibration of that machine is 50 % off on runs of the
-    real one; runs of other machines are refused."""
+    """Everything takes 1.5 times as long, of small models and of large: a calibration of that
+    machine is 50 % off on runs of the real one; runs of other machines are refused."""
     asked = [
         q
         for q in questions(run for run in read_runs(None) if run.source == "megatron_sc21")
@@ -130,7 +130,7 @@ def test_runs_are_predicted_with_what_timed_steps_said(
     ]
     steps = [
         TimedStep(q.task, q.plan, 1.5 * evaluate(q.task, q.plan).step_seconds, "SC21")
-        for q in asked[:3]
+        for q in asked[::8]
     ]
     path = tmp_path / "mine.toml"
     path.write_text(learn(steps).calibration.text, encoding="utf-8")

@@ -129,7 +129,7 @@ def test_other_models_are_refused(changes, message):
     ("file", "text", "message"),
     [
         ("o.yaml", "train: {train_iters: 5}\ndist: {}\n", r"Megatron-Bridge \(overrides"),
-        ("r.py", "import slime\n", "Python of slime, which is not run"),
+        ("r.py", "import slime\n", "Python of slime, which is not read"),
         ("r.py", "import deepspeed\n", "Python of DeepSpeed, which is not run: give its JSON"),
         ("r.py", "x = 1\n", "r.py: is Python, which is not run"),
         ("r.sh", "python performance/setup_experiment.py -m a\n", "Megatron-Bridge"),
