@@ -244,14 +244,15 @@ def _plan(
     stages = []
     for i, pool in enumerate(pool_of.tolist()):
         own = pipeline.pools[pool]
-        held = rows.costs.static_bytes[i] + rows.costs.micro_batch_bytes[i] * pipeline.in_flight[i]
+        costs = rows.costs
+        held = costs.static_bytes[i] + costs.micro_batch_bytes[i] * pipeline.in_flight[i]
         stages.append(
             PooledStage(
                 cluster=named[pool].cluster.name,
                 gpus=named[pool].gpus // pipeline.counts[pool],
                 runs=tuple(runs_of(own, rows, i, ends[i] - found.start[i])),
-                seconds=float(rows.costs.seconds[i]),
-                memory_bytes=float(held),
+                seconds=float(costs.seconds[i]),
+                memory_bytes=float(max(held, costs.update_bytes[i])),
             )
         )
     equal = len({stage.gpus for stage in stages}) == 1

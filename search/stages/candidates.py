@@ -171,6 +171,7 @@ class _Costing:
             each = np.maximum(costs.micro_batch_bytes, 1.0)
             fit = np.floor(free / each * pipeline.chunks) / pipeline.chunks
             flights = np.minimum(fit, pipeline.in_flight[0])
+            flights[costs.update_bytes > self.limit * (1 - LAST_DIGITS)] = 0
             own = kind, strategy, np.full_like(more, zero), more, modes
             table = Candidates(*own, flights, _chunk_costs(costs, pipeline.chunks))
             legal = pipeline.legal[strategy, first, zero] & pipeline.legal[strategy, second, zero]

@@ -166,7 +166,7 @@ def most_layers(pipeline: Pipeline, longest: float, limit: float) -> Value:
     seconds, kept = (part[:, :, kinds].min(axis=2) for part in (p.layers.costs[Cost.TOTAL], kept))
     modes, zeros = np.any(p.legal, axis=2, keepdims=True), np.any(p.legal, axis=1)
     seconds = np.where(modes, seconds[:, :, None], np.inf)
-    each = p.layers.state_bytes[:, :, kinds].min(axis=2)
+    each = (p.layers.state_bytes - p.layers.absent_gradient_bytes(p.pp))[:, :, kinds].min(axis=2)
     held = np.where(zeros, each.T, np.inf).min(axis=1)
     size = held[:, None, None] + p.in_flight * kept[:, :, None]
     usable = memory.usable_bytes(p.task, limit)

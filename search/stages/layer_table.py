@@ -112,6 +112,15 @@ class LayerTable:
         each = (memory.state_bytes(states, zero, self.layer_weights) for zero in range(ZERO_STAGES))
         return np.stack([sum(parts.values(), np.zeros(1)) for parts in each])
 
+    def absent_gradient_bytes(self, pp: int) -> Value | float:
+        """Bytes of a layer's gradients that may not be there beside its activations [z, s, k]: of a
+        stack that frees them after the update, where one stage may have one micro-batch."""
+        if pp > 1 or not self.task.software.frees_gradients:
+            return 0.0
+        states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
+        each = (memory.state_bytes(states, zero, self.layer_weights) for zero in range(ZERO_STAGES))
+        return np.stack([parts["gradients"] for parts in each])
+
     @cached_property
     def sharding_bytes(self) -> Value:
         """Bytes of buffers that sharding needs once, at least [z, s, k]."""

@@ -212,7 +212,8 @@ Mesh = tuple[int, tuple[int, ...]]
 
 def _meshes(task: Task, pp: tuple[int, ...], unequal: bool) -> Iterator[Mesh]:
     for stages in pp:
-        if stages > min(task.model.layers, task.gpus):
+        most = min(task.model.layers, task.gpus) if "pp" in task.software.splits else 1
+        if stages > most:
             continue
         if task.gpus % stages or (unequal and stages > 1):
             yield stages, tuple(range(1, task.gpus - stages + 2))

@@ -53,6 +53,9 @@ class StageCosts:
     """Bytes on a rank whatever is in flight."""
     micro_batch_bytes: Value
     """Bytes of each micro-batch in flight."""
+    update_bytes: Value
+    """Bytes on a rank while weights are updated, of a stack that tells moments apart; else those
+    with nothing in flight."""
 
     def take(self, rows: Column | NDArray[np.bool_]) -> StageCosts:
         """The chosen stages."""
@@ -90,7 +93,7 @@ def stage_costs(
         level = np.full(s.forward.shape, zero)
         added = data_parallel.mixed_added(task, sync, level, lambda parts: parts, s)
         once = update[min(zero, 1), 0] + task.software.step_seconds + s.unpaired_a2a_seconds()
-        static, with_one = (
+        (static, update_bytes), (with_one, _) = (
             _rank_bytes(task, recipe, plans, ranks, s, zero, in_flight) for in_flight in (0.0, 1.0)
         )
         out[stated] = StageCosts(
@@ -105,20 +108,17 @@ def stage_costs(
             tied_embedding_seconds=s.tied_embedding_seconds,
             static_bytes=static,
             micro_batch_bytes=with_one - static,
+            update_bytes=update_bytes,
         )
     return out
 
 
 def _rank_bytes(
     task: Task, recipe: Recipe, plans: Plan, ranks: Ranks, s: Stages, zero: int, in_flight: float
-) -> Value:
-    """Bytes on a rank with this many micro-batches in flight [stage]."""
-    pp, optimizer = plans.pp.astype(float), int(plans.optimizer[0])
-    activations, buffers = bytes_in_flight(task, ranks, pp, in_flight)
-    states = memory.bytes_of_states(task, recipe, optimizer)
-    held = memory.state_bytes(states, zero, s.weights)
-    sharding = memory.sharding_buffers(task, recipe, s.weights, zero)
+) -> tuple[Value, Value]:
+    """Bytes on a rank with this many micro-batches in flight, and during the update [stage]."""
+    activations, buffers = bytes_in_flight(task, ranks, plans.pp.astype(float), in_flight)
     alone = replace(s, activations=activations, buffers=buffers)
-    parts = memory.with_activations(task, alone, held, sharding)
-    out: Value = sum(parts.values(), np.zeros(1))[0]
-    return out
+    moments = memory.moments_of_step(task, recipe, int(plans.optimizer[0]), alone, zero)
+    waiting, update = (sum(parts.values(), np.zeros(1))[0] for parts in moments)
+    return waiting, update

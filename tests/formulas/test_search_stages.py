@@ -182,6 +182,7 @@ def test_a_choice_is_superfluous_when_another_is_never_worse():
         tied_embedding_seconds=np.zeros(2),
         static_bytes=np.zeros(2),
         micro_batch_bytes=np.zeros(2),
+        update_bytes=np.zeros(2),
     )
     assert excess(two, whole(0), whole(1)).tolist() == [10 + 4 + 0 + 1]
     assert excess(two, whole(1), whole(0)).tolist() == [12 + 0 + 1 + 0]

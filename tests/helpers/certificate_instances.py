@@ -45,7 +45,7 @@ class Instance:
     share: float
 
 
-def drawn(seed: int) -> dict[str, Instance]:
+def drawn(seed: int, stack: str = "megatron-core") -> dict[str, Instance]:
     """One instance of each backend, on the same question but for its size."""
     random = np.random.default_rng(seed)
 
@@ -63,7 +63,7 @@ def drawn(seed: int) -> dict[str, Instance]:
         Cluster.profile("h100-sxm", gpus=gpus, gpus_per_node=4),
         sequence=1024,
         global_batch=int(random.choice((3, 4, 5, 6, 8, 12))),
-        software=software_profile("megatron-core"),
+        software=software_profile(stack),
     )
     choose = {
         **{**stages.USUAL, "virtual_stages": (1,)},

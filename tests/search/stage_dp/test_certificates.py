@@ -25,6 +25,21 @@ def test_certificates_hold_on_random_questions(backend):
     assert faults == [""] * 10
 
 
+@pytest.mark.parametrize(
+    ("stack", "seed"),
+    [
+        ("torchtitan", 39),  # one micro-batch: no gradients beside the activations
+        ("hf-trainer", 43),
+        ("hf-trainer", 25),  # which has no pipeline
+        ("fsdp", 20),
+        ("fsdp", 25),
+    ],
+)
+def test_certificates_hold_on_stacks_that_free_gradients_or_have_no_pipeline(stack, seed):
+    faults = {name: instances.fault(one) for name, one in instances.drawn(seed, stack).items()}
+    assert faults == dict.fromkeys(faults, "")
+
+
 def wide_vocabulary(gpus=3):
     """A model of few layers whose head takes as long as several of them."""
     model = replace(Model.preset("llama-3.2-1b"), order=(0,) * 5)
