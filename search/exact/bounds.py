@@ -312,8 +312,11 @@ class Relaxation:
     def _bytes_of_weights(
         self, plans: Plan, recipe: Recipe, place: Placements, shards: Mask
     ) -> Value:
-        """Least bytes of what belongs to parameters, the same for every micro-batch [row]."""
+        """Least bytes of what belongs to parameters, the same for every micro-batch of which a step
+        has one, and for the others [row]."""
+        several = plans.dp * plans.micro_batch < self.space.task.global_batch
         sizes = [getattr(plans, name) for name in SIZE_FIELDS if name != "micro_batch"]
+        sizes.append(several.astype(np.int64))
         first, same = distinct_rows([*sizes, place.which, *shards])
         some = plans.take(first)
         at, which = distinct_rows([getattr(some, name) for name in PARAMETER_FIELDS])
