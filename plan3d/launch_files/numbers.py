@@ -129,5 +129,7 @@ def fill_launch(launch: Launch, n: Numbers) -> None:
             setattr(launch, name, getattr(n, name))
     if hasattr(n, "dropout"):
         launch.software["dropout"] = n.dropout
+    if not getattr(n, "clips_gradients", True):
+        launch.software["clipping_bytes"] = 0.0
     if getattr(n, "experts", 0) and hasattr(n, "permute_fusion"):
         launch.software["fused_permutation"] = n.permute_fusion

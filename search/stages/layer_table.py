@@ -106,20 +106,22 @@ class LayerTable:
         return self.weights(**{name: table[..., cost] for name, cost in WEIGHT_COLUMNS.items()})
 
     @cached_property
-    def state_bytes(self) -> Value:
-        """Bytes of weights, gradients and optimizer state of a layer [z, s, k]."""
+    def states(self) -> list[dict[str, Value]]:
+        """Bytes of weights, gradients and optimizer state of a layer [s, k], by ZeRO stage."""
         states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
-        each = (memory.state_bytes(states, zero, self.layer_weights) for zero in range(ZERO_STAGES))
-        return np.stack([sum(parts.values(), np.zeros(1)) for parts in each])
+        return [memory.state_bytes(states, zero, self.layer_weights) for zero in range(ZERO_STAGES)]
+
+    @cached_property
+    def state_bytes(self) -> Value:
+        """The same together [z, s, k]."""
+        return np.stack([sum(parts.values(), np.zeros(1)) for parts in self.states])
 
     def absent_gradient_bytes(self, pp: int) -> Value | float:
         """Bytes of a layer's gradients that may not be there beside its activations [z, s, k]: of a
         stack that frees them after the update, where one stage may have one micro-batch."""
         if pp > 1 or not self.task.software.frees_gradients:
             return 0.0
-        states = memory.bytes_of_states(self.task, self.recipe, self.optimizer)
-        each = (memory.state_bytes(states, zero, self.layer_weights) for zero in range(ZERO_STAGES))
-        return np.stack([parts["gradients"] for parts in each])
+        return np.stack([parts["gradients"] for parts in self.states])
 
     @cached_property
     def sharding_bytes(self) -> Value:

@@ -67,11 +67,10 @@ def rounder_size(costs: Costs, likely: float) -> Change | None:
 
 
 def optimizer_on_host(costs: Costs, ranking: Ranking) -> Change | None:
-    """What a search gains with the optimizer on the host, where its plan 1 recomputes all and may
-    not fit; None where that is less than LOSS."""
-    plan, field = costs.plans.take(0), "offload_optimizer"
-    in_want = plan.recompute == Recompute.FULL and probability_fits(costs) < FITS_PROBABILITY
-    if not in_want or field in ranking.choose or not costs.task.cluster.host:
+    """What a search gains with the optimizer on the host, where its plan 1 is in want of memory;
+    None where that is less than LOSS."""
+    field = "offload_optimizer"
+    if not _is_in_want(costs) or field in ranking.choose:
         return None
     asked = replace(
         ranking,
@@ -85,6 +84,16 @@ def optimizer_on_host(costs: Costs, ranking: Ranking) -> Change | None:
         return None
     gain = found.tokens_per_second / costs.tokens_per_second - 1
     return Change(f"--fix {field}=100", gain) if gain >= LOSS else None
+
+
+def _is_in_want(plan: Costs) -> bool:
+    """Whether a plan recomputes all for want of memory, and is split or may not fit all the same,
+    on a machine with a host for its optimizer."""
+    row, parts = plan.plans.take(0), plan.seconds
+    split = sum(float(parts[name]) for name in ("tensor_comm", "context_comm", "pipeline_comm"))
+    tight = split > SPLIT * plan.step_seconds or probability_fits(plan) < FITS_PROBABILITY
+    on_gpu = row.offload_optimizer == 0 and plan.task.cluster.host is not None
+    return bool(on_gpu and row.recompute == Recompute.FULL and tight)
 
 
 def _largest(changes: Iterable[Change]) -> Change | None:
@@ -132,12 +141,9 @@ def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
 
 
 def _on_the_host(plan: Costs, limit: float | None) -> Iterator[Change]:
-    """A search with the optimizer on the host, where the best plan without is split and recomputes
-    all for want of memory: single changes of it do not lead there."""
-    row, parts = plan.plans.take(0), plan.seconds
-    split = sum(float(parts[name]) for name in ("tensor_comm", "context_comm", "pipeline_comm"))
-    in_want = row.recompute == Recompute.FULL and split > SPLIT * plan.step_seconds
-    if not in_want or row.offload_optimizer or not plan.task.cluster.host:
+    """A search with the optimizer on the host, where the best plan without is in want of memory:
+    single changes of it do not lead there."""
+    if not _is_in_want(plan):
         return
     found = _searched(plan.task, plan, limit, offload_optimizer=[100])
     if found is not None and _is_best(plan):
@@ -190,7 +196,7 @@ def _rounder_counts(task: Task) -> list[int]:
 def _is_best(plan: Costs) -> bool:
     """Whether a search of its task finds nothing faster by more than WORTH."""
     usual = _best(plan.task, plan, FITS_PROBABILITY)
-    return usual is not None and plan.step_seconds <= usual.step_seconds * (1 + WORTH)
+    return usual is None or plan.step_seconds <= usual.step_seconds * (1 + WORTH)
 
 
 def _searched(task: Task, plan: Costs, limit: float | None, **choose: list[int]) -> Costs | None:

@@ -115,9 +115,8 @@ def full_backward_delay(s: Stages, delay: Value, forward: Value | float = 0.0) -
     """What a delay [.., class, skeleton] of every micro-batch adds to the step [.., skeleton]: m
     of the slowest rank's, and the others' while the pipeline fills and drains, composed as the
     step itself is; where uneven chunks wait for each other, and at turns for sends, it fills that
-    first. A schedule with a
-    closed form of its own has the step of longer passes, where `forward` is what of the delay comes
-    before the forward pass."""
+    first. A schedule with a closed form of its own has the step of longer passes, where `forward`
+    is what of the delay comes before the forward pass."""
     longer = (s.forward + s.backward + delay).max(axis=-2) - s.slowest_seconds
     filling = (delay * s.ranks_alike).sum(axis=-2) - longer
     out: Value = s.micro_batches * longer + np.maximum(filling, 0.0) / s.virtual_stages

@@ -110,7 +110,7 @@ def _one_if_bf16_ends(n: Numbers) -> int:
 
 
 def _read_rate(source: Source, key: str, n: Numbers) -> bool:
-    """Whether a dropout rate is above zero; what is no number counts as the default rate."""
+    """Whether a rate is above zero; what is no number counts as the default rate."""
     try:
         return float(source.text(key)) > 0
     except ValueError:
@@ -402,8 +402,9 @@ TRAINING: Table = (
     Row("--cross-entropy-loss-fusion", "loss", FUSED_LOSS, Loss.USUAL),
     Row("--attention-dropout", "attention_dropout", RATE, True),
     Row("--hidden-dropout", "hidden_dropout", RATE, True),
+    Row("--clip-grad", "clips_gradients", RATE, True, read_only=True),
 )
-"""Batch, number formats, recompute and dropout."""
+"""Batch, number formats, recompute, dropout and clipping."""
 ARRAYS: dict[str, Table] = {
     "MODEL_ARGS": (*MODEL, *ROTARY, *SETTINGS, *WINDOWS),
     "PARALLEL_ARGS": (*AXES, *SHARDING),

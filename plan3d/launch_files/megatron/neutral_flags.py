@@ -66,7 +66,7 @@ NEUTRAL = {
     use-pytorch-profiler use-wandb wandb-*
     """,
     "learning rate and the hyperparameters of the optimizer": """
-    adam-beta1 adam-beta2 adam-eps ademamix-* apply-wd-to-qk-layernorm clip-grad decoupled-lr
+    adam-beta1 adam-beta2 adam-eps ademamix-* apply-wd-to-qk-layernorm decoupled-lr
     decoupled-min-lr end-weight-decay lion-* lr lr-* min-lr muon-* no-weight-decay-cond-type
     override-lr-scheduler override-opt-param-scheduler override-opt_param-scheduler sgd-momentum
     start-weight-decay use-checkpoint-opt-param-scheduler use-checkpoint-opt_param-scheduler

@@ -92,13 +92,13 @@ def read_log(text: str, known: RunSizes, name: str, timed: bool = True) -> list[
     rates = log.values(log.trainer.tokens_per_gpu)
     row: Row = {"suite": "step", "op": "train_step", "repeats": 0}
     sizes = {"tokens": tokens, "batch": batch, "sequence": sequence, "ranks": gpus}
-    said = {size: int(value) for size, value in sizes.items() if value} | log.memory
+    row |= {size: int(value) for size, value in sizes.items() if value} | log.memory
     try:
         steps = log.step_means or log.after_warm_up(log.step_seconds or rates, name)
     except TooFewStepsError:
         if timed:
             raise
-        return [row | said]
+        return [row]
     if statistics.median(steps) <= 0:
         raise InputError(f"{name}: its iterations take no time")
     row["repeats"] = len(steps)
@@ -112,7 +112,7 @@ def read_log(text: str, known: RunSizes, name: str, timed: bool = True) -> list[
     elif gpus and (totals := log.values(log.trainer.tokens_per_second)):
         rate = statistics.median(log.after_warm_up(totals, name))
         row["tokens_per_second_per_gpu"] = rate / gpus
-    return [row | said]
+    return [row]
 
 
 def _read(text: str, known: RunSizes) -> Log | None:

@@ -24,6 +24,16 @@ def launch(more="", program="pretrain_gpt.py", vocabulary=None, flags=DENSE):
     return reader(text, "run.sh", None)(text, "run.sh", ReaderOptions(vocabulary=vocabulary))
 
 
+@pytest.mark.parametrize(
+    ("flag", "changes"),
+    [("", {}), ("--clip-grad 1.0", {}), ("--clip-grad 0.0", {"clipping_bytes": 0})],
+)
+def test_gradients_that_are_not_clipped_are_not_read_for_it(flag, changes):
+    read = launch(flag)
+    assert {n: v for n, v in read.software.items() if n == "clipping_bytes"} == changes
+    assert not [one for one in read.unread if one.name == "--clip-grad"]
+
+
 def test_the_table_has_every_flag_once():
     names = [entry.partition("=")[0] for group in GROUPS for entry in group.names.split()]
     assert len(names) == len(set(names)) > 750

@@ -109,6 +109,9 @@ def test_a_search_in_want_of_memory_is_told_of_the_host():
     assert found.description == "--fix offload_optimizer=100"
     assert found.gain == pytest.approx(other.tokens_per_second / best.tokens_per_second - 1)
     assert found.gain > 1
+    step = best_change(best)
+    assert "--fix offload_optimizer=100" in step.description
+    assert step.gain == pytest.approx(found.gain)
     assert optimizer_on_host(best, Ranking(choose={"offload_optimizer": [0, 100]})) is None
     assert optimizer_on_host(other, ranking) is None
 
