@@ -129,7 +129,8 @@ def fill_launch(launch: Launch, n: Numbers) -> None:
             setattr(launch, name, getattr(n, name))
     if hasattr(n, "dropout"):
         launch.software["dropout"] = n.dropout
-    if not getattr(n, "clips_gradients", True):
+    has_engine = launch.framework == "deepspeed" or getattr(n, "has_engine", False)
+    if not getattr(n, "clips_gradients", True) and not has_engine:
         launch.software["clipping_bytes"] = 0.0
     if getattr(n, "experts", 0) and hasattr(n, "permute_fusion"):
         launch.software["fused_permutation"] = n.permute_fusion

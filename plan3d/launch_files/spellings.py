@@ -44,7 +44,16 @@ def _read_half(source: Source, key: str, n: Numbers) -> bool:
     return n.pure_bf16 or bool(TRUTH.read(source, key, n))
 
 
+def _read_limit(source: Source, key: str, n: Numbers) -> bool:
+    """Whether a limit is above zero; what is no number counts as the default limit."""
+    try:
+        return float(source.value(key)) > 0
+    except (TypeError, ValueError):
+        return True
+
+
 HALF = Codec(bool, _read_half)
+LIMIT = Codec(float, _read_limit)
 LENGTH = integer(most=2**24)
 NO_LAYERS = integer(least=0)
 
@@ -104,6 +113,15 @@ SPELLINGS = (
     _uniform("bf16_last_layers", NO_LAYERS, CORE, "num_layers_at_end_in_bf16", 1),
     _uniform("mtp_layers", NO_LAYERS, CORE, "mtp_num_layers", 0),
     _uniform("attention", NAME, CORE, "attention_backend", "flash"),
+    Spelling(
+        "clips_gradients",
+        LIMIT,
+        {
+            TRAINERS: ("max_grad_norm", True),
+            CORE: ("clip_grad", True),
+            "nemo": (".trainer.gradient_clip_val", True),
+        },
+    ),
     # The batch.
     Spelling(
         "micro_batch",

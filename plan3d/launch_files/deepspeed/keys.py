@@ -181,7 +181,7 @@ CONFIG: Table = (
         "hyperparameters, and scales of gradients",
         "bf16.immediate_grad_update fp16.auto_cast fp16.consecutive_hysteresis fp16.hysteresis "
         "fp16.initial_scale_power fp16.loss_scale fp16.loss_scale_window fp16.min_loss_scale "
-        "gradient_clipping gradient_predivide_factor optimizer.legacy_fusion optimizer.params "
+        "gradient_predivide_factor optimizer.legacy_fusion optimizer.params "
         "prescale_gradients scheduler zero_allow_untested_optimizer",
     ),
     *neutral(
@@ -194,7 +194,8 @@ CONFIG: Table = (
     ),
     *neutral(
         "the implementation that is modelled",
-        "zero_optimization.allgather_partitions=true zero_optimization.contiguous_gradients=true "
+        "gradient_clipping zero_optimization.allgather_partitions=true "
+        "zero_optimization.contiguous_gradients=true "
         "zero_optimization.ignore_unused_parameters zero_optimization.reduce_scatter=true "
         "zero_optimization.round_robin_gradients zero_force_ds_cpu_optimizer",
     ),

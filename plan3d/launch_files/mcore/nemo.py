@@ -141,7 +141,7 @@ TABLE: Table = (
         "logs, checkpoints and the length of the run",
         """
         trainer.accelerator="gpu" trainer.accumulate_grad_batches=1 trainer.benchmark
-        trainer.enable_checkpointing trainer.enable_model_summary trainer.gradient_clip_val
+        trainer.enable_checkpointing trainer.enable_model_summary
         trainer.limit_test_batches trainer.limit_val_batches trainer.log_every_n_steps
         trainer.logger trainer.max_epochs trainer.max_steps trainer.max_time
         trainer.num_sanity_val_steps trainer.use_distributed_sampler trainer.val_check_interval

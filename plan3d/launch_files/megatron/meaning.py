@@ -164,8 +164,9 @@ def _number(node: ast.expr) -> int:
     raise ValueError(node)
 
 
-DEFAULT_DISPATCH = int(Dispatch.ALL_GATHER)
-"""Where --moe-token-dispatcher-type is not given."""
+DEFAULT_DISPATCH = {"deepspeed": Dispatch.ALLTOALL}
+"""Exchanges of tokens by framework, where --moe-token-dispatcher-type is not given; those of
+Megatron-Core are all-gathers."""
 MODULE_LAUNCHES = 3
 """Kernels of an expert that is a module of its own (Megatron-Core, moe/experts.py, SequentialMLP),
 as it is without --moe-grouped-gemm: two products, and the activation between them."""
@@ -180,8 +181,9 @@ def _read_exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
         launch.unmodelled["cp_comm"] = f"{why} is not modelled (modelled: {', '.join(codes)})"
     n.cp_comm = codes.get(kinds[0], 0)
     stated = flags.contains("--moe-token-dispatcher-type")
-    n.expert_dispatch = int(n.expert_dispatch) if stated else DEFAULT_DISPATCH
-    if n.ep == 1 and n.expert_dispatch == DEFAULT_DISPATCH:
+    default = DEFAULT_DISPATCH.get(launch.framework, Dispatch.ALL_GATHER)
+    n.expert_dispatch = int(n.expert_dispatch) if stated else int(default)
+    if n.ep == 1 and n.expert_dispatch == Dispatch.ALL_GATHER:
         n.expert_dispatch = int(Dispatch.ALLTOALL)
     if n.experts > 1 and not flags.contains("--moe-grouped-gemm"):
         launch.software["expert_launches"] = MODULE_LAUNCHES

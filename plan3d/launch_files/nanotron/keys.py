@@ -167,6 +167,7 @@ def from_keys(config: Document, n: Numbers, launch: Launch) -> None:
         raise config.value_error("model.model_config.num_attention_heads", why)
     n.gpus = n.dp * n.pp * n.tp * n.cp
     n.accumulation = n.micro_batches
+    n.clips_gradients = config.section("optimizer").values.get("clip_grad", 1.0) is not None
     n.schedule = n.schedule if n.pp > 1 else schedule_code("1f1b")
     n.overlap_tp = n.overlap_tp and n.tp > 1
     if n.overlap_tp:

@@ -6,8 +6,8 @@ NEUTRAL = {
     data_seed eaft_alpha eaft_k early_stopping_patience eta_min label_smoothing_factor
     learning_rate lora_alpha lora_dropout lora_fan_in_fan_out loraplus_lr_ratio
     loss_watchdog_patience loss_watchdog_threshold lr_scheduler lr_scheduler_kwargs
-    lr_scheduler_type max_grad_norm neftune_noise_alpha peft.loftq_config pissa_convert pissa_init
-    pissa_iter seed use_rslora warmup_ratio warmup_steps weight_decay
+    lr_scheduler_type neftune_noise_alpha peft.loftq_config pissa_convert pissa_init pissa_iter
+    seed use_rslora warmup_ratio warmup_steps weight_decay
     """,
     "data": """
     chat_template conv_template curriculum_sampling data_length data_path dataloader_num_workers

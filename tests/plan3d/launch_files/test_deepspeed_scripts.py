@@ -97,6 +97,17 @@ def test_layers_with_their_own_numbers_of_experts():
         launch(MOE.format("2 2 4", "standard"))
 
 
+def test_tokens_go_to_their_experts_all_to_all():
+    """DeepSpeed has no gathering of tokens, which is Megatron-Core's default."""
+    found = launch(MOE.format("4", "standard") + "--moe-expert-parallel-size 2")
+    assert (found.plan["ep"], found.plan["expert_dispatch"]) == (2, 0)
+
+
+def test_the_norm_of_gradients_is_taken_whatever_limits_it():
+    """DeepSpeed, stage_1_and_2.py and bf16_optimizer.py."""
+    assert "clipping_bytes" not in launch(MOE.format("1", "standard") + "--clip-grad 0").software
+
+
 def test_one_expert_is_none():
     dense = launch(MOE.format("1", "standard") + "--tensor-model-parallel-size 4")
     assert dense.plan["etp"] == 1

@@ -64,6 +64,19 @@ def test_megatron_under_ms_swift():
     assert [setting.place for setting in launch.unread] == ["--lr"]
 
 
+@pytest.mark.parametrize(
+    ("unclipped", "usual"),
+    [
+        (lambda: swift("--packing", "--clip_grad 0 --packing"), swift),
+        (lambda: nemo(trainer__gradient_clip_val=0), nemo),
+        (lambda: primus("clip_grad: 0.0"), lambda: primus()),
+    ],
+)
+def test_gradients_that_are_not_clipped_are_not_read_for_it(unclipped, usual):
+    assert unclipped().software["clipping_bytes"] == 0
+    assert "clipping_bytes" not in usual().software
+
+
 def test_adapters_under_megatron_keep_megatrons_stack(tmp_path, capsys):
     path = tmp_path / "run.sh"
     path.write_text(SWIFT.replace("--packing", "--tuner_type lora --lora_rank 4 --packing"))

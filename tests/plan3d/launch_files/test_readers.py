@@ -745,6 +745,9 @@ def test_a_nanotron_file():
     assert (plan.dp, plan.pp, plan.tp, plan.sequence_parallel) == (2, 2, 2, 1)
     assert (launch.gpus, launch.sequence, launch.accumulation) == (8, 256, 8)
     assert batch_of(launch, plan, 8, None) == 32
+    assert "clipping_bytes" not in launch.software
+    unclipped = nanotron(("clip_grad: 1.0", "clip_grad: null"))
+    assert unclipped.software["clipping_bytes"] == 0
     assert launch.model.layers == 4
     assert {k.place: k.value for k in launch.unread} == {
         "$.general.project": "debug",

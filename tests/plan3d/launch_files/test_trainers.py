@@ -82,6 +82,20 @@ def read(text, tool="llama-factory", plan=None, files=(), **changes):
     return READERS[tool](text, "run.yaml", options)
 
 
+@pytest.mark.parametrize(
+    ("text", "tool"),
+    [(LLAMA_FACTORY, "llama-factory"), (AXOLOTL, "axolotl")],
+)
+def test_gradients_that_are_not_clipped_are_not_read_for_it(text, tool):
+    """But DeepSpeed takes their norm, and scales them, in any case."""
+    for limit, changes in ((None, {}), (1.0, {}), ("1e-1", {}), (0, {"clipping_bytes": 0})):
+        for engine in (None, "ds_z3_config.json") if tool == "llama-factory" else (None,):
+            found = read(text, tool, max_grad_norm=limit, deepspeed=engine)
+            stated = {n: v for n, v in found.software.items() if n == "clipping_bytes"}
+            assert stated == ({} if engine else changes)
+            assert not [one for one in found.unread if "max_grad_norm" in one.place]
+
+
 def fields(launch, *names):
     """Fields of a launch's plan, spelled."""
     spelled = plan_of(launch, {}).to_dict()
