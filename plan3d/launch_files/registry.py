@@ -138,6 +138,10 @@ def framework_of_file(text: str, file: str) -> str:
 
         return framework_of_document(text, file)
     dialect = _dialect_of(text, file)
+    if dialect.opening:
+        from .yaml_frameworks import framework_of_json
+
+        return framework_of_json(text, file)
     if dialect.framework == "recipe":
         return python_reader(text, file)
     program = r"\bpretrain_[\w${}]*\.py" if dialect is MEGATRON_SCRIPT else TRAINER_PROGRAM

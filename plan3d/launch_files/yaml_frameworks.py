@@ -11,8 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.base.documents import parse_json, parse_yaml
 from plan3d.simulator.base.errors import InputError
+
+from .deepspeed.keys import BATCHES, CONFIG
+from .deepspeed.launch import OWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ RECOGNITIONS = (
     ),
 )
 """Frameworks in the order in which documents are compared with them."""
+KEYS_OF_DEEPSPEED = {"zero_optimization", *BATCHES[:2], OWN}
+"""Keys of which a file of DeepSpeed has one, and no other framework's."""
 SECTIONS_OF_NANOTRON = ("parallelism", "model", "tokens", "general")
 
 
@@ -147,6 +152,26 @@ def framework_of_document(text: str, file: str) -> str:
             f"sections ({', '.join(SECTIONS_OF_NANOTRON)})"
         )
     return "nanotron"
+
+
+def framework_of_json(text: str, file: str) -> str:
+    """The reader of a JSON document: DeepSpeed's unless it has keys of another framework, as the
+    arguments have that ms-swift saves. Raises InputError where it has keys of none."""
+    try:
+        content = parse_json(text, file)
+    except InputError:
+        return "deepspeed"
+    if not isinstance(content, dict) or content.keys() & KEYS_OF_DEEPSPEED:
+        return "deepspeed"
+    if recognition_of(content) is not None:
+        return framework_of_document(text, file)
+    known = {row.key.partition(".")[0] for row in CONFIG} - {"sequence_parallel_size"}
+    if content and not content.keys() & known:
+        raise InputError(
+            f"{file}: has keys of no framework that plan3d reads, and none of DeepSpeed's "
+            "configuration (a model's config.json goes to --model)"
+        )
+    return "deepspeed"
 
 
 def recognition_of(content: dict[str, Any]) -> Recognition | None:

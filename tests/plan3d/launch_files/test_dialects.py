@@ -1,5 +1,7 @@
 """Files are recognised by their content; a framework that is not read is refused by its name."""
 
+import json
+
 import pytest
 import yaml
 
@@ -188,3 +190,17 @@ def test_a_heading_with_stages_that_are_none_is_left_out(stages):
     launch = Launch("run.sh", "megatron", stated_plan=Plan(pp=4, **stages))
     plan = Plan(pp=4, layers_per_stage=(6, 6, 10, 10))
     assert effective_plan(launch, plan, task).layers_per_stage == (6, 6, 10, 10)
+
+
+def test_json_is_deepspeeds_only_with_its_keys():
+    """ms-swift saves the arguments of a run as JSON; reports and models are no launch files."""
+    run = {"model": "Qwen/Qwen2.5-7B", "tuner_type": "full", "per_device_train_batch_size": 1}
+    saved = json.dumps(run | {"bf16": True, "gradient_accumulation_steps": 4, "max_length": 64})
+    assert framework_of_file(saved, "args.json") == "ms-swift"
+    read = READERS["ms-swift"](saved, "args.json", ReaderOptions())
+    assert (read.model.name, read.sequence, read.accumulation) == ("qwen2.5-7b", 64, 4)
+    for text in ('{"train_batch_size": 8}', '{"bf16": {"enabled": true}}', "{}", '{"a": STAGE}'):
+        assert framework_of_file(text, "ds.json") == "deepspeed"
+    for other in ({"sequence_parallel_size": 2, "steps": 9}, {"model_type": "llama"}):
+        with pytest.raises(InputError, match="none of DeepSpeed's"):
+            framework_of_file(json.dumps(other), "report.json")
