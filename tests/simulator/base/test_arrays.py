@@ -35,6 +35,13 @@ def test_distinct_rows_are_those_of_a_sort(columns):
     assert rows[first][which].tolist() == rows.tolist()
 
 
+def test_rows_whose_ranges_exceed_a_word_are_kept_apart():
+    # 2^32 of the first times the 2^32 values of the second is 2^64, which a word holds as 0.
+    columns = [np.array([0, 2**32, 2**33 - 1]), np.array([0, 0, 2**32 - 1])]
+    first, which = distinct_rows(columns)
+    assert first.tolist() == which.tolist() == [0, 1, 2]
+
+
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30))
 def test_codes_are_the_values(values):
     assert codes_in(np.array(values)) == sorted(set(values))

@@ -16,6 +16,11 @@ def test_one_letter_is_a_slip(word: str) -> None:
     assert is_one_slip(word, "hidden_size")
 
 
+def test_names_of_four_letters_are_too_short_for_a_slip() -> None:
+    assert is_one_slip("heasd", "heads")
+    assert not is_one_slip("haed", "head")
+
+
 @pytest.mark.parametrize(
     ("word", "other"),
     [

@@ -1,0 +1,427 @@
+"""A seeded sample of changed operators, each left to the tests of its module's own folder.
+
+    python tests/benchmarks/mutant_sample.py --sample 600 --seed 1 --csv FILE [--folder NAME]
+
+Sites are what computes in simulator/, search/ and launch_files/: operators, bounds, roundings and
+numbers of sums, products and comparisons. Prints the share caught by package with its standard
+error, and the survivors. Sites that FILE has are not run again, so that a run can be ended at any
+time and a smaller sample of the same seed is the beginning of a larger one.
+
+The tests of a folder are collected once and run once with a probe at each site of the sample. Each
+bug then gets a fork, in which functions have changed code, and the tests that came by it, cheapest
+first, until one fails. What is computed while modules load is left to the whole folder, in a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import csv
+import functools
+import gc
+import importlib.util
+import json
+import os
+import random
+import resource
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, FunctionType
+
+import mutants
+import pytest
+
+PACKAGES = ("plan3d.simulator", "plan3d.search", "plan3d.launch_files")
+ENOUGH = 0.92
+"""Share of the sample that must be caught."""
+SLACK = 10
+"""CPU seconds that tests may take beside four times their usual ones, or they hang."""
+OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv,
+    ast.Pow: ast.Mult,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+}
+CALLS = {"min": "max", "minimum": "maximum", "ceil": "floor"}
+CALLS |= {new: old for old, new in CALLS.items()}
+FIELDS = ("folder", "module", "index", "line", "change", "caught", "by", "seconds")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place of a module, the index-th of those that can be changed."""
+
+    module: str
+    index: int
+
+    @property
+    def folder(self) -> str:
+        """The package of the module, two levels below plan3d where it is as deep."""
+        parts = self.module.split(".")
+        deep = parts[1] != "launch_files" and len(parts) > 3
+        return ".".join(parts[1:3] if deep else parts[1:2])
+
+
+def own_tests(folder: str) -> list[str]:
+    """The folder of tests that mirrors a package, and the formulas that answer for it."""
+    mirror = f"tests/{folder.replace('.', '/').replace('launch_files', 'plan3d/launch_files')}"
+    answering = {f.name: list(f.tests) for f in mutants.folders()}
+    name = "search" if folder.startswith("search") else folder.rpartition(".")[2]
+    formulas = [path for path in answering.get(name, []) if not path.startswith(mirror)]
+    return [mirror, *formulas]
+
+
+def _text(node: ast.AST) -> bool:
+    """Whether an operand is text, None or a literal of a container: its operator is no sum."""
+    return any(
+        isinstance(part, ast.JoinedStr | ast.Dict | ast.Set | ast.List | ast.Tuple)
+        or (isinstance(part, ast.Constant) and isinstance(part.value, str | None))
+        for part in (node, getattr(node, "left", node), getattr(node, "right", node))
+    )
+
+
+def sites(tree: ast.Module) -> list[tuple[ast.AST, bool]]:
+    """The nodes of a module that can be changed, and whether each is inside a function."""
+    found: list[tuple[ast.AST, bool]] = []
+
+    def visit(node: ast.AST, inside: bool) -> None:
+        for name, value in ast.iter_fields(node):
+            if name in ("annotation", "returns", "decorator_list"):
+                continue
+            runs = inside or (name == "body" and isinstance(node, ast.FunctionDef | ast.Lambda))
+            for child in value if isinstance(value, list) else [value]:
+                if isinstance(child, ast.AST):
+                    number = isinstance(child, ast.Constant) and type(child.value) in (int, float)
+                    computes = isinstance(node, ast.BinOp | ast.AugAssign | ast.Compare)
+                    if (number and computes) or _changes(child, runs):
+                        found.append((child, runs))
+                    visit(child, runs)
+
+    visit(tree, False)
+    return found
+
+
+def _changes(node: ast.AST, inside: bool) -> bool:
+    match node:
+        case ast.BinOp(left=left, op=op, right=right):
+            union = isinstance(op, ast.BitOr) and not inside
+            return type(op) in OPERATORS and not (_text(left) or _text(right) or union)
+        case ast.AugAssign(op=op, value=value):
+            return type(op) in OPERATORS and not _text(value)
+        case ast.Compare(ops=[op]):
+            return type(op) in OPERATORS
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name in CALLS
+    return False
+
+
+def change(node: ast.AST) -> str:
+    """Change a node in place; what was changed, in words."""
+    old = ast.unparse(node)
+    match node:
+        case ast.Constant():
+            node.value += 1
+        case ast.Compare():
+            node.ops = [OPERATORS[type(node.ops[0])]()]
+        case ast.Call(func=ast.Name() as func):
+            func.id = CALLS[func.id]
+        case ast.Call(func=ast.Attribute() as func):
+            func.attr = CALLS[func.attr]
+        case _:
+            node.op = OPERATORS[type(node.op)]()
+    return f"{old} -> {ast.unparse(node)}"
+
+
+class _Probes(ast.NodeTransformer):
+    """Each node of `indices` first tells that it is reached."""
+
+    def __init__(self, indices: dict[int, int]) -> None:
+        self.indices = indices
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        self.generic_visit(node)
+        number = self.indices.get(id(node))
+        if number is None:
+            return node
+        call = f"__reached__({number})"
+        expression = node.value if isinstance(node, ast.AugAssign) else node
+        told = ast.BoolOp(ast.Or(), [ast.parse(call, mode="eval").body, expression])
+        ast.fix_missing_locations(ast.copy_location(told, expression))
+        if isinstance(node, ast.AugAssign):
+            node.value = told
+            return node
+        return told
+
+
+class Loaded:
+    """An import hook that loads some modules from other trees than their files'."""
+
+    def __init__(self, trees: dict[str, ast.Module]) -> None:
+        self.trees = trees
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        """As importlib asks it."""
+        if name not in self.trees:
+            return None
+        path = str(mutants.source_of(name))
+        loader = SourceFileLoader(name, path)
+        loader.get_code = lambda _: compile(self.trees[name], path, "exec")  # type: ignore
+        return importlib.util.spec_from_file_location(name, path, loader=loader)
+
+
+def parsed(module: str) -> ast.Module:
+    """The tree of a module in the working tree."""
+    return ast.parse(mutants.source_of(module).read_text())
+
+
+def every_site() -> list[Site]:
+    """The sites of the three packages."""
+    found = []
+    for package in PACKAGES:
+        home = mutants.source_of(f"{package}.x").parent
+        for path in sorted(home.rglob("*.py")):
+            if path.name != "__init__.py":
+                inside = path.relative_to(home).with_suffix("").as_posix().replace("/", ".")
+                module = f"{package}.{inside}"
+                found += [Site(module, i) for i in range(len(sites(parsed(module))))]
+    return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _codes(part)
+
+
+def _place(code: CodeType) -> tuple[str, str, int]:
+    return code.co_filename, code.co_qualname, code.co_firstlineno
+
+
+def _forked(work: Callable[[], object], cpu_seconds: float) -> object:
+    """What `work` returns in a fork; None where it is ended for its time or breaks."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        limit = int(time.process_time() + cpu_seconds) + 1
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+        try:
+            os.write(writing, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as told:
+        text = told.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else None
+
+
+class Runner:
+    """A plugin of pytest that runs the bugs of a folder in place of its tests."""
+
+    def __init__(self, chosen: list[Site], told: Callable[..., None]) -> None:
+        self.chosen = chosen
+        self.told = told
+        self.at: str | None = None
+        self.reached: dict[str | None, set[int]] = defaultdict(set)
+        builtins.__reached__ = lambda number: self.reached[self.at].add(number)  # type: ignore
+        trees = {}
+        for module in {site.module for site in chosen}:
+            tree = parsed(module)
+            places = [node for node, _ in sites(tree)]
+            numbers = {id(places[s.index]): i for i, s in enumerate(chosen) if s.module == module}
+            trees[module] = _Probes(numbers).visit(tree)
+        sys.meta_path.insert(0, Loaded(trees))
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Every test once with probes, then the tests of each bug."""
+        gc.unfreeze()
+        objects = gc.get_objects()
+        self.caches = [o for o in objects if isinstance(o, functools._lru_cache_wrapper)]
+        self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+        for function in (o for o in objects if isinstance(o, FunctionType)):
+            self.functions[_place(function.__code__)].append(function)
+        gc.freeze()
+        items = {item.nodeid: item for item in session.items}
+        mapped = _forked(lambda: self._map(session), 3600)
+        if mapped is None:
+            raise RuntimeError("tests fail without a bug")
+        seconds, reached = mapped
+        for number, site in enumerate(self.chosen):
+            tests = [name for name in seconds if number in reached.get(name, ())]
+            _, inside = sites(parsed(site.module))[site.index]
+            if not inside or number in self.reached[None]:
+                self.told(site, "loading", 0.0)
+                continue
+            began = os.times()
+            ordered = [items[name] for name in sorted(tests, key=seconds.__getitem__)]
+            limit = SLACK + 4 * sum(seconds[name] for name in tests)
+            failed = _forked(functools.partial(self._planted, session, site, ordered), limit)
+            ended = os.times()
+            cpu = ended.children_user - began.children_user
+            by = "hangs or breaks" if failed is None else failed or f"survived {len(tests)}"
+            self.told(site, by, cpu)
+        return True
+
+    def _map(self, session: pytest.Session) -> object:
+        seconds = {}
+        for item in session.items:
+            for cache in self.caches:
+                cache.cache_clear()
+            self.at, began = item.nodeid, time.process_time()
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            seconds[item.nodeid] = time.process_time() - began
+            if session.testsfailed:
+                print("fails without a bug:", item.nodeid, file=sys.stderr)
+                session.testsfailed = 0
+                del seconds[item.nodeid]
+        return seconds, {str(name): sorted(numbers) for name, numbers in self.reached.items()}
+
+    def _planted(self, session: pytest.Session, site: Site, tests: list[pytest.Item]) -> str:
+        tree = parsed(site.module)
+        change(sites(tree)[site.index][0])
+        path = str(mutants.source_of(site.module))
+        for code in _codes(compile(tree, path, "exec")):
+            for function in self.functions[_place(code)]:
+                function.__code__ = code
+        for cache in self.caches:
+            cache.cache_clear()
+        for item in tests:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+            if session.testsfailed:
+                return item.nodeid
+        return ""
+
+
+class First:
+    """A plugin of pytest that keeps the first test that fails."""
+
+    name = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """As pytest tells it."""
+        if report.failed:
+            self.name = self.name or report.nodeid
+
+
+OPTIONS = ("-q", "-x", "-p", "no:cacheprovider", "-n", "0", "--hypothesis-seed=0")
+
+
+def _loading(site: Site) -> str:
+    tree = parsed(site.module)
+    change(sites(tree)[site.index][0])
+    sys.meta_path.insert(0, Loaded({site.module: tree}))
+    first = First()
+    code = pytest.main([*OPTIONS, *own_tests(site.folder)], plugins=[first])
+    return first.name or ("" if code == 0 else f"pytest ends with {int(code)}")
+
+
+def run_folder(chosen: list[Site], path: Path) -> None:
+    """Run the bugs of one folder and add them to the table."""
+
+    def told(site: Site, by: str, seconds: float) -> None:
+        node = sites(parsed(site.module))[site.index][0]
+        line = node.lineno
+        caught = int(not by.startswith("survived"))
+        row = (site.folder, site.module, site.index, line, change(node), caught, by)
+        with path.open("a", newline="") as file:
+            csv.writer(file).writerow((*row, f"{seconds:.2f}"))
+
+    later: list[Site] = []
+
+    def warm(site: Site, by: str, seconds: float) -> None:
+        if by == "loading":
+            os.write(writing, f"{chosen.index(site)}\n".encode())
+        else:
+            told(site, by, seconds)
+
+    def loop() -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        pytest.main([*OPTIONS, *own_tests(chosen[0].folder)], plugins=[Runner(chosen, warm)])
+
+    reading, writing = os.pipe()
+    _forked(loop, 7200)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        later = [chosen[int(line)] for line in file]
+    for site in later:
+        began = os.times().children_user
+        os.sys.stdout.flush()
+        by = _forked(lambda site=site: _quiet(_loading, site), 90)
+        seconds = os.times().children_user - began
+        told(site, "hangs or breaks" if by is None else by or "survived all", seconds)
+
+
+def _quiet(work: Callable[[Site], str], site: Site) -> str:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return work(site)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """The table so far."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def report(rows: list[dict[str, str]]) -> float:
+    """Print the share caught by package with its standard error; the share of all."""
+    groups = defaultdict(list)
+    for row in rows:
+        for name in (row["folder"].partition(".")[0], row["folder"], "all"):
+            groups[name].append(int(row["caught"]))
+    for name, caught in sorted(groups.items()):
+        share = sum(caught) / len(caught)
+        error = (share * (1 - share) / len(caught)) ** 0.5
+        print(f"{name:24} {sum(caught):4} of {len(caught):4}  {share:6.1%} ± {error:.1%}")
+    return sum(groups["all"]) / len(groups["all"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what is missing of the sample; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sample", type=int, default=600, help="sites")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--csv", type=Path, required=True, help="table of what became of each")
+    parser.add_argument("--folder", action="append", help="a package, such as simulator.step")
+    asked = parser.parse_args(arguments)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    every = every_site()
+    chosen = random.Random(asked.seed).sample(every, len(every))[: asked.sample]
+    if not asked.csv.exists():
+        asked.csv.write_text(",".join(FIELDS) + "\n")
+    done = {Site(row["module"], int(row["index"])) for row in rows_of(asked.csv)}
+    folders = defaultdict(list)
+    for site in chosen:
+        if site not in done and (not asked.folder or site.folder in asked.folder):
+            folders[site.folder].append(site)
+    print(f"{len(every)} sites, {sum(map(len, folders.values()))} to run", flush=True)
+    for name, missing in sorted(folders.items(), key=lambda pair: len(pair[1])):
+        began = time.perf_counter()
+        run_folder(missing, asked.csv)
+        print(f"{name}: {len(missing)} in {time.perf_counter() - began:.0f} s", flush=True)
+    rows = [r for r in rows_of(asked.csv) if Site(r["module"], int(r["index"])) in set(chosen)]
+    for row in rows:
+        if row["caught"] == "0":
+            print(f"SURVIVED {row['module']}:{row['line']} {row['change']} ({row['by']})")
+    return int(report(rows) < ENOUGH)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
