@@ -49,8 +49,6 @@ class Software:
     softmax, and gradients."""
     memory_bound_rate: float
     """Rate of the kernels between GEMMs over the hardware profile's."""
-    norm_bytes: float
-    """Further bytes moved per token and hidden unit by norms that are not fused."""
     backward_bytes_ratio: float
     """Bytes moved by memory-bound operations backward over forward."""
     wgrad_rate: float
@@ -199,7 +197,8 @@ class Software:
     keeps_packed_inputs: bool
     """Products with packed weights keep their inputs, though nothing reads them."""
     fused_norm: bool
-    """Norms keep their input in 16 bits; otherwise also its fp32 copies."""
+    """A norm is one kernel, which keeps its input in 16 bits; otherwise RMSNorms are several, and
+    keep its fp32 copy."""
     norm_in_linear: bool
     """A norm is part of the linear layer that reads it (Transformer Engine) and is not run again
     alone: recompute of `layernorm` reaches those before latent attention and experts only."""

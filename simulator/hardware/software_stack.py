@@ -104,7 +104,7 @@ QUANTITIES = {
     **dict.fromkeys(("accumulation_bytes", "clipping_bytes"), _OF_PARAMETER),
     **dict.fromkeys(("reduce_bytes", "gradient_memory"), _OF_PARAMETER),
     **dict.fromkeys(("bucket_memory", "optimizer_memory", "update_memory"), _OF_PARAMETER),
-    **dict.fromkeys(("norm_bytes", "scaled_output_bytes"), _OF_UNIT),
+    "scaled_output_bytes": _OF_UNIT,
     "bucket_parameters": Quantity(dimension="parameters", example="M parameters"),
     **dict.fromkeys(
         ("bucket_parameters_per_rank", "live_parameters"),

@@ -13,7 +13,6 @@ from ..hardware.precision import NVFP4
 from ..hardware.software import OP_LIST
 from ..operators import layer_parts
 from ..operators.layer_work import rerun_norms
-from ..plan.field_values import Loss
 from ..workload.blocks import Block, Experts
 from . import quantisation
 from .frozen_weights import SpareInputs, spare_inputs
@@ -91,18 +90,11 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
 
 
 def _eager_norm_bytes(local: LayerContext) -> Value:
-    """Further bytes a hidden unit of an RMSNorm in kernels of its own [strategy]: its fp32 input is
-    kept in the place of that in 16 bits, and what its trained weight multiplies. LayerNorm of
-    PyTorch is one kernel, and so is Liger's norm, which comes with its loss.
-
-    Source: transformers 4.57, modeling_llama.py (LlamaRMSNorm.forward) and
-    integrations/liger.py; torchtune 0.6, modules/rms_norm.py.
-    """
+    """Further bytes a hidden unit that an eager RMSNorm keeps [strategy]: its fp32 input in the
+    place of that in 16 bits, and what its trained weight multiplies."""
     task, element = local.task, local.recipe.activation
     multiplied = element if task.adapters is None else 0.0
-    eager = not (task.software.fused_norm or task.model.norm_bias)
-    out: Value = eager * (local.s.loss != Loss.FUSED_LINEAR) * (FP32_BYTES - element + multiplied)
-    return out
+    return layer_parts.eager_norms(task, local.s) * (FP32_BYTES - element + multiplied)
 
 
 def stored_scores(block: Block, local: LayerContext) -> Value:

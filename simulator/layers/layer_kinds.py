@@ -20,7 +20,7 @@ from ..hardware import layer_tables
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
 from ..operators.grid_gemms import local_gemm
-from ..operators.layer_parts import with_adapters
+from ..operators.layer_parts import eager_norms, with_adapters
 from ..operators.model_flops import multiply_adds
 from ..operators.work import GridStrategy, Strategy, Work, add_work
 from ..plan.field_values import Recompute
@@ -226,7 +226,7 @@ def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
                 s,
                 task.sequence,
                 task.software.selective,
-                task.software.norm_bytes,
+                eager_norms(task, s),
                 task.documents,
                 task.software.fused_permutation,
                 task.software.norm_in_linear,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import Software
-from ..plan.field_values import Dispatch
+from ..plan.field_values import Dispatch, Loss
 from ..task import Task
 from ..workload.adapters import Adapters
 from ..workload.blocks import Attention, Block, Experts, Mlp
@@ -225,6 +225,24 @@ def unpacked_bytes(adapters: Adapters, software: Software) -> tuple[float, float
         return adapters.format.operator_bytes, 0.0
     each = adapters.format.bits / 8 + UNPACKED_BYTES
     return (each, each) if adapters.format.needs_unpacking else (0.0, 0.0)
+
+
+EAGER_NORM_BYTES, EAGER_NORM_KERNELS = 32, 7
+"""What an RMSNorm in kernels of its own moves a token and hidden unit, and launches, beyond one
+that reads and writes 16 bits: cast 2 + 4, square 4 + 4, mean 4, product with the root 4 + 4, cast
+4 + 2, weight 2 + 2, less 2 + 2. Source: as of eager_norms."""
+
+
+def eager_norms(task: Task, s: Strategy) -> Value:
+    """Where norms are kernels of their own [strategy]: RMSNorms of stacks that do not fuse them.
+    LayerNorm of PyTorch is one kernel, and so is Liger's norm, which comes with its loss.
+
+    Source: transformers 4.57, modeling_llama.py (LlamaRMSNorm.forward) and
+    integrations/liger.py; torchtune 0.6, modules/rms_norm.py.
+    """
+    eager = not (task.software.fused_norm or task.model.norm_bias)
+    out: Value = eager & (s.loss != Loss.FUSED_LINEAR)
+    return out
 
 
 def _norm_bytes(block: Block, hidden: int, s: Strategy, tokens: Value) -> Value:

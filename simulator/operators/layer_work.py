@@ -19,6 +19,8 @@ from ..task import mean_over_documents
 from ..workload.blocks import Block
 from ..workload.model import Model
 from .layer_parts import (
+    EAGER_NORM_BYTES,
+    EAGER_NORM_KERNELS,
     activation_bytes,
     attention_gemms,
     causal_span,
@@ -49,14 +51,14 @@ def block_work(
     s: Strategy,
     sequence: int,
     selective: tuple[str, ...],
-    norm_bytes: float = 0.0,
+    eager_norms: Value | bool = False,
     documents: tuple[int, ...] = (),
     fused_permutation: bool = True,
     norm_in_linear: bool = False,
 ) -> Work:
     """Forward work of a transformer layer; `selective` names what selective recompute reruns,
-    `norm_bytes` is what unfused norms move in addition, per token and hidden unit, `documents` are
-    the lengths that attention stays inside, `fused_permutation` is how experts get their tokens,
+    `eager_norms` is where norms are kernels of their own [strategy], `documents` are the lengths
+    that attention stays inside, `fused_permutation` is how experts get their tokens,
     and `norm_in_linear` whether norms are parts of linear layers."""
     tokens = s.tokens(sequence)
     attn = block.attention
@@ -84,10 +86,10 @@ def block_work(
         ),
         moved_bytes=layer_bytes(block, hidden, s, sequence)
         + permuted
-        + norm_bytes * tokens * hidden / s.norm_split,
+        + eager_norms * block.norms * EAGER_NORM_BYTES * tokens * hidden / s.norm_split,
         selective_gemms=again.gemms,
         selective_bytes=again.moved_bytes,
-        kernels=KERNELS_PER_BLOCK,
+        kernels=KERNELS_PER_BLOCK + eager_norms * block.norms * EAGER_NORM_KERNELS,
         wide=block.stays_16_bit,
         permuted_bytes=permuted,
         padded_bytes=padded,

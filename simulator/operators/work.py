@@ -117,7 +117,7 @@ class Work(NamedTuple):
     """The GEMMs that selective recompute runs again."""
     selective_bytes: Value
     """Bytes that selective recompute moves again."""
-    kernels: int
+    kernels: Value | float
     """Memory-bound kernels launched forward."""
     wide: bool = False
     """Its GEMMs are in the number format of a recipe's head."""

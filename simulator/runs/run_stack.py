@@ -174,9 +174,6 @@ _ONEFLOW = {"process_groups": ("tp", "dp", "cp", "ep", "expert-dp", "pp")}
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _FREED = 1e-9
 """Bytes a parameter of what no allocator holds; 0 stands for those of the recipe."""
-_UNFUSED_NORM_BYTES = 32.0
-"""Bytes that the norms of a layer move further for each hidden unit where their passes are kernels
-of their own; a prior, counted in no code."""
 _TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False}
 """torchtune 0.6 without compile, as its recipes have it: norms in fp32 (modules/rms_norm.py), and
 the activated gate is a tensor of its own (modules/feed_forward.py)."""
@@ -261,12 +258,13 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= _ONEFLOW
     if "lora" in kernels:
         out["fused_adapters"] = True
-    if "rmsnorm" in kernels:
+    liger = run["loss"] == "fused-linear" and software.label in _HUGGING_FACE
+    if "rmsnorm" in kernels or liger:
         out["fused_norm"] = True
     if stack_of(run) == "torchtune" and not run["compile"]:
         out |= _TORCHTUNE_EAGER
     elif run["compile"] is False and run.states("compile") and software.name == "torchtitan":
-        out["norm_bytes"] = _UNFUSED_NORM_BYTES
+        out["fused_norm"] = False
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:

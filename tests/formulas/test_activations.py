@@ -207,6 +207,20 @@ def test_norms_in_kernels_of_their_own_keep_an_fp32_input(text, further):
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "bias", "further"),
+    [("tp=1", False, 2 * 32), ("loss=fused-linear", False, 0), ("tp=1", True, 0)],
+)
+def test_norms_in_kernels_of_their_own_move_more(text, bias, further):
+    """RMSNorms that neither the stack nor Liger fuses; PyTorch's LayerNorm is one kernel."""
+    model, fused = replace(MODEL, norm_bias=bias), stack(fused_linear_loss=True)
+    moved = [
+        work_of(kind(model, "block 0"), local(task(4, model=model, software=one), text)).moved_bytes
+        for one in (fused, replace(fused, fused_norm=False))
+    ]
+    assert (moved[1] - moved[0]) / SBH == further
+
+
 def test_frozen_norms_keep_nothing_that_a_weight_multiplies():
     eager, rms = stack(fused_norm=False), replace(MODEL, norm_bias=False)
     adapted = replace(task(4, model=rms, software=eager), adapters=Adapters(rank=8))

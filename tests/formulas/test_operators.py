@@ -25,8 +25,8 @@ def sides(gemms):
     return [tuple(float(np.squeeze(side)) for side in gemm) for gemm in gemms]
 
 
-def work(block, s, hidden=4096, sequence=4096, selective=(), norm_bytes=0.0, **more):
-    return layer_work.block_work(block, hidden, s, sequence, selective, norm_bytes, **more)
+def work(block, s, hidden=4096, sequence=4096, selective=(), eager=False, **more):
+    return layer_work.block_work(block, hidden, s, sequence, selective, eager, **more)
 
 
 def attention(**changes):
@@ -130,14 +130,17 @@ def test_attention_of_a_rank():
 @pytest.mark.parametrize(("parallel", "u"), [(0, 1), (1, 2)])
 def test_moved_bytes_of_a_dense_layer(parallel, u):
     """Elements of two bytes a token: 11 h / u for norms and residuals, 8 a d_v / t around the
-    attention, 4 ffn / t around a gated MLP, 3 ffn / t around GELU; 6 more bytes of unfused norms.
+    attention, 4 ffn / t around a gated MLP, 3 ffn / t around GELU. Each of two eager norms
+    moves 36 bytes in the place of 4, in eight kernels.
     """
     s, uneven = strategy(tp=2, sequence_parallel=parallel), attention(head_dim=192)
     gated = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=True))
     norms, core = 2 * 4096 * 11 * 4096 / u, 2 * 4096 * 8 * 1024 / 2
     moved = norms + core + 2 * 4096 * 4 * 5_000
     assert work(gated, s).moved_bytes == moved
-    assert work(gated, s, norm_bytes=6.0).moved_bytes == moved + 6 * 4096 * 4096 / u
+    eager = work(gated, s, eager=True)
+    assert eager.moved_bytes == moved + 2 * (36 - 4) * 4096 * 4096 / u
+    assert eager.kernels == work(gated, s).kernels + 2 * (8 - 1)
     gelu = Block(attention=uneven, mlp=Mlp(ffn=10_000, gated=False))
     assert work(gelu, s).moved_bytes == norms + core + 2 * 4096 * 3 * 5_000
     # Four norms in a layer move twice as much.

@@ -6,6 +6,8 @@ Source: torchtitan 0.2.2, config/job_config.py, distributed/pipeline_parallel.py
 
 from __future__ import annotations
 
+from typing import Any
+
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import most_chunks, schedule_code
 from plan3d.simulator.plan.field_values import Recompute
@@ -27,12 +29,12 @@ from .keys import (
 )
 from .model_flavors import flavor_of
 
-EAGER = {
-    "model": {"norm_bytes": 32.0},
+EAGER: dict[str, dict[str, Any]] = {
+    "model": {"fused_norm": False},
     "loss": {"logit_bytes": 14.0, "kept_logit_bytes": 6.0},
 }
-"""Fields of Software by part that is not compiled: norms in fp32 as separate kernels, as in
-published runs (runs/run_stack.py), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
+"""Fields of Software by part that is not compiled: norms in fp32 as separate kernels
+(before PyTorch 2.9), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
 
 
 def has_experts(model: Model) -> bool:

@@ -53,7 +53,7 @@ def test_flags_of_a_torchtitan_command_replace_keys_of_its_job():
     launch = titan()
     assert (launch.model.name, launch.sequence, launch.launcher_gpus) == ("llama-3.1-8b", 4096, 8)
     assert (launch.plan["tp"], launch.plan["micro_batch"]) == (2, 2)
-    assert "norm_bytes" not in launch.software  # compiled
+    assert "fused_norm" not in launch.software  # compiled
     assert titan(jobs={"x.toml": JOB}, CONFIG_FILE="x.toml").file == "run.sh: x.toml"
 
 

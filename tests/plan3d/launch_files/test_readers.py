@@ -516,18 +516,18 @@ def test_torchtitan_defaults():
 
 
 @pytest.mark.parametrize(
-    ("says", "logit_bytes", "norm_bytes"),
+    ("says", "logit_bytes", "fused_norm"),
     [
-        ("", 14.0, 32.0),
+        ("", 14.0, False),
         ("[compile]\nenable = true\n", None, None),
         ('[compile]\nenable = true\ncomponents = ["model"]\n', 14.0, None),
-        ('[compile]\nenable = false\ncomponents = ["model", "loss"]\n', 14.0, 32.0),
+        ('[compile]\nenable = false\ncomponents = ["model", "loss"]\n', 14.0, False),
     ],
 )
-def test_what_torchtitan_does_not_compile_is_of_the_stack(says, logit_bytes, norm_bytes):
+def test_what_torchtitan_does_not_compile_is_of_the_stack(says, logit_bytes, fused_norm):
     launch = torchtitan(("[training]", f"{says}[training]"))
     assert launch.software.get("logit_bytes") == logit_bytes
-    assert launch.software.get("norm_bytes") == norm_bytes
+    assert launch.software.get("fused_norm") == fused_norm
 
 
 def test_the_flavor_for_tests_of_torchtitan_has_the_parameters_that_it_prints():

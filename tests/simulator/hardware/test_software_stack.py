@@ -27,7 +27,6 @@ CHANGES = {
     "attention_rate": (0.5, {}, DENSE),
     "score_bytes": (20.0, MATERIALISED, DENSE),
     "memory_bound_rate": (0.5, {}, DENSE),
-    "norm_bytes": (32.0, {}, DENSE),
     "backward_bytes_ratio": (3.0, {}, DENSE),
     "wgrad_rate": (0.5, {}, DENSE),
     "accumulation_bytes": (10.0, {}, DENSE),

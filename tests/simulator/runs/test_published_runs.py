@@ -434,6 +434,14 @@ def test_losses_of_compiled_stacks_are_compiled_unless_a_row_says_otherwise(
     assert (software.logit_bytes, software.kept_logit_bytes) == expected
 
 
+@pytest.mark.parametrize(("loss", "fused"), [("unfused", False), ("fused-linear", True)])
+def test_norms_of_the_trainer_are_fused_with_the_loss_of_liger(loss: str, fused: bool) -> None:
+    row = run(**{**LLAMA, "stack": "hf-peft", "tp": 1, "pp": 1, "dp": 16, "loss": loss})
+    answer = questions([row])[0]
+    assert isinstance(answer, Question)
+    assert answer.task.software.fused_norm == fused
+
+
 @pytest.mark.parametrize(("cells", "fused"), [({}, False), ({"compile": True}, True)])
 def test_norms_of_torchtune_are_fused_where_it_compiles(
     cells: dict[str, bool], fused: bool
