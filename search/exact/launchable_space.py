@@ -54,9 +54,10 @@ def _has_experts(task: Task) -> bool:
 
 
 def _dispatches(task: Task) -> tuple[int, ...]:
-    several = _has_experts(task) and task.software.expert_exchange
-    both = several and has_expert_kernels(task.cluster)
-    return (Dispatch.ALLTOALL, Dispatch.HIERARCHICAL) if both else (Dispatch.ALLTOALL,)
+    once = task.software.expert_exchange and has_expert_kernels(task.cluster)
+    gathers = task.software.framework == "megatron"
+    others = once * (Dispatch.HIERARCHICAL,) + gathers * (Dispatch.ALL_GATHER,)
+    return (Dispatch.ALLTOALL, *(others if _has_experts(task) else ()))
 
 
 def _expert_tensor_sizes(task: Task) -> tuple[int, ...]:
@@ -87,7 +88,7 @@ FIELDS_OPENED: dict[str, Callable[[Task], tuple[int, ...]]] = {
 }
 """Values by field that the default search enumerates at one value or derives: Megatron-LM's
 --expert-tensor-parallel-size, --microbatch-group-size-per-virtual-pipeline-stage (pp, and the
-least that is longer in every group), --cp-comm-type, --moe-enable-deepep,
+least that is longer in every group), --cp-comm-type, --moe-token-dispatcher-type,
 --decoder-first-pipeline-num-layers and --decoder-last-pipeline-num-layers,
 --overlap-moe-expert-parallel-comm, --overlap-param-gather and --overlap-p2p-communication; the
 schedules of torchtitan, DeepSpeed and nanotron. Chunks between chosen ends differ by a layer at

@@ -15,7 +15,7 @@ from plan3d.search.space.axes import LONGER
 from plan3d.search.space.space import Space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.field_values import AUTO
+from plan3d.simulator.plan.field_values import AUTO, Dispatch
 from plan3d.simulator.plan.fields import code
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
@@ -112,13 +112,21 @@ def test_what_is_opened_of_experts():
     axes = axes_of(EXPERTS)
     assert (axes["etp"], axes["expert_dispatch"], axes["overlap_ep"]) == (
         (1, 2, 4, 8),
-        (0, 1),
+        (Dispatch.ALLTOALL, Dispatch.HIERARCHICAL, Dispatch.ALL_GATHER),
         (0, 1),
     )
 
 
-def test_a_token_is_copied_to_each_expert_where_no_kernel_sends_it_once_to_a_node():
-    assert axes_of(question("mixtral-8x7b", "a100-80gb-sxm", 16))["expert_dispatch"] == (0,)
+def test_no_token_is_sent_once_to_a_node_where_no_kernel_does_so():
+    axes = axes_of(question("mixtral-8x7b", "a100-80gb-sxm", 16))
+    assert axes["expert_dispatch"] == (Dispatch.ALLTOALL, Dispatch.ALL_GATHER)
+
+
+def test_a_few_ranks_gather_the_tokens_of_many_experts():
+    """Of eight choices of a token each goes to one of two ranks: one copy, not four."""
+    task = question("qwen3-30b-a3b", "mi300x", 8, batch=128)
+    best = find_plans(task).plans[0]
+    assert (best.ep, best.expert_dispatch) == (2, Dispatch.ALL_GATHER)
 
 
 def test_the_schedules_of_torchtitan_that_are_placed_in_turn():
