@@ -83,17 +83,20 @@ def read(text, tool="llama-factory", plan=None, files=(), **changes):
 
 
 @pytest.mark.parametrize(
-    ("text", "tool"),
-    [(LLAMA_FACTORY, "llama-factory"), (AXOLOTL, "axolotl")],
+    ("text", "tool", "engine"),
+    [
+        (LLAMA_FACTORY, "llama-factory", None),
+        (LLAMA_FACTORY, "llama-factory", "ds_z3_config.json"),
+        (AXOLOTL, "axolotl", None),
+    ],
 )
-def test_gradients_that_are_not_clipped_are_not_read_for_it(text, tool):
+def test_gradients_that_are_not_clipped_are_not_read_for_it(text, tool, engine):
     """But DeepSpeed takes their norm, and scales them, in any case."""
     for limit, changes in ((None, {}), (1.0, {}), ("1e-1", {}), (0, {"clipping_bytes": 0})):
-        for engine in (None, "ds_z3_config.json") if tool == "llama-factory" else (None,):
-            found = read(text, tool, max_grad_norm=limit, deepspeed=engine)
-            stated = {n: v for n, v in found.software.items() if n == "clipping_bytes"}
-            assert stated == ({} if engine else changes)
-            assert not [one for one in found.unread if "max_grad_norm" in one.place]
+        found = read(text, tool, max_grad_norm=limit, deepspeed=engine)
+        stated = {n: v for n, v in found.software.items() if n == "clipping_bytes"}
+        assert stated == ({} if engine else changes)
+        assert not [one for one in found.unread if "max_grad_norm" in one.place]
 
 
 def fields(launch, *names):
