@@ -23,6 +23,7 @@ from .tables import (
     ANY,
     COUNT,
     NAME,
+    RATE,
     REQUIRED,
     TRUTH,
     Codec,
@@ -44,16 +45,7 @@ def _read_half(source: Source, key: str, n: Numbers) -> bool:
     return n.pure_bf16 or bool(TRUTH.read(source, key, n))
 
 
-def _read_limit(source: Source, key: str, n: Numbers) -> bool:
-    """Whether a limit is above zero; what is no number counts as the default limit."""
-    try:
-        return float(source.value(key)) > 0
-    except (TypeError, ValueError):
-        return True
-
-
 HALF = Codec(bool, _read_half)
-LIMIT = Codec(float, _read_limit)
 LENGTH = integer(most=2**24)
 NO_LAYERS = integer(least=0)
 
@@ -115,7 +107,7 @@ SPELLINGS = (
     _uniform("attention", NAME, CORE, "attention_backend", "flash"),
     Spelling(
         "clips_gradients",
-        LIMIT,
+        RATE,
         {
             TRAINERS: ("max_grad_norm", True),
             CORE: ("clip_grad", True),

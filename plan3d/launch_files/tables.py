@@ -96,6 +96,18 @@ def switch(on: bool = True) -> Codec:
     )
 
 
+def _read_rate(source: Source, key: str, n: Numbers) -> bool:
+    try:
+        return float(source.value(key)) > 0
+    except (TypeError, ValueError):
+        return True
+
+
+RATE = Codec(lambda acts: "0.1" if acts else "0.0", _read_rate)
+"""A dropout rate or a limit of gradients, of which only zero changes a step: whether it is above
+zero; what is no number counts as the default."""
+
+
 def choice(words: Mapping[str, Any], unmodelled: Sequence[str] = ()) -> Codec:
     """One of several words; of synonyms the first is written."""
     spelling: dict[Any, str] = {}

@@ -126,8 +126,11 @@ RECOGNITIONS = (
     ),
 )
 """Frameworks in the order in which documents are compared with them."""
-KEYS_OF_DEEPSPEED = {"zero_optimization", *BATCHES[:2], OWN}
-"""Keys of which a file of DeepSpeed has one, and no other framework's."""
+DEEPSPEED_ALONE = {"zero_optimization", *BATCHES[:2], OWN}
+"""Keys that make a JSON document DeepSpeed's whatever else it has; the third of BATCHES is a key of
+the Trainer too."""
+DEEPSPEED_KEYS = {row.key.partition(".")[0] for row in CONFIG} - {"sequence_parallel_size"}
+"""Keys that it may have; that one is of ms-swift and LLaMA-Factory too (spellings.py)."""
 SECTIONS_OF_NANOTRON = ("parallelism", "model", "tokens", "general")
 
 
@@ -161,12 +164,11 @@ def framework_of_json(text: str, file: str) -> str:
         content = parse_json(text, file)
     except InputError:
         return "deepspeed"
-    if not isinstance(content, dict) or content.keys() & KEYS_OF_DEEPSPEED:
+    if not isinstance(content, dict) or content.keys() & DEEPSPEED_ALONE:
         return "deepspeed"
     if recognition_of(content) is not None:
         return framework_of_document(text, file)
-    known = {row.key.partition(".")[0] for row in CONFIG} - {"sequence_parallel_size"}
-    if content and not content.keys() & known:
+    if content and not content.keys() & DEEPSPEED_KEYS:
         raise InputError(
             f"{file}: has keys of no framework that plan3d reads, and none of DeepSpeed's "
             "configuration (a model's config.json goes to --model)"

@@ -5,12 +5,14 @@
 Sites are what computes in simulator/, search/ and launch_files/: operators, bounds, roundings and
 numbers of sums, products and comparisons. Prints the share caught by package with its standard
 error, and the survivors. Sites that FILE has are not run again, so that a run can be ended at any
-time and a smaller sample of the same seed is the beginning of a larger one.
+time; a smaller sample of the same seed is the beginning of a larger one. Folders are run one after
+another, the smallest first: the share of an unfinished table is that of its folders and no sample
+of all. Sites are numbered in the code: a table is good for one tree.
 
 The tests of a folder are collected once and run once with a probe at each site of the sample. Each
 bug then gets a fork, in which functions have changed code, and the tests that came by it, cheapest
 first, until one fails. What is computed while modules load is left to the whole folder, in a
-process of its own.
+process of its own. (General tools start a process and a whole folder for each bug.)
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import json
 import os
 import random
 import resource
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -215,7 +218,8 @@ def _place(code: CodeType) -> tuple[str, str, int]:
 
 
 def _forked(work: Callable[[], object], cpu_seconds: float) -> object:
-    """What `work` returns in a fork; None where it is ended for its time or breaks."""
+    """What `work` returns in a fork; None where it is ended for its time. Raises ChildProcessError
+    where it breaks."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -229,8 +233,21 @@ def _forked(work: Callable[[], object], cpu_seconds: float) -> object:
     os.close(writing)
     with os.fdopen(reading, "rb") as told:
         text = told.read()
-    os.waitpid(child, 0)
-    return json.loads(text) if text else None
+    _, status = os.waitpid(child, 0)
+    if text:
+        return json.loads(text)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+        return None
+    raise ChildProcessError(f"a fork ended without an answer, status {status}")
+
+
+def _verdict(work: Callable[[], object], cpu_seconds: float) -> str:
+    """The test that failed in a fork, "hangs", or why the bug is not caught."""
+    try:
+        failed = _forked(work, cpu_seconds)
+    except ChildProcessError as error:
+        return f"survived, as {error}"
+    return "hangs" if failed is None else str(failed) or "survived"
 
 
 class Runner:
@@ -273,10 +290,8 @@ class Runner:
             began = os.times()
             ordered = [items[name] for name in sorted(tests, key=seconds.__getitem__)]
             limit = SLACK + 4 * sum(seconds[name] for name in tests)
-            failed = _forked(functools.partial(self._planted, session, site, ordered), limit)
-            ended = os.times()
-            cpu = ended.children_user - began.children_user
-            by = "hangs or breaks" if failed is None else failed or f"survived {len(tests)}"
+            by = _verdict(functools.partial(self._planted, session, site, ordered), limit)
+            cpu = os.times().children_user - began.children_user
             self.told(site, by, cpu)
         return True
 
@@ -364,9 +379,8 @@ def run_folder(chosen: list[Site], path: Path) -> None:
     for site in later:
         began = os.times().children_user
         os.sys.stdout.flush()
-        by = _forked(lambda site=site: _quiet(_loading, site), 90)
-        seconds = os.times().children_user - began
-        told(site, "hangs or breaks" if by is None else by or "survived all", seconds)
+        by = _verdict(functools.partial(_quiet, _loading, site), 90)
+        told(site, by, os.times().children_user - began)
 
 
 def _quiet(work: Callable[[Site], str], site: Site) -> str:

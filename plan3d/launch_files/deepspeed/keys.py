@@ -17,6 +17,7 @@ from ..megatron import flags as megatron
 from ..tables import (
     COUNT,
     LARGEST,
+    RATE,
     SWITCH,
     TEXT,
     Codec,
@@ -254,8 +255,8 @@ TRAINING: Table = (
     flag("--bf16", "bf16"),
     flag("--fp16", "fp16"),
     Row("--optimizer", "optimizer", choice(megatron.OPTIMIZERS), Optimizer.ADAM),
-    Row("--attention-dropout", "attention_dropout", megatron.RATE, True),
-    Row("--hidden-dropout", "hidden_dropout", megatron.RATE, True),
+    Row("--attention-dropout", "attention_dropout", RATE, True),
+    Row("--hidden-dropout", "hidden_dropout", RATE, True),
 )
 DEEPSPEED: Table = (
     flag("--deepspeed", "deepspeed"),

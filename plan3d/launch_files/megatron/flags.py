@@ -13,6 +13,7 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from ..model_settings import DECIMAL, DEFAULT_EPSILON
 from ..tables import (
     COUNT,
+    RATE,
     SWITCH,
     TEXT,
     WORDS,
@@ -20,7 +21,6 @@ from ..tables import (
     Implied,
     Numbers,
     Row,
-    Source,
     Table,
     choice,
     flag,
@@ -109,14 +109,6 @@ def _one_if_bf16_ends(n: Numbers) -> int:
     return int(n.bf16_ends)
 
 
-def _read_rate(source: Source, key: str, n: Numbers) -> bool:
-    """Whether a rate is above zero; what is no number counts as the default rate."""
-    try:
-        return float(source.text(key)) > 0
-    except ValueError:
-        return True
-
-
 NONE_OR_MORE = integer(least=0)
 ROTARY_BASE = Codec(lambda base: int(base) or None, lambda source, key, n: source.size(key))
 """A whole number; 0 is that of a model that does not state it."""
@@ -138,8 +130,6 @@ MOMENT_FORMATS = {
     "fp8": StateFormat.FP8,
 }
 """--exp-avg-dtype and --exp-avg-sq-dtype."""
-RATE = Codec(lambda drops: "0.1" if drops else "0.0", _read_rate)
-"""A dropout rate, of which only zero changes a step; 0.1 is the default."""
 
 MODEL: Table = (
     Row("--num-layers", "layers", integer(most=MOST_LAYERS)),
