@@ -15,12 +15,14 @@ from plan3d.simulator.base.errors import InputError, intended_name
 from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
 
 from .launch_file import UnreadSetting
-from .tables import Effect, KeyClasses, Row, Table, unmodelled_keys
+from .tables import OFF as SWITCHED_OFF
+from .tables import Effect, KeyClasses, Row, Table, Unmodelled, UnmodelledKeys
 
 DEEPEST = 16
 """Levels of the deepest document."""
 Path = tuple[str, ...]
 OFF = "what is switched off"
+DEFAULT = "defaults, or without effect here"
 WITHOUT_EFFECT = "without effect beside the others"
 
 
@@ -101,13 +103,28 @@ class Document:
         section, name = self._section_and_key(key)
         return section.error(name, problem)
 
+    def acting(self, table: Table, effect: Effect) -> list[tuple[str, Unmodelled]]:
+        """The settings with values of this effect, and their rows."""
+        rows, found = UnmodelledKeys(table), []
+        for path, value in leaves(self.content):
+            row = rows.row_of(path, json_text(value))
+            if row and row.effect is effect and row.acts(value):
+                found.append((".".join(path), row))
+        return found
+
+    def check_model(self, table: Table) -> None:
+        """Raise InputError for a setting that changes the model and is not modelled."""
+        for key, row in self.acting(table, Effect.MODEL):
+            name = key if row.key.endswith("*") else row.key
+            raise self.value_error(name, f"is not modelled; {row.advice}")
+
     def unread(self, table: Table, derived: Collection[str]) -> list[UnreadSetting]:
         """Every value that was not read, but null.
 
         `table`: which keys and sections change time or memory, or nothing; `derived`: keys of
         settings that follow from the plan (tables.read_implied).
         """
-        rows = unmodelled_keys(table)
+        rows = UnmodelledKeys(table)
         keys_of_rows = {row.key for row in table if isinstance(row, Row)}
         known = {
             path[:length] for path in self.requested_paths for length in range(1, len(path) + 1)
@@ -117,17 +134,16 @@ class Document:
             if path in self.read_paths or value is None or not path:
                 continue
             key, suggestion = ".".join(path), nearest_path(path, known)
-            names = [".".join(path[:length]) for length in range(len(path), 0, -1)]
-            names.insert(0, f"{key}={json_text(value)}")
-            row = next((rows[name] for name in names if name in rows), None)
+            row = rows.row_of(path, json_text(value))
             why_neutral = OFF if self._is_off(path) else ""
             if row is None and key in keys_of_rows:
                 why_neutral = WITHOUT_EFFECT
-            elif row and row.effect is Effect.NONE:
-                why_neutral, suggestion = row.advice, ""
+            elif row and not row.acts(value):
+                why_neutral = OFF if row.idle is SWITCHED_OFF else DEFAULT
+            elif row and row.effect in (Effect.NONE, Effect.PART):
+                why_neutral = row.advice
+            suggestion = "" if row else suggestion
             is_cost = row is not None and row.effect is Effect.COST
-            if is_cost and value is False and names[0] not in rows:
-                why_neutral = OFF
             settings.append(
                 UnreadSetting(
                     f"$.{key}",

@@ -34,9 +34,8 @@ from .tables import (
     Table,
     Unmodelled,
     integer,
-    neutral,
 )
-from .trainer.neutral_arguments import NEUTRAL
+from .trainer.other_arguments import TRAINERS, other_arguments
 
 
 def _read_half(source: Source, key: str, n: Numbers) -> bool:
@@ -49,8 +48,6 @@ HALF = Codec(bool, _read_half)
 LENGTH = integer(most=2**24)
 NO_LAYERS = integer(least=0)
 
-TRAINERS = "trainer llama-factory axolotl ms-swift"
-"""Programs on Hugging Face's Trainer."""
 CORE = "megatron-swift recipe primus"
 """Programs on Megatron-Core whose model is named."""
 MEGATRON = "megatron-swift recipe primus nemo"
@@ -134,6 +131,7 @@ SPELLINGS = (
             "ms-swift": ("gradient_accumulation_steps", None),
         },
     ),
+    _uniform("old_micro_batch", COUNT, TRAINERS, "per_gpu_train_batch_size", None),
     _uniform("device_batch", COUNT, "axolotl", "batch_size", None),
     _uniform("workers", COUNT, "axolotl llama-factory", "ray_num_workers", None),
     Spelling(
@@ -159,6 +157,7 @@ SPELLINGS = (
     _uniform("max_seq_length", LENGTH, "trainer", "max_seq_length", None),
     _uniform("block_size", LENGTH, "trainer", "block_size", None),
     _uniform("model_max_length", LENGTH, "trainer", "model_max_length", None),
+    _uniform("packed_length", LENGTH, "ms-swift", "packing_length", None),
     _uniform("packing", ANY, "trainer llama-factory ms-swift", "packing", False),
     _uniform("packing", TRUTH, CORE, "packing", False),
     _uniform("packing", TRUTH, "axolotl", "sample_packing", False),
@@ -228,6 +227,7 @@ SPELLINGS = (
             "nemo": ("optim.name", "fused_adam"),
         },
     ),
+    _uniform("adafactor", TRUTH, "trainer llama-factory ms-swift", "adafactor", False),
     _uniform("other_optimizer", NAME, "ms-swift", "optimizer", "default"),
     _uniform("deepspeed", ANY, TRAINERS, "deepspeed", None),
     _uniform("fsdp", ANY, TRAINERS, "fsdp", None),
@@ -393,6 +393,8 @@ SPELLINGS = (
         TRUTH,
         {
             "llama-factory": ("double_quantization", True),
+            "axolotl": ("bnb_config_kwargs.bnb_4bit_use_double_quant", True),
+            "ms-swift": ("bnb_4bit_use_double_quant", True),
             "trainer": ("use_bnb_nested_quant", False),
         },
     ),
@@ -402,30 +404,6 @@ UNMODELLED = {
     "primus": """
     use_turbo_attention use_turbo_gemm use_turbo_grouped_gemm use_turbo_deepep use_turbo_rms_norm
     use_turbo_mega_moe turbo_sync_free_moe_stage torch_compile
-    """,
-    TRAINERS: """
-    auto_find_batch_size flash_attn_cross_entropy flash_attn_fuse_mlp flash_attn_fuse_qkv
-    flash_attn_rms_norm
-    flex_attention fp8_backend fp8_enable_fsdp_float8_all_gather
-    fsdp_config.fsdp_backward_prefetch fsdp_config.fsdp_limit_all_gathers=false fused_attn_kernel
-    group_by_length group_by_modality_length jagged_restart_steps liger_glu_activation
-    liger_layer_norm liger_rms_norm liger_rope
-    lisa_activated_layers model_quantization_config optim_target_modules pretrain_multipack_attn
-    torch_compile torch_compile_backend torch_compile_mode use_cpu use_dora use_kernels
-    use_v1_kernels
-    """,
-    "llama-factory": """
-    use_galore use_apollo use_badam use_adam_mini use_unsloth mixture_of_depths shift_attn use_muon
-    freeze_language_model fp8 use_dft_loss use_asft_loss use_eaft_loss compute_accuracy
-    """,
-    "axolotl": """
-    qat fp8 activation_offloading unfrozen_parameters relora relora_steps lisa_n_layers num_labels
-    lora_mlp_kernel lora_qkv_kernel lora_o_kernel gptq model_config quantize_moe_experts diffusion
-    kd_trainer chunked_cross_entropy max_packed_sequence_len
-    """,
-    "ms-swift": """
-    freeze_llm freeze_parameters freeze_parameters_ratio trainable_parameters use_galore
-    tuner_backend enable_dft_loss zero_hpz_partition_size
     """,
     MEGATRON: """
     hierarchical_context_parallel_sizes moe_shared_expert_overlap moe_expert_capacity_factor
@@ -456,7 +434,8 @@ def table_of(program: str) -> Table:
         for key in keys.split()
     ]
     if program in TRAINERS.split():
-        others += [row for what, keys in NEUTRAL.items() for row in neutral(what, keys)]
+        read = {row.key for row in rows}
+        others += [row for row in other_arguments(program) if row.key not in read]
     return (*rows, *others)
 
 

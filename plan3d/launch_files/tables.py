@@ -220,15 +220,26 @@ class Effect(Enum):
     """The file is read."""
 
 
+OFF = frozenset(("", "false", "no", "none", "null", "[]", "{}"))
+"""Values that switch a setting off, as texts in small letters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unmodelled:
     """A setting that is known and not modelled."""
 
     key: str
+    """`name*` is every setting that begins so, `name=value` one with this value alone."""
     effect: Effect = Effect.COST
     advice: str = ""
-    """What to give instead, where the file is refused; what it sets, where that changes nothing."""
+    """What it changes, or what to give instead; what it sets, where that changes nothing."""
     condition: Condition = unconditional
+    idle: frozenset[str] = OFF
+    """Values without this effect, as texts in small letters; null has none."""
+
+    def acts(self, value: Any) -> bool:
+        """Whether a value has the effect."""
+        return "=" in self.key or (value is not None and str(value).lower() not in self.idle)
 
 
 Entry = Row | Implied | Fixed | Unmodelled
@@ -312,14 +323,10 @@ def settings_of(table: Table, n: Numbers) -> Iterator[tuple[str, Any]]:
 
 
 def read_rows(table: Table, source: Source, n: Numbers) -> None:
-    """Put what a file states into the numbers. Raises InputError naming what is wrong or missing,
-    or changes the model and is not modelled.
+    """Put what a file states into the numbers. Raises InputError naming what is wrong or missing.
 
     Defaults that follow from other numbers are worked out after all that is stated.
     """
-    for unmodelled in (row for row in table if isinstance(row, Unmodelled)):
-        if unmodelled.effect is Effect.MODEL and source.contains(unmodelled.key):
-            raise source.value_error(unmodelled.key, f"is not modelled; {unmodelled.advice}")
     rows = [row for row in table if isinstance(row, Row)]
     for row in rows:
         if row.condition(n) and (source.claim(row.key) or row.default is REQUIRED):
@@ -348,15 +355,36 @@ def read_implied(table: Table, source: Source, n: Numbers) -> frozenset[str]:
     return frozenset(deviating)
 
 
+def group(effect: Effect, what: str, keys: str) -> Table:
+    """Settings with one effect: keys and sections, `key=a,b` without it at these values alone,
+    separated by white space; `what` they change."""
+    rows = []
+    for entry in keys.split():
+        key, stated, values = entry.partition("=")
+        idle = frozenset(values.lower().split(",")) if stated else OFF
+        rows.append(Unmodelled(key, effect, what, idle=idle))
+    return tuple(rows)
+
+
 def neutral(what: str, keys: str) -> Table:
     """Settings that change neither model nor cost: keys and sections, `key=value` with this value
     alone, separated by white space; `what` they set."""
     return tuple(Unmodelled(key, Effect.NONE, what) for key in keys.split())
 
 
-def unmodelled_keys(table: Table) -> dict[str, Unmodelled]:
+class UnmodelledKeys:
     """The rows of settings that are known and not modelled, by key or key=value."""
-    return {row.key: row for row in table if isinstance(row, Unmodelled)}
+
+    def __init__(self, table: Table) -> None:
+        self._rows = {row.key: row for row in table if isinstance(row, Unmodelled)}
+        self._beginnings = tuple(key[:-1] for key in self._rows if key.endswith("*"))
+
+    def row_of(self, path: Sequence[str], text: str) -> Unmodelled | None:
+        """The row of a path with a value as text, else of the innermost section that has one."""
+        key = ".".join(path)
+        names = [f"{key}={text}", *(".".join(path[:end]) for end in range(len(path), 0, -1))]
+        names += [f"{begin}*" for begin in self._beginnings if key.startswith(begin)]
+        return next((self._rows[name] for name in names if name in self._rows), None)
 
 
 class KeyClasses(NamedTuple):

@@ -176,6 +176,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     if isinstance(model, dict) and TEACHER in model:
         launch.left_out.append(f"a teacher, whose forward pass is left out ($.model.{TEACHER})")
     document, n = Document(_without_references(content), file), Numbers()
+    document.check_model(TABLE)
     read_rows(TABLE, document, n)
     trainer = document.section("trainer").values
     rewards = sorted(_PREFERENCES & trainer.keys())

@@ -126,6 +126,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a YAML file. Raises InputError naming the key that is wrong."""
     launch, n = Launch(file, "nanotron"), Numbers()
     config = Document(parse_yaml(text, file), file)
+    config.check_model(TABLE)
     read_rows(TABLE, config, n)
     from_keys(config, n, launch)
     launch.model = model_of(n, launch.stem, "model_config of a nanotron file")

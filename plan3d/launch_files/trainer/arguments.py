@@ -22,7 +22,8 @@ class Dialect:
     fsdp: str = "fsdp_config"
     """The section of FSDP."""
     is_checkpointed: bool = False
-    """Whether layers are recomputed unless an argument says otherwise."""
+    """Whether layers are recomputed unless an argument of its own says otherwise, whatever that of
+    the Trainer says."""
     dtype: str = ""
     """The format in which weights are loaded unless an argument says so; '' for that of bf16 and
     fp16."""
@@ -56,6 +57,21 @@ def with_sft_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
         return dict(content)
     half = {} if content.get("fp16") or "bf16" in content else {"bf16": True}
     return {"gradient_checkpointing": True, "max_length": 1024, **half, **content}
+
+
+FORMATS_OF_WEIGHTS = {"bfloat16": "bf16", "float16": "fp16"}
+"""Arguments of axolotl for 16-bit weights, which train in the same format."""
+
+
+def with_axolotl_formats(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of axolotl with the format that is trained in: bf16 unless they say otherwise.
+
+    Source: axolotl 0.18, utils/config/__init__.py, resolve_dtype.
+    """
+    own = {FORMATS_OF_WEIGHTS.get(str(key), str(key)): one for key, one in content.items()}
+    if own.get("bf16", "auto") == "auto":
+        own["bf16"] = not own.get("fp16")
+    return own
 
 
 def is_deepspeed_chat(content: Mapping[str, Any]) -> bool:
@@ -116,7 +132,6 @@ AXOLOTL = Dialect(
 MS_SWIFT = Dialect(
     "ms-swift",
     table_of("ms-swift"),
-    is_checkpointed=True,
     dtype="bfloat16",
     configurations={
         "zero0": _zero(0),

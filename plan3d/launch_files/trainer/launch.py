@@ -28,7 +28,7 @@ from ..launch_file import (
 )
 from ..numbers import fill_launch
 from ..shell.script import read_script
-from ..tables import Numbers, Row, read_rows
+from ..tables import TRUTHS, Numbers, Row, read_rows
 from .accelerate import FSDP, configuration_of, merge_configuration, with_launch_flags
 from .arguments import (
     AXOLOTL,
@@ -38,6 +38,7 @@ from .arguments import (
     SFT_KEYS,
     Dialect,
     is_deepspeed_chat,
+    with_axolotl_formats,
     with_program_defaults,
     with_sft_defaults,
 )
@@ -55,8 +56,6 @@ DIALECTS = {
     "sft": HUGGING_FACE,
 }
 """Tools by name."""
-FORMATS_OF_WEIGHTS = {"bfloat16": "bf16", "float16": "fp16"}
-"""Arguments of axolotl for 16-bit weights, which train in the same format."""
 KEYS = tuple(
     {row.key for dialect in DIALECTS.values() for row in dialect.table if isinstance(row, Row)}
 )
@@ -99,6 +98,9 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     arguments that is not beside it."""
     script = read_script(text, file, inputs=options.inputs)
     command = command_of(script, KEYS)
+    megatron = script.variables.values.get("USE_MCA")
+    if command.tool == "llama-factory" and megatron and TRUTHS.get(megatron.text.lower()):
+        raise InputError(f"{file}: USE_MCA trains by Megatron-Core, whose arguments are not read")
     options = with_here_documents(options, [document.text for document in script.documents])
     if command.tool not in DIALECTS:
         raise InputError(f"{file}: starts {command.tool}, which another reader takes")
@@ -149,8 +151,6 @@ def _read_document(text: str, file: str, options: ReaderOptions, dialect: Dialec
         raise InputError(f"{file}: must hold keys and values of {dialect.title}")
     if dialect is HUGGING_FACE and (content.keys() & SFT_KEYS or "trl sft" in text):
         content = with_sft_defaults(content)
-    if dialect is AXOLOTL:
-        content = {FORMATS_OF_WEIGHTS.get(str(key), key): one for key, one in content.items()}
     return read_arguments(content, file, options, dialect)
 
 
@@ -167,11 +167,15 @@ def read_arguments(
     launch = Launch(file, FRAMEWORK, title=dialect.title)
     if accelerate is None and not content.keys() & {row.key for row in dialect.table}:
         raise launch.refuse(f"has no argument of {dialect.title}")
+    if dialect is AXOLOTL:
+        content = with_axolotl_formats(content)
     if isinstance(content.get(FSDP), str):
         section = parse_json(_text_beside(content[FSDP], file, options), content[FSDP])
         content = content | {FSDP: section}
     document, n = Document(content, file), Numbers()
+    document.check_model(dialect.table)
     read_rows(dialect.table, document, n)
+    n.micro_batch = n.old_micro_batch or n.micro_batch
     n.is_checkpointed, n.pp, n.fsdp_document = dialect.is_checkpointed, 1, document
     n.dtype = str(getattr(n, "dtype", "") or (dialect.dtype if n.bf16 else ""))
     n.zero, n.has_engine, n.recompute, n.loss = 0, False, int(Recompute.NONE), 0
@@ -189,7 +193,7 @@ def read_arguments(
     _shard(n, launch, options, dialect, is_stated)
     if launch.framework == FRAMEWORK:
         shard_by_degrees(n, launch)
-    fill_plan(n, document, launch)
+    fill_plan(n, document, launch, dialect.table)
     if accelerate is None and not (n.has_configuration or n.dtype or document.contains("bf16")):
         _note_format(n, launch, options)
     fill_launch(launch, n)

@@ -18,7 +18,8 @@ from plan3d.simulator.workload.adapters import WORDS, Adapters, saved_modules_of
 
 from ..documents import Document
 from ..launch_file import Launch, UnreadSetting
-from ..tables import TRUTHS, Numbers
+from ..tables import TRUTHS, Effect, Numbers, Table
+from .other_arguments import OWN_TOWER
 
 FSDP_STAGES = {
     **{"full_shard": 3, "shard_grad_op": 2, "no_shard": 0},
@@ -48,7 +49,7 @@ FAMILIES = {
 }
 OTHER_OPTIMIZERS = (
     *("galore", "apollo", "schedule_free", "anyprecision", "optimi_", "grok", "stable", "mini"),
-    *("fp8", FOUR_BITS),
+    *("fp8", "flash_", FOUR_BITS),
 )
 """Parts of names of optimizers whose states or steps are other ones than their family's."""
 _OTHER_ADAPTERS = frozenset(
@@ -79,15 +80,18 @@ PREFERENCES = {
 }
 """Arguments of TRL's trainers of preferences and rewards that its SFTConfig has not, and of
 DeepSpeed-Chat's."""
+NEW_TOKENS = ("resize_vocab", "add_tokens", "add_special_tokens", "new_special_tokens_config")
+"""Arguments of LLaMA-Factory with which embedding and head are trained beside adapters (model/
+adapter.py and patcher.py)."""
 SAME_COST_OPTIMIZERS = ("default", "lorap", "multimodal")
 """Optimizers of ms-swift that are the Trainer's with groups of learning rates."""
 LOSS_PLUGINS = ("CutCrossEntropyPlugin", "LigerPlugin")
 """Plugins of axolotl whose keys, or defaults, are read."""
 
 
-def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
-    """Add what the arguments decide beside the sharding. Raises InputError for what trains another
-    model than the one named."""
+def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ()) -> None:
+    """Add what the arguments decide beside the sharding; `table` names those that no row reads.
+    Raises InputError for what trains another model than the one named."""
     check_loss(n, document)
     _read_sequence(n, document, launch)
     launch.adapters = adapters_of(n, document)
@@ -96,14 +100,22 @@ def fill_plan(n: Numbers, document: Document, launch: Launch) -> None:
         n.bf16 = n.dtype == "bfloat16" and not n.fp16
     n.precision = int(_precision(n, launch))
     n.optimizer = int(_optimizer(n, launch))
-    _read_switches(n, document, launch)
+    _read_switches(n, document, launch, table)
     if _is_recomputed(n, document, launch):
         n.recompute = Recompute.FULL
-    if n.liger or getattr(n, "enabled_liger", False) or _cuts_loss(document):
+    if _fuses_loss(n, document) or _cuts_loss(document):
         n.loss = int(Loss.FUSED_LINEAR)
     n.accumulation = n.accumulation if isinstance(n.accumulation, int) else None
     if getattr(n, "device_batch", None) and not document.contains("gradient_accumulation_steps"):
         n.accumulation = n.device_batch // n.micro_batch or 1
+
+
+def _fuses_loss(n: Numbers, document: Document) -> bool:
+    """Whether Liger's kernels compute the loss without logits, as they do unless their
+    configuration says otherwise."""
+    kernels = document.content.get("liger_kernel_config")
+    is_fused = not isinstance(kernels, dict) or kernels.get("fused_linear_cross_entropy", True)
+    return bool(n.liger or getattr(n, "enabled_liger", False)) and bool(is_fused)
 
 
 def _cuts_loss(document: Document) -> bool:
@@ -123,7 +135,7 @@ def check_loss(n: Numbers, document: Document) -> None:
         stage = "a reward"
     task = str(getattr(n, "task", "causal_lm")).lower()
     wrong = stage if stage not in STAGES else task if task != "causal_lm" else ""
-    preference = sorted(PREFERENCES & document.content.keys())
+    preference = sorted(filter(document.contains, PREFERENCES))
     if preference and not wrong:
         wrong = f"preferences or rewards ($.{preference[0]})"
     if wrong:
@@ -139,18 +151,29 @@ def _read_sequence(n: Numbers, document: Document, launch: Launch) -> None:
     lengths = [n.sequence, *(getattr(n, name, None) for name in names)]
     n.sequence = next(filter(None, lengths), None)
     packed = TRUTHS.get(str(n.packing).lower(), False) or getattr(n, "neat_packing", False)
-    is_pretraining = getattr(n, "stage", "sft") == "pt" or getattr(n, "block_size", None)
+    if packed and getattr(n, "packed_length", None):
+        n.sequence = n.packed_length
+    is_full = getattr(n, "stage", "sft") == "pt" or getattr(n, "block_size", None)
+    is_full = is_full or TRUTHS.get(str(document.content.get("pad_to_sequence_len")).lower())
+    text = ""
     if not n.sequence:
         text = "no length is stated: the model's usual one is taken, unless --sequence is given"
-        launch.unread.append(UnreadSetting("sequences", text, affects_cost=True))
-    if n.sequence and not packed and not is_pretraining:
-        launch.unread.append(
-            UnreadSetting(
-                "sequences",
-                f"taken as {n.sequence} tokens each: shorter samples are not packed into them",
-                affects_cost=True,
-            )
+    elif packed and _keeps_samples_apart(n, document):
+        text = (
+            f"samples packed into {n.sequence} tokens: attention is timed over all, not within each"
         )
+    elif not packed and not is_full:
+        text = f"taken as {n.sequence} tokens each: shorter samples are not packed into them"
+    if text:
+        launch.unread.append(UnreadSetting("sequences", text, affects_cost=True))
+
+
+def _keeps_samples_apart(n: Numbers, document: Document) -> bool:
+    """Whether tokens of a packed sequence see those of their own sample alone: not in LLaMA-Factory
+    without neat_packing, nor in TRL where samples are cut to pieces of one length."""
+    if hasattr(n, "neat_packing"):
+        return bool(n.neat_packing)
+    return str(document.content.get("packing_strategy", "bfd")) != "wrapped"
 
 
 def adapters_of(n: Numbers, document: Document) -> Adapters | None:
@@ -233,6 +256,8 @@ def _targets(n: Numbers, document: Document) -> tuple[str, ...]:
 def _saved_modules(n: Numbers, document: Document) -> tuple[str, ...]:
     """The modules that are trained whole beside adapters."""
     stated = getattr(n, "saved_modules", None) or []
+    if not stated and any(document.content.get(key) for key in NEW_TOKENS):
+        stated = ["embed_tokens", "lm_head"]
     names = stated if isinstance(stated, list) else str(stated).replace(",", " ").split()
     try:
         return saved_modules_of(names)
@@ -263,7 +288,7 @@ def _precision(n: Numbers, launch: Launch) -> Precision:
 def _optimizer(n: Numbers, launch: Launch) -> Optimizer:
     """The optimizer by its name in the Trainer; states of a paged one are counted on GPUs, though
     they move to the host where nothing else fits (bitsandbytes, functional.py, get_paged)."""
-    name = str(n.optimizer_name).lower()
+    name = "adafactor" if getattr(n, "adafactor", False) else str(n.optimizer_name).lower()
     if "paged" in name:
         why = f"{name[:40]} (its states are counted on GPUs; full GPUs page them to the host)"
         launch.unread.append(UnreadSetting("optimizer", why, affects_cost=True))
@@ -281,22 +306,8 @@ OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini")
 """Switches of LLaMA-Factory that replace the optimizer by one that is not modelled."""
 
 
-PARTS = {
-    "a vision tower, which is left out": (
-        *("vision_tower", "mm_projector_type", "image_folder", "freeze_vision_tower"),
-    ),
-    "frozen parts, which are taken as trained": (
-        *("tune_mm_mlp_adapter", "freeze_mm_mlp_adapter", "freeze_backbone", "freeze_llm"),
-        "mm_tunable_parts",
-    ),
-}
-"""Arguments of programs that train a decoder behind a tower, by what the prediction lacks (LLaVA,
-llava/train/train.py)."""
-
-
-def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
-    """Switches that replace the optimizer, the format or the model. Raises InputError for the
-    last."""
+def _read_switches(n: Numbers, document: Document, launch: Launch, table: Table) -> None:
+    """Switches that replace the optimizer or the format, and parts that are left out."""
 
     def is_on(key: str) -> bool:
         value = document.content.get(key)
@@ -309,9 +320,11 @@ def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
         launch.unmodelled["optimizer"] = f"its optimizer is {other[:40]}, which is not modelled"
     for key in filter(is_on, OPTIMIZERS):
         launch.unmodelled["optimizer"] = f"its optimizer is that of {key}, which is not modelled"
-    for part, keys in PARTS.items():
-        stated = [f"$.{key}" for key in keys if is_on(key)]
-        launch.left_out += [f"{part} ({', '.join(stated)})"] if stated else []
+    parts: dict[str, list[str]] = {}
+    for key, row in document.acting(table, Effect.PART):
+        if launch.model is None or row.advice != OWN_TOWER:
+            parts.setdefault(row.advice, []).append(f"$.{key}")
+    launch.left_out += [f"{part} ({', '.join(places)})" for part, places in parts.items()]
     for key in ("attn_implementation", "attn_impl", "flash_attn"):
         value = str(document.content.get(key)).lower()
         if value in ("eager", "disabled"):
@@ -320,8 +333,6 @@ def _read_switches(n: Numbers, document: Document, launch: Launch) -> None:
             launch.unread.append(UnreadSetting(f"$.{key}", text, affects_cost=True))
     if is_on("fp8"):
         launch.unmodelled["precision"] = "fp8 is on: its recipe is not read"
-    if is_on("mixture_of_depths"):
-        raise launch.refuse("mixture_of_depths makes it another model, which is not modelled")
 
 
 def _is_recomputed(n: Numbers, document: Document, launch: Launch) -> bool:
@@ -332,10 +343,8 @@ def _is_recomputed(n: Numbers, document: Document, launch: Launch) -> bool:
             UnreadSetting("gradient_checkpointing", f"{value} (checkpoints stay on GPUs)", True)
         )
         return True
-    on = value if isinstance(value, bool) else TRUTHS.get(str(value).lower(), n.is_checkpointed)
-    if getattr(n, "not_checkpointing", False):
-        return False
-    return bool(on) or (n.is_checkpointed and value is None)
+    on = value if isinstance(value, bool) else TRUTHS.get(str(value).lower(), False)
+    return bool(on) or (n.is_checkpointed and not getattr(n, "not_checkpointing", False))
 
 
 def fsdp_strategy(words: Any, section: dict[str, Any]) -> str:

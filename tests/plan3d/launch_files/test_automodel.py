@@ -48,6 +48,7 @@ def test_settings_that_are_not_read_are_named():
     found = launch(distributed__tp_sizes=2, qat={"enabled": True}, rng={"seed": 1}, model__x=1)
     named = {one.place: one.affects_cost for one in found.unread}
     assert named == {
+        "sequences": True,
         "distributed.mp_policy": True,
         "$.qat.enabled": True,
         "$.distributed.tp_sizes": True,

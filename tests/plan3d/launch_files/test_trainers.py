@@ -153,7 +153,7 @@ def test_adapters_and_frozen_weights_of_axolotl():
     assert launch.adapters.targets == ("q", "k", "v", "o", "gate", "up", "down")
     names = ("optimizer", "recompute", "precision", "zero")
     assert fields(launch, *names) == ["adam-8bit", "full", "bf16", 0]
-    assert notes(launch) == ["sharding"]
+    assert notes(launch) == ["sharding", "sequences"]
     full = read(AXOLOTL, "axolotl", adapter=None, load_in_4bit=None)
     assert full.adapters is None
     assert fields(full, "precision") == ["pure-bf16"]
@@ -188,7 +188,7 @@ def test_modules_trained_whole_beside_adapters(text, tool, changes):
 def test_a_paged_optimizer_is_counted_on_gpus_and_said_to_page(name, optimizer):
     launch = read(AXOLOTL, "axolotl", optimizer=name)
     assert fields(launch, "optimizer") == [optimizer]
-    assert notes(launch) == ["sharding", "optimizer"]
+    assert notes(launch) == ["sharding", "sequences", "optimizer"]
 
 
 @pytest.mark.parametrize(
@@ -513,7 +513,7 @@ def test_a_plan_is_the_same_after_export_and_import(version, plan, tmp_path, cap
         assert getattr(again, name) == getattr(wanted, name), name
     assert (launch.model.name, launch.sequence, launch.launcher_gpus) == ("qwen2.5-7b", 4096, 16)
     assert batch_of(launch, again, 16, None) == 64
-    assert not notes(launch)
+    assert notes(launch) == ["sequences"]
 
 
 def test_a_file_says_who_shards_experts_that_run_in_a_loop(tmp_path, capsys):
@@ -549,7 +549,7 @@ def test_switches_that_replace_the_optimizer_or_the_format():
     assert "use_galore" in factory("use_galore: true\n").unmodelled["optimizer"]
     assert "fp8" in factory("fp8: true\n").unmodelled["precision"]
     assert not factory("use_badam: false\nfp8: false\n").unmodelled
-    with pytest.raises(InputError, match="mixture_of_depths makes it another model"):
+    with pytest.raises(InputError, match="mixture_of_depths is not modelled; some tokens"):
         factory("mixture_of_depths: convert\n")
 
 
@@ -692,3 +692,143 @@ def test_an_evaluation_is_no_training():
     with pytest.raises(InputError, match="does not train"):
         read(f"{run} --do_eval --block_size 1024\n", "trainer-command")
     assert read(f"{run} --do_eval --max_steps 9 --block_size 1024\n", "trainer-command").model
+
+
+def test_arguments_of_older_versions_of_the_trainer_are_read():
+    assert read(YAML_OF_TRAINER, "trainer", per_gpu_train_batch_size=3).plan["micro_batch"] == 3
+    assert fields(read(YAML_OF_TRAINER, "trainer", adafactor=True), "optimizer") == ["adafactor"]
+
+
+def test_optimizers_with_states_in_fewer_bits_are_none_of_their_family():
+    launch = read(AXOLOTL, "axolotl", optimizer="flash_adamw")
+    assert launch.unmodelled["optimizer"] == "its optimizer is flash_adamw, which is not modelled"
+
+
+@pytest.mark.parametrize(
+    ("changes", "precision"),
+    [
+        ({}, "pure-bf16"),
+        ({"fp16": True}, "fp16"),
+        ({"fp16": True, "bf16": "auto"}, "fp16"),
+        ({"bf16": False}, "fp32"),
+    ],
+)
+def test_axolotl_trains_in_bf16_unless_it_is_told_otherwise(changes, precision):
+    plain = {"adapter": None, "load_in_4bit": None, "bf16": None, **changes}
+    assert fields(read(AXOLOTL, "axolotl", **plain), "precision") == [precision]
+
+
+@pytest.mark.parametrize(
+    ("changes", "recompute"),
+    [
+        ({"gradient_checkpointing": False}, "full"),
+        ({"disable_gradient_checkpointing": True}, "none"),
+        ({"disable_gradient_checkpointing": True, "gradient_checkpointing": True}, "full"),
+    ],
+)
+def test_llama_factory_recomputes_unless_its_own_argument_says_otherwise(changes, recompute):
+    assert fields(read(LLAMA_FACTORY, **changes), "recompute") == [recompute]
+
+
+@pytest.mark.parametrize("key", ["resize_vocab", "add_tokens"])
+def test_embeddings_of_new_tokens_are_trained_beside_adapters(key):
+    launch = read(LLAMA_FACTORY, finetuning_type="lora", deepspeed=None, **{key: "<a>"})
+    assert launch.adapters.modules_to_save == ("embed_tokens", "lm_head")
+    assert f"$.{key}" in notes(launch)
+
+
+def test_packed_samples_of_ms_swift_have_their_own_length():
+    script = SWIFT.replace("--max_length 8192", "--max_length 4096 --packing_length 16384")
+    assert read(script, "trainer-command").sequence == 16384
+    assert read(script.replace("--packing true", ""), "trainer-command").sequence == 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "changes"),
+    [
+        (AXOLOTL, "axolotl", {"bnb_config_kwargs": {"bnb_4bit_use_double_quant": False}}),
+        (
+            SWIFT.strip().replace("full", "lora") + " --quant_method bnb --quant_bits 4"
+            " --bnb_4bit_use_double_quant false",
+            "trainer-command",
+            {},
+        ),
+    ],
+)
+def test_scales_of_frozen_weights_may_be_whole_numbers(text, tool, changes):
+    assert read(text, tool, **changes).adapters.base == "nf4"
+
+
+def test_kernels_of_liger_without_that_of_the_loss():
+    kernels = {"use_liger_kernel": True, "liger_kernel_config": {"rms_norm": True}}
+    assert fields(read(YAML_OF_TRAINER, "trainer", **kernels), "loss") == ["fused-linear"]
+    kernels["liger_kernel_config"]["fused_linear_cross_entropy"] = False
+    assert fields(read(YAML_OF_TRAINER, "trainer", **kernels), "loss") != ["fused-linear"]
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "changes", "is_said"),
+    [
+        (AXOLOTL, "axolotl", {}, True),
+        (AXOLOTL, "axolotl", {"sample_packing": False}, True),
+        (AXOLOTL, "axolotl", {"sample_packing": False, "pad_to_sequence_len": True}, False),
+        (LLAMA_FACTORY, "llama-factory", {"packing": True}, False),
+        (LLAMA_FACTORY, "llama-factory", {"packing": True, "neat_packing": True}, True),
+        (YAML_OF_TRAINER, "trainer", {"packing": True}, True),
+        (YAML_OF_TRAINER, "trainer", {"packing": True, "packing_strategy": "wrapped"}, False),
+    ],
+)
+def test_what_the_lengths_of_samples_change_is_said(text, tool, changes, is_said):
+    assert ("sequences" in notes(read(text, tool, **changes))) == is_said
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "changes"),
+    [
+        (AXOLOTL, "axolotl", {"dense_mixer": True}),
+        (AXOLOTL, "axolotl", {"use_mora": True}),
+        (AXOLOTL, "axolotl", {"peft_layer_replication": [[0, 16], [8, 24]]}),
+        (AXOLOTL, "axolotl", {"overrides_of_model_config": {"num_hidden_layers": 2}}),
+        (LLAMA_FACTORY, "llama-factory", {"use_llama_pro": True}),
+        (LLAMA_FACTORY, "llama-factory", {"use_kt": True}),
+        (SWIFT.strip() + " --target_regex .*", "trainer-command", {}),
+    ],
+)
+def test_arguments_that_change_the_model_or_what_is_trained_are_refused(text, tool, changes):
+    with pytest.raises(InputError, match="is not modelled; "):
+        read(text, tool, **changes)
+
+
+def test_a_longer_rotary_base_is_no_other_model():
+    overrides = {"overrides_of_model_config": {"rope_scaling": {"factor": 2}}}
+    assert read(AXOLOTL, "axolotl", **overrides).model.name == "llama-3.1-8b"
+
+
+def test_megatron_core_of_llama_factory_is_refused():
+    files = {"run.yaml": LLAMA_FACTORY}
+    script = "USE_MCA={} llamafactory-cli train run.yaml\n"
+    assert read(script.format(0), "trainer-command", files=files).model
+    with pytest.raises(InputError, match="USE_MCA trains by Megatron-Core"):
+        read(script.format(1), "trainer-command", files=files)
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "changes"),
+    [
+        (LLAMA_FACTORY, "llama-factory", {"use_unsloth_gc": True}),
+        (LLAMA_FACTORY, "llama-factory", {"upcast_lmhead_output": True}),
+        (AXOLOTL, "axolotl", {"peft_use_dora": True}),
+        (AXOLOTL, "axolotl", {"peft_layers_to_transform": [0, 1]}),
+        (AXOLOTL, "axolotl", {"layer_offloading": True}),
+        (AXOLOTL, "axolotl", {"tiled_mlp": True}),
+        (AXOLOTL, "axolotl", {"flex_attention": True}),
+        (YAML_OF_TRAINER, "trainer", {"torch_empty_cache_steps": 1}),
+        (YAML_OF_TRAINER, "trainer", {"activation_offloading": True}),
+        (YAML_OF_TRAINER, "trainer", {"ddp_bucket_cap_mb": 5}),
+    ],
+)
+def test_arguments_that_change_time_or_memory_are_said_to(text, tool, changes):
+    assert f"$.{next(iter(changes))}" in notes(read(text, tool, **changes))
+    assert f"$.{next(iter(changes))}" not in notes(
+        read(text, tool, **dict.fromkeys(changes, False))
+    )

@@ -1,0 +1,71 @@
+"""Every argument of a framework, by its own list of names and defaults, has a class."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.registry import READERS
+from plan3d.launch_files.spellings import table_of
+from plan3d.launch_files.tables import Row, UnmodelledKeys
+
+LISTS = tomllib.loads(
+    Path(__file__).with_name("framework_arguments.toml").read_text(encoding="utf-8")
+)
+MINIMAL = {
+    "transformers": {"model_name_or_path": "Qwen/Qwen2.5-7B"},
+    "trl": {"model_name_or_path": "Qwen/Qwen2.5-7B", "use_peft": True, "learning_rate": 1},
+    "llama-factory": {
+        "model_name_or_path": "Qwen/Qwen2.5-7B",
+        "do_train": True,
+        "template": "qwen",
+    },
+    "axolotl": {"base_model": "Qwen/Qwen2.5-7B", "micro_batch_size": 1},
+    "ms-swift": {"model": "Qwen/Qwen2.5-7B", "tuner_type": "lora"},
+}
+"""Arguments of a run that states as little as it may."""
+
+
+def arguments(name):
+    """The defaults of a list by name, as JSON texts; '' of what is worked out."""
+    out, value = {}, ""
+    for line in LISTS[name]["arguments"].splitlines():
+        text, found, names = line.partition(": ")
+        value, names = (text, names) if found and not line.startswith("  ") else (value, line)
+        out |= {one: "" if value == "computed" else value for one in names.split()}
+    return out
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_every_argument_has_a_class(name):
+    table = table_of(LISTS[name]["program"])
+    rows, others = {row.key for row in table if isinstance(row, Row)}, UnmodelledKeys(table)
+    names = arguments(name)
+    assert len(names) > 20
+    assert [one for one in names if one not in rows and not others.row_of((one,), "x")] == []
+
+
+OVER = {
+    "ms-swift": ("transformers", "ms-swift"),
+    "llama-factory": ("transformers", "llama-factory"),
+}
+"""Lists of which the later override the earlier, of programs that have the Trainer's arguments."""
+
+
+@pytest.mark.parametrize("name", ["transformers", "trl", "llama-factory", "axolotl", "ms-swift"])
+def test_a_default_that_is_stated_changes_nothing(name):
+    program = LISTS[name]["program"]
+    defaults = {k: v for one in OVER.get(name, (name,)) for k, v in arguments(one).items()}
+    stated = {key: json.loads(value) for key, value in defaults.items() if value}
+    few, all_of_them = (
+        READERS[program](json.dumps(content), "run.yaml", ReaderOptions(plan={"zero": 3}))
+        for content in (MINIMAL[name], {**stated, **MINIMAL[name]})
+    )
+    for part in ("plan", "adapters", "sequence", "accumulation", "left_out", "unmodelled"):
+        assert getattr(all_of_them, part) == getattr(few, part), part
+    notes = [{one.place for one in read.unread if one.affects_cost} for read in (few, all_of_them)]
+    assert notes[0] - {"precision"} == notes[1]
+    unknown = [one.place for one in all_of_them.unread if not (one.affects_cost or one.why_neutral)]
+    assert unknown == []
