@@ -382,8 +382,9 @@ class UnmodelledKeys:
     def row_of(self, path: Sequence[str], text: str) -> Unmodelled | None:
         """The row of a path with a value as text, else of the innermost section that has one."""
         key = ".".join(path)
-        names = [f"{key}={text}", *(".".join(path[:end]) for end in range(len(path), 0, -1))]
+        names = [f"{key}={text}", key]
         names += [f"{begin}*" for begin in self._beginnings if key.startswith(begin)]
+        names += [".".join(path[:end]) for end in range(len(path) - 1, 0, -1)]
         return next((self._rows[name] for name in names if name in self._rows), None)
 
 

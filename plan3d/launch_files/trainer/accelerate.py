@@ -1,47 +1,84 @@
 """The configuration of accelerate: FSDP, DeepSpeed, Megatron-LM or replicas, and their sizes.
 
-Source: accelerate 1.11, commands/config/config_args.py (names), utils/dataclasses.py
+Source: accelerate 1.11 to 1.14, commands/config/config_args.py (names), utils/dataclasses.py
 (DeepSpeedPlugin, FullyShardedDataParallelPlugin, MegatronLMPlugin), parallelism_config.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_yaml
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Recompute
 
-from ..documents import Document
-from ..launch_file import Launch
-from ..tables import TRUTHS, Numbers
+from ..documents import WITHOUT_EFFECT, Document
+from ..launch_file import Launch, UnreadSetting
+from ..tables import TRUTHS, Numbers, Table
+from .other_arguments import other_arguments
+
+ROTATIONS = {"allgather": ContextComm.ALL_GATHER, "alltoall": ContextComm.P2P}
+"""cp_comm by the strategy of torch's context parallelism; alltoall is the ring."""
 
 ENGINE = "deepspeed_config"
 FSDP = "fsdp_config"
-KEYS = frozenset(("distributed_type", "compute_environment", "num_processes", "mixed_precision"))
+MEGATRON = "megatron_lm_config"
+PARALLELISM = "parallelism_config"
+OWN_KEYS = frozenset(
+    ("distributed_type", "compute_environment", "num_processes", "mixed_precision")
+)
 """Keys of which a configuration has one."""
-FLAGS = {
+SECTIONS = {
     FSDP: ("fsdp_",),
-    ENGINE: ("zero_stage", "offload_", "deepspeed_config_file", "gradient_accumulation_steps"),
-    "parallelism_config": ("parallelism_config_",),
+    ENGINE: ("zero", "offload_", "deepspeed_", "gradient_"),
+    PARALLELISM: ("parallelism_config_",),
+    MEGATRON: ("megatron_lm_",),
+    "dynamo_config": ("dynamo_",),
+    "fp8_config": ("fp8_",),
 }
 """Beginnings of flags of accelerate launch by the section that has them in a configuration."""
+KINDS = {
+    "use_fsdp": "FSDP",
+    "use_deepspeed": "DEEPSPEED",
+    "use_megatron_lm": "MEGATRON_LM",
+    "tpu": "TPU",
+}
+"""distributed_type by the flag that sets it."""
+OWNERS = {FSDP: "FSDP", ENGINE: "DEEPSPEED", MEGATRON: "MEGATRON_LM"}
+"""distributed_type by the section that it reads."""
+ELSEWHERE = ("config_file", "num_processes", "module", "multi_gpu")
+"""Flags that are read as the launcher's (commands.py), or follow from its processes."""
+TABLE: Table = other_arguments("accelerate")
+"""What is not read of a configuration."""
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 """Values of distributed_type that are read."""
 DEGREES = {
     "parallelism_config_tp_size": "tp",
     "parallelism_config_cp_size": "cp",
+    "parallelism_config_sp_size": "cp",
     "parallelism_config_dp_shard_size": "shard_degree",
     "parallelism_config_dp_replicate_size": "replicas",
 }
 """Numbers by key of parallelism_config."""
+ROTATION = "parallelism_config_cp_comm_strategy"
+"""The key of how keys and values reach the other ranks of a sequence."""
+MEGATRON_DEGREES = {
+    "tp_degree": "tp",
+    "pp_degree": "pp",
+    "expert_model_parallel_size": "ep",
+    "context_parallel_size": "cp",
+    "expert_tensor_parallel_size": "etp",
+}
+"""Numbers by key of the Megatron-LM plugin, without its beginning."""
+GRANULARITIES = {"full": Recompute.FULL, "selective": Recompute.SELECTIVE}
 
 
 def configuration_of(text: str, file: str) -> Document:
     """The configuration as a document. Raises InputError for one that is no mapping."""
     content = parse_yaml(text, file)
-    if not isinstance(content, dict) or not content.keys() & KEYS:
+    if not isinstance(content, dict) or not content.keys() & OWN_KEYS:
         raise InputError(f"{file}: must hold keys and values of accelerate")
     return Document(content, file)
 
@@ -49,15 +86,17 @@ def configuration_of(text: str, file: str) -> Document:
 def with_launch_flags(config: Document | None, flags: Mapping[str, Any]) -> Document | None:
     """The configuration with the flags of accelerate launch, which win; None without either."""
     content: dict[str, Any] = dict(config.content) if config else {}
-    for name, section in (("use_fsdp", FSDP), ("use_deepspeed", ENGINE)):
-        if name in flags:
-            content["distributed_type"] = section.removesuffix("_config").upper()
     for name, stated in flags.items():
         value = stated[0] if isinstance(stated, list) and stated else stated
-        section = next((part for part, names in FLAGS.items() if name.startswith(names)), "")
-        if section:
+        beginnings = SECTIONS.items()
+        section = next((part for part, begins in beginnings if name.startswith(begins)), "")
+        if name in KINDS:
+            content["distributed_type"] = KINDS[name]
+        elif section == PARALLELISM and "use_parallelism_config" not in flags:
+            continue
+        elif section:
             content[section] = dict(content.get(section) or {}) | {name: value}
-        elif name == "mixed_precision":
+        elif name not in ELSEWHERE:
             content[name] = value
     return Document(content, config.file if config else "accelerate launch") if content else None
 
@@ -78,9 +117,14 @@ def merge_configuration(config: Document, n: Numbers, launch: Launch) -> None:
     if config.claim("num_processes"):
         launch.launcher_gpus = config.size("num_processes")
     for key, name in DEGREES.items():
-        path = f"parallelism_config.{key}"
-        if config.contains(path):
-            setattr(n, name, config.size(path, most=2**20))
+        path = f"{PARALLELISM}.{key}"
+        if config.claim(path):
+            setattr(n, name, max(config.size(path, most=2**20), getattr(n, name, 1) or 1))
+    way = config.value(f"{PARALLELISM}.{ROTATION}")
+    if (getattr(n, "cp", 1) or 1) > 1:
+        n.context_comm = ROTATIONS.get(str(way or "allgather"), ContextComm.P2P)
+        if config.contains(f"{PARALLELISM}.parallelism_config_sp_size"):
+            n.context_comm = ContextComm.A2A
     if kind == "FSDP":
         n.fsdp, n.fsdp_document = n.fsdp or "full_shard", config
     elif kind == "DEEPSPEED":
@@ -108,17 +152,32 @@ def _engine(config: Document, n: Numbers) -> Any:
 
 def _merge_megatron(config: Document, n: Numbers, launch: Launch) -> None:
     """The plan of the Megatron-LM plugin."""
-    path = "megatron_lm_config.megatron_lm_"
+    path = f"{MEGATRON}.megatron_lm_"
     launch.framework = "megatron"
-    for key, name in {"tp_degree": "tp", "pp_degree": "pp"}.items():
-        setattr(n, name, config.size(f"{path}{key}") if config.contains(f"{path}{key}") else 1)
+    for key, name in MEGATRON_DEGREES.items():
+        setattr(n, name, config.size(f"{path}{key}") if config.claim(f"{path}{key}") else 1)
     n.sequence_parallel = _is_on(config, f"{path}sequence_parallelism")
     n.zero = int(_is_on(config, f"{path}use_distributed_optimizer"))
     n.overlap_grad_reduce = n.overlap_param_gather = False
     if _is_on(config, f"{path}recompute_activations"):
         n.recompute = int(Recompute.SELECTIVE)
-    if config.contains(f"{path}num_micro_batches"):
+    if config.claim(f"{path}recompute_granularity"):
+        known = tuple(GRANULARITIES)
+        n.recompute = int(GRANULARITIES[config.choice(f"{path}recompute_granularity", known)])
+    if config.claim(f"{path}num_micro_batches"):
         n.accumulation = config.size(f"{path}num_micro_batches")
+
+
+def unread_settings(config: Document) -> list[UnreadSetting]:
+    """What is not read of the configuration; sections of other kinds have no effect."""
+    kind = str(config.content.get("distributed_type")).upper()
+    idle = {name for name, owner in OWNERS.items() if owner != kind}
+    if str(config.content.get("mixed_precision")).lower() != "fp8":
+        idle.add("fp8_config")
+    return [
+        replace(one, affects_cost=False, why_neutral=WITHOUT_EFFECT) if one.path[0] in idle else one
+        for one in config.unread(TABLE, ())
+    ]
 
 
 def _is_on(config: Document, path: str) -> bool:

@@ -98,15 +98,17 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
             _arguments(after, script, keys),
             tuple(word.text for word in after if word.text.lower().endswith(FILES)),
             config.texts[0] if config and config.texts else "",
-            _arguments(before, script, keys) if _is_accelerated(before) else {},
+            _arguments(_accelerated(before), script, keys),
             _gpus(before, script) or _gpus(after if tool == "sft" else [], script),
             _visible_gpus(before, script, tool),
         )
     raise InputError(f"{script.file}: starts no training that plan3d knows")
 
 
-def _is_accelerated(before: Sequence[Word]) -> bool:
-    return any(word.text.rpartition("/")[2] == "accelerate" for word in before)
+def _accelerated(before: Sequence[Word]) -> Sequence[Word]:
+    """The words after accelerate launch, if it is one of the launchers."""
+    names = [word.text.rpartition("/")[2] for word in before]
+    return before[names.index("accelerate") + 2 :] if "accelerate" in names else ()
 
 
 def _split(words: Sequence[Word]) -> tuple[str, int] | None:

@@ -29,7 +29,14 @@ from ..launch_file import (
 from ..numbers import fill_launch
 from ..shell.script import read_script
 from ..tables import TRUTHS, Numbers, Row, read_rows
-from .accelerate import FSDP, configuration_of, merge_configuration, with_launch_flags
+from .accelerate import (
+    FSDP,
+    OWN_KEYS,
+    configuration_of,
+    merge_configuration,
+    unread_settings,
+    with_launch_flags,
+)
 from .arguments import (
     AXOLOTL,
     HUGGING_FACE,
@@ -194,15 +201,16 @@ def read_arguments(
     if launch.framework == FRAMEWORK:
         shard_by_degrees(n, launch)
     fill_plan(n, document, launch, dialect.table)
-    if accelerate is None and not (n.has_configuration or n.dtype or document.contains("bf16")):
+    is_configured = accelerate is not None and accelerate.content.keys() & OWN_KEYS
+    if not (is_configured or n.has_configuration or n.dtype or document.contains("bf16")):
         _note_format(n, launch, options)
     fill_launch(launch, n)
     if is_open:
         launch.title = FRAMEWORK
         launch.plan.pop("micro_batch", None)
         launch.unmodelled["micro_batch"] = "states no micro-batch"
-    for one in (document, *([accelerate] if accelerate else [])):
-        launch.unread += one.unread(dialect.table, ())
+    launch.unread += document.unread(dialect.table, ())
+    launch.unread += unread_settings(accelerate) if accelerate else []
     return launch
 
 

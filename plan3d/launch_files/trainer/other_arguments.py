@@ -101,6 +101,54 @@ ARGUMENTS = (
     ),
     Arguments("trainer", Effect.PART, "frozen parts, which are taken as trained", "freeze_llm"),
     Arguments(
+        "accelerate",
+        Effect.COST,
+        "time or memory",
+        """
+        cpu downcast_bf16=no dynamo_config.dynamo_backend=no dynamo_config.dynamo_mode=default
+        dynamo_config.dynamo_use_dynamic dynamo_config.dynamo_use_fullgraph
+        dynamo_config.dynamo_use_regional_compilation fp8_config ipex_config
+        megatron_lm_config.megatron_lm_attention_backend=auto,flash,fused
+        megatron_lm_config.megatron_lm_attention_dropout=0,0.0
+        megatron_lm_config.megatron_lm_calculate_per_token_loss
+        megatron_lm_config.megatron_lm_decoder_last_pipeline_num_layers
+        megatron_lm_config.megatron_lm_hidden_dropout=0,0.0
+        megatron_lm_config.megatron_lm_optimizer_cpu_offload
+        megatron_lm_config.megatron_lm_overlap_cpu_optimizer_d2h_h2d
+        megatron_lm_config.megatron_lm_recompute_method
+        megatron_lm_config.megatron_lm_recompute_num_layers
+        megatron_lm_config.megatron_lm_use_custom_fsdp
+        megatron_lm_config.megatron_lm_use_precision_aware_optimizer parallelism_config
+        parallelism_config.parallelism_config_cp_backend=torch
+        parallelism_config.parallelism_config_sp_backend=deepspeed use_cpu
+        """,
+    ),
+    Arguments(
+        "accelerate",
+        Effect.NONE,
+        "set-up of processes and loading",
+        """
+        aws_* command_file commands compute_environment deepspeed_config dynamo_backend="NO"
+        enable_cpu_affinity env gpu_ids log_dir machine_rank main_process_ip main_process_port
+        main_training_function max_restarts monitor_interval mpirun_* no_python no_tpu_cluster
+        num_cpu_threads_per_process num_machines parallelism_config.parallelism_config_sp_attn*
+        parallelism_config.parallelism_config_sp_seq* quiet rdzv_* role same_network tee tpu_*
+        use_parallelism_config vm
+        """,
+    ),
+    Arguments(
+        "accelerate",
+        Effect.NONE,
+        "numbers of the same size",
+        """
+        megatron_lm_config.megatron_lm_attention_softmax_in_fp32
+        megatron_lm_config.megatron_lm_eod_mask_loss
+        megatron_lm_config.megatron_lm_gradient_clipping
+        megatron_lm_config.megatron_lm_no_load_optim megatron_lm_config.megatron_lm_no_save_optim
+        megatron_lm_config.megatron_lm_use_rotary_position_embeddings
+        """,
+    ),
+    Arguments(
         TRAINERS,
         Effect.COST,
         "time or memory",

@@ -397,7 +397,7 @@ def shard_by_degrees(n: Numbers, launch: Launch) -> None:
     n.tp, n.cp, n.ep = (getattr(n, name, 1) or 1 for name in ("tp", "cp", "ep"))
     n.cp = max(n.cp, getattr(n, "sequence_degree", 1))
     n.sequence_parallel = 0
-    n.cp_comm = int(ContextComm.P2P)
+    n.cp_comm = int(getattr(n, "context_comm", ContextComm.P2P))
     degree = getattr(n, "shard_degree", None)
     if degree and n.zero == 0 and not n.has_engine:
         n.zero, n.overlap_grad_reduce, n.overlap_param_gather = 3, True, True

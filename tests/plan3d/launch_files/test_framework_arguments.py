@@ -10,6 +10,7 @@ from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import READERS
 from plan3d.launch_files.spellings import table_of
 from plan3d.launch_files.tables import Row, UnmodelledKeys
+from plan3d.simulator.base.errors import InputError
 
 LISTS = tomllib.loads(
     Path(__file__).with_name("framework_arguments.toml").read_text(encoding="utf-8")
@@ -38,7 +39,7 @@ def arguments(name):
     return out
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", [name for name in LISTS if name != "accelerate"])
 def test_every_argument_has_a_class(name):
     table = table_of(LISTS[name]["program"])
     rows, others = {row.key for row in table if isinstance(row, Row)}, UnmodelledKeys(table)
@@ -69,3 +70,40 @@ def test_a_default_that_is_stated_changes_nothing(name):
     assert notes[0] - {"precision"} == notes[1]
     unknown = [one.place for one in all_of_them.unread if not (one.affects_cost or one.why_neutral)]
     assert unknown == []
+
+
+LAUNCH = (
+    "accelerate launch --num_processes 8 --mixed_precision bf16 {} train.py "
+    "--model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 1 --max_length 2048\n"
+)
+
+
+def launched(flags):
+    return READERS["trainer-command"](LAUNCH.format(flags), "run.sh", ReaderOptions())
+
+
+@pytest.mark.parametrize("flag", arguments("accelerate"))
+def test_every_flag_of_accelerate_has_a_class(flag):
+    """A value that none of them has is said to be wrong, or to change something or nothing."""
+    kind = "--use_megatron_lm " if flag.startswith("megatron") else ""
+    try:
+        found = launched(f"{kind}--{flag}=x")
+    except InputError:
+        return
+    assert [one for one in found.unread if not (one.affects_cost or one.why_neutral)] == []
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "deepspeed", "megatron_lm"])
+def test_a_default_of_accelerate_that_is_stated_changes_nothing(kind):
+    stated = {name: text.strip('"') for name, text in arguments("accelerate").items()}
+    words = [f"--{k}={v}" for k, v in stated.items() if v not in ("", "null", "true", "[]")]
+    words = [one for one in words if "[" not in one and one.removeprefix("--") not in ("tpu",)]
+    few = launched(f"--use_{kind}")
+    many = launched(f"--use_{kind} {' '.join(one for one in words if '=false' not in one)}")
+    assert (many.plan, many.framework, many.unmodelled) == (
+        few.plan,
+        few.framework,
+        few.unmodelled,
+    )
+    costs = [{one.place for one in read.unread if one.affects_cost} for read in (few, many)]
+    assert costs[0] == costs[1]

@@ -13,7 +13,7 @@ from plan3d.launch_files.trainer.commands import typed
 from plan3d.launch_files.trainer.models import known_model
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Optimizer, Precision
-from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.workload.model import Model
 
@@ -831,4 +831,39 @@ def test_arguments_that_change_time_or_memory_are_said_to(text, tool, changes):
     assert f"$.{next(iter(changes))}" in notes(read(text, tool, **changes))
     assert f"$.{next(iter(changes))}" not in notes(
         read(text, tool, **dict.fromkeys(changes, False))
+    )
+
+
+def test_the_megatron_plugin_may_be_flags_of_accelerate():
+    flags = "--use_megatron_lm --megatron_lm_tp_degree 4 --megatron_lm_recompute_granularity full"
+    launch = read(RUN.format(flags, ""), "trainer-command")
+    assert (launch.framework, launch.plan["tp"]) == ("megatron", 4)
+    assert fields(launch, "recompute") == ["full"]
+
+
+def test_torch_gathers_keys_and_values_of_split_sequences():
+    text = f"{ACCELERATE}parallelism_config:\n  parallelism_config_cp_size: 2\n"
+    ring = f"{text}  parallelism_config_cp_comm_strategy: alltoall\n"
+    found = [READERS["accelerate"](one, "a.yaml", ReaderOptions()) for one in (text, ring)]
+    assert [one.plan["cp_comm"] for one in found] == [ContextComm.ALL_GATHER, ContextComm.P2P]
+
+
+@pytest.mark.parametrize(
+    ("flags", "place"),
+    [
+        ("--dynamo_backend inductor", "$.dynamo_config.dynamo_backend"),
+        ("--use_fsdp --fsdp_forward_prefetch true", "$.fsdp_config.fsdp_forward_prefetch"),
+        ("--use_fsdp --fsdp_backward_prefetch NO_PREFETCH", "$.fsdp_config.fsdp_backward_prefetch"),
+        ("--cpu", "$.cpu"),
+    ],
+)
+def test_flags_of_accelerate_that_change_time_or_memory_are_said_to(flags, place):
+    assert place in notes(read(RUN.format(flags, ""), "trainer-command"))
+    assert place not in notes(read(RUN.format("--use_fsdp", ""), "trainer-command"))
+
+
+def test_sections_of_accelerate_for_another_kind_of_run_have_no_effect():
+    text = f"{ACCELERATE}megatron_lm_config: {{megatron_lm_optimizer_cpu_offload: true}}\n"
+    assert "$.megatron_lm_config.megatron_lm_optimizer_cpu_offload" not in notes(
+        READERS["accelerate"](text, "a.yaml", ReaderOptions())
     )
