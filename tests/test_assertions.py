@@ -198,8 +198,10 @@ def _checks(name: str) -> bool:
 
 def written_tests(module: ast.Module) -> list[ast.FunctionDef]:
     """The test functions of a module."""
-    nodes = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
-    return [node for node in nodes if node.name.startswith("test_")]
+    classes = (node for node in module.body if isinstance(node, ast.ClassDef))
+    nodes = [*module.body, *(node for one in classes for node in one.body)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    return [node for node in functions if node.name.startswith("test_")]
 
 
 def test_assertions_run() -> None:

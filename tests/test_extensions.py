@@ -82,23 +82,70 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def plan3d(theirs: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "plan3d", *words, *TASK]
-    environment = {"PYTHONPATH": str(theirs)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+def asked(*words: str) -> tuple[str, ...]:
+    return (*words, *TASK)
 
 
-def answer(theirs: Path, *words: str) -> dict[str, Any]:
-    done = plan3d(theirs, *words, "--json")
+GPUS = ("gpu.toml", "a100-80gb-sxm")
+SEARCH = asked(
+    *("search", "--cluster", "gpu.toml", "--software", "theirs-stack", "--json"),
+    *("--backend", "theirs-sampler", "--budget", "40", "--fix", "schedule=theirs-order"),
+)
+ESTIMATES = tuple(
+    asked("estimate", "--cluster", gpu, "--software", stack, "--plan", PLAN, "--json")
+    for gpu in GPUS
+    for stack in ("theirs-stack", "torch")
+)
+EXPORTS = tuple(
+    asked("export", plan, "--cluster", "a100-80gb-sxm", "--to", framework)
+    for plan, framework in (
+        (PLAN, "theirs"),
+        (PLAN, "megatron"),
+        (PLAN.replace("tp=1", "tp=2"), "theirs"),
+    )
+)
+RUN = """
+import contextlib, io, json, sys
+from plan3d.cli.main import main
+
+answers = []
+for words in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(words)
+    answers.append([code, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
+"""
+Answers = dict[tuple[str, ...], tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def answers(theirs: Path) -> Answers:
+    """Exit code, output and errors of every command, in a process that finds the package."""
+    commands = [SEARCH, *ESTIMATES, *EXPORTS]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN],
+        input=json.dumps(commands),
+        capture_output=True,
+        text=True,
+        cwd=theirs,
+        env={"PYTHONPATH": str(theirs)},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    record: dict[str, Any] = json.loads(done.stdout)
-    return record
+    found = map(tuple, json.loads(done.stdout))
+    return dict(zip(commands, found, strict=True))
 
 
-def test_a_search_with_their_gpu_stack_schedule_and_sampler(theirs: Path) -> None:
-    own = ["--cluster", str(theirs / "gpu.toml"), "--software", "theirs-stack"]
-    how = ["--backend", "theirs-sampler", "--budget", "40", "--fix", "schedule=theirs-order"]
-    found = answer(theirs, "search", *own, *how)
+def record(answer: tuple[int, str, str]) -> dict[str, Any]:
+    code, out, err = answer
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+def test_a_search_with_their_gpu_stack_schedule_and_sampler(answers: Answers) -> None:
+    found = record(answers[SEARCH])
     (best, *_) = found["plans"]
     assert found["counts"]["evaluated"] == 40
     assert best["plan"]["schedule"] == "theirs-order"
@@ -106,19 +153,15 @@ def test_a_search_with_their_gpu_stack_schedule_and_sampler(theirs: Path) -> Non
     assert best["peak_flops"] == 624e12
 
 
-def test_their_gpu_and_their_stack_change_the_answer(theirs: Path) -> None:
-    gpus = [str(theirs / "gpu.toml"), "a100-80gb-sxm"]
-    cases = [(gpu, stack) for gpu in gpus for stack in ("theirs-stack", "torch")]
-    words = (["estimate", "--cluster", gpu, "--software", stack] for gpu, stack in cases)
-    found = [answer(theirs, *each, "--plan", PLAN)["plans"][0]["step_seconds"] for each in words]
-    assert len(set(found)) == len(cases)
+def test_their_gpu_and_their_stack_change_the_answer(answers: Answers) -> None:
+    found = [record(answers[words])["plans"][0]["step_seconds"] for words in ESTIMATES]
+    assert len(set(found)) == len(ESTIMATES) == 4
     assert found[0] < found[2]
     assert found[1] < found[3]
 
 
-def test_their_schedule_is_written_by_their_exporter_alone(theirs: Path) -> None:
-    words = ["export", PLAN, "--cluster", "a100-80gb-sxm", "--to"]
-    assert plan3d(theirs, *words, "theirs").stdout == "stages = 4\n"
-    assert "schedule=theirs-order" in plan3d(theirs, *words, "megatron").stderr
-    words[1] = PLAN.replace("tp=1", "tp=2")
-    assert "(theirs-tp)" in plan3d(theirs, *words, "theirs").stderr
+def test_their_schedule_is_written_by_their_exporter_alone(answers: Answers) -> None:
+    theirs, megatron, split = (answers[words] for words in EXPORTS)
+    assert theirs[1] == "stages = 4\n"
+    assert "schedule=theirs-order" in megatron[2]
+    assert "(theirs-tp)" in split[2]

@@ -192,15 +192,15 @@ def segments_of_stages(stages: list[list[dict[str, int]]]) -> Segments:
 
 def concat_segments(tables: list[Segments]) -> Segments:
     """One table of several, padded to the most runs."""
-    width = max(t.stage.shape[1] for t in tables)
+    shape = sum(t.stage.shape[0] for t in tables), max(t.stage.shape[1] for t in tables)
     columns = []
     for name in _COLUMNS:
-        parts = []
-        for table in tables:
-            column = getattr(table, name)
-            padding = ((0, 0), (0, width - column.shape[1]))
-            parts.append(np.pad(column, padding, constant_values=PADDING))
-        columns.append(np.concatenate(parts))
+        joined, start = np.full(shape, PADDING, np.int64), 0
+        for column in (getattr(table, name) for table in tables):
+            rows, runs = column.shape
+            joined[start : start + rows, :runs] = column
+            start += rows
+        columns.append(joined)
     return Segments(*columns)
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import gc
+from functools import cache
 from pathlib import Path
 
 
+@cache
 def tree_of(path: Path) -> ast.Module:
     """The tree of a module. Its many objects are all in use: looking for garbage among them, which
     they would start, takes as long as reading them."""

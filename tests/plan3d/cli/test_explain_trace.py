@@ -11,15 +11,21 @@ TASK = ["gpt3-6.7b", "a100-80gb-sxm", "32", "--global-batch", "64"]
 PLAN = ["--plan", "pp=4 tp=2"]
 
 
-@pytest.fixture
-def traced(tmp_path, capsys):
-    """The trace of a step that plan3d simulates, and a function that changes its kernels."""
-    path = tmp_path / "step.json"
+@pytest.fixture(scope="module")
+def step(tmp_path_factory):
+    """The trace of a step that plan3d simulates."""
+    path = tmp_path_factory.mktemp("traced") / "step.json"
     assert main(["timeline", *TASK, *PLAN, "--trace", str(path)]) == 0
-    capsys.readouterr()
+    return path.read_text()
+
+
+@pytest.fixture
+def traced(step, tmp_path):
+    """A function that writes the trace with its kernels changed."""
+    path = tmp_path / "step.json"
 
     def changed(change):
-        document = json.loads(path.read_text())
+        document = json.loads(step)
         document["traceEvents"] = [change(e) for e in document["traceEvents"]]
         path.write_text(json.dumps(document))
         return str(path)

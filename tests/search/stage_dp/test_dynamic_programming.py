@@ -29,7 +29,7 @@ from plan3d.simulator.workload.model import Model, Network
 
 MODELS = {
     "tied": ("gpt3-1.3b", (0,) * 5),
-    "gated": ("llama-3.1-8b", (0,) * 6),
+    "gated": ("llama-3.1-8b", (0,) * 5),
     "mixed": ("deepseek-v3", (0, 0, 1, 1)),
     "alternating": ("deepseek-v3", (0, 1, 0, 1)),
     "seven": ("gpt3-1.3b", (0,) * 7),

@@ -16,7 +16,7 @@ from plan3d.simulator.validation.timed_runs import TimedRuns
 @functools.cache
 def published():
     """Some runs, their rows, and the sizes of their layers."""
-    runs = [run for run in read_runs() if run.source == "vtrain24_single"][:40]
+    runs = [run for run in read_runs() if run.source == "vtrain24_single"][:24]
     rows = TimedRuns(questions(runs))
     return runs, rows, np.unique(timed_runs.sizes_of(rows), axis=1)
 
