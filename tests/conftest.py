@@ -18,7 +18,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Few examples of each property in every run, many in one that asks: --hypothesis-profile=thorough.
-settings.register_profile("quick", max_examples=12, deadline=None)
+settings.register_profile("quick", max_examples=8, deadline=None)
 settings.register_profile("thorough", max_examples=1000, deadline=None)
 settings.load_profile("quick")
 
