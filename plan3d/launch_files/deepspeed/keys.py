@@ -21,14 +21,15 @@ from ..tables import (
     SWITCH,
     TEXT,
     Codec,
+    Effect,
     Implied,
     Numbers,
     Row,
     Source,
     Table,
-    Unmodelled,
     choice,
     flag,
+    group,
     in_section,
     integer,
     neutral,
@@ -45,6 +46,8 @@ CHECKPOINTING = "activation_checkpointing"
 """The section that configures the recompute of a model's own code; it is taken as recompute of all
 layers."""
 BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+OLDER_OFFLOAD = "zero_optimization.cpu_offload_params"
+"""The key of offloaded weights before version 0.4."""
 BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
 """Sizes of the buckets of reductions and of gathers, in parameters."""
 FORMATS = {Precision.FP16: "fp16", Precision.FP32: "", Precision.BF16: "bf16"}
@@ -118,22 +121,6 @@ CONFIG_FILE = Codec(
 """The name of the configuration, which may depend on what no file states."""
 RATIO = Codec(lambda ratio: ratio, _read_ratio)
 
-_COSTS = """
-activation_checkpointing.cpu_checkpointing activation_checkpointing.partition_activations aio
-compression_training curriculum_learning data_efficiency eigenvalue hybrid_engine
-progressive_layer_drop quantize_training sparse_attention sparse_gradients
-"""
-_COSTS_OF_ZERO = """
-allgather_bucket_size mics_hierarchical_params_gather mics_shard_size
-offload_optimizer.buffer_count offload_optimizer.fast_init offload_optimizer.pipeline_read
-offload_optimizer.pipeline_write offload_optimizer.super_offload offload_param.buffer_count
-offload_param.max_in_cpu reduce_bucket_size reduce_scatter stage3_max_live_parameters
-stage3_max_reuse_distance stage3_param_persistence_threshold stage3_prefetch_bucket_size
-sub_group_size zenflow zero_hpz_partition_size zero_quantized_gradients zero_quantized_weights
-"""
-COSTS = (*_COSTS.split(), *(f"zero_optimization.{key}" for key in _COSTS_OF_ZERO.split()))
-"""Keys and sections that change time or memory and are not modelled."""
-
 CONFIG: Table = (
     Row(BATCHES[0], "global_batch", default=None),
     Row(BATCHES[1], "micro_batch", default=None),
@@ -149,7 +136,7 @@ CONFIG: Table = (
             Implied("offload_optimizer.nvme_path", DRIVES, optimizer_on_drives),
         ),
         Row("cpu_offload", "old_offload", SWITCH, False, read_only=True),
-        Row("cpu_offload_params", "old_parameter_offload", SWITCH, False, read_only=True),
+        Row("cpu_offload_param", "old_parameter_offload", SWITCH, False, read_only=True),
         optional("offload_param.device", "parameter_device", "none", codec=TEXT),
         *rows_if(
             weights_off_gpu,
@@ -163,7 +150,11 @@ CONFIG: Table = (
     Implied(f"{CHECKPOINTING}.partition_activations", False, lambda n: n.has_checkpointing),
     Row("tensor_parallel.autotp_size", "engine_tp", LEAST_ONE, 1, read_only=True),
     Row("sequence_parallel_size", "engine_cp", LEAST_ONE, 1, read_only=True),
-    Row("expert_parallel.autoep_size", "engine_ep", LEAST_ONE, 1, read_only=True),
+    Row("expert_parallel.enabled", "has_engine_ep", SWITCH, False, read_only=True),
+    *rows_if(
+        lambda n: getattr(n, "has_engine_ep", False),
+        Row("expert_parallel.autoep_size", "engine_ep", LEAST_ONE, 1, read_only=True),
+    ),
     optional("optimizer.type", "optimizer_type", "AdamW", codec=TEXT),
     optional("bf16.enabled", "bf16", False, codec=SWITCH),
     optional("fp16.enabled", "fp16", False, codec=SWITCH),
@@ -172,32 +163,95 @@ CONFIG: Table = (
     optional("bf16.bf16_master_weights_and_grads", "main_params_dtype", codec=IN_BF16),
     optional("bf16.bf16_optimizer_states", "exp_avg_dtype", codec=IN_BF16),
     optional("bf16.bf16_optimizer_states", "exp_avg_sq_dtype", codec=IN_BF16),
-    *map(Unmodelled, COSTS),
+    *group(
+        Effect.COST,
+        "time or memory",
+        """
+        activation_checkpointing.contiguous_memory_optimization
+        activation_checkpointing.cpu_checkpointing activation_checkpointing.number_checkpoints
+        activation_checkpointing.partition_activations
+        activation_checkpointing.synchronize_checkpoint_boundary aio aio.block_size=1048576
+        aio.intra_op_parallelism=1 aio.overlap_events=true aio.queue_depth=8 amp compile
+        compile.double_buffer=true compile.keep_int_input_tensors=true compression_training
+        curriculum_learning data_efficiency data_types.buffer_dtype data_types.param_dtype
+        disable_allgather eigenvalue elasticity expert_parallel.combine_impl=auto
+        expert_parallel.disable_triton_grouped_mm expert_parallel.expert_tensor_parallel_size=1
+        expert_parallel.use_grouped_mm=true fp16.fp16_master_weights_and_grads graph_harvesting
+        hybrid_engine optimizer.params.torch_adam pipeline progressive_layer_drop quantize_training
+        seq_parallel_communication_data_type=fp32 sparse_attention sparse_gradients
+        tensor_parallel.dtype tensor_parallel.keep_module_on_host
+        tensor_parallel.replace_with_kernel_inject tensor_parallel.tp_grain_size=1
+        tensor_parallel.tp_overlap_comm torch_autocast use_data_before_expert_parallelism
+        weight_quantization
+        """,
+    ),
+    *in_section(
+        "zero_optimization",
+        *group(
+            Effect.COST,
+            "time or memory",
+            """
+            allgather_bucket_size=500000000,500000000.0 allgather_partitions=true
+            allgather_sequential contiguous_gradients=true leaf_module legacy_stage1
+            max_live_parameters=1000000000,1000000000.0 max_reuse_distance=1000000000,1000000000.0
+            memory_efficient_linear=true mics_hierarchical_params_gather mics_shard_size=-1
+            model_persistence_threshold=9223372036854775807 module_granularity_threshold=0
+            offload_optimizer.buffer_count=4 offload_optimizer.cpuadam_cores_perc=0.8
+            offload_optimizer.fast_init offload_optimizer.pin_memory=true
+            offload_optimizer.pipeline_read offload_optimizer.pipeline_write
+            offload_optimizer.super_offload offload_param.buffer_count=5
+            offload_param.buffer_size=100000000,100000000.0
+            offload_param.max_in_cpu=1000000000,1000000000.0 offload_param.pin_memory=true
+            param_persistence_threshold=100000,100000.0 prefetch_bucket_size=50000000,50000000.0
+            reduce_bucket_size=500000000,500000000.0 reduce_scatter=true
+            save_muon_momentum_buffer_in_memory stage3_allgather_sequential
+            stage3_max_live_parameters=1000000000,1000000000.0
+            stage3_max_reuse_distance=1000000000,1000000000.0
+            stage3_model_persistence_threshold=9223372036854775807
+            stage3_module_granularity_threshold=0
+            stage3_param_persistence_threshold=100000,100000.0
+            stage3_prefetch_bucket_size=50000000,50000000.0 stage3_use_all_reduce_for_fetch_params
+            sub_group_size=1000000000,1000000000.0 use_all_reduce_for_fetch_params
+            use_multi_rank_bucket_allreduce=true zenflow zero_hpz_partition_size=1
+            zero_quantized_gradients zero_quantized_nontrainable_weights zero_quantized_weights
+            zeropp_loco_param
+            """,
+        ),
+    ),
     *neutral(
         "logs and profiles",
-        "autotuning comms_logger csv_monitor dump_state flops_profiler memory_breakdown "
-        "steps_per_print tensorboard wall_clock_breakdown wandb",
+        "activation_checkpointing.profile autotuning comms_logger csv_monitor dump_state "
+        "flops_profiler log_level memory_breakdown steps_per_print tensorboard timers "
+        "wall_clock_breakdown wandb zero_optimization.enable_sanity_checks "
+        "zero_optimization.log_trace_cache_warnings",
     ),
     *neutral(
         "hyperparameters, and scales of gradients",
-        "bf16.immediate_grad_update fp16.auto_cast fp16.consecutive_hysteresis fp16.hysteresis "
+        "bf16.check_grad_overflow bf16.immediate_grad_update fp16.auto_cast "
+        "fp16.consecutive_hysteresis fp16.hysteresis "
         "fp16.initial_scale_power fp16.loss_scale fp16.loss_scale_window fp16.min_loss_scale "
-        "gradient_predivide_factor optimizer.legacy_fusion optimizer.params "
-        "prescale_gradients scheduler zero_allow_untested_optimizer",
+        "gradient_predivide_factor managed_gradient_accumulation optimizer.legacy_fusion "
+        "optimizer.params prescale_gradients scheduler zero_allow_untested_optimizer",
     ),
     *neutral(
         "checkpoints and data",
-        "checkpoint dataloader_drop_last elastic_checkpoint nebula "
+        "checkpoint dataloader_drop_last datastates elastic_checkpoint nebula vocabulary_size "
         "zero_optimization.elastic_checkpoint zero_optimization.load_from_fp32_weights "
         "zero_optimization.gather_16bit_weights_on_model_save "
+        "zero_optimization.pipeline_loading_checkpoint "
         "zero_optimization.stage3_gather_16bit_weights_on_model_save "
         "zero_optimization.stage3_gather_fp16_weights_on_model_save",
     ),
     *neutral(
         "the implementation that is modelled",
-        "gradient_clipping zero_optimization.allgather_partitions=true "
-        "zero_optimization.contiguous_gradients=true "
-        "zero_optimization.ignore_unused_parameters zero_optimization.reduce_scatter=true "
+        "compile.debug_log expert_parallel gradient_clipping "
+        "tensor_parallel.injection_policy_tuple tensor_parallel.mpu "
+        "tensor_parallel.partition_config tensor_parallel.preset_model "
+        "tensor_parallel.tensor_parallel tensor_parallel.tp_group "
+        "zero_optimization.cpu_offload_use_pin_memory "
+        "zero_optimization.ignore_unused_parameters "
+        "zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nvme_path "
+        "zero_optimization.override_module_apply "
         "zero_optimization.round_robin_gradients zero_force_ds_cpu_optimizer",
     ),
 )

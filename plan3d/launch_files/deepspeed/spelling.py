@@ -31,6 +31,7 @@ from .keys import (
     CHECKPOINTING,
     DEVICES,
     FILE,
+    OLDER_OFFLOAD,
     optimizer_off_gpu,
     optimizer_on_drives,
     weights_off_gpu,
@@ -74,7 +75,8 @@ def from_config(config: Document, n: Numbers, launch: Launch) -> None:
         n.cp_comm = int(ContextComm.A2A)
     if n.old_offload and n.optimizer_device == "none":
         n.optimizer_device = "cpu"
-    if n.old_parameter_offload and n.parameter_device == "none":
+    older = config.claim(OLDER_OFFLOAD) and config.switch(OLDER_OFFLOAD)
+    if (n.old_parameter_offload or older) and n.parameter_device == "none":
         n.parameter_device = "cpu"
     for section in ("amp", "torch_autocast"):
         if config.section(section).flag("enabled", False):

@@ -158,7 +158,7 @@ def test_keys_without_effect_are_told_from_those_with_one():
     assert found.plan["offload_optimizer"] == 100
     effects = {part.place: part.affects_cost or part.why_neutral for part in found.unread}
     assert effects == {
-        "$.zero_optimization.contiguous_gradients": "the implementation that is modelled",
+        "$.zero_optimization.contiguous_gradients": "defaults, or without effect here",
         "$.fp16.loss_scale": "hyperparameters, and scales of gradients",
         "$.optimizer.params.lr": "hyperparameters, and scales of gradients",
         "$.curriculum_learning.enabled": True,
@@ -169,3 +169,48 @@ def test_keys_without_effect_are_told_from_those_with_one():
     }
     cast = launch_json(text.replace('"fp16"', '"torch_autocast"'))
     assert "$.torch_autocast casts by itself" in cast.unmodelled["precision"]
+
+
+def engine(**sections):
+    return launch_json(json.dumps({"train_micro_batch_size_per_gpu": 1, **sections}))
+
+
+@pytest.mark.parametrize(
+    ("sections", "place"),
+    [
+        ({"zero_optimization": {"reduce_scatter": False}}, "zero_optimization.reduce_scatter"),
+        ({"zero_optimization": {"contiguous_gradients": False}},
+         "zero_optimization.contiguous_gradients"),
+        ({"zero_optimization": {"memory_efficient_linear": False}},
+         "zero_optimization.memory_efficient_linear"),
+        ({"zero_optimization": {"zeropp_loco_param": {"err_beta": 0.8}}},
+         "zero_optimization.zeropp_loco_param.err_beta"),
+        ({"zero_optimization": {"offload_optimizer": {"device": "cpu", "pin_memory": False}}},
+         "zero_optimization.offload_optimizer.pin_memory"),
+        ({"elasticity": {"enabled": True}}, "elasticity.enabled"),
+        ({"pipeline": {"seed_layers": True}}, "pipeline.seed_layers"),
+        ({"compile": {"deepcompile": True}}, "compile.deepcompile"),
+        ({"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}},
+         "fp16.fp16_master_weights_and_grads"),
+        ({"data_types": {"param_dtype": "bf16"}}, "data_types.param_dtype"),
+        ({"graph_harvesting": True}, "graph_harvesting"),
+        ({"disable_allgather": True}, "disable_allgather"),
+    ],
+)  # fmt: skip
+def test_keys_of_the_engine_that_change_time_or_memory_are_said_to(sections, place):
+    assert [one.place for one in engine(**sections).unread if one.affects_cost] == [f"$.{place}"]
+
+
+@pytest.mark.parametrize("key", ["cpu_offload_param", "cpu_offload_params"])
+def test_older_keys_put_weights_on_the_host(key):
+    found = engine(zero_optimization={"stage": 3, key: True})
+    assert found.plan["offload_parameters"] == 100
+    assert not found.unread
+
+
+def test_experts_are_spread_only_where_that_is_switched_on():
+    sizes = [
+        engine(expert_parallel={"autoep_size": 4, **more}).plan["ep"]
+        for more in ({}, {"enabled": False}, {"enabled": True})
+    ]
+    assert sizes == [1, 1, 4]
