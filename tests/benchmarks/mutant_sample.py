@@ -11,7 +11,8 @@ of all. Sites are numbered in the code: a table is good for one tree.
 
 The tests of a folder are collected once and run once with a probe at each site of the sample. Each
 bug then gets a fork, in which functions have changed code, and the tests that came by it, cheapest
-first, until one fails. What is computed while modules load is left to the whole folder, in a
+first, until one fails; then those behind them in a file, which may read what caches and fixtures
+keep. What is computed while modules load is left to the whole folder, in a
 process of its own. (General tools start a process and a whole folder for each bug.)
 """
 
@@ -241,6 +242,17 @@ def _forked(work: Callable[[], object], cpu_seconds: float) -> object:
     raise ChildProcessError(f"a fork ended without an answer, status {status}")
 
 
+def _behind(reached: list[str], every: list[str]) -> Iterator[str]:
+    """The tests of a file behind one that came by a bug, which may read what it kept."""
+    files = set()
+    for name in every:
+        file = name.partition("::")[0]
+        if file in files:
+            yield name
+        if name in reached:
+            files.add(file)
+
+
 def _verdict(work: Callable[[], object], cpu_seconds: float) -> str:
     """The test that failed in a fork, "hangs", or why the bug is not caught."""
     try:
@@ -282,13 +294,15 @@ class Runner:
             raise RuntimeError("tests fail without a bug")
         seconds, reached = mapped
         for number, site in enumerate(self.chosen):
-            tests = [name for name in seconds if number in reached.get(name, ())]
+            mine = [name for name in seconds if number in reached.get(name, ())]
+            tests = {**dict.fromkeys(mine), **dict.fromkeys(_behind(mine, [*seconds]))}
             _, inside = sites(parsed(site.module))[site.index]
             if not inside or number in self.reached[None]:
                 self.told(site, "loading", 0.0)
                 continue
             began = os.times()
-            ordered = [items[name] for name in sorted(tests, key=seconds.__getitem__)]
+            cheap = sorted(tests, key=lambda name: (name not in mine, seconds[name]))
+            ordered = [items[name] for name in cheap]
             limit = SLACK + 4 * sum(seconds[name] for name in tests)
             by = _verdict(functools.partial(self._planted, session, site, ordered), limit)
             cpu = os.times().children_user - began.children_user
@@ -296,10 +310,11 @@ class Runner:
         return True
 
     def _map(self, session: pytest.Session) -> object:
-        seconds = {}
+        seconds, file = {}, None
         for item in session.items:
-            for cache in self.caches:
+            for cache in self.caches if item.path != file else ():
                 cache.cache_clear()
+            file = item.path
             self.at, began = item.nodeid, time.process_time()
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
             seconds[item.nodeid] = time.process_time() - began

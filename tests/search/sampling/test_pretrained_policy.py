@@ -50,6 +50,14 @@ def test_sizes_are_logarithms_and_ratios_their_differences():
     assert not rest[:, 9:].any()
 
 
+def test_experts_are_told_apart_from_the_other_parameters():
+    """Mixtral: 32 layers of 8 experts of three matrices of 4,096 x 14,336."""
+    logs = logs_of(task("mixtral-8x7b"))
+    routed = 32 * 8 * 3 * 4096 * 14_336
+    assert logs["routed_parameters"] == pytest.approx(np.log2(routed))
+    assert logs["dense_parameters"] == pytest.approx(np.log2(46_702_792_704 - routed))
+
+
 def test_uneven_chunks_and_codes_are_seen():
     logs = logs_of(task())
     chosen = {"pp": np.array([8]), "virtual_stages": np.array([3]), "zero": np.array([2])}

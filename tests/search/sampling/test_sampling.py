@@ -25,7 +25,7 @@ from plan3d.search.sampling.samplers import (
     samplers_of_space,
     scorer,
 )
-from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Stagnation
+from plan3d.search.sampling.zeroth_order import Annealing, CmaEs, Spsa, Stagnation
 from plan3d.search.space.problem import draw, encode, nearest_points
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged_problem import StagedProblem
@@ -414,6 +414,46 @@ def test_rewards_keep_the_order_of_scores():
     assert (advantage >= agent.LEAST_ADVANTAGE).all()
     assert advantage[0] > 0
     assert agent.advantage(np.ones(8)).tolist() == [0.0] * 8
+
+
+def test_a_centre_is_likeliest_and_the_others_fall_off_by_the_slope():
+    """Ordered values by half a unit a step away, others all by half a unit."""
+    policy = ChoicePolicy(uniform({"schedule": ["1f1b", "gpipe", "zb-h1"], "pp": [1, 2, 4]}))
+    variables = policy.problem.variables
+    policy.centre(np.array([len(v.values) // 2 for v in variables]), 0.5)
+    for variable, logits in zip(variables, policy.logits, strict=True):
+        at = len(logits) // 2
+        away = [abs(i - at) if variable.ordered else float(i != at) for i in range(len(logits))]
+        assert (-2 * logits).tolist() == away
+    assert {variable.ordered for variable in variables} == {True, False}
+
+
+def test_a_bonus_for_entropy_makes_choices_more_even():
+    policy, random = ChoicePolicy(uniform()), np.random.default_rng(0)
+    policy.centre(np.array([len(v.values) - 1 for v in policy.problem.variables]), 1.0)
+    points, decisions = policy.sample(64, random)
+    first = decisions[0]
+    policy.ascend(points, [first], np.zeros(64), rate=0.1, bonus=1.0)
+    before = first.chances[0]
+    after = np.exp(policy.logits[first.variable]) * (before > 0)
+    before, after = (p[p > 0] / p.sum() for p in (before, after))
+    assert -(after * np.log(after)).sum() > -(before * np.log(before)).sum()
+
+
+def test_steps_of_spsa_shorten_with_age():
+    """By (A / (A + age))^0.602: at an age of A by 2^-0.602."""
+    lengths = []
+    for age in (0.0, Spsa.DELAY):
+        sampler = Spsa(uniform(), np.random.default_rng(0))
+        points = sampler.ask(0.0)
+        sampler.tell(points, np.arange(len(points), dtype=float))
+        sampler.age[:] = age
+        points, before = sampler.ask(0.0), sampler.centres.copy()
+        up, down = np.split(np.zeros(len(points)), 2)
+        sampler.tell(points, np.concatenate([up - 0.01, down]))
+        lengths.append(np.abs(sampler.centres - before).max())
+    assert lengths[0] == pytest.approx(0.01 * Spsa.GAIN)
+    assert lengths[1] / lengths[0] == pytest.approx(2**-0.602)
 
 
 def test_repeats_count_tables_without_news():

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from math import log2
+
 import pytest
 
 from plan3d import Cluster, Model, Task, find_plans, sweep
+from plan3d.search.space.nearest_choices import _values
+from plan3d.search.space.space import Space
 
 TASK = Task(
     Model.preset("llama-3.1-8b"),
@@ -56,3 +60,14 @@ def test_what_no_chosen_field_empties_is_said_as_before() -> None:
     assert "no legal plan among" in str(
         find_plans(odd, choose={"recompute": ["full"], "micro_batch": [1]})
     )
+
+
+def test_values_are_as_far_as_their_doublings() -> None:
+    """Of n + 1, as a field may be 0: 7 is a doubling from 3, 1 one from 0, 5 log2(6/4) from 3."""
+    space = Space.of(TASK, {"first_stage_layers": [0, 3]})
+    far = {value: distance for distance, value in _values(space, "first_stage_layers")}
+    assert (far[7], far[1]) == pytest.approx((1.0, 1.0))
+    assert (far[2], far[5]) == pytest.approx((log2(4 / 3), log2(6 / 4)))
+    other = Space.of(TASK, {"first_stage_layers": [3]})
+    far = {value: distance for distance, value in _values(other, "first_stage_layers")}
+    assert far[0] == pytest.approx(2.0)

@@ -32,7 +32,10 @@ from plan3d.search.space.staged_problem import (
 from plan3d.search.space.uniform_problem import DEAD_END, UniformProblem, diagram
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import AXES, EXPANSION
+from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -189,6 +192,14 @@ def test_derived_fields_read_what_they_say(name):
     assert last < EXPANSION.index(name)
 
 
+@pytest.mark.parametrize(("pp", "chunks", "hides"), [(1, 1, 0), (2, 1, 0), (2, 2, 1), (4, 2, 1)])
+def test_exchanges_hide_with_multi_token_prediction_only_in_a_pipeline(pp, chunks, hides):
+    asked = task("deepseek-v3", 64, 512)
+    plan = resolve(Plan(ep=8, pp=pp, virtual_stages=chunks), 64)
+    assert asked.model.mtp_layers == 1
+    assert DERIVED["overlap_ep"].compute(plan, asked) == hides
+
+
 FEW = replace(Model.preset("gpt3-1.3b"), order=(0,) * 5)
 TINY = StagedProblem(Task(FEW, task(gpus=2).cluster, sequence=2048, global_batch=2), (1, 2))
 
@@ -243,6 +254,21 @@ def test_recompute_grows_from_none_to_full():
     light = np.maximum(shares - 1, 0) // EIGHTHS
     amounts = light * 3 + heavier_layers(shares, np.array([3]))
     assert amounts.tolist() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_more_than_eight_eighths_are_of_the_next_mode():
+    """Twelve eighths of a stage: half of it in the heaviest of three modes, half in the one below;
+    four: half in the middle one, half in none."""
+    plain = replace(task("llama-7b", 16, 64), software=software_profile("deepspeed"))
+    problem = StagedProblem.of(plain, {"pp": [1]})
+    assert problem.modes == (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
+    recompute = [v.name for v in problem.variables].index("recompute 1")
+    points = draw(problem, 400, np.random.default_rng(0))
+    shares = np.array(problem.variables[recompute].values)[points[:, recompute]]
+    for share, expected in ((12, {2: 16, 1: 16}), (4, {1: 16, 0: 16})):
+        runs = problem.plans(points[shares == share][:1]).segments
+        pairs = zip(runs.recompute[runs.is_run], runs.layers[runs.is_run], strict=True)
+        assert dict(pairs) == expected
 
 
 def test_staged_moves_cover_the_primitives():

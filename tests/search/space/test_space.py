@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from not_empty import not_empty
 
 from plan3d.search.exact import exhaustive
+from plan3d.search.exact.branch_and_bound import AXIS_ORDER
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.result.pareto import beats_all, frontier
 from plan3d.search.result.search_record import BestPlans, Frontier
-from plan3d.search.space.axes import divisors
-from plan3d.search.space.space import Space
+from plan3d.search.space.axes import DERIVED, divisors
+from plan3d.search.space.space import Space, levels
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.field_values import AUTO
-from plan3d.simulator.plan.fields import AXES, RANKING_AXES
+from plan3d.simulator.plan.fields import AXES, EXPANSION, RANKING_AXES
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import simulate
@@ -346,3 +347,19 @@ def test_rules_about_plain_fields_and_others_hold_in_a_plain_space():
     choose = {"optimizer": ["muon"], "zero": [1, 2, 3], "micro_batch": [1], "tp": [1]}
     for plans in not_empty(Space.of(task("gpt3-1.3b"), choose).chunks()):
         assert legal_rows(plans, task("gpt3-1.3b")).all()
+
+
+ZERO_LAST = (*(name for name in EXPANSION if name != "zero"), "zero")
+
+
+@pytest.mark.parametrize("order", [EXPANSION, AXIS_ORDER, ZERO_LAST])
+def test_levels_are_axes_that_are_open_each_after_all_that_it_follows_from(order):
+    open_axes = Space.of(task("gpt3-1.3b"), {"tp": [1, 2], "pp": [1], "micro_batch": [1, 2]})
+    names = [level.name for level in levels(open_axes, order)]
+    derived = {name for name in names if open_axes.axes[name] == (AUTO,)}
+    assert {len(open_axes.axes[name]) > 1 for name in set(names) - derived} == {True}
+    assert "pp" not in names
+    turns = {name: turn for turn, name in enumerate(names)}
+    sources = [(turns[name], turns.get(of, -1)) for name in derived for of in DERIVED[name].reads]
+    assert len(sources) > 8
+    assert all(source < turn for turn, source in sources)

@@ -290,6 +290,12 @@ def test_attention_kernels_have_the_rates_of_their_own_timings() -> None:
     assert ask(**kernels | {"dp": 16}).task.software.score_bytes == 25.0
 
 
+@pytest.mark.parametrize(("virtual", "schedule"), [(2, "interleaved"), (1, "1f1b")])
+def test_stages_of_two_chunks_are_interleaved(virtual: int, schedule: str) -> None:
+    plan = ask(**GPT | {"pp": 4, "dp": 2, "virtual_stages": virtual, "schedule": "1f1b"}).plan
+    assert (plan.virtual_stages, plan.schedule) == (virtual, schedule_code(schedule))
+
+
 def test_stages_whose_ends_have_one_layer_fewer() -> None:
     shape = {"stack": "zero-bubble", "gpus": 8, "tp": 1, "pp": 8, "dp": 1, "layers": 22}
     plain = GPT | shape | {"ends_short": True, "schedule": "1f1b"}

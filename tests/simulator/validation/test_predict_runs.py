@@ -222,6 +222,18 @@ def test_an_allocator_that_saw_many_lengths_holds_more_of_what_comes_and_goes() 
     assert predict([asked]).memory == memory["varied"]
 
 
+def test_an_allocator_that_saw_many_lengths_holds_no_more_than_there_is(p: Prediction) -> None:
+    """On a GPU of a MiB more than tensors and the context need: all of it but the context."""
+    q = next(q for q in p.questions if q.run.source == "megatron_sc21")
+    (held,) = rank_memory(simulate(q.task, q.plan.table()), "max")["allocated"]
+    context = q.task.software.context_bytes
+    assert context > 2**20
+    gpu = replace(q.task.cluster.accelerator, memory=held + context + 2**20)
+    small = replace(q.task, cluster=replace(q.task.cluster, accelerator=gpu))
+    (varied,) = rank_memory(simulate(small, q.plan.table()), "max")["varied"]
+    assert varied == pytest.approx(held + 2**20, rel=1e-9)
+
+
 def test_published_memory_is_read_in_its_unit(p: Prediction) -> None:
     units = {"GB": 1e9, "GiB": GIB, "MiB": GIB / 1024, "MB": 1e6}
     every = [(q.run, size) for q, size in zip(p.questions, p.measured_memory, strict=True)]

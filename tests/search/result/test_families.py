@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.result.families import ALIKE
+from plan3d.search.result.families import ALIKE, fastest_first
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.whatif.climb import climbed
@@ -57,6 +57,15 @@ def test_families_by_hand():
     assert named == ["DP", "TP", "TP+PP", "ZeRO-3", "TP+ZeRO-3", "PP"]
     assert split_count(table).tolist() == [0, 1, 2, 1, 2, 1]
     assert family_name(FAMILY_COUNT - 1) == "TP+PP+EP+ZeRO-3"
+
+
+def test_a_list_begins_with_the_fastest_then_with_what_splits_least_of_those_alike():
+    """Of steps of 1, 1.005, 1.008 and 1.2 s the second splits more ways than the third."""
+    plans = [Plan(tp=2, pp=4), Plan(tp=4, zero=3), Plan(dp=16, zero=2), Plan(tp=2, zero=1)]
+    table = concat([resolve(plan, 16).table() for plan in plans])
+    costs = replace(simulate(task(), table), step=np.array([1.0, 1.005, 1.008, 1.2]))
+    assert split_count(table).tolist() == [2, 2, 0, 1]
+    assert fastest_first(costs).tolist() == [0, 2, 1, 3]
 
 
 def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():
