@@ -26,6 +26,7 @@ def read_job(content: dict[str, Any], job_file: str, file: str, options: ReaderO
     if not content.keys() & {"training", "parallelism"}:
         problem = "has neither [training] nor [parallelism]: not a torchtitan job"
         raise InputError(f"{job_file}: {problem}")
+    job.check_model(TABLE)
     read_rows(TABLE, job, n)
     launch.model = flavor_model(n.family, n.flavor)
     if launch.model is None and n.flavor in preset_names():

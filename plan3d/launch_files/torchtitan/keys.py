@@ -1,7 +1,7 @@
 """Keys of a job configuration of torchtitan 0.2, and of a recipe of 0.3.
 
-Source: torchtitan 0.2.2, config/job_config.py (names, defaults), distributed/pipeline_parallel.py
-(split of layers); 0.3.0, config/configs.py, trainer.py (Trainer.Config).
+Source: torchtitan 0.1.0 to 0.2.2, config/job_config.py (names, defaults), distributed/
+pipeline_parallel.py (split of layers); 0.3.0, config/configs.py, trainer.py (Trainer.Config).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from ..tables import (
     SWITCH,
     TEXT,
     Codec,
+    Effect,
     Implied,
     Numbers,
     Row,
@@ -24,6 +25,7 @@ from ..tables import (
     Table,
     Unmodelled,
     choice,
+    group,
     in_section,
     integer,
     neutral,
@@ -171,28 +173,56 @@ TABLE: Table = (
         codec=choice(FLOAT8_RECIPES),
     ),
     optional(f"{FLOAT8_EXPERTS}.fqns", "float8_experts", (), codec=Codec(list, ANY.read)),
-    Unmodelled("parallelism.pipeline_parallel_schedule_csv"),
-    Unmodelled("parallelism.disable_loss_parallel"),
-    Unmodelled("optimizer.early_step_in_backward"),
-    Unmodelled("comm.backend"),
-    Unmodelled("training.deterministic"),
+    # Keys of 0.1.
+    Row("training.compile", "older_compile", SWITCH, False, read_only=True),
+    Row("parallelism.pipeline_parallel_split_points", "split_points", MODULES, (), read_only=True),
+    Row("float8.recipe_name", "older_recipe", choice(FLOAT8_RECIPES), None, read_only=True),
+    *group(
+        Effect.MODEL,
+        "it estimates memory, and trains nothing",
+        "memory_estimation.enable*",
+    ),
+    *group(
+        Effect.COST,
+        "time or memory",
+        """
+        activation_checkpoint.early_stop
+        activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns=['moe.router.gate']
+        comm.backend=nccl comm.mode=default compile.backend=inductor debug.deterministic
+        experimental.custom_args_module experimental.custom_import fault_tolerance.enable
+        fault_tolerance.semi_sync_method fault_tolerance.should_quantize job.custom_config_module
+        optimizer.early_step_in_backward optimizer.implementation=fused
+        parallelism.context_parallel_load_balancer=headtail parallelism.disable_loss_parallel
+        parallelism.enable_compiled_autograd parallelism.pipeline_parallel_schedule_csv
+        quantize.grouped_mm.mx.recipe_name=mxfp8 quantize.linear.mx.filter_fqns=['output']
+        quantize.linear.mx.mxfp8_dim1_cast_kernel_choice=triton
+        quantize.linear.mx.recipe_name=mxfp8_cublas training.deterministic
+        """,
+    ),
     *map(Unmodelled, QUANTIZED.split()),
-    *neutral("logs and profiles", "job metrics profiling"),
+    *neutral("logs and profiles", "job metrics profiling comm.save_traces_*"),
     *neutral("checkpoints and evaluation", "checkpoint validation"),
     *neutral(
         "hyperparameters",
         "lr_scheduler optimizer.beta1 optimizer.beta2 optimizer.eps optimizer.lr "
-        'optimizer.implementation="fused" optimizer.weight_decay training.max_norm training.seed',
+        "optimizer.weight_decay training.max_norm",
     ),
     *neutral(
-        "data, and the length of the run",
-        "model.hf_assets_path model.tokenizer_path training.dataset training.dataset_path "
-        "training.gc_freq training.steps",
+        "data, the length of the run, and balanced experts",
+        "debug.moe_force_load_balance model.hf_assets_path model.print_after_conversion "
+        "model.tokenizer_path training.dataloader training.dataset training.dataset_path "
+        "training.debug_moe_force_load_balance training.gc_debug training.gc_freq training.steps",
     ),
     *neutral(
-        "set-up of processes",
-        'comm.backend="nccl" '
-        "comm.init_timeout_seconds comm.trace_buf_size comm.train_timeout_seconds",
+        "set-up of processes, and seeds",
+        "comm.init_timeout_seconds comm.trace_buf_size comm.train_timeout_seconds "
+        "debug.deterministic_warn_only debug.seed training.seed",
+    ),
+    *neutral(
+        "what has an effect only with other keys",
+        "activation_checkpoint.debug activation_checkpoint.determinism_check "
+        "activation_checkpoint.memory_budget activation_checkpoint.preserve_rng_state "
+        "activation_checkpoint.visualize_memory_budget_pareto fault_tolerance memory_estimation",
     ),
 )
 """A job configuration of 0.2."""

@@ -6,8 +6,10 @@ Source: torchtitan 0.2.2, config/job_config.py, distributed/pipeline_parallel.py
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
+from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.schedules import most_chunks, schedule_code
 from plan3d.simulator.plan.field_values import Recompute
@@ -87,13 +89,15 @@ def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     _read_stages(job, n, launch, model.layers)
     _read_batch(job, n)
     n.overlap_ep = n.overlap_ep and n.schedule == schedule_code("dualpipe-v")
+    n.compile_enabled = n.compile_enabled or n.older_compile
     for part in ALL_PARTS:
         if not n.compile_enabled or part not in n.compile_parts:
             launch.software |= EAGER[part]
     wide = Precision.FP32 if n.full_precision else Precision.BF16
     half = Precision.PURE_BF16 if n.pure_bf16 else wide
     n.float8 = bool({FLOAT8, "float8"} & {*n.converters})
-    n.precision = int(n.float8_recipe if n.float8 else half)
+    recipe = n.older_recipe or n.float8_recipe
+    n.precision = int(recipe if n.float8 else half)
     _check_converters(n, launch, model)
     optimizer = job.section("optimizer").string("name", default="AdamW")
     if optimizer not in ("Adam", "AdamW"):
@@ -172,6 +176,8 @@ def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
             why = f"{has} and {layers} layers are needed"
             raise job.value_error("parallelism.module_fqns_per_model_part", why)
         return chunks
+    if n.split_points:
+        return _chunks_between(job, n, layers)
     less, one_chunk = (n.first_stage_less, n.last_stage_less), bool(most_chunks(n.schedule) == 1)
     total = layers + sum(less)
     stages = n.pp * (1 if one_chunk else 2)
@@ -181,6 +187,17 @@ def _chunks(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
     if wrong or min(chunks) < 0:
         why = f"makes {stages} chunks of {layers} layers for {n.pp} stages"
         raise job.value_error("parallelism.pipeline_parallel_layers_per_stage", why)
+    return chunks
+
+
+def _chunks_between(job: Document, n: Numbers, layers: int) -> tuple[int, ...]:
+    """Layers of each chunk, by the names of the first layers of all but the first."""
+    numbers = [str(name).rpartition(".")[2] for name in n.split_points]
+    starts = [0, *(int(text) if is_whole(text) else 0 for text in numbers), layers]
+    chunks = tuple(last - first for first, last in pairwise(starts))
+    if min(chunks) < 1 or len(chunks) % n.pp:
+        why = f"must be rising layers below {layers} that make a multiple of {n.pp} parts"
+        raise job.value_error("parallelism.pipeline_parallel_split_points", why)
     return chunks
 
 

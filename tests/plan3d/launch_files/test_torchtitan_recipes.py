@@ -1,4 +1,4 @@
-"""Recipes of torchtitan 0.3 in Python, read from the syntax tree, and commands that name them."""
+"""Recipes of torchtitan 0.3 in Python, commands that name them, and keys of older jobs."""
 
 import textwrap
 
@@ -8,6 +8,7 @@ from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import EXPORTERS, reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.torchtitan.job import read_job
 from plan3d.launch_files.torchtitan.model_flavors import READ
 from plan3d.launch_files.torchtitan.registered import ROWS
 from plan3d.simulator.base.errors import InputError
@@ -184,3 +185,44 @@ def test_a_recipe_that_plan3d_writes_is_read_as_the_same_plan(plan):
     for field in ("tp", "pp", "zero", "micro_batch", "recompute"):
         assert found.plan[field] == getattr(Plan.parse(plan), field)
     assert (found.sequence, found.global_batch) == (8192, 64)
+
+
+def job(**sections):
+    """The launch of a job of the flavor 8B on two stages."""
+    content = {"model": {"flavor": "8B"}, "parallelism": {"pipeline_parallel_degree": 2}}
+    for name, own in sections.items():
+        content[name] = content.get(name, {}) | own
+    return read_job(content, "job.toml", "job.toml", ReaderOptions())
+
+
+def test_keys_of_torchtitan_0_1_are_read():
+    assert "logit_bytes" in job().software
+    assert "logit_bytes" not in job(training={"compile": True}).software
+    cut = job(parallelism={"pipeline_parallel_split_points": ["layers.12"]})
+    assert cut.plan["layers_per_stage"] == (12, 20)
+    with pytest.raises(InputError, match="split_points must be rising layers below 32"):
+        job(parallelism={"pipeline_parallel_split_points": ["layers.40"]})
+    rows = job(model={"converters": ["float8"]}, float8={"recipe_name": "rowwise"})
+    assert rows.plan["precision"] == Precision.FP8_ROWWISE
+
+
+def test_a_job_that_estimates_memory_trains_nothing():
+    assert job(memory_estimation={"enable": False}).model
+    with pytest.raises(InputError, match="it estimates memory, and trains nothing"):
+        job(memory_estimation={"enable": True})
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("optimizer", "implementation", "for-loop"),
+        ("parallelism", "context_parallel_load_balancer", "none"),
+        ("compile", "backend", "eager"),
+        ("fault_tolerance", "semi_sync_method", "diloco"),
+        ("debug", "deterministic", True),
+        ("activation_checkpoint", "early_stop", True),
+    ],
+)
+def test_keys_of_a_job_that_change_time_or_memory_are_said_to(section, key, value):
+    found = job(**{section: {key: value}})
+    assert f"$.{section}.{key}" in [one.place for one in found.unread if one.affects_cost]
