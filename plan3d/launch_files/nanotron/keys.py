@@ -28,8 +28,8 @@ from ..tables import (
     Row,
     Source,
     Table,
-    Unmodelled,
     choice,
+    group,
     in_section,
     integer,
     neutral,
@@ -55,7 +55,6 @@ FORMATS = {
 """model.dtype and optimizer.accumulate_grad_in_fp32 by precision."""
 OPTIMIZERS = {"adamW": Optimizer.ADAM, "sgd": Optimizer.SGD}
 """optimizer by optimizer_factory.name."""
-_LLAMA_OR_QWEN = "give dense Llama or Qwen 2 layers"
 
 
 def _read_base(source: Source, key: str, n: Numbers) -> float:
@@ -89,17 +88,25 @@ CONFIG: Table = in_section(
     Row("vocab_size", "vocabulary"),
     Row("attention_bias", "qkv_bias", SWITCH, False, read_only=True),
     Row("_attn_implementation", "cp_comm", choice(KERNELS), None, lambda n: n.cp > 1),
-    Unmodelled("is_mamba_config", Effect.MODEL, _LLAMA_OR_QWEN),
-    Unmodelled("is_starcoder2_config", Effect.MODEL, _LLAMA_OR_QWEN),
-    Unmodelled("moe_config", Effect.MODEL, _LLAMA_OR_QWEN),
-    Unmodelled("sliding_window_size", Effect.MODEL, _LLAMA_OR_QWEN),
-    Unmodelled("_use_doc_masking"),
-    Unmodelled("ring_attn_heads_k_stride"),
+    *group(
+        Effect.MODEL,
+        "give dense Llama or Qwen 2 layers",
+        "is_mamba_config is_starcoder2_config moe_config sliding_window_size",
+    ),
+    *group(
+        Effect.COST,
+        "time or memory",
+        """
+        _attn_implementation=flash_attention_2,sdpa,ring,ring_flash_triton,llama3_ring_attention
+        _fused_rms_norm=true _fused_rotary_emb=true _use_doc_masking flex_attention_mask
+        ring_attn_heads_k_stride
+        """,
+    ),
     *neutral(
         "numbers and forms of the same size",
-        "_fused_rms_norm _fused_rotary_emb _use_qkv_packed bos_token_id eos_token_id "
-        "initializer_range no_rope_layer pad_token_id pretraining_tp rms_norm_eps "
-        "rope_interleaved rope_scaling use_cache z_loss_coefficient z_loss_enabled",
+        "_use_qkv_packed bos_token_id eos_token_id initializer_range log_attn_probs "
+        "no_rope_layer pad_token_id pretraining_tp rms_norm_eps rope_interleaved rope_scaling "
+        "rope_seq_len_interpolation_factor use_cache z_loss_coefficient z_loss_enabled",
     ),
 )
 """Fields of LlamaConfig."""
@@ -115,15 +122,17 @@ TABLE: Table = (
         Row("tp_mode", "sequence_parallel", choice(MODES), 0),
         Row("tp_linear_async_communication", "overlap_tp", SWITCH, False),
         Row("recompute_layer", "recompute_layer", SWITCH, False),
-        Unmodelled("moe_layer_recompute"),
-        Unmodelled("tp_recompute_allgather"),
-        Unmodelled("expert_tensor_parallel_size"),
+        *group(
+            Effect.COST,
+            "time or memory",
+            "expert_tensor_parallel_size=1 moe_layer_recompute tp_recompute_allgather=true",
+        ),
     ),
     *in_section(
         "model",
         Row("dtype", "dtype", TEXT, "bfloat16"),
         Implied("make_vocab_size_divisible_by", 1),
-        Unmodelled("ddp_bucket_cap_mb"),
+        *group(Effect.COST, "time or memory", "ddp_bucket_cap_mb=25"),
         *CONFIG,
     ),
     *in_section(
@@ -137,12 +146,18 @@ TABLE: Table = (
         Row("zero_stage", "zero", integer(0, 1), 0),
         Row("accumulate_grad_in_fp32", "fp32_accumulation", SWITCH, True),
         Row("optimizer_factory.name", "optimizer", choice(OPTIMIZERS), 0, read_only=True),
+        *group(
+            Effect.COST,
+            "time or memory",
+            "optimizer_factory.torch_adam_is_fused=true",
+        ),
         *neutral(
             "hyperparameters",
             "clip_grad learning_rate_scheduler optimizer_factory weight_decay "
             "weight_decay_exclude_named_params",
         ),
     ),
+    *group(Effect.COST, "time or memory", "general.ignore_sanity_checks=true"),
     *neutral("checkpoints and evaluation", "checkpoints lighteval s3_upload"),
     *neutral("logs and profiles", "general logging metrics_logging profiler"),
     *neutral(

@@ -8,6 +8,7 @@ import pytest
 
 from plan3d.launch_files.deepspeed.keys import CONFIG
 from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.nanotron.keys import TABLE as NANOTRON
 from plan3d.launch_files.registry import READERS
 from plan3d.launch_files.spellings import table_of
 from plan3d.launch_files.tables import Unmodelled, UnmodelledKeys
@@ -28,6 +29,15 @@ MINIMAL = {
     },
     "axolotl": {"base_model": "Qwen/Qwen2.5-7B", "micro_batch_size": 1},
     "ms-swift": {"model": "Qwen/Qwen2.5-7B", "tuner_type": "lora"},
+    "torchtitan": {"model.flavor": "8B", "activation_checkpoint.mode": "none", "training.steps": 1},
+    "nanotron": {
+        **{f"parallelism.{axis}": 1 for axis in ("dp", "pp", "tp")},
+        **{f"tokens.{size}": 1 for size in ("sequence_length", "micro_batch_size")},
+        **{"optimizer.accumulate_grad_in_fp32": True, "optimizer.zero_stage": 1},
+        **{f"model.model_config.{size}": 4096 for size in ("hidden_size", "intermediate_size")},
+        **{f"model.model_config.num_{size}": 32 for size in ("hidden_layers", "attention_heads")},
+        **{"model.model_config.is_llama_config": True, "model.model_config.vocab_size": 32_000},
+    },
     "deepspeed": {
         "train_micro_batch_size_per_gpu": 2,
         "activation_checkpointing": {"profile": True},
@@ -57,7 +67,7 @@ def test_every_argument_has_a_class(name):
     assert [one for one in unknown if one not in rows] == []
 
 
-TABLES = {"deepspeed": CONFIG, "torchtitan": TORCHTITAN}
+TABLES = {"deepspeed": CONFIG, "nanotron": NANOTRON, "torchtitan": TORCHTITAN}
 OVER = {
     "ms-swift": ("transformers", "ms-swift"),
     "llama-factory": ("transformers", "llama-factory"),
@@ -132,3 +142,19 @@ def test_a_default_of_accelerate_that_is_stated_changes_nothing(kind):
     )
     costs = [{one.place for one in read.unread if one.affects_cost} for read in (few, many)]
     assert costs[0] == costs[1]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("model.model_config._attn_implementation", "flex_attention"),
+        ("model.model_config._fused_rms_norm", False),
+        ("parallelism.tp_recompute_allgather", False),
+        ("optimizer.optimizer_factory.torch_adam_is_fused", False),
+        ("general.ignore_sanity_checks", False),
+    ],
+)
+def test_keys_of_nanotron_that_change_time_or_memory_are_said_to(key, value):
+    content = nested({**MINIMAL["nanotron"], key: value})
+    found = READERS["nanotron"](json.dumps(content), "run.yaml", ReaderOptions())
+    assert f"$.{key}" in [one.place for one in found.unread if one.affects_cost]
