@@ -342,7 +342,9 @@ class Relaxation:
             first, which[rows] = distinct_rows([getattr(some, name) for name in STRATEGY])
             each = stages.strategies(some.take(first))
             costs = LeastLayerCosts(self.open_values)(self.space.task, recipe, each)
-        return (costs if self.placement_known else of_any_kind(costs)), which
+        if self.placement_known:
+            return costs, which
+        return of_any_kind(costs, self.space.task.software), which
 
     def _layer_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Index]:
         """Seconds of the kernels of layers, and of all their parts, under the distinct strategies
@@ -432,8 +434,10 @@ class Relaxation:
         """Least bytes of the worst rank [ZeRO stage, row]."""
         task, zeros = self.space.task, self.zero_stages
         if not self.placement_known:
-            # A bucket is bounded, so that the mean rank may hold more of one than the worst.
-            task = replace(task, software=replace(task.software, bucket_parameters=0.0))
+            # A bucket is bounded, so that the mean rank may hold more of one than the worst; so are
+            # ends that stay gathered.
+            software = replace(task.software, bucket_parameters=0.0, gathered_ends=())
+            task = replace(task, software=software)
         if not (self.placement_known and self.layers_known):
             # How tokens reach their experts, and where copies of the model are, decide which ranks
             # have channels to each other.

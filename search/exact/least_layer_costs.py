@@ -20,6 +20,7 @@ from plan3d.simulator.base.arrays import (
     first_of_each,
 )
 from plan3d.simulator.hardware.precision import Recipe
+from plan3d.simulator.hardware.software import Software
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts, joined
 from plan3d.simulator.layers.layer_costs import layer_cost_function, layer_gemms, part_seconds
 from plan3d.simulator.operators.work import Strategy
@@ -122,14 +123,14 @@ class LeastLayerCosts:
                 yield rows, replace(s.take(rows), **columns)
 
 
-def of_any_kind(costs: LayerCosts) -> LayerCosts:
+def of_any_kind(costs: LayerCosts, software: Software) -> LayerCosts:
     """Layer costs where it is not known which kinds of layers a rank holds: what is not added up
-    over layers is at least that of the smallest."""
+    over layers is at least that of the smallest; the units of FSDP are not bounded."""
     working, units, boundary = (
         np.broadcast_to(of_kind.min(axis=0), of_kind.shape)
         for of_kind in (costs.working_set, costs.unit_parameters, costs.boundary_bytes)
     )
-    return LayerCosts(costs.table, working, units, boundary)
+    return LayerCosts(costs.table, working, units * (not software.gathered_ends), boundary)
 
 
 class LayerTables:

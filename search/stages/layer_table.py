@@ -26,6 +26,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import WEIGHT_COLUMNS, Weights
+from plan3d.simulator.step.sharding_buffers import sharding_buffers
 from plan3d.simulator.task import Task
 
 ZERO_STAGES = 4
@@ -125,10 +126,13 @@ class LayerTable:
 
     @cached_property
     def sharding_bytes(self) -> Value:
-        """Bytes of buffers that sharding needs once, at least [z, s, k]."""
+        """Bytes of buffers that sharding needs once beside any layer, at least [z, s, k]: those of
+        FSDP's layers and of its ends are never all there."""
         none = np.zeros_like(self.layer_weights.dense)
+        apart = bool(self.task.software.gathered_ends)
         sizes = [
-            memory.sharding_buffers(self.task, self.recipe, self.layer_weights, zero)
+            sharding_buffers(self.task, self.recipe, self.layer_weights, zero).passes
+            * (zero < ZERO_STAGES - 1 or not apart)
             for zero in range(ZERO_STAGES)
         ]
         return np.stack([size + none for size in sizes])

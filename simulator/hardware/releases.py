@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.errors import InputError
+from .software import ENDS
 
 _NO_MUON = {"muon_stage": -1}
 _NO_OVERLAP = {**_NO_MUON, "expert_overlap": False}
@@ -34,7 +35,10 @@ _CORE: dict[str, dict[str, Any]] = {
 """Megatron-Core at its tags core_v0.8.0 to core_v0.19.0, transformer_config.py: moe_permute_fusion
 since 0.11, recompute_modules since 0.12; model_parallel_config.py: the overlap of expert exchanges
 (overlap_moe_expert_parallel_comm) since 0.14; CHANGELOG.md: DeepEP since 0.12, Muon since 0.15."""
-RELEASES: dict[str, dict[str, dict[str, Any]]] = {"megatron-core": _CORE}
+_TITAN: dict[str, dict[str, Any]] = {"0.1": {"gathered_ends": ENDS}, "0.2": {}}
+"""torchtitan at its tags v0.1.0 and v0.2.0, models/llama3/infra/parallelize.py (apply_fsdp): ends
+are units of their own since 83e6941 (28 July 2025)."""
+RELEASES: dict[str, dict[str, dict[str, Any]]] = {"megatron-core": _CORE, "torchtitan": _TITAN}
 """Fields of Software by stack and release; none where the profile describes it."""
 
 

@@ -154,6 +154,10 @@ class Software:
     """Bytes a parameter that gradient reduction sends; 0 the precision recipe's gradient."""
     gradient_memory: float
     """Bytes a parameter of gradients kept; 0 those of the precision recipe."""
+    gathered_ends: tuple[str, ...]
+    """Under ZeRO 3 the ENDS that stay gathered between their passes: both of the root unit of FSDP,
+    which is reduced last, or the head where the embedding is a unit of its own, as both are where
+    they share their weights."""
     live_parameters: float
     """Parameters that stay gathered under ZeRO 3, where that is more than two layers: those that
     are read again after at most as many others."""
@@ -294,6 +298,8 @@ OP_LIST = "op-sac"
 """Selective recompute by torchtitan's list of operations, in place of MODULES."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can run again, as Megatron-Core names it."""
+ENDS = ("embedding", "head")
+"""What a model has before and behind its layers; the last norm is the head's."""
 DEFAULT_MODULES = ("core_attn",)
 """Those of Megatron-Core where none are named (transformer_config.py, __post_init__)."""
 GRAPHS = ("attn", "mlp", "moe_router", "moe_preprocess")

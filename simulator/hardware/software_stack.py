@@ -31,6 +31,7 @@ from .provenance import Provenance, inherit
 from .releases import fields_of_release
 from .software import (
     DEFAULT_SOFTWARE,
+    ENDS,
     FINE_TUNING_SOFTWARE,
     GRAPHS,
     MODULES,
@@ -137,6 +138,7 @@ NAMES = {
     "splits": SPLITS,
     "process_groups": PROCESS_GROUPS,
     "graphs": GRAPHS,
+    "gathered_ends": ENDS,
 }
 """What each list of a stack may name."""
 LEAVES = tuple(one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, *NAMES))

@@ -12,7 +12,7 @@ from ..base.documents import parse_toml
 from ..base.errors import InputError
 from ..base.files import read_text
 from ..hardware.provenance import Provenance
-from ..hardware.software import DEFAULT_MODULES, GRAPHS, OFFLOADABLE
+from ..hardware.software import DEFAULT_MODULES, ENDS, GRAPHS, OFFLOADABLE
 from ..hardware.software_stack import Software, neutral, software_profile
 from .published_runs import PublishedRun
 from .run_cluster import generation
@@ -62,7 +62,11 @@ _METASEQ = StackRule(software="fsdp", overlap=_OVERLAPPED, changes={"splits": ("
 _TORCH = StackRule(software="torchtitan", overlap=_OVERLAPPED)
 # One flat tensor of weights and one of gradients a unit, gathered and reduced in place (FSDP1), and
 # compilers that do without either: a 16-bit gradient is added into the fp32 one.
-_FLAT = replace(_TORCH, changes={"copies_gathered": False, "accumulation_bytes": 10.0})
+_FLAT = replace(
+    _TORCH,
+    changes={"copies_gathered": False, "accumulation_bytes": 10.0, "gathered_ends": ENDS},
+)
+_XLA = replace(_FLAT, changes={**_FLAT.changes, "gathered_ends": ()})
 _AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED)
 # Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
 # whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
@@ -126,9 +130,11 @@ STACKS: dict[str, StackRule] = {
     "llm-foundry": _FOUNDRY,
     "metaseq": _METASEQ,
     "torchtitan": _TORCH,
-    # recipes/configs: clip_grad_norm is null.
-    "torchtune": replace(_TORCH, changes={"clipping_bytes": 0.0}),
-    **dict.fromkeys(("fms-fsdp", "tinyllama", "flash-attention", "maxtext", "paxml"), _FLAT),
+    # recipes/configs: clip_grad_norm is null; of Llama 3 embedding and output are units as layers
+    # are (custom_sharded_layers), but for LoRA of 8 billion.
+    "torchtune": replace(_TORCH, changes={"clipping_bytes": 0.0, "gathered_ends": ()}),
+    **dict.fromkeys(("fms-fsdp", "tinyllama", "flash-attention"), _FLAT),
+    **dict.fromkeys(("maxtext", "paxml"), _XLA),
     **dict.fromkeys(("swift", "fsdp-qlora"), _PACKED),
     "hf-trainer": _DROPOUT,
     "hf-peft": _EAGER,
@@ -199,7 +205,8 @@ def software_of(run: PublishedRun, learned: bool = True) -> Software:
     software = replace(software, **rule.changes) if rule.changes else software
     changes = _kernels(run, software)
     changes |= {**_formats(run, software), **_recompute(run, software)}
-    changes |= {**source.get("code", {}), **_row_fields(run, source.get("code_rows", ()))}
+    read = {**source.get("code", {}), **_row_fields(run, source.get("code_rows", ()))}
+    changes |= {name: tuple(v) if isinstance(v, list) else v for name, v in read.items()}
     if run["offload_activations"]:
         unknown = [name for name in run["offload_activations"] if name not in OFFLOADABLE]
         if unknown:

@@ -67,6 +67,9 @@ class Synchronisation(NamedTuple):
     copies: Value | float = 0.0
     """Seconds of copies of weights around one gather of all under ZeRO 3, in the stream of the
     passes [class, skeleton]."""
+    kept_share: Value | float = 0.0
+    """Share of what ZeRO 3 gathers for the forward pass that is still there for the backward pass
+    [class, skeleton]."""
 
 
 def synchronisation(
@@ -127,7 +130,20 @@ def synchronisation(
     copies: Value | float = 0.0
     if task.software.copies_gathered and max(zeros) == 3:
         copies = _copy_seconds(task, recipe, weights)
-    return Synchronisation(reduce, scatter, gather, pieces, hooks, copies)
+    kept: Value | float = _kept_share(recipe, weights) if max(zeros) == 3 else 0.0
+    return Synchronisation(reduce, scatter, gather, pieces, hooks, copies, kept)
+
+
+def _kept_share(recipe: Recipe, weights: Weights) -> Value | float:
+    """Share of the gathered bytes that stay between two passes (Weights.ends)."""
+    if weights.ends is None:
+        return 0.0
+    kept = recipe.weight * weights.ends.kept
+    total = recipe.weight * (weights.dense + weights.expert)
+    if weights.frozen_bytes is not None and weights.ends.frozen_kept is not None:
+        kept, total = kept + weights.ends.frozen_kept, total + weights.frozen_bytes
+    out: Value = kept / np.maximum(total, 1.0)
+    return out
 
 
 def _copy_seconds(task: Task, recipe: Recipe, weights: Weights) -> Value:
@@ -248,8 +264,9 @@ def _zero_delay(
     [2, 2, skeleton]."""
     if zero == 3:
         layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
-        again = _hooks_again(sync, s)
-        late = slot_delays.zero_3_delays(*layers, s, contention, copies, again, sync.copies)
+        again = _hooks_again(sync, s) - sync.kept_share * sync.all_gather[LAYERS]
+        moved = sync.copies, sync.copies * (1 - sync.kept_share)
+        late = slot_delays.zero_3_delays(*layers, s, contention, copies, again, moved)
         return slot_delays.delay_seconds(s, late)
     if zero == 2:
         scatter, pieces = sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS]
@@ -397,8 +414,14 @@ def mixed_added(
     if (zero == 3).any():
         gather, scatter = of(sync.all_gather, 3)[LAYERS], of(sync.reduce_scatter, 3)[LAYERS]
         times = gather, scatter, pieces(3)[LAYERS]
-        copies = of(sync.copies + np.zeros(sync.all_gather.shape), 3)[LAYERS]
-        late = slot_delays.zero_3_delays(*times, s, task.software.fsdp_contention, copies=copies)
+        none_each, left = np.zeros(sync.all_gather.shape), 1 - sync.kept_share
+        copies = (
+            of(sync.copies + none_each, 3)[LAYERS],
+            of(sync.copies * left + none_each, 3)[LAYERS],
+        )
+        again = -of(sync.kept_share * sync.all_gather, 3)[LAYERS]
+        contended = task.software.fsdp_contention
+        late = slot_delays.zero_3_delays(*times, s, contended, again=again, copies=copies)
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
     weights, turns = of(sync.all_gather, 1, 2), s.turn_seconds()
     return AddedSync(

@@ -34,9 +34,9 @@ from . import data_parallel, layer_run_stages, memory, offload, outer_steps, sta
 from .costs import Costs
 from .layer_run_stages import SegmentedStages
 from .memory import at_least_measured, measured_peaks
-from .optimizer import optimizer_seconds
+from .optimizer import optimizer_seconds, with_state_formats
 from .plan_groups import PlanGroup, SkeletonTables, send_seconds, sync_seconds, trained_task
-from .state_formats import with_state_formats
+from .sharding_buffers import ShardingBuffers, sharding_buffers
 
 
 def _groups(plans: Plan) -> list[Index]:
@@ -167,14 +167,22 @@ def _segment_bytes(
     s, shards, total = segmented.stages, segmented.shards, segmented.stage_total
     states = memory.bytes_of_states(task, recipe, optimizer)
     held = dict.fromkeys(memory.PARTS[:3], np.zeros(s.forward.shape))
-    buffers, update, growth, unreduced, apart = np.zeros((5, *s.forward.shape))
+    update, growth, unreduced, apart = np.zeros((4, *s.forward.shape))
+    buffers = ShardingBuffers(*np.zeros((5, *s.forward.shape)))
+    each, several = states["gradients"] - states["leaving"], memory.several_passes(s)
     for zero in codes_in(np.maximum(segmented.zero, 0).ravel()):
         mine = segmented.zero == zero
         own = memory.state_bytes(states, zero, shards)
         for name, size in own.items():
             held[name] = held[name] + total(size * mine)
-        sharding = memory.sharding_buffers(task, recipe, shards, zero)
-        buffers = np.maximum(buffers, segmented.stage_maximum(sharding * mine))
+        own_units = segmented.units_of_stages(mine) if zero == 3 else None
+        sharding = sharding_buffers(task, recipe, own_units or shards, zero, each, several)
+        buffers = ShardingBuffers(
+            *(
+                np.maximum(most, size if own_units else segmented.stage_maximum(size * mine))
+                for most, size in zip(buffers, sharding, strict=True)
+            )
+        )
         update += total(memory.update_bytes(task, recipe, zero, shards) * mine)
         growth += total(memory.sharded_input_growth(task, zero, shards) * mine)
         flat = memory.flat_gradients(task, zero, shards)
@@ -183,7 +191,7 @@ def _segment_bytes(
             apart += total((own["gradients"] + flat) * mine)
         unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
     if not memory.separates_moments(task, recipe):
-        return memory.with_activations(task, s, held, buffers)
+        return memory.with_activations(task, s, held, buffers.passes)
     moments = memory.separate_moments(task, s, held, buffers, update, growth, unreduced, apart)
     return moments.fuller()
 

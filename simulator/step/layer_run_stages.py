@@ -39,8 +39,11 @@ from ..task import Task
 from ..workload.model import Model, Network
 from .ranks import (
     WEIGHT_COLUMNS,
+    EndUnits,
     Ranks,
     Weights,
+    end_units,
+    of_layers,
     weight_split,
     working_set_without_loss,
 )
@@ -69,6 +72,27 @@ class SegmentedStages:
     def stage_maximum(self, values: Value) -> Value:
         """The largest value [shard, plan] among the shards of each stage."""
         return largest_part(values, self.stage, self.stages.forward.shape[0])
+
+    def units_of_stages(self, mine: Flags) -> Weights | None:
+        """The shards that are `mine` [shard, plan] with units of FSDP put together [stage, plan];
+        None where ends are gathered as layers are."""
+        shards, ends = self.shards, self.shards.ends
+        if ends is None:
+            return None
+        ranks = np.maximum(self.stage_maximum(shards.data_group.ranks * mine), 1.0)
+        frozen, kept = shards.unit_frozen_bytes, ends.frozen_kept
+        return replace(
+            shards,
+            unit_parameters=self.stage_maximum(shards.unit_parameters * mine),
+            unit_frozen_bytes=None if frozen is None else self.stage_maximum(frozen * mine),
+            ends=EndUnits(
+                kept=self.stage_total(ends.kept * mine),
+                own=self.stage_total(ends.own * mine),
+                head=self.stage_total(ends.head * mine),
+                frozen_kept=None if kept is None else self.stage_total(kept * mine),
+            ),
+            data_group=shards.data_group._replace(ranks=ranks),
+        )
 
 
 def sum_parts(values: Value, into: Column, size: int) -> Value:
@@ -309,20 +333,26 @@ def _shared_weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int
     own = sum_parts(runs.costs[[*WEIGHT_COLUMNS.values()]], into, size)
     tp, dp = (largest_part(column.astype(float), into, size) for column in (runs.tp, runs.dp))
     tp, dp = np.maximum(tp, 1.0), np.maximum(dp, 1.0)
-    units_of_largest = largest_part(runs.largest_of_kinds(runs.layers.unit_parameters), into, size)
+    units, frozen_units = runs.layers.unit_parameters, None
+    units_of_largest = largest_part(runs.largest_of_kinds(of_layers(task, units)), into, size)
     folded = plans.etp * plans.ep * np.ones_like(tp)
     parameters = dict(zip(WEIGHT_COLUMNS, own, strict=True)) | {"unit_parameters": units_of_largest}
     weights = Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
     if task.software.sharded_inputs and task.adapters:
         inputs = runs.costs[Cost.UNITS] * runs.layers.boundary_bytes[0][runs.which]
         weights = replace(weights, input_bytes=sum_parts(inputs[None], into, size)[0])
-    if task.adapters is None:
-        return weights
-    (frozen,) = sum_parts(runs.costs[[Cost.FROZEN_WEIGHTS]], into, size)
-    of_largest = runs.largest_of_kinds(runs.layers.table[..., Cost.FROZEN_WEIGHTS].T)
-    return replace(
-        weights, frozen_bytes=frozen, unit_frozen_bytes=largest_part(of_largest, into, size)
-    )
+    if task.adapters:
+        (frozen,) = sum_parts(runs.costs[[Cost.FROZEN_WEIGHTS]], into, size)
+        frozen_units = runs.layers.table[..., Cost.FROZEN_WEIGHTS].T
+        of_largest = largest_part(runs.largest_of_kinds(of_layers(task, frozen_units)), into, size)
+        weights = replace(weights, frozen_bytes=frozen, unit_frozen_bytes=of_largest)
+
+    def total(of_kind: Value) -> Value:
+        of_runs = (runs.counts * of_kind.T[runs.which]).sum(axis=-1)
+        out: Value = sum_parts(of_runs[None], into, size)[0]
+        return out
+
+    return replace(weights, ends=end_units(task, total, units, frozen_units))
 
 
 def looped_path_seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:

@@ -5,9 +5,9 @@
 ZeRO 1, 2 and 3 divide optimizer state, gradients and weights by the ranks that share them.
 Copies of weights in a scaled format live beside them, but where ZeRO 3 gathers a layer at a time.
 Logits are those that wait for the backward pass. Buffers are gathered inputs, boundary tensors,
-gathered ZeRO-3 layers, and the larger of the recompute working set and the temporaries of the
-loss, which are never alive together; the reserve is the CUDA context, communicators and the
-allocator's slack.
+those of sharding (sharding_buffers.py), and the larger of the recompute working set and the
+temporaries of the loss, which are never alive together; the reserve is the CUDA context,
+communicators and the allocator's slack.
 
 Where a stack specifies what is allocated when, parts are those of the fuller of two moments: while
 activations wait, and after the backward pass, when the update may have temporaries of its own.
@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Value, any_nonzero
+from ..base.arrays import Mask, Value, any_nonzero
 from ..hardware.precision import Recipe
-from ..operators.layer_parts import UNPACKED_BYTES
 from ..plan.compressors import METHODS
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy, gossips, through_servers
 from ..task import Task
 from . import compressed_exchange, outer_steps
 from .ranks import Weights
+from .sharding_buffers import ShardingBuffers, sharding_buffers
 from .stages import Stages
 
 PARTS = (
@@ -79,10 +79,12 @@ def moments_of_step(
     parts = state_bytes(states, zero, weights)
     parts["gradients"] = parts["gradients"] + feedback_bytes(recipe, policy, weights)
     parts["optimizer"] = parts["optimizer"] + outer_steps.state_bytes(policy, weights)
-    buffers = sharding_buffers(task, recipe, weights, zero)
+    each = states["gradients"] - states["leaving"]
+    buffers = sharding_buffers(task, recipe, weights, zero, each, several_passes(stages))
     if not separates_moments(task, recipe):
-        first = with_activations(task, stages, parts, buffers)
-        return Moments(first, with_activations(task, _without_passes(stages, 0.0), parts, buffers))
+        same = buffers.passes
+        first = with_activations(task, stages, parts, same)
+        return Moments(first, with_activations(task, _without_passes(stages, 0.0), parts, same))
     here = 0.0 if through_servers(policy.sync) else 1 - policy.offload_optimizer / 100
     update = here * update_bytes(task, recipe, zero, weights)
     again = sharded_input_growth(task, zero, weights)
@@ -158,11 +160,17 @@ def unreduced_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> 
     return recipe.weight * (weights.dense + weights.expert) + frozen
 
 
+def several_passes(stages: Stages) -> Mask:
+    """Whether a rank runs more than one micro-batch a step, or others before it [skeleton]."""
+    out: Mask = (stages.micro_batches > 1) | (stages.ranks > 1)
+    return out
+
+
 def separate_moments(
     task: Task,
     stages: Stages,
     states: dict[str, Value],
-    sharding: Value | float,
+    sharding: ShardingBuffers,
     update: Value | float,
     again: Value | float,
     whole: Value | float,
@@ -179,18 +187,23 @@ def separate_moments(
     the shard is allocated in the stream that reduces. Seen in 12 steps under FSDP2 on one H200
     (measurements/h200-one-gpu.csv): reserved over allocated memory was 1.04 to 1.33.
     """
-    software, several = task.software, (stages.micro_batches > 1) | (stages.ranks > 1)
+    software, several = task.software, several_passes(stages)
     if software.unreduced_gradients:
         reduced = states["gradients"]
         states = {**states, "gradients": np.maximum(reduced, np.where(several, whole, 0.0))}
     waiting = states["gradients"] * (several if software.frees_gradients else 1.0)
     running = stages.buffers if stages.buffers_without_loss is None else stages.buffers_without_loss
-    buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding
+    again = again + (sharding.passes - sharding.loss)
+    buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding.loss
     first = with_activations(task, stages, {**states, "gradients": waiting}, buffers)
     freed = np.maximum(apart - waiting, 0.0)
-    first["reserve"] = first["reserve"] + (1 + further_share(task)) * freed
-    left = running + sharding if software.frees_gradients else 0.0
+    held = 1 + further_share(task)
+    first["reserve"] = first["reserve"] + held * (freed + sharding.idle)
+    left: Value | float = 0.0
+    if software.frees_gradients:
+        left = np.maximum(running + sharding.last, sharding.reduced)
     last = with_activations(task, _without_passes(stages, np.maximum(left, update)), states, 0.0)
+    last["reserve"] = last["reserve"] + held * sharding.idle
     return Moments(first, last)
 
 
@@ -241,7 +254,7 @@ def worst_bytes(
         if zero < 3:
             total += weights.scaled_copies
         if zero != 1:
-            total += sharding_buffers(task, recipe, weights, zero)
+            total += sharding_buffers(task, recipe, weights, zero).passes
         out[zero] = total.max(axis=0) * slack + fixed
     return out
 
@@ -311,36 +324,6 @@ def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Val
         return 0.0
     parameters = weights.dense + weights.expert - weights.matrix_parameters
     return states["ends"] * parameters / (weights.data_group.ranks if zero >= 1 else 1.0)
-
-
-def sharding_buffers(task: Task, recipe: Recipe, weights: Weights, zero: int) -> Value | float:
-    """ZeRO 3 holds two gathered layers (one prefetched), or what its stack leaves gathered, and the
-    gradients of one as they are reduced, beside those of the next as autograd makes them; ZeRO 2
-    one bucket of gradients. Without ZeRO torch's DDP has all of them in buckets as well.
-
-    Source: PyTorch 010ae4a8, distributed/fsdp/_fully_shard/_fsdp_param_group.py (pre_backward,
-    post_backward) and _fsdp_collectives.py (foreach_reduce), whose input lives until the next
-    layer's; torch/csrc/distributed/c10d/reducer.cpp (initialize_buckets).
-    """
-    parameters = weights.dense + weights.expert
-    if zero == 0:
-        dense = weights.dense * (weights.data_group.ranks > 1)
-        replicated = dense + weights.expert * (weights.expert_group.ranks > 1)
-        return task.software.ddp_buckets * recipe.gradient * replicated
-    if zero == 3:
-        live = task.software.live_parameters
-        gathered = np.maximum(2.0 * weights.unit_parameters, np.minimum(parameters, live))
-        frozen: Value | float = 0.0
-        if weights.unit_frozen_bytes is not None:
-            longer = np.minimum(frozen_bytes(0, weights), UNPACKED_BYTES * live)
-            frozen = np.maximum(2.0 * weights.unit_frozen_bytes, longer)
-        reduced = min(task.software.gradient_memory or recipe.gradient, float(recipe.gradient))
-        if task.software.accumulation_bytes and reduced > recipe.weight:
-            reduced += recipe.weight
-        return gathered * recipe.weight + weights.unit_parameters * reduced + frozen
-    if zero == 2:
-        return np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
-    return 0.0
 
 
 def fixed_bytes(task: Task, stages: Stages) -> Value:

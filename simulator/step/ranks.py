@@ -5,13 +5,15 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..base.arrays import Index, Value, any_nonzero, first_of_each
+from ..hardware.software import ENDS
 from ..layers.cost_columns import Cost, LayerCosts
 from ..layers.layer_kinds import layer_kinds
 from ..layers.placements import Placements
@@ -22,6 +24,7 @@ from ..pipeline.schedules import model_copies
 from ..plan import tensor_grid
 from ..plan.plan import Plan
 from ..task import Task
+from ..workload.model import Network
 
 BLOCK = 512
 """Rows whose layers are added up together: what fits a cache."""
@@ -46,6 +49,19 @@ TWO_COPY_COLUMNS = [
 """What a rank that holds two chunks of two copies of the model has of both."""
 
 
+class EndUnits(NamedTuple):
+    """Units of FSDP other than layers [class, skeleton]."""
+
+    kept: Value
+    """Parameters that stay gathered from their first forward pass to their last backward pass."""
+    own: Value
+    """Those of an embedding that is a unit of its own, gathered for either pass."""
+    head: Value
+    """Those of the head, whose gradient comes first."""
+    frozen_kept: Value | None = None
+    """Bytes of what stays gathered and is not trained; None where all is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Weights:
     """Parameters that are sharded alike, and the ranks that share them [class, skeleton]."""
@@ -56,7 +72,7 @@ class Weights:
     units: Value
     """Layers that gather and scatter them one by one."""
     unit_parameters: Value
-    """Parameters of the largest layer on a rank."""
+    """Parameters of the largest layer on a rank, of ends too where these are no `ends`."""
     scaled_copies: Value
     """Bytes of copies of weights in the format that products read."""
     matrix_parameters: Value
@@ -78,7 +94,9 @@ class Weights:
     frozen_bytes: Value | None = None
     """Bytes of weights that are not trained; None where all are."""
     unit_frozen_bytes: Value | None = None
-    """Those of the largest layer."""
+    """Those of the largest layer, as `unit_parameters`."""
+    ends: EndUnits | None = None
+    """None where ends are gathered as layers are."""
     input_bytes: Value | None = None
     """Bytes of the inputs of all layers of a micro-batch; None where the stack keeps them once."""
 
@@ -183,10 +201,12 @@ def uniform_ranks(
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
         stage[TWO_COPY_COLUMNS] *= copies
+    units, frozen_units = costs.unit_parameters[:, which], None
     frozen = unit_frozen = inputs = None
     if task.adapters:
         frozen = stage[Cost.FROZEN_WEIGHTS]
-        unit_frozen = _largest_of_kinds(costs.table[which, :, Cost.FROZEN_WEIGHTS].T, present)
+        frozen_units = costs.table[which, :, Cost.FROZEN_WEIGHTS].T
+        unit_frozen = _largest_of_kinds(of_layers(task, frozen_units), present)
         inputs = stage[Cost.UNITS] * boundary[0] if task.software.sharded_inputs else None
     return Ranks(
         costs=stage,
@@ -211,7 +231,7 @@ def uniform_ranks(
             dense=stage[Cost.DENSE_PARAMETERS],
             expert=stage[Cost.EXPERT_PARAMETERS],
             units=stage[Cost.UNITS] * copies,
-            unit_parameters=_largest_of_kinds(costs.unit_parameters[:, which], present),
+            unit_parameters=_largest_of_kinds(of_layers(task, units), present),
             scaled_copies=stage[Cost.SCALED_COPIES],
             matrix_parameters=stage[Cost.MATRIX_PARAMETERS],
             scaled_parameters=stage[Cost.SCALED_PARAMETERS],
@@ -221,6 +241,9 @@ def uniform_ranks(
             expert_group=expert_group,
             frozen_bytes=frozen,
             unit_frozen_bytes=unit_frozen,
+            ends=end_units(
+                task, lambda of_kind: (present * of_kind[:, None]).sum(axis=0), units, frozen_units
+            ),
             input_bytes=inputs,
         ),
     )
@@ -231,9 +254,42 @@ def working_set_without_loss(task: Task, costs: LayerCosts) -> Value | None:
     where the stack does not tell moments of a step apart."""
     if not task.software.frees_gradients and not task.software.sharded_inputs:
         return None
+    return _without_ends(task, costs.working_set)
+
+
+def _without_ends(task: Task, of_kind: Value) -> Value:
     ends = [not (kind.block or kind.listed) for kind in layer_kinds(task.model)]
-    out: Value = np.where(np.array(ends)[:, None], 0.0, costs.working_set)
+    out: Value = np.where(np.array(ends)[:, None], 0.0, of_kind)
     return out
+
+
+def of_layers(task: Task, of_kind: Value) -> Value:
+    """What kinds have [kind, ..] that are gathered as layers are; 0 of ends that are not."""
+    return _without_ends(task, of_kind) if task.software.gathered_ends else of_kind
+
+
+def has_root_unit(task: Task) -> bool:
+    """Whether FSDP has embedding and head in one unit, which stays gathered and is reduced last."""
+    return task.model.tied or ENDS[0] in task.software.gathered_ends
+
+
+def end_units(
+    task: Task, total: Callable[[Value], Value], parameters: Value, frozen: Value | None
+) -> EndUnits | None:
+    """The units of FSDP other than layers; `total` adds up over the layers of a rank what kinds
+    have [kind, ..], which are their trained parameters and frozen bytes."""
+    model, gathered = task.model, task.software.gathered_ends
+    if not gathered or isinstance(model, Network):
+        return None
+    names = [kind.name for kind in layer_kinds(model)]
+    embedding, head = (np.array([[end in name] for name in names]) for end in ENDS)
+    kept = head | embedding & has_root_unit(task)
+    return EndUnits(
+        kept=total(kept * parameters),
+        own=total((embedding & ~kept) * parameters),
+        head=total((head | embedding & model.tied) * parameters),
+        frozen_kept=None if frozen is None else total(kept * frozen),
+    )
 
 
 def weight_split(plans: Plan, tp: Value) -> Value:

@@ -69,10 +69,10 @@ def zero_3_delays(
     contention: float,
     hosts: HostCopies = NO_COPIES,
     again: Value | float = 0.0,
-    copies: Value | float = 0.0,
+    copies: tuple[Value | float, Value | float] = (0.0, 0.0),
 ) -> Delays:
     """ZeRO 3: weights are gathered for either pass, in `again` seconds more for the backward one,
-    and gradients are reduced; `copies` around either gather take the place of the pass."""
+    and gradients are reduced; `copies` around each gather take the place of the pass."""
     up, down = hosts
 
     def behind(hiding: Value, window: Value, up: Value | float, down: Value | float) -> Value:
@@ -90,12 +90,12 @@ def zero_3_delays(
     reduction = behind(scatter, s.weight_gradient, 0.0, down)
     at_once = scatter + np.maximum(down - s.weight_gradient, 0.0)
     split = Passes(
-        np.array([[ready, ahead]] * 2) + copies,
-        np.array([[ready + again, input_gradient]] * 2) + copies,
+        np.array([[ready, ahead]] * 2) + copies[0],
+        np.array([[ready + again, input_gradient]] * 2) + copies[1],
         np.array([[at_once, at_once], [reduction, reduction]]),
     )
     full_backward = np.array([*alone, *reduced]).reshape(2, 2, *gather.shape)
-    return Delays(full_backward + 2 * copies, split)
+    return Delays(full_backward + copies[0] + copies[1], split)
 
 
 def delay_seconds(s: Stages, delays: Delays) -> Value:

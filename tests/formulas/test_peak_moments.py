@@ -8,10 +8,11 @@ use_orig_params, _register_post_backward_reshard_only_hook), bitsandbytes 0.43 (
 from dataclasses import replace
 
 import pytest
-from round_numbers import MODEL, PARAMETERS, costs_of, kind, local, stack
+from round_numbers import MODEL, PARAMETERS, TABLE, costs_of, kind, local, stack
 from round_numbers import task as tiny
 from unit_pipelines import costs, task
 
+from plan3d.simulator.hardware.software import ENDS
 from plan3d.simulator.layers.memory_footprint import kept_activations
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
@@ -169,9 +170,11 @@ FLAGS = {
 
 
 @pytest.mark.parametrize("adapters", [None, LORA])
-@pytest.mark.parametrize("zero", [0, 2, 3])
-def test_runs_of_layers_have_the_moments_of_whole_plans(adapters, zero):
-    question = tiny(2, adapters=adapters, software=stack(**FLAGS))
+@pytest.mark.parametrize(
+    ("zero", "gathered"), [(0, ()), (2, ()), (3, ()), (3, ENDS[1:]), (3, ENDS)]
+)
+def test_runs_of_layers_have_the_moments_of_whole_plans(adapters, zero, gathered):
+    question = tiny(2, adapters=adapters, software=stack(**FLAGS, gathered_ends=gathered))
     whole = costs_of(question, f"dp=2 zero={zero} recompute=full")
     run = {"layers": 4, "tp": 1, "dp": 2, "zero": zero, "recompute": "full"}
     runs = evaluate(question, Plan(dp=2, zero=zero, segments=[[run]]))
@@ -194,3 +197,11 @@ def test_fp32_copies_of_fp16_gradients_are_alive_in_the_update_alone():
         assert memory["optimizer"] == 12 * PARAMETERS
     assert (few["activations"], few["buffers"]) == (0, 4 * PARAMETERS)
     assert many["activations"] > 4 * PARAMETERS > many["buffers"]
+
+
+@pytest.mark.parametrize(("gathered", "kept"), [(ENDS, 2 * TABLE + 1024), (ENDS[1:], TABLE + 1024)])
+def test_a_loss_has_the_ends_of_fsdp_beside_it_and_no_layers(gathered, kept):
+    flags = {"frees_gradients": True, "gathered_ends": gathered}
+    software = stack(logit_bytes=406.0, kept_logit_bytes=6.0, **flags)
+    found = costs_of(tiny(4, software=software), "dp=4 zero=3").memory
+    assert found["buffers"] == 400 * 1024**2 + 2 * kept

@@ -12,6 +12,7 @@ from round_numbers import (
     LAYER,
     MODEL,
     PARAMETERS,
+    TABLE,
     costs_of,
     group_of,
     sparse,
@@ -25,8 +26,9 @@ from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.step.memory import bytes_of_states, sharding_buffers, state_bytes
-from plan3d.simulator.step.ranks import Weights
+from plan3d.simulator.step.memory import bytes_of_states, state_bytes
+from plan3d.simulator.step.ranks import EndUnits, Weights
+from plan3d.simulator.step.sharding_buffers import sharding_buffers
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
 BYTES = [
@@ -189,17 +191,17 @@ def test_zero_2_keeps_one_bucket_of_gradients(bucket, held):
 def test_the_bucket_of_zero_2_does_not_grow_with_the_group():
     """Megatron-Core grows what is reduced together, 1 M a rank, not what is kept."""
     question = task(4, software=stack(bucket_parameters_per_rank=1e9))
-    assert sharding_buffers(question, BF16, weights(5e6), 2).item() == 4 * 1e6
+    assert sharding_buffers(question, BF16, weights(5e6), 2).passes.item() == 4 * 1e6
 
 
 def test_zero_2_counts_experts_in_its_bucket():
-    assert sharding_buffers(task(), BF16, weights(4e5, 5e5), 2).item() == 4 * 9e5
+    assert sharding_buffers(task(), BF16, weights(4e5, 5e5), 2).passes.item() == 4 * 9e5
 
 
 def test_zero_3_keeps_two_gathered_layers_and_gradients_of_one():
     """FSDP, section 3.3: the next layer is gathered while one runs."""
-    assert sharding_buffers(task(), BF16, weights(5000.0), 3).item() == 1000 * (2 * 2 + 4)
-    assert sharding_buffers(task(), BF16, weights(5000.0), 1) == 0
+    assert sharding_buffers(task(), BF16, weights(5000.0), 3).passes.item() == 1000 * (2 * 2 + 4)
+    assert sharding_buffers(task(), BF16, weights(5000.0), 1).passes == 0
     costs = costs_of(task(4), "dp=4 zero=3")
     assert costs.memory["buffers"] == (10 - 6) * 1024 * 1024 + LAYER * (2 * 2 + 4)
 
@@ -208,9 +210,9 @@ def test_fsdp_reduces_in_fp32_what_autograd_makes_in_16_bits():
     """The input of one layer's reduction (4 bytes) beside the gradients of the next (2); 16-bit
     gradients are reduced as they are."""
     torch = task(software=stack(accumulation_bytes=10.0))
-    assert sharding_buffers(torch, BF16, weights(5000.0), 3).item() == 1000 * (2 * 2 + 4 + 2)
+    assert sharding_buffers(torch, BF16, weights(5000.0), 3).passes.item() == 1000 * (2 * 2 + 4 + 2)
     narrow = task(software=stack(accumulation_bytes=10.0, gradient_memory=2.0))
-    assert sharding_buffers(narrow, BF16, weights(5000.0), 3).item() == 1000 * (2 * 2 + 2)
+    assert sharding_buffers(narrow, BF16, weights(5000.0), 3).passes.item() == 1000 * (2 * 2 + 2)
 
 
 @pytest.mark.parametrize(
@@ -220,16 +222,67 @@ def test_ddp_keeps_gradients_in_buckets_as_well(ranks, expert_ranks, copied):
     """Of 5,000 dense and 700 expert parameters, where there are replicas; with ZeRO none."""
     asked = task(software=stack(ddp_buckets=1.0))
     held = weights(5000.0, 700.0, ranks, expert_ranks)
-    assert sharding_buffers(asked, BF16, held, 0).item() == 4 * copied
-    assert sharding_buffers(asked, BF16, held, 1) == 0
-    assert np.all(sharding_buffers(task(), BF16, held, 0) == 0)
+    assert sharding_buffers(asked, BF16, held, 0).passes.item() == 4 * copied
+    assert sharding_buffers(asked, BF16, held, 1).passes == 0
+    assert np.all(sharding_buffers(task(), BF16, held, 0).passes == 0)
 
 
 @pytest.mark.parametrize(("live", "gathered"), [(1500.0, 2000.0), (4000.0, 4000.0), (9e9, 5000.0)])
 def test_zero_3_of_deepspeed_leaves_gathered_what_is_read_again_soon(live, gathered):
     """stage3_max_reuse_distance, where that is more than two layers of 1,000; at most all 5,000."""
     asked = task(software=stack(live_parameters=live))
-    assert sharding_buffers(asked, BF16, weights(5000.0), 3).item() == 2 * gathered + 4 * 1000
+    assert (
+        sharding_buffers(asked, BF16, weights(5000.0), 3).passes.item() == 2 * gathered + 4 * 1000
+    )
+
+
+ROOT, APART = ("embedding", "head"), ("head",)
+
+
+@pytest.mark.parametrize(
+    ("gathered", "units", "expected"),
+    [
+        # All gathered, the head's gradient, two layers and one's gradients; then their reduction.
+        (ROOT, (5000, 0, 3000), [(2 * 5 + 2 * 3 + 4 + 6) * 1000, 10_000, 24_000, 6 * 5000]),
+        # The head's reduction beside the last layer; the embedding's behind the first.
+        (APART, (3000, 2000, 3000), [(6 * 3 + 2) * 1000, 6000, 2 * 2000 + 8000, 6 * 2000]),
+        # A small head: the input of its reduction is no more than that of a layer.
+        (APART, (500, 2000, 500), [10_000, 1000, 12_000, 12_000]),
+    ],
+)
+def test_fsdp_keeps_ends_gathered(gathered, units, expected):
+    """Layers of 1,000 parameters beside an embedding of 2,000; 2 bytes gathered, 4 reduced, 2 of
+    autograd's gradients. PyTorch, _fsdp_state.py; torchtitan, distributed/fsdp.py."""
+    asked = task(software=stack(accumulation_bytes=10.0, gathered_ends=gathered))
+    ends = EndUnits(*(np.array([[size]]) for size in units))
+    held = replace(weights(5000.0), ends=ends)
+    *found, idle = sharding_buffers(asked, BF16, held, 3)
+    assert [part.item() for part in found] == expected
+    assert idle == 0
+    copied = replace(asked, software=replace(asked.software, copies_gathered=True))
+    # Two buffers at once in the forward pass, the larger of which nothing else takes.
+    assert sharding_buffers(copied, BF16, held, 3).idle == 2 * max(*units[:2], 1000)
+    # A rank's quarter of four bytes is no shard before it is reduced.
+    late = units[0] if gathered == ROOT else units[1]
+    first = sharding_buffers(asked, BF16, held, 3, 4.0, several=False)
+    assert first.last == expected[2] - (1000 + late)
+    assert first.reduced == expected[3] - late
+
+
+@pytest.mark.parametrize(
+    ("gathered", "tied", "units"),
+    [
+        (ROOT, False, [2 * TABLE + 1024, 0, TABLE + 1024]),
+        (APART, False, [TABLE + 1024, TABLE, TABLE + 1024]),
+        # One unit, in which the head's gradient is that of all.
+        (APART, True, [TABLE + 1024, 0, TABLE + 1024]),
+    ],
+)
+def test_ends_of_fsdp_are_units(gathered, tied, units):
+    question = task(4, 4, replace(MODEL, tied=tied), software=stack(gathered_ends=gathered))
+    found = group_of(question, "dp=4 zero=3").stages.weights
+    assert [part.item() for part in found.ends[:3]] == units
+    assert found.unit_parameters.item() == LAYER
 
 
 def test_gathered_experts_are_part_of_a_layer():

@@ -134,6 +134,17 @@ def test_copies_out_of_gathered_buffers_hide_behind_nothing():
     assert copied == pytest.approx(np.array(milliseconds(3)) + 4 * 2 * 1)
 
 
+def test_what_stays_gathered_is_not_gathered_or_copied_again():
+    """Half of 4 ms by layer, and half of the 1 ms that it is copied for."""
+    half = SYNC._replace(copies=np.full((1, 1), 1 * MS), kept_share=0.5)
+    ahead, behind = (4 - 2.5) + 0.5 * 2.5, 0.2 + 0.5 * 2
+    scattered, together = 0.6 + 0.5 * 6, 0.8 + 0.5 * 8
+    assert milliseconds(3, sync=half) == [
+        [4 * (4 + 2 + 6 + 1.5), 4 * (ahead + behind + 6 + 1.5)],
+        [4 * (4 + 2 + scattered + 1.5), 4 * (ahead + together + 1.5)],
+    ]
+
+
 @pytest.mark.parametrize(("casts", "shard"), [(False, 2 + 2), (True, 4 + 2 + 2 + 2)])
 def test_gathered_weights_are_copied_in_and_out(casts, shard):
     """Two ranks: a shard in 16 bits, cast from fp32 or as it is, into the buffer of its layer; all

@@ -11,6 +11,7 @@ import numpy as np
 from ...base.arrays import Value
 from ...base.errors import CalibrationError, InputError
 from ...hardware.cluster import Cluster
+from ...hardware.software import ENDS
 from ...hardware.software_stack import Software
 from ...plan.plan import Plan, resolve
 from ...step.costs import Costs
@@ -88,8 +89,9 @@ def step_of(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> t
 
 def step_costs(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> Costs:
     """Costs on one GPU of a step of these sizes; of FSDP as of one rank of several, though a plan
-    has nothing to shard there."""
-    task, plan = step_of(sizes, cluster, software)
+    has nothing to shard there, with all but layers in the root unit (measure/cases_model.py)."""
+    root = replace(software, gathered_ends=ENDS) if software.casts_shards else software
+    task, plan = step_of(sizes, cluster, root)
     if not software.casts_shards:
         return evaluate(task, plan)
     return simulate(task, resolve(replace(plan, zero=3), task.gpus), scalar=True)

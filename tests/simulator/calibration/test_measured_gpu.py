@@ -37,6 +37,7 @@ def test_the_shipped_profile_predicts_what_it_has_not_seen(table):
     assert found["training steps, torch"] < 0.03
     assert found["peak of allocated memory, torch"] < 0.003
     assert found["peak of reserved memory, torch"] < 0.03
+    assert found["peak of allocated memory, torchtitan"] < 0.004
     assert found["whole layers, megatron-core"] < 0.052
     # A profile without fp8 kernels of its own is compared by those of 16 bits.
     assert found["GEMM fp8"] == pytest.approx(0.178, abs=0.01)
@@ -46,7 +47,7 @@ def test_the_shipped_profile_predicts_what_it_has_not_seen(table):
 
 def test_bytes_of_the_traced_step_are_counted(table):
     """Products run at the rate of the mean stack, and the host at once a step at none: the loop has
-    no loader. The embedding's and the head's weights are counted twice, and gathered once there."""
+    no loader."""
     rows = step_sizes(table.where(suite="model"))
     (sizes,) = (
         one
@@ -58,7 +59,7 @@ def test_bytes_of_the_traced_step_are_counted(table):
     costs = step_costs(sizes, Cluster.profile("h200-sxm", gpus=1), stack)
     traced = traced_job(read_traces([str(TRACE)])).seconds
     assert traced["memory_bound"] / costs.compute_seconds["memory_bound"] == pytest.approx(
-        0.81, abs=0.01
+        0.89, abs=0.01
     )
     assert traced["attention"] / costs.compute_seconds["attention"] == pytest.approx(1.07, abs=0.01)
     assert traced["optimizer"] / costs.seconds["optimizer"] == pytest.approx(1.2, abs=0.01)

@@ -32,6 +32,11 @@ def test_a_release_lacks_what_came_after_it(release, permutation, modules, deepe
     assert stack.layer_floor == software_profile("megatron-core").layer_floor
 
 
+def test_torchtitan_had_one_unit_beside_its_layers():
+    old, new = (software_profile(f"torchtitan@{release}") for release in ("0.1.0", "0.2.2"))
+    assert (old.gathered_ends, new.gathered_ends) == (("embedding", "head"), ("head",))
+
+
 @pytest.mark.parametrize(
     ("release", "plan", "message"),
     [

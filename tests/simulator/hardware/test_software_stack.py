@@ -64,6 +64,7 @@ CHANGES = {
     "reduce_bytes": (8.0, {}, DENSE),
     "gradient_memory": (8.0, {}, DENSE),
     "live_parameters": (5e9, {}, replace(DENSE, zero=3)),
+    "gathered_ends": (("head",), {}, replace(DENSE, zero=3)),
     "bucket_memory": (2.0, {}, DENSE),
     "ddp_buckets": (1.0, {}, replace(DENSE, zero=0)),
     "optimizer_memory": (20.0, {}, DENSE),
