@@ -11,7 +11,7 @@ import pytest
 from round_numbers import MODEL, costs_of, group_of, kind, local, sparse, stack, task
 
 from plan3d.simulator.layers.memory_footprint import gathered_inputs, kept_activations, loss_bytes
-from plan3d.simulator.step.memory import usable_bytes
+from plan3d.simulator.step.memory import further_share, usable_bytes
 
 SBH = 1024 * 1 * 1024
 
@@ -54,6 +54,13 @@ def test_a_stack_may_keep_gathered_inputs(text, more):
     found = gathered_inputs(kind(MODEL, "block 0"), local(question, text))
     assert found == 2 * more * SBH
     assert gathered_inputs(kind(MODEL, "block 0"), local(task(4), text)) == 0
+
+
+def test_a_gpu_holds_slack_and_what_is_not_counted_besides_tensors():
+    """Slack of 5 % and 2 % that is not counted: 1.02 x 1.05 - 1 = 7.1 %."""
+    both = task(4, software=stack(allocator_slack=0.05, uncounted=0.02))
+    assert further_share(both) == pytest.approx(0.071)
+    assert further_share(task(4, software=stack(uncounted=0.02))) == pytest.approx(0.02)
 
 
 def test_workspaces_of_cublas_stay():

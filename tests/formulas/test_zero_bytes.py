@@ -25,8 +25,10 @@ from plan3d.simulator.operators.collectives import ProcessGroup
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
+from plan3d.simulator.step.data_parallel import synchronisation
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.memory import bytes_of_states, state_bytes
+from plan3d.simulator.step.optimizer import muon_seconds
 from plan3d.simulator.step.ranks import EndUnits, Weights
 from plan3d.simulator.step.sharding_buffers import sharding_buffers
 
@@ -87,6 +89,37 @@ def test_fp8_keeps_the_optimizer_state_of_bf16(optimizer, state):
     """Transformer Engine's recipe: master weights and moments stay in fp32."""
     costs = costs_of(task(4), f"dp=4 precision=fp8 optimizer={optimizer} zero=1")
     assert costs.memory["optimizer"] == state * PARAMETERS / 4
+
+
+@pytest.mark.parametrize(("share", "left"), [(0, 1.0), (50, 0.5), (100, 0.0)])
+def test_temporaries_of_an_update_are_where_the_update_runs(share, left):
+    """Four bytes more of each of a rank's quarter of the parameters, but for those on the host."""
+    held = []
+    for each in (4.0, 8.0):
+        text = f"dp=4 zero=1 offload_optimizer={share}"
+        moments = group_of(task(4, software=stack(update_memory=each)), text).rank_moments(1)
+        held.append(sum(part.item() for part in moments.update.values()))
+    assert held[1] - held[0] == pytest.approx(4 * left * PARAMETERS / 4)
+
+
+def test_shards_of_matrices_are_exchanged_before_and_behind_their_orthogonalisation():
+    """2 bytes of each of 2e9 parameters a rank, three quarters of them to others at 40 GB/s, there
+    and back."""
+    held = replace(weights(8e9), matrix_parameters=np.array([[8e9]]))
+    stage = {stage: task(4, software=stack(muon_stage=stage)) for stage in (2, 3)}
+    assert muon_seconds(stage[2], held).ravel().tolist() == [0.0, 0.0]
+    once = 0.75 * 2 * 2e9 / 40e9
+    assert muon_seconds(stage[3], held).ravel() == pytest.approx([0.0, 2 * once])
+
+
+def test_frozen_weights_are_copied_into_their_gathers_and_out_of_them():
+    """Read and written at 1 TB/s: whole, and the shard of one of four ranks."""
+    asked, plain = task(4, software=stack(copies_gathered=True)), weights(1e9)
+    frozen = replace(plain, frozen_bytes=np.array([[8e9]]), unit_frozen_bytes=np.array([[1e9]]))
+    copies = [
+        synchronisation(asked, BF16, held, zeros=(3,)).copies.item() for held in (plain, frozen)
+    ]
+    assert copies[1] - copies[0] == pytest.approx(2 * 8e9 * 1.25 / 1e12)
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])

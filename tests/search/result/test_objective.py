@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.result.objective import BARRIER, guided, score
+from plan3d.search.result.objective import BARRIER, bound_of, guided, score
 from plan3d.search.result.obstacle import obstacle
+from plan3d.search.result.search_record import BestPlans
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import simulate
@@ -35,15 +36,42 @@ def test_what_does_not_fit_is_worse_by_its_share_of_the_limit():
     assert score(costs, "memory", 199.0).tolist() == [50.0, np.inf, 100.0]
 
 
+def test_a_bound_on_the_cost_is_one_on_the_step_of_every_gpu():
+    assert bound_of("step-time", TASK, 2.0) == 2.0
+    assert bound_of("cost", TASK, 2.0) == 2.0 * 8
+    assert bound_of("cost", TASK, np.inf) is None
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.99, True), (1.01, False), (1.99, False)])
+def test_what_fills_a_host_by_more_than_all_of_it_does_not_fit(share, fits):
+    plan = resolve(Plan(zero=3, offload_optimizer=100), 8)
+    host, usual = TASK.cluster.host, simulate(TASK, plan.table())
+    assert host is not None
+    memory = host.memory * usual.host_share[0] / share
+    cluster = replace(TASK.cluster, host=replace(host, memory=memory))
+    costs = simulate(replace(TASK, cluster=cluster), plan.table())
+    assert costs.host_share == pytest.approx([share])
+    assert np.isfinite(score(costs, "step-time", np.inf)).tolist() == [fits]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 20])
+def test_the_best_are_kept_in_whatever_order_they_are_offered(most):
+    tp, size = (x.ravel() for x in np.meshgrid([1, 2, 4, 8], np.arange(1, 301)))
+    costs = simulate(TASK, resolve(Plan(tp=tp, micro_batch=size), 8))
+    for seed in range(8):
+        best = BestPlans(limit=most)
+        best.add(costs, np.random.default_rng(seed).permutation(len(costs)) + 1.0)
+        assert (best.least, best.threshold) == (1.0, most)
+
+
 def test_a_full_host_is_what_is_named_where_the_gpus_hold_what_they_may():
     """Also where they hold exactly that."""
     host = TASK.cluster.host
     assert host is not None
     small = replace(TASK.cluster, host=replace(host, memory=1e9))
-    asked = Ranking(choose={"offload_optimizer": [100], "tp": [1], "pp": [1]})
+    asked = Ranking(choose={"offload_optimizer": [100], "micro_batch": [1]})
     found = rank_plans(replace(TASK, cluster=small), asked)
     assert found.smallest is not None
     exact = replace(found, limit=float(found.smallest.memory_bytes))
-    for result in (found, exact):
-        assert "host" in obstacle(result)
+    assert "host" in obstacle(exact)
     assert "over the limit of" in obstacle(replace(found, limit=0.9 * exact.limit))

@@ -13,7 +13,7 @@ from plan3d.simulator.analysis.provenance import time_provenance
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware import layer_tables
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.gemm_tables import Origin
+from plan3d.simulator.hardware.gemm_tables import NEAR, Origin
 from plan3d.simulator.hardware.leaves import PACKAGE
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.profile_file import MEASUREMENTS
@@ -76,6 +76,14 @@ def test_beyond_the_measured_layers_the_ratio_is_held():
     corner = np.array([[4096.0], [8.0], [4.0], [2048.0]])
     assert (layer_tables.ratios(TABLE, beyond) == layer_tables.ratios(TABLE, corner)).all()
     assert layer_tables.origins(TABLE, beyond).tolist() == [Origin.EXTRAPOLATED]
+
+
+def test_a_hundredth_beyond_the_last_side_is_inside():
+    """A side of it halfway between two; twice as far beyond is outside."""
+    inside = np.array([[4096 * (1 + 0.9 * NEAR)], [8.0], [2.0], [2048.0]])
+    outside = inside * np.array([[(1 + 1.1 * NEAR) / (1 + 0.9 * NEAR)], [1], [1], [1]])
+    assert layer_tables.origins(TABLE, inside).tolist() == [Origin.INTERPOLATED]
+    assert layer_tables.origins(TABLE, outside).tolist() == [Origin.EXTRAPOLATED]
 
 
 def test_a_blank_takes_the_nearest_measured_layer():

@@ -385,3 +385,11 @@ def test_a_configuration_may_be_a_dict(name: str) -> None:
     assert Model.from_config(config, name) == Model.from_config(CONFIGS / f"{name}.json")
     assert Model.from_config(config).name == config["model_type"]
     assert Model.from_config({**config, "_name_or_path": "mine/small"}).name == "small"
+
+
+def test_numbers_below_one_are_settings() -> None:
+    """A quarter of each head of pythia-70m is rotated; norms are kept from 0 by 1e-5."""
+    config = {**published("pythia-70m"), "layer_norm_eps": 1e-5}
+    settings = Model.from_config(config).settings
+    assert (settings.rotary_share, settings.norm_epsilon) == (0.25, 1e-5)
+    assert Model.from_config({**config, "rotary_pct": -0.25}).settings.rotary_share == 1.0

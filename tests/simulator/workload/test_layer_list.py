@@ -181,6 +181,17 @@ def test_what_a_layer_list_cannot_hold_is_refused(tmp_path, content, message):
         Network.from_file(path)
 
 
+@pytest.mark.parametrize(("more", "fits"), [(96, True), (97, False)])
+def test_a_list_has_at_most_4096_layers(tmp_path, more, fits):
+    path = tmp_path / "net.json"
+    path.write_text(json.dumps({"layers": [{**ONE, "repeat": n} for n in (4000, more)]}))
+    if fits:
+        assert Network.from_file(path).layers == 4096
+    else:
+        with pytest.raises(InputError, match="at most 4096 layers"):
+            Network.from_file(path)
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"layers": [3]}'])
 def test_bad_json_is_refused(tmp_path, text):
     path = tmp_path / "net.json"
