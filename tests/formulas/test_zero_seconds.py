@@ -14,7 +14,12 @@ from round_numbers import PARAMETERS, costs_of, group_of, stack, task
 
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy
-from plan3d.simulator.step.data_parallel import Synchronisation, mixed_seconds, sync_seconds
+from plan3d.simulator.step.data_parallel import (
+    Synchronisation,
+    _added_at_end,
+    mixed_seconds,
+    sync_seconds,
+)
 from plan3d.simulator.step.slot_delays import added_seconds, full_backward_delay
 
 MS = 1e-3
@@ -86,6 +91,20 @@ def test_the_last_piece_shows_because_nothing_follows_it():
 
 def test_overlap_never_shows_more_than_none():
     assert added_seconds(np.array(6.0), np.array(8.0), np.array(5.0), 0.5) == 6
+
+
+def test_the_last_chunk_hides_behind_its_own_pass_beside_its_copies():
+    """6 ms by bucket and 3 of copies in two chunks of a pass of 4: half of 6 + 3 - 4 shows, however
+    long ranks wait; a bucket of 1.2 ms where passes are long."""
+    pieces, times = SYNC.pieces, np.array([20, 6, 9]).reshape(3, 1, 1) * MS
+    two = stages([2], [4], 6, virtual=2)
+
+    def shown(passes):
+        given = (times, pieces, column([passes]), two, 0.0, column([100]), column([3]))
+        return (_added_at_end(*given) / MS).ravel()
+
+    assert shown(4) == pytest.approx([20, (6 + 3 - 4) / 2])
+    assert shown(8) == pytest.approx([20, 6 / 5])
 
 
 def test_zero_0_all_reduces_gradients_once():
