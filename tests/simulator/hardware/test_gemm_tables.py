@@ -144,6 +144,23 @@ def test_blanks_grow_with_the_flops():
     assert gemm_tables.origins(filled, sides)[0, 0] == Origin.INTERPOLATED
 
 
+def test_a_blank_follows_the_smaller_m_beside_it_else_the_smaller_k():
+    """By the FLOPs of 4 over 2; of k 30 over 10 where nothing is beside it."""
+    times = np.array([[[np.nan, 2.0, np.nan], [np.nan, 7.0, 8.0]]])
+    times = np.concatenate([times, times + 1], axis=1)
+    found = gemm_tables._fill_blanks(np.array([1.0, 2, 4]), np.array([10.0, 20, 30, 40]), times)
+    assert found[0, 0].tolist()[1:] == [2.0, 4.0]
+    assert np.isnan(found[0, 0, 0])
+    assert found[0, 2].tolist()[1:] == [3.0, 6.0]
+
+
+def test_sizes_and_times_are_between_two_bounds():
+    assert gemm_tables._numbers(["1.5e-18", "1e18"]) == [1.5e-18, 1e18]
+    for cell in ("0.9e-18", "1.1e18", "0", "-1"):
+        with pytest.raises(ValueError, match="no size and no time"):
+            gemm_tables._numbers([cell])
+
+
 def test_origins():
     at = np.array(
         [[512, 512, 512], [513, 512, 512], [600, 512, 512], [64, 512, 512], [512, 512, 99999]]

@@ -186,3 +186,53 @@ def test_formats_differ_from_bf16_in_what_they_say() -> None:
     assert RECIPES[Precision.FP8].is_scaled
     scaled = {p.name for p in Precision if RECIPES[p].is_scaled}
     assert scaled == {p.name for p in Precision if p.name.startswith(("FP8", "MXFP8", "NVFP4"))}
+
+
+_HOPPER_ROWS = 5 + 5 * 2.1 / 0.65
+_MX, _NV = 1 + 1 / 32, 0.5 + 1 / 16
+
+
+@pytest.mark.parametrize(
+    ("name", "moved", "kept", "copies"),
+    [
+        ("fp8", (6, 5), 1, (2, 1)),
+        ("fp8-delayed", (4, 3), 1, (2, 1)),
+        ("fp8-blockwise", (4, 4), 1, (2, 2)),
+        ("fp8-rowwise", (_HOPPER_ROWS, _HOPPER_ROWS), 1, (2, 2)),
+        ("mxfp8", (4.0625, 4.0625), _MX, (2 * _MX, 2 * _MX)),
+        ("nvfp4", (5.125, 5.125), _NV, (2 * _NV, 2 * _NV)),
+        ("amp", (0, 0), 2, (2, 2)),
+    ],
+)
+def test_bytes_of_a_scaled_operand_on_narrow_and_on_wide_accelerators(
+    name: str, moved: tuple[float, float], kept: float, copies: tuple[float, float]
+) -> None:
+    """Moved to scale it, of the copy of an input, and of the copies of a weight: 16 bits are read
+    once or twice, 8 or 4 and their scales written once or twice."""
+    scaled = RECIPES[CODES[name]].quantisation
+    assert scaled is not None
+    assert scaled.bytes_moved == pytest.approx(moved)
+    assert scaled.copy_bytes == pytest.approx(copies)
+    assert scaled.kept_bytes == pytest.approx(kept)
+    assert scaled.kernels == (4 if name == "fp8" else 1)
+    assert scaled.fuses_experts == (name == "fp8-delayed")
+
+
+@pytest.mark.parametrize(
+    ("name", "weight", "gradient", "master", "moments", "copy"),
+    [
+        ("bf16", 2, 4, 4, (4, 4), 0),
+        ("nvfp4", 2, 4, 4, (4, 4), 0),
+        ("fp16", 2, 2, 4, (4, 4), 4),
+        ("fp32", 4, 4, 0, (4, 4), 0),
+        ("mixed", 4, 2, 0, (2, 4), 0),
+        ("pure-bf16", 2, 2, 0, (2, 2), 0),
+        ("amp", 4, 4, 0, (4, 4), 0),
+    ],
+)
+def test_bytes_of_a_parameter_one_by_one(
+    name: str, weight: int, gradient: int, master: int, moments: tuple[int, int], copy: int
+) -> None:
+    recipe = RECIPES[CODES[name]]
+    assert (recipe.weight, recipe.gradient, recipe.master) == (weight, gradient, master)
+    assert (recipe.moments, recipe.gradient_copy) == (moments, copy)
