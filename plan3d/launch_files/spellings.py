@@ -16,7 +16,7 @@ language_modeling/conf/megatron_gpt_config.yaml; Primus, primus/configs/modules/
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .tables import (
@@ -27,12 +27,13 @@ from .tables import (
     REQUIRED,
     TRUTH,
     Codec,
+    Effect,
     Entry,
     Numbers,
     Row,
     Source,
     Table,
-    Unmodelled,
+    group,
     integer,
 )
 from .trainer.other_arguments import TRAINERS, other_arguments
@@ -410,9 +411,9 @@ UNMODELLED = {
     moe_pad_expert_input_to_capacity
     """,
     CORE: """
-    use_precision_aware_optimizer main_grads_dtype exp_avg_dtype exp_avg_sq_dtype freeze_llm
-    freeze_parameters freeze_parameters_ratio linear_decoupled_in_proj fp4_format
-    moe_layer_recompute main_params_dtype gradient_accumulation_fusion
+    use_precision_aware_optimizer main_grads_dtype=fp32 exp_avg_dtype=fp32 exp_avg_sq_dtype=fp32
+    freeze_llm freeze_parameters freeze_parameters_ratio=0,0.0 linear_decoupled_in_proj fp4_format
+    moe_layer_recompute main_params_dtype=fp32 gradient_accumulation_fusion=true
     num_layers_per_virtual_pipeline_stage
     """,
 }
@@ -428,13 +429,13 @@ def table_of(program: str) -> Table:
         if program in programs.split()
     ]
     others: list[Entry] = [
-        Unmodelled(_key(program, key))
+        replace(row, key=_key(program, row.key))
         for programs, keys in UNMODELLED.items()
         if program in programs.split()
-        for key in keys.split()
+        for row in group(Effect.COST, "time or memory", keys)
     ]
-    if program in TRAINERS.split():
-        read = {row.key for row in rows}
+    read = {row.key for row in (*rows, *others)}
+    if program in (*TRAINERS.split(), "megatron-swift"):
         others += [row for row in other_arguments(program) if row.key not in read]
     return (*rows, *others)
 

@@ -220,18 +220,18 @@ CONFIG: Table = (
     ),
     *neutral(
         "logs and profiles",
-        "activation_checkpointing.profile autotuning comms_logger csv_monitor dump_state "
-        "flops_profiler log_level memory_breakdown steps_per_print tensorboard timers "
-        "wall_clock_breakdown wandb zero_optimization.enable_sanity_checks "
+        "activation_checkpointing.profile autotuning comms_config comms_logger csv_monitor "
+        "dump_state flops_profiler log_level memory_breakdown monitor_config steps_per_print "
+        "tensorboard timers wall_clock_breakdown wandb zero_optimization.enable_sanity_checks "
         "zero_optimization.log_trace_cache_warnings",
     ),
     *neutral(
         "hyperparameters, and scales of gradients",
         "bf16.check_grad_overflow bf16.immediate_grad_update fp16.auto_cast "
-        "fp16.consecutive_hysteresis fp16.hysteresis "
-        "fp16.initial_scale_power fp16.loss_scale fp16.loss_scale_window fp16.min_loss_scale "
-        "gradient_predivide_factor managed_gradient_accumulation optimizer.legacy_fusion "
-        "optimizer.params prescale_gradients scheduler zero_allow_untested_optimizer",
+        "fp16.consecutive_hysteresis fp16.hysteresis fp16.initial_scale_power fp16.loss_scale "
+        "fp16.loss_scale_window fp16.min_loss_scale gradient_predivide_factor "
+        "managed_gradient_accumulation optimizer.legacy_fusion optimizer.params "
+        "prescale_gradients scheduler zero_allow_untested_optimizer",
     ),
     *neutral(
         "checkpoints and data",
@@ -248,11 +248,10 @@ CONFIG: Table = (
         "tensor_parallel.injection_policy_tuple tensor_parallel.mpu "
         "tensor_parallel.partition_config tensor_parallel.preset_model "
         "tensor_parallel.tensor_parallel tensor_parallel.tp_group "
-        "zero_optimization.cpu_offload_use_pin_memory "
-        "zero_optimization.ignore_unused_parameters "
+        "zero_optimization.cpu_offload_use_pin_memory zero_optimization.ignore_unused_parameters "
         "zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nvme_path "
-        "zero_optimization.override_module_apply "
-        "zero_optimization.round_robin_gradients zero_force_ds_cpu_optimizer",
+        "zero_optimization.override_module_apply zero_optimization.round_robin_gradients "
+        "zero_force_ds_cpu_optimizer",
     ),
 )
 """The JSON configuration."""

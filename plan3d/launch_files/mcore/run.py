@@ -17,7 +17,7 @@ from ..megatron.other_flags import group_of, unread_effect
 from ..numbers import fill_launch, model_numbers
 from ..tables import Effect, Numbers, Table, read_rows
 from ..trainer.models import name_model
-from ..trainer.spelling import adapters_of, check_loss
+from ..trainer.spelling import adapters_of, check_loss, note_of_lengths, note_parts
 from .fields import (
     fill_recompute,
     fill_sharding,
@@ -35,10 +35,16 @@ STRATEGIES = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params":
 
 
 def read_run(
-    content: dict[str, Any], launch: Launch, table: Table, options: ReaderOptions
+    content: dict[str, Any],
+    launch: Launch,
+    table: Table,
+    options: ReaderOptions,
+    has_samples: bool = False,
 ) -> Launch:
-    """The launch of the arguments of a run; `table`: those of its program."""
+    """The launch of the arguments of a run; `table`: those of its program; `has_samples`: what it
+    packs are samples, and not cuts of one text."""
     document, n = Document(content, launch.file), Numbers()
+    document.check_model(table)
     read_rows(table, document, n)
     check_loss(n, document)
     model = name_model(n.model_id, launch, options)
@@ -64,14 +70,10 @@ def read_run(
     n.dropout, n.experts = False, any(kind.experts for kind in model.kinds)
     n.offload_optimizer = _share(n, launch)
     fill_launch(launch, n)
-    if n.sequence and not is_on(n.packing):
-        launch.unread.append(
-            UnreadSetting(
-                "sequences",
-                f"taken as {n.sequence} tokens each: shorter samples are not packed into them",
-                affects_cost=True,
-            )
-        )
+    if n.sequence and (has_samples or not is_on(n.packing)):
+        text = note_of_lengths(n.sequence, is_on(n.packing))
+        launch.unread.append(UnreadSetting("sequences", text, affects_cost=True))
+    note_parts(document, launch, table)
     if n.attention not in FUSED_ATTENTION:
         launch.unread.append(UnreadSetting("attention_backend", n.attention, affects_cost=True))
     launch.unread += document.unread(table, ())

@@ -40,4 +40,4 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
 
 
 def _read_run(content: dict[str, Any], file: str, options: ReaderOptions) -> Launch:
-    return read_run(content, Launch(file, "megatron", title=TITLE), TABLE, options)
+    return read_run(content, Launch(file, "megatron", title=TITLE), TABLE, options, True)

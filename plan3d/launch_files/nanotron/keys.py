@@ -105,8 +105,9 @@ CONFIG: Table = in_section(
     *neutral(
         "numbers and forms of the same size",
         "_use_qkv_packed bos_token_id eos_token_id initializer_range log_attn_probs "
-        "no_rope_layer pad_token_id pretraining_tp rms_norm_eps rope_interleaved rope_scaling "
-        "rope_seq_len_interpolation_factor use_cache z_loss_coefficient z_loss_enabled",
+        "interleaved_rotary no_rope_layer pad_token_id pretraining_tp rms_norm_eps "
+        "rope_interleaved rope_scaling rope_seq_len_interpolation_factor use_cache "
+        "z_loss_coefficient z_loss_enabled",
     ),
 )
 """Fields of LlamaConfig."""
@@ -149,14 +150,15 @@ TABLE: Table = (
         *group(
             Effect.COST,
             "time or memory",
-            "optimizer_factory.torch_adam_is_fused=true",
+            "optimizer_factory.torch_adam_is_fused=true torch_adam_is_fused=true",
         ),
         *neutral(
             "hyperparameters",
-            "clip_grad learning_rate_scheduler optimizer_factory weight_decay "
-            "weight_decay_exclude_named_params",
+            "adam_beta1 adam_beta2 adam_eps clip_grad learning_rate_scheduler optimizer_factory "
+            "weight_decay weight_decay_exclude_named_params",
         ),
     ),
+    *group(Effect.MODEL, "it weighs its data by a second model", "doremi"),
     *group(Effect.COST, "time or memory", "general.ignore_sanity_checks=true"),
     *neutral("checkpoints and evaluation", "checkpoints lighteval s3_upload"),
     *neutral("logs and profiles", "general logging metrics_logging profiler"),

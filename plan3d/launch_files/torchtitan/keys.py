@@ -183,6 +183,11 @@ TABLE: Table = (
         "memory_estimation.enable*",
     ),
     *group(
+        Effect.MODEL,
+        "it trains on images, by diffusion or behind an encoder",
+        "data.max_images_per_batch data.max_patches_per_image encoder training.img_size",
+    ),
+    *group(
         Effect.COST,
         "time or memory",
         """
@@ -209,9 +214,10 @@ TABLE: Table = (
     ),
     *neutral(
         "data, the length of the run, and balanced experts",
-        "debug.moe_force_load_balance model.hf_assets_path model.print_after_conversion "
-        "model.tokenizer_path training.dataloader training.dataset training.dataset_path "
-        "training.debug_moe_force_load_balance training.gc_debug training.gc_freq training.steps",
+        "debug.moe_force_load_balance hf_transformers.model model.hf_assets_path "
+        "model.print_after_conversion model.tokenizer_path training.dataloader training.dataset "
+        "training.dataset_path training.debug_moe_force_load_balance training.gc_debug "
+        "training.gc_freq training.steps",
     ),
     *neutral(
         "set-up of processes, and seeds",

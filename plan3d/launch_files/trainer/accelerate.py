@@ -52,6 +52,7 @@ ELSEWHERE = ("config_file", "num_processes", "module", "multi_gpu")
 """Flags that are read as the launcher's (commands.py), or follow from its processes."""
 TABLE: Table = other_arguments("accelerate")
 """What is not read of a configuration."""
+LOCAL = "LOCAL_MACHINE"
 TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 """Values of distributed_type that are read."""
 DEGREES = {
@@ -110,6 +111,9 @@ def merge_configuration(config: Document, n: Numbers, launch: Launch) -> None:
     if kind not in TYPES:
         known = ", ".join(TYPES)
         raise config.value_error("distributed_type", f"is {kind[:40]}, not modelled: {known}")
+    where = str(config.value("compute_environment") or LOCAL)
+    if where != LOCAL:
+        raise config.value_error("compute_environment", f"is {where[:40]}, which is not read")
     mixed = str(config.value("mixed_precision") or "no").lower()
     n.bf16, n.fp16 = n.bf16 or mixed == "bf16", n.fp16 or mixed == "fp16"
     if mixed == "fp8":

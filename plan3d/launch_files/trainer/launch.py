@@ -314,7 +314,9 @@ def _engine_content(
     shipped = (dialect.configurations or {}).get(name.rpartition("/")[2])
     if shipped is not None:
         launch.unread.append(
-            UnreadSetting("deepspeed", f"{name}, as {dialect.title} ships it", is_derived=True)
+            UnreadSetting(
+                "deepspeed", name, is_derived=True, why_neutral=f"as {dialect.title} ships"
+            )
         )
         return {"zero_optimization": dict(shipped), "bf16": {"enabled": "auto"}}, name
     if "zero" in options.plan:

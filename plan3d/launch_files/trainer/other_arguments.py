@@ -454,14 +454,83 @@ ARGUMENTS = (
         llamapro_* lora_ga_* mrl_dims problem_type reft_* vera_*
         """,
     ),
+    Arguments(
+        "megatron-swift",
+        Effect.COST,
+        "time or memory",
+        """
+        align_grad_reduce=true align_param_gather=true batch_p2p_comm bias_activation_fusion=true
+        bias_dropout_fusion=true calculate_per_token_loss cp_partition_mode=zigzag
+        cross_entropy_fusion_impl=native csa_dense_mode data_sharding fp4_param_gather
+        masked_softmax_fusion=true mcore_adapter megatron_extra_kwargs mhc_recompute_layer_num
+        microbatch_group_size_per_vp_stage mlp_padding_free moe_enable_deepep moe_grouped_gemm=true
+        mtp_shared_weights optimizer_cuda_graph overlap_param_gather_with_optimizer_step
+        padding_free=true sequence_packing_scheduler
+        """,
+    ),
+    Arguments(
+        "megatron-swift",
+        Effect.PART,
+        OWN_TOWER,
+        "vit_attn_impl vit_gradient_checkpointing_kwargs",
+    ),
+    Arguments(
+        "megatron-swift",
+        Effect.NONE,
+        "hyperparameters, seeds and losses of the same cost",
+        """
+        accumulate_allreduce_grads_in_fp32 adam_eps apply_query_key_layer_scaling
+        apply_wd_to_qk_layernorm attention_softmax_in_fp32 data_parallel_random_init
+        dsa_indexer_loss_coeff dsa_indexer_use_sparse_loss end_weight_decay fp8_amax_compute_algo
+        fp4_recipe fp8_amax_history_len lr lr_* min_lr moe_aux_loss_coeff moe_router_dtype
+        moe_router_load_balancing_type moe_token_drop_policy moe_z_loss_coeff
+        mtp_decoder_input_detach mtp_loss_scaling_factor muon_* sgd_momentum start_weight_decay
+        te_rng_tracker weight_decay_incr_style
+        """,
+    ),
+    Arguments(
+        "megatron-swift",
+        Effect.NONE,
+        "logs, checkpoints, evaluation and the length of the run",
+        """
+        async_save bridge_backend dist_ckpt_* distrib_optim_* finetune manual_gc manual_gc_*
+        mcore_model merge_lora no_load_optim no_load_rng no_save_optim no_save_rng
+        perform_initialization skip_megatron_init tensorboard_* train_iters use_cpu_initialization
+        use_persistent_ckpt_worker
+        """,
+    ),
+    Arguments(
+        "megatron-swift",
+        Effect.NONE,
+        "the implementation that is modelled, or what has an effect only with other arguments",
+        """
+        advantage_estimator apply_dsa_kernel_fusion apply_rope_fusion async_generate beta bf16
+        calculate_KL center_rewards_coefficient completion_length_limit_scope cosine_* delta
+        desirable_weight dynamic_sample epsilon epsilon_high f_divergence_type fipo_*
+        generation_batch_size gkd_logits_topk gym_env importance_sampling_level kl_in_reward
+        label_smoothing language_model_only lmbda loss_type max_completion_length
+        max_resample_times max_turns mcore_ref_adapter mcore_ref_model move_model_batches
+        multi_turn_scheduler nccl_comm_warmup num_generations num_generations_eval num_iterations
+        off_policy_sequence_mask_delta offload_bridge offload_model offload_optimizer
+        offload_teacher_model overlong_filter real_tau ref_adapters ref_model ref_model_*
+        reference_free repetition_* reward_* rollout_* router_replay_mode rpo_alpha scale_rewards
+        seq_kd sft_alpha sleep_level soft_cache_length soft_max_length steps_per_generation
+        sync_ref_model tau_neg tau_pos teacher_* top_entropy_quantile undesirable_weight
+        use_fused_mhc use_gym_env use_vllm vllm_*
+        """,
+    ),
 )
 """Every argument that no row reads, by its effect."""
+
+
+OWN = {"megatron-swift": ("ms-swift", "megatron-swift")}
+"""Programs whose arguments a program has, where those are not its own alone."""
 
 
 def other_arguments(program: str) -> Table:
     """The rows of a program; its own win over those of all programs."""
     rows: dict[str, Entry] = {}
-    for programs in (TRAINERS, program):
+    for programs in (TRAINERS, *OWN.get(program, (program,))):
         for one in (one for one in ARGUMENTS if one.programs == programs):
             makes_none = one.effect is Effect.NONE
             found = neutral(one.what, one.keys) if makes_none else group(*one[1:])

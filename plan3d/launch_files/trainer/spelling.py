@@ -135,7 +135,7 @@ def check_loss(n: Numbers, document: Document) -> None:
         stage = "a reward"
     task = str(getattr(n, "task", "causal_lm")).lower()
     wrong = stage if stage not in STAGES else task if task != "causal_lm" else ""
-    preference = sorted(filter(document.contains, PREFERENCES))
+    preference = [] if hasattr(n, "stage") else sorted(filter(document.contains, PREFERENCES))
     if preference and not wrong:
         wrong = f"preferences or rewards ($.{preference[0]})"
     if wrong:
@@ -163,9 +163,16 @@ def _read_sequence(n: Numbers, document: Document, launch: Launch) -> None:
             f"samples packed into {n.sequence} tokens: attention is timed over all, not within each"
         )
     elif not packed and not is_full:
-        text = f"taken as {n.sequence} tokens each: shorter samples are not packed into them"
+        text = note_of_lengths(n.sequence, False)
     if text:
         launch.unread.append(UnreadSetting("sequences", text, affects_cost=True))
+
+
+def note_of_lengths(sequence: int, packed: bool) -> str:
+    """What the lengths of samples change of the prediction."""
+    if packed:
+        return f"samples packed into {sequence} tokens: attention is timed over all of them"
+    return f"taken as {sequence} tokens each: shorter samples are not packed into them"
 
 
 def _keeps_samples_apart(n: Numbers, document: Document) -> bool:
@@ -320,11 +327,7 @@ def _read_switches(n: Numbers, document: Document, launch: Launch, table: Table)
         launch.unmodelled["optimizer"] = f"its optimizer is {other[:40]}, which is not modelled"
     for key in filter(is_on, OPTIMIZERS):
         launch.unmodelled["optimizer"] = f"its optimizer is that of {key}, which is not modelled"
-    parts: dict[str, list[str]] = {}
-    for key, row in document.acting(table, Effect.PART):
-        if launch.model is None or row.advice != OWN_TOWER:
-            parts.setdefault(row.advice, []).append(f"$.{key}")
-    launch.left_out += [f"{part} ({', '.join(places)})" for part, places in parts.items()]
+    note_parts(document, launch, table)
     for key in ("attn_implementation", "attn_impl", "flash_attn"):
         value = str(document.content.get(key)).lower()
         if value in ("eager", "disabled"):
@@ -333,6 +336,15 @@ def _read_switches(n: Numbers, document: Document, launch: Launch, table: Table)
             launch.unread.append(UnreadSetting(f"$.{key}", text, affects_cost=True))
     if is_on("fp8"):
         launch.unmodelled["precision"] = "fp8 is on: its recipe is not read"
+
+
+def note_parts(document: Document, launch: Launch, table: Table) -> None:
+    """Note the parts of the run that the prediction leaves out."""
+    parts: dict[str, list[str]] = {}
+    for key, row in document.acting(table, Effect.PART):
+        if launch.model is None or row.advice != OWN_TOWER:
+            parts.setdefault(row.advice, []).append(f"$.{key}")
+    launch.left_out += [f"{part} ({', '.join(places)})" for part, places in parts.items()]
 
 
 def _is_recomputed(n: Numbers, document: Document, launch: Launch) -> bool:

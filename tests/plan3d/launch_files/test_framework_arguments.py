@@ -29,6 +29,7 @@ MINIMAL = {
     },
     "axolotl": {"base_model": "Qwen/Qwen2.5-7B", "micro_batch_size": 1},
     "ms-swift": {"model": "Qwen/Qwen2.5-7B", "tuner_type": "lora"},
+    "megatron-swift": {"model": "Qwen/Qwen2.5-7B", "tuner_type": "full", "max_length": 2048},
     "torchtitan": {"model.flavor": "8B", "activation_checkpoint.mode": "none", "training.steps": 1},
     "nanotron": {
         **{f"parallelism.{axis}": 1 for axis in ("dp", "pp", "tp")},
@@ -158,3 +159,9 @@ def test_keys_of_nanotron_that_change_time_or_memory_are_said_to(key, value):
     content = nested({**MINIMAL["nanotron"], key: value})
     found = READERS["nanotron"](json.dumps(content), "run.yaml", ReaderOptions())
     assert f"$.{key}" in [one.place for one in found.unread if one.affects_cost]
+
+
+def test_a_second_model_that_weighs_the_data_of_nanotron_is_refused():
+    content = nested({**MINIMAL["nanotron"], "doremi.domain_names": "a"})
+    with pytest.raises(InputError, match="it weighs its data by a second model"):
+        READERS["nanotron"](json.dumps(content), "run.yaml", ReaderOptions())

@@ -61,7 +61,8 @@ def test_megatron_under_ms_swift():
     plan = plan_of(launch, {}).to_dict()
     assert (plan["tp"], plan["zero"], plan["recompute"], plan["loss"]) == (4, 1, "full", "fused")
     assert (plan["overlap_grad_reduce"], plan["precision"]) == (0, "bf16")
-    assert [setting.place for setting in launch.unread] == ["--lr"]
+    assert [setting.place for setting in launch.unread] == ["sequences", "--lr"]
+    assert launch.unread[1].why_neutral.startswith("hyperparameters")
 
 
 @pytest.mark.parametrize(

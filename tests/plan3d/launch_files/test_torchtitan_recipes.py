@@ -213,6 +213,15 @@ def test_a_job_that_estimates_memory_trains_nothing():
 
 
 @pytest.mark.parametrize(
+    ("section", "key"), [("encoder", "t5_encoder"), ("data", "max_patches_per_image")]
+)
+def test_a_job_on_images_is_refused_whatever_model_is_given(section, key):
+    content = {"model": {"name": "flux"}, "training": {}, section: {key: 4}}
+    with pytest.raises(InputError, match="it trains on images"):
+        read_job(content, "a.toml", "a.toml", ReaderOptions(Model.preset("qwen2.5-7b")))
+
+
+@pytest.mark.parametrize(
     ("section", "key", "value"),
     [
         ("optimizer", "implementation", "for-loop"),

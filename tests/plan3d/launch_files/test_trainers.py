@@ -276,6 +276,7 @@ def test_a_configuration_of_deepspeed_beside_the_run_wins_over_the_shipped_one()
         (YAML_OF_TRAINER, "trainer", {"beta": 0.1}, r"preferences or rewards \(\$.beta\)"),
         (TRAINER.replace("sft.py", "run_dpo.py"), "trainer-command", {}, "dpo.py trains by dpo"),
         (ACCELERATE, "accelerate", {"distributed_type": "TPU"}, "is TPU, not modelled"),
+        (ACCELERATE, "accelerate", {"compute_environment": "AMAZON_SAGEMAKER"}, "is AMAZON_SAGEMA"),
     ],
 )  # fmt: skip
 def test_what_is_not_modelled_is_refused_by_name(text, tool, changes, message):
