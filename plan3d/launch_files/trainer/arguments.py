@@ -59,19 +59,20 @@ def with_sft_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient_checkpointing": True, "max_length": 1024, **half, **content}
 
 
-FORMATS_OF_WEIGHTS = {"bfloat16": "bf16", "float16": "fp16"}
-"""Arguments of axolotl for 16-bit weights, which train in the same format."""
-
-
 def with_axolotl_formats(content: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of axolotl with the format that is trained in: bf16 unless they say otherwise.
 
     Source: axolotl 0.18, utils/config/__init__.py, resolve_dtype.
     """
-    own = {FORMATS_OF_WEIGHTS.get(str(key), str(key)): one for key, one in content.items()}
-    if own.get("bf16", "auto") == "auto":
-        own["bf16"] = not own.get("fp16")
-    return own
+    own = {str(key): one for key, one in content.items() if key not in ("bfloat16", "float16")}
+    bf16 = content.get("bf16", "auto")
+    half = content.get("bfloat16") or (not content.get("fp16") if bf16 == "auto" else bf16)
+    return own | {"bf16": half, "fp16": content.get("fp16") or (not half and weighs_half(content))}
+
+
+def weighs_half(content: Mapping[str, Any]) -> bool:
+    """Whether axolotl keeps weights in fp16, unless it trains in another format."""
+    return bool(content.get("float16")) and not content.get("fp16")
 
 
 def is_deepspeed_chat(content: Mapping[str, Any]) -> bool:

@@ -45,6 +45,7 @@ from .arguments import (
     SFT_KEYS,
     Dialect,
     is_deepspeed_chat,
+    weighs_half,
     with_axolotl_formats,
     with_program_defaults,
     with_sft_defaults,
@@ -174,8 +175,8 @@ def read_arguments(
     launch = Launch(file, FRAMEWORK, title=dialect.title)
     if accelerate is None and not content.keys() & {row.key for row in dialect.table}:
         raise launch.refuse(f"has no argument of {dialect.title}")
-    if dialect is AXOLOTL:
-        content = with_axolotl_formats(content)
+    weighs = dialect is AXOLOTL and weighs_half(content)
+    content = with_axolotl_formats(content) if dialect is AXOLOTL else content
     if isinstance(content.get(FSDP), str):
         section = parse_json(_text_beside(content[FSDP], file, options), content[FSDP])
         content = content | {FSDP: section}
@@ -201,6 +202,8 @@ def read_arguments(
     if launch.framework == FRAMEWORK:
         shard_by_degrees(n, launch)
     fill_plan(n, document, launch, dialect.table)
+    if weighs and n.fp16 and not launch.adapters:
+        launch.unmodelled["precision"] = "$.float16 keeps weights in fp16, which is not modelled"
     is_configured = accelerate is not None and accelerate.content.keys() & OWN_KEYS
     if not (is_configured or n.has_configuration or n.dtype or document.contains("bf16")):
         _note_format(n, launch, options)

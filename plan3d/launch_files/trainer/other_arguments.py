@@ -73,7 +73,7 @@ ARGUMENTS = (
         TRAINERS,
         Effect.PART,
         "a vision tower, which is left out",
-        "image_folder image_size mm_projector_type vision_tower",
+        "image_folder image_size mm_projector_type processor_type vision_tower",
     ),
     Arguments(
         "llama-factory",
@@ -364,7 +364,7 @@ ARGUMENTS = (
         excess_length_strategy fix_untrained_tokens image_resize_algorithm is_preprocess
         max_prompt_len min_sample_len multipack_real_batches num_dataset_shards_to_save
         pad_to_sequence_len pose_* preprocess_iterable pretrain_multipack_buffer_size
-        pretraining_sample_concatenation processor_kwargs processor_type push_dataset_to_hub
+        pretraining_sample_concatenation processor_kwargs push_dataset_to_hub
         role_boundaries sample_packing_* shuffle_before_merging_datasets skip_prepare_dataset
         streaming tokenizer_config tokenizer_legacy tokenizer_save_jinja_files tokenizer_use_fast
         total_num_tokens total_supervised_tokens

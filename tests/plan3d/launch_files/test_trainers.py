@@ -712,11 +712,17 @@ def test_optimizers_with_states_in_fewer_bits_are_none_of_their_family():
         ({"fp16": True}, "fp16"),
         ({"fp16": True, "bf16": "auto"}, "fp16"),
         ({"bf16": False}, "fp32"),
+        ({"float16": True}, "pure-bf16"),
     ],
 )
 def test_axolotl_trains_in_bf16_unless_it_is_told_otherwise(changes, precision):
     plain = {"adapter": None, "load_in_4bit": None, "bf16": None, **changes}
     assert fields(read(AXOLOTL, "axolotl", **plain), "precision") == [precision]
+
+
+def test_weights_of_axolotl_in_fp16_are_not_modelled():
+    plain = {"adapter": None, "load_in_4bit": None, "bf16": False, "float16": True}
+    assert "weights in fp16" in read(AXOLOTL, "axolotl", **plain).unmodelled["precision"]
 
 
 @pytest.mark.parametrize(
@@ -868,3 +874,8 @@ def test_sections_of_accelerate_for_another_kind_of_run_have_no_effect():
     assert "$.megatron_lm_config.megatron_lm_optimizer_cpu_offload" not in notes(
         READERS["accelerate"](text, "a.yaml", ReaderOptions())
     )
+
+
+def test_samples_with_images_are_said_to_be_left_out():
+    launch = read(AXOLOTL, "axolotl", processor_type="AutoProcessor")
+    assert launch.left_out == ["a vision tower, which is left out ($.processor_type)"]
