@@ -14,6 +14,11 @@ def test_a_text_is_cut_when_it_is_longer_than_the_most(cut) -> None:
     assert cut("a" * 11, 10) == "a" * 7 + "..."
 
 
+def test_what_stands_behind_four_times_the_most_is_not_looked_at() -> None:
+    assert one_line("a" + " " * 38 + "b" + "c" * 99, 10) == "a b"
+    assert one_line("a" + " " * 39 + "b", 10) == "a"
+
+
 def test_a_document_of_as_many_values_as_may_be_is_read(monkeypatch) -> None:
     monkeypatch.setattr(documents, "MOST_VALUES", 3)
     assert parse_json("[0,0,0]", "here") == [0, 0, 0]

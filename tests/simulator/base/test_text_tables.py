@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +43,13 @@ def test_no_line_is_too_wide_and_no_word_is_lost(table: Table, width: int) -> No
     words = [word for row in (table.headers, *table.rows) for cell in row for word in cell.split()]
     assert set(shown) == set(words)
     assert len(shown) >= len(words)
+
+
+@pytest.mark.parametrize("highlighted", [-1, 0, 1])
+def test_a_star_takes_its_columns_from_the_width_whichever_row_has_it(highlighted: int) -> None:
+    for width in range(24, 45):
+        lines = layout(replace(TABLE, highlighted=highlighted), width)
+        assert max(len(line.text) for line in lines) <= width
 
 
 @given(tables())
