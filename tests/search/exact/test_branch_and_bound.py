@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plan3d.search.exact import branch_and_bound, exhaustive
-from plan3d.search.exact.bounds import SIZE_FIELDS, Relaxation
+from plan3d.search.exact.bounds import PLACEMENT_FIELDS, SIZE_FIELDS, Relaxation
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.objective import OBJECTIVES
 from plan3d.search.result.options import SearchOptions
@@ -291,3 +291,9 @@ def test_exhaustive_proves_no_bound():
     result = exhaustive.search(space, SearchOptions(limit=8e10, top=1))
     assert result.bound is None
     assert result.gap is None
+
+
+def test_placements_are_known_by_their_fields_and_by_no_fewer():
+    space = Space.of(task("dense", 8))
+    assert Relaxation(space, frozenset(PLACEMENT_FIELDS)).placement_known
+    assert not Relaxation(space, frozenset(PLACEMENT_FIELDS[1:])).placement_known

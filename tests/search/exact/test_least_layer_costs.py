@@ -41,6 +41,19 @@ def test_tables_of_a_search_are_those_of_each_strategy(texts: list[str]) -> None
         assert len(costs.table) == len(set(asked))
 
 
+def test_a_few_more_strategies_than_are_known_are_costed_beside_them() -> None:
+    """One beside twelve: a copy of all is not worth it, and both stand where they are asked for."""
+    many = [f"tp={tp} dp={64 // tp} micro_batch={b}" for tp in (1, 2, 4, 8) for b in (1, 2, 4)]
+    asked = [many[7], "tp=8 dp=8 micro_batch=3", many[2]]
+    tables, price = LayerTables(), layer_cost_function(TASK.model)
+    tables.costs(TASK, RECIPE, table(many))
+    costs, which = tables.costs(TASK, RECIPE, table(asked))
+    alone = price(TASK, RECIPE, strategies(table(asked)))
+    np.testing.assert_array_equal(costs.table[which], alone.table)
+    assert len(costs.table) == 3
+    assert len(tables.costed[RECIPE][0]) == len(many)
+
+
 def test_parts_are_those_of_the_cost_table() -> None:
     columns = strategies(table([*FIRST, *LATER]))
     costs = layer_cost_function(TASK.model)(TASK, RECIPE, columns)

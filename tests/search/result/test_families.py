@@ -21,7 +21,6 @@ from plan3d.simulator.plan.plan import (
     Plan,
     concat,
     families,
-    family_name,
     resolve,
     split_count,
 )
@@ -41,22 +40,6 @@ def simplicity(plan, memory):
     uneven = task().model.layers % (plan.pp * plan.virtual_stages) > 0
     groups = (plan.micro_batch_group > 0, plan.virtual_stages, not plan.overlap_grad_reduce)
     return (plan.cp, plan.tp > 8, uneven, *groups, plan.zero > 1, memory)
-
-
-def test_families_by_hand():
-    plans = [
-        Plan(dp=16, zero=2),
-        Plan(tp=2, zero=1),
-        Plan(tp=2, pp=4),
-        Plan(zero=3),
-        Plan(tp=4, zero=3),
-        Plan(cp=2, pp=2),
-    ]
-    table = concat([resolve(plan, 16).table() for plan in plans])
-    named = [family_name(of) for of in families(table)]
-    assert named == ["DP", "TP", "TP+PP", "ZeRO-3", "TP+ZeRO-3", "PP"]
-    assert split_count(table).tolist() == [0, 1, 2, 1, 2, 1]
-    assert family_name(FAMILY_COUNT - 1) == "TP+PP+EP+ZeRO-3"
 
 
 def test_a_list_begins_with_the_fastest_then_with_what_splits_least_of_those_alike():

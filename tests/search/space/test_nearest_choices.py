@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log2
 
 import pytest
 
 from plan3d import Cluster, Model, Task, find_plans, sweep
-from plan3d.search.space.nearest_choices import _values
+from plan3d.search.space import nearest_choices
+from plan3d.search.space.nearest_choices import _has_plan, _values
 from plan3d.search.space.space import Space
+from plan3d.simulator.step.evaluate import simulate
 
 TASK = Task(
     Model.preset("llama-3.1-8b"),
@@ -71,3 +74,22 @@ def test_values_are_as_far_as_their_doublings() -> None:
     other = Space.of(TASK, {"first_stage_layers": [3]})
     far = {value: distance for distance, value in _values(other, "first_stage_layers")}
     assert far[0] == pytest.approx(2.0)
+
+
+def test_a_plan_fits_a_gpu_and_the_limit(monkeypatch) -> None:
+    """Of tp = 1, 2, 4, each a table, the last needs least; the search for one ends after two."""
+    cluster = Cluster.profile("h100-sxm", gpus=4)
+    task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=4)
+    one = {"pp": [1], "cp": [1], "micro_batch": [1], "recompute": ["none"], "zero": [0]}
+    space = Space.of(task, {**one, "tp": [1, 2, 4], "overlap_tp": [0], "sequence_parallel": [1]})
+    (*_, last) = space.chunks(1)
+    assert last.tp.tolist() == [4]
+    least = float(simulate(task, last).memory_total[0])
+    assert _has_plan(space, least * 1.001)
+    assert not _has_plan(space, least * 0.999)
+    tiny = replace(task, cluster=Cluster.profile("h100-sxm", gpus=4, memory=0.9 * least))
+    assert not _has_plan(replace(space, task=tiny), least * 1.001)
+    monkeypatch.setattr(nearest_choices, "ROWS", 1)
+    assert _has_plan(space, least * 1.001)
+    monkeypatch.setattr(nearest_choices, "MOST_COSTED", 1)
+    assert not _has_plan(space, least * 1.001)
