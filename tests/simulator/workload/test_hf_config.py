@@ -150,6 +150,18 @@ def test_which_layers_are_experts() -> None:
     assert [layer for layer, kind in enumerate(model.order) if model.kinds[kind].experts] == [0]
 
 
+def test_experts_end_at_the_layer_that_is_named() -> None:
+    """Of 61 layers the first three are dense, and those beyond the 58th."""
+    model = changed("deepseek-v3", moe_layer_end_index=57)
+    sparse = [layer for layer, kind in enumerate(model.order) if model.kinds[kind].experts]
+    assert sparse == list(range(3, 58))
+
+
+def test_two_rows_of_the_positions_of_opt_stand_for_none() -> None:
+    model = changed("opt-125m")
+    assert (model.learned_positions, model.idle_positions, model.sequence) == (2050, 2, 2048)
+
+
 def test_switches_in_the_file_overrule_the_family() -> None:
     plain = changed("llama-3.1-8b")
     biased = changed("llama-3.1-8b", attention_bias=True, mlp_bias=True)
