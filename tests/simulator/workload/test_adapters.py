@@ -12,7 +12,7 @@ from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_model import adapters_of, model_of
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
-from plan3d.simulator.workload.adapters import TARGETS, Adapters
+from plan3d.simulator.workload.adapters import FORMATS, TARGETS, Adapters, FrozenFormat
 from plan3d.simulator.workload.model import Model
 
 
@@ -35,6 +35,25 @@ def question(model: str, adapters: Adapters) -> Task:
 )
 def test_targets_have_several_names(words: tuple[str, ...], targets: tuple[str, ...]) -> None:
     assert Adapters(targets=words).targets == targets
+
+
+@pytest.mark.parametrize(
+    ("name", "bits", "unpacked", "moved"),
+    [
+        ("bf16", 16, False, 0),
+        ("fp8", 8, False, 0),
+        ("int8", 8, True, 0),
+        ("nf4", 4.5, True, 0),
+        ("nf4-dq", 4 + 0.125 + 1 / 512, True, 0),
+        # 4 bits read and 32 written, read and 8 written, two of 8, and 16 from 8.
+        ("gptq4", 4 + 20 / 128, True, 4.5 + 5 + 2 + 2 + 3),
+        ("gptq8", 8 + 24 / 128, True, 5 + 6 + 4 + 4 + 4),
+    ],
+)
+def test_bits_of_frozen_formats_and_bytes_that_operators_move(
+    name: str, bits: float, unpacked: bool, moved: float
+) -> None:
+    assert FORMATS[name] == FrozenFormat(bits, unpacked, moved)
 
 
 @pytest.mark.parametrize(
