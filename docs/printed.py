@@ -2,15 +2,19 @@
 
 A line `<!-- printed: COMMAND -->` becomes what `plan3d COMMAND` prints, `<!-- every verb -->` the
 help of each verb with all its options, and `<!-- table: FILE.csv COLUMN... -->` a table of these
-columns, whose first links to the column `url` where there is one. `<!-- notebook: NAME -->` becomes
-the cells of notebooks/NAME.ipynb with what they put out when they are run now.
+columns, whose first links to the column `url` where there is one. `<!-- alive -->` becomes what
+software profiles say of what is in memory when, `<!-- notebook: NAME -->` the cells of
+notebooks/NAME.ipynb with what they put out when they are run now.
 """
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import csv
+import inspect
 import io
+import itertools
 import json
 import re
 import shlex
@@ -22,6 +26,7 @@ LINE = re.compile(r"^<!-- printed: (?P<command>.+) -->$", re.M)
 TABLE = re.compile(r"^<!-- table: (?P<file>\S+) (?P<columns>.+) -->$", re.M)
 NOTEBOOK = re.compile(r"^<!-- notebook: (?P<name>\w+) -->$", re.M)
 EVERY_VERB = "<!-- every verb -->"
+ALIVE = "<!-- alive -->"
 
 
 def printed(command: str) -> str:
@@ -52,6 +57,37 @@ def table(file: str, columns: list[str]) -> str:
         first, *cells = (_cell(name, row[name]) for name in columns)
         lines.append([f"[{first}]({row['url']})" if "url" in row else first, *cells])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def alive() -> str:
+    """A table of the fields of stacks that say what is in memory when: their meaning, and each
+    value with the stacks that have it and where it was read."""
+    from plan3d.simulator.hardware import software, software_stack
+
+    body = ast.parse(inspect.getsource(software.Software)).body[0].body
+    meanings = {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    stacks = [software_stack.software_profile(name) for name in sorted(software_stack.SOFTWARE)]
+    lines = ["| field | value | stacks | read in |", "|---|---|---|---|"]
+    for field in software.ALIVE:
+        lines.append(f"| **`{field}`** | | | *{meanings[field]}* |")
+        found: dict[tuple[str, str], list[str]] = {}
+        for stack in stacks:
+            # What a stack inherits was read where its base says.
+            source = stack.provenance[field].source.removeprefix(f"as {stack.base}, ")
+            value = getattr(stack, field)
+            shown = ", ".join(value) if isinstance(value, tuple) else f"{value:g}"
+            if isinstance(value, bool):
+                shown = "yes" if value else "no"
+            found.setdefault((shown or "none", source.partition(": ")[2]), []).append(stack.name)
+        lines += [
+            f"| | {value} | {', '.join(names)} | {source} |"
+            for (value, source), names in found.items()
+        ]
+    return "\n".join(lines)
 
 
 def _cell(column: str, text: str) -> str:
@@ -95,8 +131,9 @@ def _output(one: dict[str, Any]) -> str:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """The page with its lines filled; mkdocs calls it for each page."""
-    if EVERY_VERB in markdown:
-        markdown = markdown.replace(EVERY_VERB, verbs())
+    for line, made in ((EVERY_VERB, verbs), (ALIVE, alive)):
+        if line in markdown:
+            markdown = markdown.replace(line, made())
     markdown = TABLE.sub(lambda line: table(line["file"], line["columns"].split()), markdown)
     markdown = NOTEBOOK.sub(lambda line: notebook(line["name"]), markdown)
     return LINE.sub(lambda line: printed(line["command"]), markdown)

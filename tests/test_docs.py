@@ -81,6 +81,7 @@ def test_reference_pages_are_filled_when_the_site_is_built() -> None:
     asked = printed.LINE.findall((DOCS / "profiles.md").read_text(encoding="utf-8"))
     assert asked == ["clusters", "software", "systems", "models"]
     assert filled("index.md") == (DOCS / "index.md").read_text(encoding="utf-8")
+    assert "| | head | torchtitan | torchtitan b5bcd76, distributed/fsdp.py" in filled("model.md")
     asked = printed.TABLE.search((DOCS / "textbook.md").read_text(encoding="utf-8"))
     statements = printed.table(asked["file"], asked["columns"].split())
     assert "| M6 | GPT-3, 2,048 tokens, b = 1: activations 444 GB | `plan3d textbook" in statements

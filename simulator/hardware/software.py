@@ -310,6 +310,12 @@ OFFLOADABLE = (
 """Modules whose inputs can wait in host memory, as Megatron-Core names them."""
 PROCESS_GROUPS = (*("world", "model", "tp", "cp", "dp", "ep", "expert-dp", "pp"),)
 """Groups of ranks: all; those with a copy of the model (tp pp); and those of one degree."""
+ALIVE = (
+    *("frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory", "casts_shards"),
+    *("gathered_ends", "live_parameters", "copies_gathered", "gradient_pool", "sharded_inputs"),
+    *("ddp_buckets", "logit_bytes", "kept_logit_bytes"),
+)
+"""Fields that say what of weights, gradients and logits is in memory when."""
 DEFAULT_SOFTWARE = "megatron-core"
 """The stack of a task that names none and trains all weights."""
 FINE_TUNING_SOFTWARE = "hf-trainer"

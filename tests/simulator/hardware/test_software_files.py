@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from not_empty import not_empty
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.leaves import PACKAGE
+from plan3d.simulator.hardware.software import ALIVE
 from plan3d.simulator.hardware.software_stack import (
     FLAGS,
     LEAVES,
@@ -87,6 +89,14 @@ def seconds(question: Task) -> float:
 
 def values(stack: Software) -> dict[str, object]:
     return {name: getattr(stack, name) for name in LEAVES}
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_what_is_in_memory_when_was_read_in_a_file(name):
+    found = software_profile(name).provenance
+    rules = {field: found[field].source for field in ALIVE if found[field].kind == "rule"}
+    named = re.compile(r"\.(py|cpp)\b|torch\.\w+\.\w+")
+    assert {field: source for field, source in rules.items() if not named.search(source)} == {}
 
 
 def test_every_field_is_a_number_a_flag_or_a_list_of_modules() -> None:
