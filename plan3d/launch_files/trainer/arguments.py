@@ -6,7 +6,7 @@ Source: as of the spellings of their arguments (spellings.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..spellings import table_of
@@ -29,6 +29,12 @@ class Dialect:
     fp16."""
     configurations: Mapping[str, Mapping[str, Any]] | None = None
     """DeepSpeed configurations that it ships, by name: their zero_optimization."""
+    older: Mapping[str, str] = field(default_factory=dict)
+    """Today's names of arguments by older ones."""
+
+    def renamed(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by today's names."""
+        return {self.older.get(str(key), str(key)): value for key, value in content.items()}
 
 
 def _zero(stage: int, offload: str = "", overlap: bool = False) -> dict[str, Any]:
@@ -109,6 +115,7 @@ LLAMA_FACTORY = Dialect(
     "LLaMA-Factory",
     table_of("llama-factory"),
     is_checkpointed=True,
+    older={"sft_packing": "packing", "new_special_tokens": "add_special_tokens"},
     configurations={
         "ds_z0_config.json": _zero(0),
         "ds_z2_config.json": _zero(2),
@@ -141,5 +148,17 @@ MS_SWIFT = Dialect(
         "zero3": _zero(3),
         "zero2_offload": _zero(2, "o"),
         "zero3_offload": _zero(3, "op"),
+    },
+    older={
+        "acc_steps": "gradient_accumulation_steps",
+        "batch_size": "per_device_train_batch_size",
+        "deepspeed_config_path": "deepspeed",
+        "lora_bias_trainable": "lora_bias",
+        "lora_modules_to_save": "modules_to_save",
+        "lora_target_modules": "target_modules",
+        "lora_target_regex": "target_regex",
+        "model_id_or_path": "model",
+        "quantization_bit": "quant_bits",
+        "use_liger": "use_liger_kernel",
     },
 )

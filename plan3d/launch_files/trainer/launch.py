@@ -66,6 +66,7 @@ DIALECTS = {
 """Tools by name."""
 KEYS = tuple(
     {row.key for dialect in DIALECTS.values() for row in dialect.table if isinstance(row, Row)}
+    | {older for dialect in DIALECTS.values() for older in dialect.older}
 )
 ENGINE_FIELDS = (
     *("zero", "overlap_grad_reduce", "overlap_param_gather", "bucket_parameters"),
@@ -130,7 +131,8 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
             "taken as the first step of DeepSpeed-Chat, on tokens: its DPO has the same arguments"
         )
     launch.launcher_gpus = command.gpus or launch.launcher_gpus or command.visible_gpus
-    flags = {f"$.{name}": f"--{name}" for name in command.arguments}
+    older = DIALECTS[command.tool].older
+    flags = {f"$.{older.get(name, name)}": f"--{name}" for name in command.arguments}
     launch.unread = [replace(one, place=flags.get(one.place, one.place)) for one in launch.unread]
     return launch
 
@@ -175,6 +177,7 @@ def read_arguments(
     launch = Launch(file, FRAMEWORK, title=dialect.title)
     if accelerate is None and not content.keys() & {row.key for row in dialect.table}:
         raise launch.refuse(f"has no argument of {dialect.title}")
+    content = dialect.renamed(content)
     weighs = dialect is AXOLOTL and weighs_half(content)
     content = with_axolotl_formats(content) if dialect is AXOLOTL else content
     if isinstance(content.get(FSDP), str):

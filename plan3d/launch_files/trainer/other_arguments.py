@@ -81,14 +81,18 @@ ARGUMENTS = (
         OWN_TOWER,
         """
         freeze_multi_modal_projector= freeze_vision_tower= image_max_pixels image_min_pixels
-        video_fps video_max_pixels video_maxlen video_min_pixels
+        image_resolution train_mm_proj_only video_fps video_max_pixels video_maxlen
+        video_min_pixels video_resolution visual_inputs
         """,
     ),
     Arguments(
         "ms-swift",
         Effect.PART,
         OWN_TOWER,
-        "aligner_lr freeze_aligner= freeze_vit= max_pixels vit_gradient_checkpointing= vit_lr",
+        """
+        aligner_lr freeze_aligner= freeze_vit= max_pixels rescale_image=-1
+        vit_gradient_checkpointing= vit_lr vit_use_gc=
+        """,
     ),
     Arguments(
         TRAINERS,
@@ -167,11 +171,11 @@ ARGUMENTS = (
         group_by_modality_length half_precision_backend=auto,amp jagged_restart_steps
         liger_glu_activation liger_kernel_config liger_layer_norm liger_rms_norm liger_rope
         lisa_activated_layers=0 model_init_kwargs model_quantization_config mp_parameters no_cuda
-        optim_target_modules pad_to_multiple_of padding_free parallelism_config
-        pretrain_multipack_attn=true skip_memory_metrics=true sortish_sampler torch_compile
-        torch_compile_backend torch_compile_mode torch_empty_cache_steps torchdynamo tpu_num_cores
-        train_sampling_strategy=random,sequential use_cpu use_dora use_kernels use_mps_device
-        use_v1_kernels
+        optim_target_modules pad_to_multiple_of=auto padding_free parallelism_config
+        pretrain_multipack_attn=true skip_memory_metrics=true sortish_sampler split_batches
+        torch_compile torch_compile_backend torch_compile_mode torch_empty_cache_steps torchdynamo
+        tpu_num_cores train_sampling_strategy=random,sequential use_cpu use_dora use_ipex
+        use_kernels use_mps_device use_v1_kernels
         """,
     ),
     Arguments(
@@ -199,15 +203,16 @@ ARGUMENTS = (
         layer_offloading liger_cross_entropy liger_rms_norm_gated liger_swiglu lisa_n_layers
         llama4_linearized_experts llmcompressor lora_embedding_kernel lora_mlp_kernel
         lora_model_dir lora_o_kernel lora_on_cpu lora_qkv_kernel lora_rank_pattern max_memory
-        max_packed_sequence_len model_config moe_bnb_fast moe_dequant_chunk_size
+        max_packed_sequence_len model_config model_kwargs moe_bnb_fast moe_dequant_chunk_size
         moe_grouped_backend nonexpert_quantization num_labels nvfp4_merge_aware
         overrides_of_model_kwargs peft peft_autocast_adapter_dtype peft_layers_pattern
         peft_layers_to_transform peft_trainable_token_indices peft_use_dora plugins qat
         quantize_moe_experts relora relora_cpu_offload relora_steps resize_token_embeddings_to_32x
         ring_attn_func s2_attention sage_attention sdpa_varlen selective_checkpointing
         shrink_embeddings spectrum_top_fraction tiled_mlp torchdistx_path trainer_cls
-        unfrozen_parameters use_dsv4_kernels use_glm_dsa_kernels use_pose use_scattermoe
-        use_sonicmoe
+        unfrozen_parameters unsloth_cross_entropy_loss unsloth_lora_mlp unsloth_lora_o
+        unsloth_lora_qkv unsloth_rms_norm unsloth_rope use_dsv4_kernels use_glm_dsa_kernels
+        use_pose use_scattermoe use_sonicmoe
         """,
     ),
     Arguments(
@@ -215,11 +220,13 @@ ARGUMENTS = (
         Effect.COST,
         "time or memory",
         """
-        adapters device_groups enable_dft_loss experts_impl freeze_llm freeze_parameters
-        freeze_parameters_ratio=0,0.0 freeze_parameters_regex lora_bias=none lora_dtype loss_type
-        max_memory new_special_tokens num_labels resume_from_adapter trainable_parameters
-        trainable_parameters_regex tuner_backend=peft use_galore use_logits_to_keep use_swift_lora
-        zero_hpz_partition_size
+        adapters additional_trainable_parameters device_groups device_max_memory dtype=auto,bf16
+        enable_dft_loss experts_impl freeze_llm freeze_parameters freeze_parameters_ratio=0,0.0
+        freeze_parameters_regex fsdp_num=1 gpu_memory_fraction lora_bias=none lora_dtype
+        lora_lr_ratio loss_type max_memory neftune_backend new_special_tokens num_labels pp=1
+        resume_from_adapter sequence_parallel test_oom_error tp=1 train_backend=transformers
+        trainable_parameters trainable_parameters_regex tuner_backend=peft use_flash_attn=true
+        use_galore use_logits_to_keep use_swift_lora zero_hpz_partition_size
         """,
     ),
     Arguments(
@@ -233,7 +240,7 @@ ARGUMENTS = (
         lora_dropout lora_fan_in_fan_out lora_task_type loraplus_lr_embedding loraplus_lr_ratio
         loss_type loss_watchdog_patience loss_watchdog_threshold lr_scheduler lr_scheduler_kwargs
         lr_scheduler_type neftune_noise_alpha optim_args peft.loftq_config pissa_convert pissa_init
-        pissa_iter seed use_rslora warmup_ratio warmup_steps weight_decay
+        pissa_iter router_aux_loss_coef seed use_rslora warmup_ratio warmup_steps weight_decay
         """,
     ),
     Arguments(
@@ -242,14 +249,15 @@ ARGUMENTS = (
         "data",
         """
         assistant_only_loss chat_template chat_template_path completion_only_loss conv_template
-        curriculum_sampling data_length data_path dataloader_* dataset dataset_* datasets eos_token
-        eot_tokens eval_packing ignore_data_skip image_aspect_ratio label_names lazy_preprocess
-        length_column_name max_samples mem_cap meta_path mm_use_im_patch_token mm_use_im_start_end
-        mm_vision_select_layer overwrite_cache packing_strategy pad_token preprocessing_num_workers
-        pretrain_mm_mlp_adapter pretraining_dataset remove_unused_columns shuffle_merged_datasets
+        curriculum_sampling data_length data_path dataloader_* dataset dataset_* datasets
+        dispatch_batches eos_token eot_tokens eval_packing ignore_data_skip image_aspect_ratio
+        label_names lazy_preprocess length_column_name max_samples mem_cap meta_path
+        mm_use_im_patch_token mm_use_im_start_end mm_vision_select_layer overwrite_cache
+        packing_strategy pad_token preprocessing_num_workers pretrain_mm_mlp_adapter
+        pretraining_dataset remove_unused_columns shuffle_dataset shuffle_merged_datasets
         special_tokens split_dataset_ratio streaming_multipack_buffer_size system template
         test_datasets tokenized_path tokenizer_type tokenizer_use_mistral_common tokens
-        train_on_inputs use_fast_tokenizer val_set_size val_size version
+        train_on_inputs truncation_mode use_fast_tokenizer val_set_size val_size version
         """,
     ),
     Arguments(
@@ -305,11 +313,11 @@ ARGUMENTS = (
         Effect.NONE,
         "data",
         """
-        audio_sampling_rate buffer_size crop_to_patches data_shared_file_system default_system
-        disable_shuffling enable_thinking eval_on_each_dataset ignore_pad_token_for_loss
-        image_do_pan_and_scan interleave_probs mask_history media_dir mix_strategy
-        preprocessing_batch_size preserve_thinking split_special_tokens streaming tool_format
-        train_on_prompt use_audio_in_video
+        audio_sampling_rate buffer_size cache_path crop_to_patches data_shared_file_system
+        default_system disable_shuffling enable_thinking eval_on_each_dataset
+        ignore_pad_token_for_loss image_dir image_do_pan_and_scan interleave_probs mask_history
+        media_dir mix_strategy preprocessing_batch_size preserve_thinking reserved_label_len split
+        split_special_tokens streaming tool_format train_on_prompt use_audio_in_video
         """,
     ),
     Arguments(
@@ -330,8 +338,8 @@ ARGUMENTS = (
         """
         compute_dtype infer_* init_special_tokens low_cpu_mem_usage master_addr master_port
         model_max_length moe_aux_loss_coef offload_folder quantization_device_map quantization_type
-        ray_init_kwargs rope_scaling sglang_* train_from_scratch use_kv_cache use_reentrant_gc
-        vllm_*
+        ray_init_kwargs ray_storage_* rope_scaling sglang_* train_from_scratch use_kv_cache
+        use_reentrant_gc vllm_*
         """,
     ),
     Arguments(
@@ -341,7 +349,8 @@ ARGUMENTS = (
         """
         apollo_* badam_* create_new_adapter dpo_* freeze_extra_modules freeze_trainable_layers
         freeze_trainable_modules galore_* hyper_parallel_args kt_* kto_* ld_alpha module_dropout
-        oft_* ppo_* pref_* ref_model ref_model_* reward_model reward_model_* simpo_gamma
+        name_module_trainable num_layer_trainable oft_* orpo_beta ppo_* pref_* ref_model
+        ref_model_* reward_model reward_model_* simpo_gamma
         """,
     ),
     Arguments(
@@ -364,9 +373,9 @@ ARGUMENTS = (
         excess_length_strategy fix_untrained_tokens image_resize_algorithm is_preprocess
         max_prompt_len min_sample_len multipack_real_batches num_dataset_shards_to_save
         pad_to_sequence_len pose_* preprocess_iterable pretrain_multipack_buffer_size
-        pretraining_sample_concatenation processor_kwargs push_dataset_to_hub
-        role_boundaries sample_packing_* shuffle_before_merging_datasets skip_prepare_dataset
-        streaming tokenizer_config tokenizer_legacy tokenizer_save_jinja_files tokenizer_use_fast
+        pretraining_sample_concatenation processor_kwargs push_dataset_to_hub role_boundaries
+        sample_packing_* shuffle_before_merging_datasets skip_prepare_dataset streaming
+        tokenizer_config tokenizer_legacy tokenizer_save_jinja_files tokenizer_use_fast
         total_num_tokens total_supervised_tokens
         """,
     ),
@@ -415,13 +424,18 @@ ARGUMENTS = (
         Effect.NONE,
         "data",
         """
-        add_non_thinking_prefix agent_template cached_dataset cached_val_dataset columns
-        custom_dataset_info custom_register_path disable_auto_column_mapping
+        add_non_thinking_prefix agent_template cached_dataset cached_val_dataset channels
+        check_dataset_strategy columns custom_dataset_info custom_register_path
+        custom_train_dataset_path custom_val_dataset_path disable_auto_column_mapping
         disable_ignore_empty_think download_mode enable_thinking external_plugins interleave_prob
-        is_binary_loss_scale lazy_tokenize load_from_cache_file loss_scale max_model_len norm_bbox
-        packing_num_proc padding_side preserve_thinking response_prefix shuffle_buffer_size
-        stopping_strategy streaming template_backend train_dataloader_shuffle truncation_strategy
-        use_chat_template val_dataset val_dataset_shuffle
+        is_binary_loss_scale is_encoder_decoder lazy_tokenize load_dataset_config
+        load_from_cache_file loss_scale loss_scale_config_path max_model_len norm_bbox
+        packing_cache packing_num_proc padding_side preprocess_num_proc preserve_thinking
+        response_prefix self_cognition_sample shuffle_buffer_size stopping_strategy streaming
+        streaming_buffer_size streaming_val_size template_backend template_type tools_prompt
+        train_dataloader_shuffle train_dataset_mix_ds train_dataset_mix_ratio train_dataset_sample
+        train_sampler_random truncation_strategy use_chat_template use_loss_scale val_dataset
+        val_dataset_sample val_dataset_shuffle
         """,
     ),
     Arguments(
@@ -429,10 +443,13 @@ ARGUMENTS = (
         Effect.NONE,
         "logs, checkpoints, evaluation and the length of the run",
         """
-        add_version callbacks check_model create_checkpoint_symlink ds3_gather_for_generation
-        early_stop_interval enable_channel_loss extra_eval_args logprobs max_epochs max_new_tokens
-        max_shard_size num_beams repetition_penalty resume_only_model safe_serialization stop_words
-        stream structured_outputs_regex temperature top_k top_logprobs top_p use_flash_ckpt
+        add_output_dir_suffix add_version additional_saved_files callbacks check_model
+        check_model_is_latest ckpt_dir create_checkpoint_symlink do_sample
+        ds3_gather_for_generation early_stop_interval enable_channel_loss extra_eval_args host lang
+        logprobs max_epochs max_new_tokens max_shard_size metric metric_warmup_step model_cache_dir
+        num_beams only_save_model port push_hub_strategy repetition_penalty resume_only_model
+        rome_request_file safe_serialization share stop_words stream structured_outputs_regex
+        temperature top_k top_logprobs top_p use_flash_ckpt
         """,
     ),
     Arguments(
@@ -440,8 +457,10 @@ ARGUMENTS = (
         Effect.NONE,
         "set-up of processes and loading",
         """
-        acc_strategy enable_npu_model_patch ignore_args_error init_strategy init_weights load_args
-        load_data_args local_repo_path lorap_lr_ratio model_kwargs ray_exp_name rope_scaling
+        acc_strategy bnb_4bit_comp_dtype device_map_config device_map_config_path
+        enable_npu_model_patch ignore_args_error init_lora_weights init_strategy init_weights
+        load_args load_data_args local_repo_path lora_dropout_p lorap_lr_ratio loss_name min_lr
+        model_kwargs model_layer_cls_name neftune_alpha ray_exp_name rope_scaling
         router_aux_loss_coef use_hf
         """,
     ),
@@ -450,8 +469,9 @@ ARGUMENTS = (
         Effect.NONE,
         "what has an effect only with other arguments",
         """
-        adalora_* adapter_act adapter_length boft_* fourier_* galore_* hqq_axis lisa_step_interval
-        llamapro_* lora_ga_* mrl_dims problem_type reft_* vera_*
+        adalora_* adapter_act adapter_length boft_* fourier_* galore_* hqq_axis
+        hqq_dynamic_config_path ia3_* lisa_step_interval llamapro_* lora_ga_* lora_int_id
+        lora_local_path lora_modules lora_name mrl_dims problem_type reft_* vera_*
         """,
     ),
     Arguments(
@@ -481,9 +501,9 @@ ARGUMENTS = (
         """
         accumulate_allreduce_grads_in_fp32 adam_eps apply_query_key_layer_scaling
         apply_wd_to_qk_layernorm attention_softmax_in_fp32 data_parallel_random_init
-        dsa_indexer_loss_coeff dsa_indexer_use_sparse_loss end_weight_decay fp8_amax_compute_algo
-        fp4_recipe fp8_amax_history_len lr lr_* min_lr moe_aux_loss_coeff moe_router_dtype
-        moe_router_load_balancing_type moe_token_drop_policy moe_z_loss_coeff
+        dsa_indexer_loss_coeff dsa_indexer_use_sparse_loss end_weight_decay fp4_recipe
+        fp8_amax_compute_algo fp8_amax_history_len lr lr_* min_lr moe_aux_loss_coeff
+        moe_router_dtype moe_router_load_balancing_type moe_token_drop_policy moe_z_loss_coeff
         mtp_decoder_input_detach mtp_loss_scaling_factor muon_* sgd_momentum start_weight_decay
         te_rng_tracker weight_decay_incr_style
         """,

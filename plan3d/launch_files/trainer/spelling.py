@@ -65,6 +65,7 @@ QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
 """Formats of frozen weights by method and bits."""
 MATRICES = {
     **WORDS,
+    "ALL": WORDS["all"],
     "linear_qkv": ("q", "k", "v"),
     "linear_proj": ("o",),
     "linear_fc1": ("gate", "up"),

@@ -700,6 +700,17 @@ def test_arguments_of_older_versions_of_the_trainer_are_read():
     assert fields(read(YAML_OF_TRAINER, "trainer", adafactor=True), "optimizer") == ["adafactor"]
 
 
+def test_arguments_of_older_versions_of_tools_are_read():
+    packed = read(LLAMA_FACTORY, sft_packing=True)
+    assert "sequences" not in notes(packed)
+    script = "swift sft --model_id_or_path Qwen/Qwen2.5-7B --sft_type lora --batch_size 4 "
+    script += "--acc_steps 2 --lora_target_modules ALL --dtype fp16\n"
+    launch = read(script, "trainer-command")
+    assert (launch.plan["micro_batch"], launch.accumulation) == (4, 2)
+    assert "--dtype" in notes(launch)
+    assert len(launch.adapters.targets) == 7
+
+
 def test_optimizers_with_states_in_fewer_bits_are_none_of_their_family():
     launch = read(AXOLOTL, "axolotl", optimizer="flash_adamw")
     assert launch.unmodelled["optimizer"] == "its optimizer is flash_adamw, which is not modelled"
