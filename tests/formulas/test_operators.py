@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from round_numbers import stack, task
 
 from plan3d.simulator.operators import layer_parts, layer_work
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_values import ContextComm, Dispatch
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 
 
@@ -275,6 +277,52 @@ def test_other_ways_to_put_tokens_in_order():
     ranks = 8 * (1 - (7 / 8) ** 4)
     expected = 2 * 4096 * 2 * (1 + ranks / 4) * 4096
     assert work(block, spread).permuted_bytes == pytest.approx(expected)
+
+
+def test_shared_experts_run_again_as_a_dense_mlp_does():
+    """Both products of one of 2000 over eight ranks, and its activations."""
+    s = strategy(tp=8, ep=8, etp=2, sequence_parallel=1)
+    block = Block(attention=attention(), experts=experts())
+    mlp = Mlp(ffn=2000, gated=experts().gated)
+    again, none = (work(block, s, selective=ops) for ops in (("shared_experts",), ()))
+    assert sides(again.selective_gemms) == sides(layer_parts.mlp_gemms(mlp, 4096, 8, 4096.0, 1.0))
+    assert none.selective_gemms == []
+    assert again.selective_bytes - none.selective_bytes == layer_parts.activation_bytes(
+        mlp, 8, 4096.0
+    )
+
+
+def test_queries_and_keys_are_what_rotary_positions_turn():
+    """On four ranks two heads of queries each, and a copy of one of two heads of keys."""
+    assert layer_parts.rotated_width(attention(), 4) == (2 + 1) * 128
+    assert layer_parts.rotated_width(attention(), 1) == (8 + 2) * 128
+
+
+def test_outputs_of_adapters_are_scaled_and_added():
+    """Five elements of two bytes an output: q of 8 heads and k of 2 of 128, split over two; fused
+    one element."""
+    block = Block(attention=attention(), mlp=Mlp(ffn=1000, gated=True))
+    s, moved = strategy(tp=2), {}
+    adapters = Adapters(rank=16, targets=("q", "k"))
+    for fused in (False, True):
+        asked = task(2, software=stack(fused_adapters=fused))
+        plain = work(block, s, hidden=1024, sequence=1024)
+        own = layer_parts.with_adapters(plain, adapters, block, asked, s)
+        moved[fused] = float(np.squeeze(own.moved_bytes - plain.moved_bytes))
+        assert len(own.adapter_gemms) == 4
+    outputs = (8 + 2) * 128 / 2
+    assert moved == {False: 2 * 5 * 1024 * outputs, True: 2 * 1 * 1024 * outputs}
+
+
+def test_a_gate_is_read_with_the_output_of_attention():
+    """Of each of 8 heads of 128 the output twice, and the gate; a gate of a number a head too."""
+    s, found = strategy(tp=2), []
+    for gate in (0, 1, 2):
+        block = Block(attention=attention(output_gate=gate), mlp=Mlp(ffn=1000, gated=True))
+        bytes_moved = layer_parts.layer_bytes(block, 1024, s, 1024)
+        found.append((float(np.squeeze(bytes_moved)), block.attention.gate_width))
+    for moved, width in found[1:]:
+        assert moved - found[0][0] == 2 * 1024 * (width + 2 * 8 * 128) / 2
 
 
 def test_what_selective_recompute_runs_again():

@@ -4,14 +4,19 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plan3d.search.space.space import Space
+from plan3d.search.stages.candidates import _recompute_mixtures
 from plan3d.search.stages.intervals import Intervals
 from plan3d.search.stages.pipeline import pipelines
+from plan3d.search.stages.stage_plans import rank_plans_within
 from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -28,6 +33,7 @@ orders = st.lists(st.integers(0, 1), min_size=4, max_size=9).map(tuple)
 
 
 @given(order=orders, pp=st.sampled_from([1, 2, 4]))
+@example(order=(0, 0, 0, 1, 0, 1, 1, 1, 0, 0), pp=4)
 def test_a_class_is_what_a_stage_holds_and_what_is_before_and_behind_it(order, pp):
     found = Intervals.of(pipeline_of(order, pp), np.inf, np.inf)
     alike = [
@@ -68,3 +74,41 @@ def test_intervals_within_what_stages_hold_are_those_of_the_cuts_that_they_can_h
     assert needed <= kept
     assert bool(kept) == bool(needed)
     assert set(found.kind.tolist()) == set(range(len(found.examples)))
+
+
+def test_mixtures_of_recompute_by_hand():
+    """Of three modes each pair, the heavier in at least one layer but for the first, which is all
+    light too; in all of them, but where all heavy is the pair before."""
+    layers = np.array([1, 4])
+    pairs = [
+        (low, high, least.tolist(), most.tolist())
+        for low, high, least, most in _recompute_mixtures(3, layers)
+    ]
+    assert pairs == [(0, 1, [0, 0], [1, 4]), (0, 2, [1, 1], [1, 4]), (1, 2, [1, 1], [0, 3])]
+    assert len(_recompute_mixtures(1, layers)) == 1
+
+
+def test_gradients_may_be_absent_beside_activations_without_a_pipeline_alone():
+    model = replace(Model.preset("gpt3-1.3b"), order=(0,) * 4)
+    cluster = Cluster.profile("h100-sxm", gpus=8)
+    freeing = software_profile("hf-trainer")
+    assert freeing.frees_gradients
+    task = Task(model, cluster, sequence=2048, global_batch=8, software=freeing)
+    space = Space.of(task, {"pp": [1], "cp": [1], "ep": [1], "micro_batch": [1]})
+    axes = stage_space(space, "test", "step-time", ("1f1b",)).axes
+    layers = next(pipelines(task, {**axes, **most_overlap(task, axes)})).layers
+    assert (layers.absent_gradient_bytes(1) > 0).any()
+    assert layers.absent_gradient_bytes(2) == 0.0
+
+
+def test_a_plan_that_needs_exactly_the_limit_is_ranked():
+    model = replace(Model.preset("gpt3-1.3b"), order=(0,) * 4)
+    task = Task(model, Cluster.profile("h100-sxm", gpus=8), sequence=2048, global_batch=8)
+    plans = resolve(concat([Plan(tp=tp).table() for tp in (1, 2)]), 8)
+    size = float(simulate(task, plans).memory_total.max())
+    found = rank_plans_within(task, [plans], size)
+    assert found is not None
+    assert len(found) == 2
+    fewer = rank_plans_within(task, [plans], size * (1 - 1e-9))
+    assert fewer is not None
+    assert len(fewer) == 1
