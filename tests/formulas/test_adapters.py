@@ -222,6 +222,27 @@ def test_seconds_of_products(adapters, of_layer):
     assert found["attention"] == pytest.approx(4 * 4 * 3 * SCORES, rel=1e-12)
 
 
+def test_adapters_are_split_as_their_matrices_are():
+    """12 bytes of optimizer state of half of each adapter on each of two tensor ranks."""
+    for tp in (1, 2):
+        memory = costs_of(tuned(ATTENTION_LORA, tp), f"tp={tp}").memory
+        assert memory["optimizer"] == pytest.approx(12 * 4 * OF_ATTENTION / tp)
+
+
+def test_input_gradients_of_frozen_matrices_are_as_fast_as_any():
+    """At half the rate of forward products those of frozen matrices and of adapters take twice as
+    long: once more each."""
+    usual = tuned(ATTENTION_LORA)
+    gpu = usual.cluster.accelerator
+    slow = replace(gpu, training=replace(gpu.training, dgrad_rate=0.5))
+    slower = replace(usual, cluster=replace(usual.cluster, accelerator=slow))
+    before, after = (
+        costs_of(one, "micro_batch=1").compute_seconds["matmul"] for one in (usual, slower)
+    )
+    once = 4 * 2 * TOKENS * MATRICES / 100e12 + LOGITS
+    assert after - before == pytest.approx(4 * (once + 4 * thin(OF_ATTENTION)), rel=1e-12)
+
+
 @pytest.mark.parametrize(("fused", "elements"), [(False, 5), (True, 1)])
 def test_products_of_adapters_are_added(fused, elements):
     software = stack(fused_adapters=fused)
