@@ -87,7 +87,7 @@ def is_deepspeed_chat(content: Mapping[str, Any]) -> bool:
 
 
 def with_program_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of DeepSpeed-Chat and of qlora.py in the words of the Trainer.
+    """Arguments of DeepSpeed-Chat, of its engine and of qlora.py in the words of the Trainer.
 
     Source: DeepSpeedExamples, DeepSpeed-Chat (dschat/utils/ds_utils.py and step 1, main.py);
     qlora.py and ChatGLM's ptuning/main.py (source and target are cut and joined).
@@ -98,6 +98,8 @@ def with_program_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
         if all(isinstance(end, int) for end in ends):
             own = {key: value for key, value in own.items() if key not in names}
             own["max_length"] = sum(ends)
+    if content.get("deepspeed") is True and "deepspeed_config" in content:
+        return own | {"deepspeed": own.pop("deepspeed_config")}
     if not is_deepspeed_chat(content):
         return own
     half = "bf16" if own.pop("dtype", "fp16") == "bf16" else "fp16"

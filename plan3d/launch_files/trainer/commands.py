@@ -51,6 +51,10 @@ _OTHER_LOSS = re.compile(
     r"(?i)(?:^|[_-])(dpo|grpo|kto|orpo|cpo|ppo|rloo|gkd|rlhf|reward|prm)(?=[_.-]|$)"
 )
 """Losses of preferences and rewards in the names of scripts, as TRL's examples are called."""
+_OTHER_TASK = re.compile(
+    r"(?i)^run_(glue|mlm|ner|plm|qa|squad|summarization|swag|translation)(?=[_.])"
+)
+"""Tasks of transformers' examples that train no language model, or an encoder beside it."""
 _BATCH = re.compile(r"--per[-_]device[-_]train[-_]batch[-_]size\b")
 """The argument that every command of the Trainer is recognised by."""
 
@@ -83,10 +87,12 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
         if split is None:
             continue
         tool, at = split
-        other = _OTHER_LOSS.search(words[at].text.rpartition("/")[2]) if tool == "trainer" else None
-        if other:
+        name = words[at].text.rpartition("/")[2] if tool == "trainer" else ""
+        loss, task = _OTHER_LOSS.search(name), _OTHER_TASK.match(name)
+        if loss or task:
+            what = f"by {loss[1]}" if loss else f"for {task[1]}" if task else ""
             raise InputError(
-                f"{script.file}: {words[at].text[:60]} trains by {other[1]}, which is not "
+                f"{script.file}: {words[at].text[:60]} trains {what}, which is not "
                 "modelled: give a run that trains one model on tokens (sft or pt)"
             )
         before, after = words[:at], words[at + 1 :]

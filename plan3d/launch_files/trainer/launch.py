@@ -54,6 +54,8 @@ from .commands import Command, command_of
 from .models import name_model
 from .spelling import fill_plan, fsdp_section, fsdp_strategy, shard_by_degrees, shard_by_fsdp
 
+DEEPSPEED = "deepspeed"
+"""The argument of a configuration, whose keys are read as such."""
 FRAMEWORK = "accelerate"
 """The framework whose stack runs all of them."""
 DIALECTS = {
@@ -215,7 +217,8 @@ def read_arguments(
         launch.title = FRAMEWORK
         launch.plan.pop("micro_batch", None)
         launch.unmodelled["micro_batch"] = "states no micro-batch"
-    launch.unread += document.unread(dialect.table, ())
+    unread = document.unread(dialect.table, ())
+    launch.unread += [one for one in unread if one.path[0] != DEEPSPEED]
     launch.unread += unread_settings(accelerate) if accelerate else []
     return launch
 
@@ -311,7 +314,7 @@ def _engine_content(
     """The configuration and its place: written out, in a file beside the run, or shipped with the
     tool; None where the stage is given by --with zero=N."""
     if isinstance(value, dict):
-        return value, "deepspeed"
+        return value, DEEPSPEED
     name = str(value)
     text = options.inputs.read_source(name) if options.inputs.read_source else None
     if text is not None:

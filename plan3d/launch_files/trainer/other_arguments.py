@@ -105,6 +105,30 @@ ARGUMENTS = (
     ),
     Arguments("trainer", Effect.PART, "frozen parts, which are taken as trained", "freeze_llm"),
     Arguments(
+        "trainer",
+        Effect.PART,
+        "a vision tower, which is left out",
+        "vis_proj vision_model_name_or_path",
+    ),
+    Arguments("trainer", Effect.MODEL, "give --model config.json", "config_overrides"),
+    Arguments("trainer", Effect.COST, "time or memory", "random_ltd"),
+    Arguments(
+        "trainer",
+        Effect.NONE,
+        "data",
+        """
+        cache_dir config_name data_output_path data_split keep_linebreaks max_eval_samples
+        max_train_samples pad_to_max_length streaming token tokenizer_name train_file
+        use_auth_token validation_file validation_split_percentage
+        """,
+    ),
+    Arguments(
+        "trainer",
+        Effect.NONE,
+        "logs, checkpoints, evaluation and the length of the run",
+        "enable_tensorboard max_train_steps num_warmup_steps print_loss tensorboard_path",
+    ),
+    Arguments(
         "accelerate",
         Effect.COST,
         "time or memory",

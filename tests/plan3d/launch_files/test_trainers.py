@@ -890,3 +890,31 @@ def test_sections_of_accelerate_for_another_kind_of_run_have_no_effect():
 def test_samples_with_images_are_said_to_be_left_out():
     launch = read(AXOLOTL, "axolotl", processor_type="AutoProcessor")
     assert launch.left_out == ["a vision tower, which is left out ($.processor_type)"]
+
+
+ENGINE = (
+    "deepspeed --num_gpus 8 {} --model_name_or_path Qwen/Qwen2.5-7B --block_size 1024 "
+    "--per_device_train_batch_size 2 --deepspeed --deepspeed_config ds.json {}\n"
+)
+CONFIG = {"ds.json": '{"zero_optimization": {"stage": 2}, "bf16": {"enabled": true}}'}
+
+
+def test_a_configuration_of_the_engine_may_be_a_flag_of_its_own():
+    script = ENGINE.format("run_clm_no_trainer.py", "--random_ltd")
+    launch = read(script, "trainer-command", files=CONFIG)
+    assert (launch.plan["zero"], launch.plan["micro_batch"]) == (2, 2)
+    assert "--random_ltd" in notes(launch)
+    with pytest.raises(InputError, match="config_overrides is not modelled; give --model"):
+        read(script.replace("random_ltd", "config_overrides a=8"), "trainer-command", files=CONFIG)
+
+
+@pytest.mark.parametrize("program", ["run_glue.py", "run_mlm_no_trainer.py", "run_translation.py"])
+def test_tasks_that_train_no_language_model_are_refused(program):
+    with pytest.raises(InputError, match=f"{program} trains for "):
+        read(ENGINE.format(program, ""), "trainer-command", files=CONFIG)
+
+
+def test_a_configuration_that_is_written_out_is_read_once():
+    launch = read(YAML_OF_TRAINER, "trainer", deepspeed={"zero_optimization": {"stage": 3}})
+    assert launch.plan["zero"] == 3
+    assert [one for one in launch.unread if one.place.startswith("$.deepspeed")] == []
