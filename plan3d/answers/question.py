@@ -138,6 +138,7 @@ def adapters_record(task: Task) -> dict[str, Any]:
         "lora_rank": adapters.rank,
         "lora_targets": ",".join(adapters.targets),
         "lora_base": adapters.base,
+        **({"lora_dropout": adapters.dropout} if adapters.dropout else {}),
         **(
             {"modules_to_save": ",".join(adapters.modules_to_save)}
             if adapters.modules_to_save

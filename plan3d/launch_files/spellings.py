@@ -45,7 +45,19 @@ def _read_half(source: Source, key: str, n: Numbers) -> bool:
     return n.pure_bf16 or bool(TRUTH.read(source, key, n))
 
 
+def read_share(source: Source, key: str, value: Any) -> float:
+    """A share from 0 to below 1."""
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share < 1:
+        raise source.value_error(key, "must be a number from 0 to below 1")
+    return share
+
+
 HALF = Codec(bool, _read_half)
+SHARE = Codec(float, lambda source, key, n: read_share(source, key, source.value(key)))
 LENGTH = integer(most=2**24)
 NO_LAYERS = integer(least=0)
 
@@ -350,6 +362,15 @@ SPELLINGS = (
             "axolotl": ("lora_r", 8),
             "llama-factory ms-swift megatron-swift": ("lora_rank", 8),
             "recipe primus": ("dim", 32),
+        },
+    ),
+    Spelling(
+        "adapter_dropout",
+        SHARE,
+        {
+            "trainer ms-swift megatron-swift": ("lora_dropout", 0.05),
+            "llama-factory axolotl": ("lora_dropout", 0.0),
+            "recipe primus": ("dropout", 0.0),
         },
     ),
     Spelling(

@@ -80,6 +80,7 @@ def adapters_line(task: Task) -> str:
     name = {"lora": "LoRA", "qlora": f"QLoRA ({adapters.base})"}[adapters.name]
     trained = format_count(task.trained_parameters)
     on = " ".join((*adapters.targets, *adapters.modules_to_save))
+    on += f" behind a dropout of {adapters.dropout:g}" if adapters.dropout else ""
     return f"{name} of rank {adapters.rank} on {on}: {trained} trained"
 
 

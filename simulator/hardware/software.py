@@ -193,8 +193,9 @@ class Software:
     fused_adapters: bool
     """The product of an adapter is added to that of its matrix inside its second GEMM; otherwise it
     is scaled, then added."""
-    adapter_dropout: bool
-    """Inputs of adapters go through a dropout, so that each keeps its own."""
+    adapter_casts: bool
+    """Adapters are fp32 beside layers that compute in 16 bits: each makes its input fp32 and,
+    behind the dropout, 16 bits again, and keeps that copy."""
     unpacks_by_operators: bool
     """Frozen weights of GPTQ are unpacked by operators of PyTorch one after another, whose result
     waits for the backward pass; otherwise by one kernel in either pass."""

@@ -16,9 +16,6 @@ from ..workload.adapters import EMBEDDING, HEAD
 from ..workload.blocks import Block
 from .layer_kinds import LayerContext, LayerKind
 
-ROW_PARALLEL = ("o", "down")
-"""Matrices whose inputs tensor parallelism splits."""
-
 
 class FrozenWeights(NamedTuple):
     """The weights of a layer on one rank where most of them are frozen."""
@@ -95,24 +92,24 @@ MASK_ELEMENTS = 0.5
 
 def spare_inputs(block: Block, local: LayerContext) -> SpareInputs:
     """What a layer need not keep, and what its adapters keep instead: of each, the product with
-    its first matrix, for the gradient of the second, and what dropout left of its input, with a
-    mask unless it is made again in a fused kernel."""
+    its first matrix, for the gradient of the second, and the copy of its input that a cast or a
+    dropout made, with a mask unless that is made again in a fused kernel. Nothing else reads the
+    input then."""
     adapters, software, hidden = local.task.adapters, local.task.software, local.task.model.hidden
     if adapters is None:
         return ALL_INPUTS_NEEDED
     matrices = adapters.matrices(block, hidden)
     kept: Value | float = float(adapters.rank * len(matrices))
-    if software.adapter_dropout:
-        wide = sum(m.inputs for m in matrices if m.name not in ROW_PARALLEL)
-        split = sum(m.inputs for m in matrices if m.name in ROW_PARALLEL)
-        kept = kept + (1 + MASK_ELEMENTS * (not software.fused_adapters)) * (
-            wide + split / local.s.tp
-        )
+    dropout, fused = adapters.dropout > 0, software.fused_adapters
+    copied = not fused and (dropout or software.adapter_casts)
+    if dropout or copied:
+        elements = 1 + MASK_ELEMENTS * (dropout and not fused)
+        kept = kept + elements * adapters.inputs(block, hidden, local.s.tp)
     if software.keeps_packed_inputs and adapters.format.needs_unpacking:
         return SpareInputs(0, False, kept)
-    attention = {"q", "k", "v"} & {*adapters.targets}
-    mlp = {"gate", "up"} & {*adapters.targets}
+    reading = set() if copied else {*adapters.targets}
+    attention, mlp = {"q", "k", "v"} & reading, {"gate", "up"} & reading
     norms = int(not attention) + int(not mlp)
     if block.parallel:
         norms = int(not attention | mlp)
-    return SpareInputs(norms, "down" not in adapters.targets, kept)
+    return SpareInputs(norms, "down" not in reading, kept)

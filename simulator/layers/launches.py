@@ -9,12 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
+from ..operators.layer_parts import ADAPTER_LAUNCHES, adapter_launches
 from ..workload.blocks import Block
 from .layer_kinds import LayerContext
 
 LAYER_GRAPHS = {"attn": 7, "mlp": 6}
 """Kernels of a plain layer in a CUDA graph of Megatron-Core: norm, queries with keys and values,
 two rotations, attention, projection and sum; norm, product, activation, product and sum."""
+MEASURED_LAUNCHES = 11
+"""Kernels of the layer whose launches `calibrate measure` times (measure/cases_layer.py)."""
 ROUTING_GRAPHS = {"moe_router": 27, "moe_preprocess": 8}
 """Those of the way to the experts: TopKRouter with its auxiliary loss, and the counts of tokens by
 rank and expert without their copies to the host (token_dispatcher.py, preprocess)."""
@@ -23,13 +26,14 @@ rank and expert without their copies to the host (token_dispatcher.py, preproces
 def launch_seconds(block: Block, local: LayerContext) -> Value | float:
     """Seconds in which the host launches the forward kernels of a block.
 
-        (layer + routing + each E / ep) floor / layer + adapters + expert floor E / ep
+        (layer + routing + each E / ep) launch + adapters + expert floor E / ep
 
-    of E experts; a CUDA graph is one launch in the place of those that it holds.
+    of E experts; a CUDA graph is one launch in the place of those that it holds. Where launches of
+    a host were measured, none takes less.
     """
     task, software = local.task, local.task.software
-    measured = task.cluster.accelerator.training.layer_floor
-    floor = np.maximum(software.layer_floor, measured)
+    measured = task.cluster.accelerator.training.layer_floor / MEASURED_LAUNCHES
+    launch = np.maximum(software.layer_floor / software.layer_launches, measured)
     graphs = {name for name in software.graphs if name != "mlp" or block.mlp}
     number: Value | float = software.layer_launches - _held(graphs, LAYER_GRAPHS)
     out: Value | float = 0.0
@@ -40,8 +44,9 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
         out = software.expert_floor * each
     if task.adapters:
         adapted = len(task.adapters.matrices(block, task.model.hidden))
-        out = out + software.adapter_floor * adapted
-    launched: Value | float = np.maximum(number, 0) * (floor / software.layer_launches)
+        kernels = adapter_launches(task.adapters, software) * adapted
+        out = out + np.maximum(software.adapter_floor / ADAPTER_LAUNCHES, measured) * kernels
+    launched: Value | float = np.maximum(number, 0) * launch
     return out + launched
 
 

@@ -195,6 +195,8 @@ def _kernel_seconds(
             out[1, Cost.MATMUL] += thin / dgrad + weight
             each = np.array([unpacked_bytes(adapters, local.task.software)]).T
             moved = each * weights.frozen.packed_parameters
+            if work.adapter_bytes is not None:
+                moved = moved + np.stack(work.adapter_bytes)
             out[:, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(moved, accelerator)
     return out, weight
 

@@ -181,32 +181,53 @@ def permuted_bytes(
     return out
 
 
-KERNELS, ELEMENTS = 2, 5
-"""Kernels of an adapter other than its GEMMs in the forward pass, and elements moved for each
-of its outputs: its product is scaled (read, written) and added (both read, the sum written)."""
-FUSED_ELEMENTS = 1
-"""Elements where its second GEMM adds to what is there, which it reads."""
+FUSED_BYTES = 2.0
+"""Bytes of each output of an adapter whose second GEMM adds to what is there, which it reads."""
+SCALE_BYTES, SUM_BYTES = 4.0, 6.0
+"""Of each element in 16 bits that is scaled (read, written), or added to another (both read, the
+sum written)."""
+CAST_BYTES = 12.0
+"""Of each input that is made fp32 and 16 bits again (2 + 4 and 4 + 2); of its gradient as many."""
+DROPOUT_BYTES = {False: 5.0, True: 9.0}
+"""Of each input in 16 bits, or in fp32, that goes through a dropout: read, written, and a byte of
+its mask; of its gradient as many."""
 UNPACKED_BYTES = 2.0
 """Of a weight as it is multiplied."""
 
 
 def with_adapters(work: Work, adapters: Adapters, block: Block, task: Task, s: Strategy) -> Work:
     """The work of a layer with its adapters: [T, k] x [k, r] and [T, r] x [r, n] beside each
-    matrix, both divided by t, and their sum, 5 n T elements of two bytes or, fused, n T.
+    matrix, both divided by t. Its product is scaled and added to that of the matrix, the gradient
+    scaled, and the gradient of its input added to that of the matrix; where they are, its input is
+    cast and goes through a dropout.
 
-    Neglects dropout, and the collectives of tensors of width r.
+    Neglects the collectives of tensors of width r.
     Source: Hu et al. 2021, section 4.1; PEFT's LoRA layer of linear matrices.
     """
     tokens, matrices = s.tokens(task.sequence), adapters.matrices(block, task.model.hidden)
-    fused = task.software.fused_adapters
-    each = FUSED_ELEMENTS if fused else ELEMENTS
-    thin, moved = [], work.moved_bytes
+    thin: list[Gemm] = []
     for one in matrices:
         thin.append(Gemm(tokens, float(adapters.rank), one.inputs / s.tp))
         thin.append(Gemm(tokens, one.outputs / s.tp, float(adapters.rank)))
-        moved = moved + 2 * each * tokens * one.outputs / s.tp
-    kernels = work.kernels + (0 if fused else KERNELS * len(matrices))
-    return work._replace(adapter_gemms=thin, moved_bytes=moved, kernels=kernels)
+    inputs = tokens * adapters.inputs(block, task.model.hidden, s.tp)
+    outputs = tokens * sum(one.outputs for one in matrices) / s.tp
+    if task.software.fused_adapters:
+        return work._replace(adapter_gemms=thin, adapter_bytes=(FUSED_BYTES * outputs,) * 2)
+    casts = task.software.adapter_casts
+    each = CAST_BYTES * casts + (DROPOUT_BYTES[casts] if adapters.dropout else 0.0)
+    forward = each * inputs + (SCALE_BYTES + SUM_BYTES) * outputs
+    backward = (each + SUM_BYTES) * inputs + SCALE_BYTES * outputs
+    return work._replace(adapter_gemms=thin, adapter_bytes=(forward, backward))
+
+
+ADAPTER_LAUNCHES = 9
+"""Kernels forward of an adapter with casts and a dropout: two products, a scale and a sum; its
+input cast twice and both matrices once; the dropout. A stack's `adapter_floor` is of them."""
+
+
+def adapter_launches(adapters: Adapters, software: Software) -> int:
+    """Kernels that an adapter launches in a forward pass."""
+    return 4 + 4 * software.adapter_casts + (adapters.dropout > 0)
 
 
 def waits_unpacked(adapters: Adapters, software: Software) -> bool:

@@ -131,6 +131,8 @@ class Work(NamedTuple):
     """What else selective recompute runs again."""
     adapter_gemms: Sequence[Gemm] = ()
     """Products of adapters, forward."""
+    adapter_bytes: tuple[Value, Value] | None = None
+    """Bytes that kernels of adapters other than products move, forward and backward."""
 
 
 def add_work(works: list[Work]) -> Work:

@@ -10,6 +10,7 @@ from ..workload.adapters import ADAPTER_FORMATS, Adapters
 from ..workload.blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
 from ..workload.model import Model
 from .published_runs import PublishedRun
+from .run_stack import STACKS, stack_of
 
 LISTED = {"resnet": "resnet-50"}
 """Presets that are layer lists, by the family of a row."""
@@ -190,5 +191,6 @@ def adapters_of(run: PublishedRun) -> Adapters | None:
         rank=run.get("lora_rank", 16),
         targets=run.get("lora_targets", ("all",)),
         base=BASE_FORMATS.get(base, base),
+        dropout=STACKS[stack_of(run)].lora_dropout,
         modules_to_save=run.get("modules_to_save", ()),
     )

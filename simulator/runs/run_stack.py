@@ -28,6 +28,8 @@ class StackRule:
     """Overlaps of its scripts where a row does not state them."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Fields of Software in which its code differs from the profile's."""
+    lora_dropout: float = 0.0
+    """Dropout before adapters in its scripts."""
 
 
 _SEQUENTIAL = {"overlap_grad_reduce": 0, "overlap_param_gather": 0}
@@ -70,11 +72,16 @@ _XLA = replace(_FLAT, changes={**_FLAT.changes, "gathered_ends": ()})
 _AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED)
 # Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
 # whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
-_EAGER = StackRule(software="hf-trainer", overlap=_OVERLAPPED, changes={"update_memory": 4.0})
+# Their adapters have the format of the layers (peft before 0.12).
+_EAGER = StackRule(
+    software="hf-trainer",
+    overlap=_OVERLAPPED,
+    changes={"update_memory": 4.0, "adapter_casts": False},
+)
 # Their scripts have a dropout before adapters (fms-acceleration 0.1, ms-swift and lit-gpt 0.05,
 # fsdp_qlora 0.1), peft's comparison has none. bitsandbytes keeps inputs of packed products before
 # its release 0.44 (commit 9e753741).
-_DROPOUT = replace(_EAGER, changes={**_EAGER.changes, "adapter_dropout": True})
+_DROPOUT = replace(_EAGER, lora_dropout=0.05)
 _PACKED = replace(_DROPOUT, changes={**_DROPOUT.changes, "keeps_packed_inputs": True})
 # DeepSpeed's engine around models of Hugging Face.
 _HF_DEEPSPEED = replace(_EAGER, software="hf-deepspeed")

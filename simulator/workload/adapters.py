@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..base.errors import InputError, did_you_mean
 from .blocks import Block
 from .model import Model, Network
+
+if TYPE_CHECKING:
+    from ..base.arrays import Value
 
 ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
@@ -31,6 +34,8 @@ WORDS = {
     "fc2": ("down",),
 }
 """Targets by name: of groups, and of other frameworks."""
+ROW_PARALLEL = ("o", "down")
+"""Matrices whose inputs tensor parallelism splits."""
 EMBEDDING, HEAD = "embed_tokens", "lm_head"
 SAVED = {
     **dict.fromkeys(("embed_tokens", "wte", "word_embeddings", "embed_in"), EMBEDDING),
@@ -95,6 +100,9 @@ class Adapters:
     """Of TARGETS, in that order."""
     base: str = "bf16"
     """Format of the frozen matrices, a key of FORMATS."""
+    dropout: float = 0.0
+    """Share of the inputs of adapters that a dropout before them sets to zero: from 0 to below 1.
+    Any share but 0 costs the same."""
     modules_to_save: tuple[str, ...] = ()
     """Of SAVED: modules of which a copy is trained whole beside the frozen one, also where the
     model ties them. Source: peft, utils/other.py (ModulesToSaveWrapper.update: a deep copy)."""
@@ -108,6 +116,11 @@ class Adapters:
         if self.base not in FORMATS:
             near = did_you_mean(str(self.base)[:60], FORMATS)
             raise InputError(f"unknown format of frozen weights {str(self.base)[:60]!r}{near}")
+        share = isinstance(self.dropout, int | float) and not isinstance(self.dropout, bool)
+        if not share or not 0 <= self.dropout < 1:
+            raise InputError(
+                f"the dropout of LoRA must be a number from 0 to below 1, not {self.dropout!r}"
+            )
         object.__setattr__(self, "targets", targets_of(self.targets))
         object.__setattr__(self, "modules_to_save", saved_modules_of(self.modules_to_save))
 
@@ -123,6 +136,14 @@ class Adapters:
     def matrices(self, block: Block, hidden: int) -> list[Matrix]:
         """The matrices of a layer that have an adapter."""
         return [one for one in _matrices(block, hidden) if one.name in self.targets]
+
+    def inputs(self, block: Block, hidden: int, tp: Value) -> Value:
+        """Elements that the adapters of a layer read of a token on one of tp ranks."""
+        matrices = self.matrices(block, hidden)
+        split = sum(one.inputs for one in matrices if one.name in ROW_PARALLEL)
+        whole = sum(one.inputs for one in matrices) - split
+        out: Value = whole + split / tp
+        return out
 
     def of_block(self, block: Block, hidden: int) -> int:
         """Trained parameters of a layer: r (k + n) of every adapter."""

@@ -236,7 +236,7 @@ def predicted(setting: Setting, profile: str) -> dict[str, float]:
     adapters = None
     if setting.lora_rank:
         targets = tuple(setting.lora_targets.split())
-        adapters = Adapters(rank=setting.lora_rank, targets=targets)
+        adapters = Adapters(rank=setting.lora_rank, targets=targets, dropout=setting.lora_dropout)
     stack = software_profile("hf-trainer")
     task = Task(
         Model.preset(setting.model),

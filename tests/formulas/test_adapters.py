@@ -243,15 +243,27 @@ def test_input_gradients_of_frozen_matrices_are_as_fast_as_any():
     assert after - before == pytest.approx(4 * (once + 4 * thin(OF_ATTENTION)), rel=1e-12)
 
 
-@pytest.mark.parametrize(("fused", "elements"), [(False, 5), (True, 1)])
-def test_products_of_adapters_are_added(fused, elements):
-    software = stack(fused_adapters=fused)
+@pytest.mark.parametrize(
+    ("dropout", "changes", "moved"),
+    [
+        # Forward scaled 4 and added 6, backward scaled 4, its input's gradient added 6.
+        (0.0, {}, (10, 10)),
+        (0.0, {"fused_adapters": True}, (2, 2)),
+        # A dropout in 16 bits: read, written, a mask; to fp32 2 + 4, there 4 + 4 + 1, back 4 + 2.
+        (0.1, {}, (10 + 5, 10 + 5)),
+        (0.0, {"adapter_casts": True}, (10 + 12, 10 + 12)),
+        (0.1, {"adapter_casts": True}, (10 + 21, 10 + 21)),
+    ],
+)
+def test_bytes_that_kernels_of_adapters_move(dropout, changes, moved):
+    """Matrices of 1,024 by 1,024: as many inputs as outputs."""
+    software = stack(**changes)
     before, after = (
         costs_of(tuned(chosen, software=software), "micro_batch=1").compute_seconds["memory_bound"]
-        for chosen in (None, ATTENTION_LORA)
+        for chosen in (None, replace(ATTENTION_LORA, dropout=dropout))
     )
-    # Four matrices in four layers; twice as much backward; four micro-batches.
-    added = 3 * 4 * 4 * 2 * elements * TOKENS * 1024 / 1e12
+    # Four matrices in four layers; four micro-batches.
+    added = sum(moved) * 4 * 4 * TOKENS * 1024 / 1e12
     assert after - before == pytest.approx(4 * added, rel=1e-9)
 
 

@@ -120,16 +120,25 @@ def test_gradients_of_inputs_stay_beside_layers_that_run_again_not_beside_a_loss
     assert (grown > 0) == (bytes_of_loss < 100)
 
 
-def test_dropout_gives_every_adapter_an_input_of_its_own():
-    def kept(fused: bool) -> float:
-        software = stack(adapter_dropout=True, fused_adapters=fused)
-        seen = local(tiny(adapters=LORA, software=software))
+@pytest.mark.parametrize(
+    ("dropout", "changes", "more"),
+    [
+        (0.0, {"adapter_casts": True}, 4 * 2 - 2),
+        (0.0, {"adapter_casts": True, "fused_adapters": True}, 0),
+        (0.1, {}, 4 * (2 + 1) - 2),
+        (0.1, {"adapter_casts": True}, 4 * (2 + 1) - 2),
+        (0.1, {"fused_adapters": True}, 4 * 2),
+    ],
+)
+def test_casts_and_dropout_give_every_adapter_an_input_of_its_own(dropout, changes, more):
+    """q, k, v and o read 1,024 each in 16 bits, a mask is a byte; nothing reads the output of the
+    norm any more, which q, k and v shared."""
+
+    def kept(adapters: Adapters, **changes: bool) -> float:
+        seen = local(tiny(adapters=adapters, software=stack(**changes)))
         return float(kept_activations(kind(MODEL, "block 0"), seen)[0][0])
 
-    plain = kept_activations(kind(MODEL, "block 0"), local(tiny(adapters=LORA)))[0][0]
-    # q, k, v and o read 1,024 each in 16 bits; a mask is a byte.
-    assert kept(True) - plain == 4 * 1024 * 1024 * 2
-    assert kept(False) - plain == 4 * 1024 * 1024 * (2 + 1)
+    assert kept(replace(LORA, dropout=dropout), **changes) - kept(LORA) == more * 1024 * 1024
 
 
 @pytest.mark.parametrize(("base", "more"), [("bf16", 0), ("nf4", 2 * 1024 * (1024 + 4096))])

@@ -11,7 +11,10 @@ from plan3d.simulator.workload.model import Model
 
 from .usual_sizes import within
 
-NAMES = ("adapter", "lora_rank", "lora_targets", "lora_base", "modules_to_save")
+NAMES = (
+    *("adapter", "lora_rank", "lora_dropout", "lora_targets", "lora_base"),
+    "modules_to_save",
+)
 """The options, as saved results name what they say."""
 SEQUENCE, BATCH = 2048, 64
 """Tokens and sequences of a step where nothing else is said: the longest that QLoRA's authors
@@ -36,6 +39,9 @@ def adapters_of(args: argparse.Namespace) -> Adapters | None:
     said: dict[str, Any] = {"base": args.lora_base or ADAPTER_FORMATS[kind]}
     if args.lora_rank is not None:
         said["rank"] = args.lora_rank
+    dropout = getattr(args, "lora_dropout", None)
+    if dropout is not None:
+        said["dropout"] = dropout
     if args.lora_targets is not None:
         said["targets"] = tuple(part.strip() for part in args.lora_targets.split(","))
     saved = getattr(args, "modules_to_save", None)

@@ -120,6 +120,17 @@ def check_range(value: float, text: str, what: str) -> float:
     return value
 
 
+def share(text: str, what: str) -> float:
+    """A number from 0 to below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise InputError(f"{what} {text!r} must be a number from 0 to below 1")
+    return value
+
+
 def percents(text: str, what: str) -> str:
     """Whole percents as plan fields have them: '50%' or '0,50,100'; or 'auto'."""
     parts = [part.strip().removesuffix("%").strip() for part in text.split(",")]

@@ -33,6 +33,7 @@ from .parser import (
     plan_text,
     seconds,
     seconds_or_oom,
+    share,
     switch,
     text,
     training_tokens,
@@ -274,6 +275,8 @@ OPTIONS = (
         "fine-tune adapters on frozen weights: lora (in 16 bits) or qlora (nf4-dq); default "
         "sequence, batch and software are then those of fine-tuning"),
     Option("--lora-rank", "R", integer, (*TASKS_BUT_TUNE, *FITS), "rank of the adapters (16)"),
+    Option("--lora-dropout", "P", share, (*TASKS_BUT_TUNE, *FITS),
+        "share of the adapters' inputs that a dropout drops (0); any share takes the same time"),
     Option("--lora-targets", "T1,T2", text, (*TASKS_BUT_TUNE, *FITS),
         "matrices with an adapter: attention (default), all-linear, or q_proj,v_proj ..."),
     Option("--lora-base", "FORMAT", text, (*TASKS_BUT_TUNE, *FITS),

@@ -23,6 +23,7 @@ from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..logs.printed_settings import argument_words
 from ..megatron.launch import read as read_script
 from ..megatron.other_flags import check_program
+from ..spellings import read_share
 from ..tables import Numbers
 from ..trainer.spelling import adapters_of
 
@@ -119,6 +120,7 @@ def _adapters(section: Any, file: str) -> Adapters | None:
     n.rank, n.targets = section.get("dim", 32), section.get("target_modules") or list(ADAPTED)
     if not isinstance(n.rank, int) or isinstance(n.rank, bool) or not 1 <= n.rank <= 65_536:
         raise document.value_error("dim", "must be a whole number of 1 or more")
+    n.adapter_dropout = read_share(document, "dropout", section.get("dropout", 0.0))
     return adapters_of(n, document)
 
 

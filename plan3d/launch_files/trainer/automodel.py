@@ -15,6 +15,7 @@ from plan3d.simulator.base.documents import parse_yaml
 from ..documents import Document
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch
+from ..spellings import read_share
 from ..tables import (
     ANY,
     COUNT,
@@ -166,6 +167,7 @@ def _fill_training(n: Numbers, document: Document, launch: Launch) -> None:
     them."""
     peft = n.peft if isinstance(n.peft, dict) else {}
     n.uses_adapters, n.rank = bool(peft), peft.get("dim", 8)
+    n.adapter_dropout = read_share(document, "peft.dropout", peft.get("dropout", 0.0))
     if isinstance(n.rank, bool) or not isinstance(n.rank, int) or not 1 <= n.rank <= 65_536:
         raise document.value_error("peft.dim", "must be a whole number of 1 or more")
     every = peft.get("match_all_linear") or peft.get("target_modules") in EVERY_MATRIX

@@ -261,7 +261,7 @@ ARGUMENTS = (
         adam_beta1 adam_beta2 adam_epsilon asft_alpha average_tokens_across_devices
         cosine_constant_lr_ratio cosine_min_lr_ratio data_seed eaft_alpha eaft_k
         early_stopping_patience eta_min label_smoothing_factor learning_rate lora_alpha
-        lora_dropout lora_fan_in_fan_out lora_task_type loraplus_lr_embedding loraplus_lr_ratio
+        lora_fan_in_fan_out lora_task_type loraplus_lr_embedding loraplus_lr_ratio
         loss_type loss_watchdog_patience loss_watchdog_threshold lr_scheduler lr_scheduler_kwargs
         lr_scheduler_type neftune_noise_alpha optim_args peft.loftq_config pissa_convert pissa_init
         pissa_iter router_aux_loss_coef seed use_rslora warmup_ratio warmup_steps weight_decay

@@ -31,7 +31,7 @@ RECOMPUTING = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training
 LOADER = "from_pretrained"
 CAUSAL = "ForCausalLM"
 """The end of the names of classes that predict the next token."""
-PEFT = {"r": "lora_r", "target_modules": "lora_target_modules"}
+PEFT = {"r": "lora_r", "target_modules": "lora_target_modules", "lora_dropout": "lora_dropout"}
 PEFT |= {"modules_to_save": "lora_modules_to_save"}
 """Arguments of the table by fields of LoraConfig."""
 OTHER_ADAPTERS = ("use_dora", "layers_to_transform", "rank_pattern", "loftq_config")
@@ -189,7 +189,7 @@ def _adapters(session: Session, file: str) -> dict[str, Any]:
             f"{file}: line {config.line}: trains by {what[:60]}, which is not modelled; nearest: "
             "LoraConfig"
         )
-    out: dict[str, Any] = {"use_peft": True, "lora_r": 8}
+    out: dict[str, Any] = {"use_peft": True, "lora_r": 8, "lora_dropout": 0.0}
     return out | {name: config.fields[key] for key, name in PEFT.items() if key in config.fields}
 
 

@@ -206,6 +206,7 @@ def adapters_of(n: Numbers, document: Document) -> Adapters | None:
         )
     return Adapters(
         rank=n.rank,
+        dropout=n.adapter_dropout,
         targets=_targets(n, document),
         base=base or "bf16",
         modules_to_save=_saved_modules(n, document),

@@ -37,6 +37,22 @@ def test_an_adapter_is_part_of_the_task(capsys: pytest.CaptureFixture[str]) -> N
     assert asked["nearest_run"] is None
 
 
+def test_a_dropout_before_adapters_takes_time_and_memory_and_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = (*TASK, *PLAN, "--adapter", "lora", "--lora-dropout")
+    plain, dropped = (answer(capsys, "estimate", *words, share) for share in ("0", "0.05"))
+    assert "lora_dropout" not in plain["task"]
+    assert dropped["task"]["lora_dropout"] == 0.05
+    before, after = plain["plans"][0], dropped["plans"][0]
+    assert after["step_seconds"] > before["step_seconds"]
+    assert sum(after["memory_bytes"].values()) > sum(before["memory_bytes"].values())
+    assert main(["estimate", *words, "0.05", "-v"]) == 0
+    assert "on q k v o behind a dropout of 0.05" in capsys.readouterr().out
+    said = refused(capsys, "estimate", *words, "1")
+    assert "--lora-dropout '1' must be a number from 0 to below 1" in said
+
+
 def asked_in_python(**changes: Any) -> Task:
     model, cluster = Model.preset("llama-7b"), Cluster.profile("a100-80gb-sxm", gpus=2)
     return Task(

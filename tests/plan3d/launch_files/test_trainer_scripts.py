@@ -36,12 +36,12 @@ def test_a_script_of_trl_with_quantized_adapters():
         + LOADED.format("quantization_config=quantized, torch_dtype=torch.bfloat16")
         + "args = SFTConfig(output_dir='o', per_device_train_batch_size=2, max_length=4096,\n"
         "    gradient_accumulation_steps=4, packing=True, optim='adamw_torch_fused')\n"
-        "lora = LoraConfig(r=32, target_modules=['q_proj', 'v_proj'])\n"
+        "lora = LoraConfig(r=32, target_modules=['q_proj', 'v_proj'], lora_dropout=0.1)\n"
         "SFTTrainer(model=model, args=args, peft_config=lora).train()\n"
     )
     assert (found.model.name, found.sequence, found.accumulation) == ("llama-3.1-8b", 4096, 4)
     assert (found.adapters.rank, found.adapters.targets) == (32, ("q", "v"))
-    assert found.adapters.base == "nf4"
+    assert (found.adapters.base, found.adapters.dropout) == ("nf4", 0.1)
     # SFTConfig recomputes unless told otherwise.
     assert fields(found, "micro_batch", "recompute") == (2, Recompute.FULL)
 

@@ -383,6 +383,28 @@ def test_the_script_of_llama_factory_with_flags_has_its_arguments():
     assert (launch.title, launch.adapters.rank, launch.sequence) == ("LLaMA-Factory", 4, 512)
 
 
+DROPOUT = "lora_dropout: {}\n"
+ADAPTED = {
+    "llama-factory": (LLAMA_FACTORY.replace("type: full", "type: lora"), DROPOUT, 0.0),
+    "axolotl": (AXOLOTL, DROPOUT, 0.0),
+    "trainer-command": (
+        SWIFT.replace("type full", "type lora").rstrip(),
+        " --lora_dropout {}",
+        0.05,
+    ),
+}
+
+
+@pytest.mark.parametrize("tool", ADAPTED)
+def test_a_dropout_before_adapters_is_read(tool):
+    """What is not stated is each program's own default."""
+    text, more, usual = ADAPTED[tool]
+    assert read(text, tool).adapters.dropout == usual
+    assert read(text + more.format(0.25), tool).adapters.dropout == 0.25
+    with pytest.raises(InputError, match="lora_dropout must be a number from 0 to below 1"):
+        read(text + more.format(1.5), tool)
+
+
 @pytest.mark.parametrize(
     ("name", "fields_of_plan", "open_fields"),
     [("muon", ["muon"], set()), ("lorap", ["adam"], set()), ("galore", None, {"optimizer"})],

@@ -121,7 +121,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"offloads_parameters", "swaps_to_nvme"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"muon_stage"}  # tests/formulas/test_formats.py
     elsewhere |= {"frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory"}
-    elsewhere |= {"casts_shards", "sharded_inputs", "adapter_dropout", "keeps_packed_inputs"}
+    elsewhere |= {"casts_shards", "sharded_inputs", "adapter_casts", "keeps_packed_inputs"}
     elsewhere |= {"gradient_pool"}
     # tests/formulas/test_peak_moments.py
     elsewhere |= {"expert_seconds", "adapter_floor", "expert_floor"}
