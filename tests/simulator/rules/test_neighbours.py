@@ -8,10 +8,13 @@ import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.plan.field_values import Loss
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.layer_run_rules import micro_batches
+from plan3d.simulator.rules.layer_run_rules import micro_batches, run_rows
+from plan3d.simulator.rules.training_rules import supported_losses
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
 
 
@@ -42,6 +45,8 @@ NEIGHBOURS = [
     ("sync-needs-replicas", {}, "tp=8 dp=2 sync=gossip", {}, "tp=16 dp=1 sync=gossip"),
     ("grid-splits-no-sequence", {}, "tp=4 tp_grid=2x2 micro_batch=2",
      {}, "tp=4 cp=2 tp_grid=2x2 micro_batch=2"),
+    ("zero-needs-data-ranks", {}, "tp=16 dp=1 zero=0", {}, "tp=16 dp=1 zero=1"),
+    ("zero-needs-data-ranks", {}, "tp=8 dp=2 zero=1", {}, "tp=8 pp=2 dp=1 zero=1"),
     ("world-size", {}, "tp=2 pp=2 dp=4", {}, "tp=2 pp=2 dp=3"),
     (
         "segments-share-gpus",
@@ -84,3 +89,39 @@ def test_the_nearest_number_of_replicas_fills_the_gpus() -> None:
     plan = resolve(Plan(tp=2, pp=2, dp=3), 16)
     (message,) = [text for name, text in violations(plan, task()) if name == "world-size"]
     assert message.endswith("nearest: dp = 4")
+
+
+def test_a_run_takes_its_share_of_a_micro_batch() -> None:
+    """Of 64 sequences in micro-batches of 2 on 8 replicas: 4, of 16 sequences each; 8 replicas
+    take 2 of them, 4 replicas 4."""
+    text = "pp=2 dp=8 micro_batch=2 segments=6:tp=1,dp=8+6:tp=2,dp=4|12:tp=1,dp=8"
+    rows, owner = run_rows(resolve(Plan.parse(text), 16), task())
+    assert rows.dp.tolist() == [8, 4, 8]
+    assert rows.micro_batch.tolist() == [2, 4, 2]
+    assert owner.tolist() == [0, 0, 0]
+
+
+def test_segments_of_too_few_layers_are_counted() -> None:
+    plan = resolve(Plan.parse("pp=2 dp=8 segments=6+6|11"), 16)
+    texts = [text for _, text in violations(plan, task())]
+    assert any("segments give 2 stages with 23 layers; pp = 2 and" in text for text in texts)
+
+
+def test_experts_beside_adapters_are_whole_on_every_rank() -> None:
+    cluster = Cluster.profile("h100-sxm", gpus=8)
+    model, adapters = Model.preset("mixtral-8x7b"), Adapters(rank=8)
+    asked = Task(model, cluster, sequence=2048, global_batch=8, adapters=adapters)
+    names = {ep: broken(f"ep={ep}", asked) for ep in (1, 2)}
+    assert len(names[2] - names[1]) > 0
+    assert not [name for name in names[1] if "expert" in name]
+
+
+def test_losses_are_those_that_a_stack_has() -> None:
+    stack = replace(
+        software_profile("megatron-core"),
+        **{"fused_logit_bytes": 0.0, "unfused_logit_bytes": 0.0, "loss_pieces": 0},
+        fused_linear_loss=False,
+    )
+    assert supported_losses(stack) == [Loss.USUAL]
+    assert supported_losses(replace(stack, fused_logit_bytes=2.0)) == [Loss.USUAL, Loss.FUSED]
+    assert supported_losses(replace(stack, unfused_logit_bytes=2.0)) == [Loss.USUAL, Loss.UNFUSED]
