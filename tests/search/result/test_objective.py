@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from plan3d.search.rank_plans import Ranking, rank_plans
+from plan3d.search.result.families import simplest_first
 from plan3d.search.result.objective import BARRIER, bound_of, guided, score
 from plan3d.search.result.obstacle import obstacle
-from plan3d.search.result.search_record import BestPlans
+from plan3d.search.result.search_record import BestOfDepths, BestPlans
+from plan3d.search.result.search_result import TIE
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import simulate
@@ -62,6 +64,32 @@ def test_the_best_are_kept_in_whatever_order_they_are_offered(most):
         best = BestPlans(limit=most)
         best.add(costs, np.random.default_rng(seed).permutation(len(costs)) + 1.0)
         assert (best.least, best.threshold) == (1.0, most)
+
+
+def test_the_best_of_a_family_and_depth_stays_whatever_comes_later():
+    """Of plans of 3, 2 and 4 s, offered one after another, the second."""
+    costs, best = simulate(TASK, resolve(Plan(tp=2), 8).table()), BestOfDepths(TASK.model.layers)
+    for seconds in (3.0, 2.0, 4.0):
+        best.add(replace(costs, step=np.array([seconds])), np.array([seconds]))
+    found = best.result()
+    assert found is not None
+    assert found.step.tolist() == [2.0]
+
+
+def test_ties_are_steps_within_a_tolerance_of_the_best():
+    found = rank_plans(TASK, Ranking(choose={"cp": [1], "pp": [1]}, top=4))
+    assert found.costs is not None
+    steps = np.array([1.0, 1 + 0.9 * TIE, 1 + 1.1 * TIE, 1.5])
+    assert replace(found, costs=replace(found.costs, step=steps)).ties == 2
+
+
+def test_stages_of_as_many_layers_are_simpler_than_any_others():
+    """25 layers in 5 stages, and in 4, of which one has a layer more, though it needs less."""
+    odd = replace(TASK.model, order=(0,) * 25)
+    task = Task(odd, Cluster.profile("h100-sxm", gpus=20), sequence=2048, global_batch=20)
+    table = concat([resolve(Plan(pp=pp), 20).table() for pp in (4, 5)])
+    costs = replace(simulate(task, table), memory_total=np.array([1.0, 2.0]))
+    assert simplest_first(costs).tolist() == [1, 0]
 
 
 def test_a_full_host_is_what_is_named_where_the_gpus_hold_what_they_may():
