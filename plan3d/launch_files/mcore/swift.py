@@ -33,6 +33,7 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     """The launch of a script."""
     command = command_of(read_script(text, file, inputs=options.inputs), KEYS)
     launch = _read_run(command.arguments, file, options)
+    launch.left_out += [command.note] if command.note else []
     launch.launcher_gpus = command.gpus or command.visible_gpus
     flags = {f"$.{name}": f"--{name}" for name in command.arguments}
     launch.unread = [replace(one, place=flags.get(one.place, one.place)) for one in launch.unread]

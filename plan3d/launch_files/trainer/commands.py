@@ -20,7 +20,7 @@ from ..shell.contents import Script, is_auxiliary
 from ..shell.flags import Flags
 from ..shell.inputs import open_parameters
 from ..shell.launch_script import check_inputs, processes_of
-from ..shell.words import Word
+from ..shell.words import CONDITION, Word
 
 FILES = (".yaml", ".yml", ".json")
 """Endings of files of arguments."""
@@ -75,6 +75,8 @@ class Command:
     gpus: int | None = None
     visible_gpus: int | None = None
     """GPUs of the environment, which a configuration of the launcher overrides."""
+    note: str = ""
+    """What another training command of the script has otherwise."""
 
 
 def command_of(script: Script, keys: Sequence[str]) -> Command:
@@ -82,7 +84,7 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
 
     Raises InputError for a needed value that is open, and where nothing trains.
     """
-    for words in script.commands:
+    for place, words in enumerate(script.commands):
         split = _split(words)
         if split is None:
             continue
@@ -107,8 +109,46 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
             _arguments(_accelerated(before), script, keys),
             _gpus(before, script) or _gpus(after if tool == "sft" else [], script),
             _visible_gpus(before, script, tool),
+            _other_training(script, place, keys),
         )
     raise InputError(f"{script.file}: starts no training that plan3d knows")
+
+
+def _other_training(script: Script, place: int, keys: Sequence[str]) -> str:
+    """The sentence about a later training command that differs in arguments of the keys; '' where
+    there is none. Raises InputError where an open parameter decides between the two."""
+    stated = _compared(script.commands[place], script, keys)
+    for words in script.commands[place + 1 :]:
+        other = _compared(words, script, keys) if _split(words) else stated
+        differing = sorted(
+            name for name in {*stated, *other} if stated.get(name) != other.get(name)
+        )
+        if not differing:
+            continue
+        condition = script.conditions.get(place, "")
+        needs = [(name, differing[0]) for name in condition.split(" and ")]
+        choices = script.variables.choices
+        requests = [
+            parameter.request(choices.get(parameter.name, ()), flag)
+            for parameter, flag in open_parameters(needs).items()
+        ]
+        if requests and condition != CONDITION:
+            raise InputError(f"{script.file}: {'; '.join(requests)}", LONGEST_QUESTION)
+        return (
+            f"the training command in line {words[0].line}, which differs in "
+            f"{', '.join(differing[:4])}: the first one is read"
+        )
+    return ""
+
+
+def _compared(words: Sequence[Word], script: Script, keys: Sequence[str]) -> dict[str, Any]:
+    """The flags of the keys that a training command has, and its files, as texts."""
+    split = _split(words)
+    after = words[split[1] + 1 :] if split else ()
+    known = {f"--{key.replace('_', '-')}" for key in keys}
+    flags = Flags.of(after, script.file).by_name
+    files = [word.text for word in after if word.text.lower().endswith(FILES)]
+    return {name: flags[name].texts for name in known & flags.keys()} | {"its files": files}
 
 
 def _accelerated(before: Sequence[Word]) -> Sequence[Word]:

@@ -132,6 +132,7 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
         launch.left_out.append(
             "taken as the first step of DeepSpeed-Chat, on tokens: its DPO has the same arguments"
         )
+    launch.left_out += [command.note] if command.note else []
     launch.launcher_gpus = command.gpus or launch.launcher_gpus or command.visible_gpus
     older = DIALECTS[command.tool].older
     flags = {f"$.{older.get(name, name)}": f"--{name}" for name in command.arguments}

@@ -940,3 +940,38 @@ def test_a_configuration_that_is_written_out_is_read_once():
     launch = read(YAML_OF_TRAINER, "trainer", deepspeed={"zero_optimization": {"stage": 3}})
     assert launch.plan["zero"] == 3
     assert [one for one in launch.unread if one.place.startswith("$.deepspeed")] == []
+
+
+TRAININGS = """
+KIND=$1
+RUN="--model_name_or_path Qwen/Qwen2.5-7B --max_length 1024 --per_device_train_batch_size"
+if [ $KIND == small ]; then
+  torchrun --nproc_per_node 8 a.py $RUN 1 --bf16 true
+elif [ $KIND == large ]; then
+  torchrun --nproc_per_node 8 a.py $RUN 4 --bf16 true
+fi
+"""
+
+
+def trainings(text=TRAININGS, **values):
+    options = ReaderOptions(inputs=ScriptInputs((), values, None))
+    return READERS["trainer-command"](text, "run.sh", options)
+
+
+def test_which_of_several_trainings_is_meant_is_asked():
+    with pytest.raises(InputError, match=r"KIND \(\$1\) is one of small, large: --set KIND=small"):
+        trainings()
+    assert trainings(KIND="large").plan["micro_batch"] == 4
+    assert not trainings(KIND="small").left_out
+
+
+def test_a_second_training_that_differs_is_said():
+    first, second = (line for line in TRAININGS.splitlines() if "torchrun" in line)
+    top = TRAININGS.splitlines()[2]
+    found = trainings(f"{top}\n{first}\n{second}\n")
+    assert found.plan["micro_batch"] == 1
+    assert found.left_out == [
+        "the training command in line 3, which differs in --per-device-train-batch-size: the first "
+        "one is read"
+    ]
+    assert not trainings(f"{top}\n{first}\n{first} --learning_rate 1e-5\n").left_out
