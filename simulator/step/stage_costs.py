@@ -26,7 +26,7 @@ from ..task import Task
 from . import data_parallel, layer_run_stages, memory
 from .optimizer import optimizer_seconds
 from .ranks import Ranks
-from .stages import Stages, bytes_in_flight, combine_ranks
+from .stages import Stages, buffers_without_loss, bytes_in_flight, combine_ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,8 @@ def _rank_bytes(
 ) -> tuple[Value, Value]:
     """Bytes on a rank with this many micro-batches in flight, and during the update [stage]."""
     activations, buffers = bytes_in_flight(task, ranks, plans.pp.astype(float), in_flight)
-    alone = replace(s, activations=activations, buffers=buffers)
+    without_loss = buffers_without_loss(ranks, buffers)
+    alone = replace(s, activations=activations, buffers=buffers, buffers_without_loss=without_loss)
     moments = memory.moments_of_step(task, recipe, int(plans.optimizer[0]), alone, zero)
     waiting, update = (sum(parts.values(), np.zeros(1))[0] for parts in moments)
     return waiting, update

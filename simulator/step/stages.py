@@ -252,9 +252,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     forward_before, both_before = ranks.seconds_before
     flight, fullest = _largest_in_flight(ranks, schedule, sizes)
     activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)
-    without_loss = None
-    if ranks.working_set_without_loss is not None:
-        without_loss = buffers - ranks.working_set + ranks.working_set_without_loss
+    without_loss = buffers_without_loss(ranks, buffers)
     if any_nonzero(defers):
         activations, fullest = _deferred_activations(ranks, schedule, sizes)
     offloads, overlaps = any_nonzero(plans.offload_activations), any_nonzero(plans.overlap_ep)
@@ -362,6 +360,14 @@ def bytes_in_flight(
         bucketed = ranks.weights.dense * (ranks.weights.data_group.ranks > 1)
         buffers = buffers + task.software.bucket_memory * bucketed * (pp > 1)
     return activations, buffers
+
+
+def buffers_without_loss(ranks: Ranks, buffers: Value) -> Value | None:
+    """Buffers of ranks without those of a loss [class, skeleton]; None where the stack does not
+    tell moments of a step apart."""
+    if ranks.working_set_without_loss is None:
+        return None
+    return buffers - ranks.working_set + ranks.working_set_without_loss
 
 
 def _idle_seconds(

@@ -29,6 +29,7 @@ def test_certificates_hold_on_random_questions(backend):
     ("stack", "seed"),
     [
         ("torchtitan", 39),  # one micro-batch: no gradients beside the activations
+        ("torchtitan", 67),  # boundary tensors of as many micro-batches as are in flight
         ("hf-trainer", 43),
         ("hf-trainer", 93),  # gradients wait whole where there are several
         ("hf-trainer", 25),  # which has no pipeline
