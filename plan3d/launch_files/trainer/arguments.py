@@ -156,6 +156,7 @@ MS_SWIFT = Dialect(
         "batch_size": "per_device_train_batch_size",
         "deepspeed_config_path": "deepspeed",
         "lora_bias_trainable": "lora_bias",
+        "lora_dropout_p": "lora_dropout",
         "lora_modules_to_save": "modules_to_save",
         "lora_target_modules": "target_modules",
         "lora_target_regex": "target_regex",

@@ -261,8 +261,8 @@ ARGUMENTS = (
         adam_beta1 adam_beta2 adam_epsilon asft_alpha average_tokens_across_devices
         cosine_constant_lr_ratio cosine_min_lr_ratio data_seed eaft_alpha eaft_k
         early_stopping_patience eta_min label_smoothing_factor learning_rate lora_alpha
-        lora_fan_in_fan_out lora_task_type loraplus_lr_embedding loraplus_lr_ratio
-        loss_type loss_watchdog_patience loss_watchdog_threshold lr_scheduler lr_scheduler_kwargs
+        lora_fan_in_fan_out lora_task_type loraplus_lr_embedding loraplus_lr_ratio loss_type
+        loss_watchdog_patience loss_watchdog_threshold lr_scheduler lr_scheduler_kwargs
         lr_scheduler_type neftune_noise_alpha optim_args peft.loftq_config pissa_convert pissa_init
         pissa_iter router_aux_loss_coef seed use_rslora warmup_ratio warmup_steps weight_decay
         """,
@@ -483,9 +483,8 @@ ARGUMENTS = (
         """
         acc_strategy bnb_4bit_comp_dtype device_map_config device_map_config_path
         enable_npu_model_patch ignore_args_error init_lora_weights init_strategy init_weights
-        load_args load_data_args local_repo_path lora_dropout_p lorap_lr_ratio loss_name min_lr
-        model_kwargs model_layer_cls_name neftune_alpha ray_exp_name rope_scaling
-        router_aux_loss_coef use_hf
+        load_args load_data_args local_repo_path lorap_lr_ratio loss_name min_lr model_kwargs
+        model_layer_cls_name neftune_alpha ray_exp_name rope_scaling router_aux_loss_coef use_hf
         """,
     ),
     Arguments(

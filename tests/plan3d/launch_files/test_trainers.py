@@ -726,10 +726,11 @@ def test_arguments_of_older_versions_of_tools_are_read():
     packed = read(LLAMA_FACTORY, sft_packing=True)
     assert "sequences" not in notes(packed)
     script = "swift sft --model_id_or_path Qwen/Qwen2.5-7B --sft_type lora --batch_size 4 "
-    script += "--acc_steps 2 --lora_target_modules ALL --dtype fp16\n"
+    script += "--acc_steps 2 --lora_target_modules ALL --dtype fp16 --lora_dropout_p 0.1\n"
     launch = read(script, "trainer-command")
     assert (launch.plan["micro_batch"], launch.accumulation) == (4, 2)
     assert "--dtype" in notes(launch)
+    assert launch.adapters.dropout == 0.1
     assert len(launch.adapters.targets) == 7
 
 
