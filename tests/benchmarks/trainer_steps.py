@@ -273,34 +273,43 @@ def predict(profile: str) -> None:
     writer.writerows(rows)
 
 
+def rows_of(path: Path) -> list[dict[str, str]]:
+    """Measured rows, texts by column."""
+    lines = path.read_text("utf-8").splitlines()
+    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
+
+
+def setting_of(row: dict[str, str]) -> Setting:
+    """What a measured row trained."""
+    return Setting(
+        model=row["model"],
+        sequence=int(row["sequence"]),
+        micro_batch=int(row["micro_batch"]),
+        micro_batches=int(row["micro_batches"]),
+        checkpointing=row["checkpointing"] == "True",
+        weights=row["weights"],
+        lora_rank=int(row["lora_rank"]),
+        lora_dropout=float(row["lora_dropout"]),
+        lora_targets=row["lora_targets"],
+    )
+
+
 def report(path: Path, profile: str) -> None:
     """Predicted over measured, row by row, and the median error of full fine-tuning and LoRA."""
-
-    rows = list(csv.DictReader(path.read_text("utf-8").splitlines()))
     ratios: dict[str, list[dict[str, float]]] = {"full": [], "lora": []}
-    for row in rows:
+    for row in rows_of(path):
         if not row["step_seconds"]:
             print(" ".join(row[name] for name in COLUMNS), "not timed:", row["said"])
             continue
-        text = {name: row[name] for name in COLUMNS}
-        setting = Setting(
-            model=text["model"],
-            sequence=int(text["sequence"]),
-            micro_batch=int(text["micro_batch"]),
-            micro_batches=int(text["micro_batches"]),
-            checkpointing=text["checkpointing"] == "True",
-            weights=text["weights"],
-            lora_rank=int(text["lora_rank"]),
-            lora_dropout=float(text["lora_dropout"]),
-            lora_targets=text["lora_targets"],
-        )
+        setting = setting_of(row)
         found = predicted(setting, profile)
         names = ("step_seconds", "allocated_bytes", "reserved_bytes", "device_bytes")
         ratio = {name: found[name] / float(row[name]) for name in names}
         ratio["held"] = float(found["low"] <= float(row["step_seconds"]) <= found["high"])
         ratios["lora" if setting.lora_rank else "full"].append(ratio)
         told = "  ".join(f"{name.split('_')[0]} {ratio[name]:.3f}" for name in names)
-        print(f"{float(row['step_seconds']):7.4f} s  {told}  {' '.join(text.values())}")
+        asked = " ".join(row[name] for name in COLUMNS)
+        print(f"{float(row['step_seconds']):7.4f} s  {told}  {asked}")
     for kind, some in ratios.items():
         for name in some[0] if some else ():
             of = np.array([one[name] for one in some])

@@ -253,7 +253,8 @@ def test_shares_of_kernel_time_add_up_and_are_reported(model, profile, precision
 def test_every_named_table_is_there_and_every_table_is_named():
     kinds = [gpu(n).gemm_tables | gpu(n).layer_tables for n in profile_names()]
     named = {table.path for tables in kinds for table in tables.values()}
-    rows = {"h200-one-gpu.csv"}  # tests/simulator/calibration/test_measured_gpu.py
+    # tests/simulator/calibration/test_measured_gpu.py
+    rows = {"h100-one-gpu.csv", "h100-trainer-steps.csv", "h200-one-gpu.csv"}
     assert named | rows == {path.name for path in (SHIPPED / "measurements").iterdir()}
     assert not named & rows
     assert PACKAGE == "plan3d.hardware_profiles"
