@@ -29,7 +29,8 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
         materialised scores add (c + 3 dropout) a s T / t, c = 2 with a fused softmax, dropout
         masks 2 h T / u.
 
-    A gate of the output keeps itself and what it multiplies.
+    A gate of the output keeps itself and what it multiplies; norms of queries and keys keep their
+    input.
     Of frozen matrices only the inputs that adapters read are kept (frozen_weights.spare_inputs).
     What `selective` names is dropped: layernorm its outputs, out_proj its output, mla_up_proj
     queries, keys and values, core_attn stored scores, mlp and mlp_in all of ffn width, gelu the
@@ -52,7 +53,9 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     if software.packed_qkv and not task.model.learned_positions:
         cores = cores + element * tokens * layer_parts.rotated_width(attn, s.tp)
     inputs = inputs + element * hidden * software.copied_inputs * ((s.tp > 1) & (u == 1))
-    kept = norms + inputs + cores + block.norms * _eager_norm_bytes(local) * hidden / u
+    of_heads = tokens * layer_parts.normed_width(attn, s.tp)
+    kept = norms + inputs + cores + element * of_heads
+    kept = kept + _eager_norm_bytes(local) * (block.norms * hidden / u + of_heads)
     dropped = np.zeros(tokens.shape)
     kept = kept + quantisation.kept_output(local) * tokens * heads
     if attn.output_gate:
@@ -90,7 +93,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
 
 
 def _eager_norm_bytes(local: LayerContext) -> Value:
-    """Further bytes a hidden unit that an eager RMSNorm keeps [strategy]: its fp32 input in the
+    """Further bytes a normed unit that an eager RMSNorm keeps [strategy]: its fp32 input in the
     place of that in 16 bits, and what its trained weight multiplies."""
     task, element = local.task, local.recipe.activation
     multiplied = element if task.adapters is None else 0.0

@@ -46,6 +46,11 @@ def rotated_width(attention: Attention, tp: Value) -> Value:
     return (attention.heads / tp + kv) * attention.head_dim
 
 
+def normed_width(attention: Attention, tp: Value) -> Value | float:
+    """Columns of queries and keys on one rank that have a norm of their own."""
+    return rotated_width(attention, tp) if attention.query_key_norm else 0.0
+
+
 def latent_down_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:
     """MLA down-projections, replicated over tp and run on sequence shards (Megatron-Core)."""
     shard = tokens / s.norm_split
@@ -249,7 +254,7 @@ def unpacked_bytes(adapters: Adapters, software: Software) -> tuple[float, float
 
 
 EAGER_NORM_BYTES, EAGER_NORM_KERNELS = 32, 7
-"""What an RMSNorm in kernels of its own moves a token and hidden unit, and launches, beyond one
+"""What an RMSNorm in kernels of its own moves a token and normed unit, and launches, beyond one
 that reads and writes 16 bits: cast 2 + 4, square 4 + 4, mean 4, product with the root 4 + 4, cast
 4 + 2, weight 2 + 2, less 2 + 2. Source: as of eager_norms."""
 
@@ -275,11 +280,12 @@ def _norm_bytes(block: Block, hidden: int, s: Strategy, tokens: Value) -> Value:
 
 
 def layer_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
-    """Of norms and residuals, around attention, and of MLP or experts; the way to the experts and
-    back is not in it."""
+    """Of norms and residuals, around attention, of norms of queries and keys, which read and write
+    them, and of MLP or experts; the way to the experts and back is not in it."""
     tokens = s.tokens(sequence)
     heads = block.attention.heads * block.attention.value_dim
     moved = _norm_bytes(block, hidden, s, tokens) + 2 * tokens * 8 * heads / s.tp
+    moved = moved + 2 * tokens * 2 * normed_width(block.attention, s.tp)
     # A gate is read with the output of attention, and their product written.
     gated = block.attention.gate_width + 2 * heads * (block.attention.output_gate > 0)
     moved = moved + 2 * tokens * gated / s.tp

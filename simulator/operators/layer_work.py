@@ -30,6 +30,7 @@ from .layer_parts import (
     latent_up_gemms,
     layer_bytes,
     mlp_gemms,
+    normed_width,
     padded_bytes,
     permuted_bytes,
     routed_bytes,
@@ -68,6 +69,8 @@ def block_work(
     if block.experts:
         gemms += expert_gemms(block.experts, hidden, s, sequence)
     again = selective_rerun(block, hidden, s, sequence, selective, norm_in_linear)
+    head_norms = 2 * bool(attn.query_key_norm)
+    normed = block.norms * hidden / s.norm_split + normed_width(attn, s.tp)
     permuted: Value | float = 0.0
     padded: Value | float = 0.0
     if block.experts:
@@ -86,10 +89,12 @@ def block_work(
         ),
         moved_bytes=layer_bytes(block, hidden, s, sequence)
         + permuted
-        + eager_norms * block.norms * EAGER_NORM_BYTES * tokens * hidden / s.norm_split,
+        + eager_norms * EAGER_NORM_BYTES * tokens * normed,
         selective_gemms=again.gemms,
         selective_bytes=again.moved_bytes,
-        kernels=KERNELS_PER_BLOCK + eager_norms * block.norms * EAGER_NORM_KERNELS,
+        kernels=KERNELS_PER_BLOCK
+        + head_norms
+        + eager_norms * (block.norms + head_norms) * EAGER_NORM_KERNELS,
         wide=block.stays_16_bit,
         permuted_bytes=permuted,
         padded_bytes=padded,

@@ -207,6 +207,18 @@ def test_norms_in_kernels_of_their_own_keep_an_fp32_input(text, further):
     )
 
 
+@pytest.mark.parametrize(("fused", "each"), [(True, 2), (False, 2 + 4 - 2 + 2)])
+@pytest.mark.parametrize("tp", [1, 4])
+def test_norms_of_queries_and_keys_keep_their_input(fused, each, tp):
+    """Queries and keys of h each, divided by t."""
+    rms, software = replace(MODEL, norm_bias=False), stack(fused_norm=fused)
+    (block,) = rms.kinds
+    attn = replace(block.attention, query_key_norm="head")
+    normed = replace(rms, kinds=(replace(block, attention=attn),))
+    kept = [in_sbh(f"tp={tp}", model=model, software=software) for model in (rms, normed)]
+    assert kept[1] - kept[0] == 2 * each / tp
+
+
 @pytest.mark.parametrize(
     ("text", "bias", "further"),
     [("tp=1", False, 2 * 32), ("loss=fused-linear", False, 0), ("tp=1", True, 0)],

@@ -150,6 +150,21 @@ def test_moved_bytes_of_a_dense_layer(parallel, u):
     assert work(four, s).moved_bytes == 2 * norms + core + 2 * 4096 * 3 * 5_000
 
 
+@pytest.mark.parametrize("norm", ["head", "full"])
+def test_norms_of_queries_and_keys_read_and_write_them(norm):
+    """16 heads of 128 and 4 of keys, halved by tp: 2 + 2 bytes each, 36 in eight eager kernels."""
+    s, mlp = strategy(tp=2), Mlp(ffn=10_000, gated=True)
+    heads = {"heads": 16, "kv_heads": 4, "head_dim": 128, "value_dim": 128}
+    plain, normed = (
+        Block(attention=attention(**heads, query_key_norm=one), mlp=mlp) for one in ("", norm)
+    )
+    width = (16 + 4) * 128 / 2
+    for eager, each, kernels in ((False, 4, 1), (True, 36, 8)):
+        before, after = (work(block, s, eager=eager) for block in (plain, normed))
+        assert after.moved_bytes - before.moved_bytes == each * 4096 * width
+        assert after.kernels - before.kernels == 2 * kernels
+
+
 LATENT = {"heads": 16, "kv_heads": 16, "head_dim": 192, "kv_rank": 512, "rope_dim": 64}
 
 
@@ -299,30 +314,30 @@ def test_queries_and_keys_are_what_rotary_positions_turn():
 
 
 def test_outputs_of_adapters_are_scaled_and_added():
-    """Five elements of two bytes an output: q of 8 heads and k of 2 of 128, split over two; fused
-    one element."""
+    """q of 8 heads and o of as many of 128, split over two: outputs of q and inputs of o are; ten
+    bytes an output forward and four backward, six an input backward; fused two an output."""
     block = Block(attention=attention(), mlp=Mlp(ffn=1000, gated=True))
     s, moved = strategy(tp=2), {}
-    adapters = Adapters(rank=16, targets=("q", "k"))
+    adapters = Adapters(rank=16, targets=("q", "o"))
     for fused in (False, True):
         asked = task(2, software=stack(fused_adapters=fused))
         plain = work(block, s, hidden=1024, sequence=1024)
         own = layer_parts.with_adapters(plain, adapters, block, asked, s)
-        moved[fused] = float(np.squeeze(own.moved_bytes - plain.moved_bytes))
+        assert own.moved_bytes == plain.moved_bytes
+        moved[fused] = [float(np.squeeze(one)) for one in own.adapter_bytes]
         assert len(own.adapter_gemms) == 4
-    outputs = (8 + 2) * 128 / 2
-    assert moved == {False: 2 * 5 * 1024 * outputs, True: 2 * 1 * 1024 * outputs}
+    outputs, inputs = 1024 * (1024 / 2 + 1024 / 2), 1024 * (1024 + 1024 / 2)
+    assert moved[False] == [10 * outputs, 4 * outputs + 6 * inputs]
+    assert moved[True] == [2 * outputs, 2 * outputs]
 
 
-def test_a_gate_is_read_with_the_output_of_attention():
+@pytest.mark.parametrize("gate", [1, 2])
+def test_a_gate_is_read_with_the_output_of_attention(gate):
     """Of each of 8 heads of 128 the output twice, and the gate; a gate of a number a head too."""
-    s, found = strategy(tp=2), []
-    for gate in (0, 1, 2):
-        block = Block(attention=attention(output_gate=gate), mlp=Mlp(ffn=1000, gated=True))
-        bytes_moved = layer_parts.layer_bytes(block, 1024, s, 1024)
-        found.append((float(np.squeeze(bytes_moved)), block.attention.gate_width))
-    for moved, width in found[1:]:
-        assert moved - found[0][0] == 2 * 1024 * (width + 2 * 8 * 128) / 2
+    s, mlp = strategy(tp=2), Mlp(ffn=1000, gated=True)
+    blocks = [Block(attention=attention(output_gate=one), mlp=mlp) for one in (0, gate)]
+    plain, gated = (layer_parts.layer_bytes(block, 1024, s, 1024) for block in blocks)
+    assert gated - plain == 2 * 1024 * (blocks[1].attention.gate_width + 2 * 8 * 128) / 2
 
 
 def test_what_selective_recompute_runs_again():
