@@ -147,6 +147,9 @@ class Quantisation:
     """One kernel scales the inputs of all experts of a rank; otherwise each has its own."""
     kernels: int = 1
     """Kernels that scale one operand."""
+    recasts_weights: bool = False
+    """Weights are cast in every forward pass and their gradients in every backward pass, wherever
+    copies are kept; hidden states are fp32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -393,10 +396,16 @@ RECIPE_TABLE = (
         gradient=4,
         master=0,
         moments=(4, 4),
-        # 16-bit copies of weights are cached from forward to backward pass; casts are not timed.
-        quantisation=Quantisation(bytes_moved=(0.0, 0.0), kept_bytes=2, copy_bytes=(2.0, 2.0)),
-        source="PyTorch, automatic mixed precision: fp32 parameters and gradients, products of "
-        "fp16",
+        # What is cast is read in fp32 and written in 16 bits, or the other way round; copies of
+        # weights are cached from the forward to the backward pass.
+        quantisation=Quantisation(
+            bytes_moved=(4.0 + 2.0, 4.0 + 2.0),
+            kept_bytes=2,
+            copy_bytes=(2.0, 2.0),
+            recasts_weights=True,
+        ),
+        source="PyTorch, automatic mixed precision (aten/src/ATen/autocast_mode.cpp): fp32 "
+        "parameters and gradients, products of fp16",
     ),
 )
 """The shipped recipes in the order of Precision."""

@@ -95,8 +95,9 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
 def _eager_norm_bytes(local: LayerContext) -> Value:
     """Further bytes a normed unit that an eager RMSNorm keeps [strategy]: its fp32 input in the
     place of that in 16 bits, and what its trained weight multiplies."""
-    task, element = local.task, local.recipe.activation
-    multiplied = element if task.adapters is None else 0.0
+    task, element, how = local.task, local.recipe.activation, local.recipe.quantisation
+    product = FP32_BYTES if how and how.recasts_weights else element
+    multiplied = product if task.adapters is None else 0.0
     return layer_parts.eager_norms(task, local.s) * (FP32_BYTES - element + multiplied)
 
 

@@ -34,13 +34,13 @@ def _by_operand_sides(local: LayerContext, sizes: tuple[float, float]) -> float:
 
 def scaling_seconds(work: Work, local: LayerContext) -> tuple[Value | float, Value | float]:
     """Seconds of scaling forward and backward: inputs, then gradients of outputs; weights in both
-    passes where no copies are kept."""
+    passes where no copies are kept or each pass makes its own."""
     how = local.recipe.quantisation
     if how is None or work.wide:
         return 0.0, 0.0
     moved = _by_operand_sides(local, how.bytes_moved)
     none = weights = np.zeros(local.s.tp.shape)
-    if not local.task.software.keeps_scaled:
+    if how.recasts_weights or not local.task.software.keeps_scaled:
         weights = sum((none + g.batch * g.k * g.n for g in work.gemms), none)
     gradients = sum((none + g.batch * g.m * g.n for g in work.gemms), none)
     count, padded = scaling_kernels(work.gemms, local), work.padded_bytes

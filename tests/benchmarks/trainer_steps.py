@@ -249,7 +249,7 @@ def predicted(setting: Setting, profile: str) -> dict[str, float]:
     plan = Plan(
         micro_batch=setting.micro_batch,
         recompute="full" if setting.checkpointing else "none",
-        precision="pure-bf16" if setting.weights == "bf16" and not setting.lora_rank else "bf16",
+        precision=_precision(setting),
     )
     costs = evaluate(task, plan)
     low, high = (float(np.ravel(end)[0]) for end in step_interval(costs))
@@ -263,6 +263,13 @@ def predicted(setting: Setting, profile: str) -> dict[str, float]:
         "reserved_bytes": float(memory["reserved"][0]),
         "device_bytes": float(rank_memory(costs, "max")["device"][0]),
     }
+
+
+def _precision(setting: Setting) -> str:
+    """As launch files of the Trainer are read: amp is autocast over fp32 weights."""
+    if setting.lora_rank:
+        return "bf16"
+    return "amp" if setting.weights == "fp32" else "pure-bf16"
 
 
 def predict(profile: str) -> None:

@@ -192,6 +192,7 @@ def test_few_key_value_heads_keep_less():
         ("tp=1", 4 - 2 + 2),
         ("tp=4", (4 - 2 + 2) / 4),
         ("precision=fp32", 4),
+        ("precision=amp", 4 - 2 + 4),
         ("loss=fused-linear", 0),
     ],
 )

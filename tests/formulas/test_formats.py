@@ -75,6 +75,18 @@ def test_a_stack_that_keeps_nothing_scaled():
     assert found.memory == pytest.approx(plain.memory)
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_autocast_casts_weights_in_every_pass(keeps):
+    """4 + 2 bytes of inputs and weights forward, of gradients of outputs and of weights backward,
+    whether copies of weights wait or not; four micro-batches of four layers."""
+    found, plain = (
+        costs_of(task(software=stack(keeps_scaled=keeps)), f"precision={name}").compute_seconds
+        for name in ("amp", "fp16")
+    )
+    more = 4 * 4 * (4 + 2) * (INPUTS + GRADIENTS + 2 * WEIGHTS) / 1e12
+    assert found["memory_bound"] - plain["memory_bound"] == pytest.approx(more)
+
+
 @pytest.mark.parametrize(
     ("keeps", "fewer"),
     [
