@@ -201,14 +201,14 @@ _MX, _NV = 1 + 1 / 32, 0.5 + 1 / 16
         ("fp8-rowwise", (_HOPPER_ROWS, _HOPPER_ROWS), 1, (2, 2)),
         ("mxfp8", (4.0625, 4.0625), _MX, (2 * _MX, 2 * _MX)),
         ("nvfp4", (5.125, 5.125), _NV, (2 * _NV, 2 * _NV)),
-        ("amp", (0, 0), 2, (2, 2)),
+        ("amp", (6, 6), 2, (2, 2)),
     ],
 )
 def test_bytes_of_a_scaled_operand_on_narrow_and_on_wide_accelerators(
     name: str, moved: tuple[float, float], kept: float, copies: tuple[float, float]
 ) -> None:
     """Moved to scale it, of the copy of an input, and of the copies of a weight: 16 bits are read
-    once or twice, 8 or 4 and their scales written once or twice."""
+    once or twice, 8 or 4 and their scales written once or twice; autocast reads 32, writes 16."""
     scaled = RECIPES[CODES[name]].quantisation
     assert scaled is not None
     assert scaled.bytes_moved == pytest.approx(moved)
