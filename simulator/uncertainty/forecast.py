@@ -2,10 +2,11 @@
 
     log t_i ~ log t(plan_i) + J_i d + e_i,    d ~ N(0, A),    e_i ~ sigma s_i t_4
 
-    interval    log t_i +- sqrt(z^2 J_i A J_i' + (q sigma s_i)^2)
+    interval    log t_i +- sqrt(z^2 J_i A J_i' + (q s_i)^2 (sigma^2 + v))
 
-z, q quantiles of Student's t of the variance of constants, and of rows, A the covariance of
-constants. Errors e of timed plans are known, less what their repeats differ by and what their
+v of `predictive`, which choices leave out: it is what tasks differ by, not plans of one. z, q
+quantiles of Student's t of the variance of constants, and of rows, A the covariance of constants.
+Errors e of timed plans are known, less what their repeats differ by and what their
 weights w take for accidents, and move those of plans that are like them (R of
 `error_correlation`, E = sigma^2 s R s):
 
@@ -31,7 +32,7 @@ from .calibration import TimedPlan
 from .choice import REPEAT_SPREAD, Choice
 from .learned import prior_of
 from .posterior import Posterior, prior_as_posterior
-from .predictive import error_correlation, error_scale, half_width
+from .predictive import error_correlation, error_scale, further_variance, half_width
 from .response import SimulatedResponse
 
 
@@ -54,21 +55,24 @@ class Forecast:
     """s [row]."""
     posterior: Posterior
     plans: Plan
+    further: float = 0.0
+    """v."""
     timed_plans: Mapping[str, TimedPlan] = field(default_factory=dict)
     """Plans that were timed, by the plan."""
 
     @classmethod
     def of_plans(cls, task: Task, plans: Plan) -> Forecast:
         """The forecast of a table of plans: one pass of columns a constant."""
-        known = posterior_of(task)
+        known, steps = posterior_of(task), task.calibration.steps if task.calibration else 0
+        further = further_variance(prior_of(task), task.software.label, steps)
         response = SimulatedResponse([(task, plans, np.arange(plans.rows))], known.names)
         values, slopes = response.linearised(np.zeros(len(known.names)))
         timed = task.calibration.timed_plans_of(task) if task.calibration else {}
-        return cls(values, slopes, error_scale(task, plans), known, plans, timed)
+        return cls(values, slopes, error_scale(task, plans), known, plans, further, timed)
 
     def half_width(self, level: float = 0.8) -> Value:
         """Half of the central interval of log t [row] that holds `level` of runs."""
-        return half_width(self.posterior, self.slopes, self.scale, level)
+        return half_width(self.posterior, self.slopes, self.scale, level, self.further)
 
     def interval(self, level: float = 0.8) -> tuple[Value, Value]:
         """Seconds between which a share `level` of such runs lies [row]."""

@@ -82,6 +82,7 @@ def prior_record(prior: Prior) -> dict[str, Any]:
         "stalls": round(prior.stalls, 4),
         "novelty": prior.novelty,
         **({} if math.isinf(prior.unit_freedom) else {"unit_freedom": prior.unit_freedom}),
+        **({} if prior.scatter == 1 else {"scatter": prior.scatter}),
     }
 
 
@@ -96,6 +97,7 @@ def prior_from_record(record: dict[str, Any]) -> Prior:
         stalls=float(record.get("stalls", 0.0)),
         novelty=float(record.get("novelty", 0.0)),
         unit_freedom=float(record.get("unit_freedom", math.inf)),
+        scatter=float(record.get("scatter", 1.0)),
     )
 
 
@@ -154,4 +156,6 @@ def with_spreads(prior: Prior, own: Mapping[str, float]) -> Prior:
         if name in own:
             covariance[k], covariance[:, k] = 0.0, 0.0
             covariance[k, k] = own[name] ** 2
-    return replace(prior, covariance=covariance, sigma=own.get(OF_STEPS, prior.sigma))
+    if OF_STEPS in own:
+        prior = replace(prior, sigma=own[OF_STEPS], scatter=1.0)
+    return replace(prior, covariance=covariance)

@@ -1,6 +1,10 @@
 """Predictive intervals from the spread of the constants, and the correlation of errors.
 
-log t_new ~ f(theta) + J (d - m) + e,    d ~ N(m, A),    e ~ sigma s t_nu
+log t_new ~ f(theta) + J (d - m) + e,    d ~ N(m, A),    e ~ sqrt(sigma^2 + v) s t_nu
+
+v = (f^2 - 1) sigma0^2 k / (k + n), sigma0 that of the prior and n the timed steps of the unit, as
+though the prior's had been f sigma0: steps of some stacks scatter more than what sets the weights
+of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from ..base.arrays import Value
 from ..hardware.precision import RECIPES, Recipe
 from ..plan.plan import Plan
 from ..task import Task
-from .posterior import FREEDOM, Posterior
+from .posterior import FREEDOM, SPREAD_SHARE, Posterior, Prior
 
 CORRELATION_LENGTH = 2.0
 """Distance of plans at which the correlation of their errors is 1 / e. Chosen on the published
@@ -50,6 +54,18 @@ def error_scale_of_precisions(task: Task, precisions: Sequence[int]) -> Value:
     return out
 
 
+HUGGING_FACE_STACKS = ("hf-trainer", "hf-deepspeed", "automodel")
+"""Software profiles of models of Hugging Face in eager PyTorch: what their steps do not state, as
+padding, short sequences and waits of the host, differs from run to run."""
+
+
+def further_variance(prior: Prior, stack: str, steps: int) -> float:
+    """v of a stack, of which so many steps are timed."""
+    k = SPREAD_SHARE * prior.freedom
+    wider = prior.scatter**2 - 1 if stack in HUGGING_FACE_STACKS else 0.0
+    return wider * prior.sigma**2 * k / (k + steps)
+
+
 ANGLES = np.linspace(0.0, math.pi / 2, 4001)
 """Grid on which Student's t is integrated."""
 
@@ -67,8 +83,14 @@ def student_quantile(p: float, freedom: float = FREEDOM) -> float:
     return math.sqrt(freedom) * math.tan(np.interp(2 * p - 1, share / share[-1], ANGLES))
 
 
-def half_width(known: Posterior, slopes: Value, scale: Value | float, level: float) -> Value:
-    """Half of the central interval of log t [row] that holds `level` of runs.
+def half_width(
+    known: Posterior,
+    slopes: Value,
+    scale: Value | float,
+    level: float,
+    further: float = 0.0,
+) -> Value:
+    """Half of the central interval of log t [row] that holds `level` of runs; v is `further`.
 
     The spreads of constants and of rows, each at its own quantile, added in squares. That of
     constants is Student's of their variance: most units are nearer and a few farther than normal.
@@ -76,8 +98,8 @@ def half_width(known: Posterior, slopes: Value, scale: Value | float, level: flo
     tail, nu = (1 + level) / 2, known.unit_freedom
     z = student_quantile(tail, nu) * (1.0 if math.isinf(nu) else math.sqrt((nu - 2) / nu))
     constants = np.einsum("ij,jk,ik->i", slopes, known.covariance, slopes)
-    rows = student_quantile(tail) * known.sigma * scale
-    out: Value = np.sqrt(z**2 * constants + rows**2)
+    rows = student_quantile(tail) ** 2 * (known.sigma**2 + further) * np.square(scale)
+    out: Value = np.sqrt(z**2 * constants + rows)
     return out
 
 

@@ -33,7 +33,7 @@ from .posterior import (
     squared_errors,
     stall_probability,
 )
-from .predictive import half_width
+from .predictive import HUGGING_FACE_STACKS, further_variance, half_width
 
 UNITS_OF_PRIOR = 30.0
 """Units that the spreads of `constants` weigh as much as."""
@@ -60,6 +60,8 @@ UNIT_FREEDOMS = (2.25, 2.5, 3.0, 4.0, 6.0, 12.0, math.inf)
 """Degrees of freedom of the constants of units that are looked at."""
 UNITS_OF_TAILS = 10
 """Units from which tails are told."""
+SCATTERS, UNITS_OF_SCATTER = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0), 2
+"""Values of f that are looked at, and units from which it is told."""
 EM_ROUNDS = 25
 NEWTON_ROUNDS = 4
 """Rounds of EM, and of Gauss-Newton within each."""
@@ -116,18 +118,35 @@ def fit_unit_freedom(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
     infinite where they are too few to tell."""
 
     def miss(freedom: float) -> float:
-        held = np.array([_shares_held(prior, rows, freedom) for prior, rows in held_out])
-        return float(np.sum((held.mean(axis=0) - LEVELS) ** 2))
+        return _miss([(replace(prior, unit_freedom=freedom), rows) for prior, rows in held_out])
 
     return min(UNIT_FREEDOMS, key=miss) if len(held_out) >= UNITS_OF_TAILS else math.inf
 
 
-def _shares_held(prior: Prior, rows: TimedRows, freedom: float) -> list[float]:
-    """Shares of the rows of a unit that intervals of LEVELS hold with nothing known of it."""
-    known = prior_as_posterior(replace(prior, unit_freedom=freedom))
+def fit_scatter(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
+    """f with which intervals of units of HUGGING_FACE_STACKS, each with the prior that was learned
+    without its origin, come nearest to what they should hold; 1 where they are too few to tell."""
+
+    def miss(scatter: float) -> float:
+        return _miss([(replace(prior, scatter=scatter), rows) for prior, rows in held_out])
+
+    return min(SCATTERS, key=miss) if len(held_out) >= UNITS_OF_SCATTER else 1.0
+
+
+def _miss(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
+    """How far what intervals of LEVELS hold is from what they should, in squares."""
+    held = [_shares_held(prior, rows) for prior, rows in held_out]
+    return float(np.sum((np.mean(held, axis=0) - LEVELS) ** 2))
+
+
+def _shares_held(prior: Prior, rows: TimedRows) -> list[float]:
+    """Shares of the rows of a unit that intervals of LEVELS hold with nothing known of it; a unit
+    of HUGGING_FACE_STACKS where the prior says that rows scatter."""
+    known = prior_as_posterior(prior)
+    further = further_variance(prior, HUGGING_FACE_STACKS[0], 0)
     values, slopes = rows.response.linearised(prior.mean)
     error = np.abs(rows.log_seconds - values)
-    widths = (half_width(known, slopes, rows.scale, level) for level in LEVELS)
+    widths = (half_width(known, slopes, rows.scale, level, further) for level in LEVELS)
     return [float(np.mean(error < width)) for width in widths]
 
 

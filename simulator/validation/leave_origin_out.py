@@ -61,10 +61,14 @@ class ScoredRows:
     """Share of a vote [row]: rows with the same settings have one together."""
 
     @classmethod
-    def of_posterior(cls, rows: TimedRows, votes: Value, posterior: Posterior) -> ScoredRows:
+    def of_posterior(
+        cls, rows: TimedRows, votes: Value, posterior: Posterior, further: float
+    ) -> ScoredRows:
+        """Rows of a unit, with v of `uncertainty.predictive`."""
         values, slopes = rows.response.linearised(posterior.mean)
         widths = {
-            level: half_width(posterior, slopes, rows.scale, level) for level in LEVELS.values()
+            level: half_width(posterior, slopes, rows.scale, level, further)
+            for level in LEVELS.values()
         }
         return cls(rows.log_seconds - values, widths, votes)
 
@@ -114,10 +118,10 @@ def score_unit(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, float] |
     rows = unseen.table[unit]
     if rows.log_seconds.size <= steps:
         return None
-    votes = unseen.votes(unit)
+    votes, further = unseen.votes(unit), unseen.further_variance(unit, steps)
     out: dict[str, float] = metrics.mean_of(
         [
-            ScoredRows.of_posterior(_take(rows, others), votes[others], posterior).record
+            ScoredRows.of_posterior(_take(rows, others), votes[others], posterior, further).record
             for posterior, others in posteriors_after(unseen, unit, steps)
         ]
     )
@@ -138,6 +142,7 @@ def score_halves(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, dict[s
     if half <= steps:
         return None
     votes, prior, choice = unseen.votes(unit), unseen.prior_of(unit), choice_of(unseen, unit)
+    further = unseen.further_variance(unit, steps)
     orders = [drawn_order(unseen, unit, draw) for draw in range(DRAWS)]
     chosen = {
         "at_random": [order[:steps] for order in orders],
@@ -149,7 +154,9 @@ def score_halves(unseen: UnseenRuns, unit: Unit, steps: int) -> dict[str, dict[s
     for name, known in chosen.items():
         found = solve_units(prior, side_by_side([_take(rows, some) for some in known]))
         scored = [
-            ScoredRows.of_posterior(_take(rows, of), votes[of], found.posterior(draw)).record
+            ScoredRows.of_posterior(
+                _take(rows, of), votes[of], found.posterior(draw), further
+            ).record
             for draw, of in enumerate(order[half:] for order in orders)
         ]
         out[name] = metrics.mean_of(scored)
@@ -223,7 +230,9 @@ def by_class(unseen: UnseenRuns, chosen: Sequence[Unit]) -> dict[str, Any]:
         asked = [unseen.prediction.questions[row] for row in unseen.rows[unit]]
         names = np.array([" / ".join(units.class_of(q.run)) for q in asked], object)
         known = prior_as_posterior(unseen.prior_of(unit))
-        scored = ScoredRows.of_posterior(unseen.table[unit], unseen.votes(unit), known)
+        scored = ScoredRows.of_posterior(
+            unseen.table[unit], unseen.votes(unit), known, unseen.further_variance(unit, 0)
+        )
         for name in sorted(set(names)):
             found.setdefault(name, []).append(scored.take(names == name).record)
             rows[name] += int((names == name).sum())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,7 +32,14 @@ from ..uncertainty.learned import (
 )
 from ..uncertainty.memory import PEAK_FIELDS
 from ..uncertainty.posterior import Prior, TimedRows
-from ..uncertainty.prior import UnitKind, fit_prior, fit_unit_freedom, spreads_of
+from ..uncertainty.predictive import HUGGING_FACE_STACKS, further_variance
+from ..uncertainty.prior import (
+    UnitKind,
+    fit_prior,
+    fit_scatter,
+    fit_unit_freedom,
+    spreads_of,
+)
 from ..uncertainty.response import SimulatedResponse, TabulatedResponse
 from . import units
 from .memory_scores import learned_spreads
@@ -40,6 +47,13 @@ from .predict_runs import Prediction, batches, predict, row_error_scale
 from .units import Unit, evenly_sampled
 
 CONSTANT_NAMES = tuple(CONSTANTS)
+
+
+class Tails(NamedTuple):
+    """What decides how much intervals hold, of a prior."""
+
+    unit_freedom: float
+    scatter: float
 
 
 def simulated_response(asked: Sequence[Question]) -> SimulatedResponse:
@@ -139,20 +153,34 @@ class UnseenRuns:
             out[unit] = widened_for_machine(prior, cluster)
         return out
 
-    def unit_freedom(self, without: str = "") -> float:
-        """How far apart units are, learned from those of all origins but one, each of them held out
-        in turn."""
+    def stack(self, unit: Unit) -> str:
+        """The software profile of a unit."""
+        return self.settings[unit].stack
+
+    def tails(self, without: str = "") -> Tails:
+        """How far apart units and rows are, learned from units of all origins but one, each of them
+        held out in turn."""
         others = [unit for unit in self.rows if self.origin(unit) != without]
-        return fit_unit_freedom([(self.held_out[unit], self.table[unit]) for unit in others])
+        freedom = fit_unit_freedom([(self.held_out[unit], self.table[unit]) for unit in others])
+        eager = [
+            (replace(self.held_out[unit], unit_freedom=freedom), self.table[unit])
+            for unit in others
+            if self.stack(unit) in HUGGING_FACE_STACKS
+        ]
+        return Tails(freedom, fit_scatter(eager))
 
     @cached_property
-    def unit_freedoms(self) -> dict[str, float]:
+    def tails_of(self) -> dict[str, Tails]:
         """By origin, what the others say."""
-        return {name: self.unit_freedom(name) for name in self.priors}
+        return {name: self.tails(name) for name in self.priors}
 
     def prior_of(self, unit: Unit) -> Prior:
         """What other origins teach of a unit, and of how far it may be from theirs."""
-        return replace(self.held_out[unit], unit_freedom=self.unit_freedoms[self.origin(unit)])
+        return replace(self.held_out[unit], **self.tails_of[self.origin(unit)]._asdict())
+
+    def further_variance(self, unit: Unit, steps: int) -> float:
+        """v of `uncertainty.predictive` of a unit after some of its steps."""
+        return further_variance(self.prior_of(unit), self.stack(unit), steps)
 
     def units_of(self, name: str) -> list[Unit]:
         """The units of a population."""
@@ -189,7 +217,7 @@ def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     known = [u for u, rows in fitted.rows.items() if has_rates_of_origin(asked[int(rows[0])])]
     return {
         MEMORY: learned_spreads(neutral.prediction, fitted.prediction),
-        OTHER_STACKS: prior_record(replace(neutral.prior(), unit_freedom=neutral.unit_freedom())),
+        OTHER_STACKS: prior_record(replace(neutral.prior(), **neutral.tails()._asdict())),
         SHOWN: neutral.shown(),
         FITTED_STACKS: prior_record(
             fit_prior(CONSTANT_NAMES, [fitted.table[unit] for unit in known], off=False)

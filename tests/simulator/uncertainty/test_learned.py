@@ -16,8 +16,10 @@ from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty import learned, memory
+from plan3d.simulator.uncertainty.calibration import calibrated
 from plan3d.simulator.uncertainty.constants import CONSTANTS
 from plan3d.simulator.uncertainty.forecast import Forecast, step_interval
+from plan3d.simulator.uncertainty.timed_steps import TimedStep, learn
 from plan3d.simulator.workload.model import Model
 
 
@@ -163,6 +165,20 @@ def test_intervals_are_those_of_ones_own_priors(tmp_path):
     )
     assert memory.spread_of(ours).stack == pytest.approx(0.01)
     assert memory.spread_of(theirs).stack > 0.05
+
+
+def test_steps_of_hugging_face_models_scatter_more_than_others_and_less_once_some_are_timed():
+    """f^2 - 1 of the prior's sigma^2, and 2 of 5 of that after three steps."""
+    plan, theirs = resolve(Plan.parse("zero=3"), 64).table(), task("hf-trainer")
+    prior = learned.prior_of(theirs)
+    whole = (prior.scatter**2 - 1) * prior.sigma**2
+    assert prior.scatter > 2
+    assert Forecast.of_plans(theirs, plan).further == pytest.approx(whole)
+    assert Forecast.of_plans(task("torch"), plan).further == 0
+    seconds = {"zero=3": 2.0, "zero=3 micro_batch=2": 1.8, "zero=3 recompute=full": 2.5}
+    timed = [TimedStep(theirs, Plan.parse(one), took, one) for one, took in seconds.items()]
+    known = calibrated(theirs, learn(timed).calibration)
+    assert Forecast.of_plans(known, plan).further == pytest.approx(0.4 * whole)
 
 
 @pytest.mark.parametrize(

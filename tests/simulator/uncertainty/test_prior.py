@@ -21,10 +21,17 @@ from plan3d.simulator.uncertainty.posterior import (
     stall_probability,
 )
 from plan3d.simulator.uncertainty.predictive import (
+    further_variance,
     half_width,
     student_quantile,
 )
-from plan3d.simulator.uncertainty.prior import START_STALLS, UnitKind, fit_prior, fit_unit_freedom
+from plan3d.simulator.uncertainty.prior import (
+    START_STALLS,
+    UnitKind,
+    fit_prior,
+    fit_scatter,
+    fit_unit_freedom,
+)
 from plan3d.simulator.uncertainty.response import TabulatedResponse
 
 
@@ -151,6 +158,27 @@ def test_half_width_adds_constants_and_rows_in_squares():
     prior = one(freedom=4.0)
     width = half_width(prior_as_posterior(prior), np.array([[1.0], [0.0]]), 1.0, 0.8)
     assert width == pytest.approx([np.hypot(1.2816 * 0.1, 1.5332 * 0.05), 1.5332 * 0.05], rel=1e-4)
+
+
+def test_rows_of_stacks_that_scatter_are_as_wide_as_with_a_prior_of_f_sigma():
+    """f = 3 of sigma 0.05: 1.5332 x 0.15. After two steps half of the prior's share is left, of
+    k = 2 degrees: v = 8 x 0.05^2 x 2 / 4 = 0.01. Of other stacks none."""
+    prior = replace(one(freedom=4.0), scatter=3.0)
+    known, flat = prior_as_posterior(prior), np.array([[0.0]])
+    wide = half_width(known, flat, 1.0, 0.8, further_variance(prior, "hf-trainer", 0))
+    assert wide == pytest.approx(1.5332 * 0.15, rel=1e-4)
+    assert further_variance(prior, "automodel", 2) == pytest.approx(0.01)
+    assert further_variance(prior, "torchtitan", 2) == 0
+
+
+def test_how_far_rows_scatter_is_learned_from_what_intervals_held():
+    """Rows at the quantiles of Student's t, of 4 sigma; of one unit nothing is told."""
+    shares = (np.arange(20) + 0.5) / 20
+    far = np.array([student_quantile(p, 4.0) for p in np.maximum(shares, 1 - shares)])
+    errors = 4 * 0.05 * np.sign(shares - 0.5) * far
+    unit = (one(spread=1e-6, freedom=4.0), rows(errors.tolist(), [[1.0]] * 20))
+    assert fit_scatter([unit] * 2) == 4.0
+    assert fit_scatter([unit]) == 1.0
 
 
 @pytest.mark.parametrize(
