@@ -26,16 +26,21 @@ import numpy as np
 from plan3d.simulator.base.arrays import Column, Index, Mask
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.field_values import AUTO
-from plan3d.simulator.plan.fields import AXES, EXPANSION, OPT_IN, check_field, code
+from plan3d.simulator.plan.fields import (
+    AXES,
+    EXPANSION,
+    OPT_IN,
+    check_field,
+    code,
+)
 from plan3d.simulator.plan.gossip_graphs import Topology
-from plan3d.simulator.plan.plan import Plan, from_columns
+from plan3d.simulator.plan.plan import Plan, from_columns, usual_fields
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.plan.synchronisation import gossips
 from plan3d.simulator.plan.tensor_grid import every_grid
 from plan3d.simulator.rules.rule import Rule
-from plan3d.simulator.rules.tensor_rules import GRID_RULES
 from plan3d.simulator.rules.training_rules import default_precision
-from plan3d.simulator.rules.validity import POLICY_RULES, RULES
+from plan3d.simulator.rules.validity import binding_rules
 from plan3d.simulator.task import Task
 
 from .axes import (
@@ -269,12 +274,8 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     names = [name for name in order if len(space.axes[name]) > 1 or _is_derived(space, name)]
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
-    satisfied = (
-        *(() if opted_in(space.axes) else POLICY_RULES),
-        *(GRID_RULES if space.axes["tp_grid"] == (0,) else ()),
-    )
-    held = {rule.name for rule in satisfied}
-    waiting = [rule for rule in RULES if rule.name not in held]
+    stated = {n for n, usual in usual_fields().items() if space.axes[n] != (usual,)}
+    waiting = [*binding_rules(stated, space.task)]
     if space.task.framework:
         waiting += space.task.framework.rules
     waiting += space.search_rules

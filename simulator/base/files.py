@@ -104,11 +104,21 @@ def read_bytes(place: Path | Traversable, where: str = "", most: int = LARGEST) 
     """
     where = where or str(place)
     try:
-        content = _read_regular(place, where, most)
-        return _gunzip(content, where, most) if content.startswith(_GZIP) else content
+        if not isinstance(place, Path):
+            content = place.read_bytes()
+        elif _from_disk(place, where):
+            with os.fdopen(_open_regular(place, where), "rb") as file:
+                content = file.read(most + 1)
+        else:
+            content = (_ATTACHED.get() or {})[os.path.abspath(place)]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{where}: cannot be read ({why})") from None
+    if content.startswith(_GZIP) and len(content) <= most:
+        content = _gunzip(content, where, most)
+    if len(content) > most:
+        raise InputError(f"{where}: is larger than {most / 1e6:g} MB, the most that is read here")
+    return content
 
 
 def read_text(
@@ -189,28 +199,14 @@ def _open_regular(place: Path, where: str) -> int:
     return descriptor
 
 
-def _read_regular(place: Path | Traversable, where: str, most: int) -> bytes:
-    if not isinstance(place, Path):
-        return place.read_bytes()
-    if not _from_disk(place, where):
-        return _check_size((_ATTACHED.get() or {})[os.path.abspath(place)], where, most)
-    with os.fdopen(_open_regular(place, where), "rb") as file:
-        return _check_size(file.read(most + 1), where, most)
-
-
 def _gunzip(content: bytes, where: str, most: int) -> bytes:
+    """What was packed, as far as one byte beyond `most`."""
     import gzip
     import io
     import zlib
 
     try:
         with gzip.open(io.BytesIO(content)) as file:
-            return _check_size(file.read(most + 1), where, most)
+            return file.read(most + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{where}: cannot be unpacked ({error})") from None
-
-
-def _check_size(content: bytes, where: str, most: int) -> bytes:
-    if len(content) > most:
-        raise InputError(f"{where}: is larger than {most / 1e6:g} MB, the most that is read here")
-    return content

@@ -102,7 +102,7 @@ class Codes(Mapping[str, int]):
         self._registry = registry
 
     def __getitem__(self, name: str) -> int:
-        if name not in self:
+        if not self._registry.is_registered(name):
             raise KeyError(name)
         return self._registry.names.index(self._registry.aliases.get(name, name))
 

@@ -99,12 +99,15 @@ def load(path: str) -> GemmTable:
 
 
 def parse_table(text: str) -> tuple[Value, Value, Value, Value]:
-    """m, n, k and seconds [n, k, m] of a table file, NaN where blank."""
+    """m, n, k, which rise, and seconds [n, k, m] of a table file, NaN where blank."""
     lines = [line for line in _lines(text) if line.partition(",")[0] not in _MACHINE]
     m = np.array(_numbers(lines[0].split(",")[2:]))
     rows = np.array([_numbers(line.split(",")) for line in lines[1:]])
     (first_n, i), (first_k, j) = first_of_each(rows[:, 0]), first_of_each(rows[:, 1])
     n, k = rows[first_n, 0], rows[first_k, 1]
+    for side in (m, n, k):
+        if side.size < 2 or not (np.diff(side) > 0).all() or not 1 <= side[0] < side[-1] <= WIDEST:
+            raise ValueError("m, n and k need two or more rising values each, from 1 to 2^30")
     seconds = np.full((n.size, k.size, m.size), np.nan)
     seconds[i, j] = rows[:, 2:] * 1e-6
     return m, n, k, seconds
@@ -124,16 +127,8 @@ def _numbers(cells: list[str]) -> list[float]:
 
 def fit_table(m: Value, n: Value, k: Value, seconds: Value) -> tuple[Value, Value, Value, Value]:
     """The table with the times of fit_times, blank where it is."""
-    check_sides(m, n, k)
     times = fit_times(m, n, k, _fill_blanks(m, k, seconds))
     return m, n, k, np.where(np.isfinite(seconds), times, np.nan)
-
-
-def check_sides(*sides: Value) -> None:
-    """ValueError where sides do not rise from 1 or more."""
-    for side in sides:
-        if side.size < 2 or not (np.diff(side) > 0).all() or not 1 <= side[0] < side[-1] <= WIDEST:
-            raise ValueError("m, n and k need two or more rising values each, from 1 to 2^30")
 
 
 def parse_machine(text: str) -> Machine | None:
@@ -206,7 +201,6 @@ def _lines(text: str) -> list[str]:
 
 def build(m: Value, n: Value, k: Value, seconds: Value) -> GemmTable:
     """The lattice of measured seconds [n, k, m]; sides rise, times do not fall along m."""
-    check_sides(m, n, k)
     measured = np.isfinite(seconds)
     full = np.log(_fill_blanks(m, k, seconds))
     if not np.isfinite(full).all() or (np.diff(full, axis=2) < -1e-9).any():

@@ -45,7 +45,8 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     spare = spare_inputs(block, local)
     unread = element * spare.norms * hidden / u
     heads = attn.heads * attn.value_dim / s.tp
-    operand = quantisation.kept_operand(local) / element
+    bytes_of = quantisation.kept_bytes(local)
+    operand = bytes_of.operand / element
     inputs = operand * norms - unread
     if software.never_gathers_again:
         inputs = inputs * u
@@ -57,7 +58,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     kept = norms + inputs + cores + element * of_heads
     kept = kept + _eager_norm_bytes(local) * (block.norms * hidden / u + of_heads)
     dropped = np.zeros(tokens.shape)
-    kept = kept + quantisation.kept_output(local) * tokens * heads
+    kept = kept + bytes_of.attention * tokens * heads
     if attn.output_gate:
         kept = kept + element * tokens * (attn.gate_width / s.tp + heads)
     ops = software.selective
@@ -80,7 +81,10 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
         product = element * tokens * block.mlp.ffn / s.tp
         widths = kept_widths(block.mlp.gated, local, spare)
         kept = kept + product * widths
-        dropped = dropped + product * _dropped_widths(widths, operand, ops, spare)
+        if "mlp" in ops or "mlp_in" in ops:
+            dropped = dropped + product * widths
+        elif "gelu" in ops and not spare.mlp_product:
+            dropped = dropped + product * operand
     if block.experts:
         routed, activation = _expert_activations(block.experts, local, spare)
         kept = kept + routed
@@ -114,16 +118,6 @@ def score_bytes(block: Block, local: LayerContext, each: float) -> Value:
     return out
 
 
-def _dropped_widths(
-    widths: float, operand: float, ops: tuple[str, ...], spare: SpareInputs
-) -> float:
-    """Tensors of ffn width that recompute of an MLP, of its inputs or of its activation drops; the
-    product counts as `operand`."""
-    if "mlp" in ops or "mlp_in" in ops:
-        return widths
-    return operand * (not spare.mlp_product) if "gelu" in ops else 0.0
-
-
 def _op_list_kept(block: Block, local: LayerContext) -> Value:
     """Bytes that torchtitan's op list keeps of a compiled layer: its input, queries, values, the
     output of attention and one input product of the MLP.
@@ -150,10 +144,13 @@ def kept_widths(gated: bool, local: LayerContext, spare: SpareInputs) -> float:
     """Tensors of ffn width kept, in the format of activations: GEMM output (two when gated), and
     the product that a trained matrix reads as an operand; unfused gated activations keep the
     activated gate as well."""
-    element = local.recipe.activation
-    read = quantisation.kept_activation_input(local) / element
-    product = quantisation.kept_operand(local) / element * (not spare.mlp_product)
-    return (1 + gated) * read + product + (gated and not local.task.software.fused_activation)
+    element, bytes_of = local.recipe.activation, quantisation.kept_bytes(local)
+    product = bytes_of.operand / element * (not spare.mlp_product)
+    return (
+        (1 + gated) * (bytes_of.activation / element)
+        + product
+        + (gated and not local.task.software.fused_activation)
+    )
 
 
 def _expert_activations(
@@ -163,7 +160,7 @@ def _expert_activations(
     task, s, tokens, element = local.task, local.s, local.tokens, local.recipe.activation
     routed = layer_parts.expert_assignments(experts, s, task.sequence)
     product = element * routed * experts.ffn / s.etp
-    operand = quantisation.kept_operand(local) / element
+    operand = quantisation.kept_bytes(local).operand / element
     rows = operand * (task.adapters is None) + task.software.keeps_expert_output
     widths = kept_widths(experts.gated, local, spare)
     kept = widths * product + element * routed * rows * task.model.hidden

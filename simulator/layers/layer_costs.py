@@ -77,6 +77,7 @@ def layer_gemms(task: Task, recipe: Recipe, s: Strategy) -> GemmSeconds | None:
     if not _splits_plainly(task, s):
         return None
     local = layer_context(task, recipe, s)
+    local = local._replace(selective_recompute=np.ones(s.tp.shape, bool))
     return seconds_by_kind([work_of(kind, local) for kind in layer_kinds(task.model)], local)
 
 

@@ -225,7 +225,7 @@ def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
                 task.model.hidden,
                 s,
                 task.sequence,
-                task.software.selective,
+                task.software.selective if any_nonzero(local.selective_recompute) else (),
                 eager_norms(task, s),
                 task.documents,
                 task.software.fused_permutation,

@@ -95,11 +95,12 @@ def layer_seconds(
     parts = forward + backward
     if kind.block and any_nonzero(local.s.recompute):
         parts[COMMUNICATION] += _repeated(kind.block, work, local) * forward[COMMUNICATION]
-        again = _selective_rerun_seconds(work, gemm[1], local)
-        if local.layer_ratio is not None and is_tabled(kind):
-            again = again * local.layer_ratio[0]
-        whole = sum_in_order(forward[COMPUTE])
-        parts[Cost.RECOMPUTE] = local.full_recompute * whole + local.selective_recompute * again
+        parts[Cost.RECOMPUTE] = local.full_recompute * sum_in_order(forward[COMPUTE])
+        if any_nonzero(local.selective_recompute):
+            again = _selective_rerun_seconds(work, gemm[1], local)
+            if local.layer_ratio is not None and is_tabled(kind):
+                again = again * local.layer_ratio[0]
+            parts[Cost.RECOMPUTE] += local.selective_recompute * again
     return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), *passes[1:])
 
 

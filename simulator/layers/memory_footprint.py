@@ -180,7 +180,8 @@ def inputs_of_modules(kind: LayerKind, local: LayerContext) -> Value | None:
     task, s, names = local.task, local.s, local.task.software.offload_modules
     if not names:
         return None
-    element, operand = local.recipe.activation, quantisation.kept_operand(local)
+    element, bytes_of = local.recipe.activation, quantisation.kept_bytes(local)
+    operand = bytes_of.operand
     hidden, found = (
         local.tokens * task.model.hidden / local.norm_split,
         np.zeros(local.tokens.shape),
@@ -194,13 +195,12 @@ def inputs_of_modules(kind: LayerKind, local: LayerContext) -> Value | None:
         "qkv_linear": operand * hidden,
         "core_attn": element * local.tokens * layer_parts.qkv_width(attn, s.tp)
         + stored_scores(kind.block, local),
-        "attn_proj": min(element, quantisation.kept_output(local)) * local.tokens * heads,
+        "attn_proj": min(element, bytes_of.attention) * local.tokens * heads,
     }
     if experts:
         routed = layer_parts.expert_assignments(experts, s, task.sequence)
         each["expert_fc1"] = operand * routed * task.model.hidden
-        read = quantisation.kept_activation_input(local)
-        each["moe_act"] = read * routed * (1 + experts.gated) * experts.ffn / s.etp
+        each["moe_act"] = bytes_of.activation * routed * (1 + experts.gated) * experts.ffn / s.etp
     return found + sum((each[name] for name in names if name in each), found)
 
 
@@ -243,7 +243,7 @@ def weight_gradient_inputs(kind: LayerKind, work: Work, local: LayerContext, kep
         return size if isinstance(size, np.ndarray) or size != hidden else size / split
 
     values = (g.batch * g.m * (width(g.k) + width(g.n)) for g in work.gemms)
-    return np.asarray(quantisation.kept_operand(local) * sum(values, np.zeros(kept.shape)))
+    return np.asarray(quantisation.kept_bytes(local).operand * sum(values, np.zeros(kept.shape)))
 
 
 def gathered_inputs(kind: LayerKind, local: LayerContext) -> Value | float:

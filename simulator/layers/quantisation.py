@@ -12,6 +12,8 @@ timed alone (scaling_efficiency).
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from ..base.arrays import Value
@@ -85,28 +87,26 @@ def _kernel_seconds(moved: Value, count: Value | float, local: LayerContext) -> 
     return out
 
 
-def kept_operand(local: LayerContext) -> float:
-    """Bytes an element of an input that waits for its weight gradient."""
-    how = local.recipe.quantisation
-    if how is None or not local.task.software.keeps_scaled:
-        return local.recipe.activation
-    return how.kept_bytes
+class KeptBytes(NamedTuple):
+    """Bytes an element of what waits for the backward pass."""
+
+    operand: float
+    """Of an input that a weight gradient reads."""
+    attention: float
+    """Of the output of attention, which its own kernel keeps as it is, and its projection
+    scaled."""
+    activation: float
+    """Of what the activation of an MLP reads."""
 
 
-def kept_output(local: LayerContext) -> float:
-    """Bytes an element of the output of attention, which its own kernel keeps as it is, and its
-    projection scaled."""
-    software, how = local.task.software, local.recipe.quantisation
+def kept_bytes(local: LayerContext) -> KeptBytes:
+    """Bytes an element of what is kept, scaled where the stack keeps it so."""
+    software, how, element = local.task.software, local.recipe.quantisation, local.recipe.activation
     if how is None or not software.keeps_scaled:
-        return local.recipe.activation
-    return software.scaled_output_bytes or local.recipe.activation + how.kept_bytes
-
-
-def kept_activation_input(local: LayerContext) -> float:
-    """Bytes an element of what the activation of an MLP reads."""
-    if local.task.software.scales_activation_inputs:
-        return kept_operand(local)
-    return local.recipe.activation
+        return KeptBytes(element, element, element)
+    output = software.scaled_output_bytes or element + how.kept_bytes
+    read = how.kept_bytes if software.scales_activation_inputs else element
+    return KeptBytes(how.kept_bytes, output, read)
 
 
 def weight_copies(kind: LayerKind, local: LayerContext, parameters: Value) -> Value:

@@ -271,20 +271,16 @@ def eager_norms(task: Task, s: Strategy) -> Value:
     return out
 
 
-def _norm_bytes(block: Block, hidden: int, s: Strategy, tokens: Value) -> Value:
-    """Norms and residual adds: 11 h elements of two bytes, in and out, for two norms a layer.
+def layer_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
+    """Of norms and residuals (11 h elements of two bytes, in and out, for two norms a layer),
+    around attention, of norms of queries and keys, which read and write them, and of MLP or
+    experts; the way to the experts and back is not in it.
 
     Source: fit to published training steps (per token 11 h / u + 8 h / t + 3 ffn / t).
     """
-    return 2 * tokens * 5.5 * block.norms * hidden / s.norm_split
-
-
-def layer_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
-    """Of norms and residuals, around attention, of norms of queries and keys, which read and write
-    them, and of MLP or experts; the way to the experts and back is not in it."""
     tokens = s.tokens(sequence)
     heads = block.attention.heads * block.attention.value_dim
-    moved = _norm_bytes(block, hidden, s, tokens) + 2 * tokens * 8 * heads / s.tp
+    moved = 2 * tokens * 5.5 * block.norms * hidden / s.norm_split + 2 * tokens * 8 * heads / s.tp
     moved = moved + 2 * tokens * 2 * normed_width(block.attention, s.tp)
     # A gate is read with the output of attention, and their product written.
     gated = block.attention.gate_width + 2 * heads * (block.attention.output_gate > 0)

@@ -68,7 +68,9 @@ def block_work(
         gemms += mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
     if block.experts:
         gemms += expert_gemms(block.experts, hidden, s, sequence)
-    again = selective_rerun(block, hidden, s, sequence, selective, norm_in_linear)
+    again = Rerun([], np.zeros(tokens.shape), RerunParts())
+    if selective:
+        again = selective_rerun(block, hidden, s, sequence, selective, norm_in_linear)
     head_norms = 2 * bool(attn.query_key_norm)
     normed = block.norms * hidden / s.norm_split + normed_width(attn, s.tp)
     permuted: Value | float = 0.0

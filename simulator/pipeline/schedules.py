@@ -7,13 +7,13 @@ whatever is asked is asked of the schedule's record. Arrays are [row] or [class,
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from ..base.arrays import Column, Index, Value, codes_in
+from ..base.arrays import Column, Index, Mask, Value, codes_in
 from ..base.registry import Codes, Registry
 from . import (
     breadth_first,
@@ -152,14 +152,10 @@ forward_first = ScheduleFact(attrgetter("forward_first"))
 
 
 @lru_cache(maxsize=8)
-def conditions(rows: tuple[Schedule, ...]) -> dict[Condition, ScheduleFact]:
-    """The conditions of a table, each with the schedules that have it."""
-    each = (condition for schedule in rows for condition in schedule.conditions)
-    return {condition: ScheduleFact(partial(_has, condition)) for condition in each}
-
-
-def _has(condition: Condition, schedule: Schedule) -> bool:
-    return condition in schedule.conditions
+def conditions(rows: tuple[Schedule, ...]) -> dict[Condition, Mask]:
+    """The conditions of a table, each with which schedules have it, by code; AUTO (-1) has none."""
+    each = dict.fromkeys(condition for schedule in rows for condition in schedule.conditions)
+    return {one: np.array([*(one in s.conditions for s in rows), False]) for one in each}
 
 
 def _rows_by_schedule(schedule: Column) -> list[tuple[Schedule, Index | slice]]:

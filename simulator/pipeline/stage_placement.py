@@ -150,7 +150,9 @@ def chunk_counts(cut: Cut) -> Value:
     counts = np.bincount(place, minlength=shape[0] * shape[1]).reshape(shape).astype(float)
     if "embedding" in cut.kinds:
         counts[0, cut.kinds.index("embedding")] = 1
-        counts[-1, cut.kinds.index(_head_kind(cut))] = 1
+        # A head that is tied to an embedding on its rank needs no table of its own.
+        shared = "shared head" in cut.kinds and _ends_share_rank(cut)
+        counts[-1, cut.kinds.index("shared head" if shared else "head")] = 1
     if "mtp" in cut.kinds:
         counts[cut.mtp_stage - 1, cut.kinds.index(_mtp_kind(cut))] = 1
     return counts
@@ -160,12 +162,6 @@ def _ends_share_rank(cut: Cut) -> bool:
     """Whether one rank holds the embedding and the head."""
     ranks = cut.ranks()
     return bool(ranks[0] == ranks[-1]) or cut.place == Placement.TWO_WAY
-
-
-def _head_kind(cut: Cut) -> str:
-    """The head, which needs no table of its own where it is tied to an embedding on its rank."""
-    shared = "shared head" in cut.kinds and _ends_share_rank(cut)
-    return "shared head" if shared else "head"
 
 
 def _mtp_kind(cut: Cut) -> str:

@@ -70,13 +70,10 @@ class Plan(PlanFields):
                 lengths.add(value.size)
         if len(lengths) > 1:
             raise InputError(f"columns of a plan have different lengths: {sorted(lengths)}")
-        self._read_layout()
-        segments = read_segments(self.segments, code)
-        object.__setattr__(self, "segments", segments)
-        if segments and segments.stage.shape[0] != self.rows:
-            raise InputError(
-                f"segments are those of {segments.stage.shape[0]} plans, the table has {self.rows}"
-            )
+        if not isinstance(self.layers_per_stage, tuple) or self.layers_per_stage:
+            self._read_layout()
+        if self.segments is not None:
+            self._read_segments()
 
     def _read_layout(self) -> None:
         """Layers of every stage, and where a layout string puts multi-token prediction."""
@@ -86,6 +83,15 @@ class Plan(PlanFields):
             raise InputError(f"mtp_stage contradicts the layout, which has m in stage {stage}")
         if stage:
             object.__setattr__(self, "mtp_stage", 0 * self.mtp_stage + stage)
+
+    def _read_segments(self) -> None:
+        """Runs of layers of every plan."""
+        segments = read_segments(self.segments, code)
+        object.__setattr__(self, "segments", segments)
+        if segments.stage.shape[0] != self.rows:
+            raise InputError(
+                f"segments are those of {segments.stage.shape[0]} plans, the table has {self.rows}"
+            )
 
     @classmethod
     def parse(cls, text: str) -> Plan:
@@ -259,18 +265,21 @@ def _unchecked(
     return plan
 
 
+def usual_fields() -> dict[str, int]:
+    """The resolved defaults of all fields, which is 1f1b of schedules."""
+    return RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
+
+
 def from_columns(
     columns: Mapping[str, Any],
     layers_per_stage: tuple[int, ...] = (),
     segments: Segments | None = None,
 ) -> Plan:
-    """A table from the columns of a search space. Missing fields take their resolved defaults,
-    which is 1f1b of schedules."""
+    """A table from the columns of a search space. Missing fields take their usual_fields."""
     n = max(np.size(c) for c in columns.values())
-    stated = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
     full = {
         name: columns[name] if name in columns else np.broadcast_to(np.int64(default), (n,))
-        for name, default in stated.items()
+        for name, default in usual_fields().items()
     }
     return _unchecked(full, layers_per_stage, segments)
 
@@ -298,7 +307,8 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     interleaved; the static exponential graph for gossip.
     """
     columns = plan.columns()
-    dp = _resolve_auto(plan.dp, _at_least_one(gpus // (plan.tp * plan.cp * plan.pp)))
+    replicas = gpus // (plan.tp * plan.cp * plan.pp)
+    dp = _resolve_auto(plan.dp, replicas + (replicas == 0))
     segments = _resolved_segments(plan, dp) if plan.segments else None
     tp, widest = (
         (_largest(plan, segments.tp), _largest(plan, segments.dp)) if segments else (plan.tp, dp)
@@ -349,10 +359,6 @@ def _resolve_auto(value: Cell, default: Cell) -> Cell:
     if isinstance(value, int):
         return default if value == AUTO else value
     return np.where(value == AUTO, default, value)
-
-
-def _at_least_one(value: Cell) -> Cell:
-    return max(value, 1) if isinstance(value, int) else np.maximum(value, 1)
 
 
 def _words(text: str) -> Iterator[str]:

@@ -204,9 +204,9 @@ def concat_segments(tables: list[Segments]) -> Segments:
     return Segments(*columns)
 
 
-def read_segments(value: Any, code: Code) -> Segments | None:
+def read_segments(value: Any, code: Code) -> Segments:
     """Segments from their text, from lists of runs by stage (JSON), or as they are."""
-    if value is None or isinstance(value, Segments):
+    if isinstance(value, Segments):
         return value
     if isinstance(value, str):
         return segments_of_stages(_stages_of_text(value, code))

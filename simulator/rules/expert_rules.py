@@ -18,10 +18,6 @@ def _expert_counts(task: Task) -> tuple[int, ...]:
     return tuple({k.experts.count for k in task.model.kinds if k.experts})
 
 
-def _expert_widths(task: Task) -> tuple[int, ...]:
-    return tuple({k.experts.ffn for k in task.model.kinds if k.experts})
-
-
 def has_expert_kernels(cluster: Cluster) -> bool:
     """Whether there are kernels that send a token once to a node or rank with several of its
     experts: on NVLink, of Hopper and later (DeepEP, README, requirements; built for Ampere it has
@@ -103,7 +99,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "etp-divides-expert-ffn",
         ("etp",),
-        lambda p, t: divides(_expert_widths(t), p.etp),
+        lambda p, t: divides({k.experts.ffn for k in t.model.kinds if k.experts}, p.etp),
         lambda p, t: f"expert tensor size {p.etp} does not divide the expert ffn width (etp)",
     ),
     Rule(

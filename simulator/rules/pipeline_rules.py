@@ -108,9 +108,9 @@ def _meets(group: Iterable[Condition], p: Any, task: Task) -> Any:
     """Whether plans meet these conditions, where their schedule has them."""
     out, known = True, conditions(SCHEDULES.rows)
     for condition in group:
-        bound = known[condition](p.schedule)
+        bound = known[condition][p.schedule]
         if any_nonzero(bound):
-            out = out & (condition.ok(_sizes(p, task, condition.reads)) | (bound == 0))
+            out = out & (condition.ok(_sizes(p, task, condition.reads)) | ~bound)
     return out
 
 

@@ -53,11 +53,6 @@ def _recipes_of(formats: tuple[str, ...], known: int) -> tuple[int, ...]:
     )
 
 
-def _trains_whole_matrices(task: Task) -> bool:
-    """Whether matrices of transformer layers are trained whole."""
-    return not isinstance(task.model, Network) and task.adapters is None
-
-
 def _ends_are_wide(p: Any, task: Task) -> Any:
     """No end is in 16 bits, or layers of a transformer are, among those that are scaled."""
     ends = p.bf16_first_layers + p.bf16_last_layers
@@ -112,7 +107,7 @@ PRECISION_RULES: tuple[Rule, ...] = (
         ("optimizer", "offload_optimizer"),
         lambda p, t: (
             (p.optimizer != Optimizer.MUON)
-            | ((p.offload_optimizer == 0) & _trains_whole_matrices(t))
+            | ((p.offload_optimizer == 0) & bool(t.model.kinds) & (t.adapters is None))
         ),
         lambda p, t: (
             "optimizer=muon orthogonalises whole matrices of transformer layers: on the host "

@@ -18,7 +18,7 @@ from ..base.errors import InputError
 from ..pipeline.schedules import model_copies
 from ..plan.field_values import ContextComm
 from ..plan.fields import OPT_IN, spell
-from ..plan.plan import Plan
+from ..plan.plan import Plan, usual_fields
 from ..task import Task
 from .expert_rules import EXPERT_RULES
 from .format_rules import FORMAT_RULES
@@ -65,12 +65,6 @@ def _undivided_message(p: Plan, values: Iterable[int], what: str) -> str:
         f"tensor size {ranks} does not divide {what.format(first)} "
         f"({'tp_grid' if p.tp_grid else 'tp'}); nearest: {nearest_divisors(first, ranks)}"
     )
-
-
-def _empty_ends(p: Any) -> Any:
-    """Chunks with nothing but the embedding or the head."""
-    ends = (p.first_stage_layers, p.last_stage_layers)
-    return sum(1 * ((end > 0) & (end < p.virtual_stages)) for end in ends)
 
 
 def _chunks_message(p: Plan, task: Task) -> str:
@@ -172,9 +166,15 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "layers-fill-stages",
         ("pp", "virtual_stages", "first_stage_layers", "last_stage_layers"),
-        # A layout may leave a chunk with nothing but the embedding or the head.
+        # A layout may leave a chunk at either end with nothing but the embedding or the head.
         lambda p, t: (
-            (p.pp * p.virtual_stages <= t.model.layers + _empty_ends(p)) | bool(p.layers_per_stage)
+            (
+                p.pp * p.virtual_stages
+                <= t.model.layers
+                + ((p.first_stage_layers > 0) & (p.first_stage_layers < p.virtual_stages)) * 1
+                + ((p.last_stage_layers > 0) & (p.last_stage_layers < p.virtual_stages)) * 1
+            )
+            | bool(p.layers_per_stage)
         ),
         _chunks_message,
     ),
@@ -289,13 +289,19 @@ _PIPELINE_WIDE_RULES = tuple(
 _RUN_RULES = tuple(rule for rule in RULES if rule not in _PIPELINE_WIDE_RULES)
 _SEGMENTED_RULES = tuple(rule for rule in _PIPELINE_WIDE_RULES if rule.name != "world-size")
 
-_PLAIN_FIELDS = (*OPT_IN.items(), ("tp_grid", 0))
-"""Fields of a plan that all-reduces its gradients every step, has no grid and keeps nothing on the
-host: rules about policies, grids and offloading hold."""
-POLICY_RULES = (*SYNC_RULES, *OFFLOAD_RULES, *FORMAT_RULES)
-"""Rules that hold where all fields of OPT_IN have their defaults."""
-_SPECIAL_RULES = (*POLICY_RULES, *GRID_RULES, *ADAPTER_RULES)
-_PLAIN_RULES = tuple(rule for rule in RULES if rule not in _SPECIAL_RULES)
+_ALWAYS_READ = ("precision-on-accelerator", "layout-adds-up", "sites-are-named")
+"""Rules that a plan may break all whose fields have their defaults: of an accelerator without bf16,
+of the layout, which is no column, and of a cluster that has sites."""
+_SWITCHES = {
+    **{
+        rule.name: tuple(name for name in rule.fields if name in OPT_IN)
+        for rule in (*SYNC_RULES, *OFFLOAD_RULES, *FORMAT_RULES)
+    },
+    **{rule.name: ("tp_grid",) for rule in GRID_RULES},
+    **{rule.name: ("adapters",) for rule in ADAPTER_RULES},
+}
+"""By rule of a feature the fields, of the plan or the task, that turn it on; a rule holds where it
+is off."""
 
 
 ONE_STRATEGY = Rule(
@@ -310,9 +316,15 @@ ONE_STRATEGY = Rule(
 """The rule of every framework about plans of several strategies."""
 
 
-def required_rules(task: Task) -> tuple[Rule, ...]:
-    """Rules of the framework that a task's plans must be launched by, where it has one."""
-    return task.framework.rules if task.framework and task.framework.required else ()
+def binding_rules(stated: set[str], task: Task) -> tuple[Rule, ...]:
+    """The rules that plans may break of which only these fields are away from their usual values;
+    those of features that are off hold."""
+    on = {*stated, "adapters"} if task.adapters else stated
+    return tuple(
+        rule
+        for rule in RULES
+        if rule.name in _ALWAYS_READ or not on.isdisjoint(_SWITCHES.get(rule.name, rule.fields))
+    )
 
 
 def launchable_rows(plans: Plan, task: Task) -> Mask:
@@ -326,14 +338,13 @@ def launchable_rows(plans: Plan, task: Task) -> Mask:
 
 
 def _applicable_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
-    """The rules that the fields of a plan must meet; with segments, those of the pipeline."""
-    framework = required_rules(task)
-    if not plans.segments:
-        plain = task.adapters is None
-        usual = (getattr(plans, name) == value for name, value in _PLAIN_FIELDS)
-        plain = plain and all(same is True or np.all(same) for same in usual)
-        return (*(_PLAIN_RULES if plain else RULES), *framework)
-    return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
+    """The rules that the fields of a plan may break; with segments, those of the pipeline."""
+    framework = task.framework.rules if task.framework and task.framework.required else ()
+    if plans.segments:
+        return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
+    columns = ((name, getattr(plans, name) != usual) for name, usual in usual_fields().items())
+    stated = {name for name, away in columns if away is True or np.any(away)}
+    return (*binding_rules(stated, task), *framework)
 
 
 def violations(plan: Plan, task: Task) -> list[tuple[str, str]]:

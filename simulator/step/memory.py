@@ -77,8 +77,10 @@ def moments_of_step(
     weights = stages.weights
     states = bytes_of_states(task, recipe, optimizer, policy)
     parts = state_bytes(states, zero, weights)
-    parts["gradients"] = parts["gradients"] + feedback_bytes(recipe, policy, weights)
-    parts["optimizer"] = parts["optimizer"] + outer_steps.state_bytes(policy, weights)
+    if policy.compression:
+        parts["gradients"] = parts["gradients"] + feedback_bytes(recipe, policy, weights)
+    if policy.sites:
+        parts["optimizer"] = parts["optimizer"] + outer_steps.state_bytes(policy, weights)
     each = states["gradients"] - states["leaving"]
     buffers = sharding_buffers(task, recipe, weights, zero, each, several_passes(stages))
     if not separates_moments(task, recipe):
@@ -249,8 +251,10 @@ def worst_bytes(
             total += weights.expert * sum(expert.values())
         total += frozen_bytes(zero, weights, states["staying"])
         total += _bytes_of_ends(states, zero, weights)
-        total += feedback_bytes(recipe, policy, weights)
-        total += outer_steps.state_bytes(policy, weights)
+        if policy.compression:
+            total += feedback_bytes(recipe, policy, weights)
+        if policy.sites:
+            total += outer_steps.state_bytes(policy, weights)
         if zero < 3:
             total += weights.scaled_copies
         if zero != 1:
@@ -289,7 +293,7 @@ def bytes_of_states(
 def feedback_bytes(recipe: Recipe, policy: SyncPolicy, weights: Weights) -> Value | float:
     """Bytes of the errors that a rank keeps of what it compressed: of its share of the gradients,
     or of all where they go to servers."""
-    memories = METHODS[policy.compression].memories if policy.compression else 0
+    memories = METHODS[policy.compression].memories
     if not memories:
         return 0.0
     shares: Value | float = 1.0

@@ -91,11 +91,9 @@ def step_seconds(task: Task, recipe: Recipe, policy: SyncPolicy, s: Stages) -> V
     return out
 
 
-def state_bytes(policy: SyncPolicy, weights: Weights) -> Value | float:
+def state_bytes(policy: SyncPolicy, weights: Weights) -> Value:
     """Bytes that a rank keeps for its share: of the outer optimizer, and of a fragment on its
     way."""
-    if not policy.sites:
-        return 0.0
     each = STATE_BYTES * (policy.outer_optimizer == OuterOptimizer.NESTEROV)
     each += SENT_BYTES / policy.fragments * (policy.outer_delay > 0)
     out: Value = each * weights.dense / weights.data_group.ranks

@@ -196,11 +196,15 @@ def uniform_ranks(
     without_loss = working_set_without_loss(task, costs)
     crosses, copies = pp * stride > cluster.fast_domain.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
-    data_group = _with_copies(collectives.place_group(dp * cp, tp, cluster), copies, crosses)
-    expert_group = _expert_group(task, plans, copies, crosses) or data_group
+    data_group = expert_group = collectives.place_group(dp * cp, tp, cluster)
+    if any(kind.experts for kind in task.model.kinds):
+        folded = plans.etp * plans.ep
+        expert_group = collectives.place_group(tp * cp * dp / folded, folded, cluster)
     if copies.max() > 1:
         # The counts are the mean of both copies: right for seconds, half of what a rank holds.
         stage[TWO_COPY_COLUMNS] *= copies
+        data_group = _with_copies(data_group, copies, crosses)
+        expert_group = _with_copies(expert_group, copies, crosses)
     units, frozen_units = costs.unit_parameters[:, which], None
     frozen = unit_frozen = inputs = None
     if task.adapters:
@@ -322,26 +326,11 @@ def _path_seconds(place: Placements, passes: Value, strategy: Index) -> Value | 
     return out
 
 
-def _expert_group(
-    task: Task, plans: Plan, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
-) -> collectives.ProcessGroup | None:
-    """Ranks that hold the same experts; None for a model without."""
-    if not any(kind.experts for kind in task.model.kinds):
-        return None
-    folded = plans.etp * plans.ep
-    ranks = (plans.tp * plans.cp * plans.dp).astype(float)
-    return _with_copies(
-        collectives.place_group(ranks / folded, folded, task.cluster), copies, crosses
-    )
-
-
 def _with_copies(
     group: collectives.ProcessGroup, copies: NDArray[np.int64], crosses: NDArray[np.bool_]
 ) -> collectives.ProcessGroup:
     """The group together with the ranks that hold the other copy of the model, which are up to a
     pipeline's length away."""
-    if copies.max() == 1:
-        return group
     near, far = np.where(crosses, 1, copies), np.where(crosses, copies, 1)
     return collectives.ProcessGroup(
         group.ranks * copies, group.in_domain * near, group.domains * far

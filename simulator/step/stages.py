@@ -256,6 +256,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     if any_nonzero(defers):
         activations, fullest = _deferred_activations(ranks, schedule, sizes)
     offloads, overlaps = any_nonzero(plans.offload_activations), any_nonzero(plans.overlap_ep)
+    exchanges = any(kind.experts for kind in task.model.kinds)
     return Stages(
         micro_batches=m,
         ranks=sizes.p,
@@ -286,7 +287,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         schedule=schedule,
         full_recompute=plans.recompute == Recompute.FULL,
         overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0) if overlaps else None,
-        a2a_free_share=_a2a_free_share(stage),
+        a2a_free_share=_a2a_free_share(stage) if exchanges else None,
         reduction_passes=schedules.passes_of_chunks(schedule, sizes),
     )
 

@@ -13,11 +13,11 @@ from not_empty import not_empty
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.plan.fields import AXES, CHOICES, OPT_IN, code
+from plan3d.simulator.plan.fields import AXES, CHOICES, OPT_IN, RESOLVED_DEFAULTS, code
 from plan3d.simulator.plan.gossip_graphs import Graph
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.rule import nearest_divisors
-from plan3d.simulator.rules.validity import RULES, check, legal_rows, violations
+from plan3d.simulator.rules.validity import RULES, binding_rules, check, legal_rows, violations
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
@@ -571,6 +571,18 @@ def test_a_rule_reads_only_the_fields_it_names(rule):
     known = {field: getattr(table, field) for field in rule.fields}
     named = rule.ok(SimpleNamespace(**known, layers_per_stage=()), task())
     np.testing.assert_array_equal(np.broadcast_to(named, (2,)), rule.ok(table, task()))
+
+
+QUESTIONS = {id(question): question for _, question, *_ in REFUSED}.values()
+
+
+@pytest.mark.parametrize("name", [rule.name for rule in RULES])
+def test_a_rule_holds_where_its_fields_have_their_defaults(name):
+    """Such rules are not evaluated; two are about more than columns, and no plan has dp = 0."""
+    (rule,) = (rule for rule in RULES if rule.name == name)
+    usual = SimpleNamespace(**RESOLVED_DEFAULTS, layers_per_stage=())
+    asked = [q for q in QUESTIONS if rule not in binding_rules({"dp"}, q)]
+    assert [q for q in asked if not np.all(rule.ok(usual, q))] == []
 
 
 # Random plans, most of them illegal
