@@ -49,6 +49,8 @@ OPTIMIZERS = {
     **dict.fromkeys(("adamw-bnb-8bit", "adam8bit"), Optimizer.ADAM_8BIT),
 }
 """--optimizer, with the words of forks."""
+MUON = {"muon": Optimizer.MUON, "dist_muon": Optimizer.MUON}
+"""Those of core 0.15 and later; the second shares out whole matrices."""
 NORMS = {"LayerNorm": True, "RMSNorm": False}
 POSITIONS = {
     "learned_absolute": True,
@@ -68,6 +70,7 @@ ALIASES = {
     "--moe-expert-parallel-size": "--expert-model-parallel-size",
     "--moe-intermediate-size": "--moe-ffn-hidden-size",
     "--pad-vocab-size-to": "--padded-vocab-size",
+    "--use-custom-fsdp": "--use-megatron-fsdp",
     **dict.fromkeys(
         (
             "--use-llama2-rotary-position-embeddings",
@@ -285,10 +288,22 @@ AXES: Table = (
         has_experts,
         Row("--expert-model-parallel-size", "ep", default=1),
         Row("--expert-tensor-parallel-size", "etp", default=lambda n: n.tp if n.experts > 1 else 1),
+        Row(
+            "--expert-tensor-parallel-num-weight-shards",
+            "expert_weight_shards",
+            default=lambda n: n.etp,
+            read_only=True,
+        ),
         Row("--moe-token-dispatcher-type", "expert_dispatch", choice(DISPATCHERS), 0),
         Implied("--moe-flex-dispatcher-backend", HYBRID_EP, spelling.has_hybrid_exchange),
         flag("--moe-permute-fusion", "permute_fusion"),
         Implied("--moe-grouped-gemm", True, spelling.has_grouped_gemms),
+    ),
+    Row(
+        "--tensor-parallel-num-weight-shards",
+        "weight_shards",
+        default=lambda n: n.tp,
+        read_only=True,
     ),
     flag("--sequence-parallel", "sequence_parallel"),
     flag("--tp-comm-overlap", "overlap_tp"),
@@ -377,7 +392,7 @@ TRAINING: Table = (
         Row("--num-layers-at-start-in-bf16", "bf16_first_layers", NONE_OR_MORE, _one_if_bf16_ends),
         Row("--num-layers-at-end-in-bf16", "bf16_last_layers", NONE_OR_MORE, _one_if_bf16_ends),
     ),
-    Row("--optimizer", "optimizer", choice(OPTIMIZERS), Optimizer.ADAM),
+    Row("--optimizer", "optimizer", choice({**OPTIMIZERS, **MUON}), Optimizer.ADAM),
     optional("--recompute-granularity", "recompute", Recompute.NONE, codec=choice(RECOMPUTE)),
     flag("--recompute-activations", "recompute_activations", read_only=True),
     flag("--checkpoint-activations", "checkpoint_activations", read_only=True),

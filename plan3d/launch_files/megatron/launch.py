@@ -84,7 +84,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     read_rows(TABLE, flags, n)
     from_flags(flags, n, launch, options.vocabulary)
     windows_from_flags(flags, n)
-    sharding_from_flags(flags, n)
+    sharding_from_flags(flags, n, launch)
     offload_from_flags(flags, n, launch)
     launch.model = model_of(n, launch.stem, "flags of a Megatron-LM script")
     fill_launch(launch, n)

@@ -11,7 +11,7 @@ import ast
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
-from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOADABLE
 from plan3d.simulator.plan.field_values import Dispatch, Recompute, StateFormat
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
@@ -27,6 +27,7 @@ GPT2_VOCABULARY = 50257
 LONGEST_PATTERN = 10_000
 """Layers of the longest list of --moe-layer-freq or --window-attn-skip-freq."""
 LAYOUT = "--pipeline-model-parallel-layout"
+STRATEGY = "--data-parallel-sharding-strategy"
 
 
 def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
@@ -46,6 +47,11 @@ def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None)
         n.fp8_params = n.bf16_first_layers = n.bf16_last_layers = 0
     n.dropout = n.attention_dropout or n.hidden_dropout
     n.accumulation = None if n.global_batch else 1
+    wide = "--accumulate-allreduce-grads-in-fp32"
+    if n.fp16 and flags.contains(wide):
+        launch.left_out.append(
+            f"gradients in fp32 beside fp16 weights: 2 bytes a parameter more ({wide})"
+        )
 
 
 def _read_model(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
@@ -324,9 +330,24 @@ def _windowed_layers(flags: Flags, n: Numbers) -> list[bool]:
     return [bool(kind) for kind in pattern[:total]]
 
 
-def sharding_from_flags(flags: Flags, n: Numbers) -> None:
-    """Add the ZeRO stage and the overlaps of Megatron-LM."""
+def sharding_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Add the ZeRO stage and the overlaps of Megatron-LM; the stage of Megatron-FSDP without a
+    strategy is noted as open, since its default is another one since core 0.18."""
     flags.check_exclusive("--use-megatron-fsdp", "--use-torch-fsdp2")
+    for name, shards, whole in (
+        ("--tensor-parallel-num-weight-shards", n.weight_shards, n.tp),
+        ("--expert-tensor-parallel-num-weight-shards", n.expert_weight_shards, n.etp),
+    ):
+        if shards != whole:
+            why = f"shards weights over more than {whole} tensor ranks, which is not modelled"
+            raise flags.value_error(name, why)
+    if n.fsdp and not flags.contains(STRATEGY):
+        launch.unmodelled["zero"] = (
+            f"{STRATEGY} is not stated: it is no_shard (zero=0) before core 0.18, and "
+            "optim_grads_params (zero=3) since"
+        )
+    if n.optimizer == Optimizer.MUON and "dist_muon" in flags.by_name["--optimizer"].texts:
+        n.distributed_optimizer = True
     n.overlap_grad_reduce = n.overlap_grad_reduce or n.overlapped_optimizer
     n.distributed_optimizer = n.distributed_optimizer or n.overlapped_optimizer
     n.zero = n.sharding_strategy if n.fsdp else int(n.distributed_optimizer)

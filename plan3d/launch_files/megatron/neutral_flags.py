@@ -6,7 +6,8 @@ Source: as of other_flags.
 
 NEUTRAL = {
     "inference": """
-    bert-embedder-type decode-only-cuda-graphs ds-inference enable-chunked-prefill eval-*
+    bert-embedder-type decode-only-cuda-graphs ds-inference disable-chunked-prefill
+    enable-chunked-prefill eval-*
     flash-decode generation-length inference inference-* input-len
     mamba-inference-conv-states-dtype mamba-inference-ssm-states-dtype max-tokens-to-oom
     mlp-chunks-for-prefill nccl-all-reduce-for-prefill num-fewshot num-speculative-tokens
@@ -19,7 +20,8 @@ NEUTRAL = {
     async-strategy auto-detect-ckpt-format ckpt-*
     convert-checkpoint-from-megatron-to-transformers dataloader-save dist-ckpt-*
     distrib-optim-fully-reshardable-mem-efficient enable-hf2mg-convert
-    exit-on-missing-checkpoint finetune hf-ckpt-* load load-main-params-from-ckpt load-mode
+    exit-on-missing-checkpoint finetune hf-ckpt-* load load-main-params-from-ckpt
+    load-model-opt-format load-mode
     no-ckpt-fully-parallel-save no-ckpt-load-validate-sharding-integrity no-fully-parallel-save
     no-load-lr-state no-load-optim no-load-rng no-save-optim no-save-rng
     no-save-tokenizer-assets no-strict-fsdp-dtensor-load
@@ -27,7 +29,8 @@ NEUTRAL = {
     override-ckpt-iteration persistent-save-interval pretrained-checkpoint replication
     replication-factor replication-jump save save-activations-interval save-dgrads-interval
     save-interval save-params-interval save-retain-interval save-tokenizer-assets
-    save-tokens-per-expert-interval save-wgrads-interval strict-fsdp-dtensor-load to-hf-ckpt
+    save-tokens-per-expert-interval save-wgrads-interval stream-ckpt-dequant
+    strict-fsdp-dtensor-load to-hf-ckpt
     universal-checkpoint use-dist-ckpt use-mp-args-from-checkpoint-args
     use-persistent-ckpt-worker use-tokenizer-model-from-checkpoint-args verify-integrity
     """,
@@ -42,7 +45,8 @@ NEUTRAL = {
     no-create-attention-mask-in-dataloader no-mmap-bin-files no-pad-to-seq-lengths no-shuffle
     num-dataset-builder-threads num-workers object-storage-cache-path padded-samples
     patch-tokenizer-type per-dataset-sequences-path per-split-data-args-path
-    phase-transition-iterations prompt-type repeated-dataloader retriever-* return-data-index
+    phase-transition-iterations prompt-type repeated-dataloader renormalize-blend-weights
+    retriever-* return-data-index
     s3-cache-path sample-rate sanity-check-dataloader-interval short-seq-prob source-seq-len
     special-tokens split target-seq-len test-data-* test-weighted-* tokenizer-* train-data
     train-data-* train-desc-path train-doc-idx-path train-idx-path train-sample-idx-path
@@ -50,7 +54,7 @@ NEUTRAL = {
     valid-data-* valid-num-workers valid-weighted-* version
     """,
     "the tokenizer": """
-    chat-template make-vocab-size-divisible-by merge-file no-pad-vocab-size
+    chat-template legacy-tokenizer make-vocab-size-divisible-by merge-file no-pad-vocab-size
     no-tokenizer-sentencepiece-ignore-extra-whitespaces null-tokenizer-* pad-vocab-size
     padded-vocab-size tiktoken-* trust-remote-code use-gigatoken vocab-extra-ids vocab-file
     """,
@@ -94,7 +98,7 @@ NEUTRAL = {
     distributed-timeout-minutes distributed-timeout-seconds-after-init fake-process-group
     flight-recorder-* fsdp-manual-registration gtp-expert-remat-nccl-ub gtp-remat-nccl-*
     gtp-remat-reduce-scatter-with-fp32-accumulation high-priority-stream-groups lazy-mpu-init
-    local-rank megatron-fsdp-version model-parallel-size model-type-hf
+    local-rank local_rank megatron-fsdp-version model-parallel-size model-type-hf
     no-flight-recorder-dump-on-timeout no-flight-recorder-extra-dump-on-exec
     no-flight-recorder-include-only-active no-gradient-reduce-div-fusion
     no-use-gloo-process-groups no-use-layer-wise-param-layout rank sharp-enabled-group
@@ -154,11 +158,11 @@ NEUTRAL = {
     export-legacy-megatron export-model-type export-quant-cfg export-real-quant-cfg
     finetune-hf-dataset gdp-cutedsl-kernel gdp-num-chunk-states-to-recompute grpo-*
     head-lr-mult hidden-size-teacher ict-load indexer-* iter-per-epoch kd-alpha-ce kd-beta-ce
-    kd-temp kitchen-attention-backend langrl-env-config mask-factor mask-type
+    kd-temp kitchen-attention-backend langrl-* mask-factor mask-type
     mhc-num-residual-streams mhc-sinkhorn-iterations no-data-sharding
     no-dsa-indexer-rotate-activation no-dsa-indexer-scoring-relu num-attention-heads-teacher
     num-classes num-experts-switch num-experts-teacher query-in-block-prob refit-method
-    reset-iteration retro-* rl-* sft sft-tokenizer-prompt-format swin-* titles-data-path
+    reset-iteration retro-* rl-* sft-tokenizer-prompt-format swin-* titles-data-path
     tp-comm-bootstrap-backend tp-comm-bulk-dgrad tp-comm-bulk-wgrad tp-comm-overlap-ag
     tp-comm-overlap-rs tp-comm-split-ag tp-comm-split-rs use-one-sent-docs
     """,

@@ -5,7 +5,7 @@ screen), time or memory (said on the screen), neither (with the reason). A flag 
 nor in the tables of rows is unknown, and shown as such. `name=a,b` has no effect with these values;
 `name*` is every flag that begins so.
 Source: Megatron-LM, megatron/training/arguments.py with the configurations that it makes flags of
-(TransformerConfig, ModelParallelConfig, megatron/training/config), core 0.12 to 0.18;
+(TransformerConfig, ModelParallelConfig, megatron/training/config), core 0.8 to 0.19 and main;
 Megatron-DeepSpeed, megatron/arguments.py, as of 2024-05; Pai-Megatron-Patch,
 megatron_patch/arguments.py, as of 2025-12; slime, slime/utils/arguments.py.
 """
@@ -183,12 +183,12 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         context-parallel-balance contigious-checkpointing
         cpu-offloading-retain-pinned-cpu-buffers cpu-offloading-weights cpu-torch-adam
         create-all-gather-group cross-entropy-fusion-impl=native cuda-graph-impl=none
-        cuda-graph-modules cuda-graph-scope curriculum-learning
+        cuda-graph-modules cuda-graph-scope=full curriculum-learning
         data-efficiency-curriculum-learning data-pad-size-multiplier
         dataloader-inter-document-masking ddp-num-buckets
         ddp-pad-buckets-for-high-nccl-busbw ddp-reduce-scatter-with-fp32-accumulation
         decrease-batch-size-if-needed defer-embedding-wgrad-compute
-        delay-offload-until-cuda-graph delay-wgrad-compute
+        delay-offload-until-cuda-graph delay-param-gather delay-wgrad-compute
         delta-offload-bytes-across-pp-ranks=0 deterministic-mode disable-bias-attn-fc
         disable-bias-linear-fc disable-jit-fuser disable-mamba-mem-eff-path
         disable-mem-efficient-ln disable-moe-token-dropping disable-parallel-output
@@ -199,7 +199,7 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         empty-unused-memory-level=0 enable-cuda-graph enable-experimental
         enable-expert-tensor-parallelism enable-full-sharding-in-hsdp enable-mtp-training
         enable-recompute-layers-per-pp-rank enable-zbh1-exact-semantics encoder-num-layers
-        ep-overlap-early-attn-memory-release expert-tensor-parallel-num-weight-shards
+        ep-overlap-early-attn-memory-release
         export-te-mcore-model external-cuda-graph
         fine-grained-offloading-max-inflight-offloads flash-attention-version
         force-ds-sequence-parallel fp16-lm-cross-entropy fp32-residual-connection
@@ -213,15 +213,15 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=auto
         megatron-fsdp-main-grads-dtype=auto megatron-fsdp-main-params-dtype=fp32
         megatron-fsdp-max-pool-double-buffer memory-centric-tiled-linear
-        mhc-recompute-layer-num min-offloaded-tensor-size mla-down-proj-fusion mla-mm-split
+        mhc-recompute-layer-num min-offloaded-tensor-size=1048576 mla-down-proj-fusion mla-mm-split
         mla-swap-core-attn-out mla-up-proj-tp-overlap mlp-chunks-for-training=1
-        moe-alltoall-overlap-comm moe-combine-bwd-dtype=bf16 moe-deepep-num-sms
+        moe-alltoall-overlap-comm moe-combine-bwd-dtype=bf16 moe-deepep-num-sms=20
         moe-dispatch-fwd-dtype=bf16 moe-enable-deepep moe-expert-capacity-factor
         moe-expert-rank-capacity-factor moe-extended-tp moe-fb-overlap
         moe-flex-dispatcher-num-sms moe-hybridep-num-blocks-permute
-        moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms
-        moe-hybridep-num-sms-preprocessing moe-hybridep-pad-uneven-dispatch-inputs
-        moe-input-feature-slicing moe-layer-recompute moe-ncclep-zero-copy
+        moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms=16
+        moe-hybridep-num-sms-preprocessing=108 moe-hybridep-pad-uneven-dispatch-inputs
+        moe-input-feature-slicing moe-layer-recompute moe-ncclep-static-shape moe-ncclep-zero-copy
         moe-pad-expert-input-to-capacity moe-paged-stash moe-permutation-async-comm
         moe-permute-fusion-into-hybridep moe-router-force-biased
         moe-router-force-load-balancing moe-router-fusion moe-router-padding-for-fp8
@@ -229,10 +229,11 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         moe-shared-expert-gate moe-shared-expert-overlap moe-single-grouped-weight
         moe-tp-extend-ep moe-train-capacity-factor moe-use-grouped-tensor
         moe-use-legacy-grouped-gemm moe-zero-memory mtp-mem-efficient-logits mtp-standalone
+        muon-tp-mode=blockwise
         nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
         no-async-tensor-model-parallel-allreduce no-attn-layernorm no-bias-dropout-fusion
         no-bias-gelu-fusion no-bias-swiglu-fusion no-clone-scatter-output-in-embedding
-        no-contiguous-buffers-in-local-ddp no-final-layernorm no-fp8-wgrad
+        no-contiguous-buffers-in-local-ddp no-delay-grad-reduce no-final-layernorm no-fp8-wgrad
         no-gradient-accumulation-fusion no-masked-softmax-fusion no-mlp-layernorm
         no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion
         no-scatter-gather-tensors-in-pipeline no-shared-storage no-tp-comm-bulk-dgrad
@@ -247,15 +248,15 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd
         recompute-activation-function recompute-mla-up-proj reduce-bucket-size remote-device=none
         reset-attention-mask reset-position-ids reuse-fp32-param scattered-embeddings
-        schedules-method sliding-window softmax-in-fp32 split-transformers
+        schedules-method sft sliding-window softmax-in-fp32 split-transformers
         standalone-embedding-stage step-batch-size-schedule
         suggested-communication-unit-size swap-attention swap-modules swap-optimizer
         symmetric-ar-type synchronize-each-layer te-precision-config-file
-        tensor-parallel-num-weight-shards tile-factor torch-fsdp2-no-reshard-after-forward
+        tile-factor torch-fsdp2-no-reshard-after-forward
         tp-2d tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad tp-x tp-y train-mode
         transformer-impl=transformer_engine ulysses-degree-in-cp use-ascend-coc
         use-ascend-mc2 use-bnb-optimizer use-checkpoint-args use-cp-send-recv-overlap
-        use-custom-fsdp use-dynamic-batch-size use-flash-attn-triton
+        use-dynamic-batch-size use-flash-attn-triton
         use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
         use-grouped-gemm-for-shared-expert use-kitchen-attention use-legacy-models
         use-nccl-ub use-pin-memory use-ring-exchange-p2p use-sharp use-te-activation-func
@@ -286,18 +287,27 @@ def _prefixes() -> tuple[str, ...]:
     return tuple(name[:-1] for name in _by_name() if name.endswith("*"))
 
 
+_NEGATED = re.compile(r"^--(?:no|disable)-")
+_NONE: tuple[FlagGroup | None, tuple[str, ...]] = (None, ())
 WITHOUT_EFFECT = FlagGroup(Effect.NONE, "defaults, or without effect here", "")
 
 
 def group_of(name: str, values: Sequence[str] = ()) -> FlagGroup | None:
-    """The group of a flag with these values; None of an unknown flag.
+    """The group of a flag with these values; None of an unknown flag. A switch that is on is turned
+    off by --no-NAME or --disable-NAME (training/argument_utils.py, ArgumentGroupFactory), and the
+    negation of one without effect has none.
 
     >>> group_of("--log-interval", ["10"]).what
     'logs and profiles'
     """
     known = _by_name()
-    prefix = next((begin for begin in _prefixes() if name.startswith(begin)), "")
-    group, neutral = known.get(name) or known.get(f"{prefix}*") or (None, ())
+    negated = _NEGATED.sub("--", name)
+    spellings = (name, f"--no-{negated[2:]}") if name.startswith("--disable-") else (name,)
+    prefixes = [f"{begin}*" for begin in _prefixes() if name.startswith(begin)]
+    group, neutral = next((known[one] for one in (*spellings, *prefixes) if one in known), _NONE)
+    if group is None and negated != name:
+        positive = group_of(negated)
+        group = positive if positive and positive.effect is Effect.NONE else None
     if group and group.effect is not Effect.NONE and len(values) == 1 and values[0] in neutral:
         return WITHOUT_EFFECT
     return group

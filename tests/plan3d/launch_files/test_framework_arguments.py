@@ -8,14 +8,18 @@ import pytest
 
 from plan3d.launch_files.deepspeed.keys import CONFIG
 from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.megatron.flags import ALIASES
+from plan3d.launch_files.megatron.flags import TABLE as FLAGS
+from plan3d.launch_files.megatron.other_flags import group_of
 from plan3d.launch_files.nanotron.keys import TABLE as NANOTRON
 from plan3d.launch_files.registry import READERS
 from plan3d.launch_files.spellings import table_of
-from plan3d.launch_files.tables import Unmodelled, UnmodelledKeys
+from plan3d.launch_files.tables import Effect, Unmodelled, UnmodelledKeys
 from plan3d.launch_files.torchtitan.job import read_job
 from plan3d.launch_files.torchtitan.keys import TABLE as TORCHTITAN
 from plan3d.launch_files.trainer.launch import DIALECTS
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Optimizer
 
 LISTS = tomllib.loads(
     Path(__file__).with_name("framework_arguments.toml").read_text(encoding="utf-8")
@@ -48,6 +52,10 @@ MINIMAL = {
 """Arguments of a run that states as little as it may."""
 
 
+COMMANDS = ("accelerate", "megatron-lm", "megatron-lm-older")
+"""Lists of flags of a command, which are compared below."""
+
+
 def arguments(name):
     """The defaults of a list by name, as JSON texts; '' of what is worked out."""
     out, value = {}, ""
@@ -58,7 +66,7 @@ def arguments(name):
     return out
 
 
-@pytest.mark.parametrize("name", [name for name in LISTS if name != "accelerate"])
+@pytest.mark.parametrize("name", [name for name in LISTS if name not in COMMANDS])
 def test_every_argument_has_a_class(name):
     program = LISTS[name]["program"]
     table = TABLES.get(program) or table_of(program)
@@ -145,6 +153,94 @@ def test_a_default_of_accelerate_that_is_stated_changes_nothing(kind):
     )
     costs = [{one.place for one in read.unread if one.affects_cost} for read in (few, many)]
     assert costs[0] == costs[1]
+
+
+MEGATRON = (
+    "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "
+    "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --swiglu "
+    "--micro-batch-size 1 --global-batch-size 64 --vocab-size 128256 --num-experts 8 "
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 {}\n"
+)
+
+
+def read_megatron(flags):
+    return READERS["megatron"](MEGATRON.format(flags), "run.sh", ReaderOptions())
+
+
+@pytest.mark.parametrize("name", ["megatron-lm", "megatron-lm-older"])
+def test_every_argument_of_megatron_lm_has_a_class(name):
+    rows, flags = {row.key for row in FLAGS}, [f"--{one}" for one in arguments(name)]
+    unknown = [one for one in flags if ALIASES.get(one, one) not in rows and not group_of(one)]
+    assert len(flags) > 50
+    assert unknown == []
+
+
+@pytest.mark.parametrize("name", ["megatron-lm", "megatron-lm-older"])
+def test_a_default_of_megatron_lm_that_is_stated_changes_nothing(name):
+    """Of images, of layers without attention and of one group of queries the flag itself is
+    refused or said, and of Muon a default that changed is said."""
+    others = ("--img", "--vision", "--patch", "--num-channels", "--num-query-groups", "--muon")
+    few, changing = read_megatron(""), []
+    for flag, text in arguments(name).items():
+        group = group_of(f"--{flag}", ["x"])
+        is_other = f"--{flag}".startswith(others) or (group and group.effect is Effect.MODEL)
+        if is_other or text in ("switch", "null", "[]", '""') or f"--{flag} " in MEGATRON:
+            continue
+        value = json.loads(text)
+        words = " ".join(map(str, value)) if isinstance(value, list) else value
+        many = read_megatron(f"--{flag} {words}")
+        same = (many.model, many.left_out, many.unmodelled) == (few.model, few.left_out, {})
+        plan = {key: value for key, value in many.plan.items() if not key.endswith("_dtype")}
+        same &= plan == {key: few.plan[key] for key in plan}
+        changing += [] if same and not any(one.affects_cost for one in many.unread) else [flag]
+    assert changing == []
+
+
+def test_switches_of_megatron_lm_are_turned_off_by_either_word():
+    """training/argument_utils.py makes --no-NAME and --disable-NAME of what is on."""
+    assert group_of("--disable-manual-gc-eval") == group_of("--no-manual-gc-eval")
+    assert group_of("--disable-clone-scatter-output-in-embedding").effect is Effect.COST
+    assert group_of("--no-rl-skip-bos-token").effect is Effect.NONE
+    assert group_of("--no-hybrid-layer-pattern") is None
+
+
+def test_the_default_of_megatron_fsdp_changed_and_is_asked_for():
+    """no_shard in core_v0.17.0, optim_grads_params in core_v0.18.0; it was --use-custom-fsdp."""
+    for flag in ("--use-megatron-fsdp", "--use-custom-fsdp"):
+        assert "core 0.18" in read_megatron(flag).unmodelled["zero"]
+        stated = read_megatron(f"{flag} --data-parallel-sharding-strategy optim_grads_params")
+        assert (stated.plan["zero"], stated.unmodelled) == (3, {})
+
+
+def test_weights_over_more_ranks_than_those_of_tensors_are_refused():
+    assert read_megatron("--tensor-parallel-num-weight-shards 2").unmodelled == {}
+    with pytest.raises(InputError, match="more than 2 tensor ranks"):
+        read_megatron("--tensor-parallel-num-weight-shards 8")
+
+
+@pytest.mark.parametrize(
+    ("flags", "zero"),
+    [
+        ("--optimizer muon", 0),
+        ("--optimizer dist_muon", 1),
+        ("--optimizer muon --use-distributed-optimizer", 1),
+    ],
+)
+def test_muon_of_megatron_lm_shares_out_whole_matrices(flags, zero):
+    """Core 0.15 and later; the distributed form deals matrices out, as ZeRO 1 does."""
+    plan = read_megatron(flags).plan
+    assert (plan["optimizer"], plan["zero"]) == (Optimizer.MUON, zero)
+
+
+def test_fp32_gradients_beside_fp16_weights_are_said():
+    text = MEGATRON.replace("--bf16", "--fp16")
+    read = READERS["megatron"](
+        text.format("--accumulate-allreduce-grads-in-fp32"), "run.sh", ReaderOptions()
+    )
+    assert read.left_out == [
+        "gradients in fp32 beside fp16 weights: 2 bytes a parameter more "
+        "(--accumulate-allreduce-grads-in-fp32)"
+    ]
 
 
 @pytest.mark.parametrize(
