@@ -62,7 +62,14 @@ NEGATIONS = {
     "gradient_accumulation_fusion": "no_gradient_accumulation_fusion",
 }
 """Flags that switch an argument off."""
-ABSENT = ("None", "False", "[]", "")
+ABSENT = ("None", "False", "[]", "", "torch.float32")
+"""Values of arguments that are not set; formats of state have 32 bits unless they are."""
+FORMATS = {
+    "torch.bfloat16": "bf16",
+    "torch.float16": "fp16",
+    "torch.uint8": "fp8",
+}
+"""Words of --exp-avg-dtype and its like, by what validate_args makes of them."""
 NEEDS = {
     "num_query_groups": "group_query_attention",
     "fp8_recipe": "fp8",
@@ -116,6 +123,8 @@ def argument_words(values: dict[str, str]) -> Iterator[str]:
     """Arguments as flags: those that are set."""
     for name, value in values.items():
         need = NEEDS.get(name)
+        if name.startswith("muon_") and "muon" not in values.get("optimizer", ""):
+            continue
         if name in NOT_FLAGS or (need and values.get(need, "None") in ABSENT):
             continue
         if name in NEGATIONS:
@@ -129,7 +138,7 @@ def argument_words(values: dict[str, str]) -> Iterator[str]:
         if value in ABSENT:
             continue
         flag = _flag(OTHER_NAMES.get(name, name))
-        yield flag if value == "True" else f"{flag} {_quoted(value)}"
+        yield flag if value == "True" else f"{flag} {_quoted(FORMATS.get(value, value))}"
 
 
 def _flag(name: str) -> str:

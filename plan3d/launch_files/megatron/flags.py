@@ -322,6 +322,7 @@ SHARDING: Table = (
         Row("--data-parallel-sharding-strategy", "sharding_strategy", choice(STRATEGIES), 0),
     ),
     flag("--use-distributed-optimizer", "distributed_optimizer"),
+    flag("--use-layer-wise-distributed-optimizer", "layer_wise", read_only=True),
     flag("--overlapped-distributed-optimizer", "overlapped_optimizer", read_only=True),
     *rows_if(
         lambda n: n.fsdp,

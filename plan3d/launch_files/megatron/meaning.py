@@ -346,8 +346,9 @@ def sharding_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
             f"{STRATEGY} is not stated: it is no_shard (zero=0) before core 0.18, and "
             "optim_grads_params (zero=3) since"
         )
-    if n.optimizer == Optimizer.MUON and "dist_muon" in flags.by_name["--optimizer"].texts:
-        n.distributed_optimizer = True
+    if n.optimizer == Optimizer.MUON:
+        n.layer_wise |= "dist_muon" in flags.by_name["--optimizer"].texts
+        n.distributed_optimizer |= n.layer_wise
     n.overlap_grad_reduce = n.overlap_grad_reduce or n.overlapped_optimizer
     n.distributed_optimizer = n.distributed_optimizer or n.overlapped_optimizer
     n.zero = n.sharding_strategy if n.fsdp else int(n.distributed_optimizer)

@@ -42,12 +42,12 @@ GROUPS = (
         Effect.MODEL,
         "state-space or linear-attention layers",
         """
-        gdp-num-householder hybrid-attention-ratio=0,0.0 hybrid-layer-pattern
+        gdp-num-householder=3 hybrid-attention-ratio=0,0.0 hybrid-layer-pattern
         hybrid-mlp-ratio=0,0.0 hybrid-override-pattern is-hybrid-model
-        linear-attention-freq linear-attention-type linear-conv-kernel-dim
-        linear-key-head-dim linear-num-key-heads linear-num-value-heads
-        linear-value-head-dim mamba-head-dim mamba-num-groups mamba-num-heads
-        mamba-state-dim mtp-hybrid-override-pattern
+        linear-attention-freq linear-attention-type linear-conv-kernel-dim=4
+        linear-key-head-dim=128 linear-num-key-heads=16 linear-num-value-heads=32
+        linear-value-head-dim=128 mamba-head-dim=64 mamba-num-groups=8 mamba-num-heads
+        mamba-state-dim=128 mtp-hybrid-override-pattern
         """,
     ),
     FlagGroup(
@@ -82,11 +82,20 @@ GROUPS = (
         retro-add-retriever retro-tasks
         """,
     ),
-    FlagGroup(Effect.MODEL, "a model for images", "vision-pretraining vision-pretraining-type"),
+    FlagGroup(
+        Effect.MODEL,
+        "a model for images",
+        "vision-pretraining vision-pretraining-type=classify",
+    ),
     FlagGroup(
         Effect.MODEL,
         "MS-AMP, whose weights, gradients and moments have 8 bits",
         "msamp msamp-opt-level",
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "weights over more ranks than those of tensors",
+        "expert-gtp-weight-remat-size=1 gtp-weight-remat-size=1",
     ),
     FlagGroup(Effect.MODEL, "attention sinks", "softmax-type=vanilla"),
     FlagGroup(
@@ -134,9 +143,9 @@ GROUPS = (
         "a vision tower, which is left out",
         """
         allow-missing-vision-projection-checkpoint cvcuda-image-processing
-        disable-vision-class-token image-folder image-size img-h img-w language-model-type
-        max-num-tiles=1 mm-projector-type mm-vision-select-layer num-channels num-frames=1
-        patch-dim patch-size use-thumbnail use-tiling vision-backbone-type
+        disable-vision-class-token image-folder image-size img-h=224 img-w=224 language-model-type
+        max-num-tiles=1 mm-projector-type mm-vision-select-layer num-channels=3 num-frames=1
+        patch-dim=16 patch-size use-thumbnail use-tiling vision-backbone-type=vit
         vision-model-type vision-root vision-tower
         """,
     ),

@@ -90,11 +90,11 @@ def test_fields_of_the_model(changes, parameters):
 
 def test_fields_that_nobody_knows_are_named():
     found = launch(
-        num_layer_groups=3, use_te_rng_tracker=True, quant_recipe="a", normalisation=None
+        num_layer_groups=3, use_te_rng_tracker=True, quant_recipes="a", normalisation=None
     )
     assert [(one.text, one.affects_cost) for one in found.unread] == [
         ("num_layer_groups = 3", False),
-        ("quant_recipe = a", False),
+        ("quant_recipes = a", False),
     ]
     assert launch().unread == []
 

@@ -20,6 +20,7 @@ from plan3d.launch_files.torchtitan.keys import TABLE as TORCHTITAN
 from plan3d.launch_files.trainer.launch import DIALECTS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.plan.field_values import StateFormat
 
 LISTS = tomllib.loads(
     Path(__file__).with_name("framework_arguments.toml").read_text(encoding="utf-8")
@@ -52,7 +53,7 @@ MINIMAL = {
 """Arguments of a run that states as little as it may."""
 
 
-COMMANDS = ("accelerate", "megatron-lm", "megatron-lm-older")
+COMMANDS = ("accelerate", "megatron-lm", "megatron-lm-older", "megatron-bridge")
 """Lists of flags of a command, which are compared below."""
 
 
@@ -194,6 +195,103 @@ def test_a_default_of_megatron_lm_that_is_stated_changes_nothing(name):
         same &= plan == {key: few.plan[key] for key in plan}
         changing += [] if same and not any(one.affects_cost for one in many.unread) else [flag]
     assert changing == []
+
+
+def read_bridge(section, field, value):
+    content = {
+        "model": {"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32}
+        | {"seq_length": 4096, "vocab_size": 128_256, "pipeline_model_parallel_size": 2}
+        | {"virtual_pipeline_model_parallel_size": 2},
+        "train": {"micro_batch_size": 1, "global_batch_size": 64},
+        "ddp": {"use_distributed_optimizer": True},
+        "optimizer": {"optimizer": "muon"},
+        "mixed_precision": {"bf16": True},
+    }
+    content[section][field] = value
+    reader = READERS["megatron-bridge-config"]
+    return reader(json.dumps(content), "run_config.yaml", ReaderOptions())
+
+
+@pytest.mark.parametrize(
+    "field", [name for name, text in arguments("megatron-bridge").items() if text]
+)
+def test_every_field_of_megatron_bridge_has_a_class(field):
+    """A value that none has by default is read, refused, said, or of no effect; the default is
+    not said."""
+    section, name = field.split(".")
+    text = arguments("megatron-bridge")[field]
+    for value in (
+        json.loads(text),
+        True if text in ("true", "false") or name == "fp8_param" else 2,
+    ):
+        try:
+            found = read_bridge(section, name, value)
+        except InputError:
+            continue
+        unknown = [one for one in found.unread if not (one.affects_cost or one.why_neutral)]
+        assert unknown == []
+    default = read_bridge(section, name, json.loads(text))
+    assert [one for one in default.unread if one.text.startswith(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value", "plan"),
+    [
+        ("model", "virtual_pipeline_model_parallel_size", 4, {"virtual_stages": 4}),
+        ("model", "microbatch_group_size_per_vp_stage", 8, {"micro_batch_group": 8}),
+        ("optimizer", "use_layer_wise_distributed_optimizer", True, {"zero": 1}),
+    ],
+)
+def test_fields_of_megatron_bridge_with_other_names_are_read(section, field, value, plan):
+    found = read_bridge(section, field, value)
+    assert {key: found.plan[key] for key in plan} == plan
+
+
+def test_layers_that_megatron_bridge_makes_otherwise_are_said():
+    for name, count in (("default_layer_spec", 0), ("gemma2_layer_spec", 1)):
+        spec = {"_target_": f"megatron.bridge.models.{name}", "_call_": False}
+        found = read_bridge("model", "transformer_layer_spec", spec)
+        assert len(found.left_out) == count
+
+
+def read_megatron_log(printed):
+    lines = "".join(f"  {name} {'.' * 8} {value}\n" for name, value in sorted(printed.items()))
+    text = f"------ arguments ------\n{lines}------ end of arguments ------\n"
+    return READERS["log"](text, "train.log", ReaderOptions())
+
+
+@pytest.mark.parametrize("name", ["megatron-lm", "megatron-lm-older"])
+def test_a_log_that_prints_all_defaults_is_read(name):
+    """Megatron-LM prints every argument, with the sizes of layers that a model lacks, and formats
+    of state as torch names them."""
+    sizes = {
+        **{"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "world_size": 8},
+        **{"seq_length": 4096, "max_position_embeddings": 4096, "vocab_size": 128_256},
+        **{"micro_batch_size": 1, "global_batch_size": 64, "bf16": True, "optimizer": "adam"},
+        **{"tensor_model_parallel_size": 2, "pipeline_model_parallel_size": 2},
+    }
+    printed = {
+        flag.replace("-", "_"): json.loads(text)
+        for flag, text in arguments(name).items()
+        if text != "switch" and not flag.endswith("-dtype")
+    }
+    state = ("main_grads", "main_params", "exp_avg", "exp_avg_sq")
+    formats = {f"{one}_dtype": "torch.float32" for one in state}
+    many = read_megatron_log({**printed, **formats, "use_custom_fsdp": False, **sizes})
+    few = read_megatron_log(sizes)
+    assert (many.model, many.plan, many.left_out) == (few.model, few.plan, [])
+    assert (many.unread, many.unmodelled) == ([], {})
+
+
+def test_formats_of_state_that_a_log_prints_are_read():
+    sizes = {
+        **{"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "world_size": 8},
+        **{"seq_length": 4096, "max_position_embeddings": 4096, "vocab_size": 128_256},
+        **{"micro_batch_size": 1, "global_batch_size": 64, "bf16": True},
+        **{"use_precision_aware_optimizer": True, "exp_avg_dtype": "torch.bfloat16"},
+    }
+    plan = read_megatron_log(sizes).plan
+    assert plan["exp_avg_dtype"] == StateFormat.BF16
 
 
 def test_switches_of_megatron_lm_are_turned_off_by_either_word():
