@@ -64,19 +64,17 @@ class Screen:
     def lines(self, texts: list[str], bullet: str = "") -> None:
         """Sentences wrapped to the width, each on its own lines."""
         for text in texts:
-            self._wrapped(text, bullet, " " * len(bullet))
+            wrapped = self._wrap(text, bullet, " " * len(bullet))
+            print("\n".join(wrapped).replace(UNBROKEN, " %"))
 
     def items(self, named: list[tuple[str, str]]) -> None:
         """What is said under short names, the names in a column of their own."""
         for name, text in named:
-            self._wrapped(text, name.ljust(NAMES), " " * NAMES)
+            self.lines([text], name.ljust(NAMES))
 
     def height(self, named: list[tuple[str, str]]) -> int:
         """Lines that items take."""
         return sum(len(self._wrap(text, " " * NAMES, " " * NAMES)) for _, text in named)
-
-    def _wrapped(self, text: str, first: str, then: str) -> None:
-        print("\n".join(self._wrap(text, first, then)).replace(UNBROKEN, " %"))
 
     def _wrap(self, text: str, first: str, then: str) -> list[str]:
         whole = escape_unprintable(" ".join(text.splitlines()))

@@ -32,10 +32,8 @@ def print_plan(screen: Screen, answer: PlanAnswer, system: list[str]) -> None:
     print_details(screen, answer)
 
 
-def write_picture(name: str | None, answer: PlanAnswer) -> None:
-    """Where time and memory go, drawn; nothing without a name."""
-    if name is None:
-        return
+def write_picture(name: str, answer: PlanAnswer) -> None:
+    """Where time and memory go, drawn."""
     from plan3d.simulator.analysis.time_breakdown import waterfall
     from plan3d.simulator.reporting.plots import time_and_memory
 

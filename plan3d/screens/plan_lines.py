@@ -107,8 +107,8 @@ def facts(answer: PlanAnswer) -> Items:
         ("plan", str(costs.plans.take(0))),
         ("memory", memory(answer)),
         *measured(answer),
-        *(("timed", line) for line in timed(costs)),
-        *(("goal", line) for line in views.accuracy_lines(costs)),
+        *(("timed", line) for line in (timed(costs) if costs.task.calibration else [])),
+        *(("goal", line) for line in (views.accuracy_lines(costs) if costs.task.goal else [])),
     ]
 
 
@@ -154,8 +154,7 @@ def memory(answer: PlanAnswer) -> str:
 
 def timed(costs: Costs) -> list[str]:
     """What a calibration keeps of this plan's step and of the fastest of the same question."""
-    task = costs.task
-    steps = task.calibration.timed_plans_of(task) if task.calibration else {}
+    steps = costs.task.calibration.timed_plans_of(costs.task)
     plan = str(costs.plans.take(0))
     lines = [f"this plan took {steps[plan].seconds:.4g} s a step"] if plan in steps else []
     fastest = min(steps.values(), key=lambda one: one.seconds, default=None)

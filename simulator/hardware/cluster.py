@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 
 from ..base.files import is_file
@@ -16,9 +17,9 @@ from ..base.text_tables import facts_html
 from ..base.units import format_bytes
 from . import profile_changes
 from .accelerator import Accelerator, AttentionTime, GemmTime, MemoryBoundTime, TrainingTime
-from .leaves import describe, problem
+from .leaves import PACKAGE, describe, problem
 from .precision import WIDTHS
-from .profile_file import read_profile, shipped_tables, with_network
+from .profile_file import MEASUREMENTS, read_profile, with_network
 from .profile_schema import LAYERS
 from .provenance import Profile, Provenance, TableFile, neutral
 
@@ -277,25 +278,19 @@ def _table(file: Profile, key: str) -> TableFile:
     beside = Path(file.name).parent / table.path
     if file.name.endswith(".toml") and is_file(beside):
         return table._replace(path=str(beside.resolve()))
-    if table.path not in shipped_tables():
+    if not files(PACKAGE).joinpath(MEASUREMENTS, table.path).is_file():
         raise problem(file.name, f"{key}.file: no {describe(table.path)} beside it or shipped")
     return table
 
 
 def _fast_domain(file: Profile) -> FastDomain:
-    def collective(name: str) -> CollectiveTime:
-        return CollectiveTime(**file.section(f"links.fast.{name}"))
-
-    has_switch = "links.fast.switch_all_reduce.bandwidth" in file.numbers
+    names = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+    if "links.fast.switch_all_reduce.bandwidth" in file.numbers:
+        names.append("switch_all_reduce")
     return FastDomain(
         name=file.texts["links.fast.name"],
         gpus=int(file.numbers["links.fast.gpus"]),
         bandwidth=file.numbers["links.fast.bandwidth"],
-        all_reduce=collective("all_reduce"),
-        all_gather=collective("all_gather"),
-        reduce_scatter=collective("reduce_scatter"),
-        all_to_all=collective("all_to_all"),
-        send=collective("send"),
-        switch_all_reduce=collective("switch_all_reduce") if has_switch else None,
+        **{name: CollectiveTime(**file.section(f"links.fast.{name}")) for name in names},
         peer_memory=bool(file.numbers.get("links.fast.peer_memory", 1)),
     )

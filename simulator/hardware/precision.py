@@ -202,9 +202,8 @@ class Recipe:
         return self.master + sum(self.moments[i] for i in MOMENTS[Optimizer(optimizer)])
 
     def bytes_of_ends(self, optimizer: int) -> float:
-        """Bytes of optimizer state that a parameter of embedding or head has besides."""
-        if optimizer != Optimizer.MUON:
-            return 0.0
+        """Bytes of optimizer state that a parameter of embedding or head, whose optimizer is Adam,
+        has besides those of another."""
         return self.optimizer_bytes(Optimizer.ADAM) - self.optimizer_bytes(optimizer)
 
     def with_scaled_parameters(self) -> Recipe:

@@ -10,14 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..base.errors import LONGEST_PATH, InputError, did_you_mean
 from ..base.errors import check_path as path_name
 from . import leaves, profile_changes
-from .leaves import PACKAGE, FileKind, describe, is_path, problem
+from .leaves import FileKind, describe, is_path, problem
 from .precision import FORMATS, WIDTHS
 from .profile_schema import (
     FIELDS,
@@ -47,12 +46,6 @@ def profile_names() -> tuple[str, ...]:
     True
     """
     return leaves.shipped_names()
-
-
-@cache
-def shipped_tables() -> frozenset[str]:
-    """Names of the tables of kernel times that come with the package."""
-    return frozenset(entry.name for entry in files(PACKAGE).joinpath(MEASUREMENTS).iterdir())
 
 
 def read_profile(name_or_path: str | Path) -> Profile:

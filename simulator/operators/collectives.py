@@ -105,18 +105,19 @@ def _exchange_seconds(time: CollectiveTime, sent: Value, own: Value, peers: Valu
     return out
 
 
-def _network_seconds(cluster: Cluster, sent: Value, hops: Value, bandwidth: Value) -> Value:
-    """t = a_fabric + b_node hops + g sqrt(x) + x / BW. Source: fits to nccl-tests of many nodes."""
+def _network_seconds(
+    cluster: Cluster, sent: Value, hops: Value, bandwidth: Value, group: ProcessGroup | None = None
+) -> Value:
+    """t = a_fabric + b_node hops + g sqrt(x) + x / BW. Source: fits to nccl-tests of many nodes.
+
+    `hops` are nodes, or domains of a group: as large a part of a node as it has of its ranks, each
+    of which passes the message on.
+    """
     net = cluster.network
+    if group is not None:
+        hops = hops * np.minimum(group.in_domain / cluster.gpus_per_node, 1.0)
     out: Value = net.latency + hops * net.latency_per_node + net.root * np.sqrt(sent)
     out += sent / bandwidth
-    return out
-
-
-def _nodes_passed(domains: Value, group: ProcessGroup, cluster: Cluster) -> Value:
-    """Nodes that a message passes in so many domains: as large a part of one as the group has of
-    its ranks, each of which passes it on."""
-    out: Value = domains * np.minimum(group.in_domain / cluster.gpus_per_node, 1.0)
     return out
 
 
@@ -137,8 +138,7 @@ def _ring_seconds(
     if not any_nonzero(crosses):
         return _domain_seconds(time, sent, steps, own) * (steps > 0)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    hops = _nodes_passed(group.domains - 1, group, cluster)
-    remote = _network_seconds(cluster, sent, hops, bandwidth)
+    remote = _network_seconds(cluster, sent, group.domains - 1, bandwidth, group)
     if all_nonzero(crosses):
         return remote
     return np.where(crosses, remote, _domain_seconds(time, sent, steps, own)) * (steps > 0)
@@ -185,7 +185,7 @@ def all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Va
     tree = np.where(group.domains == 2, 2 * (group.ranks - 1) / group.ranks, 1.0)
     bandwidth = np.minimum(inside, tree * _nic_bandwidth(group, cluster))
     hops = np.minimum(2 * (group.domains - 1), TREE_HOPS_PER_DOUBLING * np.log2(group.domains))
-    remote = _network_seconds(cluster, sent, _nodes_passed(hops, group, cluster), bandwidth)
+    remote = _network_seconds(cluster, sent, hops, bandwidth, group)
     return np.where(some_cross, remote, local) * (steps > 0)
 
 
@@ -197,8 +197,7 @@ def broadcast(size: Value | float, group: ProcessGroup, cluster: Cluster) -> Val
     steps, time = group.ranks - 1, cluster.fast_domain.all_gather
     sent = size * np.ones(steps.shape)
     bandwidth = np.minimum(time.bandwidth, _nic_bandwidth(group, cluster))
-    hops = _nodes_passed(group.domains - 1, group, cluster)
-    around = _network_seconds(cluster, sent, hops, bandwidth)
+    around = _network_seconds(cluster, sent, group.domains - 1, bandwidth, group)
     return np.where(group.domains > 1, around, _domain_seconds(time, sent, steps)) * (steps > 0)
 
 
@@ -270,8 +269,7 @@ def ring_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     sent = steps * own
     bandwidth = np.minimum(cluster.fast_domain.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
     local = _domain_seconds(cluster.fast_domain.all_reduce, sent, steps, own)
-    hops = _nodes_passed(2 * (group.domains - 1), group, cluster)
-    remote = _network_seconds(cluster, sent, hops, bandwidth)
+    remote = _network_seconds(cluster, sent, 2 * (group.domains - 1), bandwidth, group)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 
@@ -284,8 +282,8 @@ def tree_all_reduce(size: Value | float, group: ProcessGroup, cluster: Cluster) 
     sent = 2 * (group.ranks - 1) * own
     bandwidth = np.minimum(cluster.fast_domain.all_reduce.bandwidth, _nic_bandwidth(group, cluster))
     local = _domain_seconds(cluster.fast_domain.all_reduce, sent, 2 * np.log2(group.ranks), own)
-    hops = _nodes_passed(TREE_HOPS_PER_DOUBLING * np.log2(group.domains), group, cluster)
-    remote = _network_seconds(cluster, sent, hops, bandwidth)
+    hops = TREE_HOPS_PER_DOUBLING * np.log2(group.domains)
+    remote = _network_seconds(cluster, sent, hops, bandwidth, group)
     return np.where(group.domains > 1, remote, local) * (group.ranks > 1)
 
 

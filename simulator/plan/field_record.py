@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from functools import partial
 from typing import Any, ParamSpec
@@ -105,11 +105,6 @@ class Field:
         """Whether AUTO may stand for its value: in a plan, or of a grid in a search."""
         return self.default == AUTO or isinstance(self.values, GridValue)
 
-    @property
-    def resolved_default(self) -> int:
-        """The default of a plan in which nothing is left to resolve."""
-        return max(int(self.default), 0)
-
     def spell(self, code: int) -> Any:
         """A value as people write it."""
         return "auto" if code == AUTO and self.may_be_auto else self.values.spell(code)
@@ -178,8 +173,3 @@ between_sites = partial(
     _axis, seen_by=SeenBy.SYNCHRONISATION, ranked=True, opt_in=True, display=Display.SELDOM
 )
 """An attribute of what happens between sites (synchronisation.OUTER_FIELDS)."""
-
-
-def records(plan: type) -> dict[str, Field]:
-    """The record of every attribute of such a dataclass, by name."""
-    return {f.name: replace(f.metadata["record"], name=f.name) for f in fields(plan)}

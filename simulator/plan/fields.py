@@ -7,7 +7,7 @@ docs/extending.md says what else a new field needs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..base.errors import InputError, did_you_mean
@@ -22,7 +22,6 @@ from .field_record import (
     layer,
     recipe,
     recipe_option,
-    records,
     stages,
     step,
     synchronisation,
@@ -424,7 +423,9 @@ class PlanFields:
     )
 
 
-FIELDS = records(PlanFields)
+FIELDS: dict[str, Field] = {
+    f.name: replace(f.metadata["record"], name=f.name) for f in fields(PlanFields)
+}
 """The record of every field, by name."""
 ALIASES = {alias: name for name, record in FIELDS.items() for alias in record.aliases}
 """Other names of fields, where a plan is written out."""
@@ -446,7 +447,7 @@ ALWAYS_WRITTEN = (
 """Fields that JSON always writes; others where they are not at their defaults."""
 TABLE_FIELDS = tuple(name for name in FIELDS if name not in AXES)
 """Fields that all plans of a table share; they are no numbers."""
-RESOLVED_DEFAULTS = {name: FIELDS[name].resolved_default for name in AXES}
+RESOLVED_DEFAULTS = {name: max(int(FIELDS[name].default), 0) for name in AXES}
 """Defaults of the columns, 0 where they are AUTO."""
 EXPANSION = tuple(sorted(AXES, key=lambda name: FIELDS[name].turn))
 """Axes of a search space from the outermost in: what decides the stages comes before what

@@ -144,12 +144,6 @@ PRECISION_RULES: tuple[Rule, ...] = (
 )
 
 
-def _lists_operations_of_experts(task: Task) -> bool:
-    """Whether selective recompute would be of a list of operations, in a model of experts."""
-    listed = OP_LIST in task.software.selective
-    return listed and any(kind.experts for kind in task.model.kinds)
-
-
 def recomputed_modules(task: Task) -> tuple[str, ...]:
     """What selective recompute runs again of some layer of the task's model."""
     ops, inside = task.software.selective, task.software.norm_in_linear
@@ -190,7 +184,11 @@ RECOMPUTE_RULES = (
     Rule(
         "software-recomputes-experts",
         ("recompute",),
-        lambda p, t: (p.recompute != Recompute.SELECTIVE) | (not _lists_operations_of_experts(t)),
+        lambda p, t: (
+            (p.recompute != Recompute.SELECTIVE)
+            | (OP_LIST not in t.software.selective)
+            | (not any(kind.experts for kind in t.model.kinds))
+        ),
         lambda p, t: (
             f"recompute=selective of software {t.software.name} keeps a list of operations, which "
             f"is not modelled for experts like those of {t.model.name}; nearest: recompute=full"

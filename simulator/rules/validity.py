@@ -298,6 +298,10 @@ _SWITCHES = {
         for rule in (*SYNC_RULES, *OFFLOAD_RULES, *FORMAT_RULES)
     },
     **{rule.name: ("tp_grid",) for rule in GRID_RULES},
+    "micro-batch-group-fills-pipeline": ("micro_batch_group",),
+    "mtp-follows-layers": ("mtp_stage",),
+    "end-stages-fit": ("first_stage_layers", "last_stage_layers"),
+    "expert-overlap-needs-interleaving": ("overlap_ep",),
     **{rule.name: ("adapters",) for rule in ADAPTER_RULES},
 }
 """By rule of a feature the fields, of the plan or the task, that turn it on; a rule holds where it

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -152,11 +152,11 @@ def features(task: Task, number_format: str) -> dict[str, Any]:
     }
 
 
-def _text(cell: str) -> str:
-    return one_line(cell, LONGEST_CELL)
-
-
-_PARSERS: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": _text}
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "int": int,
+    "float": float,
+    "str": partial(one_line, most=LONGEST_CELL),
+}
 
 
 @cache

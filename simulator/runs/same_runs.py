@@ -104,7 +104,10 @@ def _same_questions(
 ) -> list[Question]:
     """The published runs of a question in a format; of these TP and PP sizes, where they are
     stated."""
-    if isinstance(task.model, Network) or task.adapters or not _is_published(task):
+    # Mostly no run of as many of these GPUs with this batch is published at all.
+    asked = (task.cluster.accelerator.name, task.gpus, task.sequence, task.global_batch)
+    published = {(r.accelerator, r.gpus, r.sequence, r.global_batch) for r in measured_runs()}
+    if isinstance(task.model, Network) or task.adapters or asked not in published:
         return []
     key = tuple(map(str, (task.cluster.name, task.gpus, task.sequence, task.global_batch)))
     rows = _rows_by_key().get(key, ())
@@ -129,14 +132,6 @@ def sentence(runs: Sequence[SameRun]) -> str:
     low, high = f"{min(shares):.0f}", f"{max(shares):.0f}"
     part = low if low == high else f"{low} to {high}"
     return one_line(f"this plan took {took}{more}; predicted {part} % of that", 3 * LONGEST)
-
-
-def _is_published(task: Task) -> bool:
-    """Whether a run of as many of these GPUs with this batch is published at all."""
-    asked = (task.cluster.accelerator.name, task.gpus, task.sequence, task.global_batch)
-    return asked in {
-        (run.accelerator, run.gpus, run.sequence, run.global_batch) for run in measured_runs()
-    }
 
 
 def _is_same_model(one: Model | Network, other: Model | Network) -> bool:

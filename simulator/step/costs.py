@@ -170,7 +170,7 @@ class Costs:
     @property
     def model_flops_per_second(self) -> Any:
         """Model FLOP/s of one GPU, recompute not counted."""
-        return self._model_flops() * self.tokens_per_second / self.task.gpus
+        return task_flops_per_token(self.task) * self.tokens_per_second / self.task.gpus
 
     @property
     def mfu(self) -> Any:
@@ -181,12 +181,10 @@ class Costs:
     def mfu_causal(self) -> Any:
         """The same with attention over the keys that the causal mask leaves, as Megatron-LM logs it
         since core 0.12."""
-        whole = self._model_flops()
-        return self.mfu * (self._model_flops(causal=True) / whole) if whole else self.mfu
-
-    def _model_flops(self, causal: bool = False) -> float:
-        """Model FLOPs of a token."""
-        return task_flops_per_token(self.task, causal)
+        whole = task_flops_per_token(self.task)
+        return (
+            self.mfu * (task_flops_per_token(self.task, causal=True) / whole) if whole else self.mfu
+        )
 
     @property
     def hfu(self) -> Any:
@@ -201,7 +199,7 @@ class Costs:
     def repeated_share(self) -> float:
         """FLOPs of one more forward pass of all layers, over the model FLOPs of a step."""
         again = block_flops_per_token(self.task.model, self.task.sequence) / 3
-        return again / (self._model_flops() or 1.0)
+        return again / (task_flops_per_token(self.task) or 1.0)
 
     @property
     def iterations_by_cause(self) -> dict[str, Value]:

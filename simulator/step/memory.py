@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Mask, Value, any_nonzero
-from ..hardware.precision import Recipe
+from ..hardware.precision import Optimizer, Recipe
 from ..plan.compressors import METHODS
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy, gossips, through_servers
 from ..task import Task
@@ -108,7 +108,8 @@ def state_bytes(states: dict[str, float], zero: int, weights: Weights) -> dict[s
     dense = _bytes_per_parameter(states, zero, weights.data_group.ranks)
     expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
     held = {n: weights.dense * dense[n] + weights.expert * expert[n] for n in PARTS[:3]}
-    held["optimizer"] = held["optimizer"] + _bytes_of_ends(states, zero, weights)
+    if states["ends"]:
+        held["optimizer"] = held["optimizer"] + _bytes_of_ends(states, zero, weights)
     held["weights"] = held["weights"] + frozen_bytes(zero, weights, states["staying"])
     if zero < 3:
         held["weights"] = held["weights"] + weights.scaled_copies
@@ -250,7 +251,8 @@ def worst_bytes(
             expert = _bytes_per_parameter(states, zero, weights.expert_group.ranks)
             total += weights.expert * sum(expert.values())
         total += frozen_bytes(zero, weights, states["staying"])
-        total += _bytes_of_ends(states, zero, weights)
+        if states["ends"]:
+            total += _bytes_of_ends(states, zero, weights)
         if policy.compression:
             total += feedback_bytes(recipe, policy, weights)
         if policy.sites:
@@ -278,6 +280,7 @@ def bytes_of_states(
     gradients = software.gradient_memory or recipe.gradient
     away, staying = policy.offload_optimizer / 100, 1 - policy.offload_parameters / 100
     weights = staying * recipe.weight * (2 if gossips(policy.sync) else 1)
+    apart = optimizer == Optimizer.MUON and not software.optimizer_memory
     cast = software.casts_shards and recipe.master and not software.optimizer_memory and not away
     return {
         "weights": weights,
@@ -286,7 +289,7 @@ def bytes_of_states(
         "gradients": gradients,
         "leaving": away * gradients * software.offloads_gradients,
         "optimizer": 0.0 if through_servers(policy.sync) else (1 - away) * optimizer_bytes,
-        "ends": 0.0 if software.optimizer_memory else recipe.bytes_of_ends(optimizer),
+        "ends": recipe.bytes_of_ends(optimizer) if apart else 0.0,
     }
 
 
@@ -322,10 +325,8 @@ def _bytes_per_parameter(
     }
 
 
-def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Value | float:
+def _bytes_of_ends(states: dict[str, float], zero: int, weights: Weights) -> Value:
     """Further bytes of optimizer state of the parameters of embedding and head."""
-    if not states["ends"]:
-        return 0.0
     parameters = weights.dense + weights.expert - weights.matrix_parameters
     return states["ends"] * parameters / (weights.data_group.ranks if zero >= 1 else 1.0)
 

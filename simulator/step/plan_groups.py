@@ -145,7 +145,9 @@ class PlanGroup:
         m t_max + idle + sends + data communication + optimizer, and copies from the host
         """
         s = self.stages
-        run = s.micro_batches * s.slowest_seconds + s.idle_seconds + s.unpaired_a2a_seconds()
+        run = s.micro_batches * s.slowest_seconds + s.idle_seconds
+        if s.overlapped_a2a_seconds is not None:
+            run = run + s.unpaired_a2a_seconds()
         out: Value = run[self.skeleton]
         out += self.send_delay()
         out += self.sync_delay()
@@ -250,14 +252,6 @@ class PlanGroup:
         copied = cost == Cost.MEMORY_BOUND and self.task.software.copies_gathered
         return out + self.exposed.copies if copied else out
 
-    def imbalance(self) -> Value:
-        """Seconds that the slowest rank works longer than the mean rank.
-
-        m (t_max - sum_i t_i / p)
-        """
-        both = self.stages.forward + self.stages.backward
-        return self._mean(both.max(axis=0) - both)
-
     def _mean(self, micro_batch: Value) -> Value:
         """Seconds of a step from those per micro-batch [class, skeleton], mean over the ranks."""
         s = self.stages
@@ -269,7 +263,10 @@ class PlanGroup:
         GEMMs, of a ring attention, all other kernels alike."""
         kernels = {name: self.part_seconds(cost) for name, cost in COMPUTE.items()}
         delays = self.sync_delay() + self.send_delay() - sum(self.exposed)
-        rest = self.part_seconds(Cost.EXPERT_CONTENTION) - self._unpaired_contention() + delays
+        rest = self.part_seconds(Cost.EXPERT_CONTENTION)
+        if self.stages.overlapped_a2a_seconds is not None:
+            rest = rest - self._unpaired_contention()
+        rest = rest + delays
         share = rest / np.maximum(sum(kernels.values()), 1e-300)
         out = {name: share * seconds for name, seconds in kernels.items()}
         out["matmul"] = out["matmul"] + self.part_seconds(Cost.TENSOR_CONTENTION)
@@ -293,10 +290,10 @@ class PlanGroup:
             )
         if name == "contended":
             return sum(self.contended_seconds().values(), np.zeros(self.rows.size))
-        if name == "host_comm":
+        if name == "host_comm" and self.tables.copies is not None:
             once = self.micro_batch_copies() + self.optimizer_copies()
             return self.part_seconds(Cost.HOST_COMM) + once
-        if name == "expert_comm":
+        if name == "expert_comm" and self.stages.overlapped_a2a_seconds is not None:
             alone = self.stages.unpaired_a2a_seconds()[self.skeleton] + self._unpaired_contention()
             return self.part_seconds(Cost.EXPERT_COMM) + alone
         if name in COMMUNICATION:
@@ -304,7 +301,9 @@ class PlanGroup:
         if name == "bubble":
             return self.stages.idle_seconds[self.skeleton]
         if name == "imbalance":
-            return self.imbalance()
+            # m (t_max - sum_i t_i / p): by how much the slowest rank works longer than the mean.
+            both = self.stages.forward + self.stages.backward
+            return self._mean(both.max(axis=0) - both)
         if name == "optimizer":
             return self.optimizer_step()
         return self.exposed.sends if name == "pipeline_comm" else self.exposed.sync

@@ -9,22 +9,23 @@ of them changed, so that the simulator itself says how a step reacts.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from ..base.arrays import Column, Value
-from ..hardware.cluster import Cluster, CollectiveTime, FastDomain
-from ..hardware.software_stack import Software
+from ..hardware.cluster import Cluster
 from ..operators.task_table import TaskTable
 from ..task import Task
 
 Factor = float | Value
 """Of seconds; a column [row] where rows differ."""
 Record = TypeVar("Record")
-Change = Callable[[Software, Cluster, Factor], tuple[Software, Cluster]]
+Powers = Mapping[str, int]
+"""Numbers of a task by their path, and to which power of a factor they grow: 1 seconds, -1 rates
+(bandwidths and shares of a peak)."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Constant:
     acts_on: str
     spread: float
     """Prior standard deviation of its logarithm between stacks and machines."""
-    change: Change
-    """A stack and a machine with its seconds multiplied."""
+    powers: Powers
+    """The numbers of a stack and a machine that it is made of."""
     spread_of_mean: float = 0.0
     """Standard deviation of the mean over stacks, where stacks as a whole may be off; 0 where
     its neutral value has no direction."""
@@ -58,99 +59,58 @@ def _replaced(record: Record, **values: Any) -> Record:
     return changed
 
 
-def _scale_software(**powers: float) -> Change:
-    """Fields of the stack times the factor raised to a power: 1 for seconds, -1 for rates."""
-
-    def change(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
-        new: dict[str, Any] = {n: getattr(software, n) * f**p for n, p in powers.items()}
-        return _replaced(software, **new), cluster
-
-    return change
-
-
-def _scale_floors(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
-    accelerator = cluster.accelerator
-    floor: Any = accelerator.training.layer_floor * f
-    training = _replaced(accelerator.training, layer_floor=floor)
-    cluster = _replaced(cluster, accelerator=_replaced(accelerator, training=training))
-    names = ("layer_floor", "pipeline_floor", "adapter_floor", "expert_floor", "module_seconds")
-    floors: dict[str, Any] = {name: getattr(software, name) * f for name in names}
-    return _replaced(software, **floors), cluster
+def _scaled(record: Record, powers: Powers, factor: Factor) -> Record:
+    """The record with these numbers of it, and of records inside, times powers of a factor."""
+    new: dict[str, Any] = {}
+    inside: dict[str, dict[str, int]] = {}
+    for path, power in powers.items():
+        name, _, rest = path.partition(".")
+        if rest:
+            inside.setdefault(name, {})[rest] = power
+        else:
+            value = getattr(record, name)
+            new[name] = value * factor if power > 0 else value / factor
+    for name, own in inside.items():
+        part = getattr(record, name)
+        if part is not None:
+            new[name] = _scaled(part, own, factor)
+    return _replaced(record, **new)
 
 
-def _with_collectives(
-    fast: FastDomain, new: Callable[[CollectiveTime], CollectiveTime]
-) -> FastDomain:
-    names = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
-    changed: dict[str, Any] = {name: new(getattr(fast, name)) for name in names}
-    if fast.switch_all_reduce:
-        changed["switch_all_reduce"] = new(fast.switch_all_reduce)
-    return _replaced(fast, **changed)
+def _each(path: str, names: str, power: int = 1) -> dict[str, int]:
+    """Several numbers of one record."""
+    return {f"{path}.{name}": power for name in names.split()}
 
 
-def _scale_fast_bandwidth(
-    software: Software, cluster: Cluster, f: Factor
-) -> tuple[Software, Cluster]:
-    def slower(time: CollectiveTime) -> CollectiveTime:
-        rates = {name: getattr(time, name) / f for name in ("bandwidth", "own_bandwidth")}
-        return _replaced(time, **rates)
-
-    return software, _replaced(cluster, fast_domain=_with_collectives(cluster.fast_domain, slower))
-
-
-def _scale_fast_latency(
-    software: Software, cluster: Cluster, f: Factor
-) -> tuple[Software, Cluster]:
-    def later(time: CollectiveTime) -> CollectiveTime:
-        changed = {
-            name: getattr(time, name) * f for name in ("latency", "latency_per_step", "root")
-        }
-        return _replaced(time, **changed)
-
-    return software, _replaced(cluster, fast_domain=_with_collectives(cluster.fast_domain, later))
-
-
-def _scale_network_bandwidth(
-    software: Software, cluster: Cluster, f: Factor
-) -> tuple[Software, Cluster]:
-    net = cluster.network
-    slower = {name: getattr(net, name) / f for name in ("bandwidth", "ring_bandwidth")}
-    return software, _replaced(cluster, network=_replaced(net, **slower))
-
-
-def _scale_network_latency(
-    software: Software, cluster: Cluster, f: Factor
-) -> tuple[Software, Cluster]:
-    net = cluster.network
-    changed = {name: getattr(net, name) * f for name in ("latency", "latency_per_node", "root")}
-    return software, _replaced(cluster, network=_replaced(net, **changed))
-
-
-_GEMM = _scale_software(sustained=-1)
-_ATTENTION = _scale_software(attention_rate=-1)
-_MEMORY_BOUND = _scale_software(memory_bound_rate=-1)
-_STEP = _scale_software(step_seconds=1)
-_EXPERTS = _scale_software(expert_seconds=1)
-
-
-def _scale_everything(software: Software, cluster: Cluster, f: Factor) -> tuple[Software, Cluster]:
-    """All seconds; contention is a share of communication."""
-    kernels = (_GEMM, _ATTENTION, _MEMORY_BOUND, _scale_floors, _STEP, _EXPERTS)
-    links = (
-        _scale_fast_bandwidth,
-        _scale_fast_latency,
-        _scale_network_bandwidth,
-        _scale_network_latency,
-    )
-    for change in (*kernels, *links):
-        software, cluster = change(software, cluster, f)
-    return software, cluster
+_FAST = [
+    f"cluster.fast_domain.{name}"
+    for name in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send")
+] + ["cluster.fast_domain.switch_all_reduce"]
+_GEMM = {"software.sustained": -1}
+_ATTENTION = {"software.attention_rate": -1}
+_MEMORY_BOUND = {"software.memory_bound_rate": -1}
+_FLOORS = {
+    "cluster.accelerator.training.layer_floor": 1,
+    **_each("software", "layer_floor pipeline_floor adapter_floor expert_floor module_seconds"),
+}
+_STEP = {"software.step_seconds": 1}
+_EXPERTS = {"software.expert_seconds": 1}
+_FAST_BANDWIDTH = {
+    path: -1 for one in _FAST for path in (f"{one}.bandwidth", f"{one}.own_bandwidth")
+}
+_FAST_LATENCY = {path: 1 for one in _FAST for path in _each(one, "latency latency_per_step root")}
+_NETWORK_BANDWIDTH = _each("cluster.network", "bandwidth ring_bandwidth", -1)
+_NETWORK_LATENCY = _each("cluster.network", "latency latency_per_node root")
+_KERNELS = {**_GEMM, **_ATTENTION, **_MEMORY_BOUND, **_FLOORS, **_STEP, **_EXPERTS}
+_LINKS = {**_FAST_BANDWIDTH, **_FAST_LATENCY, **_NETWORK_BANDWIDTH, **_NETWORK_LATENCY}
+_EVERYTHING = {**_KERNELS, **_LINKS}
+"""All seconds; contention is a share of communication."""
 
 
 CONSTANTS: dict[str, Constant] = {
     constant.name: constant
     for constant in (
-        Constant("common", "everything: what is not modelled", 0.10, _scale_everything),
+        Constant("common", "everything: what is not modelled", 0.10, _EVERYTHING),
         Constant(
             "gemm", "matrix products", 0.10, _GEMM, 0.20, "kernels.gemm.16bit.efficiency", 0.22
         ),
@@ -167,7 +127,7 @@ CONSTANTS: dict[str, Constant] = {
             "floor",
             "launches of small layers",
             0.50,
-            _scale_floors,
+            _FLOORS,
             0.50,
             stack_key="layer_floor",
         ),
@@ -177,7 +137,7 @@ CONSTANTS: dict[str, Constant] = {
             "fast_bandwidth",
             "bytes inside a domain",
             0.20,
-            _scale_fast_bandwidth,
+            _FAST_BANDWIDTH,
             profile_key="links.fast.all_reduce.bandwidth",
             lent_spread=0.11,
         ),
@@ -185,17 +145,17 @@ CONSTANTS: dict[str, Constant] = {
             "fast_latency",
             "latency inside a domain",
             0.50,
-            _scale_fast_latency,
+            _FAST_LATENCY,
             profile_key="links.fast.all_reduce.latency",
             lent_spread=0.52,
         ),
-        Constant("network_bandwidth", "bytes across nodes", 0.20, _scale_network_bandwidth),
-        Constant("network_latency", "latency across nodes", 0.50, _scale_network_latency),
+        Constant("network_bandwidth", "bytes across nodes", 0.20, _NETWORK_BANDWIDTH),
+        Constant("network_latency", "latency across nodes", 0.50, _NETWORK_LATENCY),
         Constant(
             "contention",
             "kernels slowed by communication",
             0.30,
-            _scale_software(contention=1, fsdp_contention=1, kernel_contention=1),
+            _each("software", "contention fsdp_contention kernel_contention"),
         ),
     )
 }
@@ -214,20 +174,20 @@ def with_constants(task: Task, changes: Mapping[str, float]) -> Task:
     factors = {name: math.exp(d) for name, d in changes.items() if d}
     if not factors:
         return task
-    software, cluster = _changed(task, factors)
-    return replace(task, software=software, cluster=cluster)
+    changed = _changed(task, factors)
+    return replace(task, software=changed.software, cluster=changed.cluster)
 
 
 def with_constant_columns(task: Task, names: Sequence[str], d: Value, variant: Column) -> TaskTable:
     """The task with a set of constants for each row: d [set, constant], and the set of each."""
     factors = {name: np.exp(column[variant]) for name, column in zip(names, d.T, strict=True)}
-    changed = {name: factor for name, factor in factors.items() if (factor != 1).any()}
-    return TaskTable.of_task(task, variant, *_changed(task, changed))
+    away = {name: factor for name, factor in factors.items() if (factor != 1).any()}
+    changed = _changed(task, away)
+    return TaskTable.of_task(task, variant, changed.software, changed.cluster)
 
 
-def _changed(task: Task, factors: Mapping[str, Factor]) -> tuple[Software, Cluster]:
-    """The stack and the machine of a task with the seconds of some constants multiplied."""
-    software, cluster = task.software, task.cluster
+def _changed(task: Task, factors: Mapping[str, Factor]) -> Task:
+    """The task, unchecked, with the seconds of some constants multiplied."""
     for name, factor in factors.items():
-        software, cluster = CONSTANTS[name].change(software, cluster, factor)
-    return software, cluster
+        task = _scaled(task, CONSTANTS[name].powers, factor)
+    return task

@@ -10,14 +10,13 @@ of rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 
 from ..base.arrays import Value
-from ..hardware.precision import RECIPES, Recipe
+from ..hardware.precision import RECIPES
 from ..plan.plan import Plan
 from ..task import Task
 from .posterior import FREEDOM, SPREAD_SHARE, Posterior, Prior
@@ -34,19 +33,10 @@ few like them are published. Chosen before such rows were looked at."""
 MANY_EXPERTS_FROM = 32
 
 
-def is_low_precision(recipe: Recipe) -> bool:
-    """Whether a recipe multiplies in fewer than 16 bits."""
-    return any(form.width == "8bit" for form in recipe.formats)
-
-
 def error_scale(task: Task, plans: Plan) -> Value:
     """How much wider than usual the error of a step is [row]."""
-    return error_scale_of_precisions(task, plans.precision.tolist())
-
-
-def error_scale_of_precisions(task: Task, precisions: Sequence[int]) -> Value:
-    """The same of plans in these precisions."""
-    low = np.array([is_low_precision(RECIPES[code]) for code in precisions], bool)
+    formats = (RECIPES[code].formats for code in plans.precision.tolist())
+    low = np.array([any(form.width == "8bit" for form in each) for each in formats], bool)
     experts = max((kind.experts.count for kind in task.model.kinds if kind.experts), default=0)
     out: Value = np.where(low, LOW_PRECISION_SCALE, 1.0) * (
         MANY_EXPERTS_SCALE if experts >= MANY_EXPERTS_FROM else 1.0

@@ -56,7 +56,8 @@ MOST_TOKENS = 10**15
 
 def preset_arguments(name: str) -> dict[str, Any]:
     """What the published Model, or Network, of that name or hub id is made of."""
-    name = preset_of_id(name) if is_hub_id(name) else _preset_called(name)
+    if not is_preset(name):
+        name = preset_of_id(name) if is_hub_id(name) else _preset_called(name)
     tables = _preset_tables()
     if name in tables:
         return table_arguments(name, tables[name])
@@ -71,8 +72,6 @@ def preset_arguments(name: str) -> dict[str, Any]:
 def _preset_called(name: str) -> str:
     """The preset of a name, whatever its case, separators and tuning, or of a hub id without its
     owner; the name itself where it means none."""
-    if is_preset(name):
-        return name
     ids = {hub.partition("/")[2]: preset for hub, preset in hub_models().ids.items()}
     known = ids | {preset: preset for preset in preset_names()}
     same = {preset for other, preset in known.items() if _joined(other) == _joined(name)}

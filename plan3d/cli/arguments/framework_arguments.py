@@ -7,16 +7,10 @@ import argparse
 from plan3d.simulator.task import Task
 
 
-def framework_of(args: argparse.Namespace) -> str | None:
-    """The name after --framework; None where there is none."""
-    name: str | None = getattr(args, "framework", None)
-    return name
-
-
 def launched(args: argparse.Namespace, task: Task, file: str = "") -> Task:
     """The task of --framework; InputError where --software contradicts it, or the stack of the
     launch file that states the task."""
-    name = framework_of(args)
+    name: str | None = getattr(args, "framework", None)
     if name is None:
         return task
     from ...launch_files import frameworks

@@ -44,12 +44,6 @@ def goal_of(args: argparse.Namespace) -> Goal | None:
     return Goal(accuracy, noise)
 
 
-def check_graph(args: argparse.Namespace, topologies: list[str]) -> None:
-    """Refuse a --graph that no plan asked for uses."""
-    if getattr(args, "graph", None) is not None and "given" not in topologies:
-        raise InputError("--graph has no effect without topology=given")
-
-
 def reliability_of(args: argparse.Namespace) -> Reliability | None:
     """What the options say of failures; None where they say nothing. InputError where they
     contradict each other, or nothing asks how long the run takes."""

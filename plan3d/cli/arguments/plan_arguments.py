@@ -21,7 +21,7 @@ from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.task import Task
 
 from ...answers.question import LAST
-from . import adapter_arguments, goal_arguments, last_answer, system_arguments
+from . import adapter_arguments, last_answer, system_arguments
 from .task_arguments import PLAN_FIELDS, layout_of, task_of
 
 if TYPE_CHECKING:
@@ -74,7 +74,9 @@ def plan_of(args: argparse.Namespace) -> Plan:
     saved = read_plan(args.plan, "--plan")
     of_system = system_arguments.plan_of(args, saved.plan, saved.stated)
     plan = completed(replace(saved, plan=of_system), args)
-    goal_arguments.check_graph(args, [str(plan.to_dict()["topology"])])
+    graph = getattr(args, "graph", None)
+    if graph is not None and plan.to_dict()["topology"] != "given":
+        raise InputError("--graph has no effect without topology=given")
     return plan
 
 

@@ -5,34 +5,26 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from plan3d.search.systems.systems import System, check_gpus, system
+from plan3d.search.systems.systems import check_gpus, system
 from plan3d.simulator.task import Task
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
 
 
-def system_of(args: argparse.Namespace) -> System | None:
-    """The system of --system; None where there is none."""
-    name = getattr(args, "system", None)
-    return None if name is None else system(name)
-
-
 def check_task(args: argparse.Namespace, task: Task) -> None:
     """InputError where the task is none for --system."""
-    named = system_of(args)
-    if named:
-        check_gpus(named, task.gpus)
+    if getattr(args, "system", None) is not None:
+        check_gpus(system(args.system), task.gpus)
 
 
 def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Plan:
     """A plan with what it leaves open to --system."""
-    named = system_of(args)
-    if named is None:
+    if getattr(args, "system", None) is None:
         return plan
     from plan3d.search.systems.system_plans import complete_plan
 
-    return complete_plan(named, plan, stated)
+    return complete_plan(system(args.system), plan, stated)
 
 
 def record(args: argparse.Namespace) -> dict[str, str]:
@@ -42,5 +34,7 @@ def record(args: argparse.Namespace) -> dict[str, str]:
 
 def line(args: argparse.Namespace) -> list[str]:
     """What --system means, for the top of an answer."""
-    named = system_of(args)
-    return [f"system {named.name}: {named.meaning} ({named.source})"] if named else []
+    if getattr(args, "system", None) is None:
+        return []
+    named = system(args.system)
+    return [f"system {named.name}: {named.meaning} ({named.source})"]

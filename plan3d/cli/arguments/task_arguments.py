@@ -117,7 +117,9 @@ def check_question(args: argparse.Namespace) -> None:
 def task_of(args: argparse.Namespace) -> Task:
     """The question that search and estimate answer."""
     check_question(args)
-    model = with_imbalance_of(model_of(args.model), args)
+    model = model_of(args.model)
+    if args.expert_imbalance is not None:
+        model = with_imbalance(model, args.expert_imbalance)
     adapters, cluster = adapter_arguments.adapters_of(args), cluster_of(args)
     longest = adapter_arguments.usual_sequence(model) if adapters else None
     stated = longest if args.sequence is None else args.sequence
@@ -158,13 +160,6 @@ def with_calibration(args: argparse.Namespace, task: Task) -> Task:
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
 
     return calibrated(task, read_calibration(args.calibration))
-
-
-def with_imbalance_of(model: Model, args: argparse.Namespace) -> Model:
-    """The model with the load of experts that --expert-imbalance gives."""
-    if args.expert_imbalance is None:
-        return model
-    return with_imbalance(model, args.expert_imbalance)
 
 
 def question(

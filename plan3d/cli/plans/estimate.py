@@ -23,14 +23,16 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from ..arguments.requests import question_of
     from .import_ import estimate_file
 
-    picture_form(args.plot)
+    if args.plot is not None:
+        picture_form(args.plot)
     if args.plan is None and is_launch_file(args.model):
         return estimate_file(args)
     task = task_arguments.task_of(args)
     question = question_of(args, task)
     system_arguments.check_task(args, task)
     answer = estimate(question, plan_arguments.plan_of(args))
-    plan.write_picture(args.plot, answer)
+    if args.plot is not None:
+        plan.write_picture(args.plot, answer)
     if args.json:
         print_json(views.estimate_record(answer) | system_arguments.record(args))
     else:

@@ -77,6 +77,7 @@ def imported(args: argparse.Namespace, other: Mapping[str, Any] | None = None) -
     from plan3d.simulator.hardware.software_stack import sharding_stack
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check
+    from plan3d.simulator.workload.model import with_imbalance
 
     from ...launch_files.launch_file import batch_of, effective_plan, gpus_of, plan_of, sequence_of
     from ...launch_files.registry import exporter
@@ -89,7 +90,9 @@ def imported(args: argparse.Namespace, other: Mapping[str, Any] | None = None) -
     plan = plan_of(launch, overrides)
     if "shard" in overrides:
         launch.replicas = 1
-    model = task_arguments.with_imbalance_of(_model(launch, given), args)
+    model = _model(launch, given)
+    if args.expert_imbalance is not None:
+        model = with_imbalance(model, args.expert_imbalance)
     profile = args.cluster or launch.cluster
     if not profile:
         raise InputError("a launch file does not name the machine: give --cluster")
@@ -220,7 +223,8 @@ def _estimate(args: argparse.Namespace, found: Imported, plot: str | None = None
     from ...screens.plan import print_details, print_plan, write_picture
 
     answer = estimate(Question(task=found.task), found.plan)
-    write_picture(plot, answer)
+    if plot is not None:
+        write_picture(plot, answer)
     if args.json:
         print_json({**record(found), **views.estimate_record(answer)})
         return 0
