@@ -13,6 +13,7 @@ from plan3d.simulator.workload.blocks import MOST_LAYERS
 from ..model_settings import DECIMAL, DEFAULT_EPSILON
 from ..tables import (
     COUNT,
+    LARGEST,
     RATE,
     SWITCH,
     TEXT,
@@ -51,6 +52,13 @@ OPTIMIZERS = {
 """--optimizer, with the words of forks."""
 MUON = {"muon": Optimizer.MUON, "dist_muon": Optimizer.MUON}
 """Those of core 0.15 and later; the second shares out whole matrices."""
+OPTIMIZER = Codec(
+    choice(OPTIMIZERS).write,
+    lambda source, key, n: (OPTIMIZERS | MUON).get(source.text(key), source.text(key)),
+)
+"""The optimizer, or the word of one that is not modelled."""
+BUCKET = Codec(COUNT.write, lambda source, key, n: min(source.size(key, most=10**15), LARGEST - 1))
+"""Parameters of a bucket; more than a rank can hold are one bucket."""
 NORMS = {"LayerNorm": True, "RMSNorm": False}
 POSITIONS = {
     "learned_absolute": True,
@@ -329,7 +337,9 @@ SHARDING: Table = (
         Implied("--no-gradient-accumulation-fusion", True),
         Implied("--ckpt-format", "fsdp_dtensor"),
     ),
-    optional("--ddp-bucket-size", "bucket_parameters", codec=COUNT, condition=spelling.has_buckets),
+    optional(
+        "--ddp-bucket-size", "bucket_parameters", codec=BUCKET, condition=spelling.has_buckets
+    ),
     optional(
         "--num-distributed-optimizer-instances",
         "replicas",
@@ -393,7 +403,7 @@ TRAINING: Table = (
         Row("--num-layers-at-start-in-bf16", "bf16_first_layers", NONE_OR_MORE, _one_if_bf16_ends),
         Row("--num-layers-at-end-in-bf16", "bf16_last_layers", NONE_OR_MORE, _one_if_bf16_ends),
     ),
-    Row("--optimizer", "optimizer", choice({**OPTIMIZERS, **MUON}), Optimizer.ADAM),
+    Row("--optimizer", "optimizer", OPTIMIZER, Optimizer.ADAM),
     optional("--recompute-granularity", "recompute", Recompute.NONE, codec=choice(RECOMPUTE)),
     flag("--recompute-activations", "recompute_activations", read_only=True),
     flag("--checkpoint-activations", "checkpoint_activations", read_only=True),

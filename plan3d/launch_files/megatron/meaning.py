@@ -19,6 +19,7 @@ from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from ..launch_file import Launch, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
+from .flags import MUON, OPTIMIZERS
 from .spelling import CP_COMM_TYPES, percent_of
 from .tokenizers import named_vocabulary
 
@@ -46,6 +47,12 @@ def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None)
     if not (n.fp8 or n.fp4):
         n.fp8_params = n.bf16_first_layers = n.bf16_last_layers = 0
     n.dropout = n.attention_dropout or n.hidden_dropout
+    if isinstance(n.optimizer, str):
+        launch.unmodelled["optimizer"] = (
+            f"line {flags.line('--optimizer')}: --optimizer {n.optimizer[:40]} is not modelled "
+            f"(modelled: {', '.join(OPTIMIZERS | MUON)})"
+        )
+        n.optimizer = Optimizer.ADAM
     n.accumulation = None if n.global_batch else 1
     wide = "--accumulate-allreduce-grads-in-fp32"
     if n.fp16 and flags.contains(wide):

@@ -210,3 +210,15 @@ def test_flags_of_megatron_llama():
     more = "--use-distributed-optimizer --overlap-grad-reduce"
     assert found.model == launch(f"{fork} {usual}").model
     assert found.plan == launch(f"{fork} {usual} {more}").plan
+
+
+@pytest.mark.parametrize("word", ["ademamix", "cpu-adam", "lion", "soap"])
+def test_optimizers_that_are_not_modelled_are_named_and_may_be_replaced(word):
+    found = launch(f"--optimizer {word}")
+    assert f"--optimizer {word} is not modelled" in found.unmodelled["optimizer"]
+
+
+def test_buckets_of_more_parameters_than_a_rank_holds_are_one_bucket():
+    """Ten thousand million parameters, of scripts that reduce gradients at once."""
+    found = launch("--overlap-grad-reduce --ddp-bucket-size 10000000000")
+    assert found.plan["bucket_parameters"] == 2**31 - 1
