@@ -59,7 +59,10 @@ OTHER_NAMES = {
 """Flags of Megatron-LM by arguments that have another name."""
 NEGATIONS = {
     "add_bias_linear": "disable_bias_linear",
-    "gradient_accumulation_fusion": "no_gradient_accumulation_fusion",
+    **{
+        f"{name}_fusion": f"no_{name}_fusion"
+        for name in ("gradient_accumulation", "masked_softmax", "bias_swiglu", "bias_dropout")
+    },
 }
 """Flags that switch an argument off."""
 ABSENT = ("None", "False", "[]", "", "torch.float32")

@@ -283,15 +283,17 @@ def test_a_log_that_prints_all_defaults_is_read(name):
     assert (many.unread, many.unmodelled) == ([], {})
 
 
-def test_formats_of_state_that_a_log_prints_are_read():
+def test_formats_of_state_and_fusions_that_are_off_are_read_of_a_log():
     sizes = {
         **{"num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "world_size": 8},
         **{"seq_length": 4096, "max_position_embeddings": 4096, "vocab_size": 128_256},
         **{"micro_batch_size": 1, "global_batch_size": 64, "bf16": True},
         **{"use_precision_aware_optimizer": True, "exp_avg_dtype": "torch.bfloat16"},
+        **{"bias_dropout_fusion": True, "masked_softmax_fusion": False},
     }
-    plan = read_megatron_log(sizes).plan
-    assert plan["exp_avg_dtype"] == StateFormat.BF16
+    found = read_megatron_log(sizes)
+    assert found.plan["exp_avg_dtype"] == StateFormat.BF16
+    assert [one.text for one in found.unread] == ["--no-masked-softmax-fusion"]
 
 
 def test_switches_of_megatron_lm_are_turned_off_by_either_word():
