@@ -235,12 +235,6 @@ def check_writable(name: str, option: str) -> None:
 PICTURES = ("png", "svg", "pdf")
 
 
-def check_file(name: str | None, option: str) -> None:
-    """Raise InputError unless a file that is asked for can be written."""
-    if name is not None:
-        check_writable(name, option)
-
-
 def picture_form(name: str | None, option: str = "--plot") -> str:
     """The format that a picture's name asks for, '' for none; InputError unless it can be
     written."""

@@ -52,7 +52,8 @@ def print_search(
         _print_none(screen, answer)
     else:
         _print_best(screen, answer, best, system, top or LISTED)
-        _print_frontier(screen, answer, top, pareto)
+        if pareto:
+            _print_frontier(screen, answer, top)
 
 
 def _print_best(
@@ -176,16 +177,17 @@ def _print_details(
         screen.lines([text for _, text in plan_lines.failures(answer.best)])
     screen.lines(views.accuracy_lines(result.costs))
     print()
-    _print_frontier(screen, answer, top, pareto)
+    if pareto:
+        _print_frontier(screen, answer, top)
     print_breakdown(screen, answer.best, "Best plan")
     screen.items(plan_lines.next_step(answer.best))
     if answer.best.launch_words:
         screen.command(answer.best.launch_words, "Launch it")
 
 
-def _print_frontier(screen: Screen, answer: SearchAnswer, top: int | None, wanted: bool) -> None:
+def _print_frontier(screen: Screen, answer: SearchAnswer, top: int | None) -> None:
     """The frontier of --pareto."""
-    if wanted and answer.result.frontier is not None:
+    if answer.result.frontier is not None:
         print("Frontier of time against memory: no plan is both faster and smaller")
         shown = _spread(answer.result.frontier, top or answer.ranking.top)
         print_ranking(screen, shown, answer.question.training, winner=False)

@@ -33,7 +33,6 @@ from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
-from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.step import data_parallel, memory, stages
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import sums_over_kinds, uniform_ranks
@@ -130,9 +129,8 @@ class Relaxation:
     def _may_shard(self, columns: Mapping[str, Any], length: int) -> Mask:
         """Which of the ZeRO stages each row may have [stage, row] by the rules that are decided."""
         task, axes = self.space.task, self.space.axes
-        rules = (*RULES, *(task.framework.rules if task.framework else ()))
         known = {n for n, column in columns.items() if np.ndim(column) or column != AUTO} | {"zero"}
-        rules = tuple(r for r in rules if "zero" in r.fields and known >= set(r.fields))
+        rules = tuple(r for r in self.space.rules if "zero" in r.fields and known >= set(r.fields))
         out = np.zeros((len(self.zero_stages), length), bool)
         for stage in axes["zero"]:
             plans = SimpleNamespace(**{**columns, "zero": np.array([stage])})

@@ -136,10 +136,6 @@ def _cp_comm_axis(task: Task) -> tuple[int, ...]:
     return tuple(ContextComm) if windows and task.framework else (ContextComm.P2P,)
 
 
-def _virtual_stages_axis(layers: int) -> tuple[int, ...]:
-    return tuple(sorted({*divisors(layers), *range(1, min(4, layers) + 1)}))
-
-
 TASK_AXES: dict[str, Callable[[Task], tuple[int, ...]]] = {
     "tp": lambda task: _at_most(largest_tensor_size(task), divisors(task.gpus)),
     "cp": lambda task: _at_most(max(task.sequence // FEWEST_TOKENS, 1), divisors(task.gpus)),
@@ -148,7 +144,9 @@ TASK_AXES: dict[str, Callable[[Task], tuple[int, ...]]] = {
     "micro_batch": lambda task: micro_batch_sizes(
         task, LARGEST_MICRO_BATCH if task.model.kinds else MOST_SAMPLES
     ),
-    "virtual_stages": lambda task: _virtual_stages_axis(task.model.layers),
+    "virtual_stages": lambda task: tuple(
+        sorted({*divisors(task.model.layers), *range(1, min(4, task.model.layers) + 1)})
+    ),
     "micro_batch_group": lambda task: (AUTO,),
     "cp_comm": _cp_comm_axis,
     "overlap_ep": _hidden_axis,

@@ -244,6 +244,13 @@ class Space:
             return plans
         return PartialPlans({**plans.take(rows).columns, **own}, rows.size)
 
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that some of its plans may break."""
+        stated = {n for n, usual in usual_fields().items() if self.axes[n] != (usual,)}
+        framework = self.task.framework.rules if self.task.framework else ()
+        return (*binding_rules(stated, self.task), *framework)
+
     def chunks(self, rows: int = CHUNK) -> Iterator[Plan]:
         """Tables of legal plans of at most `rows` rows each."""
         self.removed_by_rule.clear()
@@ -274,11 +281,7 @@ def levels(space: Space, order: Sequence[str] = EXPANSION) -> list[Level]:
     names = [name for name in order if len(space.axes[name]) > 1 or _is_derived(space, name)]
     names = _after_sources(space, names or ["tp"])
     known = {name for name in order if name not in names}
-    stated = {n for n, usual in usual_fields().items() if space.axes[n] != (usual,)}
-    waiting = [*binding_rules(stated, space.task)]
-    if space.task.framework:
-        waiting += space.task.framework.rules
-    waiting += space.search_rules
+    waiting = [*space.rules, *space.search_rules]
     out = []
     for i, name in enumerate(names):
         known.add(name)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.analysis.sensitivity import KNOBS
 from plan3d.simulator.hardware.precision import CODES
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.rules.validity import violations
@@ -134,6 +133,8 @@ def _of_the_task(plan: Costs, limit: float | None) -> Iterator[Change]:
     if _is_odd(task) and _is_best(plan):
         yield from _in_round_numbers(plan, limit, FITS_PROBABILITY)
     if task.cluster.nodes > 1:
+        from plan3d.simulator.analysis.sensitivity import KNOBS
+
         faster = KNOBS[NETWORK].scale(task, 2.0)
         rate = task.cluster.network.bandwidth / 1e9
         said = f"network of {2 * rate:g} GB/s a GPU instead of {rate:g}"

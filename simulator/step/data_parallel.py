@@ -28,7 +28,7 @@ from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy
 from ..task import Task
 from ..workload.model import Model, Network
 from . import gradient_exchange, slot_delays
-from .ranks import Weights
+from .ranks import EndUnits, Weights
 from .slot_delays import NO_COPIES, Delays, HostCopies, added_seconds, full_backward_delay
 from .stages import Stages
 
@@ -130,18 +130,18 @@ def synchronisation(
     copies: Value | float = 0.0
     if task.software.copies_gathered and max(zeros) == 3:
         copies = _copy_seconds(task, recipe, weights)
-    kept: Value | float = _kept_share(recipe, weights) if max(zeros) == 3 else 0.0
+    kept: Value | float = 0.0
+    if weights.ends is not None and max(zeros) == 3:
+        kept = _kept_share(recipe, weights, weights.ends)
     return Synchronisation(reduce, scatter, gather, pieces, hooks, copies, kept)
 
 
-def _kept_share(recipe: Recipe, weights: Weights) -> Value | float:
-    """Share of the gathered bytes that stay between two passes (Weights.ends)."""
-    if weights.ends is None:
-        return 0.0
-    kept = recipe.weight * weights.ends.kept
+def _kept_share(recipe: Recipe, weights: Weights, ends: EndUnits) -> Value:
+    """Share of the gathered bytes that stay between two passes."""
+    kept = recipe.weight * ends.kept
     total = recipe.weight * (weights.dense + weights.expert)
-    if weights.frozen_bytes is not None and weights.ends.frozen_kept is not None:
-        kept, total = kept + weights.ends.frozen_kept, total + weights.frozen_bytes
+    if weights.frozen_bytes is not None and ends.frozen_kept is not None:
+        kept, total = kept + ends.frozen_kept, total + weights.frozen_bytes
     out: Value = kept / np.maximum(total, 1.0)
     return out
 

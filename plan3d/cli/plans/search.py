@@ -12,7 +12,7 @@ from ...screens.output import (
     Progress,
     ProgressBar,
     Screen,
-    check_file,
+    check_writable,
     picture_form,
     print_json,
     warn,
@@ -39,9 +39,11 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     from ...screens import search as screens
     from ...screens import search_json, views
 
-    picture_form(args.plot)
+    if args.plot is not None:
+        picture_form(args.plot)
     for name in ("csv", "report"):
-        check_file(getattr(args, name), f"--{name}")
+        if getattr(args, name) is not None:
+            check_writable(getattr(args, name), f"--{name}")
     try:
         with ProgressBar(args.quiet, progress) as bar:
             request = _request(args, bar)
@@ -56,7 +58,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         record = search_json.search_record(answer, args.pareto)
         if args.csv is not None:
             write_whole(args.csv, "--csv", views.csv_text(record["plans"]))
-    _write_picture(answer, args)
+    if args.plot is not None:
+        _write_picture(answer, args)
     if args.report is not None:
         from ...screens.report_page import page
 
@@ -115,13 +118,13 @@ def _request(args: argparse.Namespace, progress: Progress) -> SearchRequest:
 def _write_picture(answer: SearchAnswer, args: argparse.Namespace) -> None:
     """The picture of --plot, where there is a plan to draw."""
     result = answer.result
-    if args.plot is not None and result.frontier is not None and result.costs is not None:
+    if result.frontier is not None and result.costs is not None:
         from plan3d.simulator.reporting.plots_many import frontier_picture
 
         form = picture_form(args.plot)
         picture = frontier_picture(result.frontier, result.costs, result.limit, form)
         write_whole(args.plot, "--plot", picture)
-    elif args.plot is not None:
+    else:
         none = "there is no plan to draw"
         why = none if result.costs is None else f"the {result.backend} search has no frontier"
         warn(f"--plot {args.plot}: not written, {why}", args.quiet)
