@@ -212,7 +212,14 @@ SPELLINGS = (
     _uniform("etp", COUNT, MEGATRON, "expert_tensor_parallel_size", 1),
     _uniform("shard_degree", COUNT, "axolotl", "dp_shard_size", None),
     _uniform("replicas", COUNT, "axolotl", "dp_replicate_size", 1),
-    _uniform("sequence_parallel", TRUTH, MEGATRON, "sequence_parallel", False),
+    Spelling(
+        "sequence_parallel",
+        TRUTH,
+        {
+            "megatron-swift recipe nemo": ("sequence_parallel", False),
+            "primus": ("sequence_parallel", True),
+        },
+    ),
     _uniform("cp_comm_types", ANY, MEGATRON, "cp_comm_type", "p2p"),
     _uniform("chunks", COUNT, MEGATRON, "virtual_pipeline_model_parallel_size", 1),
     _uniform("layout", ANY, MEGATRON, "pipeline_model_parallel_layout", None),
@@ -258,7 +265,7 @@ SPELLINGS = (
         TRUTH,
         {
             "megatron-swift recipe": ("use_distributed_optimizer", True),
-            "primus": ("use_distributed_optimizer", False),
+            "primus": ("use_distributed_optimizer", True),
         },
     ),
     Spelling(

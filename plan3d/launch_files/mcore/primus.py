@@ -1,6 +1,7 @@
 """Experiments of Primus on Megatron-LM: the overrides of its pre-trainer.
 
-Source: Primus, primus/configs/modules/megatron (defaults) and primus/core/config (the default of
+Source: Primus, primus/configs/modules/megatron (defaults: trainer_base.yaml, over which stands
+pre_trainer.yaml), primus/configs/models/megatron and primus/core/config (the default of
 `${NAME:default}`); examples/megatron/configs.
 """
 
@@ -54,6 +55,10 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     run = {key: value for key, value in values.items() if key in _ROWS or (value and key in _KEYS)}
     run |= {"model": "", "packing": True, "fp4_format": values.get("fp4")}
     run["fp4_recipe"] = values.get("fp4_recipe")
+    if any(kind.experts for kind in model.kinds):
+        run.setdefault("expert_tensor_parallel_size", run.get("tensor_model_parallel_size", 1))
+        if name.startswith("qwen"):
+            run.setdefault("moe_token_dispatcher_type", "allgather")
     launch = read_run(run, launch, TABLE, replace(options, model=model))
     launch.model = options.model or model
     launch.unread += unread_fields(values, _KEYS)

@@ -9,7 +9,7 @@ from plan3d.launch_files.launch_file import ReaderOptions, plan_of
 from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
-from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.plan.field_values import Dispatch, Recompute
 
 SWIFT = """
 NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 \\
@@ -207,17 +207,17 @@ def primus(override="lr: 1e-5", model="qwen2.5_7B", framework="megatron"):
 @pytest.mark.parametrize(
     ("override", "zero", "recompute", "precision"),
     [
-        ("lr: 1e-5", 0, Recompute.NONE, Precision.BF16),
-        ("use_distributed_optimizer: true", 1, Recompute.NONE, Precision.BF16),
+        ("lr: 1e-5", 1, Recompute.NONE, Precision.BF16),
+        ("use_distributed_optimizer: false", 0, Recompute.NONE, Precision.BF16),
         ("use_torch_fsdp2: true", 3, Recompute.NONE, Precision.BF16),
         (
             "recompute_granularity: full\n      recompute_method: uniform",
-            0,
+            1,
             Recompute.FULL,
             Precision.BF16,
         ),
-        ("fp8: hybrid", 0, Recompute.NONE, Precision.FP8_DELAYED),
-        ("fp4: e2m1", 0, Recompute.NONE, Precision.NVFP4),
+        ("fp8: hybrid", 1, Recompute.NONE, Precision.FP8_DELAYED),
+        ("fp4: e2m1", 1, Recompute.NONE, Precision.NVFP4),
     ],
 )
 def test_an_experiment_of_primus(override, zero, recompute, precision):
@@ -225,7 +225,16 @@ def test_an_experiment_of_primus(override, zero, recompute, precision):
     assert (found.model.name, found.sequence, found.global_batch) == ("qwen2.5-7b", 4096, 64)
     assert (found.plan["tp"], found.plan["micro_batch"], found.plan["zero"]) == (2, 2, zero)
     assert (found.plan["recompute"], found.plan["precision"]) == (recompute, precision)
+    assert found.plan["sequence_parallel"] == 1
     assert not any("turbo" in setting.place for setting in found.unread)
+
+
+def test_defaults_of_experts_in_an_experiment_of_primus():
+    """models/megatron: language_model.yaml gathers tokens, deepseek_v3_base.yaml exchanges them;
+    tensor ranks of experts are those of the model."""
+    for name, dispatch in (("qwen3_30B_A3B", "ALL_GATHER"), ("deepseek_v3", "ALLTOALL")):
+        plan = primus("expert_model_parallel_size: 4", name).plan
+        assert (plan["expert_dispatch"], plan["etp"]) == (Dispatch[dispatch], 2)
 
 
 @pytest.mark.parametrize(
