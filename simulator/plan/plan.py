@@ -406,7 +406,11 @@ def is_record(fields: Mapping[str, Any]) -> bool:
 
 
 def plan_of_record(fields: Mapping[str, Any]) -> Plan:
-    """The resolved plan of a record that `Plan.to_record` wrote."""
+    """The resolved plan of a record that `Plan.to_record` wrote. Raises InputError for a list in
+    place of a number, which is that of several plans."""
+    for name, value in fields.items():
+        if name in AXES and isinstance(value, list | tuple | dict):
+            raise InputError(f"{name} of a plan must be one value, not {shorten(str(value), 40)}")
     return resolve(as_plan(fields), 1)
 
 

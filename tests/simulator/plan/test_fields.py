@@ -328,3 +328,9 @@ def test_no_synonym_is_a_field():
 def test_stated_defaults():
     assert RESOLVED_DEFAULTS["virtual_stages"] == RESOLVED_DEFAULTS["sync_period"] == 1
     assert all(RESOLVED_DEFAULTS[name] == max(int(getattr(Plan, name)), 0) for name in AXES)
+
+
+@pytest.mark.parametrize("value", [[], [2], [1, 2], {}])
+def test_a_record_of_one_plan_has_no_lists_of_numbers(value):
+    with pytest.raises(InputError, match="pp of a plan must be one value"):
+        plan_of_record({"tp": 2, "pp": value})
