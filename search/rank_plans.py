@@ -34,8 +34,6 @@ from .space.constraints import (
     without_optional_framework,
 )
 from .space.space import Choices, Space
-from .systems.system_plans import constraints
-from .systems.systems import system as system_named
 
 if TYPE_CHECKING:
     from .result.obstacle import NearestChoices
@@ -190,7 +188,12 @@ def rank_plans(task: Task, ranking: Ranking | None = None) -> SearchResult:
     if asked.risk is not None:
         check_risk(asked.risk, asked.objective, backend, backend not in PROVING)
     drawn = {} if asked.seed is None else {"seed": _checked_seed(backend, asked.seed)}
-    values = constraints(system_named(system), task, choose) if system else choose
+    values = choose
+    if system:
+        from .systems.system_plans import constraints
+        from .systems.systems import system as system_named
+
+        values = constraints(system_named(system), task, choose)
     wanted = _launchable(task, space, backend, system, values)
     subject = _subject(wanted, space, backend, values)
     options = SearchOptions(

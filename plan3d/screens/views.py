@@ -12,7 +12,6 @@ import numpy as np
 
 from plan3d.simulator.analysis.goodput import Reliability, Training
 from plan3d.simulator.analysis.time_breakdown import waterfall
-from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.base.csv_files import escape_formula
 from plan3d.simulator.base.units import (
     GIB,
@@ -241,6 +240,8 @@ def verdict(costs: Costs) -> str:
 def estimate_record(answer: PlanAnswer) -> dict[str, Any]:
     """The JSON object of one plan: that of a search with one plan, its stages, and the losses from
     the arithmetic at peak to the step."""
+    from plan3d.simulator.analysis.traffic import traffic
+
     costs = answer.costs
     (plan,) = plan_records(costs, None, answer.question.training)
     plan["text"] = str(costs.plans)

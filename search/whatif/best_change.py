@@ -22,7 +22,6 @@ from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fi
 
 from ..rank_plans import Ranking, none_within, rank_plans
 from ..result.tolerances import ROUNDING
-from .cluster_size import with_gpus
 from .single_field_changes import WORTH, edited, single_edits
 
 NETWORK = "inter_node_bandwidth"
@@ -162,6 +161,8 @@ def _in_round_numbers(
 ) -> Iterator[Change]:
     """The best plan of a batch that the GPUs divide, and of fewer GPUs that divide the batch or
     have small factors alone; not those that give less than `least`."""
+    from .cluster_size import with_gpus
+
     task, batch, rounder = plan.task, plan.task.global_batch, []
     if batch >= task.gpus:
         near = round(batch / task.gpus) * task.gpus

@@ -28,8 +28,6 @@ from ..result.objective import score
 from ..result.search_result import Gain, SearchResult
 from ..result.tolerances import TOLERANCE
 from ..space.space import Space
-from ..systems.system_plans import constraints
-from ..systems.systems import system as system_named
 from .single_field_changes import FIXED, WORTH, Edits, single_edits
 
 SHARE = 0.08
@@ -49,7 +47,12 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
     """
     if result.costs is None or result.families is None or result.interrupted:
         return result
-    own = constraints(system_named(result.system), result.task, {}) if result.system else {}
+    own: Collection[str] = ()
+    if result.system:
+        from ..systems.system_plans import constraints
+        from ..systems.systems import system as system_named
+
+        own = constraints(system_named(result.system), result.task, {})
     axes = Space.of(result.task).axes
     names = {name for name, values in axes.items() if len(values) == 1}
     names = names.difference(chosen, own, FIXED, POLICIES, ON_HOST)

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..analysis.provenance import time_provenance
 from ..base.text_tables import Table
 from ..base.units import GIB
 from ..step import costs_tables
@@ -45,6 +44,8 @@ def plan_records(
     `limit` is the bytes it may use, the capacity when absent; `between` the bounds of each step
     where they are known already.
     """
+    from ..analysis.provenance import time_provenance
+
     costs = costs.take(slice(None))
     if between is None:
         between = np.stack(step_interval(costs), axis=1).tolist()

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..analysis.provenance import provenance_sentence, time_provenance
 from ..analysis.time_breakdown import KERNELS, losses
 from ..analysis.time_breakdown import LABELS as LOSSES
-from ..analysis.traffic import grid_sentences, traffic_sentences
 from ..base.units import format_bytes, format_flops
 from ..hardware.cluster import Cluster
 from ..hardware.host import (
@@ -331,6 +329,9 @@ def provenance_line(cluster: Cluster) -> str:
 def assumptions(costs: Costs, row: int = 0, shares: Mapping[str, float] | None = None) -> list[str]:
     """What the numbers of one plan rest on; `shares` are those of time_provenance where they are
     known already."""
+    from ..analysis.provenance import provenance_sentence, time_provenance
+    from ..analysis.traffic import grid_sentences, traffic_sentences
+
     task, plan = costs.task, costs.plans.take(row)
     out = [
         _interval_basis(task),
