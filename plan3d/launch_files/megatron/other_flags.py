@@ -134,8 +134,8 @@ GROUPS = (
         Effect.MODEL,
         "reinforcement learning: a step has rollouts, and sequences of unequal length",
         """
-        actor-num-gpus-per-node actor-num-nodes n-samples-per-prompt perform-rl-step
-        rollout-batch-size rollout-function-path
+        actor-num-gpus-per-node actor-num-nodes langrl-env-config n-samples-per-prompt
+        perform-rl-step rollout-batch-size rollout-function-path
         """,
     ),
     FlagGroup(

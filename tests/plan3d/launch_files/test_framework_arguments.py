@@ -296,6 +296,12 @@ def test_formats_of_state_and_fusions_that_are_off_are_read_of_a_log():
     assert [one.text for one in found.unread] == ["--no-masked-softmax-fusion"]
 
 
+def test_a_script_with_environments_of_reinforcement_learning_is_refused():
+    """examples/rl/model_configs of Megatron-LM, whose --perform-rl-step is in another file."""
+    with pytest.raises(InputError, match="reinforcement learning"):
+        read_megatron("--grpo-group-size 16 --langrl-env-config envs.yaml")
+
+
 def test_switches_of_megatron_lm_are_turned_off_by_either_word():
     """training/argument_utils.py makes --no-NAME and --disable-NAME of what is on."""
     assert group_of("--disable-manual-gc-eval") == group_of("--no-manual-gc-eval")
