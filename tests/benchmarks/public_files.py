@@ -39,7 +39,12 @@ USUAL = {
 """Values by the flag that needs them; 1 of the others."""
 CHOSEN = {"DO": "true", "MOE": "false", "TOTAL_BATCHSIZE": "256", "SP": "true", "GBS": "256"}
 """Values by the names of variables whose first choice, or whose flag, does not suit the others."""
-REPLACEMENTS = {"recompute": "full", "offload_optimizer": "100", "precision": "bf16"}
+REPLACEMENTS = {
+    "recompute": "full",
+    "offload_optimizer": "100",
+    "precision": "bf16",
+    "optimizer": "adam",
+}
 """What is said of fields of the plan that a script leaves open or states twice."""
 TOYS = ("run_pretrain_megatron_glm130b.sh", "run_finetune_megatron_qwen_vl.sh")
 """Scripts whose own sizes are not those of their names: 6 layers of 2048 as 2B, 2 layers as 7B."""
