@@ -60,8 +60,8 @@ class Software:
     """Bytes moved once a step for each fp32 gradient that a rank updates, for the norm of all and
     to scale it; of narrower gradients in proportion."""
     copies_gathered: bool
-    """Under ZeRO 3 the weights of a layer are copied into the buffer of their gather and out of it,
-    in the stream of the passes (FSDP2)."""
+    """Under ZeRO 3 weights of a layer are copied into the buffer of their gather, in its stream,
+    and out of it, in that of the passes (FSDP2)."""
 
     layer_floor: float
     """Seconds below which a layer's forward does not fall: kernel launches of one micro-batch."""

@@ -65,7 +65,7 @@ class Synchronisation(NamedTuple):
     """Seconds of the host, around all modules in one pass, where ZeRO 3 gathers module by module
     [class, skeleton]."""
     copies: Value | float = 0.0
-    """Seconds of copies of weights around one gather of all under ZeRO 3, in the stream of the
+    """Seconds of copies of weights out of one gather of all under ZeRO 3, in the stream of the
     passes [class, skeleton]."""
     kept_share: Value | float = 0.0
     """Share of what ZeRO 3 gathers for the forward pass that is still there for the backward pass
@@ -129,7 +129,8 @@ def synchronisation(
         gather = np.maximum(gather, hooks * _BY_LAYER)
     copies: Value | float = 0.0
     if task.software.copies_gathered and max(zeros) == 3:
-        copies = _copy_seconds(task, recipe, weights)
+        copies_in, copies = _copy_seconds(task, recipe, weights)
+        gather = gather + copies_in * _BY_LAYER
     kept: Value | float = 0.0
     if weights.ends is not None and max(zeros) == 3:
         kept = _kept_share(recipe, weights, weights.ends)
@@ -146,25 +147,32 @@ def _kept_share(recipe: Recipe, weights: Weights, ends: EndUnits) -> Value:
     return out
 
 
-def _copy_seconds(task: Task, recipe: Recipe, weights: Weights) -> Value:
+def _copy_seconds(task: Task, recipe: Recipe, weights: Weights) -> tuple[Value, Value]:
     """Seconds to copy the shards of all weights into buffers of their gathers, cast from fp32 where
-    the stack does that, and what is gathered out of them: every byte is read and written.
+    the stack does that, in streams of gathers; and what is gathered out of them, in that of the
+    passes. Every byte is read and written. A group of one rank only casts its weights, or copies
+    them, in the latter.
 
-    Source: PyTorch, distributed/fsdp/_fully_shard/_fsdp_collectives.py
-    (_get_param_all_gather_inputs, all_gather_copy_in_cuda, foreach_all_gather_copy_out): casts and
-    copies of shards run in a stream of their own, which shares the memory.
+    Source: PyTorch, distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_all_gather,
+    _get_param_all_gather_inputs, all_gather_copy_in_cuda, foreach_all_gather_copy_out) and
+    _fsdp_param_group.py (get_all_gather_streams, wait_for_unshard).
     """
     size = _gathered_bytes(recipe, weights)
     cast = (recipe.master + size) * bool(task.software.casts_shards and recipe.master)
-    moved = 2 * size * (weights.dense + weights.expert)
-    for share, group in (
-        (weights.dense, weights.data_group),
-        (weights.expert, weights.expert_group),
-    ):
-        moved = moved + (cast + 2 * size) * share / group.ranks
+    shares = [
+        (weights.dense, weights.data_group, cast, size),
+        (weights.expert, weights.expert_group, cast, size),
+    ]
     if weights.frozen_bytes is not None:
-        moved = moved + 2 * weights.frozen_bytes * (1 + 1 / weights.data_group.ranks)
-    return kernel_times.streaming_seconds(moved, task.cluster.accelerator)
+        shares.append((weights.frozen_bytes, weights.data_group, 0.0, 1.0))
+    moved_in = moved_out = np.zeros(1)
+    for share, group, cast_bytes, each in shares:
+        alone = group.ranks == 1
+        moved_in = moved_in + np.where(alone, 0.0, (cast_bytes + 2 * each) * share / group.ranks)
+        once = np.where(cast_bytes > 0, cast_bytes, 2 * each)
+        moved_out = moved_out + np.where(alone, once, 2 * each) * share
+    gpu = task.cluster.accelerator
+    return tuple(kernel_times.streaming_seconds(moved, gpu) for moved in (moved_in, moved_out))
 
 
 def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:

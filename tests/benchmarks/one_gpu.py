@@ -45,6 +45,7 @@ def report(path: Path, profiles: list[str]) -> None:
     from plan3d.simulator.calibration.fit.whole_steps import (
         STACKS,
         predicted_steps,
+        step_costs,
         step_of,
         step_sizes,
     )
@@ -65,8 +66,9 @@ def report(path: Path, profiles: list[str]) -> None:
                 show(profile, stack, quantity, predicted / rows.number(quantity))
             steps = [step_of(sizes, cluster, software) for sizes in step_sizes(rows)]
             seconds, ratios, inside, widths = rows.number("seconds"), [], [], []
-            for (task, plan), measured in zip(steps, seconds, strict=True):
-                low, high = np.ravel(step_interval(evaluate(task, plan)))
+            costs = (step_costs(sizes, cluster, software) for sizes in step_sizes(rows))
+            for one, measured in zip(costs, seconds, strict=True):
+                low, high = np.ravel(step_interval(one))
                 inside.append(low <= measured <= high)
                 widths.append(np.log(high / low) / 2)
             print(

@@ -113,13 +113,39 @@ def test_shards_of_matrices_are_exchanged_before_and_behind_their_orthogonalisat
 
 
 def test_frozen_weights_are_copied_into_their_gathers_and_out_of_them():
-    """Read and written at 1 TB/s: whole, and the shard of one of four ranks."""
-    asked, plain = task(4, software=stack(copies_gathered=True)), weights(1e9)
-    frozen = replace(plain, frozen_bytes=np.array([[8e9]]), unit_frozen_bytes=np.array([[1e9]]))
-    copies = [
-        synchronisation(asked, BF16, held, zeros=(3,)).copies.item() for held in (plain, frozen)
-    ]
-    assert copies[1] - copies[0] == pytest.approx(2 * 8e9 * 1.25 / 1e12)
+    """Read and written at 1 TB/s: whole in the stream of the passes, and the shard of one of four
+    ranks in that of gathers."""
+    frozen = replace(
+        weights(1e9), frozen_bytes=np.array([[8e9]]), unit_frozen_bytes=np.array([[1e9]])
+    )
+    found = {
+        (copies, held.frozen_bytes is None): synchronisation(
+            task(4, software=stack(copies_gathered=copies)), BF16, held, zeros=(3,)
+        )
+        for copies in (False, True)
+        for held in (weights(1e9), frozen)
+    }
+    own = found[True, False].copies - found[True, True].copies
+    assert own.item() == pytest.approx(2 * 8e9 / 1e12)
+    into = [found[True, of].all_gather - found[False, of].all_gather for of in (True, False)]
+    assert (into[1] - into[0])[2].item() == pytest.approx(2 * 8e9 / 4 / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("casts", "ranks", "own", "into"),
+    [(False, 4, 4, 4 / 4), (True, 4, 4, (6 + 4) / 4), (False, 1, 4, 0), (True, 1, 6, 0)],
+)
+def test_copies_into_a_gather_are_in_its_stream(casts, ranks, own, into):
+    """Bytes a parameter in the stream of the passes and in that of gathers, at 1 TB/s; one rank
+    gathers nothing, and casts fp32 or copies 16 bits in the former."""
+    held, found = weights(1e9, ranks=ranks), []
+    for copies in (False, True):
+        software = stack(copies_gathered=copies, casts_shards=casts)
+        found.append(synchronisation(task(ranks, software=software), BF16, held, zeros=(3,)))
+    without, copied = found
+    assert copied.copies.item() == pytest.approx(own * 1e9 / 1e12)
+    later = copied.all_gather - without.all_gather
+    assert later.ravel() == pytest.approx([0, 0, into * 1e9 / 1e12])
 
 
 @pytest.mark.parametrize(("zero", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])

@@ -166,9 +166,10 @@ def test_what_stays_gathered_is_not_gathered_or_copied_again():
 
 @pytest.mark.parametrize(("casts", "shard"), [(False, 2 + 2), (True, 4 + 2 + 2 + 2)])
 def test_gathered_weights_are_copied_in_and_out(casts, shard):
-    """Two ranks: a shard in 16 bits, cast from fp32 or as it is, into the buffer of its layer; all
-    weights out of it, read and written. Twice in each of two micro-batches, by the memory."""
-    text, found = "dp=2 zero=3", {}
+    """Two ranks, two gathers in each of two micro-batches, none hidden: all weights are read and
+    written out of the buffer of a layer, a shard in 16 bits, cast from fp32 or as it is, into it;
+    all in the part of kernels, by the memory."""
+    text, found = "dp=2 zero=3 overlap_param_gather=0 overlap_grad_reduce=0", {}
     for copies in (False, True):
         software = stack(copies_gathered=copies, casts_shards=casts)
         found[copies] = costs_of(task(2, software=software), text)
