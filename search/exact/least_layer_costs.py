@@ -23,6 +23,7 @@ from plan3d.simulator.hardware.precision import Recipe
 from plan3d.simulator.hardware.software import Software
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts, joined
 from plan3d.simulator.layers.layer_costs import layer_cost_function, layer_gemms, part_seconds
+from plan3d.simulator.layers.layer_seconds import GemmSeconds
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import STRATEGY
@@ -87,7 +88,7 @@ class LeastLayerCosts:
                 continue
             known = None
             if gemms and np.array_equal(changed.sequence_parallel, split[rows]):
-                known = [(own[rows], again[rows]) for own, again in gemms]
+                known = [GemmSeconds(*(each[rows] for each in of_kind)) for of_kind in gemms]
             parts = part_seconds(task, recipe, changed, known, launches=False)
             least[rows] = np.minimum(least[rows], parts)
         assert least is not None

@@ -25,7 +25,7 @@ from ..workload.blocks import ListedLayer
 from ..workload.model import Model, Network
 from .cost_columns import SECONDS, Cost, LayerCosts, joined
 from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
-from .layer_seconds import layer_seconds, seconds_by_kind
+from .layer_seconds import GemmSeconds, layer_seconds, seconds_by_kind
 from .memory_footprint import (
     LayerWeights,
     gathered_inputs,
@@ -37,15 +37,12 @@ from .memory_footprint import (
     workspace_bytes,
 )
 
-GemmSeconds = list[tuple[Value, Value]]
-"""What layer_seconds.seconds_by_kind returns."""
-
 
 def part_seconds(
     task: Task,
     recipe: Recipe,
     s: Strategy,
-    gemms: GemmSeconds | None = None,
+    gemms: list[GemmSeconds] | None = None,
     launches: bool = True,
 ) -> Value:
     """Seconds of each layer by part of cost_columns.SECONDS [strategy, kind, part]: those of its
@@ -71,7 +68,7 @@ def part_seconds(
     return table
 
 
-def layer_gemms(task: Task, recipe: Recipe, s: Strategy) -> GemmSeconds | None:
+def layer_gemms(task: Task, recipe: Recipe, s: Strategy) -> list[GemmSeconds] | None:
     """Seconds of the GEMMs of each kind of layers, which follow from the sizes of the strategies
     and whether they split the sequence; None where parts are not costed apart."""
     if not _splits_plainly(task, s):
@@ -112,14 +109,13 @@ def layer_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 
 
 def _layer_column(
-    kind: LayerKind, work: Work, gemm: tuple[Value, Value], local: LayerContext
+    kind: LayerKind, work: Work, gemms: GemmSeconds, local: LayerContext
 ) -> tuple[Value, Value]:
     """All costs of a layer [Cost, strategy], and bytes alive while it runs
-    (LayerCosts.working_set); `gemm` are forward seconds of its GEMMs and of those that selective
-    recompute runs again."""
+    (LayerCosts.working_set)."""
     column = np.zeros((len(Cost), local.s.tp.size))
     weights = layer_weights(kind, local)
-    seconds = layer_seconds(kind, work, gemm, weights, local)
+    seconds = layer_seconds(kind, work, gemms, weights, local)
     for cost, values in _weight_columns(weights).items():
         column[cost] = values
     column[SECONDS], column[Cost.FORWARD] = seconds.parts, seconds.forward

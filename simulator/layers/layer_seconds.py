@@ -81,26 +81,37 @@ class BothPasses(NamedTuple):
     """As in LayerSeconds."""
 
 
+class GemmSeconds(NamedTuple):
+    """Forward seconds of the GEMMs of a layer [strategy]."""
+
+    every: Value
+    selective: Value
+    """Of those that selective recompute runs again."""
+    last: Value
+
+
 def layer_seconds(
     kind: LayerKind,
     work: Work,
-    gemm: tuple[Value, Value],
+    gemms: GemmSeconds,
     weights: LayerWeights,
     local: LayerContext,
 ) -> LayerSeconds:
-    """Both passes of a layer by part, and what runs again; `gemm` are forward seconds of its GEMMs
-    and of those that selective recompute runs again."""
-    passes = _passes(kind, work, gemm[0], weights, local)
+    """Both passes of a layer by part, and what runs again."""
+    passes = _passes(kind, work, gemms.every, weights, local)
     forward, backward = passes.parts
     parts = forward + backward
     if kind.block and any_nonzero(local.s.recompute):
         parts[COMMUNICATION] += _repeated(kind.block, work, local) * forward[COMMUNICATION]
-        parts[Cost.RECOMPUTE] = local.full_recompute * sum_in_order(forward[COMPUTE])
+        tabled = local.layer_ratio is not None and is_tabled(kind)
+        ratio = local.layer_ratio[0] if tabled else 1.0
+        whole = sum_in_order(forward[COMPUTE])
+        if local.task.software.spares_last_product and not kind.block.experts:
+            whole = whole - ratio * gemms.last
+        parts[Cost.RECOMPUTE] = local.full_recompute * whole
         if any_nonzero(local.selective_recompute):
-            again = _selective_rerun_seconds(work, gemm[1], local)
-            if local.layer_ratio is not None and is_tabled(kind):
-                again = again * local.layer_ratio[0]
-            parts[Cost.RECOMPUTE] += local.selective_recompute * again
+            again = _selective_rerun_seconds(work, gemms.selective, local)
+            parts[Cost.RECOMPUTE] += local.selective_recompute * (ratio * again)
     return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), *passes[1:])
 
 
@@ -217,10 +228,10 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
     none = np.zeros(s.tp.shape)
     local = local._replace(tensor_comm=TensorCollectives(none, none, none), layer_ratio=None)
     work = work_of(kind, local)
-    ((matmul, _),) = seconds_by_kind([work], local)
+    (gemms,) = seconds_by_kind([work], local)
     if work is None:
         raise ValueError(f"{kind.name} has no work of its own")
-    passes = _passes(kind, work, matmul, LayerWeights(none, none, none, None), local)
+    passes = _passes(kind, work, gemms.every, LayerWeights(none, none, none, None), local)
     return np.stack([sum_in_order(one) for one in passes.parts])
 
 
@@ -287,8 +298,8 @@ def _repeated(block: Block, work: Work, local: LayerContext) -> Value:
     return out
 
 
-def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[tuple[Value, Value]]:
-    """For each kind, forward seconds of its GEMMs and of those selective recompute reruns.
+def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[GemmSeconds]:
+    """Seconds of the GEMMs of each kind.
 
     Those of the head and of layers in 16 bits have a format of their own (Recipe.head). Experts
     that are modules of their own (expert_launches) multiply one after another.
@@ -316,9 +327,10 @@ def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[tuple
             of_head = recipe.of_head()
             both = kernel_times.gemm_seconds(every[at:end], rows, accelerator, of_head, sustained)
             own, again = both[: middle - at], both[middle - at :]
-        out.append((sum_in_order(own), sum_in_order(again)))
+        last = own[-1] if len(own) else np.zeros(rows)
+        out.append(GemmSeconds(sum_in_order(own), sum_in_order(again), last))
         at = end
-    return [(own[which], again[which]) for own, again in out] if fewer else out
+    return [GemmSeconds(*(each[which] for each in of_kind)) for of_kind in out] if fewer else out
 
 
 def adapter_seconds(work: Work, local: LayerContext) -> Value:

@@ -84,6 +84,7 @@ CHANGES = {
         replace(DENSE, recompute="selective"),
     ),
     "working_sets": (9.0, {}, replace(DENSE, recompute="full")),
+    "spares_last_product": (True, {}, replace(DENSE, recompute="full")),
     "vocabulary_multiple": (4096, {}, DENSE),
     "logit_bytes": (200.0, {}, DENSE),
     "sharded_logits": (False, {"logit_bytes": 200.0}, DENSE),
