@@ -150,8 +150,8 @@ def _kept_share(recipe: Recipe, weights: Weights, ends: EndUnits) -> Value:
 def _copy_seconds(task: Task, recipe: Recipe, weights: Weights) -> tuple[Value, Value]:
     """Seconds to copy the shards of all weights into buffers of their gathers, cast from fp32 where
     the stack does that, in streams of gathers; and what is gathered out of them, in that of the
-    passes. Every byte is read and written. A group of one rank only casts its weights, or copies
-    them, in the latter.
+    passes. Every byte is read and written. One rank gathers nothing: its cast and copy are in the
+    latter.
 
     Source: PyTorch, distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_all_gather,
     _get_param_all_gather_inputs, all_gather_copy_in_cuda, foreach_all_gather_copy_out) and
@@ -168,11 +168,11 @@ def _copy_seconds(task: Task, recipe: Recipe, weights: Weights) -> tuple[Value, 
     moved_in = moved_out = np.zeros(1)
     for share, group, cast_bytes, each in shares:
         alone = group.ranks == 1
-        moved_in = moved_in + np.where(alone, 0.0, (cast_bytes + 2 * each) * share / group.ranks)
-        once = np.where(cast_bytes > 0, cast_bytes, 2 * each)
-        moved_out = moved_out + np.where(alone, once, 2 * each) * share
+        moved_in = moved_in + np.where(alone, 0.0, (cast_bytes + 2 * each) / group.ranks) * share
+        moved_out = moved_out + (2 * each + alone * cast_bytes) * share
     gpu = task.cluster.accelerator
-    return tuple(kernel_times.streaming_seconds(moved, gpu) for moved in (moved_in, moved_out))
+    into, out = (kernel_times.streaming_seconds(moved, gpu) for moved in (moved_in, moved_out))
+    return into, out
 
 
 def _gathered_bytes(recipe: Recipe, weights: Weights) -> Value | float:

@@ -133,11 +133,11 @@ def test_frozen_weights_are_copied_into_their_gathers_and_out_of_them():
 
 @pytest.mark.parametrize(
     ("casts", "ranks", "own", "into"),
-    [(False, 4, 4, 4 / 4), (True, 4, 4, (6 + 4) / 4), (False, 1, 4, 0), (True, 1, 6, 0)],
+    [(False, 4, 4, 4 / 4), (True, 4, 4, (6 + 4) / 4), (False, 1, 4, 0), (True, 1, 6 + 4, 0)],
 )
 def test_copies_into_a_gather_are_in_its_stream(casts, ranks, own, into):
     """Bytes a parameter in the stream of the passes and in that of gathers, at 1 TB/s; one rank
-    gathers nothing, and casts fp32 or copies 16 bits in the former."""
+    gathers nothing: cast from fp32, weights are copied in the former."""
     held, found = weights(1e9, ranks=ranks), []
     for copies in (False, True):
         software = stack(copies_gathered=copies, casts_shards=casts)

@@ -47,7 +47,7 @@ def test_the_shipped_profile_predicts_what_it_has_not_seen(table):
     assert found["whole layers, megatron-core"] < 0.052
     # A profile without fp8 kernels of its own is compared by those of 16 bits.
     assert found["GEMM fp8"] == pytest.approx(0.178, abs=0.01)
-    assert found["training steps, torchtitan"] < 0.093
+    assert found["training steps, torchtitan"] < 0.056
 
 
 def test_bytes_of_the_traced_step_are_counted(table):
@@ -64,7 +64,7 @@ def test_bytes_of_the_traced_step_are_counted(table):
     costs = step_costs(sizes, Cluster.profile("h200-sxm", gpus=1), stack)
     traced = traced_job(read_traces([str(TRACE)])).seconds
     assert traced["memory_bound"] / costs.compute_seconds["memory_bound"] == pytest.approx(
-        0.89, abs=0.01
+        1.02, abs=0.01
     )
     assert traced["attention"] / costs.compute_seconds["attention"] == pytest.approx(1.07, abs=0.01)
     assert traced["optimizer"] / costs.seconds["optimizer"] == pytest.approx(1.2, abs=0.01)
