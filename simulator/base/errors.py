@@ -83,6 +83,7 @@ def did_you_mean(word: str, known: Iterable[str], synonyms: Mapping[str, str] | 
     known, word, others = list(known), word.lower(), synonyms or {}
     near = [name for name in known if word and name.startswith(word)]
     alike = [o for o in others if word and (o.startswith(word) or word.startswith(o))]
+    alike = [word] if word in others else alike
     alike = alike or difflib.get_close_matches(word, others, cutoff=0.8)
     near = near or list(dict.fromkeys(others[other] for other in alike))
     near = near or [name for name in known if len(word) > 1 and word in name]

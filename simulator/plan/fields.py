@@ -160,6 +160,7 @@ class PlanFields:
         turn=190,
         searched=(1, 0),
         header="sp",
+        synonyms=("sp",),
     )
     zero: Cell = step(
         help="ZeRO stage: 1 optimizer, 2 gradients, 3 weights are sharded",
@@ -178,7 +179,10 @@ class PlanFields:
         searched=(0, 1, 2),
         display=ALWAYS,
         by_run=True,
-        synonyms=("recompute_granularity", "activation_checkpoint", "gradient_checkpoint"),
+        synonyms=(
+            *("recompute_granularity", "activation_checkpoint", "activation_checkpointing"),
+            *("gradient_checkpoint", "gradient_checkpointing", "remat"),
+        ),
     )
     overlap_grad_reduce: Cell = step(
         help="gradient reduction hides behind the backward pass",

@@ -65,13 +65,23 @@ class Parser(argparse.ArgumentParser):
 
 OTHER_NAMES = {
     **dict.fromkeys(("--batch", "--batch-size", "--gbs", "--train-batch-size"), "--global-batch"),
+    **dict.fromkeys(("--gradient-accumulation-steps", "--grad-accum"), "--global-batch"),
     **dict.fromkeys(("--dtype", "--mixed-precision", "--torch-dtype"), "--precision"),
+    **dict.fromkeys(("--fp8", "--fp16", "--bf16", "--fp32"), "--precision"),
     **dict.fromkeys(("--max-seq-len", "--context-length", "--block-size"), "--sequence"),
+    **dict.fromkeys(("--ctx", "--context", "--seq-length", "--cutoff-len"), "--sequence"),
     **dict.fromkeys(("--num-gpus", "--n-gpus", "--ngpus", "--world-size"), "--gpus"),
     **dict.fromkeys(("--num-nodes", "--nnodes"), "--nodes"),
+    **dict.fromkeys(("--nproc-per-node", "--node-size"), "--gpus-per-node"),
     **dict.fromkeys(("--gpu", "--gpu-type", "--hardware", "--machine"), "--cluster"),
+    **dict.fromkeys(("--vram", "--gpu-memory", "--hbm"), "--memory"),
     **dict.fromkeys(("--lora", "--qlora", "--peft"), "--adapter"),
-    **dict.fromkeys(("--bandwidth", "--interconnect"), "--inter-node-bandwidth"),
+    **dict.fromkeys(("--quantization", "--load-in-4bit", "--load-in-8bit"), "--adapter"),
+    **dict.fromkeys(("--rank", "--lora-r"), "--lora-rank"),
+    **dict.fromkeys(("--bandwidth", "--interconnect", "--ib"), "--inter-node-bandwidth"),
+    **dict.fromkeys(("--compile", "--flash-attention", "--stack"), "--software"),
+    **dict.fromkeys(("--framework", "--format"), "--to"),
+    **{"--epochs": "--tokens", "--deadline": "--days", "--top-k": "--top", "--output": "--out"},
 }
 """Options by what other tools call them."""
 
