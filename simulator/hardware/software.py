@@ -225,8 +225,8 @@ class Software:
     selective: tuple[str, ...]
     """What selective recompute runs again, of MODULES, or OP_LIST."""
     spares_last_product: bool
-    """Full recompute leaves out the product that ends a dense layer: no gradient needs what it
-    returns."""
+    """Full recompute leaves out the product that ends a dense layer without adapters: no gradient
+    needs what it returns."""
     graphs: tuple[str, ...]
     """Modules that CUDA graphs launch as one, of GRAPHS."""
     offload_modules: tuple[str, ...]

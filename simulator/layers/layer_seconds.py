@@ -106,7 +106,9 @@ def layer_seconds(
         measured = local.layer_ratio if is_tabled(kind) else None
         ratio: Value | float = 1.0 if measured is None else measured[0]
         whole = sum_in_order(forward[COMPUTE])
-        if local.task.software.spares_last_product and not kind.block.experts:
+        # An adapter runs behind the product that it is added to.
+        spares = local.task.software.spares_last_product and not local.task.adapters
+        if spares and not kind.block.experts:
             whole = whole - ratio * gemms.last
         parts[Cost.RECOMPUTE] = local.full_recompute * whole
         if any_nonzero(local.selective_recompute):

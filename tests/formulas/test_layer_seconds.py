@@ -88,14 +88,16 @@ def test_a_measured_loss_has_a_rate_of_its_own(precision, wider):
 
 @pytest.mark.parametrize(("spares", "left_out"), [(False, 0.0), (True, 1.0)])
 def test_the_product_that_ends_a_dense_layer_may_not_run_again(spares, left_out):
-    """1,024 tokens from ffn of 4,096 back to 1,024, at 100 TFLOP/s; experts all run again."""
+    """1,024 tokens from ffn of 4,096 back to 1,024, at 100 TFLOP/s; experts run again, and so do
+    products with adapters, whose gradients need what comes behind them."""
     software = stack(spares_last_product=spares)
     found = costs_of(task(software=software), "recompute=full").compute_seconds["recompute"]
     last = 2 * 1024 * 1024 * 4096 / 100e12
     assert found == pytest.approx(4 * 4 * (FORWARD - left_out * last))
-    experts = [task(model=sparse(), software=of) for of in (software, stack())]
-    each = [costs_of(one, "recompute=full").compute_seconds["recompute"] for one in experts]
-    assert each[0] == each[1]
+    for changes in ({"model": sparse()}, {"adapters": Adapters(rank=16)}):
+        asked = [task(software=of, **changes) for of in (software, stack())]
+        each = [costs_of(one, "recompute=full").compute_seconds["recompute"] for one in asked]
+        assert each[0] == each[1]
 
 
 # Launches
