@@ -53,7 +53,7 @@ FIRST_EFFORT = 0.1
 many."""
 TIME_LIMIT = 60.0
 """Seconds after which a search ends that has no other time limit: its bounds hold as they are."""
-PATIENCE = 20
+PATIENCE = 200
 """Proposals of a pipeline, each the program's optimum, that the simulator may find slower; then
 the pipeline is closed at its bound."""
 UNKNOWN_STEP = 8.0

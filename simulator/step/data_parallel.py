@@ -108,7 +108,7 @@ def synchronisation(
                 task, piece * element, group, weights.replicas
             )
             size = piece * _gathered_bytes(recipe, weights)
-            messages = 1 + (count - 1) * _BY_LAYER
+            messages = 1 + max(count - 1, 0.0) * _BY_LAYER
             gathered = collectives.all_gather(size / messages, group, task.cluster)
             gathered = pieces * messages * gathered
             if task.software.broadcast_tensors:

@@ -137,6 +137,16 @@ def test_every_expert_of_a_loop_is_a_module():
     assert found.hooks.item() == pytest.approx(5 * (4 + 2 + 1 + 8 * 2))
 
 
+def test_experts_that_no_layer_has_are_no_modules():
+    """A kind of layers with experts that the model has none of: the modules of the dense one."""
+    software = stack(module_seconds=1.0)
+    model = task(4).model
+    other = replace(model, kinds=(*model.kinds, *sparse().kinds))
+    plain, found = (parts_of("dp=4", task(4, model=m, software=software)) for m in (model, other))
+    assert found.hooks.item() == plain.hooks.item()
+    assert np.isfinite(found.all_gather).all()
+
+
 def test_layers_that_run_again_call_the_hooks_of_their_modules_again():
     """Two passes of a second a module, and a third under full recompute; 48 modules, one
     micro-batch."""
