@@ -103,8 +103,9 @@ def layer_seconds(
     parts = forward + backward
     if kind.block and any_nonzero(local.s.recompute):
         parts[COMMUNICATION] += _repeated(kind.block, work, local) * forward[COMMUNICATION]
-        measured = local.layer_ratio if is_tabled(kind) else None
-        ratio: Value | float = 1.0 if measured is None else measured[0]
+        ratio: Value | float = 1.0
+        if local.layer_ratio is not None and is_tabled(kind):
+            ratio = local.layer_ratio[0]
         whole = sum_in_order(forward[COMPUTE])
         # An adapter runs behind the product that it is added to.
         spares = local.task.software.spares_last_product and not local.task.adapters
