@@ -82,9 +82,10 @@ class BothPasses(NamedTuple):
 
 
 class GemmSeconds(NamedTuple):
-    """Forward seconds of the GEMMs of a layer [strategy]."""
+    """Seconds of the forward GEMMs of a layer [strategy]."""
 
-    every: Value
+    forward: Value
+    """Of all."""
     selective: Value
     """Of those that selective recompute runs again."""
     last: Value
@@ -98,7 +99,7 @@ def layer_seconds(
     local: LayerContext,
 ) -> LayerSeconds:
     """Both passes of a layer by part, and what runs again."""
-    passes = _passes(kind, work, gemms.every, weights, local)
+    passes = _passes(kind, work, gemms.forward, weights, local)
     forward, backward = passes.parts
     parts = forward + backward
     if kind.block and any_nonzero(local.s.recompute):
@@ -234,7 +235,7 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
     (gemms,) = seconds_by_kind([work], local)
     if work is None:
         raise ValueError(f"{kind.name} has no work of its own")
-    passes = _passes(kind, work, gemms.every, LayerWeights(none, none, none, None), local)
+    passes = _passes(kind, work, gemms.forward, LayerWeights(none, none, none, None), local)
     return np.stack([sum_in_order(one) for one in passes.parts])
 
 

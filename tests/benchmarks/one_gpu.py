@@ -40,8 +40,8 @@ def trace(out: Path) -> None:
 
 def report(path: Path, profiles: list[str]) -> None:
     """Median and 90th percentile of |predicted / measured - 1| of whole steps by stack and profile:
-    of time as shipped and after KNOWN timed steps, of the others; of peaks of tensors and of what
-    the allocator reserved."""
+    of time as shipped and after KNOWN timed steps, of the others, of a plan that shards nothing; of
+    peaks of tensors and of what the allocator reserved."""
     from plan3d.simulator.calibration.fit.whole_steps import (
         STACKS,
         predicted_steps,

@@ -313,6 +313,7 @@ def report(path: Path, profile: str) -> None:
         names = ("step_seconds", "allocated_bytes", "reserved_bytes", "device_bytes")
         ratio = {name: found[name] / float(row[name]) for name in names}
         ratio["held"] = float(found["low"] <= float(row["step_seconds"]) <= found["high"])
+        ratio["half_width"] = float(np.log(found["high"] / found["low"]) / 2)
         ratios["lora" if setting.lora_rank else "full"].append(ratio)
         told = "  ".join(f"{name.split('_')[0]} {ratio[name]:.3f}" for name in names)
         asked = " ".join(row[name] for name in COLUMNS)
@@ -322,6 +323,8 @@ def report(path: Path, profile: str) -> None:
             of = np.array([one[name] for one in some])
             if name == "held":
                 print(f"{kind}: 80 % interval holds {100 * of.mean():.0f} %")
+            elif name == "half_width":
+                print(f"{kind}: half-width {of.mean():.2f} (log)")
             else:
                 off = 100 * np.abs(of - 1)
                 print(f"{kind}: {name} median {np.median(off):.1f} %, largest {off.max():.1f} %")
