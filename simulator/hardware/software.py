@@ -274,6 +274,9 @@ class Software:
     """What ranks hold besides, over all that is counted of them: the mean over stacks whose peaks
     nobody fitted or measured."""
 
+    scatters: bool
+    """Models of Hugging Face run in eager PyTorch: what their steps do not state, as padding, short
+    sequences and waits of the host, differs from run to run, and intervals are wider for it."""
     spreads: tuple[tuple[str, float], ...] = ()
     """How uncertain constants of the stack and its machine are, where its file says so: standard
     deviations of logarithms, by name in UNCERTAIN."""

@@ -64,7 +64,7 @@ class Forecast:
     def of_plans(cls, task: Task, plans: Plan) -> Forecast:
         """The forecast of a table of plans: one pass of columns a constant."""
         known, steps = posterior_of(task), task.calibration.steps if task.calibration else 0
-        further = further_variance(prior_of(task), task.software.label, steps)
+        further = further_variance(prior_of(task), task.software.scatters, steps)
         response = SimulatedResponse([(task, plans, np.arange(plans.rows))], known.names)
         values, slopes = response.linearised(np.zeros(len(known.names)))
         timed = task.calibration.timed_plans_of(task) if task.calibration else {}

@@ -100,8 +100,8 @@ class Prior:
     """Degrees of freedom of the constants of units: few where some units are far from all others.
     They decide what an interval holds, not where the constants of a unit are looked for."""
     scatter: float = 1.0
-    """f: how much farther apart rows of HUGGING_FACE_STACKS are (uncertainty.predictive): of which
-    the same holds."""
+    """f: how much farther apart rows of stacks are whose steps scatter (software.scatters): of
+    which the same holds."""
 
     def of_unit(self, novelty: int, own: Collection[str] = ()) -> Prior:
         """That of a unit with so many parts that nobody showed, and `own` constants that its stack

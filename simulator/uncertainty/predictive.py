@@ -44,15 +44,10 @@ def error_scale(task: Task, plans: Plan) -> Value:
     return out
 
 
-HUGGING_FACE_STACKS = ("hf-trainer", "hf-deepspeed", "automodel")
-"""Software profiles of models of Hugging Face in eager PyTorch: what their steps do not state, as
-padding, short sequences and waits of the host, differs from run to run."""
-
-
-def further_variance(prior: Prior, stack: str, steps: int) -> float:
-    """v of a stack, of which so many steps are timed."""
+def further_variance(prior: Prior, scatters: bool, steps: int) -> float:
+    """v of a stack whose steps scatter or not, of which so many are timed."""
     k = SPREAD_SHARE * prior.freedom
-    wider = prior.scatter**2 - 1 if stack in HUGGING_FACE_STACKS else 0.0
+    wider = prior.scatter**2 - 1 if scatters else 0.0
     return wider * prior.sigma**2 * k / (k + steps)
 
 

@@ -33,7 +33,7 @@ from .posterior import (
     squared_errors,
     stall_probability,
 )
-from .predictive import HUGGING_FACE_STACKS, further_variance, half_width
+from .predictive import further_variance, half_width
 
 UNITS_OF_PRIOR = 30.0
 """Units that the spreads of `constants` weigh as much as."""
@@ -124,8 +124,9 @@ def fit_unit_freedom(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
 
 
 def fit_scatter(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
-    """f with which intervals of units of HUGGING_FACE_STACKS, each with the prior that was learned
-    without its origin, come nearest to what they should hold; 1 where they are too few to tell."""
+    """f with which intervals of units whose steps scatter (software.scatters), each with the prior
+    that was learned without its origin, come nearest to what they should hold; 1 where they are too
+    few to tell."""
 
     def miss(scatter: float) -> float:
         return _miss([(replace(prior, scatter=scatter), rows) for prior, rows in held_out])
@@ -141,9 +142,9 @@ def _miss(held_out: Sequence[tuple[Prior, TimedRows]]) -> float:
 
 def _shares_held(prior: Prior, rows: TimedRows) -> list[float]:
     """Shares of the rows of a unit that intervals of LEVELS hold with nothing known of it; a unit
-    of HUGGING_FACE_STACKS where the prior says that rows scatter."""
+    whose steps scatter where the prior says so."""
     known = prior_as_posterior(prior)
-    further = further_variance(prior, HUGGING_FACE_STACKS[0], 0)
+    further = further_variance(prior, scatters=True, steps=0)
     values, slopes = rows.response.linearised(prior.mean)
     error = np.abs(rows.log_seconds - values)
     widths = (half_width(known, slopes, rows.scale, level, further) for level in LEVELS)

@@ -32,7 +32,7 @@ from ..uncertainty.learned import (
 )
 from ..uncertainty.memory import PEAK_FIELDS
 from ..uncertainty.posterior import Prior, TimedRows
-from ..uncertainty.predictive import HUGGING_FACE_STACKS, further_variance
+from ..uncertainty.predictive import further_variance
 from ..uncertainty.prior import (
     UnitKind,
     fit_prior,
@@ -153,9 +153,10 @@ class UnseenRuns:
             out[unit] = widened_for_machine(prior, cluster)
         return out
 
-    def stack(self, unit: Unit) -> str:
-        """The software profile of a unit."""
-        return self.settings[unit].stack
+    def scatters(self, unit: Unit) -> bool:
+        """Whether steps of its stack differ from run to run (software.scatters)."""
+        first = self.prediction.questions[int(self.rows[unit][0])]
+        return first.task.software.scatters
 
     def tails(self, without: str = "") -> Tails:
         """How far apart units and rows are, learned from units of all origins but one, each of them
@@ -165,7 +166,7 @@ class UnseenRuns:
         eager = [
             (replace(self.held_out[unit], unit_freedom=freedom), self.table[unit])
             for unit in others
-            if self.stack(unit) in HUGGING_FACE_STACKS
+            if self.scatters(unit)
         ]
         return Tails(freedom, fit_scatter(eager))
 
@@ -180,7 +181,7 @@ class UnseenRuns:
 
     def further_variance(self, unit: Unit, steps: int) -> float:
         """v of `uncertainty.predictive` of a unit after some of its steps."""
-        return further_variance(self.prior_of(unit), self.stack(unit), steps)
+        return further_variance(self.prior_of(unit), self.scatters(unit), steps)
 
     def units_of(self, name: str) -> list[Unit]:
         """The units of a population."""

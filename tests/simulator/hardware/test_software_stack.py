@@ -131,6 +131,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"multi_token_prediction"}  # tests/formulas/test_adapters.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"name", "title", "framework", "base", "provenance"}
+    elsewhere |= {"scatters"}  # tests/simulator/uncertainty/test_prior.py
     elsewhere |= {"spreads"}  # tests/simulator/uncertainty/test_learned.py
     assert set(CHANGES) | elsewhere == {field.name for field in fields(Software)}
 

@@ -167,14 +167,20 @@ def test_intervals_are_those_of_ones_own_priors(tmp_path):
     assert memory.spread_of(theirs).stack > 0.05
 
 
-def test_steps_of_hugging_face_models_scatter_more_than_others_and_less_once_some_are_timed():
-    """f^2 - 1 of the prior's sigma^2, and 2 of 5 of that after three steps."""
+def test_steps_of_hugging_face_models_scatter_more_than_others_and_less_once_some_are_timed(
+    tmp_path,
+):
+    """f^2 - 1 of the prior's sigma^2, and 2 of 5 of that after three steps; one's own profile that
+    has the Trainer's for its base scatters as it does."""
     plan, theirs = resolve(Plan.parse("zero=3"), 64).table(), task("hf-trainer")
     prior = learned.prior_of(theirs)
     whole = (prior.scatter**2 - 1) * prior.sigma**2
     assert prior.scatter > 2
     assert Forecast.of_plans(theirs, plan).further == pytest.approx(whole)
     assert Forecast.of_plans(task("torch"), plan).further == 0
+    mine = tmp_path / "mine.toml"
+    mine.write_text('base = "hf-trainer"\n')
+    assert Forecast.of_plans(task(str(mine)), plan).further == pytest.approx(whole)
     seconds = {"zero=3": 2.0, "zero=3 micro_batch=2": 1.8, "zero=3 recompute=full": 2.5}
     timed = [TimedStep(theirs, Plan.parse(one), took, one) for one, took in seconds.items()]
     known = calibrated(theirs, learn(timed).calibration)

@@ -165,10 +165,10 @@ def test_rows_of_stacks_that_scatter_are_as_wide_as_with_a_prior_of_f_sigma():
     k = 2 degrees: v = 8 x 0.05^2 x 2 / 4 = 0.01. Of other stacks none."""
     prior = replace(one(freedom=4.0), scatter=3.0)
     known, flat = prior_as_posterior(prior), np.array([[0.0]])
-    wide = half_width(known, flat, 1.0, 0.8, further_variance(prior, "hf-trainer", 0))
+    wide = half_width(known, flat, 1.0, 0.8, further_variance(prior, scatters=True, steps=0))
     assert wide == pytest.approx(1.5332 * 0.15, rel=1e-4)
-    assert further_variance(prior, "automodel", 2) == pytest.approx(0.01)
-    assert further_variance(prior, "torchtitan", 2) == 0
+    assert further_variance(prior, scatters=True, steps=2) == pytest.approx(0.01)
+    assert further_variance(prior, scatters=False, steps=2) == 0
 
 
 def test_how_far_rows_scatter_is_learned_from_what_intervals_held():
