@@ -188,7 +188,7 @@ def _print_details(
 def _print_frontier(screen: Screen, answer: SearchAnswer, top: int | None) -> None:
     """The frontier of --pareto."""
     if answer.result.frontier is not None:
-        print("Frontier of time against memory: no plan is both faster and smaller")
+        print("Frontier of time against memory: no costed plan is both faster and smaller")
         shown = _spread(answer.result.frontier, top or answer.ranking.top)
         print_ranking(screen, shown, answer.question.training, winner=False)
 

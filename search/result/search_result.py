@@ -145,8 +145,9 @@ class SearchResult:
     costs: Costs | None
     """Costs of the ranked plans, best first; None when none is feasible."""
     frontier: Costs | None
-    """Plans that no other beats in both step time and memory, fastest first; None where it
-    was not asked for, plans were left out of the search, or none fits."""
+    """Plans of the enumerated space and ranked ones that no other of these beats in both step time
+    and memory, fastest first; None where it was not asked for, plans were left out of the search,
+    or none fits."""
     families: Families | None = None
     """What each of `costs` stands for, where they are the simplest plans of their families."""
     depths: Costs | None = None

@@ -25,6 +25,7 @@ from plan3d.simulator.task import Task
 from ..rank_plans import TOP, UNEQUAL, Ranking, rank_plans
 from ..result.at_risk import ranked_at_risk
 from ..result.objective import score
+from ..result.search_record import Frontier
 from ..result.search_result import Gain, SearchResult
 from ..result.tolerances import TOLERANCE
 from ..space.space import Space
@@ -85,8 +86,17 @@ def improved(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult
     if ranking.backend in UNEQUAL:
         return _never_behind(result, task, ranking)
     if ranking.lists_every_plan:
-        return _with_default_plans(result, task, ranking)
-    return climbed(result, ranking.choose, ranking.top)
+        return _with_ranked_plans(_with_default_plans(result, task, ranking))
+    return _with_ranked_plans(climbed(result, ranking.choose, ranking.top))
+
+
+def _with_ranked_plans(result: SearchResult) -> SearchResult:
+    """The result, on whose frontier are those ranked plans too that none there beats."""
+    if result.frontier is None or result.costs is None:
+        return result
+    frontier = Frontier(result.frontier)
+    frontier.add(result.costs, np.ones(len(result.costs), bool))
+    return replace(result, frontier=frontier.costs)
 
 
 def _default_search(

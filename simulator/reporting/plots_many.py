@@ -46,7 +46,7 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     """Step time against memory: the plans that no other beats in both, and the ranked ones."""
     time, size = frontier.step, frontier.memory_total / GIB
     axes.step(size, time, where="post", color=BLUE, linewidth=1)
-    axes.plot(size, time, "o", color=BLUE, label="no plan is both faster and smaller")
+    axes.plot(size, time, "o", color=BLUE, label="no costed plan is both faster and smaller")
     named = ranked.take(slice(0, MOST_NAMED))
     first = f", the first {MOST_NAMED}" if len(ranked) > MOST_NAMED else ""
     ranked_label = f"the {len(ranked)} listed plans{first} by rank"

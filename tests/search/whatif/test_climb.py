@@ -1,10 +1,11 @@
 """What an enumerated space kept fixed is changed where that makes its plans faster."""
 
+import numpy as np
 import pytest
 from not_empty import not_empty
 
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.whatif.climb import climbed
+from plan3d.search.whatif.climb import climbed, improved
 from plan3d.search.whatif.single_field_changes import WORTH, single_edits
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
@@ -105,6 +106,16 @@ def test_plan_1_is_the_same_for_any_length_of_the_list():
     assert [len(one) for one in lists[:2]] == [1, 3]
     assert 0 <= len(lists[2]) - len(result.plans) <= 1
     assert all(one == lists[-1][: len(one)] for one in lists)
+
+
+def test_plan_1_begins_the_frontier_that_no_plan_beats(large_head):
+    """It comes from the launchable space, the others from the enumerated one."""
+    ranking = Ranking(choose=CHOOSE, families=True, frontier=True)
+    result = improved(rank_plans(large_head, ranking), large_head, ranking)
+    seconds, sizes = result.frontier.step, result.frontier.memory_total
+    assert str(next(iter(result.frontier.plans))) == str(result.plans[0])
+    assert (np.diff(seconds) > 0).all()
+    assert (np.diff(sizes) < 0).all()
 
 
 def test_climbing_stays_inside_a_system():
