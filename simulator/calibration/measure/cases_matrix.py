@@ -56,12 +56,16 @@ def gemm(quick: bool) -> Iterator[Case]:
     for m in (16, 64) if quick else TOKENS:
         for n, k in sizes:
             for op in ("forward", "dgrad", "wgrad", "wgrad_fp32"):
-                yield Case(
-                    suite="gemm",
-                    op=op,
-                    shape={"m": m, "n": n, "k": k},
-                    run=time_prepared(_gemm, op, m, n, k, graph=True),
-                )
+                yield _alone(op, m, n, k)
+
+
+def _alone(op: str, m: int, n: int, k: int) -> Case:
+    return Case(
+        suite="gemm",
+        op=op,
+        shape={"m": m, "n": n, "k": k},
+        run=time_prepared(_gemm, op, m, n, k, graph=True),
+    )
 
 
 def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
@@ -84,8 +88,9 @@ def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
 
 
 def sustained(quick: bool) -> Iterator[Case]:
-    """The same in a loop of 10 s, when clocks have settled."""
+    """Forward alone, and in a loop of 10 s, when clocks have settled."""
     for m, n, k in [(64, 96, 64)] if quick else LOOP_SHAPES:
+        yield _alone("forward", m, n, k)
         yield Case(
             suite="sustained",
             op="forward",

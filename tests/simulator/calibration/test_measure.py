@@ -122,6 +122,15 @@ def test_a_limit_of_time_cuts_no_pass_of_a_kernel():
     assert early >= {("layer", "forward_backward"), ("copy", "device_to_host")}
 
 
+def test_a_product_is_timed_alone_before_its_long_loop():
+    """A limit of time may leave out most single products, but none that is looped."""
+    cases = module._cases(["sustained"], False)
+    alone, looped = cases[::2], cases[1::2]
+    assert {(case.suite, case.op) for case in alone} == {("gemm", "forward")}
+    assert {(case.suite, case.op) for case in looped} == {("sustained", "forward")}
+    assert [case.shape for case in alone] == [case.shape for case in looped]
+
+
 def test_readings_of_nvidia_smi():
     log = PowerLog()
     for said in (["1980", "650.5", "0x0000000000000000"], ["1755", "698.0", "0x0000000000000005"]):
