@@ -1,4 +1,4 @@
-"""A seeded sample of changed operators, each left to the tests of its module's own folder.
+"""A seeded sample of changed operators, each left to its folder's own tests and the formulas.
 
     python tests/benchmarks/mutant_sample.py --sample 600 --seed 1 --csv FILE [--folder NAME]
 
@@ -83,12 +83,13 @@ class Site:
 
 
 def own_tests(folder: str) -> list[str]:
-    """The folder of tests that mirrors a package, and the formulas that answer for it."""
+    """The folder of tests that mirrors a package, what else answers for it, and all formulas."""
     mirror = f"tests/{folder.replace('.', '/').replace('launch_files', 'plan3d/launch_files')}"
     answering = {f.name: list(f.tests) for f in mutants.folders()}
     name = "search" if folder.startswith("search") else folder.rpartition(".")[2]
-    formulas = [path for path in answering.get(name, []) if not path.startswith(mirror)]
-    return [mirror, *formulas]
+    formulas = "tests/formulas"
+    more = [path for path in answering.get(name, []) if not path.startswith((mirror, formulas))]
+    return [mirror, *more, formulas]
 
 
 def _text(node: ast.AST) -> bool:

@@ -1,0 +1,184 @@
+"""Plans with segments are plans like any other, and uniform ones a special case of them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from layer_runs import DENSE, mixed
+
+from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.layers.placements import chunk_sizes
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.reporting.report import plan_record, stage_records
+from plan3d.simulator.reporting.why import layers_per_rank
+from plan3d.simulator.rules.validity import legal_rows, violations
+from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
+from plan3d.simulator.step.memory import PARTS as MEMORY
+from plan3d.simulator.step.plan_groups import PARTS
+from plan3d.simulator.step.plan_timeline import timeline_of
+from plan3d.simulator.task import Task
+from plan3d.simulator.workload.model import Model
+
+MIXTRAL = Model.preset("mixtral-8x7b")
+SPARSE = Task(MIXTRAL, Cluster.profile("h100-sxm", gpus=64), sequence=4096, global_batch=64)
+TIED = Task(Model.preset("gpt3-125m"), DENSE.cluster, sequence=2048, global_batch=64)
+
+uniform = st.fixed_dictionaries(
+    {
+        "tp": st.sampled_from([1, 2, 4]),
+        "pp": st.sampled_from([1, 2, 4]),
+        "micro_batch": st.sampled_from([1, 2]),
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "zero": st.sampled_from([0, 1, 2, 3]),
+        "schedule": st.sampled_from(["1f1b", "gpipe", "zb-h1"]),
+        "overlap_grad_reduce": st.sampled_from([0, 1]),
+    }
+)
+
+
+def cut(layers, pp, pieces):
+    """Equal stages of `layers` over pp, each in `pieces` runs: '8+8|8+8'."""
+    each = layers // pp
+    run = [each // pieces] * pieces
+    run[-1] += each - sum(run)
+    return "|".join(["+".join(map(str, run))] * pp)
+
+
+@pytest.mark.parametrize("question", [DENSE, SPARSE, TIED], ids=["dense", "moe", "tied"])
+@given(fields=uniform, pieces=st.integers(1, 3))
+def test_a_uniform_plan_written_as_segments_costs_the_same(question, fields, pieces):
+    if fields["pp"] == 1:
+        fields["schedule"] = "1f1b"
+    plan = Plan(**fields)
+    if violations(resolve(plan, question.gpus), question):
+        return
+    text = cut(question.model.layers, fields["pp"], pieces)
+    whole, parted = evaluate(question, plan), evaluate(question, Plan(**fields, segments=text))
+    assert parted.step_seconds == pytest.approx(whole.step_seconds, rel=1e-12)
+    for name in PARTS:
+        error = parted.seconds[name] - whole.seconds[name]
+        assert abs(error) <= 1e-12 * whole.step_seconds, name
+    for name in MEMORY:
+        assert parted.memory[name] == pytest.approx(whole.memory[name], rel=1e-12), name
+    assert parted.worst_rank == whole.worst_rank
+
+
+@given(plans=st.lists(mixed(), min_size=1, max_size=3))
+def test_a_table_equals_its_rows(plans):
+    table = concat([resolve(plan, DENSE.gpus).table() for plan in plans])
+    assert legal_rows(table, DENSE).all()
+    costs = simulate(DENSE, table)
+    for row, plan in enumerate(plans):
+        one = evaluate(DENSE, plan)
+        assert costs.step[row] == pytest.approx(one.step_seconds, rel=1e-14)
+        assert costs.memory_total[row] == pytest.approx(one.memory_bytes, rel=1e-14)
+        taken = costs.row(row)
+        assert taken.step_seconds == pytest.approx(one.step_seconds, rel=1e-14)
+        for part in ("seconds", "memory", "worst_rank"):
+            assert getattr(taken, part) == pytest.approx(getattr(one, part), rel=1e-12)
+        own, found = by_stage(one), by_stage(taken)
+        assert own.keys() == found.keys()
+        for name, column in own.items():
+            np.testing.assert_allclose(found[name], column, rtol=1e-12)
+
+
+@given(plan=mixed())
+def test_parts_add_up_and_all_parameters_are_somewhere(plan):
+    costs = evaluate(DENSE, plan)
+    assert sum(costs.seconds.values()) == pytest.approx(costs.step_seconds, rel=1e-12)
+    assert sum(costs.memory.values()) == pytest.approx(costs.memory_bytes, rel=1e-12)
+    ranks = by_stage(costs)
+    assert ranks["total"].max() == pytest.approx(costs.memory_bytes, rel=1e-12)
+    (group,) = costs.groups
+    s = group.segmented
+    held = (s.shards.dense * (8 / (s.shards.data_group.ranks))).sum()
+    # Norms are whole on every tensor rank; nothing else is held twice.
+    assert DENSE.model.parameters <= held <= 1.001 * DENSE.model.parameters
+
+
+@given(plan=mixed())
+def test_more_recompute_needs_no_more_memory_and_no_less_time(plan):
+    runs = plan.segments
+    costs = [
+        evaluate(DENSE, Plan(**{**plan.columns(), "segments": runs.with_fields(recompute=column)}))
+        for column in (np.zeros_like(runs.recompute), np.full_like(runs.recompute, 2))
+    ]
+    assert costs[0].memory["activations"] >= costs[1].memory["activations"]
+    assert costs[0].step_seconds <= costs[1].step_seconds
+
+
+def test_changing_the_tensor_size_inside_a_stage_costs_an_exchange():
+    wide = evaluate(DENSE, Plan.parse("tp=4 micro_batch=2"))
+    narrow = evaluate(DENSE, Plan.parse("tp=2 micro_batch=1"))
+    both = evaluate(DENSE, Plan.parse("tp=4 micro_batch=2 segments=16+16:tp=2"))
+    work = [costs.compute_seconds["matmul"] for costs in (wide, narrow, both)]
+    talk = [costs.seconds["tensor_comm"] for costs in (wide, narrow, both)]
+    assert work[2] == pytest.approx((work[0] + work[1]) / 2, rel=0.02)
+    assert talk[2] > (talk[0] + talk[1]) / 2
+
+
+def test_stages_may_have_unequal_numbers_of_gpus():
+    plan = Plan.parse("tp=4 pp=3 dp=2 micro_batch=2 segments=8|16:dp=4|8")
+    costs = evaluate(DENSE, plan)
+    (group,) = costs.groups
+    seconds = (group.stages.forward + group.stages.backward)[:, 0]
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.1)
+
+
+def test_an_uneven_plan_is_simulated_event_by_event():
+    plan = Plan.parse("tp=2 pp=4 micro_batch=1 segments=6:recompute=full|10|10|6")
+    timeline = timeline_of(DENSE, plan)
+    assert timeline.step_seconds == pytest.approx(timeline.closed_form, rel=0.05)
+    same = Plan.parse("tp=2 pp=4 micro_batch=1 segments=8*4")
+    usual = Plan.parse("tp=2 pp=4 micro_batch=1")
+    assert timeline_of(DENSE, same).step_seconds == timeline_of(DENSE, usual).step_seconds
+
+
+def test_reports_tell_the_layers_of_each_stage():
+    costs = evaluate(DENSE, Plan.parse("tp=2 pp=4 micro_batch=1 segments=5+2|9|9|7"))
+    assert [stage["layers"] for stage in stage_records(costs)] == [7, 9, 9, 7]
+    record = plan_record(costs)
+    assert record["plan"]["segments"][0][1]["layers"] == 2
+    assert sum(record["provenance"].values()) == pytest.approx(1)
+
+
+INTERLEAVED = [
+    (DENSE, "tp=2 pp=4 virtual_stages=4"),
+    (DENSE, "tp=2 pp=4 virtual_stages=3 recompute=full zero=0"),
+    (DENSE, "tp=4 pp=2 virtual_stages=5 zero=3 overlap_p2p=1"),
+    (DENSE, "tp=2 pp=4 virtual_stages=2 schedule=breadth-first"),
+    (SPARSE, "tp=2 ep=4 pp=4 virtual_stages=3 dp=8"),
+    (TIED, "tp=1 pp=4 virtual_stages=3"),
+]
+
+
+@pytest.mark.parametrize(("question", "text"), INTERLEAVED)
+def test_chunks_written_as_segments_cost_the_same(question, text):
+    """Equal chunks and chunks that differ by a layer; ranks, sends and events too. What ranks wait
+    for each other is exact where each chunk's seconds are known, and a bound otherwise."""
+    plan = resolve(Plan.parse(text), question.gpus)
+    chunks = chunk_sizes(question, plan)
+    written = replace(plan, segments="|".join(map(str, chunks)))
+    one, other = evaluate(question, plan), evaluate(question, written)
+    assert one.step_seconds <= other.step_seconds * (1 + 1e-12)
+    assert other.step_seconds <= 1.005 * one.step_seconds
+    for name in set(PARTS) - {"bubble"}:
+        assert other.seconds[name] == pytest.approx(one.seconds[name], rel=1e-9, abs=1e-12)
+    assert other.memory == pytest.approx(one.memory, rel=1e-12)
+    whole, cut_up = timeline_of(question, plan), timeline_of(question, written)
+    assert cut_up.step_seconds == pytest.approx(whole.step_seconds, rel=1e-12)
+    assert layers_per_rank(question, cut_up.plan) == layers_per_rank(question, plan)
+
+
+def test_a_chunk_of_its_own_counts_on_its_rank_only():
+    """Full recompute in both chunks of rank 2 of 4: its passes grow by a forward pass of 8 layers,
+    and only it keeps the inputs of its layers alone."""
+    text = "tp=2 pp=4 virtual_stages=2 segments=4|4:recompute={0}|4|4|4|4:recompute={0}|4|4"
+    plain, heavy = (by_stage(evaluate(DENSE, Plan.parse(text.format(m)))) for m in ("none", "full"))
+    longer = heavy["seconds"] / plain["seconds"]
+    assert longer[[0, 2, 3]] == pytest.approx(1)
+    assert 1.2 < longer[1] < 1.4
+    smaller = heavy["activations"] < 0.2 * plain["activations"]
+    assert smaller.tolist() == [False, True, False, False]
