@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 from eight_gpu_nodes import LATENCY, NIC, PER_NODE, cluster, group
 
+from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.plan.compressors import Compression
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import Sync, SyncPolicy
 from plan3d.simulator.step import compressed_exchange, gradient_exchange
 from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.memory import feedback_bytes
+from plan3d.simulator.step.ranks import Weights
 from plan3d.simulator.task import Goal, Task
 from plan3d.simulator.workload.model import Model
 
@@ -160,6 +163,22 @@ def test_errors_are_kept_of_what_a_rank_compresses(gpus, share):
         costs = evaluate(question, Plan.parse(f"zero=0 compression={text}"))
         assert costs.memory["gradients"] == near((1 + kept) * full)
         assert costs.memory_bytes == near(sum(costs.memory.values()))
+
+
+def test_errors_are_kept_of_experts_too():
+    """A vector of four bytes of 5,000 dense parameters and 700 of experts: of all on servers, of an
+    eighth where eight GPUs of a node sum first."""
+    held = Weights(
+        *(np.array([[size]]) for size in (5e3, 700.0, 1, 0, 0, 0, 0, 0, 0)),
+        data_group=group(32, 8, 4),
+        expert_group=group(4, 1, 4),
+    )
+    recipe = RECIPES[Precision.BF16]
+    shared = policy(Compression.MEM_SGD)
+    assert feedback_bytes(recipe, shared, held).item() == 4 * 5700 / 8
+    served = policy(Compression.MEM_SGD, sync=Sync.PARAMETER_SERVER)
+    assert feedback_bytes(recipe, served, held).item() == 4 * 5700
+    assert feedback_bytes(recipe, policy(Compression.QSGD), held) == 0
 
 
 def test_nodes_that_average_first_are_the_workers_of_gossip():

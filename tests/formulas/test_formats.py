@@ -230,6 +230,15 @@ def test_muon():
     assert orthogonalisation_flops(np.array(2.0), np.array(3.0)) == 5 * (4 * 4 * 3 + 2 * 8)
 
 
+@pytest.mark.parametrize(("zero", "ranks"), [(0, 1), (1, 2)])
+def test_ranks_that_shard_share_the_moments_of_muon(zero, ranks):
+    """Eight bytes of every parameter, four more of tables and the last norm."""
+    costs = costs_of(task(2), f"dp=2 optimizer=muon zero={zero}")
+    held = 8 * PARAMETERS + 4 * (2 * TABLE + 1024)
+    assert costs.memory["optimizer"] == pytest.approx(held / ranks)
+    assert costs.memory_bytes == pytest.approx(sum(costs.memory.values()))
+
+
 def test_ranks_that_shard_share_out_the_matrices_of_muon():
     whole, shared = (
         costs_of(task(2), f"dp=2 optimizer=muon zero={zero}").seconds["optimizer"]

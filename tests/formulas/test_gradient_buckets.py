@@ -10,10 +10,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from round_numbers import (
+    ATTENTION,
+    BLOCK,
+    EXPERTS,
     PARAMETERS,
     costs_of,
     gather,
     group_of,
+    of_blocks,
     reduce,
     scatter,
     sparse,
@@ -25,6 +29,7 @@ from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, SyncPolicy
 from plan3d.simulator.step.data_parallel import synchronisation
+from plan3d.simulator.workload.blocks import Block
 
 
 def parts_of(text="dp=4 zero=1", question=None, policy=DEFAULT_POLICY, dense=2.5e6, expert=0.0):
@@ -137,6 +142,35 @@ def test_every_expert_of_a_loop_is_a_module():
     assert found.hooks.item() == pytest.approx(5 * (4 + 2 + 1 + 8 * 2))
 
 
+@pytest.mark.parametrize(
+    ("block", "modules"),
+    [
+        # Four projections, two norms, and three matrices of an MLP with a gate.
+        (replace(BLOCK, mlp=replace(BLOCK.mlp, gated=True)), 4 + 2 + 3),
+        # Norms of queries and of keys; a single norm of the layer.
+        (replace(BLOCK, attention=replace(ATTENTION, query_key_norm="head")), 4 + 2 + 2 + 2),
+        (replace(BLOCK, norms=1), 4 + 1 + 2),
+        # Experts with a gate beside a router.
+        (Block(attention=ATTENTION, experts=replace(EXPERTS, gated=True)), 4 + 2 + 1 + 8 * 3),
+    ],
+)
+def test_modules_are_the_parts_of_a_layer_with_weights(block, modules):
+    question = task(4, model=of_blocks(block), software=stack(module_seconds=1.0))
+    assert parts_of("dp=4", question).hooks.item() == pytest.approx(5 * modules)
+
+
+@pytest.mark.parametrize(("zero", "slices"), [(0, 0), (1, 1), (2, 1), (3, 1)])
+def test_plans_without_sharding_take_nothing_apart(zero, slices):
+    """80 us for each of six layers and ends and four ranks, after updated weights are gathered."""
+    text = f"dp=4 zero={zero} overlap_grad_reduce=0 overlap_param_gather=0"
+    seconds = [
+        costs_of(task(4, 4, software=stack(slice_seconds=s)), text).seconds["data_comm"]
+        for s in (0.0, 80e-6)
+    ]
+    passes = 2 + 1 if zero == 3 else slices
+    assert seconds[1] - seconds[0] == pytest.approx(passes * 6 * 4 * 80e-6, abs=1e-12)
+
+
 def test_experts_that_no_layer_has_are_no_modules():
     """A kind of layers with experts that the model has none of: the modules of the dense one."""
     software = stack(module_seconds=1.0)
@@ -157,6 +191,7 @@ def test_layers_that_run_again_call_the_hooks_of_their_modules_again():
         for how in ("none", "full")
     )
     assert again - once == pytest.approx(6 * 8, rel=1e-6)
+    assert once == pytest.approx(2 * 6 * 8 + 6 * scatter(4 * PARAMETERS / 6, 4))
 
 
 # Whole plans

@@ -38,6 +38,7 @@ from plan3d.simulator.step.offload import host_copies, host_update, node_bytes
 from plan3d.simulator.step.optimizer import moved_bytes, owned_parameters
 from plan3d.simulator.step.slot_delays import NO_COPIES, HostCopies
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
 
 BF16, ADAM = RECIPES[Precision.BF16], Optimizer.ADAM
@@ -449,3 +450,43 @@ def test_micro_batches_in_flight_wait_on_the_host_too():
     assert stages.host_activations[:, 0].tolist() == [2 * 2 * layer, 2 * layer + head]
     assert stages.activations[:, 0].tolist() == [0, 0]
     assert costs.node_bytes == 2 * 2 * layer + 2 * layer + head
+
+
+# Frozen weights beside adapters on the host
+
+
+TUNED = {"adapters": Adapters(rank=8), **INFINITY}
+FROZEN = 2 * PARAMETERS
+"""Bytes of all weights, which train no more."""
+
+
+@pytest.mark.parametrize("share", [50, 100])
+def test_frozen_weights_wait_on_the_host_with_those_that_train(share):
+    """Two bytes of every parameter of the model and of its adapters, once in a node."""
+    costs = costs_of(task(4, 16, **TUNED), f"dp=4 zero=3 offload_parameters={share}")
+    trained = costs.groups[0].stages.weights.dense.item()
+    assert costs.node_bytes == pytest.approx(share / 100 * (2 * trained + FROZEN))
+
+
+@pytest.mark.parametrize(("nvme", "read"), [(Nvme.NONE, 0.0), (Nvme.PARAMETERS, 8e9 / 4)])
+def test_frozen_weights_come_up_before_their_gather(nvme, read):
+    """A quarter of the bytes at 8 GB/s of a link that two share; drives give a rank 2 GB/s, less
+    what the gather takes, and hold what is frozen, but not so few trained weights."""
+    machine = cluster(4, host=DRIVES)
+    question = task(4, 16, cluster=machine, **TUNED)
+    policy = SyncPolicy(offload_parameters=100, nvme=nvme)
+    stages = group_of(question, "dp=4 zero=3").stages
+    sync = synchronisation(question, BF16, stages.weights, policy, (3,))
+    trained = stages.weights.dense.item()
+    plain, sharded = host_copies(question, BF16, policy, sync, stages)
+    up = (2 * trained + FROZEN) / 4 / 8e9
+    if read:
+        up = max(up, FROZEN / 4 / read - sync.all_gather[2].item())
+    assert sharded.weights.item() == pytest.approx(up)
+    assert plain.weights == 0
+    held = node_bytes(question, BF16, ADAM, policy, stages)
+    buffers = 5 * 1e8 * 2 * 4
+    assert held.drives[1].item() == pytest.approx(FROZEN if read else 0)
+    assert held.memory[1].item() == pytest.approx(
+        2 * trained + (buffers if read else FROZEN), rel=1e-9
+    )

@@ -9,10 +9,13 @@ import pytest
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import SOFTWARE
+from plan3d.simulator.pipeline.schedule import Passes
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import slot_delays
 from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.slot_delays import Delays
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -100,3 +103,68 @@ def test_each_pass_hides_its_own():
     assert added[0, 0].item() == pytest.approx(8 * 8 + 3 * (5 + 5 - 3) - 9)
     whole = replace(stages, schedule=0 * stages.schedule)
     assert slot_delays.delay_seconds(whole, delays)[1, 1].item() == pytest.approx((8 + 3) * 3)
+
+
+def passes_of(stages, forward, input_gradient, weight, schedule):
+    """Stages of ranks with these seconds of each pass, one class a rank."""
+
+    def column(values):
+        return np.array(values, float)[:, None]
+
+    f, i, w = column(forward), column(input_gradient), column(weight)
+    return replace(
+        stages,
+        micro_batches=np.array([4.0]),
+        ranks=np.array([float(len(forward))]),
+        forward=f,
+        backward=i + w,
+        weight_gradient=w,
+        ranks_alike=np.ones(f.shape),
+        rank=np.arange(len(forward))[:, None],
+        slowest_seconds=(f + i + w).max(axis=0),
+        schedule=np.array([schedule_code(schedule)]),
+    )
+
+
+ANY = evaluate(asked("gpt3-1.3b", "h100-sxm", 2, 8), Plan.parse("pp=2")).groups[0].stages
+
+
+def test_another_rank_becomes_the_slowest_of_split_passes():
+    """ZB-H1 on ranks of 3 x 3 and 3 x 2 seconds, four micro-batches: the first works 36 and waits
+    for 2 + max(2 - (2 x 3 - 2), 0). The second with 6 more in its forward pass works 48 and waits
+    for 3 + max(3 - (2 x 2 - 3), 0)."""
+    stages = replace(passes_of(ANY, [3, 2], [3, 2], [3, 2], "zb-h1"), idle_seconds=np.array([2.0]))
+    late, none = np.array([[0.0], [6.0]]), np.zeros((2, 1))
+    added = slot_delays.delay_seconds(stages, Delays(late, Passes(late, none, none)))
+    assert added.item() == pytest.approx((48 + 5) - (36 + 2))
+
+
+@pytest.mark.parametrize(("before", "added"), [(2, 0), (1, 2 * 1), (0, 2 * 2)])
+def test_only_what_delays_backward_passes_lengthens_the_wait_of_chimera(before, added):
+    """Two of four ranks idle for a backward pass each: of 2 seconds so many come before the forward
+    pass of each of four micro-batches."""
+    four = replace(
+        passes_of(ANY, [3], [3], [3], "chimera"),
+        ranks=np.array([4.0]),
+        ranks_alike=np.array([[4.0]]),
+        idle_seconds=np.array([12.0]),
+    )
+    late = np.array([[2.0]])
+    found = slot_delays.full_backward_delay(four, late, np.array([[float(before)]]))
+    assert found.item() == pytest.approx(4 * 2 + added)
+
+
+def test_copies_of_gradients_follow_the_weight_gradient_and_those_of_weights_the_gather():
+    """f = i = 2 s, w = 1 s; a gather of 3 s behind half a second of its copies, a reduction of 2 s
+    before 4 s of its own: alone 3 s of the copies outlast a weight gradient, overlapped all but one
+    of six. Copies out of the gathers, an eighth and a quarter of a second, hide behind nothing."""
+    one = np.ones((1, 1))
+    stages = passes_of(ANY, [2], [2], [1], "zb-h1")
+    hosts = slot_delays.HostCopies(0.5 * one, 4 * one)
+    delays = slot_delays.zero_3_delays(
+        3 * one, 2 * one, 1e12 * one, stages, 0.0, hosts, copies=(one / 8, one / 4)
+    )
+    forward, input_gradient, weight_gradient = delays.split_backward
+    assert forward[:, :, 0, 0].tolist() == [[3.625, 1.625]] * 2
+    assert input_gradient[:, :, 0, 0].tolist() == [[3.75, 1.75]] * 2
+    assert weight_gradient[:, :, 0, 0].tolist() == [[2 + 3, 2 + 3], [2 + 4 - 1] * 2]

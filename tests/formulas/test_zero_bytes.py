@@ -275,7 +275,8 @@ def test_fsdp_reduces_in_fp32_what_autograd_makes_in_16_bits():
 
 
 @pytest.mark.parametrize(
-    ("ranks", "expert_ranks", "copied"), [(4.0, 2.0, 5700), (4.0, 1.0, 5000), (1.0, 1.0, 0)]
+    ("ranks", "expert_ranks", "copied"),
+    [(4.0, 2.0, 5700), (4.0, 1.0, 5000), (2.0, 1.0, 5000), (1.0, 1.0, 0)],
 )
 def test_ddp_keeps_gradients_in_buckets_as_well(ranks, expert_ranks, copied):
     """Of 5,000 dense and 700 expert parameters, where there are replicas; with ZeRO none."""
@@ -307,6 +308,8 @@ ROOT, APART = ("embedding", "head"), ("head",)
         (APART, (3000, 2000, 3000), [(6 * 3 + 2) * 1000, 6000, 2 * 2000 + 8000, 6 * 2000]),
         # A small head: the input of its reduction is no more than that of a layer.
         (APART, (500, 2000, 500), [10_000, 1000, 12_000, 12_000]),
+        # A small embedding: its gather and the reduction of a layer beside it are more.
+        (APART, (3000, 1000, 3000), [(6 * 3 + 2) * 1000, 6000, 2000 + 8000, 2 * 2000 + 4000]),
     ],
 )
 def test_fsdp_keeps_ends_gathered(gathered, units, expected):
@@ -326,6 +329,39 @@ def test_fsdp_keeps_ends_gathered(gathered, units, expected):
     first = sharding_buffers(asked, BF16, held, 3, 4.0, several=False)
     assert first.last == expected[2] - (1000 + late)
     assert first.reduced == expected[3] - late
+
+
+def test_a_head_that_is_reduced_in_16_bits_has_its_weights_twice_beside_it():
+    """Two bytes of 3,000 parameters that stay gathered and of those that are gathered once more,
+    more than two of their gradient, beside a layer of 1,000."""
+    asked = task(software=stack(gradient_memory=2.0, gathered_ends=APART))
+    held = replace(weights(5000.0), ends=EndUnits(*(np.array([[n]]) for n in (3e3, 2e3, 3e3))))
+    assert sharding_buffers(asked, BF16, held, 3).passes.item() == 2 * 2 * 3000 + 2 * 1000
+
+
+@pytest.mark.parametrize(("ranks", "idle"), [(1.0, 0), (2.0, 2 * 5000)])
+def test_gathers_of_one_rank_need_no_buffers(ranks, idle):
+    asked = task(software=stack(copies_gathered=True, gathered_ends=ROOT))
+    ends = EndUnits(*(np.array([[size]]) for size in (5e3, 0.0, 3e3)))
+    held = replace(weights(5000.0, ranks=ranks), ends=ends)
+    assert np.all(sharding_buffers(asked, BF16, held, 3).idle == idle)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "share"), [(None, 1000 / 5000), ((8e3, 2e3), (2e3 + 2e3) / (10e3 + 8e3))]
+)
+def test_what_stays_gathered_is_a_share_of_all_that_is(frozen, share):
+    """1,000 of 5,000 trained parameters of two bytes; 2,000 of 8,000 bytes that are frozen."""
+    one = np.ones((1, 1))
+    ends = EndUnits(1e3 * one, 0 * one, 1e3 * one, frozen and frozen[1] * one)
+    held = replace(
+        weights(4000.0, 1000.0),
+        ends=ends,
+        frozen_bytes=frozen and frozen[0] * one,
+        unit_frozen_bytes=frozen and one,
+    )
+    found = synchronisation(task(4), BF16, held, zeros=(3,)).kept_share
+    assert found.item() == pytest.approx(share)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from round_numbers import PARAMETERS, costs_of, group_of, stack, task
 
 from plan3d.simulator.pipeline.schedules import schedule_code
+from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy
 from plan3d.simulator.step.data_parallel import (
     Synchronisation,
@@ -20,6 +21,7 @@ from plan3d.simulator.step.data_parallel import (
     mixed_seconds,
     sync_seconds,
 )
+from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.step.slot_delays import added_seconds, full_backward_delay
 
 MS = 1e-3
@@ -295,3 +297,32 @@ def test_runs_of_a_stage_synchronise_each_in_its_way(zeros, alone, overlapped):
     waits = stages([2.5], [8], 10.5, end_sync=7, forward_before=[1], backward_before=[3])
     late = mixed_seconds(task(2), both, np.array(zeros)[:, None], total, waits)[..., 0] / MS
     assert late[0, 0] == pytest.approx(alone - 1 - 3 + 7)
+
+
+@pytest.mark.parametrize(("longest", "shown"), [(50, 8 + 0.25 * 42), (8, 0.25 * 8)])
+def test_servers_that_nobody_waits_for_show_where_they_outlast_a_step(longest, shown):
+    """Dean et al. 2012: behind both passes of four micro-batches, 42 ms, of the rank whose exchange
+    is longest."""
+    two = stages([2.5, 2.5], [8, 8], 10.5, alike=[1, 1])
+    sync = SYNC._replace(all_reduce=np.tile([[longest], [4.0]], (3, 1, 1)) * MS)
+    policy = SyncPolicy(sync=Sync.ASYNCHRONOUS_PARAMETER_SERVER)
+    assert milliseconds(0, two, policy, sync)[0] == [shown, shown]
+
+
+STACKS = [
+    {"gathered_ends": ("head",), "copies_gathered": True},
+    {"module_seconds": 1e-3},
+    {"slice_seconds": 1e-3},
+    {"broadcast_tensors": 4.0},
+]
+
+
+@pytest.mark.parametrize("changes", STACKS, ids=str)
+@pytest.mark.parametrize("stages_of_zero", [(0, 1, 2, 3), (1, 3), (0, 3), (2, 1)])
+def test_plans_of_every_zero_stage_in_one_table_do_not_mix(stages_of_zero, changes):
+    question = task(4, 8, software=stack(**changes))
+    plans = [Plan(dp=4, zero=zero) for zero in stages_of_zero]
+    together = simulate(question, concat([resolve(plan, 4).table() for plan in plans]))
+    alone = [evaluate(question, plan) for plan in plans]
+    assert together.step.tolist() == pytest.approx([one.step_seconds for one in alone])
+    assert together.memory_total.tolist() == pytest.approx([one.memory_bytes for one in alone])

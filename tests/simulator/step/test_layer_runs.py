@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from layer_runs import DENSE, mixed
+from round_numbers import MODEL, costs_of, exchange, gather, send, sparse, stack
+from round_numbers import task as small
+from unit_pipelines import layer
+from unit_pipelines import task as unit_task
 
-from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.cluster import Cluster, CollectiveTime
+from plan3d.simulator.hardware.software import ENDS
 from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.reporting.report import plan_record, stage_records
@@ -19,6 +24,7 @@ from plan3d.simulator.step.memory import PARTS as MEMORY
 from plan3d.simulator.step.plan_groups import PARTS
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
 
 MIXTRAL = Model.preset("mixtral-8x7b")
@@ -182,3 +188,125 @@ def test_a_chunk_of_its_own_counts_on_its_rank_only():
     assert 1.2 < longer[1] < 1.4
     smaller = heavy["activations"] < 0.2 * plain["activations"]
     assert smaller.tolist() == [False, True, False, False]
+
+
+# Runs of other sizes, by hand
+
+
+def _seconds(question, text, part, free):
+    """Seconds of a part of a step that take those of one collective, `free` where it has none."""
+    link = CollectiveTime(latency=0.0, latency_per_step=0.0, root=0.0, bandwidth=1e30)
+    domain = replace(question.cluster.fast_domain, **{free: link})
+    quick = replace(question, cluster=replace(question.cluster, fast_domain=domain))
+    return costs_of(question, text).seconds[part] - costs_of(quick, text).seconds[part]
+
+
+@pytest.mark.parametrize(("wide", "narrow", "ranks"), [(4, 2, 2), (4, 1, 4), (2, 1, 2), (2, 4, 2)])
+@pytest.mark.parametrize(("precision", "size"), [("bf16", 2), ("fp32", 4)])
+def test_runs_of_other_tensor_groups_exchange_their_shares(wide, narrow, ranks, precision, size):
+    """Four GPUs, two micro-batches of four sequences: s h elements on every rank of either run,
+    which those that hold a part of the same sequences exchange in both passes."""
+    text = f"tp={wide} micro_batch={wide} precision={precision} segments=2+2:tp={narrow}"
+    found = _seconds(small(4, 8), text, "tensor_comm", "all_to_all")
+    assert found == pytest.approx(2 * 2 * exchange(size * 1024**2, ranks))
+
+
+@pytest.mark.parametrize("cp", [1, 2])
+@pytest.mark.parametrize(
+    ("runs", "ranks"), [("2+2:tp=2", 2), ("2:tp=2+2", 2), ("2:tp=1+2", 4), ("1:tp=2+1+2:tp=2", 2)]
+)
+def test_without_sequence_parallelism_a_wider_group_gathers(runs, ranks, cp):
+    """Two micro-batches of four sequences, whose hidden states are whole in groups of four and
+    apart in narrower ones, in the pass that enters the wider group; each context rank has half."""
+    text = f"tp=4 cp={cp} micro_batch=4 sequence_parallel=0 segments={runs}"
+    found = _seconds(small(4 * cp, 8), text, "tensor_comm", "all_gather")
+    assert found == pytest.approx(2 * runs.count("+") * gather(4 * 2 * 1024**2 / cp, ranks))
+
+
+def test_sends_between_runs_take_their_mean():
+    """50, 150 and 70 bytes behind the first three layers at 100 a second; of two stages the 150 in
+    the middle."""
+    layers = tuple(layer(boundary=size) for size in (50, 150, 70, 500))
+    for text, mean in (("pp=4 segments=1|1|1|1", 90), ("pp=2 dp=2 segments=2|2", 150)):
+        (group,) = evaluate(unit_task(4, 8, layers), Plan.parse(text)).groups
+        assert group.stages.hop_seconds == pytest.approx(mean / 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "sequences"),
+    [("2:dp=4|2:dp=2", 2), ("2:dp=2|2:dp=4", 2), ("2:tp=1,dp=2|2:tp=2,dp=1", 4)],
+)
+def test_a_send_takes_as_long_as_the_larger_share(text, sequences):
+    """Micro-batches of four sequences: two on the ranks of a stage of two replicas, one on those of
+    a stage of four; two tensor ranks have all four without sequence parallelism."""
+    text = f"pp=2 sequence_parallel=0 micro_batch=2 dp=2 segments={text}"
+    (group,) = costs_of(small(6 if "dp=4" in text else 4, 8), text).groups
+    assert group.stages.hop_seconds == pytest.approx(send(sequences * 2 * 1024**2))
+
+
+LISTED = unit_task(4, 8, tuple(layer(1 + i % 3, 100 + 50 * (i % 2)) for i in range(8)))
+TEXTS = [
+    "pp=4 virtual_stages=2 segments=1|1|1|1|1|1|1|1",
+    "pp=2 virtual_stages=2 dp=2 segments=3|2|1|2",
+    "pp=2 dp=2 segments=3|5",
+    "pp=4 segments=2|3|1|2",
+    "dp=4 segments=8",
+    "pp=2 virtual_stages=4 dp=2 segments=1|1|1|1|1|1|1|1",
+]
+
+
+@pytest.mark.parametrize("order", [TEXTS, TEXTS[::-1]])
+def test_plans_of_other_sizes_in_one_table_do_not_mix(order):
+    table = concat([resolve(Plan.parse(text), 4).table() for text in order])
+    assert legal_rows(table, LISTED).all()
+    together = simulate(LISTED, table)
+    alone = [evaluate(LISTED, Plan.parse(text)) for text in order]
+    assert together.step.tolist() == pytest.approx([one.step_seconds for one in alone])
+    assert together.memory_total.tolist() == pytest.approx([one.memory_bytes for one in alone])
+
+
+# Runs of one strategy are the plan, with all that a stack can tell apart
+
+TELLS = {
+    "frees_gradients": True,
+    "unreduced_gradients": True,
+    "flat_gradients": True,
+    "gradient_pool": True,
+    "update_memory": 4.0,
+    "sharded_inputs": 1.0,
+    "copies_gathered": True,
+    "bucket_memory": 2.0,
+    "boundary_buffers": 2.0,
+}
+QUESTIONS = {
+    "dense": {},
+    "experts": {"model": sparse()},
+    "tied": {"model": replace(MODEL, tied=True)},
+    "predicts": {"model": replace(MODEL, mtp_layers=1)},
+    "adapted": {"adapters": Adapters(rank=8)},
+    "adapted and tied": {"adapters": Adapters(rank=8), "model": replace(MODEL, tied=True)},
+}
+
+
+@pytest.mark.parametrize("gathered", [(), ENDS[1:], ENDS])
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize(
+    "text", ["pp=2 dp=2 zero=1", "pp=2 dp=2 zero=3", "tp=2 dp=2 zero=2", "dp=4 zero=3"]
+)
+def test_runs_of_one_strategy_have_the_seconds_and_bytes_of_the_plan(text, name, gathered):
+    software = stack(**TELLS, gathered_ends=gathered)
+    question = small(4, 8, software=software, **QUESTIONS[name])
+    runs = "2|2" if "pp=2" in text else "1+3"
+    whole, parted = (costs_of(question, f"{text}{more}") for more in ("", f" segments={runs}"))
+    assert parted.seconds == pytest.approx(whole.seconds, rel=1e-9, abs=1e-12)
+    assert parted.memory_bytes == pytest.approx(whole.memory_bytes, rel=1e-9)
+
+
+def test_each_stage_has_the_bytes_of_its_own_zero_stage():
+    """Two stages of two layers: with ZeRO 3 as in a plan of ZeRO 3, with ZeRO 1 as in one of it."""
+    question = small(4, 8, software=stack(gathered_ends=ENDS[1:], accumulation_bytes=10.0))
+    mixed_up = by_stage(costs_of(question, "pp=2 dp=2 segments=2:zero=3|2:zero=1"))
+    for rank, zero in enumerate((3, 1)):
+        plain = by_stage(costs_of(question, f"pp=2 dp=2 zero={zero}"))
+        for name in MEMORY:
+            assert mixed_up[name][rank] == pytest.approx(plain[name][rank]), name
