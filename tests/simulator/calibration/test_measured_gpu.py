@@ -6,6 +6,7 @@ The shipped profiles were not fitted to these rows; bars are what was found, wit
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict, replace
 from importlib.resources import files
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -111,20 +112,43 @@ def test_one_h100_was_predicted_before_it_was_timed():
 
 
 @pytest.fixture(scope="module")
-def trainer() -> list[tuple[Any, dict[str, float], dict[str, float]]]:
-    """Settings of the Trainer, what is predicted of them, and what was measured."""
+def script() -> Any:
+    """The benchmark of the Trainer's steps."""
     spec = spec_from_file_location("trainer_steps", ROOT / "tests/benchmarks/trainer_steps.py")
     assert spec
     assert spec.loader
     script = module_from_spec(spec)
     sys.modules[spec.name] = script
     spec.loader.exec_module(script)
+    return script
+
+
+@pytest.fixture(scope="module")
+def trainer(script) -> list[tuple[Any, dict[str, float], dict[str, float]]]:
+    """Settings of the Trainer, what is predicted of them, and what was measured."""
     out = []
     for row in script.rows_of(ROOT / "hardware_profiles/measurements/h100-trainer-steps.csv"):
         setting = script.setting_of(row)
         found = script.predicted(setting, "h100-sxm")
         out.append((setting, found, {key: float(row[key]) for key in script.MEASURED}))
     return out
+
+
+def test_settings_of_the_trainer_are_read_from_their_rows(script):
+    """QLoRA and DeepSpeed among them."""
+    for setting in script.SETTINGS["all"]:
+        row = {name: str(value) for name, value in asdict(setting).items()}
+        assert script.setting_of(row) == setting
+
+
+def test_packed_weights_are_predicted_in_their_bytes(script):
+    """8 B weights in 4 bits leave 10 GB of what they take in 16."""
+    packed = next(one for one in script.SETTINGS["new"] if one.weights == "nf4")
+    found = [
+        script.predicted(replace(packed, weights=weights), "h100-sxm")["allocated_bytes"]
+        for weights in ("nf4", "bf16")
+    ]
+    assert found[1] - found[0] > 10e9
 
 
 def test_peaks_of_adapters_are_counted(trainer):
