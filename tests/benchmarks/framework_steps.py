@@ -108,6 +108,8 @@ TRACED = (0, 1, 2, 5)
 DROPPED, TIMED = 4, 8
 LONGEST_SECONDS = 75
 """For one setting, its compilation included."""
+MOST_LEFT_BYTES = 256 * 2**20
+"""Workspaces of libraries; what else an earlier setting leaves is told."""
 MEASURED = ("step_seconds", "allocated_bytes", "reserved_bytes", "static_bytes", "device_bytes")
 COLUMNS = [one.name for one in fields(Setting)]
 COMPARED = ("step_seconds", "allocated_bytes", "reserved_bytes", "device_bytes")
@@ -180,12 +182,15 @@ def _measured(setting: Setting, trace: Path | None, out: Path, device: str) -> d
     import torch
 
     clock, trained = Clock(device, trace), _tuned if setting.framework == TUNE else _pretrained
-    said = "" if device == "cuda" else "not on a GPU"
+    said = "not on a GPU"
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        said = f"{before} bytes of earlier settings; " if before > MOST_LEFT_BYTES else ""
     try:
         with _alarm(LONGEST_SECONDS):
             trained(setting, clock, out, device)
     except Exception as error:  # whatever a framework raises is of one setting
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        said += " ".join(f"{type(error).__name__}: {error}".split())[:300]
     torch._dynamo.reset()
     gc.enable()  # torchtitan's trainer turns it off
     gc.collect()
