@@ -465,12 +465,13 @@ def main() -> None:
     parser.add_argument("path", type=Path, nargs="?")
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--settings", choices=tuple(SETTINGS), default="new")
+    parser.add_argument("--skip", type=int, default=0, help="settings measured before")
     parser.add_argument("--base", default="h100-sxm")
     args = parser.parse_args()
     if args.what == "predict":
         predict(SETTINGS[args.settings], args.base)
     elif args.what == "measure":
-        measure(args.path, SETTINGS[args.settings], args.seconds)
+        measure(args.path, SETTINGS[args.settings][args.skip :], args.seconds)
     else:
         report(args.path, args.base)
 
