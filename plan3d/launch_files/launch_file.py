@@ -70,6 +70,8 @@ class ReaderOptions:
     """Whether the batch of a step is given."""
     inputs: ScriptInputs = NO_INPUTS
     """Arguments and variables of a script."""
+    sequence: int | None = None
+    """Tokens of a sequence."""
 
 
 NO_OPTIONS = ReaderOptions()

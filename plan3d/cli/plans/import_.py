@@ -142,7 +142,7 @@ def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, 
             f"{args.file}: is no script: it takes neither --set nor arguments after --"
         )
     has_batch = args.global_batch is not None or args.global_batch_tokens is not None
-    options = ReaderOptions(model, args.vocabulary, overrides, has_batch, inputs)
+    options = ReaderOptions(model, args.vocabulary, overrides, has_batch, inputs, args.sequence)
     launch = reader(text, args.file, wanted)(text, args.file, options)
     read_heading(launch, text)
     return launch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 
@@ -29,6 +30,7 @@ from .other_flags import check_flags, group_of, unread_effect
 SIZES = ("--num-layers", "--hidden-size", "--num-attention-heads", "--micro-batch-size")
 """Flags of which every training of Megatron-LM has one."""
 
+_FLAG = re.compile(r"--[a-z][\w-]*")
 MATTERING = (Effect.MODEL, Effect.COST)
 """Effects of flags that no row reads by which training commands differ."""
 
@@ -56,6 +58,7 @@ def command_flags(
         f"line {before.line}: {before} gives way to line {last.line}: {last}"
         for before, last in flags.replaced()
     ]
+    every_key = {row.key for row in table if isinstance(row, Row)}
     keys = {row.key for row in table if isinstance(row, Row) and row.codec.takes_value}
     needs: list[tuple[str, str]] = []
     for flag in flags.in_order:
@@ -64,7 +67,7 @@ def command_flags(
         needs += [
             (name, flag.name) for name in names or variables.dependences(value, expanded=True)
         ]
-    every_key = {row.key for row in table if isinstance(row, Row)}
+        needs += _open_flags(flag, every_key, script)
     needs += _other_commands(script, flags, every_key, launch)
     if reads_documents:
         documents = (own for own in script.documents if own.text.lstrip().startswith("{"))
@@ -92,6 +95,25 @@ def command_flags(
         words = " ".join(variables.inputs.arguments)
         launch.left_out.append(f"arguments as in {variables.inputs.example}: {words[:100]}")
     return flags
+
+
+def _open_flags(flag: Flag, keys: Collection[str], script: Script) -> list[tuple[str, str]]:
+    """What the name of a flag, or a flag of the keys in an expansion beside it, depends on.
+
+    Raises InputError where that is nothing to give a value to.
+    """
+    needs: list[tuple[str, str]] = []
+    for part in flag.open_parts:
+        inside = _FLAG.search(part.raw)
+        name = inside[0].replace("_", "-") if inside else flag.name
+        if inside and ALIASES.get(name, name) not in keys:
+            continue
+        own = [(one, name) for one in script.variables.dependences(Word((part,)), expanded=True)]
+        if not open_parameters(own):
+            problem = "depends on a condition or a command; write it where it always holds"
+            raise InputError(f"{script.file}: line {flag.line}: {name} {problem}")
+        needs += own
+    return needs
 
 
 def _is_open(flag: Flag) -> bool:

@@ -45,6 +45,8 @@ _BODIES = ("then", "do")
 _PREFIXES = ("export", "declare", "typeset", "local", "readonly")
 _DECLARING = re.compile(r"-[aAgilrtux]+")
 """Options of declarations."""
+_HERE = re.compile(r"\$PWD|\$\{PWD\}|`pwd`|\$\(pwd\)")
+"""The folder in which a script is started: where it sources a file, that of the script."""
 _WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
 _LEAVING = ("exit", "return", "break", "continue")
 
@@ -351,8 +353,11 @@ class Reader:
         if not isinstance(token, Word):
             return
         self.position += 1
-        path, read = self.script.variables.text(token), self.script.variables.inputs.read_source
-        text = read(path) if read and not self.script.variables.dependences(token) else None
+        variables = self.script.variables
+        parts = variables.expanded_parts(token)
+        here = Word(tuple(Part(".", p.line) if _HERE.fullmatch(p.raw) else p for p in parts))
+        path, read = here.text, variables.inputs.read_source
+        text = read(path) if read and not variables.dependences(here) else None
         if text is None or len(text) > LONGEST or "\x00" in text:
             self.script.missing_sources.append(f"{one_line(path)} (line {token.line})")
             return

@@ -71,7 +71,7 @@ def names_in(raw: str) -> list[str]:
     return list(dict.fromkeys(_NAMES.findall(raw)))
 
 
-def changed_text(raw: str, values: Values) -> str | None:
+def changed_text(raw: str, values: Values, quoted: bool = True) -> str | None:
     """The text of an expansion; None where it is not known."""
     if len(raw) > LONGEST_EXPANSION:
         return None
@@ -98,12 +98,24 @@ def changed_text(raw: str, values: Values) -> str | None:
         indirect = values.texts(text)
         return indirect[0] if indirect else None
     if operation.endswith("+"):
-        return values.known_text(operand) if text else ""
+        known = values.known_text(operand) if quoted else _joined_words(operand, values)
+        return known if text else ""
     if operation.endswith("?") or not operation:
         return text if not operand or operation else None
     if len(text) > LONGEST_CHANGED:
         return None
     return _changed(text, operation, operand, values)
+
+
+def _joined_words(source: str, values: Values) -> str | None:
+    """The words of a text outside quotes, which loses its own; None where they are not known."""
+    words: list[str] = []
+    for token in values.command_words(source) or ():
+        own = values.known_words(token) if isinstance(token, Word) else None
+        if own is None:
+            return None
+        words += own
+    return " ".join(words)
 
 
 def _changed(text: str, operation: str, operand: str, values: Values) -> str | None:
@@ -183,7 +195,16 @@ def _basename(words: Sequence[str], values: Values) -> str | None:
 
 
 def _dirname(words: Sequence[str], values: Values) -> str | None:
-    return (words[0].rstrip("/").rpartition("/")[0] or ".") if len(words) == 1 else None
+    names = [word for word in words if word != "--"]
+    return (names[0].rstrip("/").rpartition("/")[0] or ".") if len(names) == 1 else None
+
+
+def _path(words: Sequence[str], values: Values) -> str | None:
+    """A path as `realpath` and `readlink -f` give it, from the folder of the script."""
+    names = [word for word in words if not word.startswith("-")]
+    if len(names) != 1:
+        return None
+    return names[0] if "/" in names[0] else f"./{names[0]}"
 
 
 def _seq(words: Sequence[str], values: Values) -> str | None:
@@ -240,6 +261,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str], Values], str | None]] = {
     "echo": lambda words, values: None if words[:1] == ["-e"] else " ".join(words),
     "basename": _basename,
     "dirname": _dirname,
+    "realpath": _path,
+    "readlink": lambda words, values: _path(words[1:], values) if words[:1] == ["-f"] else None,
     "seq": _seq,
     "cat": _cat,
     "expr": _expr,

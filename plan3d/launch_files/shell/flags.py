@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, takewhile
 
 from plan3d.simulator.base.errors import InputError
 
-from .words import CONDITION, Word
+from .words import CONDITION, Part, Word
 
 LARGEST = 2**31
 NO_ALIASES: Mapping[str, str] = {}
@@ -26,6 +28,13 @@ class Flag:
     @property
     def line(self) -> int:
         return self.words[0].line
+
+    @property
+    def open_parts(self) -> list[Part]:
+        """The expansions on which its name depends, and those beside it that may hold a flag."""
+        name = takewhile(lambda part: part.raw or "=" not in part.text, self.words[0].parts)
+        beside = (part for word in self.values for part in word.parts if "--" in part.raw)
+        return [p for p in chain(name if self.name else (), beside) if p.unresolved or p.condition]
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -177,7 +186,29 @@ class Flags:
             for f in self.in_order
             if f is self.by_name[f.name] or not f.name
         ]
-        return tuple(filter(None, unread))
+        return tuple(own for flag in unread if flag for own in _without_others(flag))
+
+
+_OTHERS = re.compile(r"\$\{?(?:[@*]|\w+\[[@*]\]|\w*(?:ARGS?|OPTS?|OPTIONS?|EXTRA|FLAGS?))\}?", re.I)
+"""An expansion that by its name stands for flags."""
+_LISTED = ("data", "path")
+"""Parts of names of flags that take several values."""
+
+
+def _without_others(flag: Flag) -> Iterator[Flag]:
+    """A flag, and words behind its values that stand for others: `--lr 1e-4 $MORE "$@"`."""
+    least = len(flag.values) if any(part in flag.name for part in _LISTED) else 1
+    end = len(flag.values) if flag.name else 0
+    while end and flag.values[end - 1].unresolved:
+        if end <= least and not _OTHERS.fullmatch(flag.values[end - 1].text):
+            break
+        end -= 1
+    others = flag.values[end:]
+    if flag.name and others:
+        yield Flag(flag.name, flag.values[:end], flag.words[: len(flag.words) - len(others)])
+        yield Flag("", others, others)
+    else:
+        yield flag
 
 
 def without_value(parameters: str) -> str:

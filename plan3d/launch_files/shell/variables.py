@@ -261,7 +261,7 @@ class Variables:
         if found and value is None and found["default"] is not None:
             return [[self._default(part, found["default"])]]
         if found is None:
-            text = changed_text(part.raw, self)
+            text = changed_text(part.raw, self, part.quoted)
             return [[part if text is None else self._known(part, text)]]
         if value is None:
             return [[part]]
@@ -292,6 +292,8 @@ class Variables:
 
     def texts(self, name: str) -> list[str] | None:
         """The texts of the elements of a variable that is known; None of any other."""
+        if name in ("0", "BASH_SOURCE"):
+            return [f"./{self.file.rpartition('/')[2]}"]
         value = self.lookup(name)
         if value is None or any(word.unresolved for word in value.words):
             return None

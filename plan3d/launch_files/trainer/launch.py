@@ -195,6 +195,7 @@ def read_arguments(
     n.zero, n.has_engine, n.recompute, n.loss = 0, False, int(Recompute.NONE), 0
     n.has_configuration = False
     n.overlap_grad_reduce, n.overlap_param_gather, n.replicas = True, False, _replicas(n)
+    n.given_sequence = options.sequence
     if is_open:
         n.accumulation = None
     launch.launcher_gpus = getattr(n, "workers", None)

@@ -9,6 +9,7 @@ in bf16.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
@@ -18,7 +19,8 @@ from plan3d.simulator.workload.adapters import WORDS, Adapters, saved_modules_of
 
 from ..documents import Document
 from ..launch_file import Launch, UnreadSetting
-from ..tables import TRUTHS, Effect, Numbers, Table
+from ..tables import TRUTHS, Effect, Numbers, Row, Table, UnmodelledKeys
+from .arguments import is_length
 from .other_arguments import OWN_TOWER
 
 FSDP_STAGES = {
@@ -52,13 +54,11 @@ OTHER_OPTIMIZERS = (
     *("fp8", "flash_", FOUR_BITS),
 )
 """Parts of names of optimizers whose states or steps are other ones than their family's."""
-_OTHER_ADAPTERS = frozenset(
-    (
-        *("use_lora", "use_qlora", "q_lora", "lora", "lora_r", "lora_rank", "lora_dim"),
-        *("lora_enable", "pre_seq_len"),
-    )
-)
+_ADAPTER = re.compile(r"(?:^|_)(?:q_?)?lora(?:_|$)|^pre_seq_len$")
 """Switches and ranks of adapters in programs that are not TRL's."""
+_TUNERS = ("lora", "qlora", "dora", "adalora", "loha", "lokr", "ia3", "vera", "ptuning")
+"""What they call their adapters."""
+_NOTHING = ("false", "no", "none", "0", "")
 _QUANTIZED = re.compile(r"(?i)\b(?:AWQ|GPTQ\w*|AQLM|HQQ|Int4|Int8|[48]bit)\b")
 """Parts of names of models whose weights are stored in few bits."""
 QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
@@ -94,7 +94,9 @@ def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ())
     """Add what the arguments decide beside the sharding; `table` names those that no row reads.
     Raises InputError for what trains another model than the one named."""
     check_loss(n, document)
-    _read_sequence(n, document, launch)
+    unknown = unknown_keys(document, table) if table else []
+    _check_adapters(n, document, unknown)
+    _read_sequence(n, document, launch, unknown)
     launch.adapters = adapters_of(n, document)
     n.dtype = str(n.dtype or getattr(n, "model_dtype", "") or "").rpartition(".")[2]
     if n.bf16 is None:
@@ -146,11 +148,37 @@ def check_loss(n: Numbers, document: Document) -> None:
         )
 
 
-def _read_sequence(n: Numbers, document: Document, launch: Launch) -> None:
+def unknown_keys(document: Document, table: Table) -> list[str]:
+    """The arguments that stand in no row."""
+    rows, known = UnmodelledKeys(table), {row.key for row in table if isinstance(row, Row)}
+    return [k for k in document.content if k not in known and rows.row_of((k,), "") is None]
+
+
+def _check_adapters(n: Numbers, document: Document, unknown: Sequence[str]) -> None:
+    """Raise InputError where arguments of another program may make adapters."""
+    content = document.content
+    if not hasattr(n, "uses_adapters") or "use_peft" in content:
+        return
+    for key in sorted({*unknown, "lora_r"} & content.keys()):
+        value = str(content[key]).lower()
+        if value in _TUNERS or (_ADAPTER.search(key) and value not in _NOTHING):
+            raise InputError(
+                f"{document.file}: {key} makes adapters of another program, which is not "
+                "read: give use_peft and lora_r in its place"
+            )
+
+
+def _read_sequence(n: Numbers, document: Document, launch: Launch, unknown: Sequence[str]) -> None:
     """Tokens of a sequence; samples that are not packed are shorter."""
     names = ("max_seq_length", "block_size", "model_max_length")
     lengths = [n.sequence, *(getattr(n, name, None) for name in names)]
     n.sequence = next(filter(None, lengths), None)
+    other = next((k for k in unknown if is_length(k) and document.content[k]), "")
+    if other and not (n.sequence or getattr(n, "given_sequence", None)):
+        raise InputError(
+            f"{document.file}: {other} {str(document.content[other])[:40]} may be the length of its "
+            "samples, in a program that is not known: give --sequence N"
+        )
     packed = TRUTHS.get(str(n.packing).lower(), False) or getattr(n, "neat_packing", False)
     if packed and getattr(n, "packed_length", None):
         n.sequence = n.packed_length
@@ -191,12 +219,6 @@ def adapters_of(n: Numbers, document: Document) -> Adapters | None:
     tuner = {"qlora": "lora"}.get(tuner.lower(), tuner.lower())
     base = _frozen_format(n, document)
     if tuner == "full":
-        stated = sorted(_OTHER_ADAPTERS & document.content.keys())
-        if stated and "use_peft" not in document.content and hasattr(n, "uses_adapters"):
-            raise InputError(
-                f"{document.file}: {stated[0]} makes adapters of another program, which is not "
-                "read: give use_peft and lora_r in its place"
-            )
         if base:
             raise InputError(f"{document.file}: trains all weights of a model in {n.bits} bits")
         return None

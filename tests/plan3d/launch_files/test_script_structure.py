@@ -54,6 +54,11 @@ def test_eval_takes_inner_quotes_away():
         '$(dirname "$0")',
         '"$( cd "$( dirname "${BASH_SOURCE[0]}" )" >/dev/null 2>&1 && pwd )"',
         "$(dirname $SELF)",
+        '"$(dirname "$(readlink -f "$0")")"',
+        '$(dirname -- "$(realpath -- "${BASH_SOURCE[0]}")")',
+        "${0%/*}",
+        "$PWD",
+        "`pwd`",
     ],
 )
 def test_a_sourced_file_is_read_beside_the_script(folder):
@@ -100,3 +105,39 @@ def test_a_variable_that_nobody_sets_takes_its_default():
     text = f"if [ -z ${{N}} ]; then\n  N=3\nfi\n{RUN}\n"
     assert launch(text).model.layers == 3
     assert launch(text, values={"N": "5"}).model.layers == 5
+
+
+def test_quotes_inside_an_alternative_are_those_of_its_words():
+    text = f"N=4\nV=2\n{RUN} --pipeline-model-parallel-size 2 "
+    text += '${V:+--num-layers-per-virtual-pipeline-stage "1"}\n'
+    assert launch(text).plan["virtual_stages"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [
+        ("--$TYPE", r"TYPE has no value \(--\$TYPE\): --set TYPE=VALUE"),
+        ("${VP:+--num-layers-per-virtual-pipeline-stage 2}", "VP has no value"),
+        ("--lr 1 ${SP:+--sequence-parallel}", r"SP has no value \(--sequence-parallel\)"),
+    ],
+)
+def test_open_names_of_flags_are_asked_for(words, asked):
+    with pytest.raises(InputError, match=asked):
+        launch(f"N=4\n{RUN} {words}\n")
+
+
+@pytest.mark.parametrize(
+    ("test", "asked"),
+    [("$1 = te", r"WITH \(\$1\) has no value"), ("-d /opt/te", "--bf16 depends on a condition")],
+)
+def test_a_format_that_an_open_condition_decides_is_no_guess(test, asked):
+    text = f"N=4\nWITH=$1\nTYPE=fp16\nif [ {test} ]; then TYPE=bf16; fi\n"
+    with pytest.raises(InputError, match=asked):
+        launch(text + RUN.replace("--bf16", "--$TYPE") + "\n")
+
+
+def test_open_words_behind_a_flag_without_effect_are_shown_as_unknown():
+    words = '--lr 1e-4 $MORE --no-load-optim "$@" --data-path $ONE $TWO --exit-interval ${OPTS[@]}'
+    unread = {one.text: one for one in launch(f"N=4\n{RUN} {words}\n").unread}
+    assert {"$MORE", '"$@"', "${OPTS[@]}", "--lr 1e-4", "--data-path $ONE $TWO"} <= {*unread}
+    assert not any(unread[word].why_neutral for word in ("$MORE", '"$@"', "${OPTS[@]}"))
