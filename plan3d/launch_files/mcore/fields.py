@@ -150,9 +150,14 @@ def fill_sharding(n: Numbers) -> None:
     n.overlap_param_gather = bool(n.overlap_param_gather and n.zero and n.overlap_grad_reduce)
 
 
+_OFF = ("none", "null", "off")
+_HALVES = ("bf16", "fp16")
+"""Words for no format of eight bits."""
+
+
 def scaled_precision(n: Numbers, half: Precision, launch: Launch) -> int:
     """The recipe of fp8 where its format is stated, else the 16-bit format."""
-    if not is_on(n.fp8_format):
+    if not is_on(n.fp8_format) or str(n.fp8_format).lower() in _HALVES:
         n.fp8_params = False
         return int(half)
     recipe = str(n.fp8_recipe).lower()
@@ -163,7 +168,8 @@ def scaled_precision(n: Numbers, half: Precision, launch: Launch) -> int:
 
 def is_on(value: Any) -> bool:
     """Whether a value is stated and not false."""
-    return value not in (None, False, "", 0) and TRUTHS.get(str(value).lower(), True)
+    word = str(value).lower()
+    return value not in (None, False, "", 0) and word not in _OFF and TRUTHS.get(word, True)
 
 
 def optimizer_of(name: Any, launch: Launch) -> int:

@@ -89,9 +89,20 @@ def _base(value: Made, launch: Launch) -> Made:
         launch.unread.append(
             UnreadSetting(f"line {value.line}", f"{value.callee}(...) is not read", True)
         )
-        inner.fields |= value.fields
+        _put_fields(inner, value)
         value = inner
     return value
+
+
+def _put_fields(recipe: Made, later: Made) -> None:
+    """Put the fields of a later object into those of the recipe: of a section whose fields alone
+    are set, just these."""
+    for name, value in later.fields.items():
+        section = recipe.fields.get(name)
+        if isinstance(section, Made) and isinstance(value, Made) and not value.callee:
+            _put_fields(section, value)
+        else:
+            recipe.fields[name] = value
 
 
 def _is_root(value: Made) -> bool:

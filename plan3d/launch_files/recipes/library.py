@@ -11,7 +11,7 @@ from typing import Any
 
 from ..megatron_bridge.run_config import ADAPTED
 from .nemo_recipes import nemo_recipe
-from .values import Made
+from .values import Made, Open
 
 ROOTS = {
     "ConfigContainer": "bridge",
@@ -126,7 +126,7 @@ def _tuned(arguments: list[Any], fields: dict[str, Any]) -> Made | None:
     if not isinstance(recipe, Made):
         return None
     for name, path in _PERFORMANCE.items():
-        if given.get(name):
+        if given.get(name) or (name in given and name == "vp_size"):
             _set(recipe, path, given[name])
     if given.get("recompute_layers"):
         _set(recipe, "model.config.recompute_granularity", "full")
@@ -135,7 +135,10 @@ def _tuned(arguments: list[Any], fields: dict[str, Any]) -> Made | None:
         strategy = "optim_grads_params"
         _set(recipe, "trainer.strategy.ddp.data_parallel_sharding_strategy", strategy)
     tp = given.get("tp_size")
-    _set(recipe, "trainer.strategy.sequence_parallel", isinstance(tp, int) and tp > 1)
+    is_split = tp if isinstance(tp, Open) else isinstance(tp, int) and tp > 1
+    _set(recipe, "trainer.strategy.sequence_parallel", is_split)
+    if isinstance(given.get("compute_dtype"), Open):
+        _set(recipe, "model.config.fp8_format", given["compute_dtype"])
     if str(given.get("compute_dtype")).lower() == "fp8":
         word = str(given.get("fp8_recipe") or "ds").lower()
         plugins = Made(_FP8_PLUGINS.get(word, word))

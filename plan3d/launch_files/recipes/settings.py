@@ -120,6 +120,8 @@ def arguments_of(recipe: Made, kind: str) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for path in SECTIONS[kind]:
         here = section(recipe, path)
+        if path in _FORMATS and (unknown := _open_format(here)):
+            out["fp8_format"] = unknown
         for name, value in _fields(here):
             key = ARGUMENTS.get(name, name)
             if value is not None or key not in out:
@@ -175,9 +177,24 @@ def sections_of(recipe: Made, kind: str) -> dict[str, Any]:
     return {"model": fields, "train": out_fields, "peft": peft}
 
 
+_FORMATS = ("trainer.plugins", "mixed_precision")
+"""Sections that state the number format."""
+
+
+def _open_format(here: Any) -> Open | None:
+    """What decides the number format of a section, where the file does not."""
+    if isinstance(here, Made) and here.name == "get_mixed_precision_config":
+        here = next(iter((*here.arguments, *here.fields.values())), None)
+    is_made = isinstance(here, Made)
+    if is_made and here.name.islower() and not (here.name in PRECISIONS or here.fields):
+        return None if here.name.endswith("_mixed") else Open(f"{here.name}(...)")
+    return here if isinstance(here, Open) and not here.is_name else None
+
+
 def _fields(here: Any) -> Iterator[tuple[str, Any]]:
     """The fields of a section, which may be a word or a function of a number format."""
-    word = here if isinstance(here, str) else here.name if isinstance(here, Made) else ""
+    named = here.text.rpartition(".")[2] if isinstance(here, Open) and here.is_name else ""
+    word = here if isinstance(here, str) else here.name if isinstance(here, Made) else named
     if word == "get_mixed_precision_config" and isinstance(here, Made):
         word = str(next(iter(here.arguments), word))
     word = word.replace("-", "_")

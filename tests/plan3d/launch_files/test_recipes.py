@@ -322,3 +322,44 @@ def test_gradients_that_are_reduced_in_bf16_and_the_model_of_a_recipe_for_finetu
     sizes = dict.fromkeys((*axes, "micro_batch_size", "global_batch_size"), "8")
     found = launch(nemo(body), max_length="4096", **sizes)
     assert (found.model.name, found.plan["tp"]) == ("llama-3.1-70b", 8)
+
+
+TUNED = """
+{shipped}
+r = set_primary_perf_configs(r, "pre_train", num_nodes=2, num_gpus_per_node=8, mbs=1, gbs=64,
+    tp_size=tp, pp_size=1, cp_size=1, vp_size=None, ep_size=1, compute_dtype=args.compute_dtype)
+r = set_exp_logging_configs(r, "pre_train", args.wandb)
+r.data.tokenizer = tokenizer(args)
+r.model.tokenizer = r.data.tokenizer
+r.trainer.strategy.context_parallel_size = 2
+"""
+
+
+def tuned():
+    body = textwrap.indent(TUNED.format(shipped=SHIPPED.strip()), "    ")
+    return f"{NEMO}\nfrom helpers import *\ndef recipe(args, tp):\n{body}\n    return r\n"
+
+
+def test_what_is_set_on_what_an_unknown_function_returns_is_set_on_its_recipe():
+    found = launch(tuned(), tp="4", compute_dtype="bf16")
+    assert found.model.name == "llama-3-8b"
+    assert fields(found, "tp", "cp", "sequence_parallel") == (4, 2, 1)
+    assert [one.text for one in found.unread if "set_exp_logging_configs" in one.text]
+    assert launch(tuned(), tp="4", compute_dtype="fp8").plan["precision"] == Precision.FP8_DELAYED
+
+
+def test_open_arguments_of_a_function_that_tunes_are_asked_for():
+    with pytest.raises(InputError) as error:
+        launch(tuned())
+    for name in ("tp", "compute_dtype"):
+        assert f"--set {name}=VALUE" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "plugins", ["my_precision()", "args.precision", "get_mixed_precision_config(args.precision)"]
+)
+def test_a_number_format_that_the_file_does_not_state_is_asked_for(plugins):
+    text = nemo(f"{SHIPPED}r.trainer.plugins = {plugins}\n").replace("recipe()", "recipe(args)")
+    with pytest.raises(InputError, match=r"fp8_format is .*: --set \w+=VALUE"):
+        launch(text)
+    assert launch(text, fp8_format="none").plan["precision"] == Precision.BF16
