@@ -24,8 +24,12 @@ PROGRAMS = (
     ("GPT-NeoX", r"\bdeepy\.py\b"),
     ("Colossal-AI", r"\bcolossalai run\b"),
     ("LitGPT", r"\blitgpt (?:pretrain|finetune\w*)\b"),
-    ("Megatron-Bridge", r"\b\w*setup_experiment\.py\b"),
-    ("NeMo", r"\bnemo llm\b|\bmegatron_\w+_(?:pretraining|finetuning)\.py\b"),
+    ("Megatron-Bridge", r"\b\w*setup_experiment\.py\b|--model[-_]recipe[-_]name\b"),
+    (
+        "NeMo",
+        r"\bnemo llm\b|\blauncher_scripts/main\.py\b"
+        r"|\bmegatron_\w+_(?:pretraining|finetuning)\.py\b",
+    ),
     ("DeepSpeed-Chat (RLHF)", r"--actor_model_name_or_path\b"),
     ("ms-swift (RLHF)", r"\b(?:swift|megatron) rlhf\b"),
     ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),

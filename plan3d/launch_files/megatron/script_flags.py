@@ -31,6 +31,14 @@ SIZES = ("--num-layers", "--hidden-size", "--num-attention-heads", "--micro-batc
 """Flags of which every training of Megatron-LM has one."""
 
 _FLAG = re.compile(r"--[a-z][\w-]*")
+OWN_FLAGS = (
+    *("--num-attention-heads", "--micro-batch-size", "--max-position-embeddings", "--train-iters"),
+    *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-samples"),
+    *("--tokenizer-type", "--use-mcore-models"),
+)
+"""Flags of which a program of Megatron-LM has one, and few others."""
+_OWN_NAMES = re.compile(r"(?i)pretrain|megatron|gpt")
+"""Parts of names of programs that may be Megatron-LM's, with flags from another file."""
 MATTERING = (Effect.MODEL, Effect.COST)
 """Effects of flags that no row reads by which training commands differ."""
 
@@ -50,9 +58,7 @@ def command_flags(
     is_whole = not script.missing_sources and not any(map(_is_open, flags.in_order))
     if program.endswith("run_train.py") and flags.contains("--config-file"):
         check_program(f"run_train.py {flags.by_name['--config-file']}", script.file)
-    if is_whole and not any(map(flags.contains, SIZES)):
-        what = f"starts {program[-60:]}, which" if program else "starts no training, and"
-        raise launch.refuse(f"{what} has no sizes of a model of Megatron-LM")
+    _check_sizes(flags, program, is_whole, launch)
     launch.left_out += [f"{name} is sourced and not there" for name in script.missing_sources]
     launch.left_out += [
         f"line {before.line}: {before} gives way to line {last.line}: {last}"
@@ -95,6 +101,24 @@ def command_flags(
         words = " ".join(variables.inputs.arguments)
         launch.left_out.append(f"arguments as in {variables.inputs.example}: {words[:100]}")
     return flags
+
+
+def _check_sizes(flags: Flags, program: str, is_whole: bool, launch: Launch) -> None:
+    """Raise InputError for a program whose flags are not those of Megatron-LM, and for sizes that
+    are in a checkpoint; `is_whole`: no flag is in another file."""
+    other = ": give its JSON to plan3d import" if flags.contains("--deepspeed-config") else ""
+    if is_whole and not any(map(flags.contains, SIZES)):
+        what = f"starts {program[-60:]}, which" if program else "starts no training, and"
+        raise launch.refuse(f"{what} has no sizes of a model of Megatron-LM{other}")
+    named = _OWN_NAMES.search(program.rpartition("/")[2])
+    if program and not named and not any(map(flags.contains, OWN_FLAGS)):
+        advice = other or ": give the model, the batch and the plan to plan3d estimate"
+        raise launch.refuse(f"starts {program[-60:]}, a program that is not known{advice}")
+    if flags.contains("--use-checkpoint-args") and not flags.contains("--num-layers"):
+        raise launch.refuse(
+            "has the sizes of its model in a checkpoint (--use-checkpoint-args): give the log of "
+            "the run, or add --num-layers and the others to the script"
+        )
 
 
 def _open_flags(flag: Flag, keys: Collection[str], script: Script) -> list[tuple[str, str]]:

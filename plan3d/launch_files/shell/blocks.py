@@ -6,6 +6,7 @@ Source: Bash Reference Manual, 3.2.5 (compound commands) and 3.3 (functions).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from .lexer import REDIRECTION, HereDocument, Operator, Token
@@ -104,6 +105,37 @@ def case_clauses(tokens: Sequence[Token], at: int) -> tuple[list[Clause], int]:
         else:
             body.append(token)
     return ([*clauses, (patterns, body)] if body is not None else clauses), at
+
+
+_DEPTHS = {**dict.fromkeys(("if", "case", "{", *LOOPS), 1)}
+_DEPTHS |= dict.fromkeys(("fi", "esac", "}", "done"), -1)
+_STARTING = re.compile(r"\.py$|^(?:\S*sh|source|\.|eval|srun|sbatch|torchrun|python\d?)$")
+"""Words of commands that may start a training."""
+
+
+def only_way(tokens: Sequence[Token], at: int) -> bool | None:
+    """Whether a script goes on only where a condition holds whose first branch begins at a place,
+    or only where it does not: the other branch ends the script, and starts nothing. None where
+    either may be."""
+    bodies: dict[str, Sequence[Token]] = {}
+    branch, begin, depth, ending = "then", at, 0, set()
+    for place, text in _keywords(tokens, at):
+        if depth == 0 and text in ("elif", "else", "fi"):
+            bodies[branch] = tokens[begin:place]
+            branch, begin = "else", place + 1
+        if depth == 0 and text in ("elif", "fi"):
+            break
+        before = tokens[place - 1]
+        is_joined = isinstance(before, Operator) and before.text in ("&&", "||")
+        if depth == 0 and text == "exit" and not is_joined:
+            ending.add(branch)
+        depth += _DEPTHS.get(text, 0)
+    else:
+        return None
+    body = bodies.get(next(iter(ending), ""), ())
+    if text == "elif" or len(ending) != 1 or any(map(_STARTING.search, map(text_of, body))):
+        return None
+    return "else" in ending
 
 
 def assigned_names(tokens: Sequence[Token]) -> list[str]:

@@ -27,10 +27,11 @@ from .assignments import (
     shift,
     stored,
 )
-from .blocks import LOOPS, case_clauses, function_block
-from .conditions import Branches, Truth, both, negation, read_condition
+from .blocks import LOOPS, case_clauses, function_block, only_way
+from .conditions import Branches, Truth, both, is_comparison, negation, read_condition
 from .contents import Document, Script
 from .inner_commands import inner_text, inner_tokens
+from .inputs import open_parameters
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, run_loop
 from .variables import LONGEST, Value, read_tokens
@@ -47,6 +48,10 @@ _DECLARING = re.compile(r"-[aAgilrtux]+")
 """Options of declarations."""
 _HERE = re.compile(r"\$PWD|\$\{PWD\}|`pwd`|\$\(pwd\)")
 """The folder in which a script is started: where it sources a file, that of the script."""
+_ENVIRONMENT = re.compile(
+    r"(?:\.(?:bashrc|profile|bash_profile)|bin/activate|conda\.sh|/setvars\.sh|^/etc/.*)$"
+)
+"""Files that set up a shell, and hold no flags."""
 _WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
 _LEAVING = ("exit", "return", "break", "continue")
 
@@ -255,7 +260,11 @@ class Reader:
         elif text == "case":
             self._case()
         elif text == "if":
-            self.branches.enter(*self._condition())
+            begin = self.position
+            truth, dependences = self._condition()
+            if truth is None and not is_comparison(self.tokens[begin : self.position]):
+                truth = only_way(self.tokens, self.position + 1)
+            self.branches.enter(truth, dependences)
         elif text in ("elif", "else"):
             self.branches.next_branch(*(self._condition() if text == "elif" else (True, [])))
         elif text in LOOPS:
@@ -358,8 +367,12 @@ class Reader:
         here = Word(tuple(Part(".", p.line) if _HERE.fullmatch(p.raw) else p for p in parts))
         path, read = here.text, variables.inputs.read_source
         text = read(path) if read and not variables.dependences(here) else None
+        if text is None and _ENVIRONMENT.search(path):
+            return
         if text is None or len(text) > LONGEST or "\x00" in text:
-            self.script.missing_sources.append(f"{one_line(path)} (line {token.line})")
+            needs = open_parameters((one, "") for one in variables.dependences(here))
+            given = "".join(f"; --set {parameter.name}=VALUE" for parameter in needs)
+            self.script.missing_sources.append(f"{one_line(path)} (line {token.line}{given})")
             return
         try:
             self.run(read_tokens(text.replace("\r\n", "\n"), path))

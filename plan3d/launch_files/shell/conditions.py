@@ -132,6 +132,11 @@ def read_condition(
     return condition_truth(words, UNRESOLVED, variables.number), dependences, place
 
 
+def is_comparison(tokens: Sequence[Token]) -> bool:
+    """Whether a condition compares words, whose values are choices of a script."""
+    return any(isinstance(one, Word) and one.text in (*_COMPARED, "-eq", "=~") for one in tokens)
+
+
 def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
     """One comparison between its brackets, or one arithmetic expression."""
     if words[:1] == ["!"]:

@@ -16,7 +16,7 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 _WORDS = """
 analysis analyze api clustering convert converter convertor eval evaluate export generate generation
 get hf2mcore inference mcore2hf merge preprocess prune quantize selection server serving split tasks
-visualize
+to visualize
 """
 AUXILIARY = frozenset(_WORDS.split())
 """Words of the names of programs that train no language model."""

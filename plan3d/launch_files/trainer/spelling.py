@@ -176,8 +176,8 @@ def _read_sequence(n: Numbers, document: Document, launch: Launch, unknown: Sequ
     other = next((k for k in unknown if is_length(k) and document.content[k]), "")
     if other and not (n.sequence or getattr(n, "given_sequence", None)):
         raise InputError(
-            f"{document.file}: {other} {str(document.content[other])[:40]} may be the length of its "
-            "samples, in a program that is not known: give --sequence N"
+            f"{document.file}: {other} {str(document.content[other])[:40]} may be the length of "
+            "its samples, in a program that is not known: give --sequence N"
         )
     packed = TRUTHS.get(str(n.packing).lower(), False) or getattr(n, "neat_packing", False)
     if packed and getattr(n, "packed_length", None):

@@ -134,7 +134,7 @@ def test_no_kept_flag_runs(shell, words, seed):
 
 def test_variables_from_outside_stay_live(shell, tmp_path):
     script = hostile.imported('--save "$HOME/x" $MORE "${A[@]}" --lr $(printf 3)')
-    assert '--save "$HOME"/x $MORE "${A[@]}"\n' in script
+    assert '--save "$HOME"/x\n  $MORE "${A[@]}"\n' in script
     found = shell.arguments(f"HOME=/h MORE='--a --b'\n{script}")
     at = found.index("--save")
     assert found[at:] == ["--save", "/h/x", "--a", "--b", "--lr", "3"]

@@ -10,8 +10,8 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.field_values import Recompute
 
 RUN = (
-    "torchrun --nproc-per-node 8 {} --per_device_train_batch_size 1 --bf16 True --model_name_or_path "
-    "Qwen/Qwen2.5-7B "
+    "torchrun --nproc-per-node 8 {} --per_device_train_batch_size 1 --bf16 True "
+    "--model_name_or_path Qwen/Qwen2.5-7B "
 )
 
 

@@ -141,3 +141,59 @@ def test_open_words_behind_a_flag_without_effect_are_shown_as_unknown():
     unread = {one.text: one for one in launch(f"N=4\n{RUN} {words}\n").unread}
     assert {"$MORE", '"$@"', "${OPTS[@]}", "--lr 1e-4", "--data-path $ONE $TWO"} <= {*unread}
     assert not any(unread[word].why_neutral for word in ("$MORE", '"$@"', "${OPTS[@]}"))
+
+
+@pytest.mark.parametrize(
+    ("before", "layers"),
+    [
+        ("if [ -f $DATA ]; then N=2; else echo no; exit 1; fi", 2),
+        ("if [ ! -d /opt/x ]; then N=9; exit 1; fi; N=3", 3),
+        ("N=4; if ! command -v nvcc; then echo no >&2; N=5; exit 1; fi", 4),
+        ("if [ -f a ]; then if [ -f b ]; then X=1; fi; N=2; else exit 1; fi", 2),
+    ],
+)
+def test_a_branch_that_ends_the_script_is_not_taken(before, layers):
+    assert launch(f"{before}\n{RUN}\n").model.layers == layers
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "N=2; if [ -f a ]; then N=3; fi",
+        "N=2; if [ -f a ]; then N=3; else test -f b || exit 1; fi",
+        "N=2; if [ -f a ]; then N=3; exit 0; else N=4; exit 1; fi; if [ -f b ]; then N=3; fi",
+    ],
+)
+def test_a_branch_that_may_be_taken_is_no_guess(before):
+    with pytest.raises(InputError, match=r"is [23] only under a condition"):
+        launch(f"{before}\n{RUN}\n")
+
+
+def test_a_branch_that_trains_and_ends_is_asked_for():
+    text = f"N=2\nif [ $MODE = one ]; then\n{RUN} --swiglu\nexit 0\nfi\n{RUN}\n"
+    with pytest.raises(InputError, match="MODE has no value"):
+        launch(text)
+
+
+@pytest.mark.parametrize(
+    ("command", "asked"),
+    [
+        ("train.py --num-layers 2 --hidden_width 64", "train.py, a program that is not known"),
+        ("tune.py --deepspeed_config=ds.json", "give its JSON to plan3d import"),
+        ("hf_to_megatron.py --size 7 --tokenizer-type x", "does not train a language model"),
+        ("finetune.py --use-checkpoint-args --micro-batch-size 1", "model in a checkpoint"),
+        ("pretrain_gpt.py --lr 1 ${MORE[@]}", "--num-layers is missing"),
+    ],
+)
+def test_what_lacks_sizes_is_refused_by_its_reason(command, asked):
+    with pytest.raises(InputError, match=asked):
+        launch(f"torchrun --nproc-per-node 8 {command}\n")
+
+
+def test_a_sourced_file_that_an_argument_names_is_asked_for():
+    text = f"source conf/$1.sh\nsource ~/.bashrc\n. /env/bin/activate\n{RUN} ${{MORE[@]}}\n"
+    text = text.replace("--num-layers $N", "")
+    with pytest.raises(InputError, match=r"conf/\$1.sh \(line 1; --set 1=VALUE\), sourced") as no:
+        launch(text)
+    assert "bashrc" not in str(no.value)
+    assert "activate" not in str(no.value)
