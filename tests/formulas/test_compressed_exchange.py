@@ -85,6 +85,7 @@ INSIDE = 3e-6 + 7 / 8 * 4e9 / 2e11 + 2e-6 + 7 / 8 * 4e9 / 1e11
     ("method", "nodes", "across"),
     [
         # A share is 1.25 x 10^8; three further messages of it, 1/8 of a node a hop.
+        (Compression.MEM_SGD, group(16, 8, 2), LATENCY + PER_NODE / 8 + 0.08 * 1.25e8 / NIC),
         (Compression.MEM_SGD, FOUR_NODES, LATENCY + 3 / 8 * PER_NODE + 3 * 0.08 * 1.25e8 / NIC),
         # Of five levels in eight nodes: (8 - 1) / 8 of 0.5 up and of 4 down are more than 7 of 0.5.
         (
@@ -150,6 +151,10 @@ def test_kernels_both_ways_and_of_servers():
     (found,) = compressed_exchange.kernel_seconds(TASK, 4.0, served, size, FOUR_NODES)
     assert found == near(12 * 4e-6 + 8e9 * encode / 5e11)
     assert compressed_exchange.kernel_seconds(TASK, 4.0, SyncPolicy(), size, FOUR_NODES) == 0
+    # Both ways all of a rank's gradients, not a share, are compressed, and what comes back is read.
+    served = policy(Compression.DOUBLE_SQUEEZE, sync=Sync.PARAMETER_SERVER)
+    (found,) = compressed_exchange.kernel_seconds(TASK, 4.0, served, size, FOUR_NODES)
+    assert found == near(24 * 4e-6 + 8e9 * (encode + decode) / 5e11)
     alone = compressed_exchange.kernel_seconds(TASK, 4.0, squeeze, size, group(1, 1, 1))
     assert alone.tolist() == [0.0]
 

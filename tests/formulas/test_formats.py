@@ -239,6 +239,15 @@ def test_ranks_that_shard_share_the_moments_of_muon(zero, ranks):
     assert costs.memory_bytes == pytest.approx(sum(costs.memory.values()))
 
 
+def test_experts_have_one_moment_of_muon():
+    """Routers, norms and experts as other hidden layers."""
+    costs = costs_of(task(model=sparse()), "optimizer=muon")
+    layer = 4 * 1024**2 + 2 * 1024 + 8 * 1024 + 8 * 2 * 1024 * 4096
+    ends = 2 * TABLE + 1024
+    assert costs.memory["optimizer"] == pytest.approx(8 * (4 * layer + ends) + 4 * ends)
+    assert costs.memory_bytes == pytest.approx(sum(costs.memory.values()))
+
+
 def test_ranks_that_shard_share_out_the_matrices_of_muon():
     whole, shared = (
         costs_of(task(2), f"dp=2 optimizer=muon zero={zero}").seconds["optimizer"]

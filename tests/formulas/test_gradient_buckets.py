@@ -122,6 +122,14 @@ def test_slices_are_taken_apart_rank_by_rank():
     assert more == pytest.approx([0, 0, 5 * 4 * 80e-6], abs=1e-15)
 
 
+def test_two_ranks_take_slices_apart_and_one_has_none():
+    for gpus, slices in ((1, 0), (2, 2)):
+        software = stack(slice_seconds=80e-6)
+        plain, slow = (parts_of("tp=1", task(gpus, software=s)) for s in (stack(), software))
+        more = (slow.all_gather - plain.all_gather).ravel()
+        assert more == pytest.approx([5 * slices * 80e-6] * 3, abs=1e-15)
+
+
 def test_modules_are_gathered_one_by_one_under_zero_3():
     """DeepSpeed: four projections, two norms and two matrices of an MLP in each of five layers, a
     message each, beside which the host is busy; nothing where updated weights are gathered at

@@ -164,6 +164,14 @@ def test_a_stack_may_launch_slower_in_pipelines_of_several_nodes(gpus, shown):
     both = (costs_of(q, "tp=4 pp=2").seconds["launch"] for q in (question, bare))
     # A step's parts are means over the ranks; the first has the embedding and two blocks.
     assert next(both) - next(both) == pytest.approx(8 * np.mean(added) * shown)
+    # What comes before it grows as all passes do in the mean.
+    for before, each in (("forward_before", ("forward",)), ("both", ("forward", "backward"))):
+        waits, sums = [], []
+        for stages in (with_, without):
+            both = stages.forward_before + stages.backward_before
+            waits.append((both if before == "both" else stages.forward_before)[1, 0])
+            sums.append(sum(getattr(stages, name).sum() for name in each))
+        assert waits[0] / waits[1] == pytest.approx(sums[0] / sums[1])
     # The last rank idles while the first, two blocks and the embedding, runs one micro-batch.
     assert with_.idle_seconds[0] - without.idle_seconds[0] == pytest.approx(added[0][0] * shown)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import unit_pipelines
 from round_numbers import PARAMETERS, stack, task
 
 from plan3d.simulator.plan.plan import as_plan
@@ -34,6 +35,25 @@ def test_peaks_are_those_of_the_closed_form_on_every_rank(text):
     found = timeline(text)
     closed = by_stage(found.timeline.costs)["total"]
     assert [rank.peak_bytes for rank in found.ranks] == pytest.approx(closed.tolist())
+
+
+@pytest.mark.parametrize("rate", [1.0, 1.25, 0.5])
+@pytest.mark.parametrize("schedule", ["zb-h1", "zb-h2", "zb-h2-sync"])
+@pytest.mark.parametrize("longest", [0, 1, 3])
+def test_peaks_of_unlike_ranks_that_hold_back_weight_gradients(longest, schedule, rate):
+    """One of four layers takes three seconds a pass, the others one."""
+    layers = tuple(unit_pipelines.layer(3.0 if i == longest else 1.0) for i in range(4))
+    question = unit_pipelines.task(4, 12, layers, wgrad_rate=rate)
+    found = timeline(f"pp=4 schedule={schedule}", question)
+    closed = by_stage(found.timeline.costs)["total"]
+    assert [rank.peak_bytes for rank in found.ranks] == pytest.approx(closed.tolist())
+
+
+def test_the_update_begins_when_all_else_is_done():
+    found = timeline("dp=4 zero=1", task(4, 16))
+    costs = found.timeline.costs
+    (rank,) = found.ranks
+    assert rank.moments[-1].seconds == pytest.approx(costs.step[0] - costs.seconds["optimizer"][0])
 
 
 def test_rank_r_of_1f1b_keeps_p_minus_r_micro_batches():

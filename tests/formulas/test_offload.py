@@ -31,11 +31,13 @@ from plan3d.simulator.hardware.host import copy_rate, excess_copy_seconds, updat
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import Nvme
+from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import SyncPolicy
 from plan3d.simulator.step.data_parallel import Synchronisation, sync_seconds, synchronisation
 from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
 from plan3d.simulator.step.offload import host_copies, host_update, node_bytes
 from plan3d.simulator.step.optimizer import moved_bytes, owned_parameters
+from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.step.slot_delays import NO_COPIES, HostCopies
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
@@ -155,6 +157,17 @@ def test_ranks_update_their_shards(zero):
     assert costs.seconds["optimizer"] == pytest.approx(update)
     assert costs.seconds["host_comm"] == pytest.approx(PARAMETERS / 4 * 4 / 4e9 - update)
     assert costs.node_bytes == pytest.approx(16 * PARAMETERS)
+
+
+@pytest.mark.parametrize(("away", "weights", "copied"), [(50, 100, 4 / 2 + 2 / 2), (50, 0, 4 / 2)])
+def test_weights_that_the_gpu_updates_go_back_beside_gradients(away, weights, copied):
+    """Half of the parameters on the GPU: two bytes of those, four of the others, at 16 GB/s."""
+    policy = SyncPolicy(offload_optimizer=away, offload_parameters=weights)
+    stages = group_of(task(), "tp=1").stages
+    found = host_update(task(), BF16, ADAM, policy, np.zeros((2, 1, 1)), stages)
+    update = 30 * PARAMETERS / 2 / (0.46 * 400e9)
+    assert found.update[0, 0] == pytest.approx(update)
+    assert found.copies[0, 0] == pytest.approx(max(copied * PARAMETERS / 16e9 - update, 0))
 
 
 def test_the_slowest_rank_decides():
@@ -490,3 +503,74 @@ def test_frozen_weights_come_up_before_their_gather(nvme, read):
     assert held.memory[1].item() == pytest.approx(
         2 * trained + (buffers if read else FROZEN), rel=1e-9
     )
+
+
+# Room on the host
+
+
+@pytest.mark.parametrize(
+    ("memory", "drives", "share"),
+    [(1e12, 1e13, 0.0), (1e12, 0.5, 2.0), (1.0, 1e13, 1.0), (0.75, 0.5, 2.0), (0.5, 1.0, 2.0)],
+)
+def test_memory_or_drives_fill_a_node_first(memory, drives, share):
+    """Of what the plan needs of either the host has so much."""
+    plan = "dp=8 zero=3 offload_optimizer=100 nvme=optimizer"
+    asked = costs_of(task(8, 8, cluster=cluster(8, host=DRIVES), **INFINITY), plan)
+    sizes = {"memory": memory * asked.node_bytes, "nvme": drives * asked.nvme_bytes}
+    machine = cluster(8, host=replace(DRIVES, **sizes))
+    costs = costs_of(task(8, 8, cluster=machine, **INFINITY), plan)
+    assert costs.host_share == pytest.approx(share, abs=1e-9)
+    assert costs.fits == (share <= 1)
+
+
+@pytest.mark.parametrize(("gradients", "window", "shown"), [(25, 20, 5), (15, 20, 0)])
+@pytest.mark.parametrize("virtual", [1, 2])
+def test_earlier_ranks_wait_for_their_copies_too(gradients, window, shown, virtual):
+    """Two ranks of passes of 20 ms reduce in 4 and 16 ms; the second waits 6 ms for the first, and
+    for what its copies outlast a pass of one chunk. Four micro-batches are later by as much, and
+    the first rank's while the pipeline drains."""
+    ms, two, none = 1e-3, np.ones((2, 1)), np.zeros((3, 2, 1))
+    stages = replace(
+        group_of(task(4, 16), "dp=4").stages,
+        micro_batches=np.array([4.0]),
+        virtual_stages=np.array([float(virtual)]),
+        backward=window * ms * two,
+        forward=0 * two,
+        weight_gradient=0 * two,
+        slowest_seconds=np.array([window * ms]),
+        backward_before=np.array([[0.0], [6.0]]) * ms,
+        ranks_alike=two,
+        rank=np.array([[0.0], [1.0]]),
+    )
+    reduce = np.tile(np.array([[4.0], [16.0]]) * ms, (3, 1, 1))
+    sync = Synchronisation(reduce, none, none, none + 1)
+    copies = [HostCopies(0.0, gradients * ms * two), NO_COPIES]
+    found = sync_seconds(task(4, 16), sync, stages, [0], SyncPolicy(), copies)[0, 0, 0, 0]
+    reduced = max(4, 16 - 6 - shown / virtual)
+    assert found == pytest.approx((reduced + 4 * shown + shown / virtual) * ms)
+
+
+# The same, event by event
+
+
+def test_copies_at_the_end_and_of_every_micro_batch_follow_the_passes():
+    """ZeRO-Offload on one GPU: gradients of four micro-batches outlast their backward passes, then
+    weights come up behind the update."""
+    quick = replace(HOST, memory_bandwidth=4000e9)
+    question = task(cluster=cluster(1, host=quick), software=stack(offloads_gradients=True))
+    x = timeline_of(question, Plan.parse("offload_optimizer=100"))
+    down, up = 4 * PARAMETERS / 16e9, 2 * PARAMETERS / 16e9
+    update = 30 * PARAMETERS / (0.46 * 4000e9)
+    assert x.host_comm == pytest.approx(4 * (down - 2 * WINDOW) + (up - update))
+    assert x.step_seconds == pytest.approx(x.closed_form)
+    assert x.host_share == pytest.approx(0)
+
+
+def test_copies_of_activations_are_a_share_of_the_passes():
+    """Half of 32 s b h of a layer and 4 of the head at 16 GB/s, of four micro-batches."""
+    moved, head_moved = 16 * 1024**2 / 16e9, 2 * 1024**2 / 16e9
+    shown = 4 * (2 * moved - 3 * FORWARD) + 2 * head_moved - 3 * HEAD
+    x = timeline_of(task(), Plan.parse("offload_activations=50 offload_optimizer=50"))
+    assert x.host_comm > 0
+    assert x.host_share == pytest.approx(shown / (3 * WINDOW + shown))
+    assert x.tensor_share == 0

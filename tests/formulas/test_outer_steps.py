@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from round_numbers import NETWORK, PARAMETERS, cluster, costs_of, gather, stack, task
 
 from plan3d.simulator.analysis.sensitivity import sensitivities
 from plan3d.simulator.analysis.traffic import traffic, traffic_sentences
+from plan3d.simulator.operators import collectives
+from plan3d.simulator.step import outer_steps
 from plan3d.simulator.task import Goal
 
 LINK, LATENCY = 1e9, 0.01
@@ -143,3 +146,47 @@ def test_sites_are_the_workers_of_local_sgd():
     costs = sites(f"{ALONE} sync_period=10", goal=goal)
     assert costs.iterations == near(10 / 0.02 + (10 * 9) ** 0.5 / 0.1**1.5 + 10)
     assert sites(ALONE, goal=goal).iterations == near(10 / 0.02 + 10)
+
+
+def two_ranks(costs):
+    """The stages of a plan of sites with the passes and parameters of two unlike ranks."""
+
+    def column(*values):
+        return np.array(values, float)[:, None]
+
+    (group,) = costs.groups
+    s = group.stages
+    weights = replace(s.weights, dense=column(4e8, 8e8))
+    return group, replace(
+        s, weights=weights, forward=column(0.001, 0.002), backward=column(0.003, 0.004)
+    )
+
+
+@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("delay", [0, 1])
+def test_the_fullest_and_the_longest_rank_decide(linked, delay):
+    """Four sites, a fragment of two in 8 bits: three halves of the shard of 10^8 parameters of the
+    second rank; over links of sites all of the model. One step of its 8 x 6 ms hides them."""
+    words = f"{ALONE} sync_period=10 fragments=2 outer_bits=8 outer_delay={delay}"
+    fast = replace(LINKED, site_bandwidth=1e9 if linked else 0.0)
+    group, stages = two_ranks(sites(words, network=fast, count=4))
+    stages = replace(stages, micro_batches=np.array([8.0]))
+    asked = group.task, group.recipe, group.policy, stages
+    found = outer_steps.exchange(*asked)
+    assert found.sent == near([1.5 * 1e8 / 2])
+    # Beside links the network: a ring of four nodes, 1.5 times the shard at 10 GB/s.
+    across = 2 * 3 / 4 * PARAMETERS / 2 / LINK + 6 * LATENCY
+    if not linked:
+        assert found.seconds == near(
+            collectives.all_reduce(
+                np.array([5e7]), group.stages.weights.site_group, group.task.cluster
+            )
+        )
+    else:
+        assert found.seconds == near([across])
+    exposed = np.maximum(found.seconds - delay * 8 * 0.006, 0.0)
+    assert found.exposed == near(exposed)
+    gathered = gather(2 * 8e8, 8)
+    added = outer_steps.step_seconds(*asked)[:, 0, 0, 0]
+    whole = (2 * exposed[0] + gathered) / 10
+    assert added == near([whole, whole, whole, 2 * exposed[0] / 10])

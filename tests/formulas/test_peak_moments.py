@@ -41,6 +41,26 @@ def test_freed_gradients_and_activations_take_turns(batch, micro_batch, gradient
     assert always["activations"] == 4 * 10 * micro_batch
 
 
+@pytest.mark.parametrize(("pp", "gradients"), [(1, 0), (2, 800)])
+def test_stages_find_gradients_of_the_micro_batch_before(pp, gradients):
+    """A single micro-batch: in a pipeline others may have come before it on a rank."""
+    costs_ = costs(task(pp, 100, frees_gradients=True), f"pp={pp} micro_batch=100")
+    assert costs_.memory["activations"] == 4 * 10 * 100 / pp
+    assert costs_.memory["gradients"] == gradients
+
+
+def test_buffers_of_gathers_stay_in_both_moments():
+    """The ends, 2 x 2 (2 T + 1,024) bytes of two gathers, of which one is idle."""
+    moments = []
+    for copies in (False, True):
+        software = stack(frees_gradients=True, gathered_ends=ENDS, copies_gathered=copies)
+        (group,) = costs_of(tiny(4, software=software), "dp=4 zero=3").groups
+        moments.append(group.rank_moments(3))
+    for with_, without in zip(moments[1], moments[0], strict=True):
+        more = with_["reserve"] - without["reserve"]
+        assert more.item() == pytest.approx(2 * max(12 * TABLE + 2048, 2 * TABLE + 1024))
+
+
 @pytest.mark.parametrize(
     ("zero", "batch", "kept", "beside"),
     [

@@ -93,7 +93,7 @@ def test_what_a_stage_costs_on_its_own():
     of gradients all-reduced at 50 a second, or half of it scattered at 40 and 400 gathered at 25;
     18 bytes a parameter, of which 12 are sharded; 20 bytes and two boundary tensors in flight.
     Under ZeRO 3 every micro-batch gathers twice and scatters once, everything is sharded, and two
-    gathered layers and the gradients of one are held besides."""
+    gathered layers and the gradients of one are held besides. The host takes 5 seconds a step."""
     both = np.zeros((2, 1), np.int64)
     runs = Segments(
         stage=both, layers=both + 2, tp=both + 1, dp=both + 2, zero=both, recompute=both
@@ -105,7 +105,8 @@ def test_what_a_stage_costs_on_its_own():
         "micro_batch": np.array([1, 1]),
     }
     plans = from_columns(sizes, (), runs)
-    found = stage_costs(task(4, 8, boundary_buffers=2.0), plans, np.array([0, 2]), [0, 1, 3])
+    question = task(4, 8, boundary_buffers=2.0, step_seconds=5.0)
+    found = stage_costs(question, plans, np.array([0, 2]), [0, 1, 3])
     for zero, delay, reduce, gather, held in (
         (0, 0, 16, 0, 200 * 18),
         (1, 0, 10, 8, 200 * 12),
@@ -117,10 +118,26 @@ def test_what_a_stage_costs_on_its_own():
         assert one.backward.tolist() == [4, 4]
         assert one.reduce_seconds.tolist() == [reduce, reduce]
         assert one.gather_seconds.tolist() == [gather, gather]
-        assert one.optimizer_seconds == pytest.approx(200 * 30 / 1e4 / min(zero + 1, 2))
+        assert one.optimizer_seconds == pytest.approx(5 + 200 * 30 / 1e4 / min(zero + 1, 2))
         assert one.received_bytes.tolist() == one.sent_bytes.tolist() == [50, 50]
         assert one.static_bytes.tolist() == [held, held]
         assert one.micro_batch_bytes.tolist() == [20 + 2 * 50] * 2
+
+
+def test_a_stage_receives_what_the_layer_before_it_hands_on():
+    """50, 150, 70 and 500 bytes behind four layers, in stages of two and of one."""
+    layers = tuple(layer(boundary=size) for size in (50, 150, 70, 500))
+    for count, starts, received in ((2, [2], [150]), (1, [1, 2, 3], [50, 150, 70])):
+        one = np.ones((len(starts), 1), np.int64)
+        runs = Segments(
+            stage=0 * one, layers=count * one, tp=one, dp=one, zero=0 * one, recompute=0 * one
+        )
+        sizes = {name: one[:, 0] for name in ("tp", "dp", "micro_batch")}
+        plans = from_columns({**sizes, "pp": 4 // count * one[:, 0]}, (), runs)
+        found = stage_costs(task(4, 8, layers), plans, np.array(starts), [0])[0]
+        assert found.received_bytes.tolist() == received
+        behind = [layers[start + count - 1].boundary_bytes for start in starts]
+        assert found.sent_bytes.tolist() == behind
 
 
 # Memory
@@ -162,6 +179,15 @@ def test_the_fullest_rank_counts():
     assert found.memory_bytes == 7220
     assert found.memory["optimizer"] == 4800
     assert costs(task(4), "pp=4").worst_rank == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "named"),
+    [("dualpipe", 0), ("zb-h1", 0), ("zb-h2", 0), ("1f1b", 0), ("chimera", 1)],
+)
+def test_of_ranks_that_hold_as_much_the_first_is_named(schedule, named):
+    """Under Chimera the two in the middle hold most."""
+    assert costs(task(4), f"pp=4 schedule={schedule}").worst_rank == named
 
 
 @pytest.mark.parametrize(("memory", "fits"), [(1840 / 0.84, True), (1840, True), (1839, False)])

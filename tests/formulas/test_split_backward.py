@@ -14,6 +14,7 @@ from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import slot_delays
+from plan3d.simulator.step.data_parallel import _copy_delay
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.slot_delays import Delays
 from plan3d.simulator.task import Task
@@ -168,3 +169,31 @@ def test_copies_of_gradients_follow_the_weight_gradient_and_those_of_weights_the
     assert forward[:, :, 0, 0].tolist() == [[3.625, 1.625]] * 2
     assert input_gradient[:, :, 0, 0].tolist() == [[3.75, 1.75]] * 2
     assert weight_gradient[:, :, 0, 0].tolist() == [[2 + 3, 2 + 3], [2 + 4 - 1] * 2]
+
+
+def test_copies_of_gradients_that_are_reduced_once_lengthen_weight_gradients():
+    """ZB-H1 on two ranks of 3 x 3 seconds: 4 seconds of copies outlast w by one, four times; f + i
+    - w was idle, of which the longer w takes no second that it did not."""
+    one = np.ones((2, 1))
+    stages = replace(passes_of(ANY, [3, 3], [3, 3], [3, 3], "zb-h1"), idle_seconds=np.array([3.0]))
+    assert _copy_delay(4 * one, stages).item() == pytest.approx(4 * 1)
+    assert _copy_delay(2 * one, stages).item() == 0
+
+
+def test_longer_passes_leave_more_time_for_the_sends_of_turns():
+    """Groups of six on four ranks: of the four sends of a turn, 3 s each, the passes of two of a
+    rank's chunks hide 2 f / (2 x 3). Passes of 2 s that take half a second and 1.5 s more: six
+    micro-batches by 2 s, half of the others' while the pipeline fills, and 2 x 2 / 6 sends less."""
+    four = replace(
+        passes_of(ANY, [2], [1], [1], "interleaved"),
+        micro_batches=np.array([6.0]),
+        ranks=np.array([4.0]),
+        virtual_stages=np.array([2.0]),
+        group=np.array([6.0]),
+        hop_seconds=np.array([3.0]),
+        ranks_alike=np.array([[4.0]]),
+        idle_seconds=np.array([6.0]),
+    )
+    late, before = np.array([[2.0]]), np.array([[0.5]])
+    found = slot_delays.full_backward_delay(four, late, before)
+    assert found.item() == pytest.approx(6 * 2 + 3 * 2 / 2 - 3 * 2 * 2 / 6)

@@ -9,6 +9,7 @@ Sources of the idle times: test_bubbles; of the sends: test_pipeline_sends.
 from dataclasses import replace
 
 import pytest
+import round_numbers
 from unit_pipelines import costs, layer, parts, task
 
 from plan3d.simulator.layers.placements import chunk_sizes
@@ -162,6 +163,24 @@ def test_the_launch_floor_of_pipelines_over_several_nodes():
     assert found["bubble"] == pytest.approx(3 * (3 + added))
 
 
+def test_launch_floors_of_split_backward_passes():
+    """ZB-H1: each gradient has a floor of its share of 1.8 seconds. At equal rates halves of 2 and
+    of 1.8; weight gradients at twice the rate are 0.6 of 2 seconds, a third of the launches."""
+
+    def raised(seconds, floor):
+        return (seconds**8 + floor**8) ** (1 / 8)
+
+    f = raised(1, 1.2)
+    for rate, w, i in (
+        (1.0, raised(1, 0.9), raised(1, 0.9)),
+        (2.0, raised(0.6, 0.6), raised(1.4, 1.2)),
+    ):
+        slow = task(16, 32, layer_floor=1.2, pipeline_floor=1e-9, wgrad_rate=rate)
+        found = parts(slow, "pp=4 schedule=zb-h1 zero=0 overlap_grad_reduce=0")
+        assert found["compute"] + found["launch"] == pytest.approx(8 * (f + i + w))
+        assert found["bubble"] == pytest.approx(3 * (f + i - w))
+
+
 def test_runs_of_layers_with_a_strategy_of_their_own():
     """Two stages, the last with full recompute: 8 seconds a micro-batch, the other 6; with full
     recompute of a single layer 4 + 3."""
@@ -237,3 +256,45 @@ def test_zb_h2_holds_back_as_many_weight_gradients_as_it_needs():
     g = x.timeline.graph
     kinds = g.kind[g.rank == 1].tolist()
     assert kinds[: kinds.index(Pass.WEIGHT)].count(Pass.INPUT) == 3 + 1
+    # Of unlike ranks the longest passes and the longest weight gradient count.
+    layers = (layer(2.0), layer(), layer(), layer())
+    x = timeline_of(task(4, 12, layers, wgrad_rate=1.25), Plan.parse("pp=4 schedule=zb-h2"))
+    kinds = x.timeline.graph.kind[x.timeline.graph.rank == 1].tolist()
+    assert kinds[: kinds.index(Pass.WEIGHT)].count(Pass.INPUT) == 3 + 1
+
+
+@pytest.mark.parametrize("schedule", ["zb-h1", "1f1b"])
+def test_parts_of_a_chunk_are_its_passes(schedule):
+    """With floors of launches, which a split backward pass has more of."""
+    slow = task(16, 32, layer_floor=1.2, pipeline_floor=1e-9)
+    x = timeline_of(slow, Plan.parse(f"pp=4 schedule={schedule} zero=0"))
+    passes = x.times.forward + x.times.input_gradient + x.times.weight_gradient
+    assert x.part_seconds.sum(axis=0) == pytest.approx(passes)
+
+
+@pytest.mark.parametrize("sizes", ["2,1,1,2", "2,2,1,1", "1,1,2,2"])
+@pytest.mark.parametrize("micro_batches", [2, 4, 8])
+def test_uneven_chunks_wait_for_each_other_as_events_do(sizes, micro_batches):
+    """Blocks of round numbers on two ranks with two chunks each, sends in no time."""
+    domain = replace(round_numbers.FAST, send=replace(round_numbers.FAST.send, latency=0.0))
+    domain = replace(domain, send=replace(domain.send, bandwidth=1e30))
+    question = round_numbers.task(
+        2,
+        micro_batches,
+        replace(round_numbers.MODEL, order=(0,) * 6),
+        cluster=round_numbers.cluster(2, fast_domain=domain),
+    )
+    x = timeline_of(question, Plan.parse(f"pp=2 virtual_stages=2 layers_per_stage={sizes}"))
+    assert x.step_seconds == pytest.approx(x.closed_form)
+
+
+def test_only_pipelines_are_scored_again_by_events():
+    """Sends that a shorter stage has time for show in the closed form alone; a single rank waits
+    for nobody."""
+    alone = costs(task(1, 4), "pp=1")
+    assert rescore(alone).tolist() == [alone.step_seconds]
+    for sizes in ("1,3", "3,1"):
+        plan = Plan.parse(f"pp=2 layers_per_stage={sizes}")
+        whole, events = evaluate(task(2), plan), timeline_of(task(2), plan).step_seconds
+        assert rescore(whole).tolist() == [events]
+        assert whole.step_seconds != pytest.approx(events, rel=1e-3)

@@ -14,6 +14,7 @@ from round_numbers import (
     PARAMETERS,
     TABLE,
     costs_of,
+    gather,
     group_of,
     sparse,
     stack,
@@ -110,6 +111,18 @@ def test_shards_of_matrices_are_exchanged_before_and_behind_their_orthogonalisat
     assert muon_seconds(stage[2], held).ravel().tolist() == [0.0, 0.0]
     once = 0.75 * 2 * 2e9 / 40e9
     assert muon_seconds(stage[3], held).ravel() == pytest.approx([0.0, 2 * once])
+    # Routed experts among them are whole on their ranks.
+    routed = replace(weights(8e9, 4e9), matrix_parameters=np.array([[12e9]]))
+    assert muon_seconds(stage[3], routed).ravel() == pytest.approx([0.0, 2 * once])
+
+
+def test_scaled_parameters_are_gathered_in_fewer_bits():
+    """One byte of half of 4,000 dense and 1,000 routed parameters, two of the others."""
+    held = replace(weights(4e9, 1e9), scaled_parameters=np.array([[2.5e9]]))
+    recipe = RECIPES[Precision.FP8].with_scaled_parameters()
+    found = synchronisation(task(4, model=sparse()), recipe, held, zeros=(1,)).all_gather[0]
+    assert recipe.gather == 1
+    assert found.item() == pytest.approx(gather(1.5 * 4e9, 4) + gather(1.5 * 1e9, 2))
 
 
 def test_frozen_weights_are_copied_into_their_gathers_and_out_of_them():
@@ -337,6 +350,26 @@ def test_a_head_that_is_reduced_in_16_bits_has_its_weights_twice_beside_it():
     asked = task(software=stack(gradient_memory=2.0, gathered_ends=APART))
     held = replace(weights(5000.0), ends=EndUnits(*(np.array([[n]]) for n in (3e3, 2e3, 3e3))))
     assert sharding_buffers(asked, BF16, held, 3).passes.item() == 2 * 2 * 3000 + 2 * 1000
+
+
+@pytest.mark.parametrize(("several", "reduced"), [(True, 5 * 5000), (False, 5 * 5000 - 5000)])
+def test_a_gradient_that_is_kept_stands_beside_its_reduction(several, reduced):
+    """Four bytes that are reduced, with a fourth of four that a rank of four keeps of them, of all
+    5,000 parameters of the ends; in the first micro-batch these are not there yet."""
+    asked = task(software=stack(gathered_ends=ROOT))
+    ends = EndUnits(*(np.array([[size]]) for size in (5e3, 0.0, 3e3)))
+    held = replace(weights(5000.0), ends=ends)
+    assert sharding_buffers(asked, BF16, held, 3, 4.0, several).reduced == reduced
+
+
+@pytest.mark.parametrize(("zero", "copies"), [(0, 1), (1, 1), (2, 1), (3, 0)])
+def test_scaled_copies_of_weights_live_until_zero_3(zero, copies):
+    """Two bytes of every parameter, and two copies of a byte of those of four layers."""
+    costs = costs_of(task(4), f"dp=4 zero={zero} precision=fp8")
+    shards = 4 if zero == 3 else 1
+    expected = 2 * PARAMETERS / shards + copies * 2 * 4 * LAYER
+    assert costs.memory["weights"] == pytest.approx(expected)
+    assert costs.memory_bytes == pytest.approx(sum(costs.memory.values()))
 
 
 @pytest.mark.parametrize(("ranks", "idle"), [(1.0, 0), (2.0, 2 * 5000)])

@@ -58,9 +58,8 @@ def test_a_ranking_counts_from_one_and_says_shares_in_percent():
     assert columns["batches"] == ("8", "4")
     assert [name for i, name in enumerate(found.headers) if i in found.words] == ["recompute"]
     assert len(ranking(costs, 1).rows) == 1
-    assert with_micro_batches({"dp": 4, "micro_batch": 2, "tp": 8}, 64) == {
-        "dp": 4, "micro_batch": 2, "micro_batches": 8, "tp": 8,
-    }  # fmt: skip
+    fields = with_micro_batches({"dp": 4, "micro_batch": 2, "tp": 8}, 64)
+    assert list(fields.items()) == [("dp", 4), ("micro_batch", 2), ("micro_batches", 8), ("tp", 8)]
 
 
 @pytest.mark.parametrize(("last", "shown"), [("1+10", None), ("10+10", 57)])
@@ -125,6 +124,15 @@ def test_the_fullest_node_is_shown_with_its_drives():
     assert rows["total"] == [f"{held / 2**30:.2f}", f"{100 * held / 1e12:.1f}"]
     assert rows["margin"] == [f"{(1e12 - held) / 2**30:.2f}", f"{100 - 100 * held / 1e12:.1f}"]
     assert "on NVMe drives" not in rows
+
+
+@pytest.mark.parametrize(("rows", "head"), [(1, "part of a step"), (2, "MFU %")])
+def test_one_plan_is_broken_down_and_several_are_ranked(rows, head):
+    table = concat([resolve(Plan(pp=pp), 4).table() for pp in (4, 2)][:rows])
+    costs = simulate(unit_pipelines.task(4), table)
+    for shown in (str(costs), costs._repr_html_()):
+        assert head in shown
+    assert ("plans of" in repr(costs)) == (rows == 2)
 
 
 def test_tables_one_after_another_are_that_of_all_plans():

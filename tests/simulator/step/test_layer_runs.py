@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from layer_runs import DENSE, mixed
-from round_numbers import MODEL, costs_of, exchange, gather, send, sparse, stack
+from round_numbers import MODEL, TABLE, costs_of, exchange, gather, reduce, send, sparse, stack
 from round_numbers import task as small
 from unit_pipelines import layer
 from unit_pipelines import task as unit_task
@@ -263,6 +263,9 @@ def test_plans_of_other_sizes_in_one_table_do_not_mix(order):
     alone = [evaluate(LISTED, Plan.parse(text)) for text in order]
     assert together.step.tolist() == pytest.approx([one.step_seconds for one in alone])
     assert together.memory_total.tolist() == pytest.approx([one.memory_bytes for one in alone])
+    for name, column in together.seconds.items():
+        expected = [one.seconds[name] for one in alone]
+        assert column.tolist() == pytest.approx(expected, abs=1e-9), name
 
 
 # Runs of one strategy are the plan, with all that a stack can tell apart
@@ -291,22 +294,87 @@ QUESTIONS = {
 @pytest.mark.parametrize("gathered", [(), ENDS[1:], ENDS])
 @pytest.mark.parametrize("name", QUESTIONS)
 @pytest.mark.parametrize(
-    "text", ["pp=2 dp=2 zero=1", "pp=2 dp=2 zero=3", "tp=2 dp=2 zero=2", "dp=4 zero=3"]
+    ("batch", "text", "runs"),
+    [
+        (8, "pp=2 dp=2 zero=1", "2|2"),
+        (8, "pp=2 dp=2 zero=3", "2|2"),
+        (8, "pp=2 virtual_stages=2 dp=2 zero=1", "1|1|1|1"),
+        (8, "tp=2 dp=2 zero=2", "1+3"),
+        (8, "dp=4 zero=3", "1+3"),
+        # A single micro-batch finds no gradients.
+        (4, "dp=4 zero=3", "1+3"),
+    ],
 )
-def test_runs_of_one_strategy_have_the_seconds_and_bytes_of_the_plan(text, name, gathered):
+def test_runs_of_one_strategy_have_the_seconds_and_bytes_of_the_plan(
+    batch, text, runs, name, gathered
+):
     software = stack(**TELLS, gathered_ends=gathered)
-    question = small(4, 8, software=software, **QUESTIONS[name])
-    runs = "2|2" if "pp=2" in text else "1+3"
+    question = small(4, batch, software=software, **QUESTIONS[name])
     whole, parted = (costs_of(question, f"{text}{more}") for more in ("", f" segments={runs}"))
-    assert parted.seconds == pytest.approx(whole.seconds, rel=1e-9, abs=1e-12)
+    # The longest way through chunks is found for each plan with runs, and in turns of a model else.
+    found, expected = (
+        {n: s for n, s in one.seconds.items() if n != "bubble" or "virtual" not in text}
+        for one in (parted, whole)
+    )
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-12)
     assert parted.memory_bytes == pytest.approx(whole.memory_bytes, rel=1e-9)
 
 
-def test_each_stage_has_the_bytes_of_its_own_zero_stage():
+@pytest.mark.parametrize("adapters", [None, Adapters(rank=8)])
+@pytest.mark.parametrize("gathered", [ENDS[1:], ENDS])
+def test_each_stage_has_the_bytes_of_its_own_zero_stage(gathered, adapters):
     """Two stages of two layers: with ZeRO 3 as in a plan of ZeRO 3, with ZeRO 1 as in one of it."""
-    question = small(4, 8, software=stack(gathered_ends=ENDS[1:], accumulation_bytes=10.0))
+    software = stack(gathered_ends=gathered, accumulation_bytes=10.0)
+    question = small(4, 8, software=software, adapters=adapters)
     mixed_up = by_stage(costs_of(question, "pp=2 dp=2 segments=2:zero=3|2:zero=1"))
     for rank, zero in enumerate((3, 1)):
         plain = by_stage(costs_of(question, f"pp=2 dp=2 zero={zero}"))
         for name in MEMORY:
             assert mixed_up[name][rank] == pytest.approx(plain[name][rank]), name
+
+
+def test_gradients_whose_pool_nothing_takes_are_those_of_runs_under_zero_3():
+    """Half of 400 bytes of one layer of four stay reserved while 100 samples of it and of three
+    layers under ZeRO 1 wait."""
+    question = unit_task(2, 200, frees_gradients=True, gradient_pool=True)
+    text = "dp=2 zero=1 micro_batch=100 segments=1:zero=3+3:zero=1"
+    memory = costs_of(question, text).memory
+    assert (memory["activations"], memory["gradients"]) == (4000, 0)
+    assert memory["reserve"] == 400 / 2
+
+
+def test_ends_of_runs_with_other_tensor_groups_are_gathered_together():
+    """Two tensor ranks with half of the embedding, then one with the whole head: both stay gathered
+    beside a layer, whose gradients the head's are waiting with; else two layers are."""
+    buffers = []
+    for gathered in ((), ENDS):
+        software = stack(gathered_ends=gathered)
+        text = "tp=2 micro_batch=2 zero=3 segments=2+2:tp=1"
+        buffers.append(costs_of(small(4, 8, software=software), text).memory["buffers"])
+    head = TABLE + 1024
+    assert buffers[1] - buffers[0] == 2 * (TABLE / 2 + head) + 2 * head
+
+
+def test_stages_of_other_tensor_groups_send_and_do_not_exchange():
+    text = "pp=2 tp=2 micro_batch=2 segments=2|2:tp=1"
+    assert _seconds(small(4, 8), text, "tensor_comm", "all_to_all") == 0
+
+
+@pytest.mark.parametrize(
+    ("runs", "share"),
+    [("2|2:tp=1", 1), ("2:tp=1|2", 1), ("2|2", 2), ("1+1:tp=1|2", 2), ("2|1:tp=1+1", 2)],
+)
+def test_tied_ends_are_reduced_in_shares_of_the_narrower(runs, share):
+    question = small(4, 8, replace(MODEL, tied=True))
+    (group,) = costs_of(question, f"pp=2 tp=2 micro_batch=2 segments={runs}").groups
+    found = group.stages.tied_embedding_seconds.item()
+    assert found == pytest.approx(reduce(4 * TABLE / share, 2))
+
+
+def test_boundary_tensors_of_runs_are_as_wide_as_their_layers_hand_on():
+    """Two buffers of 150 bytes for each of three and two micro-batches on the ranks in the middle,
+    between 50 and 150, and between 150 and 70 bytes."""
+    layers = tuple(layer(boundary=size) for size in (50, 150, 70, 500))
+    question = unit_task(4, 8, layers, boundary_buffers=2.0)
+    found = by_stage(costs_of(question, "pp=4 segments=1|1|1|1"))["buffers"]
+    assert found[1:3].tolist() == [3 * 2 * 150, 2 * 2 * 150]
