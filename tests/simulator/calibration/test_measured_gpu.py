@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from not_empty import not_empty
 
 from plan3d.simulator.calibration.fit.comparison import compare
 from plan3d.simulator.calibration.fit.fit import fit
@@ -136,7 +137,7 @@ def trainer(script) -> list[tuple[Any, dict[str, float], dict[str, float]]]:
 
 def test_settings_of_the_trainer_are_read_from_their_rows(script):
     """QLoRA and DeepSpeed among them."""
-    for setting in script.SETTINGS["all"]:
+    for setting in not_empty(script.SETTINGS["all"]):
         row = {name: str(value) for name, value in asdict(setting).items()}
         assert script.setting_of(row) == setting
 
