@@ -126,10 +126,13 @@ def script() -> Any:
 
 @pytest.fixture(scope="module")
 def trainer(script) -> list[tuple[Any, dict[str, float], dict[str, float]]]:
-    """Settings of the Trainer, what is predicted of them, and what was measured."""
+    """Settings of the Trainer without an engine and without packed weights, what is predicted of
+    them, and what was measured."""
     out = []
     for row in script.rows_of(ROOT / "hardware_profiles/measurements/h100-trainer-steps.csv"):
         setting = script.setting_of(row)
+        if setting.zero or setting.weights == "nf4":
+            continue
         found = script.predicted(setting, "h100-sxm")
         out.append((setting, found, {key: float(row[key]) for key in script.MEASURED}))
     return out
