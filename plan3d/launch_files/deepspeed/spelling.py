@@ -87,6 +87,9 @@ def from_config(config: Document, n: Numbers, launch: Launch) -> None:
     _add_overlaps(n, n.overlap_comm)
     n.bucket_parameters = _bucket_parameters(config, n)
     n.offload_optimizer = _optimizer_share(n, launch)
+    if n.zero < 3 and n.parameter_device != "none":
+        launch.left_out.append(f"offload_param has no effect at ZeRO stage {n.zero}, only at 3")
+        n.parameter_device = "none"
     n.offload_parameters = 100 * weights_off_gpu(n)
     n.nvme = int(Nvme.OPTIMIZER * optimizer_on_drives(n) + Nvme.PARAMETERS * weights_on_drives(n))
     if n.parameter_device not in (*DEVICES, "none"):

@@ -281,7 +281,15 @@ def deepspeed(text: str, at: int) -> Printed | None:
     content = _literal(text, text.find("{", at))
     if not isinstance(content, dict):
         return None
-    return Printed("deepspeed", "json", json.dumps(content), _trainer_gpus(text))
+    return Printed("deepspeed", "json", json.dumps(_whole(content)), _trainer_gpus(text))
+
+
+def _whole(content: Any) -> Any:
+    """A configuration with whole numbers from 1,000, which DeepSpeed prints as 1.024000e+03."""
+    if isinstance(content, dict):
+        return {key: _whole(value) for key, value in content.items()}
+    is_whole = isinstance(content, float) and content.is_integer() and abs(content) >= 1000
+    return int(content) if is_whole else content
 
 
 def _as_yaml(reader: str, content: Any, gpus: int | None) -> Printed | None:

@@ -164,6 +164,7 @@ TABLE: Table = (
         "2",
         lambda n: n.recompute == Recompute.SELECTIVE,
     ),
+    Row("activation_checkpoint.early_stop", "early_stop", SWITCH, False, read_only=True),
     optional("compile.enable", "compile_enabled", False, codec=SWITCH),
     Row("compile.components", "compile_parts", PARTS, ALL_PARTS, lambda n: n.compile_enabled),
     optional(
@@ -191,7 +192,6 @@ TABLE: Table = (
         Effect.COST,
         "time or memory",
         """
-        activation_checkpoint.early_stop
         activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns=['moe.router.gate']
         comm.backend=nccl comm.mode=default compile.backend=inductor debug.deterministic
         experimental.custom_args_module experimental.custom_import fault_tolerance.enable

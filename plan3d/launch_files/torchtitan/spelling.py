@@ -32,11 +32,12 @@ from .keys import (
 from .model_flavors import flavor_of
 
 EAGER: dict[str, dict[str, Any]] = {
-    "model": {"fused_norm": False},
+    "model": {"fused_norm": False, "spares_last_product": False},
     "loss": {"logit_bytes": 14.0, "kept_logit_bytes": 6.0},
 }
 """Fields of Software by part that is not compiled: norms in fp32 as separate kernels
-(before PyTorch 2.9), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
+(before PyTorch 2.9), checkpoints that run all of a layer again (distributed/
+activation_checkpoint.py, early_stop), and a loss in fp32 (torchtitan.toml, unfused_logit_bytes)."""
 
 
 def has_experts(model: Model) -> bool:
@@ -93,6 +94,8 @@ def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     for part in ALL_PARTS:
         if not n.compile_enabled or part not in n.compile_parts:
             launch.software |= EAGER[part]
+    if n.early_stop:
+        launch.software.pop("spares_last_product", None)
     wide = Precision.FP32 if n.full_precision else Precision.BF16
     half = Precision.PURE_BF16 if n.pure_bf16 else wide
     n.float8 = bool({FLOAT8, "float8"} & {*n.converters})

@@ -42,10 +42,6 @@ class RunSizes:
     global_batch: int | None = None
 
 
-class TooFewStepsError(InputError):
-    """A log that ends with the warm-up of its run."""
-
-
 class LineValue(NamedTuple):
     """What a line says of the iterations since the line before it."""
 
@@ -196,12 +192,12 @@ class Log:
         before = _iterations_before([one.iteration for one in lines])
         kept = [one.value for one, since in zip(lines, before, strict=True) if since >= WARM_UP]
         if not kept and before[-1] >= len(lines):
-            raise TooFewStepsError(
+            raise InputError(
                 f"{name}: each of its {len(lines)} lines tells of some of the first {WARM_UP} "
                 "iterations, which are dropped as warm-up: run longer, or log every iteration"
             )
         if not kept:
-            raise TooFewStepsError(
+            raise InputError(
                 f"{name}: {len(lines)} iterations; the first {WARM_UP} are dropped as warm-up, so "
                 f"at least {WARM_UP + 1} are needed"
             )

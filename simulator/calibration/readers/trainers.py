@@ -88,7 +88,8 @@ _MEGATRON = Trainer(
     batch=rf"global[ _]batch[ _]size(?:[:=]|{_ARGUMENT})\s*{VALUE}",
     consumed=r"consumed[ _]samples[:=]\s*(\d+)\b",
     sequence=rf"(?:\bseq_length{_ARGUMENT}|actual[ _]seqlen[:=]\s*){VALUE}",
-    gpus=rf"world[ _]size(?::|{_ARGUMENT})\s*{VALUE}",
+    # Of data-parallel ranks where DeepSpeed prints it: "[config.py:904:print]   world_size ... 1".
+    gpus=rf"(?<!\]   )world[ _]size(?::|{_ARGUMENT})\s*{VALUE}",
     allocated=((rf"\| max allocated: {VALUE}", MIB),),
     reserved=((rf"\| max (?:reserved|cached): {VALUE}", MIB),),
 )
@@ -159,7 +160,6 @@ TRAINERS = (
         seconds=(rf"iter time \(s\): {VALUE}",),
         samples_per_second=rf"samples/sec: {VALUE}",
         batch=rf"train_batch_size{_ARGUMENT}{VALUE}",
-        gpus=rf"world_size{_ARGUMENT}{VALUE}",
         allocated=((rf"Max_MA {VALUE}\s*GB", GIB),),
         reserved=((rf"Max_CA {VALUE}\s*GB", GIB),),
     ),

@@ -12,7 +12,7 @@ import statistics
 from dataclasses import dataclass
 
 from ...base.errors import InputError
-from .log_values import Log, Row, TooFewStepsError
+from .log_values import Log, Row
 from .log_values import RunSizes as RunSizes
 from .trainers import NAMES, OTHER_WORK, trainers_of
 
@@ -75,8 +75,8 @@ def is_log(text: str) -> bool:
 
 def read_log(text: str, known: RunSizes, name: str, timed: bool = True) -> list[Row]:
     """One row: median step seconds, tokens and peak memory of a run; where a launcher mixed the
-    lines of several ranks, the times of one. A log that ends with the warm-up is refused where it
-    must be `timed`, else it has no step."""
+    lines of several ranks, the times of one. A log without a step after the warm-up is refused
+    where it must be `timed`."""
     for sign, work in OTHER_WORK:
         if sign in text:
             raise InputError(f"{name}: its steps are of {work}, which is not read")
@@ -95,7 +95,7 @@ def read_log(text: str, known: RunSizes, name: str, timed: bool = True) -> list[
     row |= {size: int(value) for size, value in sizes.items() if value} | log.memory
     try:
         steps = log.step_means or log.after_warm_up(log.step_seconds or rates, name)
-    except TooFewStepsError:
+    except InputError:
         if timed:
             raise
         return [row]

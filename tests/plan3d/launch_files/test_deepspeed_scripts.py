@@ -208,6 +208,14 @@ def test_older_keys_put_weights_on_the_host(key):
     assert not found.unread
 
 
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_weights_stay_on_gpus_below_stage_3(stage):
+    """And say nothing of gathers, which other stages have not."""
+    found = engine(zero_optimization={"stage": stage, "offload_param": {"device": "cpu"}})
+    assert (found.plan["zero"], found.plan["offload_parameters"]) == (stage, 0)
+    assert found.left_out == [f"offload_param has no effect at ZeRO stage {stage}, only at 3"]
+
+
 def test_experts_are_spread_only_where_that_is_switched_on():
     sizes = [
         engine(expert_parallel={"autoep_size": 4, **more}).plan["ep"]

@@ -289,6 +289,32 @@ def test_a_log_of_deepspeed_asks_for_the_model():
     assert (launch.plan["zero"], launch.plan["micro_batch"], launch.global_batch) == (3, 2, 16)
 
 
+def test_whole_numbers_that_deepspeed_prints_as_decimal_ones():
+    launch = read(
+        '[INFO] [config.py:904:print]   json = {\n    "train_batch_size": 2.048000e+03, \n'
+        '    "train_micro_batch_size_per_gpu": 32, \n    "gradient_clipping": 1.0\n}\n'
+    )
+    assert (launch.global_batch, launch.plan["micro_batch"]) == (2048, 32)
+
+
+def test_the_data_ranks_of_deepspeed_are_not_its_gpus(tmp_path, capsys):
+    path = tmp_path / "train.log"
+    ranks = (
+        "[2021-06-10 20:47:51] [INFO] [config.py:904:print]   world_size ................... 1\n"
+    )
+    path.write_text(megatron() + ranks)
+    assert main(["import", str(path), "--cluster", "h100-sxm", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["measured"]["seconds"] == 1.5
+
+
+def test_a_log_of_lines_without_a_step_is_still_a_launch_file(tmp_path, capsys):
+    path = tmp_path / "train.log"
+    steps = "".join(line for line in megatron().splitlines(True) if "iteration" not in line)
+    path.write_text(f"{steps} 0%| | 0/10 [00:00<?, ?it/s]\n")
+    assert main(["import", str(path), "--cluster", "h100-sxm"]) == 0
+    assert "Measured: no step after the first 10" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     "text",
     [

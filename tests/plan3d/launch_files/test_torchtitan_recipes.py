@@ -229,9 +229,22 @@ def test_a_job_on_images_is_refused_whatever_model_is_given(section, key):
         ("compile", "backend", "eager"),
         ("fault_tolerance", "semi_sync_method", "diloco"),
         ("debug", "deterministic", True),
-        ("activation_checkpoint", "early_stop", True),
     ],
 )
 def test_keys_of_a_job_that_change_time_or_memory_are_said_to(section, key, value):
     found = job(**{section: {key: value}})
     assert f"$.{section}.{key}" in [one.place for one in found.unread if one.affects_cost]
+
+
+@pytest.mark.parametrize(
+    ("compiled", "early_stop", "spares"),
+    [(False, None, False), (False, True, None), (True, False, None), (True, True, None)],
+)
+def test_a_checkpoint_that_stops_early_spares_the_last_product_of_a_layer(
+    compiled, early_stop, spares
+):
+    stated = {} if early_stop is None else {"early_stop": early_stop}
+    sections = {"activation_checkpoint": {"mode": "full"} | stated, "compile": {"enable": compiled}}
+    found = job(**sections)
+    assert found.software.get("spares_last_product") is spares
+    assert not [one for one in found.unread if "early_stop" in one.place]

@@ -687,7 +687,9 @@ def test_arguments_of_deepspeed_chat_decide_the_sharding():
     assert (found.sequence, found.launcher_gpus, found.plan["zero"]) == (512, 4, 2)
     assert found.plan["offload_optimizer"] == 100
     assert found.plan["precision"] == Precision.FP16
-    assert "its DPO has the same arguments" in found.left_out[0]
+    assert "offload_param has no effect at ZeRO stage 2" in found.left_out[0]
+    assert not found.plan["offload_parameters"]
+    assert "its DPO has the same arguments" in found.left_out[1]
     assert (
         read(f"{CHAT[:-1]} --dtype bf16\n", "trainer-command").plan["precision"] == Precision.BF16
     )
