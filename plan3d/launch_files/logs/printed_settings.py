@@ -12,6 +12,7 @@ swift/pipelines/base.py; axolotl, src/axolotl/cli/config.py.
 from __future__ import annotations
 
 import ast
+import base64
 import json
 import re
 import textwrap
@@ -21,6 +22,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from plan3d.simulator.base.documents import format_toml
+from plan3d.simulator.base.errors import InputError
 
 from ..documents import DEEPEST
 
@@ -292,6 +294,32 @@ def _whole(content: Any) -> Any:
     return int(content) if is_whole else content
 
 
+def runner(text: str, at: int) -> Printed | None:
+    """The command of the Trainer that DeepSpeed's launcher prints, with the GPUs of its hosts, and
+    the configuration that the engine prints in place of its file."""
+    from ..registry import framework_of_file
+
+    found = _RUN.match(text, at)
+    if found is None:
+        return None
+    try:
+        hosts = json.loads(base64.b64decode(found[1] + "=="))
+        gpus = sum(map(len, hosts.values()))
+        command = f"deepspeed --num_nodes 1 --num_gpus {gpus} {found[2]}\n"
+        if not gpus or framework_of_file(command, "run.sh") != "trainer-command":
+            return None
+    except (ValueError, TypeError, AttributeError, RecursionError, InputError):
+        return None
+    engine = re.search(_ENGINE, text)
+    content = _literal(text, text.find("{", engine.start())) if engine else None
+    beside = f"cat > ds.json <<'END'\n{json.dumps(_whole(content))}\nEND\n" if content else ""
+    return Printed("trainer-command", "sh", beside + command)
+
+
+_ENGINE = r"\bjson = \{"
+_RUN = re.compile(r".{0,300}--world_info=([\w+/-]{1,4000})=* .{0,400}?(\S+\.py .{1,20000})$", re.M)
+
+
 def _as_yaml(reader: str, content: Any, gpus: int | None) -> Printed | None:
     """Values as a document; JSON is YAML."""
     if not isinstance(content, dict) or not content:
@@ -362,7 +390,8 @@ SECTIONS: tuple[tuple[str, Callable[[str, int], Printed | None]], ...] = (
     (r"\bconfig:\s*\{\s*\"", axolotl),
     (r"\b(?:parameters|args:?) \w*(?:TrainingArguments|SFTConfig)\(", trainer),
     (r"^.{0,200}\bConfig\(general=GeneralArgs\(", nanotron),
-    (r"\bjson = \{", deepspeed),
+    (r"\brunner\.py:\d+:main\] cmd = ", runner),
+    (_ENGINE, deepspeed),
 )
 """What precedes settings, in the order in which logs are searched, and who reads them."""
 

@@ -378,11 +378,15 @@ OTHER_WORK = (
     ("|Generate time=", "samples of generation and training (RLHF)"),
     ("perf/rollout_time", "samples of generation and training (RL)"),
     ("timing_s/gen", "samples of generation and training (RL)"),
+    ("completions/mean_length", "samples of generation and training (RL)"),
+    ("rewards/chosen", "preferences, beside a second model"),
+    ("***** Evaluating rewards", "preferences or rewards"),
 )
 """Texts of logs whose steps are of more than training, and of what.
 
 Source: DeepSpeed-Chat, dschat/utils/perf.py and step3_rlhf_finetuning/main.py; slime,
-slime/observability/rollout_metrics.py; verl, trainer/ppo/metric_utils.py."""
+slime/observability/rollout_metrics.py; verl, trainer/ppo/metric_utils.py; TRL, DPOTrainer and
+GRPOTrainer; DeepSpeed-Chat, step2_reward_model_finetuning/main.py."""
 NAMES = ", ".join(row.name for row in TRAINERS if not row.name.startswith("DeepSpeed "))
 
 

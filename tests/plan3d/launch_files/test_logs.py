@@ -1,5 +1,6 @@
 """A log that prints its settings is read as a launch file, with its timed steps and peaks."""
 
+import base64
 import json
 
 import pytest
@@ -295,6 +296,50 @@ def test_whole_numbers_that_deepspeed_prints_as_decimal_ones():
         '    "train_micro_batch_size_per_gpu": 32, \n    "gradient_clipping": 1.0\n}\n'
     )
     assert (launch.global_batch, launch.plan["micro_batch"]) == (2048, 32)
+
+
+def runner(program, hosts):
+    info = base64.b64encode(json.dumps(hosts).encode()).decode()
+    return (
+        "[2024-01-05 10:00:00,111] [INFO] [runner.py:571:main] cmd = /opt/bin/python -u -m "
+        f"deepspeed.launcher.launch --world_info={info} --master_addr=127.0.0.1 --master_port=1 "
+        f"{program}\n"
+    )
+
+
+TUNE = (
+    "tune.py --model_name_or_path Qwen/Qwen2.5-7B --per_device_train_batch_size 4 "
+    "--gradient_accumulation_steps 2 --model_max_length 2048 --bf16 True --deepspeed auto.json"
+)
+ENGINE = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 2,
+    "bf16": {"enabled": True},
+    "zero_optimization": {"stage": 2},
+}
+
+
+def test_the_command_that_deepspeed_starts_is_read_with_the_configuration_that_it_prints():
+    engine = f"[INFO] [config.py:1000:print_user_config]   json = {json.dumps(ENGINE)}\n"
+    launch = read(runner(TUNE, {"a": [0, 1, 2, 3], "b": [0, 1]}) + engine)
+    assert (launch.model.name, launch.sequence, launch.launcher_gpus) == ("qwen2.5-7b", 2048, 6)
+    assert (launch.plan["zero"], launch.plan["micro_batch"], launch.accumulation) == (2, 4, 2)
+    with pytest.raises(InputError, match=r"shards by auto\.json: put that file beside it"):
+        read(runner(TUNE, {"a": [0]}))
+
+
+@pytest.mark.parametrize("hosts", [{}, {"a": 3}, []])
+def test_a_command_of_no_host_is_none(hosts):
+    assert printed_settings(runner(TUNE, hosts)) is None
+    assert printed_settings(runner("other.py --x 1", {"a": [0]})) is None
+
+
+@pytest.mark.parametrize("sign", ["'rewards/chosen': 0.1", "'completions/mean_length': 9.0"])
+def test_steps_of_other_work_are_refused(sign, tmp_path, capsys):
+    path = tmp_path / "train.log"
+    path.write_text(f"{megatron()}{{'loss': 1.0, {sign}}}\n")
+    assert main(["import", str(path), "--cluster", "h100-sxm"]) == 2
+    assert "which is not read" in capsys.readouterr().err
 
 
 def test_the_data_ranks_of_deepspeed_are_not_its_gpus(tmp_path, capsys):
