@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from plan3d.simulator.workload.model import Model
 
 from ..documents import Document
 from ..launch_file import Launch, ReaderOptions, UnreadSetting
+from ..megatron.flags import NORMS, POSITIONS
 from ..megatron.other_flags import group_of, unread_effect
 from ..numbers import fill_launch, model_numbers
 from ..tables import Effect, Numbers, Table, read_rows
@@ -106,8 +108,56 @@ SHAPE = {
     "moe_ffn_hidden_size": "expert_ffn",
     "moe_shared_expert_intermediate_size": "shared_ffn",
     "moe_router_topk": "top_k",
+    "moe_router_num_groups": "groups",
+    "moe_router_group_topk": "group_limit",
 }
 """Fields that make a named model another one, and its numbers."""
+LATENT = {"q_lora_rank": "q_rank", "kv_lora_rank": "kv_rank", "v_head_dim": "value_dim"}
+LATENT |= {"qk_pos_emb_head_dim": "rope_dim"}
+"""The same of latent attention, which others have without effect."""
+TRAITS: dict[str, Callable[[dict[str, Any]], bool]] = {
+    "multi_latent_attention": lambda n: n["kv_rank"] > 0,
+    "qk_layernorm": lambda n: n["qk_norm"],
+    "untie_embeddings_and_output_weights": lambda n: not n["tied"],
+    "share_embeddings_and_output_weights": lambda n: n["tied"],
+    "add_bias_linear": lambda n: n["out_bias"],
+    "swiglu": lambda n: n["gated"],
+    "gated_linear_unit": lambda n: n["gated"],
+    "group_query_attention": lambda n: bool(n["kv_rank"]) or n["kv_heads"] < n["heads"],
+}
+"""Switches that make a named model another one, and whether it has them."""
+OF_MODEL = frozenset((*SHAPE, *LATENT, *TRAITS, "kv_channels", "add_qkv_bias", "normalization"))
+OF_MODEL |= {"window_size", "window_attn_skip_freq", "moe_layer_freq", "qk_head_dim"}
+OF_MODEL |= {"position_embedding_type", "quick_geglu", "add_position_embedding"}
+"""Fields that a named model decides: where they are not its own, it is refused."""
+
+
+def _own_value(key: str, value: Any, n: dict[str, Any]) -> Any:
+    """What a model has in place of a value; the value itself where it does not say."""
+    if key in SHAPE or (key in LATENT and n["kv_rank"]):
+        return n.get(SHAPE.get(key) or LATENT[key], value)
+    if key in TRAITS and isinstance(value, bool):
+        return TRAITS[key](n)
+    if key == "kv_channels" and not n["kv_rank"]:
+        return n["head_dim"]
+    if key == "add_qkv_bias" and value is True:
+        return n["qkv_bias"]
+    if key == "normalization" and value in NORMS:
+        return next(name for name, has_bias in NORMS.items() if has_bias == n["norm_bias"])
+    if key == "position_embedding_type" and value in POSITIONS:
+        is_learned = bool(n["learned_positions"])
+        return value if POSITIONS[value] == is_learned else "learned" if is_learned else "rope"
+    if key == "window_size" and str(value).lower() not in ("none", "0"):
+        widest = max(n["windows"])
+        found = re.match(r"[\[(]?\s*(\d{1,9})", str(value))
+        return value if found and int(found[1]) in (widest - 1, widest) else widest
+    if key == "moe_layer_freq" and n["experts"]:
+        layers = len(n["sparse"])
+        each = isinstance(value, int) and not isinstance(value, bool) and value > 0
+        stated = [at % value == 0 for at in range(layers)] if each else value
+        same = not isinstance(stated, list) or [*map(bool, stated)] == [*n["sparse"]]
+        return value if same else f"{sum(n['sparse'])} of {layers} layers"
+    return value
 
 
 def check_model(stated: dict[str, Any], model: Model | None, launch: Launch) -> None:
@@ -116,8 +166,7 @@ def check_model(stated: dict[str, Any], model: Model | None, launch: Launch) -> 
         return
     sizes = model_numbers(model)
     for key, value in stated.items():
-        size = sizes.get(SHAPE.get(key, ""))
-        if size is not None and value is not None and value != size:
+        if value is not None and value != _own_value(key, value, sizes):
             raise launch.refuse(
                 f"changes {model.name} by {key} = {str(value)[:40]}: give --model config.json"
             )
@@ -132,7 +181,7 @@ def unread_fields(
     """Settings beside the keys that are read: those that are on and change time or memory, and
     those that plan3d does not know; `others`: names of sections."""
     for key, value in content.items():
-        if key in keys or key in others or key in SHAPE or value is None:
+        if key in keys or key in others or key in OF_MODEL or value is None:
             continue
         if key == "performance_mode":
             text = "True: what it overlaps is not read"

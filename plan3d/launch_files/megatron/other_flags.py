@@ -259,7 +259,7 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         reset-attention-mask reset-position-ids reuse-fp32-param scattered-embeddings
         schedules-method sft sliding-window softmax-in-fp32 split-transformers
         standalone-embedding-stage step-batch-size-schedule
-        suggested-communication-unit-size swap-attention swap-modules swap-optimizer
+        suggested-communication-unit-size=400000000 swap-attention swap-modules swap-optimizer
         symmetric-ar-type synchronize-each-layer te-precision-config-file
         tile-factor torch-fsdp2-no-reshard-after-forward
         tp-2d tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad tp-x tp-y train-mode

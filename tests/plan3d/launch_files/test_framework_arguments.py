@@ -8,6 +8,7 @@ import pytest
 
 from plan3d.launch_files.deepspeed.keys import CONFIG
 from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.mcore.run import OF_MODEL
 from plan3d.launch_files.megatron.flags import ALIASES
 from plan3d.launch_files.megatron.flags import TABLE as FLAGS
 from plan3d.launch_files.megatron.other_flags import group_of
@@ -53,7 +54,7 @@ MINIMAL = {
 """Arguments of a run that states as little as it may."""
 
 
-COMMANDS = ("accelerate", "megatron-lm", "megatron-lm-older", "megatron-bridge")
+COMMANDS = ("accelerate", "megatron-lm", "megatron-lm-older", "megatron-bridge", "primus")
 """Lists of flags of a command, which are compared below."""
 
 
@@ -232,6 +233,50 @@ def test_every_field_of_megatron_bridge_has_a_class(field):
         assert unknown == []
     default = read_bridge(section, name, json.loads(text))
     assert [one for one in default.unread if one.text.startswith(name)] == []
+
+
+def read_primus(**overrides):
+    trainer = {"framework": "megatron", "model": "llama3.1_8B.yaml"}
+    trainer["overrides"] = {"global_batch_size": 64, "seq_length": 4096, **overrides}
+    content = {"modules": {"pre_trainer": trainer}}
+    return READERS["primus"](json.dumps(content), "run.yaml", ReaderOptions())
+
+
+def unknown_to_primus(name, value):
+    try:
+        found = read_primus(**{name: value})
+    except InputError:
+        return []
+    return [one for one in found.unread if not (one.affects_cost or one.why_neutral)]
+
+
+def test_every_argument_of_primus_has_a_class():
+    stated = {k: json.loads(text) if text else {} for k, text in arguments("primus").items()}
+    assert len(stated) > 500
+    assert [
+        k for k, v in stated.items() if unknown_to_primus(k, v) or unknown_to_primus(k, 2)
+    ] == []
+
+
+def test_a_default_of_primus_that_is_stated_changes_nothing():
+    """But dropout, and what each of its models states itself."""
+    few, changing = read_primus(), []
+    for name, text in arguments("primus").items():
+        if name in OF_MODEL or text in ("", "null") or name.endswith("dropout"):
+            continue
+        if name in ("global_batch_size", "seq_length"):
+            continue
+        many = read_primus(**{name: json.loads(text)})
+        same = (many.model, many.plan, many.left_out, many.unmodelled, many.software) == (
+            few.model,
+            few.plan,
+            few.left_out,
+            {},
+            few.software,
+        )
+        same &= not any(one.affects_cost for one in many.unread)
+        changing += [] if same else [name]
+    assert changing == []
 
 
 @pytest.mark.parametrize(

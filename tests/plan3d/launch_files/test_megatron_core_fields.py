@@ -252,6 +252,72 @@ def test_other_experiments_of_primus_are_refused(changes, message):
         primus(**changes)
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        *("multi_latent_attention: true", "qk_layernorm: true", "normalization: LayerNorm"),
+        *("position_embedding_type: learned_absolute", "window_size: [4096, 0]"),
+        *("untie_embeddings_and_output_weights: false", "kv_channels: 64", "swiglu: false"),
+        *("add_bias_linear: true", "group_query_attention: false"),
+    ],
+)
+def test_a_trait_that_a_named_model_has_not_is_refused(override):
+    with pytest.raises(InputError, match=f"changes qwen2.5-7b by {override.partition(':')[0]} = "):
+        primus(override)
+
+
+@pytest.mark.parametrize(
+    ("override", "model"),
+    [
+        ("add_qkv_bias: true\n      kv_channels: 128\n      swiglu: true", "qwen2.5_7B"),
+        ("normalization: RMSNorm\n      window_size: null", "qwen2.5_7B"),
+        ("window_size: [128, 0]\n      add_bias_linear: true", "gpt_oss_20B"),
+        ("multi_latent_attention: true\n      kv_lora_rank: 512", "deepseek_v3"),
+        ("moe_layer_freq: [0, 0, 0" + ", 1" * 58 + "]", "deepseek_v3"),
+    ],
+)
+def test_traits_of_a_named_model_that_are_stated_are_its_own(override, model):
+    found = primus(override, model)
+    assert not [one for one in found.unread if not one.why_neutral]
+
+
+@pytest.mark.parametrize("freq", ["1", "[1" + ", 1" * 60 + "]"])
+def test_layers_that_are_sparse_in_another_run_are_refused(freq):
+    with pytest.raises(InputError, match="changes deepseek-v3 by moe_layer_freq"):
+        primus(f"moe_layer_freq: {freq}", "deepseek_v3")
+
+
+def test_the_tokenizer_of_primus_decides_the_vocabulary():
+    found = primus("tokenizer_model: meta-llama/Llama-3.1-8B")
+    assert (found.model.vocabulary, found.vocabulary_source) == (128_256, "meta-llama/Llama-3.1-8B")
+    assert primus("tokenizer_model: Qwen/Qwen2.5-7B").model.vocabulary == 152_064
+    assert (
+        "its tokenizer /own/tokenizer is not known"
+        in primus("tokenizer_model: /own/tokenizer").left_out[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("bf16: false", "precision"),
+        ("checkpoint_activations: true", "recompute"),
+        ("recompute_layer_ids: [0, 1]", "recompute"),
+        ("pipeline_model_parallel_size: 2\n      patch_zero_bubble: true", "schedule"),
+    ],
+)
+def test_what_primus_decides_otherwise_is_asked_for(override, field):
+    assert [*primus(override).unmodelled] == [field]
+    assert primus("patch_zero_bubble: true").unmodelled == {}
+
+
+def test_other_words_of_primus_for_what_megatron_has():
+    assert primus("recompute_activations: true").plan["recompute"] == Recompute.SELECTIVE
+    assert primus("hidden_dropout: 0.1").software["dropout"] is True
+    assert primus("hidden_dropout: 0.0").software["dropout"] is False
+    assert primus("fp8: none").plan["precision"] == Precision.BF16
+
+
 def test_another_format_of_four_bits_is_asked_for():
     found = primus("fp4: e2m1\n      fp4_recipe: mxfp4")
     assert "fp4 by mxfp4" in found.unmodelled["precision"]
