@@ -99,6 +99,8 @@ def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ())
     _read_sequence(n, document, launch, unknown)
     launch.adapters = adapters_of(n, document)
     n.dtype = str(n.dtype or getattr(n, "model_dtype", "") or "").rpartition(".")[2]
+    if n.dtype == "auto":
+        n.dtype = _stored_format(n, launch)
     if n.bf16 is None:
         n.bf16 = n.dtype == "bfloat16" and not n.fp16
     n.precision = int(_precision(n, launch))
@@ -111,6 +113,16 @@ def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ())
     n.accumulation = n.accumulation if isinstance(n.accumulation, int) else None
     if getattr(n, "device_batch", None) and not document.contains("gradient_accumulation_steps"):
         n.accumulation = n.device_batch // n.micro_batch or 1
+
+
+def _stored_format(n: Numbers, launch: Launch) -> str:
+    """The format of the weights of a checkpoint, in which `auto` loads them: 16 bits, but for
+    models of before 2020."""
+    name = str(getattr(n, "model_id", "")).rpartition("/")[2].lower()
+    stored = "float32" if name.startswith(("gpt2", "distilgpt2")) else "bfloat16"
+    if not launch.adapters:
+        launch.left_out.append(f"weights as the checkpoint has them, taken as {stored}")
+    return stored
 
 
 def _fuses_loss(n: Numbers, document: Document) -> bool:

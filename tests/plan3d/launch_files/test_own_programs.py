@@ -7,6 +7,7 @@ import pytest
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
 
 RUN = (
@@ -71,3 +72,11 @@ def test_what_makes_adapters_in_an_unknown_program_is_refused(argument):
 def test_adapters_that_are_switched_off_are_none():
     words = "--lora_enable False --lora_ckpt none --train_mode full"
     assert launch(words).adapters is None
+
+
+@pytest.mark.parametrize("argument", ["dtype", "torch_dtype"])
+def test_weights_in_the_format_of_their_checkpoint(argument):
+    for name, precision in (("Qwen/Qwen2.5-7B", Precision.PURE_BF16), ("gpt2-xl", Precision.AMP)):
+        found = launch(f"--{argument} auto --model_name_or_path {name}")
+        assert found.plan["precision"] == precision
+        assert "weights as the checkpoint has them" in found.left_out[0]
