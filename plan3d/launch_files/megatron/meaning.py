@@ -16,7 +16,7 @@ from plan3d.simulator.hardware.software import DEFAULT_MODULES, MODULES, OFFLOAD
 from plan3d.simulator.plan.field_values import Dispatch, Recompute, StateFormat
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 
-from ..launch_file import Launch, explicit_layers
+from ..launch_file import Launch, UnreadSetting, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
 from .flags import MUON, OPTIMIZERS
@@ -337,6 +337,9 @@ def _windowed_layers(flags: Flags, n: Numbers) -> list[bool]:
     return [bool(kind) for kind in pattern[:total]]
 
 
+MUON_MODE = "--muon-tp-mode"
+
+
 def sharding_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
     """Add the ZeRO stage and the overlaps of Megatron-LM; the stage of Megatron-FSDP without a
     strategy is noted as open, since its default is another one since core 0.18."""
@@ -356,6 +359,15 @@ def sharding_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
     if n.optimizer == Optimizer.MUON:
         n.layer_wise |= "dist_muon" in flags.by_name["--optimizer"].texts
         n.distributed_optimizer |= n.layer_wise
+        if n.tp > 1 and not flags.contains(MUON_MODE):
+            launch.unread.append(
+                UnreadSetting(
+                    MUON_MODE,
+                    "not stated, taken as blockwise: it is duplicated after core 0.19",
+                    affects_cost=True,
+                    is_derived=True,
+                )
+            )
     n.overlap_grad_reduce = n.overlap_grad_reduce or n.overlapped_optimizer
     n.distributed_optimizer = n.distributed_optimizer or n.overlapped_optimizer
     n.zero = n.sharding_strategy if n.fsdp else int(n.distributed_optimizer)

@@ -383,6 +383,18 @@ def test_muon_of_megatron_lm_shares_out_whole_matrices(flags, zero):
     assert (plan["optimizer"], plan["zero"]) == (Optimizer.MUON, zero)
 
 
+def test_how_muon_splits_matrices_of_tensor_ranks_is_said_where_it_is_not_stated():
+    """Blockwise in core_v0.16.0 to core_v0.19.0, duplicated on main of August 2026."""
+    mode = "--muon-tp-mode"
+    noted = [one for one in read_megatron("--optimizer muon").unread if one.place == mode]
+    assert [(one.affects_cost, one.is_derived) for one in noted] == [(True, True)]
+    for flags in (
+        f"--optimizer muon {mode} blockwise",
+        "--optimizer muon --tensor-model-parallel-size 1",
+    ):
+        assert not [one for one in read_megatron(flags).unread if one.affects_cost]
+
+
 def test_fp32_gradients_beside_fp16_weights_are_said():
     text = MEGATRON.replace("--bf16", "--fp16")
     read = READERS["megatron"](
