@@ -434,6 +434,11 @@ UNMODELLED = {
     use_turbo_attention use_turbo_gemm use_turbo_grouped_gemm use_turbo_deepep use_turbo_rms_norm
     use_turbo_mega_moe turbo_sync_free_moe_stage torch_compile
     """,
+    "recipe": """
+    fp8_dot_product_attention fp8_multi_head_attention masked_softmax_fusion=true
+    num_distributed_optimizer_instances=1 reuse_grad_buf_for_mxfp8_param_ag tp_only_amax_red
+    use_transformer_engine_full_layer_spec
+    """,
     MEGATRON: """
     hierarchical_context_parallel_sizes moe_shared_expert_overlap moe_expert_capacity_factor
     moe_pad_expert_input_to_capacity

@@ -31,6 +31,7 @@ from .settings import (
     model_of,
     parts_left_out,
     sections_of,
+    vocabulary_of,
 )
 from .values import Made, Open, is_literal
 
@@ -136,9 +137,31 @@ def _launch(recipe: Recipe, file: str, options: ReaderOptions, session: Session)
     values["model"] = ""
     launch = read_run(values, launch, TABLE, replace(options, model=preset or options.model))
     launch.model = preset
+    size, launch.vocabulary_source = vocabulary_of(made, kind)
+    if options.vocabulary:
+        size, launch.vocabulary_source = options.vocabulary, "--vocabulary"
+    if preset and size:
+        launch.model = replace(preset, vocabulary=size)
+    _check_strategy(content, kind, launch)
     launch.unread += _unread(content, made, kind)
     launch.gpus = _gpus(content)
     return launch
+
+
+def _check_strategy(content: dict[str, Any], kind: str, launch: Launch) -> None:
+    """Note the strategy of Megatron-FSDP where NeMo leaves it to Megatron-Core. Raises InputError
+    for another FSDP."""
+    fsdp = content.get("fsdp")
+    if fsdp not in (None, False, "megatron"):
+        raise launch.refuse(f"fsdp = {str(fsdp)[:40]} is not modelled; nearest: megatron")
+    if kind == "nemo" and content.get("use_megatron_fsdp") and not content.get(STRATEGY):
+        launch.unmodelled["zero"] = (
+            f"{STRATEGY} is not stated: it is no_shard (zero=0) before core 0.18, and "
+            "optim_grads_params (zero=3) since"
+        )
+
+
+STRATEGY = "data_parallel_sharding_strategy"
 
 
 def _unread(content: dict[str, Any], made: Made, kind: str) -> Iterator[UnreadSetting]:

@@ -32,6 +32,7 @@ ARGUMENTS = {
     "seq_length": "max_length",
     "sequence_length": "max_length",
     "fp8": "fp8_format",
+    "fp4": "fp4_format",
     "fp8_param": "fp8_param_gather",
     "num_layers_in_first_pipeline_stage": "decoder_first_pipeline_num_layers",
     "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
@@ -39,22 +40,24 @@ ARGUMENTS = {
 """Arguments by fields of another name."""
 OVERLAPS = "MegatronCommOverlapCallback"
 """The callback of NeMo 2 that is read."""
-NEUTRAL = frozenset(
-    (
-        *("accelerator", "check_val_every_n_epoch", "enable_checkpointing", "enable_progress_bar"),
-        *(
-            "limit_test_batches",
-            "limit_val_batches",
-            "log_every_n_steps",
-            "max_epochs",
-            "max_steps",
-        ),
-        *("max_time", "num_sanity_val_steps", "use_distributed_sampler", "val_check_interval"),
-        *("batch_p2p_comm", "sequence_length"),
-    )
-)
-"""Arguments of Lightning's Trainer that change neither the model nor a step of training
-(lightning 2.5, Trainer)."""
+_NEUTRAL = """
+accelerator autocast_dtype autocast_enabled batch_p2p_comm check_val_every_n_epoch checkpoint_io
+cluster_environment create_attention_mask data_sampler data_step_fn dataset_cls
+deallocate_pipeline_outputs enable_checkpointing enable_progress_bar find_unused_parameters
+forward_step_fn fp16_hysteresis fp16_initial_loss_scale fp16_loss_scale fp16_loss_scale_window
+fp16_min_loss_scale fsdp generation_config index_mapping_dir init_consumed_samples init_global_step
+init_model_parallel lazy_init limit_test_batches limit_val_batches log_every_n_steps max_epochs
+max_steps max_time megatron_log_level merges_file microbatch_group_size_per_vp_stage mmap_bin_files
+num_sanity_val_steps num_test_samples num_train_samples num_val_samples output_log parallel_devices
+parallel_output params_dtype paths persistent_workers pin_memory pipeline_dtype progress_interval
+replace_progress_bar restore_config rotary_base save_ckpt_format scatter_embedding_sequence_parallel
+seq_len_interpolation_factor sequence_length setup_optimizers tokenizer transformer_layer_spec
+use_distributed_sampler use_gloo_process_groups use_te_rng_tracker val_check_interval vocab_size
+"""
+NEUTRAL = frozenset(_NEUTRAL.split())
+"""Arguments of Lightning's Trainer, and of what a recipe of NeMo makes, that change neither the
+model nor a step of training, or that are read otherwise (lightning 2.5, Trainer; NeMo 2.5,
+MegatronStrategy, MegatronMixedPrecision, GPTConfig and the modules of data)."""
 _FP8 = {"fp8_format": "hybrid"}
 PRECISIONS: dict[str, dict[str, Any]] = {
     "bf16_mixed": {},
@@ -133,6 +136,8 @@ def arguments_of(recipe: Made, kind: str) -> dict[str, Any]:
         out |= {"dim": 32, "target_modules": list(ADAPTED), **adapters.fields}
         out["tuner"] = adapters.name.lower()
     out["packing"] = _is_packed(recipe, kind)
+    if out.get("fsdp") == "megatron":
+        out["use_megatron_fsdp"] = True
     out |= dict.fromkeys([name for name in _DTYPES if "float32" in str(out.get(name))])
     return {
         name: Open(f"{value.name}(...)") if isinstance(value, Made) else value
@@ -259,6 +264,27 @@ def model_of(recipe: Made, kind: str) -> tuple[Model | None, str, dict[str, Any]
         return shipped, module, stated
     name = config.name if isinstance(config, Made) else ""
     return None, name if name[:1].isupper() else "", stated
+
+
+def vocabulary_of(recipe: Made, kind: str) -> tuple[int, str]:
+    """The vocabulary that a recipe states, or that of the tokenizer which it names, and where;
+    (0, '') where it does neither."""
+    config = section(recipe, "model.config" if kind == "nemo" else "model")
+    stated = config.fields.get("vocab_size") if isinstance(config, Made) else None
+    if isinstance(stated, int):
+        return stated, "vocab_size"
+    for path in ("model.tokenizer", "data.tokenizer") if kind == "nemo" else ():
+        made = section(recipe, path)
+        if not isinstance(made, Made):
+            continue
+        size = made.fields.get("vocab_size")
+        if isinstance(size, int):
+            return size, path
+        texts = [one for one in (*made.arguments, *made.fields.values()) if isinstance(one, str)]
+        named = next(filter(None, map(known_model, texts)), None)
+        if named:
+            return named.vocabulary, f"{named.name}, in {path}"
+    return 0, ""
 
 
 def parts_left_out(recipe: Made) -> list[str]:

@@ -54,7 +54,9 @@ MINIMAL = {
 """Arguments of a run that states as little as it may."""
 
 
-COMMANDS = ("accelerate", "megatron-lm", "megatron-lm-older", "megatron-bridge", "primus")
+COMMANDS = (
+    *("accelerate", "megatron-lm", "megatron-lm-older", "megatron-bridge", "primus", "nemo"),
+)
 """Lists of flags of a command, which are compared below."""
 
 
@@ -256,6 +258,28 @@ def test_every_argument_of_primus_has_a_class():
     assert [
         k for k, v in stated.items() if unknown_to_primus(k, v) or unknown_to_primus(k, 2)
     ] == []
+
+
+RECIPE = """
+from nemo.collections import llm
+def recipe():
+    r = llm.llama3_8b.pretrain_recipe(num_nodes=2, num_gpus_per_node=4)
+    r.{} = {}
+    return r
+"""
+
+
+@pytest.mark.parametrize("field", arguments("nemo"))
+def test_every_field_of_a_recipe_of_nemo_has_a_class(field):
+    """Its default, and a value that none has: read, refused, said, or of no effect."""
+    text = arguments("nemo")[field]
+    for value in (repr(json.loads(text)) if text else "None", "True", "2"):
+        try:
+            found = READERS["recipe"](RECIPE.format(field, value), "r.py", ReaderOptions())
+        except InputError:
+            continue
+        unknown = [one for one in found.unread if not (one.affects_cost or one.why_neutral)]
+        assert unknown == []
 
 
 def test_a_default_of_primus_that_is_stated_changes_nothing():

@@ -363,3 +363,26 @@ def test_a_number_format_that_the_file_does_not_state_is_asked_for(plugins):
     with pytest.raises(InputError, match=r"fp8_format is .*: --set \w+=VALUE"):
         launch(text)
     assert launch(text, fp8_format="none").plan["precision"] == Precision.BF16
+
+
+@pytest.mark.parametrize(
+    ("line", "vocabulary"),
+    [
+        ("r.model.config.vocab_size = 50_000", 50_000),
+        ("r.data.tokenizer = run.Config(get_nmt_tokenizer, vocab_size=256_000)", 256_000),
+        ('r.data.tokenizer = run.Config(AutoTokenizer, "Qwen/Qwen2.5-7B")', 152_064),
+        ("r.data.tokenizer = run.Config(own_tokenizer)", 128_256),
+    ],
+)
+def test_what_decides_the_vocabulary_of_a_recipe(line, vocabulary):
+    assert launch(nemo(f"{SHIPPED}{line}\n")).model.vocabulary == vocabulary
+
+
+@pytest.mark.parametrize("strategy", ["no_shard", "optim_grads_params"])
+def test_the_fsdp_of_a_recipe_is_that_of_megatron(strategy):
+    body = f'{SHIPPED}r.trainer.strategy.fsdp = "megatron"\n'
+    assert "no_shard (zero=0) before core 0.18" in launch(nemo(body)).unmodelled["zero"]
+    stated = f'r.trainer.strategy.ddp.data_parallel_sharding_strategy = "{strategy}"\n'
+    assert launch(nemo(body + stated)).plan["zero"] == (3 if strategy != "no_shard" else 0)
+    with pytest.raises(InputError, match="fsdp = pytorch is not modelled"):
+        launch(nemo(body.replace("megatron", "pytorch")))
