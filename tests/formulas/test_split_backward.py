@@ -106,15 +106,16 @@ def test_each_pass_hides_its_own():
     assert slot_delays.delay_seconds(whole, delays)[1, 1].item() == pytest.approx((8 + 3) * 3)
 
 
-def passes_of(stages, forward, input_gradient, weight, schedule):
+def passes_of(forward, input_gradient, weight, schedule):
     """Stages of ranks with these seconds of each pass, one class a rank."""
 
     def column(values):
         return np.array(values, float)[:, None]
 
     f, i, w = column(forward), column(input_gradient), column(weight)
+    (group,) = evaluate(asked("gpt3-1.3b", "h100-sxm", 2, 8), Plan.parse("pp=2")).groups
     return replace(
-        stages,
+        group.stages,
         micro_batches=np.array([4.0]),
         ranks=np.array([float(len(forward))]),
         forward=f,
@@ -127,14 +128,11 @@ def passes_of(stages, forward, input_gradient, weight, schedule):
     )
 
 
-ANY = evaluate(asked("gpt3-1.3b", "h100-sxm", 2, 8), Plan.parse("pp=2")).groups[0].stages
-
-
 def test_another_rank_becomes_the_slowest_of_split_passes():
     """ZB-H1 on ranks of 3 x 3 and 3 x 2 seconds, four micro-batches: the first works 36 and waits
     for 2 + max(2 - (2 x 3 - 2), 0). The second with 6 more in its forward pass works 48 and waits
     for 3 + max(3 - (2 x 2 - 3), 0)."""
-    stages = replace(passes_of(ANY, [3, 2], [3, 2], [3, 2], "zb-h1"), idle_seconds=np.array([2.0]))
+    stages = replace(passes_of([3, 2], [3, 2], [3, 2], "zb-h1"), idle_seconds=np.array([2.0]))
     late, none = np.array([[0.0], [6.0]]), np.zeros((2, 1))
     added = slot_delays.delay_seconds(stages, Delays(late, Passes(late, none, none)))
     assert added.item() == pytest.approx((48 + 5) - (36 + 2))
@@ -145,7 +143,7 @@ def test_only_what_delays_backward_passes_lengthens_the_wait_of_chimera(before, 
     """Two of four ranks idle for a backward pass each: of 2 seconds so many come before the forward
     pass of each of four micro-batches."""
     four = replace(
-        passes_of(ANY, [3], [3], [3], "chimera"),
+        passes_of([3], [3], [3], "chimera"),
         ranks=np.array([4.0]),
         ranks_alike=np.array([[4.0]]),
         idle_seconds=np.array([12.0]),
@@ -160,7 +158,7 @@ def test_copies_of_gradients_follow_the_weight_gradient_and_those_of_weights_the
     before 4 s of its own: alone 3 s of the copies outlast a weight gradient, overlapped all but one
     of six. Copies out of the gathers, an eighth and a quarter of a second, hide behind nothing."""
     one = np.ones((1, 1))
-    stages = passes_of(ANY, [2], [2], [1], "zb-h1")
+    stages = passes_of([2], [2], [1], "zb-h1")
     hosts = slot_delays.HostCopies(0.5 * one, 4 * one)
     delays = slot_delays.zero_3_delays(
         3 * one, 2 * one, 1e12 * one, stages, 0.0, hosts, copies=(one / 8, one / 4)
@@ -175,7 +173,7 @@ def test_copies_of_gradients_that_are_reduced_once_lengthen_weight_gradients():
     """ZB-H1 on two ranks of 3 x 3 seconds: 4 seconds of copies outlast w by one, four times; f + i
     - w was idle, of which the longer w takes no second that it did not."""
     one = np.ones((2, 1))
-    stages = replace(passes_of(ANY, [3, 3], [3, 3], [3, 3], "zb-h1"), idle_seconds=np.array([3.0]))
+    stages = replace(passes_of([3, 3], [3, 3], [3, 3], "zb-h1"), idle_seconds=np.array([3.0]))
     assert _copy_delay(4 * one, stages).item() == pytest.approx(4 * 1)
     assert _copy_delay(2 * one, stages).item() == 0
 
@@ -185,7 +183,7 @@ def test_longer_passes_leave_more_time_for_the_sends_of_turns():
     rank's chunks hide 2 f / (2 x 3). Passes of 2 s that take half a second and 1.5 s more: six
     micro-batches by 2 s, half of the others' while the pipeline fills, and 2 x 2 / 6 sends less."""
     four = replace(
-        passes_of(ANY, [2], [1], [1], "interleaved"),
+        passes_of([2], [1], [1], "interleaved"),
         micro_batches=np.array([6.0]),
         ranks=np.array([4.0]),
         virtual_stages=np.array([2.0]),

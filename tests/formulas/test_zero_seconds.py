@@ -7,6 +7,7 @@ in when they reduce.
 """
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -32,7 +33,6 @@ SYNC = Synchronisation(
     all_gather=np.array([2, 3, 4]).reshape(3, 1, 1) * MS,
     pieces=np.array([1.0, 5.0, 10.0]).reshape(3, 1, 1),
 )
-_ANY = group_of(task(2), "dp=2").stages
 
 
 def column(values):
@@ -45,7 +45,7 @@ def stages(forward, backward, slowest, alike=(1,), virtual=1, end_sync=0, **befo
     `backward_before` those of all earlier ranks."""
     none = [0] * len(forward)
     return replace(
-        _ANY,
+        group_of(task(2), "dp=2").stages,
         micro_batches=np.array([4.0]),
         virtual_stages=np.array([float(virtual)]),
         slowest_seconds=np.array([slowest * MS]),
@@ -58,14 +58,16 @@ def stages(forward, backward, slowest, alike=(1,), virtual=1, end_sync=0, **befo
     )
 
 
-ONE = stages([2.5], [8], 10.5)
-"""One rank, with 2.5 ms of a forward pass and 8 ms of a backward pass to hide behind."""
+@cache
+def one_rank():
+    """One rank, with 2.5 ms of a forward pass and 8 ms of a backward pass to hide behind."""
+    return stages([2.5], [8], 10.5)
 
 
-def milliseconds(zero, one=ONE, policy=DEFAULT_POLICY, sync=SYNC, **software):
+def milliseconds(zero, one=None, policy=DEFAULT_POLICY, sync=SYNC, **software):
     """Exposed milliseconds: [reduction overlapped][gather overlapped]."""
     question = task(2, software=stack(**software))
-    found = sync_seconds(question, sync, one, [zero], policy)
+    found = sync_seconds(question, sync, one or one_rank(), [zero], policy)
     return (found[zero][..., 0] / MS).round(9).tolist()
 
 
@@ -75,7 +77,7 @@ def milliseconds(zero, one=ONE, policy=DEFAULT_POLICY, sync=SYNC, **software):
 def test_exchanges_of_experts_keep_the_links_from_other_collectives():
     """They are a fifth of the passes: gradients of 10 ms hide behind 6.4 of 8 ms, and those of
     ZeRO 3, with weights of 4 ms, behind 2 of 2.5 ms and 6.4 of 8."""
-    busy = replace(ONE, a2a_free_share=np.array([[0.8]]))
+    busy = replace(one_rank(), a2a_free_share=np.array([[0.8]]))
     assert milliseconds(0, busy)[1][1] == pytest.approx(3.6 + 0.25 * 6.4)
     shown = (4 - 2) + 0.5 * 2 + (10 - 6.4) + 0.5 * 6.4
     assert milliseconds(3, busy)[1][1] == pytest.approx(4 * shown)
@@ -291,7 +293,7 @@ def test_runs_of_a_stage_synchronise_each_in_its_way(zeros, alone, overlapped):
     def total(parts):
         return parts.sum(axis=-2, keepdims=True)
 
-    found = mixed_seconds(task(2), both, np.array(zeros)[:, None], total, ONE)[..., 0] / MS
+    found = mixed_seconds(task(2), both, np.array(zeros)[:, None], total, one_rank())[..., 0] / MS
     assert found[0, 0] == pytest.approx(alone)
     assert found[1, 1] == pytest.approx(overlapped)
     waits = stages([2.5], [8], 10.5, end_sync=7, forward_before=[1], backward_before=[3])
