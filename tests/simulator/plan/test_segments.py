@@ -8,7 +8,6 @@ from layer_runs import DENSE, mixed
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.evaluate import evaluate
 
 
@@ -28,27 +27,6 @@ def test_a_row_without_data_ranks_of_its_own_is_given_back_too(own):
     asked = resolve(Plan.parse(f"tp=8 pp=4 dp=1 micro_batch=2 {own} {runs}"), DENSE.gpus)
     again = resolve(Plan.parse(str(asked)), DENSE.gpus)
     assert again.to_dict() == asked.to_dict()
-
-
-REFUSED = [
-    ("tp=2 pp=4 segments=8|8|8", "3 stages with 24 layers; pp = 4 and the model's 32"),
-    ("tp=2 pp=4 segments=8|8|8|9", "4 stages with 33 layers"),
-    ("tp=2 pp=4 segments=8:dp=8|8|8|8", "stages of 16+8+8+8 = 40 GPUs, the cluster has 32"),
-    ("tp=2 pp=4 segments=4+4:tp=4,dp=4|8|8|8", "runs of stage 1 have tp x dp = 8 and 16"),
-    ("tp=2 pp=4 virtual_stages=2 segments=8*4", "4 stages with 32 layers; pp = 4, virtual_stages"),
-    ("tp=2 pp=4 virtual_stages=2 schedule=zb-v segments=4*8", "placed in turn"),
-    ("tp=2 pp=2 virtual_stages=2 segments=8:tp=4,dp=4|8|8|8", "need the same tp, dp and zero"),
-    ("tp=2 pp=4 first_stage_layers=8 segments=8*4", "nor first_stage_layers"),
-    ("tp=4 pp=4 dp=2 micro_batch=1 segments=8:tp=1,dp=8|8*3", "cannot split 32 micro-batches of 2"),
-    ("tp=8 pp=4 segments=8|8:tp=8,dp=1,zero=1|8*2", "zero=1 has nothing to shard"),
-]
-
-
-@pytest.mark.parametrize(("text", "message"), REFUSED)
-def test_rules_refuse_runs_that_do_not_go_together(text, message):
-    with pytest.raises(InputError, match=message.replace("+", r"\+")):
-        evaluate(DENSE, Plan.parse(text))
-    assert not legal_rows(resolve(Plan.parse(text), DENSE.gpus).table(), DENSE).any()
 
 
 UNREADABLE = [

@@ -125,3 +125,6 @@ def test_losses_are_those_that_a_stack_has() -> None:
     assert supported_losses(stack) == [Loss.USUAL]
     assert supported_losses(replace(stack, fused_logit_bytes=2.0)) == [Loss.USUAL, Loss.FUSED]
     assert supported_losses(replace(stack, unfused_logit_bytes=2.0)) == [Loss.USUAL, Loss.UNFUSED]
+    assert supported_losses(replace(stack, loss_pieces=1)) == [Loss.USUAL, Loss.CHUNKED]
+    linear = replace(stack, fused_linear_loss=True)
+    assert supported_losses(linear) == [Loss.USUAL, Loss.FUSED_LINEAR]
