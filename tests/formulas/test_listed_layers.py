@@ -50,6 +50,17 @@ def test_a_layer_may_state_its_own_share_of_the_peak():
     assert costs.compute_seconds["matmul"] == pytest.approx(8 * 3 * 4e9 / 25e12)
 
 
+@pytest.mark.parametrize(
+    ("dgrad", "wgrad", "share"), [(1.0, 1.0, 1 / 3), (1.0, 2.0, 1 / 5), (0.5, 1.0, 1 / 4)]
+)
+def test_weight_gradients_are_a_share_of_three_products(dgrad, wgrad, share):
+    """1 / wgrad of 1 + 1 / dgrad + 1 / wgrad."""
+    training = replace(ACCELERATOR.training, dgrad_rate=dgrad)
+    machine = cluster(1, accelerator=replace(ACCELERATOR, training=training))
+    stages = group_of(listed(cluster=machine, software=stack(wgrad_rate=wgrad)), "tp=1").stages
+    assert stages.weight_gradient.item() == pytest.approx(3 * 10e9 / 100e12 * share)
+
+
 def test_a_stack_keeps_its_share_of_the_rate():
     costs = costs_of(listed(software=stack(sustained=0.5)), "tp=1")
     assert costs.compute_seconds["matmul"] == pytest.approx(8 * 3 * 10e9 / 50e12)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
+import round_numbers
 
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.layers.launches import launch_seconds
 from plan3d.simulator.layers.layer_kinds import EXPERT_SLOWDOWN, layer_kinds, relative_lengths
+from plan3d.simulator.layers.layer_seconds import FEW, sum_in_order
 from plan3d.simulator.layers.placements import looped_groups
 from plan3d.simulator.operators.model_flops import multiply_adds
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model
 
 
@@ -34,6 +41,43 @@ def test_a_head_is_as_long_as_its_products_beside_those_of_a_block(
     assert lengths["block 0"] == 1.0
     assert lengths["head"] == pytest.approx(head / (slower * block), abs=5e-4)
     assert EXPERT_SLOWDOWN > 1
+
+
+@pytest.mark.parametrize(("mtp", "vocabulary"), [(0, 1024), (1, 1024), (1, 4096)])
+def test_multi_token_prediction_is_a_block_its_projection_and_a_head(mtp, vocabulary):
+    """12 h^2 and half of 2 s h a token of scores; a projection of 2 h to h, and V h of the head."""
+    model = replace(round_numbers.MODEL, mtp_layers=mtp, vocabulary=vocabulary)
+    asked = round_numbers.task(model=model)
+    names = (one.name for one in layer_kinds(model))
+    lengths = dict(zip(names, relative_lengths(asked), strict=True))
+    block, wide = 12 + 1, vocabulary / 1024
+    assert lengths["head"] == round(wide / block, 3)
+    assert lengths["embedding"] == 0
+    parts = {name for name in lengths if "mtp" in name}
+    assert {lengths[name] for name in parts} == (
+        {round((block + 2 + wide) / block, 3)} if mtp else set()
+    )
+    assert len(parts) == 3 * mtp
+
+
+@pytest.mark.parametrize("model", [round_numbers.MODEL, round_numbers.sparse()], ids=str)
+def test_adapters_add_their_launches_to_those_of_a_layer(model):
+    """However many launches the layer, its router and its experts have: two products, a scale and a
+    sum of each of four adapters, of a floor of 12 us for nine."""
+    stack = round_numbers.stack(adapter_floor=12e-6, layer_floor=1e-5, expert_floor=1e-6)
+    seconds = []
+    for adapters in (None, Adapters(rank=8)):
+        question = round_numbers.task(model=model, software=stack, adapters=adapters)
+        seconds.append(launch_seconds(model.kinds[0], round_numbers.local(question)))
+    added = float(np.ravel(seconds[1] - seconds[0])[0])
+    assert added == pytest.approx(4 * 4 * 12e-6 / 9)
+
+
+def test_sums_are_alike_however_many_rows_there_are():
+    parts = np.arange(3.0)[:, None] + np.zeros(FEW)
+    assert sum_in_order(parts).tolist() == [3.0] * FEW
+    assert sum_in_order(parts[:, :1]).tolist() == [3.0]
+    assert sum_in_order(parts[:0]).tolist() == [0.0] * FEW
 
 
 def test_groups_are_of_pp_where_a_rank_has_several_chunks() -> None:
