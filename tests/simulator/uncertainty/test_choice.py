@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.uncertainty.choice import REPEAT_SPREAD, Choice
+from plan3d.simulator.uncertainty.forecast import Forecast
+from plan3d.simulator.uncertainty.posterior import Prior, prior_as_posterior
 from plan3d.simulator.uncertainty.predictive import error_correlation
 
 
@@ -97,3 +99,38 @@ def test_each_plan_that_tells_is_asked_for_once(size, count, seed):
     for row in found[:1]:
         others = [choice.conditioned_on([one], np.zeros(1)).covariance for one in range(1, size)]
         assert np.trace(left) <= min(map(np.trace, others)) * (1 + 1e-9), row
+
+
+def test_gains_are_over_the_best_that_is_timed():
+    """Steps that are known: of plans timed at 0 and 0.1 the first counts."""
+    choice = Choice(np.array([0.0, 0.1, -0.05, 0.05]), 1e-18 * np.eye(4), 4.0)
+    assert choice.gains([0, 1]) == pytest.approx([0, 0, 0.05, 0], abs=1e-6)
+    assert choice.gains([1]) == pytest.approx([0.1, 0, 0.15, 0.05], abs=1e-6)
+    assert np.isinf(choice.gains([])).all()
+    (best,) = choice.time_next(1, timed=[0, 1])
+    assert best.row == 2
+    assert best.regret == pytest.approx(0, abs=1e-6)
+    # Beside the best that is timed, what is next says nothing more.
+    assert choice.time_next(1, timed=[1, 2])[0].regret == pytest.approx(0, abs=1e-6)
+
+
+def known(level, spread=0.1, sigma=0.05):
+    """A step of e seconds, which the common factor and errors of its own make uncertain."""
+    prior = Prior(("common",), np.zeros(1), np.array([[spread**2]]), sigma, 4.0)
+    plans = resolve(Plan(tp=2), 16).table()
+    return Forecast(
+        np.array([1.0]), np.array([[1.0]]), np.array([level]), prior_as_posterior(prior), plans
+    )
+
+
+@pytest.mark.parametrize("scale", [1.0, 2.0])
+def test_quantiles_are_the_ends_of_intervals(scale):
+    """Normal 90th percentile 1.2816 of constants, Student's of 4 degrees of freedom 1.5332 of
+    errors, added in squares; half of steps are below the middle."""
+    forecast = known(scale)
+    width = np.hypot(1.2816 * 0.1, 1.5332 * 0.05 * scale)
+    low, high = forecast.interval(0.8)
+    assert np.log([low[0], high[0]]) == pytest.approx([1 - width, 1 + width], rel=1e-4)
+    assert forecast.quantile(0.1) == pytest.approx(low)
+    assert forecast.quantile(0.9) == pytest.approx(high)
+    assert forecast.quantile(0.5) == pytest.approx(np.e)

@@ -15,6 +15,11 @@ from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.constants import CONSTANTS, lent_spreads
 from plan3d.simulator.uncertainty.forecast import step_interval
+from plan3d.simulator.uncertainty.learned import (
+    FITTED_STACKS,
+    shipped_prior,
+    widened_for_machine,
+)
 from plan3d.simulator.workload.model import Model
 
 SIX = """
@@ -117,3 +122,14 @@ def test_what_a_machine_has_of_its_own_is_not_widened(tmp_path: Path) -> None:
     path.write_text(path.read_text().replace("[sources]", own + "measured = true }\n[sources]"))
     again = dict(zip(names, lent_spreads(Cluster.profile(path, gpus=8), names), strict=True))
     assert again == lent | {"gemm": 0.0}
+
+
+def test_constants_of_a_lent_machine_add_the_spreads_of_machines(tmp_path: Path) -> None:
+    """In squares, and to those that the machine has of another alone."""
+    path = Path(six_numbers("a100-80gb-sxm", "h100-sxm", tmp_path))
+    for cluster in (Cluster.profile(path, gpus=8), Cluster.profile("h800-sxm", gpus=8)):
+        prior = shipped_prior(FITTED_STACKS)
+        lent = np.array(lent_spreads(cluster, prior.names))
+        wider = widened_for_machine(prior, cluster).covariance - prior.covariance
+        assert np.diag(wider) == pytest.approx(lent * lent)
+        assert wider - np.diag(np.diag(wider)) == pytest.approx(0 * wider)

@@ -8,15 +8,22 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from plan3d.simulator.uncertainty.memory import Spread, probability_within, student_cdf
+from plan3d.simulator.uncertainty.memory import (
+    PeakPosterior,
+    Spread,
+    probability_within,
+    student_cdf,
+)
 from plan3d.simulator.uncertainty.memory_prior import (
     MEANS,
     PLAN_SPREADS,
     STACK_SPREADS,
     START_SPREAD,
     Peaks,
+    condition,
     fit_spread,
     log_likelihood,
+    peak_weights,
 )
 
 INF = math.inf
@@ -99,3 +106,33 @@ def test_a_run_that_should_have_fitted_widens():
     assert fit_spread([*calm, shock]).stack > fit_spread(calm).stack
     easy = log_likelihood(peaks((-INF, 0.3)))
     assert fit_spread([*calm, easy]).stack < fit_spread(calm).stack * 1.001
+
+
+@pytest.mark.parametrize("tilt", [2.0, -2.0])
+def test_a_mean_is_held_back_by_what_means_are(tilt):
+    """N(0, 0.1^2) times e^(2 mean) is N(2 x 0.1^2, 0.1^2), as far as the grid goes."""
+    weight = np.exp(-0.5 * (MEANS / 0.1) ** 2 + tilt * MEANS)
+    likelihood = tilt * MEANS[:, None, None] + np.zeros((1, STACK_SPREADS.size, PLAN_SPREADS.size))
+    found = fit_spread([likelihood])
+    assert found.mean == pytest.approx(weight @ MEANS / weight.sum())
+    assert (found.stack, found.plan) == pytest.approx(
+        (START_SPREAD.stack, START_SPREAD.plan), rel=0.05
+    )
+
+
+@pytest.mark.parametrize(("z", "weight"), [(0.0, 1.25), (1.0, 1.0), (4.0, 0.25), (-4.0, 0.25)])
+def test_a_peak_counts_less_the_more_it_contradicts(z, weight):
+    """5 / (4 + z^2) of a peak that is z spreads of plans off; bounds count as they are."""
+    known = PeakPosterior(0.1, Spread(0.2, 0.05), 3)
+    found = peak_weights(peaks((0.1 + z * 0.05,) * 2, (-INF, 0.3), (0.2, INF)), known)
+    assert found == pytest.approx([weight, 1.0, 1.0])
+
+
+def test_peaks_of_a_stack_move_it_by_its_share_of_what_is_known():
+    """Plans that are hardly off: b is the peak's; a prior around 0.05 that is sure stays there."""
+    for stack, expected in ((0.5, 0.2), (0.003, 0.05)):
+        found = condition(peaks((0.2, 0.2)), Spread(stack, 0.03, 0.05))
+        assert found.log_bias == pytest.approx(expected, abs=0.01)
+        assert found.runs == 1
+        assert found.spread.plan == 0.03
+        assert found.spread.stack < stack * 1.01

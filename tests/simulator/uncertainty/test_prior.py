@@ -11,6 +11,7 @@ import pytest
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.uncertainty.posterior import (
     LONGEST_STALL,
+    Modes,
     Prior,
     TimedRows,
     modes,
@@ -299,3 +300,109 @@ def test_what_a_stack_counted_is_not_off_as_that_of_others_is():
     assert together.mean[0] < 0.4 < apart.mean[0] == pytest.approx(math.log(2), rel=0.1)
     assert apart.of_unit(0, ("floor",)).mean[0] == 0
     assert apart.spread[0] < together.spread[0]
+
+
+# Densities, and where else a mode is looked for
+
+
+def density(prior, some, mean, sigma, weights=1.0):
+    """What `modes` would have found there."""
+    size = some.log_seconds.size
+    return Modes(
+        prior,
+        some,
+        np.array([mean], float),
+        prior.covariance[None],
+        np.full((1, size), weights),
+        np.array([sigma]),
+    )
+
+
+@pytest.mark.parametrize(("stalls", "share"), [(0.0, 1.0), (0.05, 0.95)])
+def test_a_density_is_that_of_constants_rows_and_their_spread(stalls, share):
+    """Half of d^2 / spread^2, Student's t of each row, 3/8 (1 + z^2 / 4)^-2.5 / sigma, and of sigma
+    the inverse chi-squared of k = 2 rows: k (r^2 / 2 - log r), r = sigma_prior / sigma. A row may
+    have stalled instead, by up to log 10."""
+    prior = Prior(("common",), np.array([0.05]), np.array([[0.01]]), 0.05, 4.0, stalls)
+    some = rows([0.1, 0.4], [[1.0], [0.5]])
+    found = []
+    for mean, sigma in ((0.05, 0.05), (0.2, 0.1)):
+        constants = 0.5 * ((mean - 0.05) / 0.1) ** 2
+        errors = 0.0
+        for y, slope in ((0.1, 1.0), (0.4, 0.5)):
+            left = y - slope * mean
+            t = 0.375 * (1 + (left / sigma) ** 2 / 4) ** -2.5 / sigma
+            stalled = stalls / math.log(10) * (0 < left < math.log(10))
+            errors -= math.log(share * t + stalled)
+        ratio = 0.05 / sigma
+        expected = constants + errors + 2 * (ratio**2 / 2 - math.log(ratio))
+        here = density(prior, some, [mean], sigma).negative_log_density.item()
+        found.append((here, expected))
+    # Up to a constant.
+    assert found[1][0] - found[0][0] == pytest.approx(found[1][1] - found[0][1])
+
+
+@pytest.mark.parametrize(
+    ("mean", "sigma", "weight", "unusual"),
+    [
+        (0.0, 0.05, 1.0, False),
+        # Two spreads of a constant of 0.1 and of the rows of 0.05.
+        (0.19, 0.05, 1.0, False),
+        (-0.21, 0.05, 1.0, True),
+        (0.0, 0.099, 1.0, False),
+        (0.0, 0.101, 1.0, True),
+        (0.0, 0.05, 0.31, False),
+        (0.0, 0.05, 0.29, True),
+    ],
+)
+def test_modes_that_are_far_wide_or_odd_are_looked_for_elsewhere(mean, sigma, weight, unusual):
+    prior = Prior(("common",), np.zeros(1), np.array([[0.01]]), 0.05, 4.0)
+    found = density(prior, rows([0.0, 0.0], [[1.0], [1.0]]), [mean], sigma, weight)
+    assert found.is_unusual.tolist() == [unusual]
+
+
+@pytest.mark.parametrize(
+    ("timed", "scatters", "further"),
+    [
+        (0, False, 0.0),
+        (0, True, 3 * 0.05**2),
+        (2, True, 3 * 0.05**2 / 2),
+        (6, True, 3 * 0.05**2 / 4),
+    ],
+)
+def test_what_scattered_steps_have_besides_shrinks_with_those_that_are_timed(
+    timed, scatters, further
+):
+    """(f^2 - 1) sigma^2 k / (k + n), f = 2 and k = 2 rows of four degrees of freedom."""
+    prior = replace(one(freedom=4.0), scatter=2.0)
+    assert further_variance(prior, scatters, timed) == pytest.approx(further)
+
+
+def test_a_unit_of_new_parts_has_wider_constants_around_its_own():
+    """b = 0.5 of the covariance for each of two parts; what a stack counted is not off."""
+    prior = Prior(
+        ("common", "gemm"), np.array([0.1, 0.2]), np.diag([0.01, 0.04]), 0.05, novelty=0.5
+    )
+    found = prior.of_unit(2, ("gemm",))
+    assert found.mean.tolist() == [0.1, 0.0]
+    assert found.covariance == pytest.approx(2 * np.diag([0.01, 0.04]))
+    assert prior.of_unit(0).covariance == pytest.approx(prior.covariance)
+    assert prior.spread == pytest.approx([0.1, 0.2])
+
+
+def test_a_table_is_straight_between_its_nodes_and_beyond_them():
+    """Gains of 2 and 3 at nodes of -1, 0 and 2: slopes of 2 and 1.5, which go on."""
+    gains = np.array([[[-2.0], [0.0], [3.0]], [[-1.0], [0.0], [4.0]]])
+    table = TabulatedResponse(np.array([0.5]), gains, np.array([[-1.0, 0.0, 2.0]] * 2))
+    for d, steps, slopes in (
+        ([-0.5, 1.0], 0.5 - 1.0 + 2.0, [2.0, 2.0]),
+        ([1.0, -0.5], 0.5 + 1.5 - 0.5, [1.5, 1.0]),
+        ([4.0, -3.0], 0.5 + 6.0 - 3.0, [1.5, 1.0]),
+    ):
+        found = table.linearised(np.array(d))
+        assert found[0].tolist() == [steps]
+        assert found[1].tolist() == [slopes]
+    two = replace(table, start=np.array([[0.5], [1.5]]), gains=np.array([gains, 2 * gains]))
+    found = two.linearised(np.array([[-0.5, 1.0], [1.0, -0.5]]))
+    assert found[0].tolist() == [[1.5], [1.5 + 2 * 1.0]]
+    assert found[1].tolist() == [[[2.0, 2.0]], [[3.0, 2.0]]]

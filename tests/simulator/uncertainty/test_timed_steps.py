@@ -772,3 +772,105 @@ def test_a_device_holds_context_and_communicators_beside_what_is_reserved(stack,
     memory = rank_memory(evaluate(task, plan(text)).row(), "max")
     held = device_peak(task, plan(text), memory["reserved"][0])
     assert held == pytest.approx(memory["device"][0])
+
+
+def test_a_constant_is_said_by_the_step_where_it_is_most():
+    learned = learn(timed())
+    assert learned.largest_shares == pytest.approx(np.abs(learned.slopes).max(axis=0))
+    assert (np.abs(learned.slopes).min(axis=0) < 0.9 * learned.largest_shares).any()
+
+
+def test_what_moved_is_told_by_its_factor_and_its_spreads():
+    """A machine on which everything takes four times as long."""
+    learned = learn(timed(4.0))
+    moved = {name: (factor, far) for name, factor, far in learned.moved_constants}
+    mean = dict(zip(learned.prior.names, learned.calibration.posterior.mean, strict=True))
+    assert moved
+    for name, (factor, far) in moved.items():
+        at = learned.prior.names.index(name)
+        assert factor == pytest.approx(np.exp(mean[name]))
+        off = abs(mean[name] - learned.prior.mean[at])
+        assert far == pytest.approx(off / learned.prior.spread[at])
+        assert far > 2
+
+
+def failing(text, share):
+    """A run of a GPU that is predicted to be so full of it."""
+    size = needs(TASK, text) / share
+    return with_memory(TASK, size)
+
+
+@pytest.mark.parametrize(
+    ("ran_at", "failed_at", "least"),
+    [
+        # Of runs that ran, the fullest: those that ran out below it say nothing of a limit.
+        ((0.5, 0.8), (0.7, 0.9), 0.9),
+        ((0.8, 0.5), (0.95, 0.9), 0.9),
+        ((0.6,), (0.7, 0.9), 0.7),
+        ((), (0.7,), 0.7),
+        ((0.8,), (0.7,), float("inf")),
+    ],
+)
+def test_the_leanest_run_that_ran_out_above_all_that_ran_is_the_limit(ran_at, failed_at, least):
+    text = TEXTS[0]
+    runs = [
+        TimedStep(failing(text, share), plan(text), seconds(TASK, text), f"ran {share}")
+        for share in ran_at
+    ]
+    runs += [TimedStep(failing(text, s), plan(text), None, f"out {s}") for s in failed_at]
+    found = learn_peaks(runs)
+    assert found.failed_share == pytest.approx(least * np.exp(found.log_bias))
+
+
+def test_a_repeat_that_held_less_contradicts_a_peak_as_a_larger_plan_does():
+    """Of two runs of one plan the one far above its prediction is its own alone; on its own it
+    stands for all that need as much."""
+    far, usual = held(LEAN, FAR * needs(TASK, LEAN)), held(LEAN, needs(TASK, LEAN))
+    (alone,) = learn([far]).calibration.peaks.overfull
+    assert not alone.isolated
+    (both,) = learn([far, usual, usual]).calibration.peaks.overfull
+    assert both.isolated
+    assert both.peak == pytest.approx(FAR * needs(TASK, LEAN))
+
+
+@pytest.mark.parametrize(("peak", "said"), [(1.0, "measured 1 GiB"), (120.0, "measured 120 GiB")])
+def test_a_peak_of_something_else_is_said_in_gib(peak, said):
+    predicted, capacity = (
+        size / 2**30 for size in (needs(TASK, NEW), TASK.cluster.accelerator.memory)
+    )
+    text = rf"run 1: peak {said}, predicted {predicted:.4g} GiB of {capacity:.4g} GiB; check"
+    with pytest.raises(InputError, match=text):
+        learn([TimedStep(TASK, plan(NEW), seconds(TASK, NEW), "run 1", peak * 2**30)])
+
+
+def test_a_run_that_cannot_have_run_out_is_said_in_gib():
+    """Predicted to need less than a tenth of a GPU."""
+    roomy = with_memory(TASK, 11 * needs(TASK, NEW))
+    sizes = [size / 2**30 for size in (needs(roomy, NEW), roomy.cluster.accelerator.memory)]
+    text = "ran out of memory, predicted {:.4g} GiB of {:.4g} GiB; check".format(*sizes)
+    with pytest.raises(InputError, match=text):
+        learn([TimedStep(roomy, plan(NEW), None, "run 1")])
+    learn([TimedStep(with_memory(TASK, 9 * needs(TASK, NEW)), plan(NEW), None, "run 1")])
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "reads"),
+    [
+        ("freedom = 4.0", "freedom = 1.0", True),
+        ("freedom = 4.0", "freedom = 0.99", False),
+        ("steps = 3", "steps = 0", True),
+        ("steps = 3", "steps = -1", False),
+    ],
+)
+def test_a_posterior_has_a_degree_of_freedom_and_no_fewer_steps_than_none(
+    was, now, reads, tmp_path
+):
+    text = taught().calibration.text
+    assert was in text
+    path = tmp_path / "mine.toml"
+    path.write_text(text.replace(was, now))
+    if reads:
+        assert read_calibration(path).posterior.names == taught().prior.names
+    else:
+        with pytest.raises(InputError, match="not the posterior"):
+            read_calibration(path)
