@@ -436,8 +436,8 @@ UNMODELLED = {
     """,
     "recipe": """
     fp8_dot_product_attention fp8_multi_head_attention masked_softmax_fusion=true
-    num_distributed_optimizer_instances=1 reuse_grad_buf_for_mxfp8_param_ag tp_only_amax_red
-    use_transformer_engine_full_layer_spec
+    microbatch_group_size_per_vp_stage num_distributed_optimizer_instances=1
+    reuse_grad_buf_for_mxfp8_param_ag tp_only_amax_red use_transformer_engine_full_layer_spec
     """,
     MEGATRON: """
     hierarchical_context_parallel_sizes moe_shared_expert_overlap moe_expert_capacity_factor

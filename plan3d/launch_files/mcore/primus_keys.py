@@ -17,8 +17,9 @@ OTHERS: Table = (
         apply_rope_fusion=true async_tensor_model_parallel_allreduce=true bias_dropout_fusion=true
         bias_gelu_fusion=true bias_swiglu_fusion=true cpu_offload data_parallel_replicate_degree=1
         enable_odc enable_turbo_attention_float8 fp4_param gradient_reduce_div_fusion=true
-        masked_softmax_fusion=true moe_grouped_gemm=true moe_use_fused_router_with_aux_score
-        moe_use_legacy_grouped_gemm no_fp8_weight_transpose_cache num_seq_splits=1
+        masked_softmax_fusion=true microbatch_group_size_per_vp_stage moe_grouped_gemm=true
+        moe_use_fused_router_with_aux_score moe_use_legacy_grouped_gemm
+        no_fp8_weight_transpose_cache num_seq_splits=1
         num_distributed_optimizer_instances=1 offload overlap_cpu_optimizer_d2h_h2d
         patch_moe_overlap scatter_gather_tensors_in_pipeline=true
         turbo_grouped_gemm_without_padding use_custom_fsdp use_sink_attention
@@ -31,7 +32,7 @@ OTHERS: Table = (
         align_param_gather allow_padding_num_layers auto_offload_time communication_method
         ddp_bucket_size debug_scheduler_table enable_1f1b_v enable_exactly_numeric_match
         enable_optimizer_post_validation enable_primus_turbo enable_zb_runtime enable_zero_bubble
-        interleave_group_size microbatch_group_size_per_vp_stage moe_flex_dispatcher_backend
+        interleave_group_size moe_flex_dispatcher_backend
         moe_router_force_load_balancing_type odc_* offload_* pin_cpu_grads pin_cpu_params
         pp_algorithm pp_cost_* pp_max_mem pre_communication_optimization sink_sliding_window
         sink_window_even_layers_only turbo_* use_turbo_autotune weight_deosc_* zero_bubble_*

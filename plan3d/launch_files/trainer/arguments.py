@@ -5,13 +5,13 @@ Source: as of the spellings of their arguments (spellings.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..spellings import table_of
 from ..tables import Table
+from .own_programs import is_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +66,6 @@ def with_sft_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
     return {"gradient_checkpointing": True, "max_length": 1024, **half, **content}
 
 
-_LENGTH = re.compile(
-    r"(?:max|model|input|context)_(?:\w+_)?(?:len(?:gth)?|tokens|window)$|seq(?:uence)?_?len(?:gth)?"
-    r"|(?:block|context)_size$|^cutoff"
-)
-_OTHER_LENGTH = re.compile(r"^(?:eval|generation|val)|prompt|completion|new_tokens|target|source")
-
-
-def is_length(name: str) -> bool:
-    """Whether an argument is the length of samples by its name, in whatever program."""
-    return bool(_LENGTH.search(name)) and not _OTHER_LENGTH.search(name)
-
-
 def with_axolotl_formats(content: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of axolotl with the format that is trained in: bf16 unless they say otherwise.
 
@@ -99,37 +87,13 @@ def is_deepspeed_chat(content: Mapping[str, Any]) -> bool:
     return content.get("deepspeed") is True and "zero_stage" in content
 
 
-MODEL_NAMES = ("model_name", "model_id", "base_model", "model_path")
-"""What programs call model_name_or_path."""
-ADAPTER_NAMES = {
-    "lora_rank": "lora_r",
-    "lora_dim": "lora_r",
-    "target_modules": "lora_target_modules",
-    "lora_target": "lora_target_modules",
-    "modules_to_save": "lora_modules_to_save",
-}
-"""TRL's names of arguments of adapters by those of programs that have its use_peft."""
-
-
-def with_names_of_trl(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments with the model and the adapters of other programs by TRL's names."""
-    own = dict(content)
-    stated = [name for name in MODEL_NAMES if isinstance(own.get(name), str)]
-    if stated and "model_name_or_path" not in own:
-        own["model_name_or_path"] = own.pop(stated[0])
-    for other, name in ADAPTER_NAMES.items() if own.get("use_peft") else ():
-        if other in own and name not in own:
-            own[name] = own.pop(other)
-    return own
-
-
 def with_program_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of DeepSpeed-Chat, of its engine and of qlora.py in the words of the Trainer.
 
     Source: DeepSpeedExamples, DeepSpeed-Chat (dschat/utils/ds_utils.py and step 1, main.py);
     qlora.py and ChatGLM's ptuning/main.py (source and target are cut and joined).
     """
-    own = with_names_of_trl(content)
+    own = dict(content)
     for names in (("source_max_len", "target_max_len"), ("max_source_length", "max_target_length")):
         ends = [own.get(name) for name in names]
         if all(isinstance(end, int) for end in ends):

@@ -52,6 +52,7 @@ from .arguments import (
 )
 from .commands import Command, command_of
 from .models import name_model
+from .own_programs import with_names_of_trl
 from .spelling import fill_plan, fsdp_section, fsdp_strategy, shard_by_degrees, shard_by_fsdp
 
 DEEPSPEED = "deepspeed"
@@ -116,6 +117,8 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     if command.tool not in DIALECTS:
         raise InputError(f"{file}: starts {command.tool}, which another reader takes")
     content = _file_arguments(command, file, options) | command.arguments
+    if DIALECTS[command.tool] is HUGGING_FACE:
+        content = with_names_of_trl(content)
     content = with_sft_defaults(content) if command.tool == "sft" else content
     config = None
     if command.accelerate_file:

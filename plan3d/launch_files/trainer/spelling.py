@@ -19,9 +19,9 @@ from plan3d.simulator.workload.adapters import WORDS, Adapters, saved_modules_of
 
 from ..documents import Document
 from ..launch_file import Launch, UnreadSetting
-from ..tables import TRUTHS, Effect, Numbers, Row, Table, UnmodelledKeys
-from .arguments import is_length
+from ..tables import TRUTHS, Effect, Numbers, Table
 from .other_arguments import OWN_TOWER
+from .own_programs import check_adapters, is_length, note_other_words, unknown_keys
 
 FSDP_STAGES = {
     **{"full_shard": 3, "shard_grad_op": 2, "no_shard": 0},
@@ -54,11 +54,6 @@ OTHER_OPTIMIZERS = (
     *("fp8", "flash_", FOUR_BITS),
 )
 """Parts of names of optimizers whose states or steps are other ones than their family's."""
-_ADAPTER = re.compile(r"(?:^|_)(?:q_?)?lora(?:_|$)|^pre_seq_len$")
-"""Switches and ranks of adapters in programs that are not TRL's."""
-_TUNERS = ("lora", "qlora", "dora", "adalora", "loha", "lokr", "ia3", "vera", "ptuning")
-"""What they call their adapters."""
-_NOTHING = ("false", "no", "none", "0", "")
 _QUANTIZED = re.compile(r"(?i)\b(?:AWQ|GPTQ\w*|AQLM|HQQ|Int4|Int8|[48]bit)\b")
 """Parts of names of models whose weights are stored in few bits."""
 QUANTIZED = {"bnb": {4: "nf4-dq", 8: "int8"}}
@@ -95,7 +90,7 @@ def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ())
     Raises InputError for what trains another model than the one named."""
     check_loss(n, document)
     unknown = unknown_keys(document, table) if table else []
-    _check_adapters(n, document, unknown)
+    check_adapters(n, document, unknown)
     _read_sequence(n, document, launch, unknown)
     launch.adapters = adapters_of(n, document)
     n.dtype = str(n.dtype or getattr(n, "model_dtype", "") or "").rpartition(".")[2]
@@ -106,6 +101,7 @@ def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ())
     n.precision = int(_precision(n, launch))
     n.optimizer = int(_optimizer(n, launch))
     _read_switches(n, document, launch, table)
+    note_other_words(document, unknown, launch)
     if _is_recomputed(n, document, launch):
         n.recompute = Recompute.FULL
     if _fuses_loss(n, document) or _cuts_loss(document):
@@ -158,26 +154,6 @@ def check_loss(n: Numbers, document: Document) -> None:
             f"{document.file}: trains by {wrong}, which is not modelled: give a run that trains "
             "one model on tokens (sft or pt)"
         )
-
-
-def unknown_keys(document: Document, table: Table) -> list[str]:
-    """The arguments that stand in no row."""
-    rows, known = UnmodelledKeys(table), {row.key for row in table if isinstance(row, Row)}
-    return [k for k in document.content if k not in known and rows.row_of((k,), "") is None]
-
-
-def _check_adapters(n: Numbers, document: Document, unknown: Sequence[str]) -> None:
-    """Raise InputError where arguments of another program may make adapters."""
-    content = document.content
-    if not hasattr(n, "uses_adapters") or "use_peft" in content:
-        return
-    for key in sorted({*unknown, "lora_r"} & content.keys()):
-        value = str(content[key]).lower()
-        if value in _TUNERS or (_ADAPTER.search(key) and value not in _NOTHING):
-            raise InputError(
-                f"{document.file}: {key} makes adapters of another program, which is not "
-                "read: give use_peft and lora_r in its place"
-            )
 
 
 def _read_sequence(n: Numbers, document: Document, launch: Launch, unknown: Sequence[str]) -> None:

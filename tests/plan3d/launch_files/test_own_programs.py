@@ -6,6 +6,7 @@ import pytest
 
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
+from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.plan.field_values import Recompute
@@ -50,6 +51,13 @@ def test_the_model_by_another_name(name):
     assert not [one for one in found.unread if name in one.place]
 
 
+def test_the_model_of_a_tool_has_its_own_name():
+    text = "axolotl train run.yaml --base-model Qwen/Qwen2.5-7B --micro-batch-size 1\n"
+    inputs = ScriptInputs(read_source={"run.yaml": "sequence_len: 512\n"}.get)
+    found = reader(text, "run.sh", None)(text, "run.sh", ReaderOptions(inputs=inputs))
+    assert (found.model.name, found.title) == ("qwen2.5-7b", "axolotl")
+
+
 def test_adapters_by_other_names_beside_use_peft_are_read():
     found = launch("--use_peft True --lora_rank 8 --target_modules all --lora_alpha 16")
     assert found.adapters.rank == 8
@@ -80,3 +88,39 @@ def test_weights_in_the_format_of_their_checkpoint(argument):
         found = launch(f"--{argument} auto --model_name_or_path {name}")
         assert found.plan["precision"] == precision
         assert "weights as the checkpoint has them" in found.left_out[0]
+
+
+def test_switches_of_the_examples_of_peft():
+    words = "--use_peft_lora True --lora_r 8 --lora_target_modules all-linear"
+    found = launch(f"{words} --use_4bit_quantization True --use_gradient_checkpointing True")
+    assert (found.adapters.rank, found.adapters.base) == (8, "nf4")
+    assert found.plan["recompute"] == Recompute.FULL
+    with pytest.raises(InputError, match="lora_r makes adapters of another program"):
+        launch("--use_peft_lora True --lora_r 8")
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("--grad_ckpt True", "recompute"),
+        ("--activation_checkpointing 1", "recompute"),
+        ("--checkpoint_activations", "recompute"),
+        ("--mixed_precision bf16", "precision"),
+        ("--compute_dtype fp16", "precision"),
+        ("--zero_stage 3", "zero"),
+    ],
+)
+def test_unknown_arguments_that_may_decide_the_plan_are_asked_for(words, field):
+    assert [*launch(words).unmodelled] == [field]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--checkpointing_steps 100 --checkpoint_dir x --save_checkpoint True --ckpt_every 5",
+        "--activation_checkpointing False --mixed_precision no --zero_stage 0",
+        "--gradient_checkpointing True --gradient_checkpointing_kwargs {} --activation gelu",
+    ],
+)
+def test_others_decide_nothing(words):
+    assert launch(words).unmodelled == {}

@@ -1,0 +1,109 @@
+"""Programs of one's own on Hugging Face's Trainer: arguments by other names, and unknown ones that
+may decide the model or the plan.
+
+Source: peft, examples/sft; scripts of models and of courses, whose names for the same differ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from plan3d.simulator.base.errors import InputError
+
+from ..documents import Document
+from ..launch_file import Launch
+from ..tables import Numbers, Row, Table, UnmodelledKeys
+
+_ADAPTER = re.compile(r"(?:^|_)(?:q_?)?lora(?:_|$)|^pre_seq_len$")
+"""Switches and ranks of adapters in programs that are not TRL's."""
+_TUNERS = ("lora", "qlora", "dora", "adalora", "loha", "lokr", "ia3", "vera", "ptuning")
+"""What they call their adapters."""
+_NOTHING = ("false", "no", "none", "0", "")
+_LENGTH = re.compile(
+    r"(?:max|model|input|context)_(?:\w+_)?(?:len(?:gth)?|tokens|window)$|seq(?:uence)?_?len(?:gth)?"
+    r"|(?:block|context)_size$|^cutoff"
+)
+_OTHER_LENGTH = re.compile(r"^(?:eval|generation|val)|prompt|completion|new_tokens|target|source")
+
+
+def is_length(name: str) -> bool:
+    """Whether an argument is the length of samples by its name, in whatever program."""
+    return bool(_LENGTH.search(name)) and not _OTHER_LENGTH.search(name)
+
+
+SWITCH_NAMES = {
+    "use_gradient_checkpointing": "gradient_checkpointing",
+    "use_peft_lora": "use_peft",
+    "use_4bit_quantization": "load_in_4bit",
+    "use_8bit_quantization": "load_in_8bit",
+    "use_nested_quant": "use_bnb_nested_quant",
+}
+"""TRL's names of switches by those of PEFT's examples (peft, examples/sft/train.py)."""
+MODEL_NAMES = ("model_name", "model_id", "base_model", "model_path")
+"""What programs call model_name_or_path."""
+ADAPTER_NAMES = {
+    "lora_rank": "lora_r",
+    "lora_dim": "lora_r",
+    "target_modules": "lora_target_modules",
+    "lora_target": "lora_target_modules",
+    "modules_to_save": "lora_modules_to_save",
+}
+"""TRL's names of arguments of adapters by those of programs that have its use_peft."""
+
+
+def with_names_of_trl(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments with the model and the adapters of other programs by TRL's names."""
+    own = dict(content)
+    for other, name in SWITCH_NAMES.items():
+        is_whole = name != "use_peft" or {"lora_r", "lora_target_modules"} <= own.keys()
+        if other in own and name not in own and is_whole:
+            own[name] = own.pop(other)
+    stated = [name for name in MODEL_NAMES if isinstance(own.get(name), str)]
+    if stated and "model_name_or_path" not in own:
+        own["model_name_or_path"] = own.pop(stated[0])
+    for other, name in ADAPTER_NAMES.items() if own.get("use_peft") else ():
+        if other in own and name not in own:
+            own[name] = own.pop(other)
+    return own
+
+
+def unknown_keys(document: Document, table: Table) -> list[str]:
+    """The arguments that stand in no row."""
+    rows, known = UnmodelledKeys(table), {row.key for row in table if isinstance(row, Row)}
+    return [k for k in document.content if k not in known and rows.row_of((k,), "") is None]
+
+
+def check_adapters(n: Numbers, document: Document, unknown: Sequence[str]) -> None:
+    """Raise InputError where arguments of another program may make adapters."""
+    content = document.content
+    if not hasattr(n, "uses_adapters") or "use_peft" in content:
+        return
+    for key in sorted({*unknown, "lora_r"} & content.keys()):
+        value = str(content[key]).lower()
+        if value in _TUNERS or (_ADAPTER.search(key) and value not in _NOTHING):
+            raise InputError(
+                f"{document.file}: {key} makes adapters of another program, which is not "
+                "read: give use_peft and lora_r in its place"
+            )
+
+
+_OTHER_WORDS = (
+    (
+        "recompute",
+        re.compile(r"checkpoint\w*_(?:layers|activations)|(?:grad|act)\w*_c\w*k\w*p\w*t"),
+    ),
+    ("precision", re.compile(r"^(?:mixed_)?precision$|^(?:compute|train\w*|amp)_dtype$|^amp$")),
+    ("zero", re.compile(r"^zero(?:_stage)?$")),
+)
+"""Fields of the plan that arguments of programs which are not known decide by their names."""
+
+
+def note_other_words(document: Document, unknown: Sequence[str], launch: Launch) -> None:
+    """Note arguments of a program that is not known which decide fields of the plan."""
+    for field, pattern in _OTHER_WORDS:
+        for key in filter(pattern.search, unknown):
+            value = str(document.content[key])
+            if value.lower() not in _NOTHING:
+                launch.unmodelled.setdefault(field, f"{key} is {value[:40]}, in another program")
