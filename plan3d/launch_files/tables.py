@@ -126,7 +126,8 @@ def choice(words: Mapping[str, Any], unmodelled: Sequence[str] = ()) -> Codec:
 COUNT, SWITCH = integer(), switch()
 TEXT = Codec(lambda value: value, lambda source, key, n: source.text(key))
 WORDS = Codec(lambda value: value, lambda source, key, n: source.words(key))
-TRUTHS = {"true": True, "yes": True, "1": True, "auto": True, "false": False, "no": False}
+TRUTHS = {"true": True, "yes": True, "1": True, "auto": True}
+TRUTHS |= {"false": False, "no": False, "0": False}
 """Truths as text; `auto` of a 16-bit format is that of the GPU, which has it."""
 
 

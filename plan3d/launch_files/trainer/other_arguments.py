@@ -73,7 +73,11 @@ ARGUMENTS = (
         TRAINERS,
         Effect.PART,
         "a vision tower, which is left out",
-        "image_folder image_size mm_projector_type processor_type vision_tower",
+        """
+        clip_path dynamic_image_size force_image_size image_encoder_name_or_path image_folder
+        image_size mm_projector_type processor_type vision_path vision_select_layer
+        vision_tower
+        """,
     ),
     Arguments(
         "llama-factory",
@@ -103,7 +107,18 @@ ARGUMENTS = (
         tune_mm_mlp_adapter
         """,
     ),
-    Arguments("trainer", Effect.PART, "frozen parts, which are taken as trained", "freeze_llm"),
+    Arguments(
+        "trainer",
+        Effect.PART,
+        "frozen parts, which are taken as trained",
+        "freeze_llm freeze_mlp tune_language_model=true tune_mm_projector=true",
+    ),
+    Arguments(
+        "trainer",
+        Effect.PART,
+        "a vision tower, which is left out",
+        "tune_vision_tower=",
+    ),
     Arguments(
         "trainer",
         Effect.PART,

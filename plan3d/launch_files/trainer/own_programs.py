@@ -89,6 +89,7 @@ def check_adapters(n: Numbers, document: Document, unknown: Sequence[str]) -> No
             )
 
 
+_AXIS = r"(?:_model)?_(?:parallel\w*|size|degree|world_size)$"
 _OTHER_WORDS = (
     (
         "recompute",
@@ -96,6 +97,10 @@ _OTHER_WORDS = (
     ),
     ("precision", re.compile(r"^(?:mixed_)?precision$|^(?:compute|train\w*|amp)_dtype$|^amp$")),
     ("zero", re.compile(r"^zero(?:_stage)?$")),
+    ("cp", re.compile(rf"(?:^|_)(?:seq|sequence|context|ulysses|ring|sp|cp){_AXIS}|ring_attn")),
+    ("tp", re.compile(rf"(?:^|_)(?:tensor|tp|model_parallel){_AXIS}")),
+    ("pp", re.compile(rf"(?:^|_)(?:pipeline|pipe|pp){_AXIS}")),
+    ("ep", re.compile(rf"(?:^|_)(?:expert|ep){_AXIS}")),
 )
 """Fields of the plan that arguments of programs which are not known decide by their names."""
 
@@ -104,6 +109,9 @@ def note_other_words(document: Document, unknown: Sequence[str], launch: Launch)
     """Note arguments of a program that is not known which decide fields of the plan."""
     for field, pattern in _OTHER_WORDS:
         for key in filter(pattern.search, unknown):
-            value = str(document.content[key])
-            if value.lower() not in _NOTHING:
+            stated = document.content[key]
+            value = str(stated)
+            is_off = field in ("cp", "tp", "pp", "ep") and type(stated) in (int, float)
+            is_off = is_off and stated <= 1
+            if value.lower() not in _NOTHING and not is_off:
                 launch.unmodelled.setdefault(field, f"{key} is {value[:40]}, in another program")

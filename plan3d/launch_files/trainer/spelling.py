@@ -275,7 +275,11 @@ def _targets(n: Numbers, document: Document) -> tuple[str, ...]:
 def _saved_modules(n: Numbers, document: Document) -> tuple[str, ...]:
     """The modules that are trained whole beside adapters."""
     stated = getattr(n, "saved_modules", None) or []
-    if not stated and any(document.content.get(key) for key in NEW_TOKENS):
+    if (
+        not stated
+        and hasattr(n, "neat_packing")
+        and any(is_on(document, key) for key in NEW_TOKENS)
+    ):
         stated = ["embed_tokens", "lm_head"]
     names = stated if isinstance(stated, list) else str(stated).replace(",", " ").split()
     try:
@@ -325,19 +329,25 @@ OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini")
 """Switches of LLaMA-Factory that replace the optimizer by one that is not modelled."""
 
 
+def is_on(document: Document, key: str) -> bool:
+    """Whether a switch is set, or names something."""
+    value = document.content.get(key)
+    return bool(value) and TRUTHS.get(str(value).lower(), True)
+
+
 def _read_switches(n: Numbers, document: Document, launch: Launch, table: Table) -> None:
     """Switches that replace the optimizer or the format, and parts that are left out."""
 
-    def is_on(key: str) -> bool:
-        value = document.content.get(key)
-        return bool(value) and TRUTHS.get(str(value).lower(), True) and document.claim(key)
-
     other = str(getattr(n, "other_optimizer", "default") or "default").lower()
-    if is_on("use_muon") or other == "muon":
+
+    def claims(key: str) -> bool:
+        return is_on(document, key) and document.claim(key)
+
+    if claims("use_muon") or other == "muon":
         n.optimizer = int(Optimizer.MUON)
     elif other not in SAME_COST_OPTIMIZERS:
         launch.unmodelled["optimizer"] = f"its optimizer is {other[:40]}, which is not modelled"
-    for key in filter(is_on, OPTIMIZERS):
+    for key in filter(claims, OPTIMIZERS):
         launch.unmodelled["optimizer"] = f"its optimizer is that of {key}, which is not modelled"
     note_parts(document, launch, table)
     for key in ("attn_implementation", "attn_impl", "flash_attn"):
@@ -346,7 +356,7 @@ def _read_switches(n: Numbers, document: Document, launch: Launch, table: Table)
             document.claim(key)
             text = f"{value} (predicted with fused attention)"
             launch.unread.append(UnreadSetting(f"$.{key}", text, affects_cost=True))
-    if is_on("fp8"):
+    if claims("fp8"):
         launch.unmodelled["precision"] = "fp8 is on: its recipe is not read"
 
 

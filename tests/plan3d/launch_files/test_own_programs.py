@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.launch_file import ReaderOptions, batch_of, plan_of
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
@@ -124,3 +124,54 @@ def test_unknown_arguments_that_may_decide_the_plan_are_asked_for(words, field):
 )
 def test_others_decide_nothing(words):
     assert launch(words).unmodelled == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "field"),
+    [
+        ("--seq_parallel_size 4", "cp"),
+        ("--ulysses_degree 4", "cp"),
+        ("--ring_attn True", "cp"),
+        ("--sp_size 4", "cp"),
+        ("--tensor_parallel_size 4", "tp"),
+        ("--model_parallel_size 4", "tp"),
+        ("--pipeline_parallel_degree 4", "pp"),
+        ("--ep_size 4", "ep"),
+    ],
+)
+def test_an_axis_of_another_program_is_asked_for(words, field):
+    assert list(launch(words).unmodelled) == [field]
+    name = words.split()[0]
+    assert not launch(f"{name} 1").unmodelled
+    assert not launch(f"{name} -1").unmodelled
+
+
+def test_batch_of_an_axis_that_is_given():
+    script = f"{RUN.format('tune.py')} --gradient_accumulation_steps 2 --seq_parallel_size 4"
+    found = reader(script, "run.sh", None)(script, "run.sh", ReaderOptions())
+    assert batch_of(found, plan_of(found, {"cp": 4}), 8, None) == 4
+
+
+@pytest.mark.parametrize(("value", "saved"), [("False", ()), ("True", ())])
+def test_special_tokens_of_another_program_train_no_embeddings(value, saved):
+    words = "--use_peft True --lora_r 8 --lora_target_modules q_proj --add_special_tokens"
+    assert launch(f"{words} {value}").adapters.modules_to_save == saved
+
+
+def test_recompute_switched_off_by_0():
+    assert launch("--gradient_checkpointing 0").plan["recompute"] == Recompute.NONE
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("--vision_path InternViT --freeze_llm False", "vision tower"),
+        ("--force_image_size 448", "vision tower"),
+        ("--tune_vision_tower False", "vision tower"),
+        ("--tune_language_model False", "frozen parts"),
+        ("--tune_language_model True", ""),
+    ],
+)
+def test_parts_for_images_are_named(words, part):
+    found = launch(words).left_out
+    assert part in found[0] if part else not found

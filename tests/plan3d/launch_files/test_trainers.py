@@ -778,6 +778,8 @@ def test_embeddings_of_new_tokens_are_trained_beside_adapters(key):
     launch = read(LLAMA_FACTORY, finetuning_type="lora", deepspeed=None, **{key: "<a>"})
     assert launch.adapters.modules_to_save == ("embed_tokens", "lm_head")
     assert f"$.{key}" in notes(launch)
+    launch = read(LLAMA_FACTORY, finetuning_type="lora", deepspeed=None, **{key: "False"})
+    assert not launch.adapters.modules_to_save
 
 
 def test_packed_samples_of_ms_swift_have_their_own_length():
