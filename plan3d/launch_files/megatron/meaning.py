@@ -202,6 +202,12 @@ def _read_exchanges(flags: Flags, n: Numbers, launch: Launch) -> None:
         launch.software["expert_launches"] = MODULE_LAUNCHES
 
 
+OTHER_SCHEDULES = (
+    *("--enable-zero-bubble", "--zero-bubble-v-schedule", "--enable-1f1b-v", "--schedules-method"),
+)
+"""Flags of forks of Megatron-LM that replace its schedules (sail-sg's, and MindSpeed)."""
+
+
 def _read_stages(flags: Flags, n: Numbers, launch: Launch) -> None:
     """Chunks, their layers, and the schedule that follows from them."""
     chunks = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
@@ -210,6 +216,8 @@ def _read_stages(flags: Flags, n: Numbers, launch: Launch) -> None:
     n.virtual_stages = v
     n.overlap_p2p = int(v > 1 and not n.blocking_sends)
     n.schedule = "interleaved" if v > 1 else "1f1b"
+    for name in filter(flags.contains, OTHER_SCHEDULES if n.pp > 1 else ()):
+        launch.unmodelled["schedule"] = f"{name} starts another schedule, which is not read"
 
 
 def _layout_chunks(flags: Flags, n: Numbers, launch: Launch) -> int:

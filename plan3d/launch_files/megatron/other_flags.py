@@ -207,7 +207,8 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         distribute-saved-activations embed-layernorm embedding-weights-in-fp32
         empty-unused-memory-level=0 enable-cuda-graph enable-experimental
         enable-expert-tensor-parallelism enable-full-sharding-in-hsdp enable-mtp-training
-        enable-recompute-layers-per-pp-rank enable-zbh1-exact-semantics encoder-num-layers
+        enable-1f1b-v enable-optimizer-post-validation enable-recompute-layers-per-pp-rank
+        enable-zb-runtime enable-zbh1-exact-semantics enable-zero-bubble encoder-num-layers
         ep-overlap-early-attn-memory-release
         export-te-mcore-model external-cuda-graph
         fine-grained-offloading-max-inflight-offloads flash-attention-version
@@ -248,14 +249,14 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         no-scatter-gather-tensors-in-pipeline no-shared-storage no-tp-comm-bulk-dgrad
         no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
         no-tp-comm-split-ag no-tp-comm-split-rs no-use-mamba-mem-eff-path o2-gradient
-        o2-optimizer optimizer-cuda-graph optimizer-offload-auto-threshold
+        o2-optimizer offload-continuous-buffers optimizer-cuda-graph optimizer-offload-auto-threshold
         optimizer-offload-chunk-size optimizer-offload-policy
         outer-dp-sharding-strategy=no_shard output-logit-dtype
         overlap-dispatch-backward-with-experts-wgrad overlap-p2p-communication
         overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
         partition-activations pipeline-model-parallel-comm-backend post-layer-norm
         profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd
-        recompute-activation-function recompute-mla-up-proj reduce-bucket-size remote-device=none
+        recompute-activation-function recompute-lgd recompute-mla-up-proj reduce-bucket-size remote-device=none
         reset-attention-mask reset-position-ids reuse-fp32-param scattered-embeddings
         schedules-method sft sliding-window softmax-in-fp32 split-transformers
         standalone-embedding-stage step-batch-size-schedule
@@ -272,7 +273,7 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping
         use-transformer-engine-op-fuser use-tutel variable-seq-lengths
         wgrad-deferral-limit=0 yaml-cfg zero-allgather-bucket-size zero-contigious-gradients
-        zero-reduce-bucket-size zero-reduce-scatter
+        zero-bubble-* zero-reduce-bucket-size zero-reduce-scatter
         """,
     ),
     *(FlagGroup(Effect.NONE, what, names) for what, names in NEUTRAL.items()),

@@ -27,7 +27,7 @@ from ..tables import Effect, Row, Table
 from .flags import ALIASES
 from .other_flags import check_flags, group_of, unread_effect
 
-SIZES = ("--num-layers", "--hidden-size", "--num-attention-heads", "--micro-batch-size")
+SIZES = ("--num-layers", "--hidden-size", "--num-attention-heads", "--ffn-hidden-size")
 """Flags of which every training of Megatron-LM has one."""
 
 _FLAG = re.compile(r"--[a-z][\w-]*")
@@ -55,7 +55,8 @@ def command_flags(
     flags = replace(flags, missing_files=tuple(script.missing_sources))
     program = training_program(script)
     check_flags(flags, launch, table, program)
-    is_whole = not script.missing_sources and not any(map(_is_open, flags.in_order))
+    is_open = bool(program) and any(map(_is_open, flags.in_order))
+    is_whole = not script.missing_sources and not is_open
     if program.endswith("run_train.py") and flags.contains("--config-file"):
         check_program(f"run_train.py {flags.by_name['--config-file']}", script.file)
     _check_sizes(flags, program, is_whole, launch)
@@ -107,6 +108,11 @@ def _check_sizes(flags: Flags, program: str, is_whole: bool, launch: Launch) -> 
     """Raise InputError for a program whose flags are not those of Megatron-LM, and for sizes that
     are in a checkpoint; `is_whole`: no flag is in another file."""
     other = ": give its JSON to plan3d import" if flags.contains("--deepspeed-config") else ""
+    if flags.contains("--use-checkpoint-args") and not flags.contains("--num-layers"):
+        raise launch.refuse(
+            "has the sizes of its model in a checkpoint (--use-checkpoint-args): give the log of "
+            "the run, or add --num-layers and the others to the script"
+        )
     if is_whole and not any(map(flags.contains, SIZES)):
         what = f"starts {program[-60:]}, which" if program else "starts no training, and"
         raise launch.refuse(f"{what} has no sizes of a model of Megatron-LM{other}")
@@ -114,11 +120,6 @@ def _check_sizes(flags: Flags, program: str, is_whole: bool, launch: Launch) -> 
     if program and not named and not any(map(flags.contains, OWN_FLAGS)):
         advice = other or ": give the model, the batch and the plan to plan3d estimate"
         raise launch.refuse(f"starts {program[-60:]}, a program that is not known{advice}")
-    if flags.contains("--use-checkpoint-args") and not flags.contains("--num-layers"):
-        raise launch.refuse(
-            "has the sizes of its model in a checkpoint (--use-checkpoint-args): give the log of "
-            "the run, or add --num-layers and the others to the script"
-        )
 
 
 def _open_flags(flag: Flag, keys: Collection[str], script: Script) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
 from ..launch_file import UnreadSetting
@@ -24,6 +25,8 @@ from .inputs import NO_INPUTS, ScriptInputs
 from .script import read_script
 from .words import Word, quote
 
+_STARTERS = frozenset(("bash", "sh", "sbatch", "srun", "bsub", "qsub", "nohup", "exec"))
+_SCRIPT = re.compile(r"\.(?:sh|slurm|sbatch|bash)$")
 OTHER_ARGS = "OTHER_ARGS"
 """The array of flags that no reader took."""
 FlagLines = list[tuple[str, str]]
@@ -33,11 +36,28 @@ FlagLines = list[tuple[str, str]]
 def script_of(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
     """The script with these inputs, which must hold flags."""
     script = read_script(text, file, inputs=inputs)
-    if script.end_line and not script.training_commands():
+    stops = bool(script.end_line) and not script.training_commands()
+    is_empty = stops or not training_words(script)
+    if is_empty and (other := _started_script(script)):
+        raise InputError(
+            f"{file}: line {other.line}: starts {one_line(other.text)[-80:]}, which is not read "
+            "from here: give that script, with --set NAME=VALUE for what this one sets"
+        )
+    if stops:
         raise InputError(f"{file}: line {script.end_line}: the script stops here before it trains")
-    if not training_words(script):
+    if is_empty:
         raise InputError(f"{file}: holds no flags of Megatron-LM")
     return script
+
+
+def _started_script(script: Script) -> Word | None:
+    """The last script that one without training starts by `bash` or as a job."""
+    for command in reversed(script.commands):
+        at = next((i for i, word in enumerate(command) if _SCRIPT.search(word.text)), 0)
+        before = [word.text.rpartition("/")[2] for word in command[:at]]
+        if set(before[:2]) & _STARTERS or (command and not at and _SCRIPT.search(command[0].text)):
+            return command[at]
+    return None
 
 
 def check_inputs(script: Script) -> None:

@@ -222,3 +222,21 @@ def test_buckets_of_more_parameters_than_a_rank_holds_are_one_bucket():
     """Ten thousand million parameters, of scripts that reduce gradients at once."""
     found = launch("--overlap-grad-reduce --ddp-bucket-size 10000000000")
     assert found.plan["bucket_parameters"] == 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    "flag", ["--enable-zero-bubble", "--zero-bubble-v-schedule", "--schedules-method dualpipev"]
+)
+def test_another_schedule_of_a_fork_is_asked_for(flag):
+    assert "schedule" in launch(f"{flag} --pipeline-model-parallel-size 2").unmodelled
+    read = launch(flag)
+    assert not read.unmodelled
+    assert [one.affects_cost for one in read.unread if flag.split()[0] in str(one)] == [True]
+
+
+def test_a_training_that_states_no_sizes_is_not_megatron_lms():
+    flags = "--seq-length 512 --micro-batch-size 1 --base-model x --sharding-strategy FULL_SHARD"
+    with pytest.raises(InputError, match=r"starts pretrain.py, which has no sizes of a model"):
+        launch(program="pretrain.py", flags=flags)
+    with pytest.raises(InputError, match=r"--num-layers is missing"):
+        launch(program="pretrain.py", flags=f"{flags} --hidden-size 512")

@@ -289,3 +289,18 @@ def test_words_that_stand_for_paths_and_tasks_of_slurm():
     assert [word.text for word in training_words(script)][1::2] == ["PATH_TO_a.json", "2"]
     assert launcher_gpus(script) == 16
     assert launcher_gpus(read_script(f"{job}srun torchrun a.py --x 1\n", "run.sh")) is None
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "bash train.sh",
+        "sbatch -p x --nodes=4 jobs/train.slurm a b",
+        "nohup ./train.sh",
+        "./train.sh",
+    ],
+)
+@pytest.mark.parametrize("more", ["", "exit 0\n"])
+def test_a_script_that_starts_another_one_names_it(start, more):
+    with pytest.raises(InputError, match=r"line 2: starts \S*train\.s\w+, .* give that script"):
+        launch(f"export TP=2\n{start}\n{more}")
