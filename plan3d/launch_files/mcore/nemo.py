@@ -23,6 +23,7 @@ from ..tables import (
     ANY,
     COUNT,
     NAME,
+    OFF,
     TRUTH,
     Effect,
     Numbers,
@@ -96,7 +97,9 @@ TABLE: Table = (
         Unmodelled("retro", Effect.MODEL, _DECODER),
         *(Unmodelled(key, Effect.MODEL, _DECODER) for key in ("mm_cfg", "img_h", "vision", "text")),
         Unmodelled("rampup_batch_size"),
-        Unmodelled("fsdp"),
+        Row("fsdp", "is_fsdp", TRUTH, False),
+        Unmodelled("peft.peft_scheme", Effect.MODEL, "give a run that trains all weights"),
+        Unmodelled("optim.dtype", idle=OFF | {"fp32", "float32", "32", "torch.float32"}),
         Unmodelled("grad_allreduce_chunk_size_mb"),
         Unmodelled("activations_checkpoint_layers_per_pipeline"),
         Unmodelled("optim.grad_sync_dtype"),
@@ -193,6 +196,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     fill_recompute(n, launch, launch.model)
     n.distributed = "distributed" in n.optimizer_name
     fill_sharding(n)
+    if n.is_fsdp:
+        launch.unmodelled["zero"] = "$.model.fsdp shards by PyTorch, in a way that is not read"
     n.precision = scaled_precision(n, _half(n, document), launch)
     n.optimizer, n.loss = optimizer_of(n.optimizer_name, launch), fused_loss(n.fuses_loss)
     n.dropout = is_on(n.hidden_dropout) or is_on(n.attention_dropout)

@@ -249,17 +249,17 @@ DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-meth
         no-scatter-gather-tensors-in-pipeline no-shared-storage no-tp-comm-bulk-dgrad
         no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
         no-tp-comm-split-ag no-tp-comm-split-rs no-use-mamba-mem-eff-path o2-gradient
-        o2-optimizer offload-continuous-buffers optimizer-cuda-graph optimizer-offload-auto-threshold
-        optimizer-offload-chunk-size optimizer-offload-policy
+        o2-optimizer offload-continuous-buffers optimizer-cuda-graph
+        optimizer-offload-auto-threshold optimizer-offload-chunk-size optimizer-offload-policy
         outer-dp-sharding-strategy=no_shard output-logit-dtype
         overlap-dispatch-backward-with-experts-wgrad overlap-p2p-communication
         overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
         partition-activations pipeline-model-parallel-comm-backend post-layer-norm
         profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd
-        recompute-activation-function recompute-lgd recompute-mla-up-proj reduce-bucket-size remote-device=none
-        reset-attention-mask reset-position-ids reuse-fp32-param scattered-embeddings
-        schedules-method sft sliding-window softmax-in-fp32 split-transformers
-        standalone-embedding-stage step-batch-size-schedule
+        recompute-activation-function recompute-lgd recompute-mla-up-proj
+        reduce-bucket-size remote-device=none reset-attention-mask reset-position-ids
+        reuse-fp32-param scattered-embeddings schedules-method sft sliding-window softmax-in-fp32
+        split-transformers standalone-embedding-stage step-batch-size-schedule
         suggested-communication-unit-size=400000000 swap-attention swap-modules swap-optimizer
         symmetric-ar-type synchronize-each-layer te-precision-config-file
         tile-factor torch-fsdp2-no-reshard-after-forward

@@ -381,3 +381,22 @@ def test_a_vocabulary_that_overrides_the_tokenizer_of_nemo_and_what_changes_noth
     assert all(not_empty(effects.values()))
     with pytest.raises(InputError, match="attention beside the MLP"):
         nemo(name="megatron_falcon_gpt")
+
+
+def test_adapters_and_fsdp_of_nemo_are_not_read_as_full_training():
+    for scheme in ("lora", "ia3"):
+        with pytest.raises(InputError, match=r"peft.peft_scheme is not modelled"):
+            nemo(peft={"peft_scheme": scheme, "lora_tuning": {"adapter_dim": 32}})
+    assert nemo(peft={"peft_scheme": "none"}).model
+    assert nemo(peft={"peft_scheme": None}).model
+    assert "zero" in nemo(fsdp=True).unmodelled
+    assert not nemo(fsdp=False).unmodelled
+    assert not nemo(fsdp=None).unmodelled
+
+
+def test_states_of_the_optimizer_of_nemo_in_other_formats_are_said():
+    optim = yaml.safe_load(NEMO)["model"]["optim"]
+    found = nemo(optim=optim | {"dtype": "bf16"}).unread
+    assert [one.affects_cost for one in found if one.place == "$.model.optim.dtype"] == [True]
+    found = nemo(optim=optim | {"dtype": "fp32"}).unread
+    assert not [one for one in found if one.place == "$.model.optim.dtype" and one.affects_cost]
