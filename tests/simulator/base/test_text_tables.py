@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from plan3d.simulator.base.text_tables import Table, format_table, layout, select_columns
+from plan3d.simulator.base.text_tables import (
+    Table,
+    facts_html,
+    format_table,
+    layout,
+    select_columns,
+    tables_html,
+)
 
 WORD = st.text("abcdefgh=", min_size=1, max_size=9)
 TEXT = st.lists(WORD, min_size=1, max_size=4).map(" ".join)
@@ -93,3 +100,39 @@ def test_only_named_columns() -> None:
         words=frozenset({0, 1}),
         highlighted=1,
     )
+
+
+def test_cells_that_fit_are_not_wrapped() -> None:
+    """Of exactly the width of a column, too; a title is as wide as the table."""
+    table = Table(headers=("a b", "n"), rows=(("one two", "1"),), title="of one and two")
+    assert [line.text for line in layout(table, 10)] == [
+        "of one and",
+        "two",
+        "a b      n",
+        "one two  1",
+    ]
+    assert [line.text for line in layout(table, 9)][-3:] == ["a b     n", "one     1", "two"]
+
+
+def test_a_word_may_be_cut_beyond_38_columns() -> None:
+    for length, lines in ((38, 1), (39, 2)):
+        table = Table(headers=("w",), rows=(("x" * length,),))
+        assert len(layout(table, 38)) == 1 + lines
+        assert {len(line.text) for line in layout(table, 20)[1:]} == {
+            38,
+            *([1] if length > 38 else []),
+        }
+
+
+def test_tables_as_html() -> None:
+    """Words on the left, the row that stands out in bold, spaces that align kept."""
+    table = Table(
+        headers=("name", "n"), rows=(("a<b", "1"), ("  c", "2")), title="t & u", highlighted=1
+    )
+    left, right = ('style="text-align:left"', 'style="text-align:right"')
+    assert tables_html([table]) == (
+        f"<div><table><caption>t &amp; u</caption><thead><tr><th {left}>name</th>"
+        f"<th {right}>n</th></tr></thead><tbody><tr><td {left}>a&lt;b</td><td {right}>1</td></tr>"
+        f"<tr><td {left}><b>&emsp;c</b></td><td {right}><b>2</b></td></tr></tbody></table></div>"
+    )
+    assert facts_html("of", {"a": 1.5}).count(left) == 4

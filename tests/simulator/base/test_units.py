@@ -128,3 +128,101 @@ def test_whole_percent_is_rounded_down():
     assert [units.whole_percent(share) for share in (0.0, 0.949, 0.95, 0.9999, 1.0)] == [
         *("0", "94", "95", "99", "100")
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        # Days, hours and minutes from two of them on.
+        (2 * 86400, "2 days"),
+        (2 * 86400 - 1, "48 h"),
+        (7200, "2 h"),
+        (7199, "120 min"),
+        (120, "2 min"),
+        (119, "119 s"),
+        (1.0, "1 s"),
+        (0.9994, "999 ms"),
+        (1e-3, "1 ms"),
+        (0.00099, "990 us"),
+        (-7200, "-2 h"),
+        (0.0, "0 us"),
+    ],
+)
+def test_times_in_the_unit_that_people_say(seconds: float, text: str) -> None:
+    assert units.format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (174.6e9, "174.6 B"),
+        (1e12, "1 T"),
+        (999.9e9, "999.9 B"),
+        (1e9, "1 B"),
+        (1e6, "1 M"),
+        (999999, "1000 k"),
+        (1000, "1 k"),
+        (999, "999"),
+        (-2500, "-2.5 k"),
+    ],
+)
+def test_counts_in_thousands(value: float, text: str) -> None:
+    assert units.format_count(value) == text
+
+
+def test_sizes_and_rates_as_they_are_printed() -> None:
+    assert units.format_bytes(79.25 * 2**30) == "79.2 GiB"
+    assert units.format_bytes(1396.84e9, "GB") == "1,396.8 GB"
+    assert units.format_flops(312.4e12) == "312.4 TFLOP/s"
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [("4096", 4096), ("4k", 4096), ("4K", 4096), ("1M", 1024**2), (" 2 m ", 2 * 1024**2)],
+)
+def test_lengths_are_in_1024s(text: str, tokens: int) -> None:
+    assert units.parse_length(text) == tokens
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("64,128", ["64", "128"]),
+        ("32..128", ["32", "64", "128"]),
+        ("3..12, 5", ["3", "6", "12", "5"]),
+        ("8..8", ["8"]),
+    ],
+)
+def test_ranges_double(text: str, values: list[str]) -> None:
+    assert units.doublings(text, "gpus") == values
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [("32..100", "; nearest: 32..64"), ("3..13", "; nearest: 3..12"), ("8..4", ""), ("0..4", "")],
+)
+def test_ranges_that_do_not_end_where_they_say(text: str, near: str) -> None:
+    with pytest.raises(InputError) as error:
+        units.doublings(text, "gpus")
+    assert str(error.value).endswith(f"must double from its first value to its last{near}")
+
+
+@pytest.mark.parametrize(
+    ("text", "whole"),
+    [("9" * 18, True), ("9" * 19, False), ("", False), ("-1", False), ("1.0", False)],
+)
+def test_whole_numbers_have_up_to_18_digits(text: str, whole: bool) -> None:
+    assert units.is_whole(text) == whole
+
+
+def test_a_count_is_above_zero_and_finite() -> None:
+    assert units.as_count("2k", "tokens") == units.as_count(2000, "tokens") == 2000.0
+    for wrong in (0, -1, math.inf, True, None, "0"):
+        with pytest.raises(InputError, match="must be a number above 0"):
+            units.as_count(wrong, "tokens")
+
+
+def test_the_unit_of_a_text() -> None:
+    assert units.written_unit("10 Gb/s") == "Gb/s"
+    assert units.written_unit("10") == units.written_unit("x") == ""
+    assert (units.si_unit("memory"), units.si_unit("time")) == ("B", "s")
