@@ -194,8 +194,15 @@ class Software:
     """The product of an adapter is added to that of its matrix inside its second GEMM; otherwise it
     is scaled, then added."""
     adapter_casts: bool
-    """Adapters are fp32 beside layers that compute in 16 bits: each makes its input fp32 and,
-    behind the dropout, 16 bits again, and keeps that copy."""
+    """Adapters are fp32 beside layers that compute in 16 bits, and so cast to these: each makes its
+    input fp32 and, behind the dropout, 16 bits again, and keeps that copy; not beside packed
+    weights."""
+    clones_packed_outputs: bool
+    """The output of a product with weights in 4 bits is copied before that of its adapter is
+    added."""
+    fp32_beside_packed: tuple[str, ...]
+    """What is fp32 where bitsandbytes packs the frozen matrices, of FP32_PARTS. Norms in fp32 hand
+    on fp32: all between products is, whose operands are cast to 16 bits one by one."""
     unpacks_by_operators: bool
     """Frozen weights of GPTQ are unpacked by operators of PyTorch one after another, whose result
     waits for the backward pass; otherwise by one kernel in either pass."""
@@ -305,6 +312,9 @@ OP_LIST = "op-sac"
 """Selective recompute by torchtitan's list of operations, in place of MODULES."""
 MODULES = ("core_attn", "layernorm", "moe_act", "mla_up_proj", "mlp", "moe", "shared_experts")
 """What selective recompute can run again, as Megatron-Core names it."""
+NORMS, FP32_ENDS = "norms", "ends"
+FP32_PARTS = (NORMS, FP32_ENDS)
+"""What may be fp32 beside packed weights: norms; embedding and head."""
 ENDS = ("embedding", "head")
 """What a model has before and behind its layers; the last norm is the head's."""
 DEFAULT_MODULES = ("core_attn",)

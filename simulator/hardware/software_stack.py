@@ -33,6 +33,7 @@ from .software import (
     DEFAULT_SOFTWARE,
     ENDS,
     FINE_TUNING_SOFTWARE,
+    FP32_PARTS,
     GRAPHS,
     MODULES,
     OF_PEAKS,
@@ -139,6 +140,7 @@ NAMES = {
     "process_groups": PROCESS_GROUPS,
     "graphs": GRAPHS,
     "gathered_ends": ENDS,
+    "fp32_beside_packed": FP32_PARTS,
 }
 """What each list of a stack may name."""
 LEAVES = tuple(one.name for one in fields(Software) if one.name in (*QUANTITIES, *FLAGS, *NAMES))

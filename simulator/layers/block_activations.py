@@ -16,9 +16,7 @@ from ..operators.layer_work import rerun_norms
 from ..workload.blocks import Block, Experts
 from . import quantisation
 from .frozen_weights import SpareInputs, spare_inputs
-from .layer_kinds import LayerContext
-
-FP32_BYTES = 4.0
+from .layer_kinds import FP32_BYTES, LayerContext
 
 
 def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
@@ -41,13 +39,13 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     task, s, tokens, u = local.task, local.s, local.tokens, local.norm_split
     software, attn, element = task.software, block.attention, local.recipe.activation
     hidden = tokens * task.model.hidden
-    norms = element * block.norms * hidden / u
+    norms = local.stream * block.norms * hidden / u
     spare = spare_inputs(block, local)
     unread = element * spare.norms * hidden / u
     heads = attn.heads * attn.value_dim / s.tp
     bytes_of = quantisation.kept_bytes(local)
     operand = bytes_of.operand / element
-    inputs = operand * norms - unread
+    inputs = operand * element * block.norms * hidden / u - unread
     if software.never_gathers_again:
         inputs = inputs * u
     cores = element * tokens * (layer_parts.qkv_width(attn, s.tp) + spare.adapter_widths)
@@ -55,7 +53,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
         cores = cores + element * tokens * layer_parts.rotated_width(attn, s.tp)
     inputs = inputs + element * hidden * software.copied_inputs * ((s.tp > 1) & (u == 1))
     of_heads = tokens * layer_parts.normed_width(attn, s.tp)
-    kept = norms + inputs + cores + element * of_heads
+    kept = norms + inputs + cores + local.stream * of_heads
     kept = kept + _eager_norm_bytes(local) * (block.norms * hidden / u + of_heads)
     dropped = np.zeros(tokens.shape)
     kept = kept + bytes_of.attention * tokens * heads
@@ -99,7 +97,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
 def _eager_norm_bytes(local: LayerContext) -> Value:
     """Further bytes a normed unit that an eager RMSNorm keeps [strategy]: its fp32 input in the
     place of that in 16 bits, and what its trained weight multiplies."""
-    task, element, how = local.task, local.recipe.activation, local.recipe.quantisation
+    task, element, how = local.task, local.stream, local.recipe.quantisation
     product = FP32_BYTES if how and how.recasts_weights else element
     multiplied = product if task.adapters is None else 0.0
     return layer_parts.eager_norms(task, local.s) * (FP32_BYTES - element + multiplied)
@@ -146,11 +144,9 @@ def kept_widths(gated: bool, local: LayerContext, spare: SpareInputs) -> float:
     activated gate as well."""
     element, bytes_of = local.recipe.activation, quantisation.kept_bytes(local)
     product = bytes_of.operand / element * (not spare.mlp_product)
-    return (
-        (1 + gated) * (bytes_of.activation / element)
-        + product
-        + (gated and not local.task.software.fused_activation)
-    )
+    activated = gated and not local.task.software.fused_activation
+    wider = local.stream / element
+    return wider * ((1 + gated) * (bytes_of.activation / element) + activated) + product
 
 
 def _expert_activations(

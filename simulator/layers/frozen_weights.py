@@ -11,10 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..operators.layer_parts import UNPACKED_BYTES, waits_unpacked
-from ..workload.adapters import EMBEDDING, HEAD
+from ..hardware.software import FP32_ENDS
+from ..operators.layer_parts import (
+    AFTER_CORE,
+    UNPACKED_BYTES,
+    casts_to_fp32,
+    fp32_parts,
+    hands_on_fp32,
+    waits_unpacked,
+)
+from ..workload.adapters import EMBEDDING, HEAD, inputs_of
 from ..workload.blocks import Block
-from .layer_kinds import LayerContext, LayerKind
+from .layer_kinds import FP32_BYTES, LayerContext, LayerKind
 
 
 class FrozenWeights(NamedTuple):
@@ -27,7 +35,8 @@ class FrozenWeights(NamedTuple):
     held_bytes: Value
     """Bytes of all that is frozen."""
     unpacked_bytes: Value
-    """Bytes of the largest matrix as it is multiplied, where that is not as it is stored."""
+    """Bytes of the largest matrix as it is multiplied, where that is not as it is stored; autocast
+    keeps that of the head for its backward pass."""
     waiting_bytes: Value
     """Bytes of all of them as they wait for the backward pass, where they do."""
 
@@ -35,8 +44,8 @@ class FrozenWeights(NamedTuple):
 def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> FrozenWeights:
     """The weights of a layer with these `parameters` on a rank, adapters not counted.
 
-    Norms, router, embedding and head stay in 16 bits, and also where a copy of them is trained.
-    Source: Dettmers et al. 2023, section 3.
+    Norms, router, embedding and head are not packed, and also there where a copy of them is
+    trained. Source: Dettmers et al. 2023, section 3.
     """
     adapters, model, s = local.task.adapters, local.task.model, local.s
     assert adapters
@@ -44,10 +53,14 @@ def frozen_weights(kind: LayerKind, local: LayerContext, parameters: Value) -> F
     if not kind.block:
         table = local.vocabulary * model.hidden / local.weight_split
         copy = table + none if trains_whole(kind, local) else none
-        return FrozenWeights(copy, none, UNPACKED_BYTES * parameters, none, none)
+        wide = FP32_ENDS in fp32_parts(local.task)
+        held = (FP32_BYTES if wide else UNPACKED_BYTES) * parameters
+        cast = UNPACKED_BYTES * table + none if wide and kind.makes_logits else none
+        return FrozenWeights(copy, none, held, cast, none)
     counts = kind.block.parameters(model.hidden, model.norm_width)
     packed = parameters - counts["norms"] - counts["router"]
-    whole = UNPACKED_BYTES * (counts["norms"] + counts["router"])
+    of_norms = FP32_BYTES if hands_on_fp32(local.task) else UNPACKED_BYTES
+    whole = of_norms * (counts["norms"] + counts["router"])
     largest = UNPACKED_BYTES * _largest_matrix(kind.block, model.hidden) / s.tp
     waiting = waits_unpacked(adapters, local.task.software)
     return FrozenWeights(
@@ -101,10 +114,13 @@ def spare_inputs(block: Block, local: LayerContext) -> SpareInputs:
     matrices = adapters.matrices(block, hidden)
     kept: Value | float = float(adapters.rank * len(matrices))
     dropout, fused = adapters.dropout > 0, software.fused_adapters
-    copied = not fused and (dropout or software.adapter_casts)
+    casts, wide = casts_to_fp32(adapters, software), hands_on_fp32(local.task)
+    copied = not fused and (dropout or casts or wide)
     if dropout or copied:
         elements = 1 + MASK_ELEMENTS * (dropout and not fused)
-        kept = kept + elements * adapters.inputs(block, hidden, local.s.tp)
+        # The output of attention is in 16 bits already.
+        own = [m for m in matrices if dropout or casts or m.name != AFTER_CORE]
+        kept = kept + elements * inputs_of(own, local.s.tp)
     if software.keeps_packed_inputs and adapters.format.needs_unpacking:
         return SpareInputs(0, False, kept)
     reading = set() if copied else {*adapters.targets}

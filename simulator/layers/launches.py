@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..base.arrays import Value
-from ..operators.layer_parts import ADAPTER_LAUNCHES, adapter_launches
+from ..operators.layer_parts import ADAPTER_LAUNCHES, adapter_launches, packed_launches
 from ..workload.blocks import Block
 from .layer_kinds import LayerContext
 
@@ -43,8 +43,8 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
         number = number + software.expert_launches * each
         out = software.expert_floor * each
     if task.adapters:
-        adapted = len(task.adapters.matrices(block, task.model.hidden))
-        kernels = adapter_launches(task.adapters, software) * adapted
+        number = number + packed_launches(task.adapters, block, task)
+        kernels = adapter_launches(task.adapters, block, task)
         out = out + np.maximum(software.adapter_floor / ADAPTER_LAUNCHES, measured) * kernels
     launched: Value | float = np.maximum(number, 0) * launch
     return out + launched

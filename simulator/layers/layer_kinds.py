@@ -20,7 +20,7 @@ from ..hardware import layer_tables
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
 from ..operators.grid_gemms import local_gemm
-from ..operators.layer_parts import eager_norms, with_adapters
+from ..operators.layer_parts import eager_norms, hands_on_fp32, with_adapters
 from ..operators.model_flops import multiply_adds
 from ..operators.work import GridStrategy, Strategy, Work, add_work
 from ..plan.field_values import Recompute
@@ -33,6 +33,7 @@ _FULL, _SELECTIVE = int(Recompute.FULL), int(Recompute.SELECTIVE)
 """Plain integers, which numpy compares with a column faster than members of an enumeration."""
 
 
+FP32_BYTES = 4.0
 EXPERT_SLOWDOWN = 2.0
 """About what a block of experts takes over what its products say: it exchanges and sorts tokens."""
 
@@ -117,6 +118,11 @@ class LayerContext(NamedTuple):
     that share features as its tp and the sequences of a rank as its micro-batch."""
 
     @property
+    def stream(self) -> float:
+        """Bytes of an element between products."""
+        return stream_bytes(self.task, self.recipe)
+
+    @property
     def sequence_ranks(self) -> Value:
         """Ranks that have the same sequences."""
         return self.s.tp if self.grid is None else np.asarray(self.grid.size / self.grid.tokens)
@@ -133,6 +139,11 @@ class LayerContext(NamedTuple):
         return self.s.tp if self.grid is None else np.asarray(self.grid.weights)
 
 
+def stream_bytes(task: Task, recipe: Recipe) -> float:
+    """Bytes of an element between the products of a layer."""
+    return max(recipe.activation, FP32_BYTES) if hands_on_fp32(task) else recipe.activation
+
+
 class TensorCollectives(NamedTuple):
     """Seconds of the tensor-parallel collectives of the hidden states."""
 
@@ -146,7 +157,7 @@ def layer_context(task: Task, recipe: Recipe, s: Strategy) -> LayerContext:
     if any_nonzero(s.tp_grid):
         return _on_grids(task, recipe, s)
     tokens, cluster = s.tokens(task.sequence), task.cluster
-    hidden = tokens * (task.model.hidden * recipe.activation)
+    hidden = tokens * (task.model.hidden * stream_bytes(task, recipe))
     sent = tokens * (task.model.hidden * recipe.wire)
     multiple = task.software.vocabulary_multiple * s.tp
     # Sequence parallelism gathers and scatters hidden states, the other strategies reduce them.
@@ -230,6 +241,7 @@ def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
                 task.documents,
                 task.software.fused_permutation,
                 task.software.norm_in_linear,
+                hands_on_fp32(task),
             )
         )
     if "mtp" in kind.name:

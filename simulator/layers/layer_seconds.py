@@ -14,7 +14,13 @@ import numpy as np
 from ..base.arrays import Index, Value, any_nonzero, distinct_rows
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
-from ..operators.layer_parts import routed_gemms, unpacked_bytes
+from ..operators.layer_parts import (
+    CAST_BYTES,
+    UNPACKED_BYTES,
+    cast_bytes,
+    routed_gemms,
+    unpacked_bytes,
+)
 from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Gemm, Strategy, Work
 from ..task import Task
@@ -204,13 +210,18 @@ def _kernel_seconds(
     out[:, Cost.MEMORY_BOUND] = _moved_seconds(work, local)
     if adapters and weights.frozen and not trains_whole(kind, local):
         out[1, Cost.MATMUL], weight = matmul / dgrad, np.zeros(matmul.size)
-        if kind.block:
+        if not kind.block:
+            # A head in fp32 is cast in every forward pass.
+            cast = CAST_BYTES / UNPACKED_BYTES * weights.frozen.unpacked_bytes
+            out[0, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(cast, accelerator)
+        else:
             thin = adapter_seconds(work, local)
             weight = thin / wgrad
             out[0, Cost.MATMUL] += thin
             out[1, Cost.MATMUL] += thin / dgrad + weight
             each = np.array([unpacked_bytes(adapters, local.task.software)]).T
             moved = each * weights.frozen.packed_parameters
+            moved = moved + cast_bytes(kind.block, local.task, local.s)
             if work.adapter_bytes is not None:
                 moved = moved + np.stack(work.adapter_bytes)
             out[:, Cost.MEMORY_BOUND] += kernel_times.streaming_seconds(moved, accelerator)

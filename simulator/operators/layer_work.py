@@ -21,6 +21,8 @@ from ..workload.model import Model
 from .layer_parts import (
     EAGER_NORM_BYTES,
     EAGER_NORM_KERNELS,
+    FP32_NORM_BYTES,
+    FP32_NORM_KERNELS,
     activation_bytes,
     attention_gemms,
     causal_span,
@@ -56,11 +58,13 @@ def block_work(
     documents: tuple[int, ...] = (),
     fused_permutation: bool = True,
     norm_in_linear: bool = False,
+    fp32: bool = False,
 ) -> Work:
     """Forward work of a transformer layer; `selective` names what selective recompute reruns,
     `eager_norms` is where norms are kernels of their own [strategy], `documents` are the lengths
     that attention stays inside, `fused_permutation` is how experts get their tokens,
-    and `norm_in_linear` whether norms are parts of linear layers."""
+    `norm_in_linear` whether norms are parts of linear layers, and `fp32` whether all between
+    products is fp32."""
     tokens = s.tokens(sequence)
     attn = block.attention
     gemms = attention_gemms(attn, hidden, s, sequence)
@@ -71,6 +75,9 @@ def block_work(
     again = Rerun([], np.zeros(tokens.shape), RerunParts())
     if selective:
         again = selective_rerun(block, hidden, s, sequence, selective, norm_in_linear)
+    norm_bytes, norm_kernels = EAGER_NORM_BYTES, EAGER_NORM_KERNELS
+    if fp32:
+        norm_bytes, norm_kernels = FP32_NORM_BYTES, FP32_NORM_KERNELS
     head_norms = 2 * bool(attn.query_key_norm)
     normed = block.norms * hidden / s.norm_split + normed_width(attn, s.tp)
     permuted: Value | float = 0.0
@@ -89,14 +96,14 @@ def block_work(
             aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
             kernels=np.where(s.cp_comm == ContextComm.P2P, s.cp, 1.0),
         ),
-        moved_bytes=layer_bytes(block, hidden, s, sequence)
+        moved_bytes=(1 + fp32) * layer_bytes(block, hidden, s, sequence)
         + permuted
-        + eager_norms * EAGER_NORM_BYTES * tokens * normed,
+        + eager_norms * norm_bytes * tokens * normed,
         selective_gemms=again.gemms,
         selective_bytes=again.moved_bytes,
         kernels=KERNELS_PER_BLOCK
         + head_norms
-        + eager_norms * (block.norms + head_norms) * EAGER_NORM_KERNELS,
+        + eager_norms * (block.norms + head_norms) * norm_kernels,
         wide=block.stays_16_bit,
         permuted_bytes=permuted,
         padded_bytes=padded,

@@ -82,12 +82,20 @@ _EAGER = StackRule(
 # fsdp_qlora 0.1), peft's comparison has none. bitsandbytes keeps inputs of packed products before
 # its release 0.44 (commit 9e753741).
 _DROPOUT = replace(_EAGER, lora_dropout=0.05)
-_PACKED = replace(_DROPOUT, changes={**_DROPOUT.changes, "keeps_packed_inputs": True})
+# Neither fsdp_qlora (train.py) nor ms-swift of 2024 prepares what is not packed in fp32.
+_PACKED = replace(
+    _DROPOUT,
+    changes={**_DROPOUT.changes, "keeps_packed_inputs": True, "fp32_beside_packed": ()},
+)
 # DeepSpeed's engine around models of Hugging Face.
 _HF_DEEPSPEED = replace(_EAGER, software="hf-deepspeed")
 # lit-gpt's units are whole blocks (finetune/lora.py, auto_wrap_policy={Block}), adapters included:
-# "equivalent to not freezing" (PyTorch's FSDP, use_orig_params).
-_LITGPT = replace(_PACKED, changes={**_PACKED.changes, "flat_gradients": True})
+# "equivalent to not freezing" (PyTorch's FSDP, use_orig_params). Its own layer of adapters
+# (lit_gpt/lora.py, LoRALinear.forward) copies no outputs.
+_LITGPT = replace(
+    _PACKED,
+    changes={**_PACKED.changes, "flat_gradients": True, "clones_packed_outputs": False},
+)
 # InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
 # backward pass, all-reduced in buckets of 512 Mi; whole tensors, nine of a layer, are dealt out and
 # after the step broadcast by every rank that has some (configs: overlap_sync_param off).

@@ -54,6 +54,12 @@ class FrozenFormat(NamedTuple):
     """Every use first writes the matrix in 16 bits."""
     operator_bytes: float = 0.0
     """That operators of PyTorch move for each weight to do so, where they do it one by one."""
+    bitsandbytes: bool = False
+    """The library that packs them is bitsandbytes."""
+    constant_bytes: float = 0.0
+    """Moved for each weight to unpack the constants of blocks, beyond those of `bits`."""
+    kernels: int = 1
+    """That unpack a matrix, where a kernel does and operators do not."""
 
 
 FP8_BASE = "fp8"
@@ -63,11 +69,15 @@ FORMATS = {
     # Kept in 8 bits and multiplied so: Transformer Engine's fp8 weights.
     FP8_BASE: FrozenFormat(8, False),
     # A 32-bit scale a row of several thousand is left out. Source: Dettmers et al. 2022, section 2.
-    "int8": FrozenFormat(8, True),
+    "int8": FrozenFormat(8, True, bitsandbytes=True),
     # A 32-bit constant a block of 64. Source: Dettmers et al. 2023, section 3.
-    "nf4": FrozenFormat(4 + 32 / 64, True),
-    # Those constants in 8 bits, with one of 32 bits for 256 of them: 0.127 bits a weight.
-    "nf4-dq": FrozenFormat(4 + 8 / 64 + 32 / (64 * 256), True),
+    "nf4": FrozenFormat(4 + 32 / 64, True, bitsandbytes=True),
+    # Those constants in 8 bits, with one of 32 bits for 256 of them: 0.127 bits a weight. They are
+    # unpacked first, and their mean is added (bitsandbytes 0.50, functional.py, dequantize_4bit):
+    # 4 bytes written, 4 + 4 to add, 4 read.
+    "nf4-dq": FrozenFormat(
+        4 + 8 / 64 + 32 / (64 * 256), True, bitsandbytes=True, constant_bytes=16 / 64, kernels=3
+    ),
     # A 16-bit scale and a zero point of the weights' width a group of 128 (Frantar et al. 2022).
     # By operators: shifted into 32 bits, made 8 bits (16 of 8), masked, less its zero point, scaled
     # (AutoGPTQ 9f7d370, qlinear_cuda_old.py, forward).
@@ -135,15 +145,11 @@ class Adapters:
 
     def matrices(self, block: Block, hidden: int) -> list[Matrix]:
         """The matrices of a layer that have an adapter."""
-        return [one for one in _matrices(block, hidden) if one.name in self.targets]
+        return [one for one in matrices_of(block, hidden) if one.name in self.targets]
 
     def inputs(self, block: Block, hidden: int, tp: Value) -> Value:
         """Elements that the adapters of a layer read of a token on one of tp ranks."""
-        matrices = self.matrices(block, hidden)
-        split = sum(one.inputs for one in matrices if one.name in ROW_PARALLEL)
-        whole = sum(one.inputs for one in matrices) - split
-        out: Value = whole + split / tp
-        return out
+        return inputs_of(self.matrices(block, hidden), tp)
 
     def of_block(self, block: Block, hidden: int) -> int:
         """Trained parameters of a layer: r (k + n) of every adapter."""
@@ -180,7 +186,15 @@ class Adapters:
             raise InputError(f"{model.name} has none of the matrices {', '.join(self.targets)}")
 
 
-def _matrices(block: Block, hidden: int) -> list[Matrix]:
+def inputs_of(matrices: list[Matrix], tp: Value) -> Value:
+    """Elements that matrices read of a token on one of tp ranks."""
+    split = sum(one.inputs for one in matrices if one.name in ROW_PARALLEL)
+    whole = sum(one.inputs for one in matrices) - split
+    out: Value = whole + split / tp
+    return out
+
+
+def matrices_of(block: Block, hidden: int) -> list[Matrix]:
     """The matrices of a layer that may have an adapter."""
     attn, mlp = block.attention, block.mlp
     out = [

@@ -177,9 +177,16 @@ def read_arguments(
     dialect: Dialect,
     accelerate: Document | None = None,
     is_open: bool = False,
+    is_prepared: bool = False,
 ) -> Launch:
     """The launch of arguments, with a configuration of accelerate; one that is open states no
-    batch."""
+    batch. Only a script `is_prepared`: what is not packed becomes fp32 (PEFT's
+    prepare_model_for_kbit_training) where nobody shards it.
+
+    Source: TRL before 0.26 prepares a model itself, but leaves embedding and head in 16 bits
+    (trainer/utils.py, peft_module_casting_to_bf16); axolotl 067b021 undoes it (loaders/model.py);
+    LLaMA-Factory ff6d4d1 and ms-swift 3602360 do not prepare.
+    """
     launch = Launch(file, FRAMEWORK, title=dialect.title)
     if accelerate is None and not content.keys() & {row.key for row in dialect.table}:
         raise launch.refuse(f"has no argument of {dialect.title}")
@@ -218,6 +225,9 @@ def read_arguments(
     if not (is_configured or n.has_configuration or n.dtype or document.contains("bf16")):
         _note_format(n, launch, options)
     fill_launch(launch, n)
+    packed = launch.adapters and launch.adapters.format.bitsandbytes
+    if packed and not (is_prepared and launch.framework == FRAMEWORK and not n.zero):
+        launch.software["fp32_beside_packed"] = ()
     if is_open:
         launch.title = FRAMEWORK
         launch.plan.pop("micro_batch", None)

@@ -26,7 +26,8 @@ from .launch import read_arguments
 
 ARGUMENTS = ("TrainingArguments", "SFTConfig")
 TRAINERS = ("Trainer", "SFTTrainer")
-RECOMPUTING = ("gradient_checkpointing_enable", "prepare_model_for_kbit_training")
+PREPARING = "prepare_model_for_kbit_training"
+RECOMPUTING = ("gradient_checkpointing_enable", PREPARING)
 """Functions that switch recompute on."""
 LOADER = "from_pretrained"
 CAUSAL = "ForCausalLM"
@@ -57,7 +58,8 @@ def read_script(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> La
     unused = [name for name in inputs.values if name not in session.used]
     if unused:
         raise InputError(f"{file}: nothing in it is open that --set {unused[0]} would decide")
-    return read_arguments(content, file, options, HUGGING_FACE)
+    is_prepared = any(made.name == PREPARING for made in session.made)
+    return read_arguments(content, file, options, HUGGING_FACE, is_prepared=is_prepared)
 
 
 def _call_functions(session: Session, module: Module) -> None:

@@ -46,6 +46,37 @@ def test_a_script_of_trl_with_quantized_adapters():
     assert fields(found, "micro_batch", "recompute") == (2, Recompute.FULL)
 
 
+@pytest.mark.parametrize(
+    ("prepared", "arguments", "trainer", "is_kept"),
+    [
+        (True, "TrainingArguments('o', bf16=True", "Trainer", True),
+        (True, "SFTConfig('o'", "SFTTrainer", True),
+        # TRL itself prepares nothing any more.
+        (False, "SFTConfig('o'", "SFTTrainer", False),
+        (False, "TrainingArguments('o', bf16=True", "Trainer", False),
+        # FSDP wants one format.
+        (True, "TrainingArguments('o', bf16=True, fsdp='full_shard auto_wrap'", "Trainer", False),
+        (True, "TrainingArguments('o', bf16=True, deepspeed={'zero_optimization': {'stage': 2}}",
+         "Trainer", False),
+    ],
+)  # fmt: skip
+def test_what_is_not_packed_is_fp32_where_a_script_prepares_it(
+    prepared, arguments, trainer, is_kept
+):
+    """As the software profile has it; the file says so where it is not."""
+    found = launch(
+        "quantized = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_use_double_quant=True)\n"
+        + LOADED.format("quantization_config=quantized, torch_dtype=torch.bfloat16")
+        + "model = prepare_model_for_kbit_training(model)\n" * prepared
+        + "model = get_peft_model(model, LoraConfig(r=16, target_modules='all-linear'))\n"
+        + f"args = {arguments}, per_device_train_batch_size=2, max_steps=9)\n"
+        + f"{trainer}(model=model, args=args).train()\n"
+    )
+    assert found.adapters.base == "nf4-dq"
+    assert ("fp32_beside_packed" in found.software) == (not is_kept)
+    assert found.software.get("fp32_beside_packed", ()) == ()
+
+
 def test_a_script_of_the_trainer_in_a_function_with_arguments_of_the_command():
     body = (
         "def main():\n"

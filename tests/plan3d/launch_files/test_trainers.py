@@ -980,3 +980,21 @@ def test_a_second_training_that_differs_is_said():
         "one is read"
     ]
     assert not trainings(f"{top}\n{first}\n{first} --learning_rate 1e-5\n").left_out
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "changes"),
+    [
+        (AXOLOTL, "axolotl", {}),
+        (
+            LLAMA_FACTORY,
+            "llama-factory",
+            {"finetuning_type": "lora", "quantization_bit": 4, "deepspeed": None},
+        ),
+    ],
+)
+def test_tools_that_leave_what_is_not_packed_in_16_bits(text, tool, changes):
+    """LLaMA-Factory casts nothing, axolotl casts it back."""
+    found = read(text, tool, **changes)
+    assert found.adapters.format.bitsandbytes
+    assert found.software["fp32_beside_packed"] == ()

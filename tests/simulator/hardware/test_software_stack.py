@@ -124,6 +124,8 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory"}
     elsewhere |= {"casts_shards", "sharded_inputs", "adapter_casts", "keeps_packed_inputs"}
     elsewhere |= {"gradient_pool"}
+    # tests/formulas/test_fp32_beside_packed.py
+    elsewhere |= {"fp32_beside_packed", "clones_packed_outputs"}
     # tests/formulas/test_peak_moments.py
     elsewhere |= {"expert_seconds", "adapter_floor", "expert_floor"}
     elsewhere |= {"layer_launches", "routing_launches", "expert_launches", "graphs"}

@@ -53,7 +53,14 @@ def test_targets_have_several_names(words: tuple[str, ...], targets: tuple[str, 
 def test_bits_of_frozen_formats_and_bytes_that_operators_move(
     name: str, bits: float, unpacked: bool, moved: float
 ) -> None:
-    assert FORMATS[name] == FrozenFormat(bits, unpacked, moved)
+    found = FORMATS[name]
+    assert found == FrozenFormat(bits, unpacked, moved, *found[3:])
+
+
+def test_bitsandbytes_unpacks_constants_before_weights() -> None:
+    """Twice quantised ones: 4 bytes a constant written, 4 + 4 to add their mean, 4 read."""
+    theirs = {name: found[3:] for name, found in FORMATS.items() if found.bitsandbytes}
+    assert theirs == {"int8": (True, 0, 1), "nf4": (True, 0, 1), "nf4-dq": (True, 16 / 64, 3)}
 
 
 @pytest.mark.parametrize(
