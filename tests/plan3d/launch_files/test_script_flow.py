@@ -66,6 +66,53 @@ def launch(text, files=None, values=None, arguments=()):
         "X=$(basename /a/b.c .c); Y=$(dirname /a/b/c); run a.py --x $X $Y $(echo p  q) $(seq 3)",
         "run a.py --help; run a.py --x 1; exit 0; run a.py --x 2",
         "N=x; V=N; run a.py --x ${!V}",
+        # Parts of texts from either end, up to all of them.
+        "X=abcdef; run a.py --x ${X:0} ${X:0:1} ${X:5} ${X:6} ${X:1:0} ${X: -6} .",
+        "X=abcdef; run a.py --x ${X: -1} ${X: -3:2} ${X:2:9}",
+        'X=aXbXc; run a.py --x ${X%X*} ${X%%X*} ${X#*X} ${X##*X} ${X%y} ${X#y} ${X%"$X"} .',
+        "X=a.b.c; run a.py --x ${X/./-} ${X//./-} ${X//z/-} ${X/.*/} ${X//[ac]/_}",
+        "X=; Y=1; run a.py --x ${X:+a} ${Y:+b} ${Y:-d} ${X-e} ${#X} ${#Y} .",
+        "X=aB; run a.py --x ${X^} ${X^^} ${X,} ${X,,}",
+        'A=(1 2 3); A+=(4); run a.py --x ${A[0]} ${A[3]} ${A[-4]} ${#A[@]} "${A[*]}"',
+        "A=(x y); i=1; run a.py --x ${A[$i]} ${A[i]} ${A[$((i - 1))]}",
+        # Arithmetic as C has it.
+        "run a.py --x $((7 / 2)) $((-7 / 2)) $((7 % 3)) $((-7 % 3)) $((2 + 3 * 4))",
+        "run a.py --x $(((2 + 3) * 4)) $((8 - 3 - 2)) $((64 / 4 / 2)) $((1 < 2)) $((2 <= 1))",
+        "A=4; run a.py --x $((A > 3 ? A * 2 : 0)) $((!A)) $((!0)) $((-A)) $((+A))",
+        "A=4; run a.py --x $((A && 0)) $((0 || A)) $((3 == 3)) $((1 != 1))",
+        "A=6; run a.py --x $((A >= 6 && A < 7 ? 1 : 2)) $((A % 4 * 2)) $(( ${A} + $A ))",
+        "run a.py --x $((1 - -1)) $((2 * (3 - 1) % 3)) $((1 + 1 == 2)) $((5 > 3 > 1))",
+        # Commands whose output is a word.
+        "run a.py --x $(seq 3) $(seq 2 4) $(seq 1 2 5) $(seq 3 -1 1) $(seq 5 1) .",
+        "run a.py --x $(expr 3 + 4) $(expr 7 / 2) $(basename a/b/) $(dirname a) $(dirname /a/b/)",
+        "run a.py --x $(basename model.yaml .yaml) $(basename x .y) `seq 2` $(realpath -s /a/b)",
+        # Conditions.
+        "A=2; [ $A = 2 -a $A -lt 3 ] && X=1; [ $A = 3 -o $A -gt 1 ] && Y=1; run a.py --x $X $Y",
+        "A=2; [[ $A == 2 && $A < 3 || $A == 9 ]] && X=1; run a.py --x ${X:-0}",
+        'A=; [ -z "$A" ] && X=1; [ -n "$A" ] || Y=1; [ ! -z "$A" ] || Z=1; run a.py --x $X $Y $Z',
+        "A=10; B=9; [ $A -gt $B ] && X=1; [ $A -ge 10 ] && Y=1; [ $B -le 8 ] || Z=1; "
+        "run a.py --x $X $Y $Z",
+        "if [ 1 = 2 ]; then X=1; elif [ 2 = 2 ]; then X=2; elif [ 2 = 2 ]; then X=3; else X=4; fi; "
+        "run a.py --x $X",
+        "if [ 1 = 1 ]; then if [ 1 = 2 ]; then X=1; else X=2; fi; else X=3; fi; run a.py --x $X",
+        "A=b; case $A in a) X=1 ;; b | c) X=2 ;; *) X=3 ;; esac; run a.py --x $X",
+        "A=xyz; case $A in x) X=1 ;; x*) X=2 ;; esac; run a.py --x $X",
+        "A=xyz; case $A in ?) X=1 ;; ???) X=3 ;; esac; run a.py --x $X",
+        # Loops in loops, which end where they say.
+        'for i in 1 2; do for j in a b; do L+=" $i$j"; done; done; run a.py --x $L',
+        "i=0; while (( i < 3 )); do i=$((i + 1)); done; run a.py --x $i",
+        # Functions in functions; arguments that are shifted.
+        'f() { X="$2 $#"; shift 2; Y="$1 $#"; }; f a b c d; run a.py --x $X $Y',
+        "f() { g $1 x; }; g() { X=$2$1; }; f a; run a.py --x $X",
+        'f() { for a in "$@"; do L+=("$a"); done; }; f 1 "2  3"; run a.py --x "${L[@]}"',
+        # Quotes and escapes.
+        "run a.py --x 'a\\b' \"a\\\\b\" a\\\\b $'a\\tb' \"\\$A\" \\'",
+        "A='1 2'; run a.py --x $A \"$A\" '$A' \"'$A'\" a\"$A\"b",
+        "A=1 # a comment\n# B=2\nrun a.py --x $A # more\n",
+        "run a.py \\\n  --x 1 \\\n  --y 2\n",
+        "cat > f <<EOF\nrun a.py --no\nEOF\nrun a.py --x 1",
+        "true && run a.py --x 1 || run a.py --x 2",
+        "Z=0; false || { X=1; }; { Y=2; }; (Z=3); run a.py --x $X $Y $Z",
     ],
 )
 def test_the_words_are_those_of_bash(script):

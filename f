@@ -1,0 +1,1 @@
+run a.py --no
