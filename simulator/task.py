@@ -87,7 +87,7 @@ class _Question:
     """Sequences in one optimizer step."""
     software: Software = _DEFAULT_STACK
     """The training stack, its name or the path of its TOML file; default_stack() if none. In the
-    place of the shipped one of the Trainer stands DeepSpeed's where sharding_stack says so."""
+    place of the shipped one of the Trainer stands another where sharding_stack says so."""
     adapters: Adapters | None = None
     """Low-rank adapters, the only trained weights; None where all weights are trained."""
     documents: tuple[int, ...] = ()
@@ -131,10 +131,11 @@ class Task(_Question):
         check_type("model", self.model, Model, instead)
         launched = self.framework is not None and self.framework.required
         loops = any(kind.experts for kind in self.model.kinds) and self.adapters is None
-        software = sharding_stack(software, trains_loops=loops and not launched)
-        object.__setattr__(self, "software", software)
         name = self.cluster if isinstance(self.cluster, str) else "h100-sxm"
         check_type("cluster", self.cluster, Cluster, f"Cluster.profile({name!r}, gpus=...)")
+        packs = isinstance(self.adapters, Adapters) and self.adapters.format.bitsandbytes
+        software = sharding_stack(software, loops and not launched, packs and self.gpus > 1)
+        object.__setattr__(self, "software", software)
         for key in ("sequence", "global_batch"):
             value = getattr(self, key)
             if not is_count(value, _LARGEST - 1):

@@ -326,14 +326,26 @@ def _engine_of_loops() -> Software:
     return replace(SOFTWARE[ENGINE])
 
 
-def sharding_stack(software: Software, trains_loops: bool) -> Software:
+@cache
+def _trainer_of_shards() -> Software:
+    """The Trainer's stack where nothing is fp32 beside packed weights: FSDP wants one format."""
+    return replace(SOFTWARE[TRAINER], fp32_beside_packed=())
+
+
+def sharding_stack(
+    software: Software, trains_loops: bool = False, packs_shards: bool = False
+) -> Software:
     """The stack of a task: all weights of experts that run one after another are trained under
-    DeepSpeed, whose ZeRO 3 gathers each; the Trainer's own where they are not, or no longer."""
+    DeepSpeed, whose ZeRO 3 gathers each; packed ones that several GPUs may share are not prepared;
+    the Trainer's own where neither is so, or no longer."""
     if software.name not in (TRAINER, ENGINE):
         return software
-    if software is SOFTWARE[TRAINER] or software is _engine_of_loops():
-        return _engine_of_loops() if trains_loops else SOFTWARE[TRAINER]
-    return software
+    own = (SOFTWARE[TRAINER], _engine_of_loops(), _trainer_of_shards())
+    if not any(software is one for one in own):
+        return software
+    if trains_loops:
+        return own[1]
+    return own[2] if packs_shards else own[0]
 
 
 def register_software(stack: Software) -> None:

@@ -13,6 +13,7 @@ import pytest
 from round_numbers import BLOCK, MODEL, MOVED, TABLE, costs_of, kind, local, stack, task
 
 from plan3d.simulator.hardware.software import FP32_PARTS, NORMS
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.layers.frozen_weights import frozen_weights
 from plan3d.simulator.layers.launches import launch_seconds
 from plan3d.simulator.layers.memory_footprint import kept_activations
@@ -233,3 +234,17 @@ def test_launches_beside_packed_weights(base, parts, changes, launches, targets,
     each = 4 + 2 + 2 * (base == "bf16") + (base in ("nf4", "nf4-dq"))
     wanted = 13 + launches + 2 * each + cast * bool(parts)
     assert launch_seconds(BLOCK, seen) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize(
+    ("base", "gpus", "parts"),
+    [("nf4", 1, FP32_PARTS), ("nf4", 2, ()), ("int8", 4, ()), ("bf16", 2, FP32_PARTS)],
+)
+def test_nothing_is_fp32_where_several_gpus_may_share_weights(base, gpus, parts):
+    """FSDP wants one format; the shipped stack of the Trainer knows no plan. One of its own stays
+    as it is, and so does the other of a task that comes to have one GPU."""
+    question = task(gpus, adapters=replace(LORA, base=base), software="hf-trainer")
+    assert question.software.fp32_beside_packed == parts
+    assert replace(question, cluster=task(1).cluster).software.fp32_beside_packed == FP32_PARTS
+    own = replace(question, software=replace(software_profile("hf-trainer")))
+    assert own.software.fp32_beside_packed == FP32_PARTS

@@ -13,6 +13,7 @@ from typing import Any
 from plan3d.simulator.base.documents import parse_json, parse_yaml
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.hardware.software import FP32_PARTS
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import Recompute
 
@@ -225,9 +226,9 @@ def read_arguments(
     if not (is_configured or n.has_configuration or n.dtype or document.contains("bf16")):
         _note_format(n, launch, options)
     fill_launch(launch, n)
-    packed = launch.adapters and launch.adapters.format.bitsandbytes
-    if packed and not (is_prepared and launch.framework == FRAMEWORK and not n.zero):
-        launch.software["fp32_beside_packed"] = ()
+    if launch.adapters and launch.adapters.format.bitsandbytes:
+        is_whole = launch.framework == FRAMEWORK and not n.zero
+        launch.software["fp32_beside_packed"] = FP32_PARTS if is_prepared and is_whole else ()
     if is_open:
         launch.title = FRAMEWORK
         launch.plan.pop("micro_batch", None)
