@@ -119,6 +119,8 @@ class Launch:
     """Fields that the file sets to what no plan can have -> why; --with replaces them."""
     software: dict[str, Any] = field(default_factory=dict)
     """Fields of the software profile that the file decides."""
+    stack: str = ""
+    """The software profile of the engine that it names; '' for that of the framework."""
     states_sharding: bool = False
     """It says who shards the weights, where the stack alone does not."""
     unread: list[UnreadSetting] = field(default_factory=list)
@@ -243,7 +245,13 @@ def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
         single = replace(plan, overlap_grad_reduce=0, bucket_parameters=0, fp8_params=0)
         if plan.offload_parameters:
             return single
-        return replace(single, overlap_param_gather=0, zero=3 if plan.nvme else 0)
+        zero = 3 if plan.nvme else plan.zero * task.software.shards_alone
+        if zero and not plan.nvme:
+            launch.left_out.append(
+                f"zero={zero} shards nothing on one GPU: the hooks and copies of the engine, which "
+                "run all the same, are predicted"
+            )
+        return replace(single, overlap_param_gather=0, zero=zero)
     if launch.replicas == 1 or not plan.zero:
         return plan
     if ranks % launch.replicas:

@@ -122,7 +122,8 @@ def _scaled_host(name: str) -> Scaled:
 
 def _scaled_launches(task: Task, factor: float) -> Task:
     floors = ("layer_floor", "pipeline_floor", "adapter_floor", "expert_floor")
-    host = ("step_seconds", "expert_seconds", "module_seconds")
+    host = ("step_seconds", "expert_seconds", "module_seconds", "gradient_seconds")
+    host += ("reduction_seconds", "norm_seconds", "overflow_seconds")
     return replace(task, software=_scaled_fields(task.software, (*floors, *host), factor))
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+import numpy as np
+
 from .provenance import Provenance
 
 
@@ -59,6 +61,9 @@ class Software:
     clipping_bytes: float
     """Bytes moved once a step for each fp32 gradient that a rank updates, for the norm of all and
     to scale it; of narrower gradients in proportion."""
+    fused_update: bool
+    """Adam is one kernel, which reads and writes every state once; otherwise one kernel for each of
+    its operations, with a temporary of all weights (PyTorch's foreach)."""
     copies_gathered: bool
     """Under ZeRO 3 weights of a layer are copied into the buffer of their gather, in its stream,
     and out of it, in that of the passes (FSDP2)."""
@@ -110,8 +115,17 @@ class Software:
     """Seconds of the host per layer and data-parallel rank where ZeRO gathers lists of slices, and
     ZeRO 3 reduces such: every rank's slice of every tensor is viewed and copied on its own."""
     module_seconds: float
-    """Seconds of the host for each module with weights where ZeRO 3 gathers and frees modules, not
-    layers: in every pass, also where a layer runs again, beside the kernels of the GPU."""
+    """Seconds of the host in the hooks of each module in a forward pass, also where a layer runs
+    again, where ZeRO 3 gathers and frees modules, not layers: beside the kernels of the GPU. A
+    backward pass has half of them."""
+    gradient_seconds: float
+    """Those of the hook of each gradient under ZeRO 2 and 3, in the backward pass."""
+    reduction_seconds: float
+    """Those of each reduction of such gradients."""
+    norm_seconds: float
+    """Seconds of the host once a step for the norm of each gradient that a rank has under ZeRO."""
+    overflow_seconds: float
+    """Those for whether it is finite, under ZeRO 1 and 2."""
     broadcast_tensors: float
     """Tensors of a layer where updated weights of ZeRO 1 are broadcast: whole tensors are dealt
     out, and every rank that has some sends them in one message; 0 where weights are gathered."""
@@ -175,6 +189,8 @@ class Software:
     frees_gradients: bool
     """Gradients are freed after the update: with one micro-batch a step there are none while its
     loss is computed."""
+    keeps_shards: bool
+    """Under ZeRO 3 shards of gradients lie in a buffer that is never freed (DeepSpeed)."""
     gradient_pool: bool
     """Under ZeRO 3 shards of gradients lie in memory of the stream that reduces them: the allocator
     gives what is freed there to no tensor of another stream (FSDP)."""
@@ -292,6 +308,12 @@ class Software:
         return f"Software({self.name!r})"
 
     @property
+    def shards_alone(self) -> bool:
+        """Whether its engine runs what ZeRO does on a single rank as well, which shards nothing:
+        DeepSpeed calls its hooks around modules for any number of ranks."""
+        return bool(np.any(self.module_seconds))
+
+    @property
     def label(self) -> str:
         """Its name in `[kernels.layer.LABEL]` of a hardware profile: that of a file without folder
         and ending, or without its release."""
@@ -329,6 +351,7 @@ PROCESS_GROUPS = (*("world", "model", "tp", "cp", "dp", "ep", "expert-dp", "pp")
 """Groups of ranks: all; those with a copy of the model (tp pp); and those of one degree."""
 ALIVE = (
     *("frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory", "casts_shards"),
+    *("keeps_shards", "fused_update"),
     *("gathered_ends", "live_parameters", "copies_gathered", "gradient_pool", "sharded_inputs"),
     *("ddp_buckets", "logit_bytes", "kept_logit_bytes"),
 )

@@ -81,6 +81,8 @@ QUANTITIES = {
     **dict.fromkeys(("kernel_contention", "fsdp_contention"), _FRACTION),
     **dict.fromkeys(("layer_floor", "pipeline_floor", "step_seconds", "slice_seconds"), _TIME),
     **dict.fromkeys(("expert_seconds", "adapter_floor", "expert_floor", "module_seconds"), _TIME),
+    **dict.fromkeys(("gradient_seconds", "reduction_seconds"), _TIME),
+    **dict.fromkeys(("norm_seconds", "overflow_seconds"), _TIME),
     **dict.fromkeys(("score_bytes", "kept_score_bytes", "passing_score_bytes"), _OF_SCORE),
     **dict.fromkeys(("logit_bytes", "kept_logit_bytes"), _OF_LOGIT),
     **dict.fromkeys(("unfused_logit_bytes", "fused_logit_bytes"), _OF_LOGIT),

@@ -68,6 +68,14 @@ class Cost(IntEnum):
     SPLIT_LAUNCH = 30
     """Seconds that launches then add, as either part of the backward pass waits for its own; not
     among the parts above."""
+    FORWARD_HOOKS = 31
+    BACKWARD_HOOKS = 32
+    """Seconds that hooks of the host around modules and gradients add to either pass under ZeRO 3;
+    not among the parts above."""
+    GRADIENT_HOOKS = 33
+    """Those of gradients alone, under ZeRO 2."""
+    TRAINED_TENSORS = 34
+    """Tensors of hidden layers that have a gradient."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)

@@ -1,15 +1,19 @@
 """Kernels that the host launches for a layer, and how long that takes: what a pass takes at least.
 
 A launch of a stack takes its `layer_floor` over the `layer_launches` of a plain layer: it is known
-where steps of plain layers were timed, and the kernels of others are counted in code.
+where steps of plain layers were timed, and the kernels of others are counted in code. Hooks of an
+engine around modules and gradients take the time of the same host.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
 from ..base.arrays import Value
 from ..operators.layer_parts import ADAPTER_LAUNCHES, adapter_launches, packed_launches
+from ..task import Task
 from ..workload.blocks import Block
 from .layer_kinds import LayerContext
 
@@ -48,6 +52,92 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
         out = out + np.maximum(software.adapter_floor / ADAPTER_LAUNCHES, measured) * kernels
     launched: Value | float = np.maximum(number, 0) * launch
     return out + launched
+
+
+class Modules(NamedTuple):
+    """Modules of a block that are called once in a pass; those of experts that run one after
+    another apart."""
+
+    dense: int
+    """With weights of their own."""
+    experts: int
+    """Those of all experts."""
+    others: int
+    """Without weights: the block, its parts and their activations."""
+    others_of_experts: int
+
+
+def modules_of(block: Block) -> Modules:
+    """Modules of a block: four projections, norms, the matrices of an MLP and of the router; the
+    layer, its attention, its MLP and the activation of that; and each expert with its own."""
+    dense = 4 + block.norms + 2 * bool(block.attention.query_key_norm)
+    dense += (2 + block.mlp.gated) if block.mlp else 0
+    others = 2 + 2 * bool(block.mlp)
+    if not block.experts:
+        return Modules(dense, 0, others, 0)
+    count = block.experts.count
+    matrices = count * (2 + block.experts.gated)
+    return Modules(dense + 1, matrices, others + 1, 2 * count)
+
+
+ADAPTER_MODULES = 4
+"""Modules that an adapter adds to its matrix: around all, of its dropout, and its two products.
+
+Source: peft, tuners/lora/layer.py (Linear.forward)."""
+
+
+def trained_tensors(block: Block, task: Task, ep: Value | float = 1.0) -> Value | float:
+    """Tensors of a block that have a gradient."""
+    if task.adapters:
+        return 2.0 * len(task.adapters.matrices(block, task.model.hidden))
+    modules = modules_of(block)
+    biases = 3 * block.attention.qkv_bias + block.attention.out_bias
+    biases += (2 + block.mlp.gated) * block.mlp.bias if block.mlp else 0
+    return modules.dense + biases + modules.experts / ep
+
+
+class HookSeconds(NamedTuple):
+    """Seconds of the host in hooks of a layer [strategy]."""
+
+    forward: Value | float
+    backward: Value | float
+    """Around modules under ZeRO 3, the latter without those of gradients."""
+    gradients: Value | float
+    """Of gradients under ZeRO 2 and 3, in the backward pass."""
+
+
+HOOKS = ("module_seconds", "gradient_seconds", "reduction_seconds")
+"""Fields of a stack that say how long its hooks take."""
+BACKWARD_HOOKS = 0.5
+"""Seconds of a module's hooks in a backward pass over those in a forward pass, which also put the
+functions of autograd around it that call them: 0.29 over 0.54 ms of 214 modules (a trace of
+llama-3.2-1b under DeepSpeed 0.19.8 on one H100)."""
+
+
+def hook_seconds(block: Block, trained: Value, local: LayerContext) -> HookSeconds | None:
+    """Seconds of hooks around the modules of a block and of its `trained` parameters; None where
+    the stack has none.
+
+    A gradient is reduced with those before it when they fill a bucket, as large as the square of
+    the hidden size: larger ones each for itself.
+    Source: DeepSpeed 0.19.8, runtime/zero/parameter_offload.py (_register_deepspeed_module) and
+    stage3.py (reduce_independent_p_g_buckets_and_remove_grads); transformers,
+    integrations/deepspeed.py (trainer_config_finalize).
+    """
+    software, task, ep = local.task.software, local.task, local.s.ep
+    if not np.any([np.any(getattr(software, name)) for name in HOOKS]):
+        return None
+    modules = modules_of(block)
+    called = modules.dense + modules.others + (modules.experts + modules.others_of_experts) / ep
+    if task.adapters:
+        adapted = len(task.adapters.matrices(block, task.model.hidden))
+        called = called + ADAPTER_MODULES * adapted
+    tensors = trained_tensors(block, task, ep)
+    largest = tensors if task.adapters else modules.dense + modules.experts / ep
+    reductions = np.minimum(largest, trained / task.model.hidden**2)
+    forward = called * software.module_seconds
+    of_gradients = tensors * software.gradient_seconds + reductions * software.reduction_seconds
+    return HookSeconds(forward, BACKWARD_HOOKS * forward, of_gradients)
 
 
 def _held(graphs: set[str], kernels: dict[str, int]) -> int:

@@ -24,6 +24,7 @@ from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Model, Network
 from .cost_columns import SECONDS, Cost, LayerCosts, joined
+from .launches import trained_tensors
 from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
 from .layer_seconds import GemmSeconds, layer_seconds, seconds_by_kind
 from .memory_footprint import (
@@ -122,9 +123,13 @@ def _layer_column(
     column[Cost.TOTAL], column[Cost.OVERLAPPED_A2A] = seconds.total, seconds.overlapped_a2a
     column[Cost.WEIGHT_GRADIENT] = seconds.weight_gradient
     column[Cost.SPLIT_LAUNCH] = seconds.split_launch
+    hooks = (Cost.FORWARD_HOOKS, Cost.BACKWARD_HOOKS, Cost.GRADIENT_HOOKS)
+    for cost, added in zip(hooks, seconds.hooks, strict=True):
+        column[cost] = added
     column[Cost.UNITS] = 1.0
     if kind.block:
         column[Cost.MATRIX_PARAMETERS] = weights.dense + weights.expert
+        column[Cost.TRAINED_TENSORS] = trained_tensors(kind.block, local.task, local.s.ep)
         column[Cost.SCALED_PARAMETERS] = column[Cost.MATRIX_PARAMETERS] * local.recipe.is_scaled
         column[Cost.ORTHOGONALISATION] = orthogonalisation_work(work.gemms)
         if kind.block.experts:

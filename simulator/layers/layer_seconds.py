@@ -29,7 +29,7 @@ from . import quantisation
 from .communication import context_overlap, expert_exchange, grid_overlap, overlap, tensor_overlap
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
 from .frozen_weights import trains_whole
-from .launches import launch_seconds
+from .launches import hook_seconds, launch_seconds
 from .layer_kinds import (
     LayerContext,
     LayerKind,
@@ -74,6 +74,9 @@ class LayerSeconds(NamedTuple):
     """Of weight gradients, where they are a pass of their own [strategy]."""
     split_launch: Value
     """That launches add there, in none of the parts [strategy]."""
+    hooks: tuple[Value | float, ...]
+    """That hooks add to either pass under ZeRO 3, and to the backward pass under ZeRO 2; in none of
+    the parts [strategy]."""
 
 
 class BothPasses(NamedTuple):
@@ -84,6 +87,7 @@ class BothPasses(NamedTuple):
     overlapped_a2a: Value | float
     weight_gradient: Value
     split_launch: Value
+    hooks: tuple[Value | float, ...] = (0.0, 0.0, 0.0)
     """As in LayerSeconds."""
 
 
@@ -174,6 +178,7 @@ def _passes(
     floor = launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     rest = sum_in_order(out[1]) - weight
+    hooks = _added_by_hooks(kind.block, weights, out, floors, local)
     for one, least in zip(out, floors, strict=True):
         seconds = sum_in_order(one)
         raised = kernel_times.smooth_maximum(seconds, least, LAUNCH_SHARPNESS)
@@ -184,7 +189,38 @@ def _passes(
     split = np.maximum(weight + rest - raised, 0.0)
     if experts:
         out[0, Cost.LAUNCH] += _expert_wait_seconds(experts, local)
-    return BothPasses(out, overlapped, weight, split)
+    return BothPasses(out, overlapped, weight, split, hooks)
+
+
+def _added_by_hooks(
+    block: Block,
+    weights: LayerWeights,
+    passes: Value,
+    floors: tuple[Value | float, Value | float],
+    local: LayerContext,
+) -> tuple[Value | float, ...]:
+    """Seconds that hooks, which delay launches, add to a pass: as in LayerSeconds. A backward pass
+    has those of the forward pass that runs again in it."""
+    hooks = hook_seconds(block, weights.dense + weights.expert, local)
+    if hooks is None:
+        return 0.0, 0.0, 0.0
+    forward, backward = (sum_in_order(one) for one in passes)
+    again = 1.0 * local.full_recompute
+    backward, least = backward + again * forward, floors[1] + again * floors[0]
+
+    def added(seconds: Value, floor: Value | float, more: Value | float) -> Value:
+        longer, usual = (
+            kernel_times.smooth_maximum(seconds, least, LAUNCH_SHARPNESS)
+            for least in (floor + more, floor)
+        )
+        return longer - usual
+
+    around = hooks.backward + hooks.gradients + again * hooks.forward
+    return (
+        added(forward, floors[0], hooks.forward),
+        added(backward, least, around),
+        added(backward, least, hooks.gradients),
+    )
 
 
 def _kernel_seconds(

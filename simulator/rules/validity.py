@@ -225,7 +225,11 @@ RULES: tuple[Rule, ...] = (
         "zero-needs-data-ranks",
         ("zero", "dp", "cp", "schedule", "offload_parameters", "nvme"),
         lambda p, t: (
-            (p.zero == 0) | (p.offload_parameters > 0) | (p.nvme > 0) | (_same_weights(p) > 1)
+            (p.zero == 0)
+            | (p.offload_parameters > 0)
+            | (p.nvme > 0)
+            | (_same_weights(p) > 1)
+            | t.software.shards_alone
         ),
         lambda p, t: f"zero={p.zero} has nothing to shard over when dp x cp = 1",
     ),

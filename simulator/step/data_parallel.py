@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ..base.arrays import Column, Value, any_nonzero
 from ..hardware.precision import Recipe
+from ..layers.launches import modules_of
 from ..operators import collectives, kernel_times
 from ..operators.collectives import ProcessGroup as Ranks
 from ..pipeline.schedule import Passes
@@ -28,6 +29,7 @@ from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy
 from ..task import Task
 from ..workload.model import Model, Network
 from . import gradient_exchange, slot_delays
+from .optimizer import owned_parameters
 from .ranks import EndUnits, Weights
 from .slot_delays import NO_COPIES, Delays, HostCopies, added_seconds, full_backward_delay
 from .stages import Stages
@@ -61,9 +63,6 @@ class Synchronisation(NamedTuple):
     all_gather: Value
     pieces: Value
     """Collectives each cut makes."""
-    hooks: Value | float = 0.0
-    """Seconds of the host, around all modules in one pass, where ZeRO 3 gathers module by module
-    [class, skeleton]."""
     copies: Value | float = 0.0
     """Seconds of copies of weights out of one gather of all under ZeRO 3, in the stream of the
     passes [class, skeleton]."""
@@ -122,11 +121,6 @@ def synchronisation(
     if task.software.slice_seconds and max(zeros) > 0:
         sliced = _slice_seconds(task, weights)
         gather, scatter = gather + sliced, scatter + sliced * _BY_LAYER
-    hooks: Value | float = 0.0
-    if by_module:
-        # DeepSpeed's fetch_sub_module waits for no more than the gathers before the last two.
-        hooks = weights.units * sum(modules) * task.software.module_seconds
-        gather = np.maximum(gather, hooks * _BY_LAYER)
     copies: Value | float = 0.0
     if task.software.copies_gathered and max(zeros) == 3:
         copies_in, copies = _copy_seconds(task, recipe, weights)
@@ -134,7 +128,7 @@ def synchronisation(
     kept: Value | float = 0.0
     if weights.ends is not None and max(zeros) == 3:
         kept = _kept_share(recipe, weights, weights.ends)
-    return Synchronisation(reduce, scatter, gather, pieces, hooks, copies, kept)
+    return Synchronisation(reduce, scatter, gather, pieces, copies, kept)
 
 
 def _kept_share(recipe: Recipe, weights: Weights, ends: EndUnits) -> Value:
@@ -200,18 +194,11 @@ def _slice_seconds(task: Task, weights: Weights) -> Value:
 
 
 def _mean_modules(model: Model | Network) -> tuple[float, float]:
-    """Modules with weights of the mean layer: four projections, norms, and the matrices of an MLP
-    and of the router; and the matrices of all experts, which a loop calls one by one."""
+    """Modules with weights of the mean layer, and those of all its experts, which a loop calls one
+    by one."""
     if not model.kinds:
         return 1.0, 1.0
-    counts = []
-    for block in model.kinds:
-        count = 4 + block.norms + 2 * bool(block.attention.query_key_norm)
-        count += (2 + block.mlp.gated) if block.mlp else 0
-        looped = 0
-        if block.experts:
-            count, looped = count + 1, block.experts.count * (2 + block.experts.gated)
-        counts.append((count, looped))
+    counts = [modules_of(block)[:2] for block in model.kinds]
     dense, experts = np.mean([counts[kind] for kind in model.order], axis=0)
     return float(dense), float(experts)
 
@@ -261,6 +248,8 @@ def sync_seconds(
         for zero in zeros:
             contention = software.fsdp_contention if zero == 3 else software.contention
             out[zero] = _zero_delay(zero, sync, stages, contention, copies[min(zero, 1)])
+            if zero:
+                out[zero] += _check_seconds(task, zero, stages)
     return out + stages.tied_embedding_seconds
 
 
@@ -272,14 +261,17 @@ def _zero_delay(
     [2, 2, skeleton]."""
     if zero == 3:
         layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
-        again = _hooks_again(sync, s) - sync.kept_share * sync.all_gather[LAYERS]
-        moved = sync.copies, sync.copies * (1 - sync.kept_share)
-        late = slot_delays.zero_3_delays(*layers, s, contention, copies, again, moved)
+        again = -sync.kept_share * sync.all_gather[LAYERS]
+        forward, backward, _ = s.hooks
+        moved = sync.copies + forward, sync.copies * (1 - sync.kept_share) + backward
+        hidden_by = replace(s, forward=s.forward + forward, backward=s.backward + backward)
+        late = slot_delays.zero_3_delays(*layers, hidden_by, contention, copies, again, moved)
         return slot_delays.delay_seconds(s, late)
     if zero == 2:
         scatter, pieces = sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS]
-        delays = _zero_2_delays(scatter, pieces, s, contention, copies.gradients)
-        reduced = full_backward_delay(s, delays)
+        hidden_by = replace(s, backward=s.backward + s.hooks[2])
+        delays = _zero_2_delays(scatter, pieces, hidden_by, contention, copies.gradients)
+        reduced = full_backward_delay(s, delays + s.hooks[2])
     else:
         times = sync.reduce_scatter if zero else sync.all_reduce
         window, turns = s.backward_window, s.turn_seconds()
@@ -299,12 +291,27 @@ def _zero_delay(
     return reduced + _end_delay(added, s.forward_before)[None]
 
 
-def _hooks_again(sync: Synchronisation, s: Stages) -> Value:
-    """Host seconds of hooks in a backward pass beyond its gathers [class, skeleton]: layers that
-    run again call those of their forward pass once more, though weights stay gathered between the
-    two (DeepSpeed, stage3_max_reuse_distance)."""
-    passes = 1.0 + s.full_recompute
-    out: Value = np.maximum(passes * sync.hooks - sync.all_gather[LAYERS], 0.0)
+NORM_BYTES = 18
+"""Bytes that the norm of a parameter's 16-bit gradient moves: it is copied to doubles, 2 + 8 + 8.
+
+Source: DeepSpeed 0.19.8, runtime/utils.py (get_norm_dtype)."""
+
+
+def _check_seconds(task: Task, zero: int, s: Stages) -> Value:
+    """Seconds of a step for which the GPU waits while the host asks for the norm of one gradient
+    after another, and under ZeRO 1 and 2, where a rank has whole ones, whether it is finite
+    [skeleton].
+
+    Source: DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py (has_overflow_partitioned_grads_serial,
+    get_grad_norm_direct) and stage3.py (get_grad_norm_direct: a slice of every tensor).
+    """
+    software, ranks = task.software, s.weights.data_group.ranks
+    each, tensors = software.norm_seconds, s.trained_tensors
+    if zero < 3:
+        each, tensors = each + software.overflow_seconds, tensors / ranks
+    moved = NORM_BYTES * owned_parameters(s.weights)[1]
+    busy = kernel_times.streaming_seconds(moved, task.cluster.accelerator)
+    out: Value = np.maximum(tensors * each - busy, 0.0).max(axis=0)
     return out
 
 
@@ -411,25 +418,32 @@ def mixed_added(
     def pieces(*levels: int) -> Value:
         return np.maximum(of(sync.pieces, *levels), 1.0)
 
+    def layers_under(level: int) -> Value:
+        return of(sync.pieces, level)[LAYERS] / np.maximum(total(sync.pieces)[LAYERS], 1.0)
+
     contention, s = task.software.contention, stages
     reduce = of(sync.all_reduce, 0) + of(sync.reduce_scatter, 1)
     none = np.zeros((2, 2, *s.forward.shape))
     delays = Delays(none, Passes(none, none, none))
     if (zero == 2).any():
         scatter = of(sync.reduce_scatter, 2)[BUCKETS]
-        scattered = _zero_2_delays(scatter, pieces(2)[BUCKETS], s, contention)
-        delays = delays._replace(full_backward=none + scattered)
+        hooks = s.hooks[2] * layers_under(2)
+        hidden_by = replace(s, backward=s.backward + hooks)
+        scattered = _zero_2_delays(scatter, pieces(2)[BUCKETS], hidden_by, contention)
+        delays = delays._replace(full_backward=none + scattered + hooks)
     if (zero == 3).any():
         gather, scatter = of(sync.all_gather, 3)[LAYERS], of(sync.reduce_scatter, 3)[LAYERS]
         times = gather, scatter, pieces(3)[LAYERS]
         none_each, left = np.zeros(sync.all_gather.shape), 1 - sync.kept_share
+        forward, backward = s.hooks[:2] * layers_under(3)
         copies = (
-            of(sync.copies + none_each, 3)[LAYERS],
-            of(sync.copies * left + none_each, 3)[LAYERS],
+            of(sync.copies + none_each, 3)[LAYERS] + forward,
+            of(sync.copies * left + none_each, 3)[LAYERS] + backward,
         )
+        hidden_by = replace(s, forward=s.forward + forward, backward=s.backward + backward)
         again = -of(sync.kept_share * sync.all_gather, 3)[LAYERS]
         contended = task.software.fsdp_contention
-        late = slot_delays.zero_3_delays(*times, s, contended, again=again, copies=copies)
+        late = slot_delays.zero_3_delays(*times, hidden_by, contended, again=again, copies=copies)
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
     weights, turns = of(sync.all_gather, 1, 2), s.turn_seconds()
     return AddedSync(

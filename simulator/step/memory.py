@@ -82,7 +82,8 @@ def moments_of_step(
     if policy.sites:
         parts["optimizer"] = parts["optimizer"] + outer_steps.state_bytes(policy, weights)
     each = states["gradients"] - states["leaving"]
-    buffers = sharding_buffers(task, recipe, weights, zero, each, several_passes(stages))
+    several, staying = several_passes(stages), states["staying"]
+    buffers = sharding_buffers(task, recipe, weights, zero, each, several, staying)
     if not separates_moments(task, recipe):
         same = buffers.passes
         first = with_activations(task, stages, parts, same)
@@ -94,7 +95,8 @@ def moments_of_step(
     apart = task.software.gradient_pool * (zero >= 3) * parts["gradients"]
     # Stacks that update on the host reduce and move the gradients of every micro-batch (DeepSpeed).
     whole = here * unreduced_bytes(task, recipe, zero, weights)
-    return separate_moments(task, stages, parts, buffers, update, again, whole, apart)
+    kept = task.software.keeps_shards and zero >= 3
+    return separate_moments(task, stages, parts, buffers, update, again, whole, apart, kept)
 
 
 def _without_passes(stages: Stages, buffers: Value | float) -> Stages:
@@ -136,6 +138,8 @@ def update_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> Val
     """Bytes of temporaries of the update, of the weights that a rank updates."""
     each = {"weights": 0.0, "sharded": 0.0, "gradients": 0.0, "leaving": 0.0}
     each["optimizer"] = task.software.update_memory + recipe.gradient_copy
+    if not task.software.fused_update:
+        each["optimizer"] += recipe.moments[1]
     dense = _bytes_per_parameter(each, zero, weights.data_group.ranks)["optimizer"]
     expert = _bytes_per_parameter(each, zero, weights.expert_group.ranks)["optimizer"]
     return weights.dense * dense + weights.expert * expert
@@ -178,12 +182,14 @@ def separate_moments(
     again: Value | float,
     whole: Value | float,
     apart: Value | float,
+    kept: bool = False,
 ) -> Moments:
     """PARTS at both moments of a step, of a stack that tells them apart.
 
     `update` are bytes of its temporaries, `again` those that the inputs of layers grow by beside a
     layer that runs again, `whole` those of gradients that wait to be reduced, `apart` those of
-    gradients for which the allocator keeps memory that nothing else takes.
+    gradients for which the allocator keeps memory that nothing else takes; `kept` says that
+    gradients are never freed.
 
     Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp (blocks are of the stream that asked for
     them); _fsdp_collectives.py (foreach_reduce) and fsdp/_runtime_utils.py (_reduce_grad), where
@@ -194,7 +200,7 @@ def separate_moments(
     if software.unreduced_gradients:
         reduced = states["gradients"]
         states = {**states, "gradients": np.maximum(reduced, np.where(several, whole, 0.0))}
-    waiting = states["gradients"] * (several if software.frees_gradients else 1.0)
+    waiting = states["gradients"] * (several | kept if software.frees_gradients else 1.0)
     running = stages.buffers if stages.buffers_without_loss is None else stages.buffers_without_loss
     again = again + (sharding.passes - sharding.loss)
     buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding.loss
@@ -260,7 +266,8 @@ def worst_bytes(
         if zero < 3:
             total += weights.scaled_copies
         if zero != 1:
-            total += sharding_buffers(task, recipe, weights, zero).passes
+            staying = states["staying"]
+            total += sharding_buffers(task, recipe, weights, zero, staying=staying).passes
         out[zero] = total.max(axis=0) * slack + fixed
     return out
 

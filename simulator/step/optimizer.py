@@ -114,10 +114,20 @@ def owned_parameters(weights: Weights) -> Value:
     return np.array([dense + expert, sharded])
 
 
-def moved_bytes(recipe: Recipe, optimizer: int) -> float:
+FOREACH_ELEMENTS = 20 - 7
+"""Elements that AdamW moves for each parameter as one operation after another, beyond those of one
+kernel: weight decay 2, the first moment 3, the second 2 + 3, its root 2, the correction of that 2,
+epsilon 2, the weight 4; a fused one reads the gradient, and reads and writes three states.
+
+Source: PyTorch 2.11, optim/adam.py (_multi_tensor_adam); a gradient that is multiplied by itself is
+read once."""
+
+
+def moved_bytes(recipe: Recipe, optimizer: int, is_fused: bool = True) -> float:
     """Bytes that the update of a parameter reads and writes, copies of gradients included."""
     state = 2 * (recipe.optimizer_bytes(optimizer) + recipe.gradient_copy)
-    return state + recipe.gradient + recipe.weight
+    more = 0 if is_fused or optimizer != Optimizer.ADAM else FOREACH_ELEMENTS * recipe.moments[0]
+    return state + recipe.gradient + recipe.weight + more
 
 
 def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:
@@ -130,7 +140,10 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     Source: PyTorch, nn/utils/clip_grad.py; Megatron-Core, optimizer/clip_grads.py.
     """
     software, widest = task.software, max(recipe.gradient, recipe.gradient_copy)
-    each = moved_bytes(recipe, optimizer) + software.clipping_bytes * widest / FP32_BYTES
+    each = (
+        moved_bytes(recipe, optimizer, software.fused_update)
+        + software.clipping_bytes * widest / FP32_BYTES
+    )
     if software.casts_shards and recipe.master:
         each -= recipe.weight
     moved = owned_parameters(weights) * each

@@ -40,10 +40,12 @@ def sharding_buffers(
     zero: int,
     gradient: float = 0.0,
     several: Mask | bool = True,
+    staying: float = 1.0,
 ) -> ShardingBuffers:
     """ZeRO 3 holds two gathered layers (one prefetched), or what its stack leaves gathered, and the
-    gradients of one as they are reduced, beside those of the next as autograd makes them; ZeRO 2
-    one bucket of gradients. Without ZeRO torch's DDP has all of them in buckets as well.
+    gradients of one as they are reduced, beside those of the next as autograd makes them; one rank
+    gathers nothing of the share of weights that is `staying` on it. ZeRO 2 has one bucket of
+    gradients. Without ZeRO torch's DDP has all of them in buckets as well.
 
     A rank keeps `gradient` bytes of a gradient; with `several` micro-batches a step they are there
     from the second on.
@@ -69,6 +71,8 @@ def sharding_buffers(
             held = weights.frozen_bytes if weights.frozen_bytes is not None else 0.0
             longer = np.minimum(held, UNPACKED_BYTES * live)
             frozen = np.maximum(2.0 * weights.unit_frozen_bytes, longer)
+        arrives = (weights.data_group.ranks > 1) | (staying < 1)
+        gathered, frozen = gathered * arrives, frozen * arrives
         reduced = sum(_bytes_of_reduction(task, recipe))
         same = gathered * recipe.weight + weights.unit_parameters * reduced + frozen
     return ShardingBuffers(same, same, same)

@@ -118,6 +118,11 @@ class Stages:
     split_launch: Value
     """Seconds that launches then add to it, which it has under a schedule that defers weight
     gradients [class, skeleton]."""
+    hooks: Value
+    """Seconds per micro-batch that hooks add to the forward and the backward pass under ZeRO 3, and
+    to the latter under ZeRO 2 [3, class, skeleton]."""
+    trained_tensors: Value
+    """Tensors of hidden layers that have a gradient [class, skeleton]."""
     schedule: Column
     """Code of the schedule [skeleton]."""
     full_recompute: Column
@@ -284,6 +289,8 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         fullest_rank=fullest,
         weight_gradient=stage[Cost.WEIGHT_GRADIENT],
         split_launch=stage[Cost.SPLIT_LAUNCH],
+        hooks=stage[Cost.FORWARD_HOOKS : Cost.GRADIENT_HOOKS + 1],
+        trained_tensors=stage[Cost.TRAINED_TENSORS],
         schedule=schedule,
         full_recompute=plans.recompute == Recompute.FULL,
         overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0) if overlaps else None,

@@ -92,6 +92,7 @@ _MEMORY_BOUND = {"software.memory_bound_rate": -1}
 _FLOORS = {
     "cluster.accelerator.training.layer_floor": 1,
     **_each("software", "layer_floor pipeline_floor adapter_floor expert_floor module_seconds"),
+    **_each("software", "gradient_seconds reduction_seconds norm_seconds overflow_seconds"),
 }
 _STEP = {"software.step_seconds": 1}
 _EXPERTS = {"software.expert_seconds": 1}

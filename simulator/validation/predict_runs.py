@@ -269,8 +269,12 @@ def rank_memory(costs: Costs, rank: str) -> dict[str, Value]:
 
 def _further_blocks(group: PlanGroup, zero: int, held: Value) -> Value:
     """Bytes that the allocator holds beside the tensors of the fuller moment [class, skeleton]: a
-    flat copy of gradients finds no block among those of activations, and leaves its own behind."""
-    if group.task.software.label not in FLATTENING_STACKS:
+    flat copy of gradients finds no block among those of activations, and leaves its own behind.
+    Shards that lie in a buffer from the start are not flattened, and copied a part after another
+    (DeepSpeed, stage3.py: sub_group_size)."""
+    software = group.task.software
+    lies_flat = zero >= 3 and software.keeps_shards
+    if software.label not in FLATTENING_STACKS or lies_flat:
         return np.zeros(held.shape)
     waiting = group.rank_moments(zero).waiting
     tensors = sum(waiting.values(), np.zeros(1)) - waiting["reserve"]

@@ -352,7 +352,8 @@ def _train(
 def predicted(setting: Setting, profile: str) -> dict[str, float]:
     """Seconds of a step with its 80 % interval, and peaks as the meters of MEASURED show them.
 
-    ZeRO shards nothing on one GPU: launch files that ask for it are read as the Trainer without.
+    ZeRO shards nothing on one GPU, where DeepSpeed's engine runs all the same; its settings ask for
+    adamw_torch. So are launch files read.
     """
     from dataclasses import replace
 
@@ -367,7 +368,9 @@ def predicted(setting: Setting, profile: str) -> dict[str, float]:
         adapters = Adapters(
             rank=setting.lora_rank, targets=targets, base=base, dropout=setting.lora_dropout
         )
-    stack = software_profile("hf-trainer")
+    stack = software_profile("hf-deepspeed" if setting.zero else "hf-trainer")
+    if setting.zero:
+        stack = replace(stack, fused_update=False)
     task = Task(
         Model.preset(setting.model),
         Cluster.profile(profile, gpus=1),
@@ -380,6 +383,7 @@ def predicted(setting: Setting, profile: str) -> dict[str, float]:
         micro_batch=setting.micro_batch,
         recompute="full" if setting.checkpointing else "none",
         precision=_precision(setting),
+        zero=setting.zero,
     )
     costs = evaluate(task, plan)
     low, high = (float(np.ravel(end)[0]) for end in step_interval(costs))

@@ -103,7 +103,7 @@ def imported(args: argparse.Namespace, other: Mapping[str, Any] | None = None) -
     gpus = gpus_of(launch, cluster.gpus)
     sequence = sequence_of(launch, args.sequence, model)
     batch = batch_of(launch, plan, gpus, task_arguments.stated_batch(args, sequence))
-    stack = args.software
+    stack = args.software or launch.stack or None
     if stack is None and launch.adapters:
         stack = exporter(launch.framework).software
     asked = task_arguments.question(model, cluster, sequence, batch, stack, launch.adapters)

@@ -14,7 +14,7 @@ from plan3d.simulator.base.documents import parse_json, parse_yaml
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.hardware.software import FP32_PARTS
-from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.hardware.software_stack import ENGINE
 from plan3d.simulator.plan.field_values import Recompute
 
 from ..deepspeed.keys import CONFIG
@@ -227,7 +227,7 @@ def read_arguments(
         _note_format(n, launch, options)
     fill_launch(launch, n)
     if launch.adapters and launch.adapters.format.bitsandbytes:
-        is_whole = launch.framework == FRAMEWORK and not n.zero
+        is_whole = launch.framework == FRAMEWORK and not n.zero and not launch.stack
         launch.software["fp32_beside_packed"] = FP32_PARTS if is_prepared and is_whole else ()
     if is_open:
         launch.title = FRAMEWORK
@@ -293,7 +293,8 @@ def _shard_by_engine(n: Numbers, launch: Launch, options: ReaderOptions, dialect
     """Add the sharding of a configuration of DeepSpeed."""
     content, place = _engine_content(n.deepspeed, launch, options, dialect)
     n.has_engine, n.has_configuration = True, content is not None
-    launch.software["module_seconds"] = software_profile("hf-deepspeed").module_seconds
+    launch.stack = ENGINE
+    n.engine_updates = content is not None and "optimizer" in content
     if content is None:
         n.zero = int(options.plan["zero"])
         n.overlap_param_gather = n.zero == 3

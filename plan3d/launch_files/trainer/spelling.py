@@ -100,6 +100,8 @@ def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ())
         n.bf16 = n.dtype == "bfloat16" and not n.fp16
     n.precision = int(_precision(n, launch))
     n.optimizer = int(_optimizer(n, launch))
+    if _updates_by_operations(n, document):
+        launch.software["fused_update"] = False
     _read_switches(n, document, launch, table)
     note_other_words(document, unknown, launch)
     if _is_recomputed(n, document, launch):
@@ -323,6 +325,14 @@ def _optimizer(n: Numbers, launch: Launch) -> Optimizer:
         launch.unmodelled["optimizer"] = f"its optimizer is {name[:40]}, which is not modelled"
         return Optimizer.ADAM
     return FAMILIES[family]
+
+
+def _updates_by_operations(n: Numbers, document: Document) -> bool:
+    """Whether AdamW of PyTorch is asked for without its fused kernel, which is the default since
+    PyTorch 2.8, and DeepSpeed's configuration names no other (transformers, training_args.py)."""
+    is_stated = document.contains("optim") or document.contains("optimizer")
+    named = str(n.optimizer_name).lower() == "adamw_torch"
+    return is_stated and named and not getattr(n, "engine_updates", False)
 
 
 OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini")

@@ -141,9 +141,68 @@ def test_formats_of_llama_factory_without_sharding(changes, precision):
     assert "sharding" in notes(launch)
 
 
-def test_the_engine_of_deepspeed_calls_hooks_around_modules():
-    assert read(LLAMA_FACTORY).software["module_seconds"] > 0
-    assert "module_seconds" not in read(LLAMA_FACTORY, deepspeed=None).software
+def test_a_configuration_of_deepspeed_names_the_engine():
+    assert read(LLAMA_FACTORY).stack == "hf-deepspeed"
+    assert not read(LLAMA_FACTORY, deepspeed=None).stack
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_fused"),
+    [
+        ({}, True),  # the default since PyTorch 2.8
+        ({"optim": "adamw_torch_fused"}, True),
+        ({"optim": "adamw_torch"}, False),
+        ({"optim": "adamw_torch", "deepspeed": None}, False),
+        # DeepSpeed's own takes the place of the Trainer's.
+        ({"optim": "adamw_torch", "deepspeed": {"optimizer": {"type": "AdamW"}}}, True),
+    ],
+)
+def test_adamw_of_pytorch_is_fused_unless_told_otherwise(changes, is_fused):
+    launch = read(LLAMA_FACTORY, **changes)
+    assert launch.software.get("fused_update", True) == is_fused
+
+
+ENGINE_RUN = """
+cat > ds.json <<'END'
+{"bf16": {"enabled": "auto"}, "train_batch_size": "auto",
+ "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto",
+ "gradient_clipping": "auto", "zero_optimization": {"stage": STAGE}}
+END
+deepspeed --num_gpus 1 train.py --deepspeed ds.json --model_name_or_path meta-llama/Llama-3.2-1B \
+  --bf16 True --per_device_train_batch_size 4 --gradient_accumulation_steps 1 --block_size 2048 \
+  --optim adamw_torch --output_dir out
+"""
+
+
+def test_the_engine_of_deepspeed_runs_on_one_gpu_too(tmp_path, capsys):
+    """As timed on one H100: 0.257 s under ZeRO 2, 0.430 s under ZeRO 3 and, without the engine and
+    with a fused update in bf16, 0.192 s."""
+    path, seconds = tmp_path / "run.sh", {}
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "1", "--model", "llama-3.2-1b"]
+    for stage in (0, 2, 3):
+        path.write_text(ENGINE_RUN.replace("STAGE", str(stage)))
+        assert main([*words, "--estimate", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["profile"]["software"] == "hf-deepspeed"
+        assert found["plans"][0]["plan"]["zero"] == stage
+        seconds[stage] = found["plans"][0]["step_seconds"]
+    assert seconds[2] == pytest.approx(0.257, rel=0.1)
+    assert seconds[3] == pytest.approx(0.430, rel=0.2)
+    assert seconds[0] < seconds[2]
+    assert main([*words, "--estimate"]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "software hf-deepspeed" in screen
+    assert "zero=3 shards nothing on one GPU: the hooks and copies of the engine" in screen
+
+
+def test_the_stack_that_is_asked_for_takes_the_place_of_the_engine(tmp_path, capsys):
+    path = tmp_path / "run.sh"
+    path.write_text(ENGINE_RUN.replace("STAGE", "3"))
+    words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "1", "--model", "llama-3.2-1b"]
+    assert main([*words, "--software", "hf-trainer", "--estimate", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["profile"]["software"] == "hf-trainer"
+    assert found["plans"][0]["plan"]["zero"] == 0
 
 
 def test_adapters_and_frozen_weights_of_axolotl():
@@ -553,7 +612,7 @@ def test_a_file_says_who_shards_experts_that_run_in_a_loop(tmp_path, capsys):
         found = json.loads(capsys.readouterr().out)
         seconds.append(found["plans"][0]["step_seconds"])
         stacks.append(found["profile"]["software"])
-    assert stacks == ["hf-trainer", "hf-trainer", "hf-deepspeed"]
+    assert stacks == ["hf-trainer", "hf-deepspeed", "hf-deepspeed"]
     assert min(seconds[1:]) > 1.5 * seconds[0]
 
 

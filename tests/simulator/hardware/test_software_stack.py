@@ -44,6 +44,11 @@ CHANGES = {
     "step_seconds": (1.0, {}, DENSE),
     "slice_seconds": (1e-3, {}, replace(DENSE, zero=1)),
     "module_seconds": (1.0, {}, replace(DENSE, zero=3)),
+    "gradient_seconds": (1.0, {}, replace(DENSE, zero=3)),
+    "reduction_seconds": (1.0, {}, replace(DENSE, zero=3)),
+    "norm_seconds": (1.0, {}, DENSE),
+    "overflow_seconds": (1.0, {}, DENSE),
+    "fused_update": (False, {}, DENSE),
     "broadcast_tensors": (9, {}, replace(DENSE, zero=1, overlap_param_gather=0)),
     "all_reduces_shards": (True, {}, replace(DENSE, zero=1, overlap_grad_reduce=0)),
     "scatter_gather": (True, {}, replace(DENSE, sequence_parallel=0, overlap_tp=0)),
@@ -124,6 +129,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory"}
     elsewhere |= {"casts_shards", "sharded_inputs", "adapter_casts", "keeps_packed_inputs"}
     elsewhere |= {"gradient_pool"}
+    elsewhere |= {"keeps_shards"}  # tests/formulas/test_engine_hooks.py
     # tests/formulas/test_fp32_beside_packed.py
     elsewhere |= {"fp32_beside_packed", "clones_packed_outputs"}
     # tests/formulas/test_peak_moments.py

@@ -143,7 +143,7 @@ def test_peaks_in_fewer_bits_are_as_sure():
 
 def test_stacks_whose_peaks_are_known():
     known = {name for name, stack in SOFTWARE.items() if memory.has_fitted_peaks(stack)}
-    measured = {"torch", "torchtitan", "hf-trainer"}
+    measured = {"torch", "torchtitan", "hf-trainer", "hf-deepspeed"}
     assert {"nanotron", "zero-bubble", "megatron-deepspeed-bf16"} | measured <= known
     assert not {"megatron-core", "automodel", "fsdp"} & known
     assert {n for n, stack in SOFTWARE.items() if memory.has_fitted_peaks(neutral(stack))} == (
