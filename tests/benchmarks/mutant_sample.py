@@ -86,10 +86,11 @@ def own_tests(folder: str) -> list[str]:
     """The folder of tests that mirrors a package, what else answers for it, and all formulas."""
     mirror = f"tests/{folder.replace('.', '/').replace('launch_files', 'plan3d/launch_files')}"
     answering = {f.name: list(f.tests) for f in mutants.folders()}
-    name = "search" if folder.startswith("search") else folder.rpartition(".")[2]
+    names = (folder.partition(".")[0], folder.rpartition(".")[2])
+    others = [path for name in dict.fromkeys(names) for path in answering.get(name, [])]
     formulas = "tests/formulas"
-    more = [path for path in answering.get(name, []) if not path.startswith((mirror, formulas))]
-    return [mirror, *more, formulas]
+    more = [path for path in others if not path.startswith((mirror, formulas))]
+    return [mirror, *more, *([formulas] if folder != "launch_files" else [])]
 
 
 def _text(node: ast.AST) -> bool:
