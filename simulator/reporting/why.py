@@ -246,6 +246,12 @@ def _bubble_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
 def _data_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     ranks, overlapped = plan.dp * plan.cp, plan.overlap_grad_reduce
     copies = " and both copies of the model" if model_copies(plan.schedule) > 1 else ""
+    if ranks == 1 and not copies:
+        return (
+            f"hooks and copies of the engine that shards: zero={plan.zero}, over one rank",
+            f"The engine that shards calls its hooks on one rank as well, which shares nothing: "
+            f"{share} of the step (zero = {plan.zero}).",
+        )
     return (
         f"data parallelism: {ranks:,} ranks, zero={plan.zero}, "
         f"{'after overlap' if overlapped else 'not overlapped'}",

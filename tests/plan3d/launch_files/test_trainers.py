@@ -193,6 +193,7 @@ def test_the_engine_of_deepspeed_runs_on_one_gpu_too(tmp_path, capsys):
     screen = " ".join(capsys.readouterr().out.split())
     assert "software hf-deepspeed" in screen
     assert "zero=3 shards nothing on one GPU: the hooks and copies of the engine" in screen
+    assert "hooks and copies of the engine that shards: zero=3, over one rank" in screen
 
 
 def test_the_stack_that_is_asked_for_takes_the_place_of_the_engine(tmp_path, capsys):
