@@ -148,7 +148,8 @@ def test_t4_megatron_table_models(name: str) -> None:
 def uniform(stages: int, micro_batches: int) -> Task:
     """A model whose stages are equal: its vocabulary is too small to weigh."""
     model = replace(Model.preset("megatron-145.6b"), vocabulary=1, learned_positions=0)
-    software = replace(software_profile("megatron-core"), vocabulary_multiple=1)
+    alike = {"vocabulary_multiple": 1, "rank_spread": 0.0}
+    software = replace(software_profile("megatron-core"), **alike)
     cluster = Cluster.profile(A100, gpus=stages)
     return Task(model, cluster, sequence=2048, global_batch=micro_batches, software=software)
 
@@ -518,9 +519,9 @@ def test_d12_more_communication_scales_worse_and_16_bits_send_two_bytes() -> Non
 
 S1 = {
     # GPUs: sequence, sequences, further fields, TFLOP/s a GPU, ours, GiB that do not fit in 79
-    8192: (8192, 2048, "", 430, 445, 112.5),
-    16384: (8192, 2048, "", 400, 396, 97.4),
-    -16384: (131072, 128, " cp=16 cp_comm=all-gather", 380, 351, 97.5),
+    8192: (8192, 2048, "", 430, 436, 112.5),
+    16384: (8192, 2048, "", 400, 387, 97.4),
+    -16384: (131072, 128, " cp=16 cp_comm=all-gather", 380, 347, 97.5),
 }
 
 
@@ -528,7 +529,7 @@ S1 = {
 def test_s1_llama_3_405b(gpus: int) -> None:
     """Table 4 of its paper: tp 8, pp 16, 16 M tokens a step; the 128k row is counted causally.
 
-    The rates are within 4 % at 8k tokens and 8 % below at 128k. Memory misses: without recompute
+    The rates are within 4 % at 8k tokens and 9 % below at 128k. Memory misses: without recompute
     the layouts need 97 to 112 GiB of 80 here; the paper frees tensors early in its pipeline."""
     sequence, batch, more, published, ours, needs = S1[gpus]
     question = task("llama-3.1-405b", abs(gpus), batch, cluster="h100-sxm", sequence=sequence)
@@ -553,7 +554,7 @@ MEGASCALE = {
 def test_s2_megascale_scales_strongly(gpus: int) -> None:
     """175B, tp 8, pp 8, v 6, parallel blocks and all overlaps: within 5 % on every size.
 
-    Megatron-LM without any overlap is 4 to 12 % too fast here, so that of the published lead
+    Megatron-LM without any overlap is 2 to 11 % too fast here, so that of the published lead
     (21 to 35 %) 81 to 59 % is left: two thirds, as wanted, up to 8,192 GPUs, and less above."""
     shape = {"tp": 8, "pp": 8, "virtual_stages": 6, "zero": 1, "recompute": "none"}
     names = ("overlap_tp", "overlap_p2p", "overlap_grad_reduce", "overlap_param_gather")
@@ -569,7 +570,7 @@ def test_s2_megascale_scales_strongly(gpus: int) -> None:
     )
     theirs, ours, kept = MEGASCALE[gpus]
     assert megascale == pytest.approx(ours, rel=0.05)
-    assert 0.88 * theirs < megatron < 0.96 * theirs
+    assert 0.88 * theirs < megatron < 0.98 * theirs
     lead, published = megatron / megascale - 1, theirs / ours - 1
     assert lead / published == pytest.approx(kept, abs=0.02)
 

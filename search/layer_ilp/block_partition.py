@@ -189,8 +189,9 @@ class _Builder:
         operator_graph.add_operator(self.graph, name, [before], self.sent * n, each)
 
     def _gemm(self, n: float, k: float) -> float:
-        sustained = kernel_times.sustained_share(self.task.software, self.machine)
-        gemms = [Gemm(float(self.task.sequence), n, k)]
+        task = self.task
+        sustained = kernel_times.sustained_share(task.software, self.machine, task.gpus)
+        gemms = [Gemm(float(task.sequence), n, k)]
         seconds = kernel_times.gemm_seconds(gemms, 1, self.machine, self.recipe, sustained)
         return float(self.passes * seconds[0, 0])
 

@@ -36,6 +36,9 @@ class Software:
 
     sustained: float
     """Share of the isolated kernel rate that GEMMs keep in a training step (clocks, power)."""
+    rank_spread: float
+    """How much ranks differ in what their GEMMs take, a standard deviation over the mean: the
+    others wait for the slowest."""
 
     flash_attention: bool
     """Attention scores are never stored; otherwise they are materialised in memory."""
@@ -107,7 +110,9 @@ class Software:
     The bucket that ZeRO 2 keeps in memory does not grow."""
     step_seconds: float
     """Seconds of the host once a step, counted as the optimizer's: the norm of gradients, launches
-    of the update, logging, the next batch."""
+    of the update, logging, the next batch, and that ranks wait for each other."""
+    lone_step_seconds: float
+    """Those of one rank, which waits for no other."""
     expert_seconds: float
     """Seconds that the host keeps a forward pass of experts waiting: it copies the number of tokens
     of each expert from the GPU, waits for it, and only then launches what follows."""
@@ -306,6 +311,10 @@ class Software:
 
     def __repr__(self) -> str:
         return f"Software({self.name!r})"
+
+    def once_a_step(self, ranks: int) -> float:
+        """Seconds of the host once a step on so many ranks."""
+        return self.step_seconds if ranks > 1 else self.lone_step_seconds
 
     @property
     def shards_alone(self) -> bool:

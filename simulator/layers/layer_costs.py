@@ -238,7 +238,7 @@ def listed_costs(task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
 def _forward_seconds(layer: ListedLayer, task: Task, recipe: Recipe, samples: Value) -> Value:
     accelerator = task.cluster.accelerator
     constants, peak = kernel_times.gemm_constants(accelerator, recipe.linear)
-    peak *= kernel_times.sustained_share(task.software, accelerator)
+    peak *= kernel_times.sustained_share(task.software, accelerator, task.gpus)
     efficiency = layer.efficiency or constants.efficiency
     arithmetic = samples * layer.forward_flops / (efficiency * peak)
     moved = samples * 2 * layer.activation_bytes * (recipe.activation / 2)

@@ -367,7 +367,7 @@ def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[GemmS
         for row, gemm in zip(loops, every, strict=True):
             row[:] = gemm.batch
         every = [gemm._replace(batch=1.0) for gemm in every]
-    sustained = kernel_times.sustained_share(at_rows(task, first).software, accelerator)
+    sustained = kernel_times.sustained_share(at_rows(task, first).software, accelerator, task.gpus)
     seconds = loops * kernel_times.gemm_seconds(every, rows, accelerator, recipe, sustained)
     out, at = [], 0
     for work in works:
@@ -386,8 +386,9 @@ def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[GemmS
 
 def adapter_seconds(work: Work, local: LayerContext) -> Value:
     """Forward seconds of the products of adapters: too thin for tables of GEMMs."""
-    accelerator, rows = local.task.cluster.accelerator, local.s.tp.size
-    sustained = kernel_times.sustained_share(local.task.software, accelerator)
+    task, rows = local.task, local.s.tp.size
+    accelerator = task.cluster.accelerator
+    sustained = kernel_times.sustained_share(task.software, accelerator, task.gpus)
     sizes = kernel_times.stack_gemms([*work.adapter_gemms], rows)
     return sum_in_order(kernel_times.roofline_seconds(sizes, accelerator, local.recipe, sustained))
 

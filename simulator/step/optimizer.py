@@ -154,7 +154,7 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
 def muon_seconds(task: Task, weights: Weights) -> Value:
     """Seconds of a step to orthogonalise the matrices of hidden layers, without ZeRO and with."""
     accelerator = task.cluster.accelerator
-    sustained = kernel_times.sustained_share(task.software, accelerator)
+    sustained = kernel_times.sustained_share(task.software, accelerator, task.gpus)
     constants, peak = kernel_times.gemm_constants(accelerator, BF16)
     rate, group = constants.efficiency * sustained * peak, weights.data_group
     dense = (weights.orthogonalisation - weights.expert_orthogonalisation) / group.ranks

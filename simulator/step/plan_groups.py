@@ -195,7 +195,7 @@ class PlanGroup:
     def optimizer_step(self) -> Value:
         """Seconds of the optimizer, and of what the host does once a step."""
         out: Value = self.tables.update[np.minimum(self.zero, 1), self.skeleton]
-        return out + self.task.software.step_seconds
+        return out + self.task.software.once_a_step(self.task.gpus)
 
     def optimizer_copies(self) -> Value:
         """Seconds in which only copies of an optimizer on the host run, once a step."""

@@ -92,7 +92,8 @@ def stage_costs(
     for stated, zero in zip(zeros, effective, strict=True):
         level = np.full(s.forward.shape, zero)
         added = data_parallel.mixed_added(task, sync, level, lambda parts: parts, s)
-        once = update[min(zero, 1), 0] + task.software.step_seconds + s.unpaired_a2a_seconds()
+        host = task.software.once_a_step(task.gpus)
+        once = update[min(zero, 1), 0] + host + s.unpaired_a2a_seconds()
         (static, update_bytes), (with_one, _) = (
             _rank_bytes(task, recipe, plans, ranks, s, zero, in_flight) for in_flight in (0.0, 1.0)
         )

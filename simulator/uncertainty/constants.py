@@ -93,6 +93,7 @@ _FLOORS = {
     "cluster.accelerator.training.layer_floor": 1,
     **_each("software", "layer_floor pipeline_floor adapter_floor expert_floor module_seconds"),
     **_each("software", "gradient_seconds reduction_seconds norm_seconds overflow_seconds"),
+    "software.lone_step_seconds": 1,
 }
 _STEP = {"software.step_seconds": 1}
 _EXPERTS = {"software.expert_seconds": 1}

@@ -75,9 +75,11 @@ HOST = Host(link_bandwidth=20e9, link_gpus=2, memory_bandwidth=400e9, memory=1e1
 SOFTWARE = replace(
     software_profile("megatron-core"),
     step_seconds=0.0,
+    lone_step_seconds=0.0,
     name="round",
     title="A stack that adds nothing of its own",
     sustained=1.0,
+    rank_spread=0.0,
     flash_attention=True,
     backward_bytes_ratio=2.0,
     wgrad_rate=1.0,

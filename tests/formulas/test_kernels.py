@@ -120,9 +120,19 @@ def test_number_formats():
 
 def test_sustained_share():
     """A stack's share in proportion to the machine's over the 0.94 that stacks were fitted at."""
-    assert kernel_times.sustained_share(STACK, GPU) == near(0.94)
+    assert kernel_times.sustained_share(STACK, GPU, 1) == near(0.94)
     cooler = replace(GPU, training=TrainingTime(sustained=0.47))
-    assert kernel_times.sustained_share(replace(STACK, sustained=0.8), cooler) == near(0.4)
+    assert kernel_times.sustained_share(replace(STACK, sustained=0.8), cooler, 1) == near(0.4)
+
+
+@pytest.mark.parametrize(("ranks", "largest"), [(1, 0.0), (2, 0.564), (10, 1.539), (100, 2.508)])
+def test_ranks_wait_for_the_slowest(ranks, largest):
+    """Expected largest of normal numbers: of two 1 / sqrt(pi); others as tabulated by Harter 1961.
+    Of ranks that differ by a tenth, a hundred take 1.25 times as long as one."""
+    assert kernel_times.largest_of(ranks) == pytest.approx(largest, abs=0.03)
+    uneven = replace(STACK, rank_spread=0.1)
+    share = kernel_times.sustained_share(uneven, GPU, ranks)
+    assert share == pytest.approx(0.94 / (1 + 0.1 * largest), abs=0.003)
 
 
 def test_gradient_rates():

@@ -38,6 +38,17 @@ def test_one_gpu():
     assert costs.tokens_per_second == pytest.approx(4 * 1024 / costs.step_seconds)
 
 
+def test_one_rank_waits_for_no_other():
+    """3 seconds once a step where ranks wait for each other, 1 of one that is alone."""
+    software = stack(step_seconds=3.0, lone_step_seconds=1.0)
+    once = [
+        costs_of(task(n, 4 * n, software=software), f"dp={n}").seconds["optimizer"]
+        - costs_of(task(n, 4 * n), f"dp={n}").seconds["optimizer"]
+        for n in (1, 2)
+    ]
+    assert once == pytest.approx([1.0, 3.0])
+
+
 def test_a_tied_head_works_as_an_untied_one():
     """The same products and losses; an update of one table less."""
     costs = costs_of(task(model=replace(MODEL, tied=True)), "tp=1")

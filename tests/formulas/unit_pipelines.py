@@ -59,10 +59,12 @@ LINKS = InterNodeNetwork(
 SOFTWARE = replace(
     software_profile("megatron-core"),
     step_seconds=0.0,
+    lone_step_seconds=0.0,
     clipping_bytes=0.0,
     name="unit",
     title="A stack that adds nothing of its own",
     sustained=1.0,
+    rank_spread=0.0,
     flash_attention=True,
     wgrad_rate=1.0,
     layer_floor=0.0,

@@ -83,7 +83,7 @@ def step_of(sizes: Mapping[str, int], cluster: Cluster, software: Software) -> t
         cluster,
         sequence=sizes["sequence"],
         global_batch=sizes["batch"] * sizes["micro_batches"],
-        software=replace(software, step_seconds=0.0),
+        software=replace(software, lone_step_seconds=0.0),
     )
     return task, Plan(micro_batch=sizes["batch"], recompute=RECOMPUTE[sizes["recompute"]])
 

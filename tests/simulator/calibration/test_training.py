@@ -213,5 +213,5 @@ def test_defaults_are_what_stacks_assume() -> None:
     stack = software_profile("nanotron")
     rates = {"sustained": DEFAULT_SUSTAINED, "dgrad_rate": 1.0, "wgrad_rate": None}
     unmeasured = replace(GPU, training=replace(GPU.training, **rates))
-    assert kernel_times.sustained_share(stack, unmeasured) == stack.sustained
+    assert kernel_times.sustained_share(stack, unmeasured, 1) == stack.sustained
     assert kernel_times.gradient_rates(stack, unmeasured) == (1.0, stack.wgrad_rate)

@@ -23,6 +23,7 @@ MATERIALISED = {"flash_attention": False, "score_bytes": 8.0}
 # field: (another value, settings it needs, plan it shows on, model)
 CHANGES = {
     "sustained": (0.5, {}, DENSE),
+    "rank_spread": (0.1, {}, DENSE),
     "flash_attention": (False, {}, DENSE),
     "attention_rate": (0.5, {}, DENSE),
     "score_bytes": (20.0, MATERIALISED, DENSE),
@@ -139,6 +140,7 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"multi_token_prediction"}  # tests/formulas/test_adapters.py
     elsewhere |= {"tp_overlap_across_domains"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"name", "title", "framework", "base", "provenance"}
+    elsewhere |= {"lone_step_seconds"}  # tests/formulas/test_whole_steps.py
     elsewhere |= {"scatters"}  # tests/simulator/uncertainty/test_prior.py
     elsewhere |= {"spreads"}  # tests/simulator/uncertainty/test_learned.py
     assert set(CHANGES) | elsewhere == {field.name for field in fields(Software)}

@@ -166,7 +166,7 @@ def test_plan_of_ones_is_one_device():
     assert [k for k, v in seconds.items() if v] == ["compute", "launch", "optimizer"]
     one = strategy(micro_batch=2)
     model, software = question.model, question.software
-    share = kernel_times.sustained_share(software, cluster.accelerator)
+    share = kernel_times.sustained_share(software, cluster.accelerator, 1)
     gemms, cores, moved = 0.0, 0.0, np.zeros(1)
     (block,) = model.kinds
     head = layer_work.head_work(model.hidden, np.array([50304.0]), one, 1024)
@@ -320,7 +320,9 @@ def test_flops_over_all_ranks_are_those_of_the_model(name, split):
 def test_backward_runs_every_gemm_twice(name):
     question = replace(task(name), software=replace(task(name).software, wgrad_rate=1.0))
     model, s = question.model, strategy(tp=2, sequence_parallel=1)
-    share = kernel_times.sustained_share(question.software, question.cluster.accelerator)
+    share = kernel_times.sustained_share(
+        question.software, question.cluster.accelerator, question.gpus
+    )
     costs = layer_costs(question, BF16, s)
     kinds = enumerate(layer_kinds(model))
     for i, kind in not_empty((i, k) for i, k in kinds if k.block and "mtp" not in k.name):
