@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
@@ -20,8 +21,12 @@ from .words import Part, Word
 
 COMMANDS = ("read", "let", "unset", "printf", "mapfile", "readarray")
 _ASSIGN = re.compile(r"([A-Za-z_]\w{0,200})(\[[^\[\]]{1,60}\])?(\+?)=")
+_OPENING = re.compile(r"([A-Za-z_]\w{0,200})\[([^\[\]]{0,60})")
+_CLOSING = re.compile(r"([^\[\]]{0,60})\](\+?)=")
+"""The ends of a subscript with an expansion, as in NAME[$I]=VALUE."""
 _GIVES_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.S)
-_LET = re.compile(r"\s*([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)\s*(.+)", re.S)
+_LET = re.compile(r"\s*([A-Za-z_]\w*)\s*(<<|>>|[-+*/%&|^]?)=(?!=)\s*(.+)", re.S)
+_STEP = re.compile(r"\s*(?:(\+\+|--)\s*)?([A-Za-z_]\w*)\s*(\+\+|--)?\s*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TAKING_VALUE = "dinNptu"
 """Options of read with a value."""
@@ -30,13 +35,34 @@ Assigned = dict[str, Value | None]
 """Values by name; None of one that is not known."""
 
 
-def assigned_parts(token: Word) -> tuple[str, str, bool, Word] | None:
-    """Name, subscript with brackets, whether it appends, and the value of a word NAME=VALUE."""
+def assigned_parts(token: Word) -> tuple[str, Word | None, bool, Word] | None:
+    """Name, subscript, whether it appends, and the value of a word NAME=VALUE."""
     first = token.parts[0]
-    match = None if first.quoted or first.raw else _ASSIGN.match(first.text)
-    if match is None:
+    if first.quoted or first.raw:
         return None
-    return match[1], match[2] or "", bool(match[3]), token.without_prefix(match.end())
+    match = _ASSIGN.match(first.text)
+    if match is not None:
+        subscript = Word.of(match[2][1:-1]) if match[2] else None
+        return match[1], subscript, bool(match[3]), token.without_prefix(match.end())
+    opening = _OPENING.fullmatch(first.text)
+    for place, part in enumerate(token.parts[1:] if opening else (), 1):
+        closing = None if part.quoted or part.raw else _CLOSING.match(part.text)
+        if opening and closing:
+            before = replace(first, text=opening[2]), *token.parts[1:place]
+            inner = Word((*before, replace(part, text=closing[1])))
+            rest = Word(token.parts[place:]).without_prefix(closing.end())
+            return opening[1], inner, bool(closing[2]), rest
+    return None
+
+
+def declared_names(tokens: Sequence[Token], begin: int) -> set[str]:
+    """The names after `declare -A`, up to the end of the command."""
+    words: list[str] = []
+    for token in tokens[begin:]:
+        if not isinstance(token, Word):
+            break
+        words.append(token.text.partition("=")[0])
+    return set(words)
 
 
 def array_words(
@@ -130,7 +156,7 @@ def assignments(command: Sequence[Word], given: str | None, variables: Variables
     name, words = command[0].text, command[1:]
     texts = ["" if word.unresolved or word.condition else word.text for word in words]
     if name == "let":
-        return {n: v for text in texts for n, v in _let(text, variables).items()}
+        return {n: v for text in texts for n, v in let(text, variables).items()}
     if name == "read":
         return _read(texts, given, variables, command[0].line)
     if name == "printf":
@@ -141,12 +167,18 @@ def assignments(command: Sequence[Word], given: str | None, variables: Variables
             return {texts[1]: None}
         filled = zip(pieces, (*texts[3:], ""), strict=True)
         return {texts[1]: Value.of("".join(piece + one for piece, one in filled))}
-    names = [text for text in texts if _NAME.fullmatch(text)]
+    names = [text.partition("[")[0] for text in texts]
+    names = [one for one in names if _NAME.fullmatch(one)]
     return dict.fromkeys(names if name == "unset" else names[-1:])
 
 
-def _let(text: str, variables: Variables) -> Assigned:
-    """What an expression assigns; of one that is not known, such as i++, every name is open."""
+def let(text: str, variables: Variables) -> Assigned:
+    """What an expression assigns; of one that is not known, such as i=j++, every name is open."""
+    step = _STEP.fullmatch(text)
+    if step and bool(step[1]) is not bool(step[3]):
+        number, sign = variables.number(step[2]), step[1] or step[3]
+        by = 1 if sign == "++" else -1
+        return {step[2]: None if number is None else Value.of(str(number + by))}
     found = _LET.fullmatch(text)
     if found is None:
         return dict.fromkeys(_NAME.findall(text))
@@ -157,11 +189,13 @@ def _let(text: str, variables: Variables) -> Assigned:
 
 def _read(texts: list[str], given: str | None, variables: Variables, line: int) -> Assigned:
     """The fields of the first line of the input, the last name with the rest of it."""
-    names, is_array, at = [], False, 0
+    names, is_array, takes_all, at = [], False, False, 0
     while at < len(texts):
         text = texts[at]
         if text.startswith("-") and len(text) > 1:
             is_array |= "a" in text[1:]
+            takes_all |= text[-1] == "d"
+            given = given if text[-1] != "d" or texts[at + 1 : at + 2] in ([""], ["\0"]) else None
             at += text[-1] in _TAKING_VALUE
         elif text:
             names.append(text)
@@ -170,7 +204,8 @@ def _read(texts: list[str], given: str | None, variables: Variables, line: int) 
     separators = variables.lookup("IFS")
     if given is None or (separators is not None and separators.is_open):
         return dict.fromkeys(names)
-    line_text, marks = given.partition("\n")[0], separators.text if separators else ""
+    line_text = given if takes_all else given.partition("\n")[0]
+    marks = separators.text if separators else ""
     count = 0 if is_array else len(names) - 1
     if marks.strip():
         fields = re.split(f"[{re.escape(marks)}]", line_text, maxsplit=count)

@@ -9,33 +9,43 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.base.printable import one_line
 
 from . import lexer
+from .arrays import element, elements_of
 from .assignments import (
     COMMANDS,
+    Assigned,
     array_words,
     assigned_parts,
     assignments,
     comes_before_command,
+    declared_names,
     give_defaults,
     in_environment,
+    let,
     script_arguments,
     shift,
     stored,
 )
 from .blocks import LOOPS, case_clauses, function_block, only_way
-from .conditions import Branches, Truth, both, is_comparison, negation, read_condition
+from .conditions import (
+    Branches,
+    Truth,
+    assigning,
+    both,
+    is_comparison,
+    negation,
+    read_condition,
+)
 from .contents import Document, Script
 from .inner_commands import inner_text, inner_tokens
-from .inputs import open_parameters
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, run_loop
-from .variables import LONGEST, Value, read_tokens
-from .words import CONDITION, Part, Word
+from .sources import run_source
+from .variables import Value
+from .words import CONDITION, Word, matches
 
 _ENDS = ("fi", "done")
 MOST_TOKENS = 40_000
@@ -46,12 +56,6 @@ _BODIES = ("then", "do")
 _PREFIXES = ("export", "declare", "typeset", "local", "readonly")
 _DECLARING = re.compile(r"-[aAgilrtux]+")
 """Options of declarations."""
-_HERE = re.compile(r"\$PWD|\$\{PWD\}|`pwd`|\$\(pwd\)")
-"""The folder in which a script is started: where it sources a file, that of the script."""
-_ENVIRONMENT = re.compile(
-    r"(?:\.(?:bashrc|profile|bash_profile)|bin/activate|conda\.sh|/setvars\.sh|^/etc/.*)$"
-)
-"""Files that set up a shell, and hold no flags."""
 _WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
 _LEAVING = ("exit", "return", "break", "continue")
 
@@ -168,14 +172,19 @@ class Reader:
                 values[name] = value
 
     def _assign_by_command(self, command: list[Word], given: str | None) -> None:
-        """Run `set`, `read`, `let` and their like; what is not known is open from here on."""
+        """Run `set`, `read`, `let` and their like."""
         variables, reached = self.script.variables, both(self.branches.reached, self.guard)
         if command[0].text == "set":
             words = script_arguments(command)
             if words is not None and reached:
                 variables.set_arguments(words)
             return
-        for name, value in assignments(command, given, variables).items():
+        self._give(assignments(command, given, variables))
+
+    def _give(self, assigned: Assigned) -> None:
+        """Give variables what a command assigns; what is not known is open from here on."""
+        variables, reached = self.script.variables, both(self.branches.reached, self.guard)
+        for name, value in assigned.items():
             if reached and value is None:
                 variables.values.pop(name, None)
             elif reached and not (value and name in variables.outside):
@@ -221,6 +230,10 @@ class Reader:
         closing = {"[": "]", "[[": "]]"}.get(text, "")
         if not self.starts_command or not (closing or text.startswith("((")):
             return False
+        reached = both(self.branches.reached, self.guard)
+        if not closing and reached is not False and isinstance(begin, Word):
+            for expression in assigning(begin.text[2:-2]):
+                self._give(let(expression, self.script.variables))
         self.position = first + negated
         truth, dependences = self._condition(closing)
         self.dependences += [] if truth is not None else dependences
@@ -241,6 +254,7 @@ class Reader:
         if not self.starts_command:
             return False
         if self.is_declaration and _DECLARING.fullmatch(text):
+            self.script.maps |= declared_names(self.tokens, self.position) if "A" in text else set()
             return True
         if text not in _WORDS and self._function():
             return True
@@ -344,7 +358,7 @@ class Reader:
             if unknown:
                 for pattern in known:
                     variables.note_choice(subject, pattern)
-            is_match: Truth = any(fnmatchcase(text, pattern) for pattern in known)
+            is_match: Truth = any(matches(text, pattern) for pattern in known)
             if "*" in known:
                 is_match = True
             elif unknown or any(map(variables.dependences, patterns)):
@@ -355,30 +369,6 @@ class Reader:
             self.run(body)
         if not is_first:
             self.branches.leave()
-
-    def _source(self) -> None:
-        """`source FILE`: its contents, where it stands beside the script."""
-        token = self.tokens[self.position] if self.position < len(self.tokens) else None
-        if not isinstance(token, Word):
-            return
-        self.position += 1
-        variables = self.script.variables
-        parts = variables.expanded_parts(token)
-        here = Word(tuple(Part(".", p.line) if _HERE.fullmatch(p.raw) else p for p in parts))
-        path, read = here.text, variables.inputs.read_source
-        text = read(path) if read and not variables.dependences(here) else None
-        if text is None and _ENVIRONMENT.search(path):
-            return
-        if text is None or len(text) > LONGEST or "\x00" in text:
-            needs = open_parameters((one, "") for one in variables.dependences(here))
-            given = "".join(f"; --set {parameter.name}=VALUE" for parameter in needs)
-            self.script.missing_sources.append(f"{one_line(path)} (line {token.line}{given})")
-            return
-        try:
-            self.run(read_tokens(text.replace("\r\n", "\n"), path))
-        except Leave as leave:
-            if leave.kind != "return":
-                raise
 
     def _leave_group(self) -> None:
         """End the commands between braces, whose status is that of the last one."""
@@ -405,16 +395,15 @@ class Reader:
         here = self.tokens[self.position] if self.position < len(self.tokens) else None
         array = not rest.text and isinstance(here, Operator) and here.text == "("
         if array:
-            words, self.position = array_words(self.tokens, self.position, variables)
+            found_words, self.position = array_words(self.tokens, self.position, variables)
+            words = elements_of(found_words)
         else:
             words = [Word(tuple(map(stored, variables.expanded_parts(rest))))]
         condition = self._doubt()
         value = Value(tuple(words), array, condition)
         self._succeed(True)
         if subscript:
-            key = Part(f"[{variables.text(Word.of(subscript[1:-1]))}]=", token.line)
-            parts = (key, *(part for word in words for part in word.parts))
-            value, appends = Value((Word(parts),), True, condition), True
+            value, appends = element(self.script, name, subscript, words, condition, appends)
         if not appends:
             value = in_environment(self.script, name, value, token.line)
         before = variables.values.get(name)
@@ -452,7 +441,7 @@ class Reader:
             if both(self.branches.reached, self.guard):
                 raise Leave(name, token.line)
         elif name in ("source", "."):
-            self._source()
+            run_source(self)
             return
         self.starts_command = False
         self.command += script.variables.words(token)

@@ -12,13 +12,12 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.units import is_whole
 
 from .lexer import Operator, Token
-from .words import CONDITION, Word, pattern_text
+from .words import CONDITION, Word, matches, pattern_text
 
 if TYPE_CHECKING:
     from .variables import Variables
@@ -43,16 +42,19 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 }
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0|[1-9]\d*)(?!\w)|\$?(?P<name>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)\}"
-    r"|(?P<operator>&&|\|\||[=!<>]=|(?:\$(?=\(\())?\(|[-+*/%<>!?:)]))"
+    r"|(?P<operator>&&|\|\||\*\*|<<|>>|[=!<>]=|(?:\$(?=\(\())?\(|[-+*/%<>!?:)&|^~]))"
 )
+_NAMES = re.compile(r"[A-Za-z_]\w*")
 _PRECEDENCE = {
-    **{"||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, ">": 4, "<=": 4, ">=": 4},
-    **{"+": 5, "-": 5, "*": 6, "/": 6, "%": 6},
+    **{"||": 1, "&&": 2, "|": 3, "^": 4, "&": 5, "==": 6, "!=": 6},
+    **{"<": 7, ">": 7, "<=": 7, ">=": 7, "<<": 8, ">>": 8},
+    **{"+": 9, "-": 9, "*": 10, "/": 10, "%": 10, "**": 11},
 }
 _OPERATIONS: dict[str, Callable[[int, int], int]] = {
     **{"==": operator.eq, "!=": operator.ne, "<": operator.lt, ">": operator.gt},
     **{"<=": operator.le, ">=": operator.ge, "+": operator.add, "-": operator.sub},
-    "*": operator.mul,
+    **{"*": operator.mul, "&": operator.and_, "|": operator.or_, "^": operator.xor},
+    **{"<<": operator.lshift, ">>": operator.rshift, "**": operator.pow},
     "/": lambda a, b: abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1),
     "%": lambda a, b: abs(a) % abs(b) * (1 if a >= 0 else -1),
 }
@@ -106,6 +108,9 @@ def read_condition(
         if isinstance(token, Word) and token.text.startswith("((") and token.parts[0].raw:
             words.append(token.text)
             value = arithmetic(token.text[2:-2], variables.number)
+            if closing == "then" and assigning(token.text[2:-2]):
+                for name in _NAMES.findall(token.text):
+                    variables.values.pop(name, None)
             dependences += variables.dependences(token) if value is None else []
         elif isinstance(token, Word):
             unknown = variables.dependences(token)
@@ -157,12 +162,14 @@ def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
         case ["!", *rest]:
             return negation(_comparison([words[0], *rest, words[-1]], unknown, lookup))
         case [left, "=" | "==" | "!=" as sign, right]:
-            same = fnmatchcase(left, right) if is_double else left == right
+            same = matches(left, right) if is_double else left == right
             return same is not (sign == "!=")
         case [left, "=~", right] if is_double:
             return _is_found(right, left)
         case [left, comparison, right] if comparison in _COMPARISONS:
             return _compared(comparison, left, right, lookup if is_double else None)
+        case [word] if _PLAIN.fullmatch(word):
+            return word != ""
         case ["-z", word]:
             return word == ""
         case ["-n", word]:
@@ -170,6 +177,7 @@ def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
     return None
 
 
+_PLAIN = re.compile(r"[\w./:,+ -]*")
 _PATTERN = re.compile(r"(?:[\w ./:^$,]|-(?!-)|\|(?!\|)|\((?!\?)|\)(?![*+?{])|\[(?!\[)|[\]*+?])*")
 """Regular expressions that are tried: without escapes, extensions and groups that repeat."""
 
@@ -284,7 +292,7 @@ class _Expression:
         while _PRECEDENCE.get(self.next_token(), 0) >= lowest:
             symbol = self.next_token()
             self.position += 1
-            right = self.binary(_PRECEDENCE[symbol] + 1)
+            right = self.binary(_PRECEDENCE[symbol] + (symbol != "**"))
             left = _combined(symbol, left, right)
         return left
 
@@ -296,11 +304,11 @@ class _Expression:
             value = self.conditional()
             self.expect(")")
             return value
-        if token in ("-", "+", "!"):
+        if token in ("-", "+", "!", "~"):
             value = self.unary()
             if value is None or token == "+":
                 return value
-            return -value if token == "-" else int(not value)
+            return {"-": -value, "!": int(not value), "~": ~value}[token]
         if token.isdecimal():
             return int(token)
         if token.isidentifier():
@@ -316,7 +324,20 @@ def _combined(symbol: str, left: int | None, right: int | None) -> int | None:
         return None if truth is None else int(truth)
     if left is None or right is None:
         return None
+    if symbol in ("<<", ">>", "**") and not (0 <= right < 63 and abs(left) < LARGEST_NUMBER):
+        return None
     return int(_OPERATIONS[symbol](left, right))
+
+
+_ASSIGNING = re.compile(r"(?<![=!<>])=(?!=)|(?:<<|>>)=|\+\+|--")
+"""What changes a variable in an arithmetic expression."""
+
+
+def assigning(text: str) -> list[str]:
+    """The expressions of `(( ))` that assign, each for itself; none where it only compares."""
+    if not _ASSIGNING.search(text):
+        return []
+    return [text] if set("()[]") & {*text} else text.split(",")
 
 
 MOST_DEPENDENCES = 100

@@ -7,6 +7,7 @@ Source: Bash Reference Manual, 3.5.3 (shell parameter expansion); POSIX, XCU (ut
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable, Sequence
 from fnmatch import translate
 from typing import Protocol
@@ -132,10 +133,13 @@ def _changed(text: str, operation: str, operand: str, values: Values) -> str | N
         return rest[: numbers[1]] if len(numbers) > 1 else rest
     if operation in ("/", "//"):
         old, _, new = operand.partition("/")
-        pattern, by = values.known_text(old), values.known_text(new)
+        anchor = old[:1] if operation == "/" and old[:1] in ("#", "%") else ""
+        pattern, by = values.known_text(old[len(anchor) :]), values.known_text(new)
         if not pattern or by is None:
             return None
-        found = re.compile(_shell_pattern(pattern))
+        expression = _shell_pattern(pattern)
+        ends = {"#": f"\\A(?:{expression})", "%": f"(?:{expression})\\Z"}
+        found = re.compile(ends.get(anchor, expression))
         return found.sub(lambda _: by, text, count=0 if operation == "//" else 1)
     pattern = values.known_text(operand)
     if pattern is None or len(pattern) > 200:
@@ -153,7 +157,8 @@ def _changed(text: str, operation: str, operand: str, values: Values) -> str | N
 
 def _shell_pattern(pattern: str) -> str:
     """The regular expression of a pattern of file names."""
-    return translate(pattern.replace("\\", "")).removesuffix("\\Z").removesuffix("\\z")
+    expression = translate(pattern.replace("\\", "").replace("[^", "[!"))
+    return expression.removesuffix("\\Z").removesuffix("\\z")
 
 
 def _output(source: str, values: Values) -> str | None:
@@ -173,6 +178,8 @@ def _output(source: str, values: Values) -> str | None:
             text = " ".join(expanded)
         else:
             stages[-1] += expanded
+    if len(stages) > 1 and stages[0][:2] == ["echo", "-n"]:
+        return None
     for words in stages:
         if not words:
             return None
@@ -228,12 +235,42 @@ def _expr(words: Sequence[str], values: Values) -> str | None:
 
 
 def _bc(words: Sequence[str], text: str) -> str | None:
-    value = None if words else arithmetic(text, lambda name: None)
+    """A number of `bc`, whose ^ is a power, as far as it counts like a shell."""
+    value = None if words or set("^&|<>~") & {*text} else arithmetic(text, lambda name: None)
     return None if value is None else str(value)
 
 
+_CASES = {"a-z": string.ascii_lowercase, "[:lower:]": string.ascii_lowercase}
+_CASES |= {"A-Z": string.ascii_uppercase, "[:upper:]": string.ascii_uppercase, "\\n": "\n"}
+
+
+def _tr(words: Sequence[str], text: str) -> str | None:
+    """Letters of one set by those of another of the same size, or without those of -d."""
+    sets = [_CASES.get(word, word) for word in words]
+    if len(sets) != 2 or any(len(one) != 1 and one not in _CASES.values() for one in sets[-1:]):
+        return None
+    if sets[0] == "-d":
+        return None if sets[1] == "\n" else text.translate(dict.fromkeys(map(ord, sets[1])))
+    same = len(sets[0]) == len(sets[1]) and (len(sets[0]) == 1 or sets[0] in _CASES.values())
+    return text.translate(str.maketrans(*sets)) if same else None
+
+
+def _wc(words: Sequence[str], text: str) -> str | None:
+    counts = {"-l": text.count("\n") + 1, "-w": len(text.split())}
+    return str(counts[words[0]]) if len(words) == 1 and words[0] in counts else None
+
+
+def _grep(words: Sequence[str], text: str) -> str | None:
+    """Every place of one letter, a line each; None where there is none."""
+    if len(words) != 2 or words[0] != "-o" or not re.fullmatch(r"[\w,;: ]", words[1]):
+        return None
+    return "\n".join(words[1] for _ in range(text.count(words[1]))) or None
+
+
 _CUT = re.compile(r"-d ?(?P<mark>.) -f ?(?P<place>[1-9])")
-_AWK = re.compile(r"(?:-F ?(?P<mark>\S) )?\{ ?print \$(?P<place>[1-9]|NF) ?;? ?\}")
+_AWK = re.compile(
+    r"(?:-F ?(?P<mark>\S) )?\{ ?print(?: ?(?=\$))?(?P<place>\$[1-9]|\$NF| NF) ?;? ?\}"
+)
 
 
 def _field(pattern: re.Pattern[str]) -> Callable[[Sequence[str], str], str | None]:
@@ -244,7 +281,9 @@ def _field(pattern: re.Pattern[str]) -> Callable[[Sequence[str], str], str | Non
         if found is None or "\n" in text:
             return None
         fields = text.split(found["mark"] or None)
-        place = len(fields) if found["place"] == "NF" else int(found["place"])
+        if found["place"] == " NF":
+            return str(len(fields))
+        place = len(fields) if found["place"] == "$NF" else int(found["place"].lstrip("$"))
         return fields[place - 1] if 0 < place <= len(fields) else ""
 
     return field
@@ -254,11 +293,16 @@ _FILTERS: dict[str, Callable[[Sequence[str], str], str | None]] = {
     "bc": _bc,
     "cut": _field(_CUT),
     "awk": _field(_AWK),
+    "tr": _tr,
+    "wc": _wc,
+    "grep": _grep,
     "xargs": lambda words, text: None if words else " ".join(text.split()),
 }
 """Outputs of commands by name, of the text that they are given."""
 _COMMANDS: dict[str, Callable[[Sequence[str], Values], str | None]] = {
-    "echo": lambda words, values: None if words[:1] == ["-e"] else " ".join(words),
+    "echo": lambda words, values: (
+        None if words[:1] in (["-e"], ["-ne"]) else " ".join(words[words[:1] == ["-n"] :])
+    ),
     "basename": _basename,
     "dirname": _dirname,
     "realpath": _path,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from .assignments import let
 from .blocks import assigned_names, loop_block
-from .conditions import Branches, Truth, negation
+from .conditions import Branches, Truth, arithmetic, negation
 from .contents import Script, program_place
 from .lexer import Operator, Token
 from .variables import Value
@@ -64,6 +65,8 @@ def run_loop(kind: str, reader: Runner) -> None:
         _options(words, body, reader)
     elif kind == "for" and words and words[0].text.isidentifier():
         _for(words[0].text, header, body, reader)
+    elif kind == "for" and words and words[0].text.startswith("(("):
+        _counted(words[0].text[2:-2].split(";"), body, reader)
     elif kind in ("while", "until"):
         _while(kind, header, body, reader)
     else:
@@ -103,19 +106,26 @@ def _for(name: str, header: list[Token], body: list[Token], reader: Runner) -> N
         variables.values.pop(name, None)
         _uncertain(body, [], reader)
         return
-    if name in variables.inputs.values:
+    _turns(name, words, body, reader)
+
+
+def _turns(name: str, words: list[Word], body: list[Token], reader: Runner) -> bool:
+    """A turn for each word, or for the one that the user gives; whether it went to its end."""
+    variables = reader.script.variables
+    is_given = name in variables.inputs.values
+    if is_given:
         variables.names_used.add(name)
         variables.options[name] = None
-        words = [Word((Part(variables.inputs.values[name], header[0].line),))]
+        words = [Word((Part(variables.inputs.values[name], words[0].line if words else 1),))]
     before = dict(variables.values)
     for word in words:
         if reader.script.tokens_run > MOST_TOKENS_OF_TURNS:
             _uncertain(body, [], reader)
-            return
+            return False
         variables.values[name] = Value((word,))
         count = len(reader.script.commands)
         if not _turn(body, reader):
-            return
+            return False
         commands = reader.script.commands
         if len(words) > 1 and any(program_place(own) >= 0 for own in commands[count:]):
             del commands[count:]
@@ -123,7 +133,8 @@ def _for(name: str, header: list[Token], body: list[Token], reader: Runner) -> N
             variables.values.pop(name, None)
             variables.choices.setdefault(name, []).extend(word.text for word in words)
             _turn(body, reader)
-            return
+            return False
+    return not is_given
 
 
 def _while(kind: str, header: list[Token], body: list[Token], reader: Runner) -> None:
@@ -146,6 +157,26 @@ def _while(kind: str, header: list[Token], body: list[Token], reader: Runner) ->
             return
         if not _turn(body, reader):
             return
+    _uncertain(body, [], reader)
+
+
+def _counted(expressions: list[str], body: list[Token], reader: Runner) -> None:
+    """`for ((NAME=FIRST; TEST; NEXT))`: the turns, as those of the words that NAME takes."""
+    variables, name = reader.script.variables, expressions[0].partition("=")[0].strip()
+    words: list[Word] = []
+    given = let(expressions[0], variables) if len(expressions) == 3 else {}
+    while given.keys() == {name} and given[name] is not None and len(words) <= MOST_TURNS:
+        variables.values[name] = given[name] or Value(())
+        number = arithmetic(expressions[1], variables.number)
+        if number == 0:
+            if _turns(name, words, body, reader):
+                variables.values[name] = given[name] or Value(())
+            return
+        if number is None:
+            break
+        words += variables.values[name].words
+        given = let(expressions[2], variables)
+    variables.values.pop(name, None)
     _uncertain(body, [], reader)
 
 

@@ -17,10 +17,10 @@ from plan3d.simulator.base.units import is_whole
 
 from . import lexer
 from .conditions import arithmetic
-from .expansions import changed_text, names_in
+from .expansions import as_command, changed_text, names_in
 from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
-from .words import Part, Word, split_words
+from .words import Part, Word, key_of, split_at, split_words
 
 LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
@@ -46,6 +46,10 @@ _FOLDER = re.compile(
 _SCRIPT = re.compile(r"\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?\})")
 """The script itself, as a path from its own folder."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_QUOTED_AGAIN = re.compile(r'"[^"\\]*"')
+"""A default in quotes of its own inside those of its expansion: "${X:-"8"}"."""
+_INDICES = re.compile(r"\$\{!([A-Za-z_]\w*)\[[@*]\]\}")
+_CAT = re.compile(r"\$\(\s*cat\s*<<-?\s*['\"\\\w]")
 _PARAMETER = re.compile(r"(?<![\w$])[A-Za-z_]\w*|(?<=\$)\w+")
 """Parameters of an arithmetic expression, without `$`."""
 
@@ -93,7 +97,8 @@ class Value:
 
     def elements(self, subscript: str | None) -> tuple[Word, ...]:
         """The elements of `${NAME[@]}`, or of `${NAME}` without a subscript: the first."""
-        return self.words if subscript or not self.array else self.words[:1]
+        words = self.words if subscript or not self.array else self.words[:1]
+        return tuple(Word(word.parts[1:]) if key_of(word) else word for word in words)
 
 
 @dataclass
@@ -184,8 +189,11 @@ class Variables:
     def words(self, word: Word) -> list[Word]:
         """The arguments that a shell makes of a word: expanded, then split."""
         fields: list[list[Part]] = [[]]
+        marks = self.values["IFS"].text.strip() if "IFS" in self.values else ""
         for part in word.parts:
             first, *more = self._fields(part)
+            if marks and part.unresolved and not part.quoted and not more:
+                first, *more = split_at(first, marks)
             fields[-1] += first
             fields += more
         return [made for parts in fields for made in split_words(parts)]
@@ -247,6 +255,8 @@ class Variables:
             return [[part]]
         if part.raw.startswith("$((") and part.raw.endswith("))"):
             number = arithmetic(part.raw[3:-2], self.number)
+            if number is None and (text := self.known_text(part.raw[3:-2])) is not None:
+                number = arithmetic(text, self.number)
             known = replace(part, text=str(number), raw="", unresolved=False)
             return [[part if number is None else known]]
         folder = _FOLDER.fullmatch(part.raw)
@@ -260,6 +270,14 @@ class Variables:
         value = self.lookup(name) if found else None
         if found and value is None and found["default"] is not None:
             return [[self._default(part, found["default"])]]
+        if found is None and (document := self._here_document(part.raw)) is not None:
+            parts = [_quoted_as(own, part) for own in self.expanded_parts(document)]
+            self._count_characters([parts])
+            return [parts]
+        listed = _INDICES.fullmatch(part.raw)
+        if listed and (array := self.values.get(listed[1])) and not array.condition:
+            keys = [key_of(word) or str(place) for place, word in enumerate(array.words)]
+            return [[self._known(part, key)] for key in keys] or [[]]
         if found is None:
             text = changed_text(part.raw, self, part.quoted)
             return [[part if text is None else self._known(part, text)]]
@@ -277,6 +295,18 @@ class Variables:
             return [[p for own in fields for p in (Part(" ", part.line, quoted=True), *own)][1:]]
         one = part.quoted and not (value.array and subscript)
         return fields or [[Part("", part.line, quoted=True)] if one else []]
+
+    def _here_document(self, raw: str) -> Word | None:
+        """The text that `$(cat <<EOF ...)` is; None of another expansion."""
+        inner = as_command(raw)
+        if not _CAT.match(inner) or len(inner) > LONGEST:
+            return None
+        tokens = [*read_tokens(f"{inner[2:-1]}\n", self.file)]
+        given = [token for token in tokens if isinstance(token, lexer.HereDocument)]
+        others = [
+            token for token in tokens if token not in given and getattr(token, "text", "") != "\n"
+        ]
+        return Word(given[0].parts) if len(given) == 1 and len(others) == 1 else None
 
     def _count_characters(self, fields: list[list[Part]]) -> None:
         """Count the characters of expansions; InputError where they are more than LONGEST."""
@@ -345,6 +375,7 @@ class Variables:
         if len(default) > LONGEST_DEFAULT:
             return part
         typed = not part.quoted and any(char in default for char in "'\"\\")
+        typed |= part.quoted and bool(_QUOTED_AGAIN.fullmatch(default))
         tokens = read_tokens(default, self.file, part.line) if typed else []
         single = tokens[0] if len(tokens) == 1 else None
         word = (

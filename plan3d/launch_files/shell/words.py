@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 _GLOBS = re.compile(r"([*?[\]]+)")
 """Characters of file name patterns, where they are not quoted."""
@@ -103,6 +104,21 @@ class Word:
         return Word(tuple(parts) or (Part("", self.line, quoted=True),))
 
 
+_KEY = re.compile(r"\[([^\[\]]{1,60})\]=")
+
+
+def key_of(word: Word) -> str:
+    """The key of an element of an array, which is a part of its own; '' where it has none."""
+    first = word.parts[0] if word.parts else None
+    found = _KEY.fullmatch(first.text) if first and not (first.quoted or first.raw) else None
+    return found[1] if found else ""
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Whether a text has a pattern of file names, of which a shell also writes [^a] for [!a]."""
+    return fnmatchcase(text, pattern.replace("[^", "[!"))
+
+
 def pattern_text(parts: Iterable[Part]) -> str:
     """The pattern of file names of expanded parts, whose quoted characters are themselves."""
     return "".join(
@@ -153,3 +169,14 @@ def split_words(parts: Sequence[Part]) -> list[Word]:
             elif piece:
                 words[-1].append(replace(part, text=piece, raw=""))
     return [Word(tuple(word)) for word in words if word]
+
+
+def split_at(parts: Sequence[Part], marks: str) -> list[list[Part]]:
+    """Expanded parts, cut where a script's own IFS has one of the marks."""
+    fields: list[list[Part]] = [[]]
+    for part in parts:
+        pieces = [part.text] if part.unresolved else re.split(f"[{re.escape(marks)}]", part.text)
+        for place, piece in enumerate(pieces):
+            fields += [[]] if place else []
+            fields[-1].append(replace(part, text=piece))
+    return fields

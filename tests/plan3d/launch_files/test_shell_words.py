@@ -326,7 +326,7 @@ def test_deep_words_are_read_or_left_open(text):
     assert flags(f"python a.py --num-layers 2 --x {text}\n").size("--num-layers") == 2
 
 
-@pytest.mark.parametrize("text", ["4/0", "a*2", "2**9", "__import__('os')"])
+@pytest.mark.parametrize("text", ["4/0", "a*2", "2**99", "__import__('os')"])
 def test_arithmetic_that_is_none_stays_open(text):
     found = flags(f"python a.py --num-layers $(({text}))\n")
     with pytest.raises(InputError, match="--num-layers"):

@@ -1,0 +1,248 @@
+"""Idioms of launch scripts: their words are those of bash, and none of them is open."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from plan3d.launch_files.shell.launch_script import training_words
+from plan3d.launch_files.shell.script import read_script
+
+IDIOMS = r"""
+N=4
+(( N += 3 ))
+torchrun a.py --q 0 --num-layers $N
+====
+N=4
+((N++))
+((++N))
+torchrun a.py --q 0 --num-layers $N
+====
+for ((i=0;i<3;i++)); do A+=" --x $i"; done
+torchrun a.py --q 0 $A
+====
+for i in $(seq 0 2 6); do A+=" --x $i"; done
+torchrun a.py --q 0 $A
+====
+i=0
+until (( i >= 3 )); do A+=" --x $i"; (( i++ )); done
+torchrun a.py --q 0 $A
+====
+A=$(cat <<EOF
+--x 1 --y 2
+EOF
+)
+torchrun a.py --q 0 $A
+====
+read -r -d '' A <<EOF
+--x 1
+--y 2
+EOF
+torchrun a.py --q 0 $A
+====
+X=7; ((X=X>5?1:2))
+torchrun a.py --q 0 --a $X
+====
+A=(x y z)
+A[1]=w
+A[5]=q
+torchrun a.py --q 0 ${A[@]} --n ${#A[@]}
+====
+for ((i=0;i<3;i++)); do A+=" --x $i"; done
+torchrun a.py --q 0 $A --i $i
+====
+for ((i=8;i>1;i/=2)); do A+=" --x $i"; done
+torchrun a.py --q 0 $A
+====
+N=3
+for (( i = 0; i < N; i = i + 1 ))
+do
+  [ $i -eq 1 ] && continue
+  A+=" --x $i"
+done
+torchrun a.py --q 0 $A
+====
+N=2
+while ((N > 0)); do A+=" --x"; ((N--)); done
+torchrun a.py --q 0 $A --n $N
+====
+N=2; [[ $N -eq 2 ]] && ((N*=4)); [[ $N -eq 3 ]] && ((N*=4))
+torchrun a.py --q 0 --n $N
+====
+((A=3, B=A*2))
+torchrun a.py --q 0 --a $A --b $B
+====
+A=4; B=$((A==4?8:1)); C=$((A<=4)); D=$((1<<A)); E=$((A**2)); F=$((2**3**2))
+G=$((7&3|8^1)); H=$((A>>1))
+torchrun a.py --q 0 $B $C $D $E $F $G $H $((-2**2)) $((~A+1)) $((1+2<<1)) $((3>2==1))
+====
+IFS= read -r -d '' A <<'EOF' || true
+--x 1
+--y 2
+EOF
+torchrun a.py --q 0 $A
+====
+B=3
+read -r -d '' A <<EOF
+  --x 1
+  --y $B
+EOF
+torchrun a.py --q 0 $A
+====
+read -rd '' A <<< "--x 1
+--y 2"
+torchrun a.py --q 0 $A
+====
+n=1
+f() { ((n+=1)); }
+f; f
+torchrun a.py --q 0 --n $n
+====
+n=5
+(( n > 3 )) && (( n = 3 ))
+torchrun a.py --q 0 --n $n
+====
+n=5
+(( n < 3 )) || (( n -= 1 ))
+torchrun a.py --q 0 --n $n
+====
+A[0]=--x
+A[1]=4
+torchrun a.py --q 0 "${A[@]}"
+====
+A=(--x 4)
+A[1]=5
+A[2]=--y
+torchrun a.py --q 0 "${A[@]}" ${#A[@]} ${A[1]}
+====
+A=(--x 4 --z)
+i=1
+A[$i]=5
+A[i+1]=--y
+torchrun a.py --q 0 "${A[@]}"
+====
+A=(--x 4)
+A[${#A[@]}]=--y
+A[${#A[@]}]=7
+torchrun a.py --q 0 "${A[@]}"
+====
+declare -A M=([a]=1 [b]=2)
+M[a]=4
+torchrun a.py --q 0 --a ${M[a]} --n ${#M[@]}
+====
+A=(1 2 3)
+A[1]+=5
+torchrun a.py --q 0 ${A[@]}
+====
+A=(--x 4); A[-1]=9
+torchrun a.py --q 0 ${A[@]}
+====
+A=([0]=--x [1]=4)
+torchrun a.py --q 0 ${A[@]}
+====
+A=$(cat <<EOF
+--x 1
+--y 2
+EOF
+)
+torchrun a.py --q 0 $A
+====
+V=3
+A=$(cat <<-EOF
+	--x $V
+	--y ${W:-5}
+	EOF
+)
+torchrun a.py --q 0 $A --z
+====
+A=`cat <<EOF
+--x 1
+EOF
+`
+torchrun a.py --q 0 $A
+====
+A=(4 8); B=(x y)
+for i in ${!A[@]}; do E+=" --${B[$i]} ${A[$i]}"; done
+torchrun a.py --q 0 $E
+====
+A=(4 8)
+for i in "${!A[@]}"; do E+=" --x$i ${A[i]}"; done
+torchrun a.py --q 0 $E
+====
+X=1
+if [[ $X ]]; then N=8; else N=2; fi
+torchrun a.py --q 0 --tp $N
+====
+X=""
+if [[ $X ]]; then N=8; else N=2; fi
+torchrun a.py --q 0 --tp $N
+====
+X=1
+if [ $X ]; then N=8; else N=2; fi
+torchrun a.py --q 0 --tp $N
+====
+IFS=','; for y in 1,2,4; do E+=" $y"; done; unset IFS
+torchrun a.py --q 0 --s $E
+====
+X="1,2,4"; IFS=','; for y in $X; do E+=" -$y"; done; unset IFS
+torchrun a.py --q 0 --s $E
+====
+A="1 2 3"; B=$(echo $A | wc -w)
+torchrun a.py --q 0 $B
+====
+N=$(echo 0,1,2,3 | awk -F, '{print NF}')
+torchrun a.py --q 0 $N
+====
+export CUDA_VISIBLE_DEVICES=0,1,2,3
+N=$(echo $CUDA_VISIBLE_DEVICES | tr "," "\n" | wc -l)
+torchrun a.py --q 0 $N
+====
+A="0,1,2,3"; N=$(( $(echo $A | grep -o "," | wc -l) + 1 ))
+torchrun a.py --q 0 $N
+====
+A=$(echo 'x' | tr a-z A-Z); B=$(echo X | tr '[:upper:]' '[:lower:]')
+torchrun a.py --q 0 $A $B
+====
+A="${B:-"5 6"}"
+torchrun a.py --q 0 $A
+====
+X=$(( ${A:-4} * 2 ))
+torchrun a.py --q 0 $X
+====
+A="0,1,2,3"; C=${A//[^,]/}; N=$(( ${#C} + 1 ))
+torchrun a.py --q 0 $N
+====
+B=(1 2 3); N=$(( ${#B[@]} * ${B[1]} ))
+torchrun a.py --q 0 $N
+====
+X=8b; N=$(( ${X%b} * 2 ))
+torchrun a.py --q 0 $N
+====
+A=3; N=$(( A * $(( A + 1 )) ))
+torchrun a.py --q 0 $N
+====
+A=3; N=$(( $(expr $A + 1) * 2 ))
+torchrun a.py --q 0 $N
+====
+A=x7; case $A in x[^0-9]) B=1;; x[!a-z]) B=2;; esac; [[ $A == [^y]* ]] && C=3
+torchrun a.py --q 0 $B $C ${A%[^a-z]}
+====
+A=$(echo -n abc)
+torchrun a.py --q 0 $A ${A/X/.} ${A//b} ${A/#a/b} ${A/%c/y}
+""".strip().split("====\n")
+PATH = os.environ.get("PATH", "")
+SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("text", IDIOMS)
+def test_words_of_an_idiom_are_those_of_bash(text):
+    done = subprocess.run(
+        ["bash", "-c", SHOW + text], capture_output=True, text=True, check=False, env={"PATH": PATH}
+    )
+    script = read_script(text, "run.sh")
+    words = training_words(script)
+    assert [word.text for word in words] == done.stdout.splitlines()
+    assert not script.conditional_words()
+    assert not any(word.unresolved or word.condition for word in words)
