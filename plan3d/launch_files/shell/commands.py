@@ -29,7 +29,7 @@ from .assignments import (
     shift,
     stored,
 )
-from .blocks import LOOPS, case_clauses, function_block, only_way
+from .blocks import LOOPS, function_block, only_way
 from .conditions import (
     Branches,
     Truth,
@@ -40,12 +40,11 @@ from .conditions import (
     read_condition,
 )
 from .contents import Document, Script
-from .inner_commands import inner_text, inner_tokens
+from .inner_commands import inner_text, inner_tokens, run_source
 from .lexer import HereDocument, Operator, Token
-from .loops import MOST_UNCLOSED, Leave, run_loop
-from .sources import run_source
+from .loops import MOST_UNCLOSED, Leave, levels, run_case, run_loop
 from .variables import Value
-from .words import CONDITION, Word, matches
+from .words import CONDITION, Word
 
 _ENDS = ("fi", "done")
 MOST_TOKENS = 40_000
@@ -139,6 +138,7 @@ class Reader:
         if token.text == "(":
             self.outer_values.append(dict(self.script.variables.values))
         elif token.text == ")" and self.outer_values:
+            self.script.variables.values.clear()
             self.script.variables.values |= self.outer_values.pop()
         if token.text in ("&&", "||"):
             self.guard = self.status if token.text == "&&" else negation(self.status)
@@ -179,14 +179,20 @@ class Reader:
             if words is not None and reached:
                 variables.set_arguments(words)
             return
+        if command[0].text == "unset" and reached:
+            for name in assignments(command, given, variables):
+                variables.values.pop(name, None)
+            return
         self._give(assignments(command, given, variables))
 
     def _give(self, assigned: Assigned) -> None:
         """Give variables what a command assigns; what is not known is open from here on."""
         variables, reached = self.script.variables, both(self.branches.reached, self.guard)
         for name, value in assigned.items():
-            if reached and value is None:
+            if reached and value is None and name in variables.outside:
                 variables.values.pop(name, None)
+            elif reached and value is None:
+                variables.values[name] = Value.open(name)
             elif reached and not (value and name in variables.outside):
                 self.script.assign(name, False, value or Value(()))
             elif not reached and (made := value or variables.values.get(name)):
@@ -254,6 +260,7 @@ class Reader:
         if not self.starts_command:
             return False
         if self.is_declaration and _DECLARING.fullmatch(text):
+            self.is_local &= "g" not in text
             self.script.maps |= declared_names(self.tokens, self.position) if "A" in text else set()
             return True
         if text not in _WORDS and self._function():
@@ -270,13 +277,17 @@ class Reader:
             return False
         elif text in _PREFIXES:
             self.is_declaration = True
-            self.is_local |= text == "local" and bool(self.local_values)
+            own = text in ("local", "declare", "typeset")
+            self.is_local |= own and bool(self.local_values)
         elif text == "case":
-            self._case()
+            run_case(self)
         elif text == "if":
             begin = self.position
             truth, dependences = self._condition()
-            if truth is None and not is_comparison(self.tokens[begin : self.position]):
+            header = self.tokens[begin : self.position]
+            if any(isinstance(one, Word) and one.text.endswith(".py") for one in header):
+                self.run([one for one in header if getattr(one, "text", "") != "!"])
+            if truth is None and not is_comparison(header):
                 truth = only_way(self.tokens, self.position + 1)
             self.branches.enter(truth, dependences)
         elif text in ("elif", "else"):
@@ -342,33 +353,6 @@ class Reader:
         found = self._condition()
         self.tokens, self.position = outer
         return found
-
-    def _case(self) -> None:
-        """`case WORD in PATTERN) ... ;; esac`: the clauses whose pattern the word may match."""
-        variables = self.script.variables
-        subject = self.tokens[self.position] if self.position < len(self.tokens) else None
-        if not isinstance(subject, Word):
-            return
-        self.position += 1
-        unknown = variables.dependences(subject)
-        text, is_first = variables.text(subject), True
-        clauses, self.position = case_clauses(self.tokens, self.position)
-        for patterns, body in clauses:
-            known = [variables.text(pattern) for pattern in patterns]
-            if unknown:
-                for pattern in known:
-                    variables.note_choice(subject, pattern)
-            is_match: Truth = any(matches(text, pattern) for pattern in known)
-            if "*" in known:
-                is_match = True
-            elif unknown or any(map(variables.dependences, patterns)):
-                is_match = None
-            step = self.branches.enter if is_first else self.branches.next_branch
-            step(is_match, unknown)
-            is_first = False
-            self.run(body)
-        if not is_first:
-            self.branches.leave()
 
     def _leave_group(self) -> None:
         """End the commands between braces, whose status is that of the last one."""
@@ -439,7 +423,7 @@ class Reader:
             give_defaults(self.tokens, self.position, script)
         elif name in _LEAVING and not self.outer_values:
             if both(self.branches.reached, self.guard):
-                raise Leave(name, token.line)
+                raise Leave(name, token.line, levels(self))
         elif name in ("source", "."):
             run_source(self)
             return

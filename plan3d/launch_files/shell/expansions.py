@@ -15,7 +15,7 @@ from typing import Protocol
 from plan3d.simulator.base.units import is_whole
 
 from .conditions import arithmetic
-from .lexer import Operator, Token
+from .lexer import HereDocument, Operator, Token
 from .words import Word
 
 _CHANGE = re.compile(
@@ -28,6 +28,8 @@ _BACKSLASH = re.compile(r"\\([$`\\])")
 """What a backslash keeps from its meaning between backquotes."""
 LONGEST_EXPANSION = 300
 """Characters of the longest expansion that is evaluated."""
+LONGEST_DOCUMENT = 100_000
+"""Characters of the longest here-document that is put in place of a command."""
 LONGEST_CHANGED = 2000
 """Characters of the longest value that is changed."""
 MOST_NUMBERS = 10_000
@@ -62,6 +64,23 @@ def as_command(raw: str) -> str:
         return raw
     inner = _BACKSLASH.sub(lambda found: found[1], raw[1:-1])
     return f"$({inner})"
+
+
+_CAT = re.compile(r"\$\(\s*cat\s*<<-?\s*['\"\\\w]")
+
+
+def document_source(raw: str) -> str:
+    """The commands of `$(cat <<EOF ...)`; '' of another expansion."""
+    inner = as_command(raw)
+    return f"{inner[2:-1]}\n" if _CAT.match(inner) and len(inner) <= LONGEST_DOCUMENT else ""
+
+
+def document_of(tokens: Sequence[Token]) -> Word | None:
+    """The here-document of commands that have nothing else than `cat`."""
+    given = [token for token in tokens if isinstance(token, HereDocument)]
+    others = [token for token in tokens if not isinstance(token, HereDocument)]
+    words = [token for token in others if token.text != "\n"]
+    return Word(given[0].parts) if len(given) == len(words) == 1 else None
 
 
 def names_in(raw: str) -> list[str]:

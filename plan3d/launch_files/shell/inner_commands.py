@@ -1,4 +1,8 @@
-"""Commands inside words of a command: `eval`, `bash -c`, and words for ssh or a container."""
+"""Commands inside words of a command: `eval`, `bash -c`, and words for ssh or a container; and in
+files that a script sources.
+
+Source: Bash Reference Manual, 4.1 (Bourne shell builtins), `.` and `eval`.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.printable import one_line
 
 from .contents import SHOWING
+from .inputs import open_parameters
 from .lexer import Operator, Token
-from .variables import Value, read_tokens
+from .loops import Leave, Runner
+from .variables import LONGEST, Value, read_tokens
 from .words import Part, Word
 
 _SHELL = re.compile(r"(?:.*/)?(?:ba|z|da|k)?sh")
@@ -87,3 +94,36 @@ def _on_lines(token: Token, lines: Sequence[int]) -> Token:
 
 def _on_line(part: Part, line: int) -> Part:
     return replace(part, line=line)
+
+
+_HERE = re.compile(r"\$PWD|\$\{PWD\}|`pwd`|\$\(pwd\)")
+"""The folder in which a script is started: where it sources a file, that of the script."""
+_ENVIRONMENT = re.compile(
+    r"(?:\.(?:bashrc|profile|bash_profile)|bin/activate|conda\.sh|/setvars\.sh|^/etc/.*)$"
+)
+"""Files that set up a shell, and hold no flags."""
+
+
+def run_source(reader: Runner) -> None:
+    """`source FILE`: its contents, where it stands beside the script."""
+    token = reader.tokens[reader.position] if reader.position < len(reader.tokens) else None
+    if not isinstance(token, Word):
+        return
+    reader.position += 1
+    variables = reader.script.variables
+    parts = variables.expanded_parts(token)
+    here = Word(tuple(Part(".", p.line) if _HERE.fullmatch(p.raw) else p for p in parts))
+    path, read = here.text, variables.inputs.read_source
+    text = read(path) if read and not variables.dependences(here) else None
+    if text is None and _ENVIRONMENT.search(path):
+        return
+    if text is None or len(text) > LONGEST or "\x00" in text:
+        needs = open_parameters((one, "") for one in variables.dependences(here))
+        given = "".join(f"; --set {parameter.name}=VALUE" for parameter in needs)
+        reader.script.missing_sources.append(f"{one_line(path)} (line {token.line}{given})")
+        return
+    try:
+        reader.run(read_tokens(text.replace("\r\n", "\n"), path))
+    except Leave as leave:
+        if leave.kind != "return":
+            raise

@@ -1,4 +1,4 @@
-"""Loops of a shell script: turns that are followed, and loops over options of the script.
+"""Loops of a shell script: turns that are followed, and loops over options of the script; `case`.
 
 A loop whose words or condition are known is followed turn by turn. One that goes through arguments
 that the user does not give is left out: its variables are options, which --set may give.
@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from plan3d.simulator.base.units import is_whole
+
 from .assignments import let
-from .blocks import assigned_names, loop_block
+from .blocks import assigned_names, case_clauses, loop_block
 from .conditions import Branches, Truth, arithmetic, negation
 from .contents import Script, program_place
 from .lexer import Operator, Token
 from .variables import Value
-from .words import Part, Word
+from .words import Part, Word, matches
 
 MOST_TURNS = 300
 """Turns of one loop that are followed."""
@@ -30,9 +32,9 @@ rest of the text."""
 class Leave(Exception):
     """A certain `exit`, `return`, `break` or `continue`."""
 
-    def __init__(self, kind: str, line: int) -> None:
+    def __init__(self, kind: str, line: int, levels: int = 1) -> None:
         super().__init__(kind)
-        self.kind, self.line = kind, line
+        self.kind, self.line, self.levels = kind, line, levels
 
 
 class Runner(Protocol):
@@ -79,6 +81,9 @@ def _turn(body: list[Token], reader: Runner) -> bool:
         reader.run(body)
     except Leave as leave:
         if leave.kind not in ("break", "continue"):
+            raise
+        if leave.levels > 1:
+            leave.levels -= 1
             raise
         return leave.kind == "continue"
     return True
@@ -215,6 +220,39 @@ def _skip_options(body: list[Token], reader: Runner) -> None:
             variables.names_used.add(name)
             variables.values[name] = Value.of(given)
         elif variables.opens_all and (own is None or not own.text):
-            source = f"${name}"
-            part = Part(source, 1, raw=source, unresolved=True)
-            variables.values[name] = Value((Word((part,)),))
+            variables.values[name] = Value.open(name)
+
+
+def run_case(reader: Runner) -> None:
+    """`case WORD in PATTERN) ... ;; esac`: the clauses whose pattern the word may match."""
+    variables = reader.script.variables
+    subject = reader.tokens[reader.position] if reader.position < len(reader.tokens) else None
+    if not isinstance(subject, Word):
+        return
+    reader.position += 1
+    unknown = variables.dependences(subject)
+    text, is_first = variables.text(subject), True
+    clauses, reader.position = case_clauses(reader.tokens, reader.position)
+    for patterns, body in clauses:
+        known = [variables.text(pattern) for pattern in patterns]
+        if unknown:
+            for pattern in known:
+                variables.note_choice(subject, pattern)
+        is_match: Truth = any(matches(text, pattern) for pattern in known)
+        if "*" in known:
+            is_match = True
+        elif unknown or any(map(variables.dependences, patterns)):
+            is_match = None
+        step = reader.branches.enter if is_first else reader.branches.next_branch
+        step(is_match, unknown)
+        is_first = False
+        reader.run(body)
+    if not is_first:
+        reader.branches.leave()
+
+
+def levels(reader: Runner) -> int:
+    """The number after `break` or `continue`."""
+    token = reader.tokens[reader.position] if reader.position < len(reader.tokens) else None
+    text = token.text if isinstance(token, Word) else ""
+    return int(text) if is_whole(text) and len(text) < 3 else 1

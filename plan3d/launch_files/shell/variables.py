@@ -16,8 +16,8 @@ from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
 from . import lexer
-from .conditions import arithmetic
-from .expansions import as_command, changed_text, names_in
+from .conditions import arithmetic, assigning
+from .expansions import changed_text, document_of, document_source, names_in
 from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
 from .words import Part, Word, key_of, split_at, split_words
@@ -34,7 +34,7 @@ LONGEST_DEFAULT = 300
 """Characters of the longest default of a variable that is read."""
 _VARIABLE = re.compile(
     r"\$(?P<bare>\w+|[@*#])|\$\{(?P<name>\w+|[@*#])(?:\[(?P<all>[@*])\])?"
-    r"(?::?[-=](?P<default>.*))?\}",
+    r"(?:(?P<colon>:?)[-=](?P<default>.*))?\}",
     re.S,
 )
 _FOLDER = re.compile(
@@ -49,7 +49,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _QUOTED_AGAIN = re.compile(r'"[^"\\]*"')
 """A default in quotes of its own inside those of its expansion: "${X:-"8"}"."""
 _INDICES = re.compile(r"\$\{!([A-Za-z_]\w*)\[[@*]\]\}")
-_CAT = re.compile(r"\$\(\s*cat\s*<<-?\s*['\"\\\w]")
 _PARAMETER = re.compile(r"(?<![\w$])[A-Za-z_]\w*|(?<=\$)\w+")
 """Parameters of an arithmetic expression, without `$`."""
 
@@ -67,6 +66,12 @@ class Value:
     def of(cls, text: str) -> Value:
         """A value from outside the file."""
         return cls((Word((Part(text, 1),)),) if text else ())
+
+    @classmethod
+    def open(cls, name: str) -> Value:
+        """A value that is not known, of a variable that has one."""
+        source = f"${name}"
+        return cls((Word((Part(source, 1, raw=source, unresolved=True),)),))
 
     @property
     def is_open(self) -> bool:
@@ -254,6 +259,8 @@ class Variables:
         if not part.unresolved:
             return [[part]]
         if part.raw.startswith("$((") and part.raw.endswith("))"):
+            if assigning(part.raw[3:-2]):
+                return [[part]]
             number = arithmetic(part.raw[3:-2], self.number)
             if number is None and (text := self.known_text(part.raw[3:-2])) is not None:
                 number = arithmetic(text, self.number)
@@ -268,7 +275,12 @@ class Variables:
         found = _VARIABLE.fullmatch(part.raw)
         name = (found["name"] or found["bare"]) if found else ""
         value = self.lookup(name) if found else None
-        if found and value is None and found["default"] is not None:
+        is_empty = value is not None and not (value.words and value.text) and not value.condition
+        if (
+            found
+            and found["default"] is not None
+            and (value is None or (is_empty and found["colon"]))
+        ):
             return [[self._default(part, found["default"])]]
         if found is None and (document := self._here_document(part.raw)) is not None:
             parts = [_quoted_as(own, part) for own in self.expanded_parts(document)]
@@ -298,15 +310,8 @@ class Variables:
 
     def _here_document(self, raw: str) -> Word | None:
         """The text that `$(cat <<EOF ...)` is; None of another expansion."""
-        inner = as_command(raw)
-        if not _CAT.match(inner) or len(inner) > LONGEST:
-            return None
-        tokens = [*read_tokens(f"{inner[2:-1]}\n", self.file)]
-        given = [token for token in tokens if isinstance(token, lexer.HereDocument)]
-        others = [
-            token for token in tokens if token not in given and getattr(token, "text", "") != "\n"
-        ]
-        return Word(given[0].parts) if len(given) == 1 and len(others) == 1 else None
+        source = document_source(raw)
+        return document_of(read_tokens(source, self.file)) if source else None
 
     def _count_characters(self, fields: list[list[Part]]) -> None:
         """Count the characters of expansions; InputError where they are more than LONGEST."""

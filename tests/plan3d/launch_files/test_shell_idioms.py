@@ -230,6 +230,25 @@ torchrun a.py --q 0 $B $C ${A%[^a-z]}
 ====
 A=$(echo -n abc)
 torchrun a.py --q 0 $A ${A/X/.} ${A//b} ${A/#a/b} ${A/%c/y}
+====
+A=; B=${A:-x}; C=${A-y}
+torchrun a.py --q 0 $B "$C" ${A:-2}
+====
+A=1; (A=2; B=3); torchrun a.py --q 0 $A ${B:-4}
+====
+for m in 1 2 3; do for n in 1 2; do [ $n = 2 ] && break 2; done; done
+torchrun a.py --q 0 $m $n
+====
+for m in 1 2 3; do for n in 1 2; do [ $n = 2 ] && continue 2; O+=" $m$n"; done; done
+torchrun a.py --q 0 $O
+====
+f() { declare A=2; declare -g C=4; B=$A; }; A=1; f
+torchrun a.py --q 0 $A $B $C
+====
+if ! torchrun a.py --q 0 1; then echo failed >&2; exit 1; fi
+====
+A=; if [[ $A ]]; then B=1; else B=2; fi; [ $B ] && C=3
+torchrun a.py --q 0 $B $C
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
@@ -246,3 +265,17 @@ def test_words_of_an_idiom_are_those_of_bash(text):
     assert [word.text for word in words] == done.stdout.splitlines()
     assert not script.conditional_words()
     assert not any(word.unresolved or word.condition for word in words)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "X=5; B=$((X++ + 1))",
+        "read B < <(echo 1 2)\nB=${B:-7}",
+        "A=1; ((B = A * N))\nB=${B:-7}",
+        "B=(1 2); B[$N]=3\nB=${B[0]}",
+    ],
+)
+def test_what_is_not_known_is_neither_an_older_value_nor_a_default(text):
+    (word,) = training_words(read_script(f"{text}\ntorchrun a.py --x=$B\n", "run.sh"))
+    assert word.unresolved or word.condition
