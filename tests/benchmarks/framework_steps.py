@@ -399,6 +399,8 @@ def question_of(setting: Setting) -> Any:
         how |= {"lora_rank": setting.lora_rank, "lora_targets": TARGETS}
     else:
         how = {"training": "full", "loss": "chunked", **bf16}
+    # torchtitan asks for cuDNN's kernels first (models/attention.py), torchtune for torch's choice.
+    kernel = "cudnn" if setting.framework == TITAN else "sdpa"
     cells = {
         **{"stack": setting.framework, "framework": setting.framework, "source": "framework_steps"},
         **{"accelerator": "h100-sxm", "gpus_per_node": 1, "dtype": "bf16"},
@@ -408,7 +410,7 @@ def question_of(setting: Setting) -> Any:
         **{"micro_batch": setting.micro_batch, "recompute": setting.recompute},
         **({"recompute_ops": ("op-sac",)} if setting.recompute == "selective" else {}),
         **{"global_batch": setting.micro_batch * setting.micro_batches},
-        **{"attention_kernel": "sdpa", "compile": setting.compiled, **how},
+        **{"attention_kernel": kernel, "compile": setting.compiled, **how},
     }
     return questions([PublishedRun(cells)])[0]
 
