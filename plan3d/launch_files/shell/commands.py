@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from plan3d.simulator.base.errors import InputError
 
@@ -40,7 +41,7 @@ from .conditions import (
     read_condition,
 )
 from .contents import Document, Script
-from .inner_commands import inner_text, inner_tokens, run_source
+from .inner_commands import inner_text, inner_tokens, output_of, run_source
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, levels, run_case, run_loop
 from .variables import Value
@@ -56,6 +57,7 @@ _PREFIXES = ("export", "declare", "typeset", "local", "readonly")
 _DECLARING = re.compile(r"-[aAgilrtux]+")
 """Options of declarations."""
 _WORDS = ("if", "elif", "else", "case", *LOOPS, *_ENDS, *_PREFIXES)
+_STATUS: dict[str, Truth] = {"true": True, ":": True, "echo": True, "printf": True, "false": False}
 _LEAVING = ("exit", "return", "break", "continue")
 
 
@@ -96,6 +98,19 @@ class Reader:
     given: str | None = None
     """The input of the command that is being read, where it stands in the script."""
 
+    def inner(self, tokens: list[Token]) -> None:
+        """Read tokens as a shell of their own, with the variables and functions of this one."""
+        self.script.tokens_run += len(tokens) + 1
+        if self.depth >= DEEPEST or self.script.tokens_run > MOST_TOKENS:
+            raise InputError(f"{self.script.file}: commands are nested too deeply")
+        inner = Reader(tokens, self.script, depth=self.depth + 1, functions=self.functions)
+        variables, outer = self.script.variables, self.script.variables.output_of
+        variables.output_of = partial(output_of, inner)
+        try:
+            inner.read()
+        finally:
+            variables.output_of = outer
+
     def read(self) -> None:
         """Go through the tokens once."""
         while self.position < len(self.tokens):
@@ -127,6 +142,8 @@ class Reader:
         """End a command, or skip a redirection and its target."""
         if lexer.REDIRECTION.fullmatch(token.text):
             target = self.tokens[self.position] if self.position < len(self.tokens) else None
+            if ">" in token.text and self.command is not None:
+                self.script.redirected.add(len(self.script.commands) - 1)
             if isinstance(target, Word):
                 self.position += 1
             if token.text == "<<<" and isinstance(target, Word):
@@ -414,7 +431,7 @@ class Reader:
             condition = self._doubt()
             if condition:
                 script.conditions[len(script.commands) - 1] = condition
-            self._succeed(None)
+            self._succeed(_STATUS.get(token.text))
         name = token.text if self.starts_command and token.unquoted else ""
         if name == "shift":
             reached = both(self.branches.reached, self.guard)

@@ -63,6 +63,8 @@ class Script:
     """Loops and functions without an end, so far."""
     missing_sources: list[str] = field(default_factory=list)
     """Files that it sources and that are not there, with their lines."""
+    redirected: set[int] = field(default_factory=set)
+    """Places of commands whose output goes elsewhere."""
     maps: set[str] = field(default_factory=set)
     """Arrays that are declared to have keys."""
     end_line: int = 0

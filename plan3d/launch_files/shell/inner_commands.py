@@ -127,3 +127,61 @@ def run_source(reader: Runner) -> None:
     except Leave as leave:
         if leave.kind != "return":
             raise
+
+
+def output_of(reader: Runner, source: str) -> str | None:
+    """What commands print that call functions of the script, test and show texts; None of other
+    commands, and where it is unknown what they show. They change nothing here."""
+    script = reader.script
+    variables, conditions = script.variables, dict(script.conditions)
+    before, added = dict(variables.values), len(script.commands)
+    lists = (script.conditional_values, script.documents, script.missing_sources)
+    counts, depth = [len(one) for one in lists], len(variables.arguments)
+    shown: list[str] | None = []
+    try:
+        reader.inner(read_tokens(f"{source}\n", script.file, 0))
+    except Leave:
+        pass
+    except InputError:
+        shown = None
+    for place, command in enumerate(script.commands[added:], added):
+        name = command[0].text if command else ":"
+        if name in ("return", "break", "continue") and place in script.conditions:
+            shown = None
+        if name in (*reader.functions, *_SILENT):
+            continue
+        is_certain = place not in script.conditions and not any(
+            word.unresolved or word.condition for word in command
+        )
+        text = _shown([word.text for word in command]) if is_certain else None
+        if shown is None or text is None:
+            shown = None
+        elif place not in script.redirected:
+            shown.append(text)
+    if any(len(one) > count for one, count in zip(lists, counts, strict=True)):
+        shown = None
+    for one, count in zip(lists, counts, strict=True):
+        del one[count:]
+    del script.commands[added:]
+    script.conditions.clear()
+    script.conditions |= conditions
+    del variables.arguments[depth:]
+    variables.values.clear()
+    variables.values |= before
+    return None if shown is None else "".join(shown).rstrip("\n")
+
+
+_SILENT = (":", "true", "false", "return", "exit", "shift", "let", "unset", "break", "continue")
+"""Commands that show nothing."""
+
+
+def _shown(words: list[str]) -> str | None:
+    """The output of `echo` or `printf %s`; None of other commands."""
+    match words:
+        case ["echo", "-n", *texts]:
+            return " ".join(texts)
+        case ["echo", *texts] if texts[:1] not in (["-e"], ["-E"], ["-ne"]):
+            return " ".join(texts) + "\n"
+        case ["printf", "%s" | "%d" | "%s\\n" | "%d\\n" as pattern, text]:
+            return text + "\n" * pattern.endswith("n")
+    return None

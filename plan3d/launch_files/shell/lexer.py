@@ -26,6 +26,9 @@ MOST_UNCLOSED = 20
 rest of the text."""
 LONGEST_ARITHMETIC = 4_000
 """Characters of the longest command `((...))`."""
+_CASE = re.compile(r"(?<=[\s;(&|])(case(?=\s)|esac(?=[\s;)&|]))")
+"""Words between which `)` ends a pattern."""
+_BEFORE_COMMANDS = (*";(&|{\n", "then", "do", "else")
 _CLOSING_BRACKETS = {"(": ")", "{": "}"}
 
 
@@ -255,6 +258,7 @@ class _Lexer:
         """The position after the bracket that closes the one at a position, within so many
         characters."""
         closing, text = [_CLOSING_BRACKETS[self.text[at]]], self.text
+        cases: list[int] = []
         end = min(len(text), at + most)
         at += 1
         while closing:
@@ -266,7 +270,13 @@ class _Lexer:
             elif char in "'\"" and char == closing[-1]:
                 closing.pop()
             elif closing[-1] != "'":
-                if char == closing[-1]:
+                keyword = _CASE.match(text, at) if char in "ce" and closing[-1] == ")" else None
+                before = text[max(at - 20, 0) : at].rstrip(" \t") if keyword else ""
+                if keyword and keyword[1] == "case" and before.endswith(_BEFORE_COMMANDS):
+                    cases.append(len(closing))
+                elif keyword and cases[-1:] == [len(closing)]:
+                    cases.pop()
+                if char == closing[-1] and not (char == ")" and cases[-1:] == [len(closing)]):
                     closing.pop()
                 elif char in "'\"" and (char == '"' or closing[-1] != '"'):
                     closing.append(char)

@@ -44,9 +44,13 @@ class Runner(Protocol):
     script: Script
     position: int
     branches: Branches
+    functions: dict[str, list[Token]]
 
     def run(self, tokens: list[Token]) -> None:
         """Read tokens here."""
+
+    def inner(self, tokens: list[Token]) -> None:
+        """Read tokens as a shell of their own, with the variables and functions of this one."""
 
     def truth(self, tokens: list[Token]) -> tuple[Truth, list[str]]:
         """The truth of a condition, and what it depends on."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 from plan3d.simulator.base.errors import InputError
 
 from .batch_job import job_sizes, job_variables
 from .commands import Reader
 from .contents import Script
+from .inner_commands import output_of
 from .inputs import NO_INPUTS, ScriptInputs
 from .loops import Leave
 from .variables import LONGEST, Value, Variables, read_tokens
@@ -46,6 +48,7 @@ def _contents(text: str, file: str, inputs: ScriptInputs, opens_all: bool) -> Sc
         text = text.replace("\r\n", "\n")
     text = _PLACEHOLDER.sub(lambda found: found[1].replace(" ", "_"), text)
     reader = Reader(read_tokens(text, file), script)
+    variables.output_of = partial(output_of, reader)
     try:
         reader.read()
         if not script.training_commands():

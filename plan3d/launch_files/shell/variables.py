@@ -7,7 +7,7 @@ expansion is unresolved and keeps its source.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -17,7 +17,7 @@ from plan3d.simulator.base.units import is_whole
 
 from . import lexer
 from .conditions import arithmetic, assigning
-from .expansions import changed_text, document_of, document_source, names_in
+from .expansions import as_command, changed_text, document_of, document_source, names_in
 from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
 from .words import Part, Word, key_of, split_at, split_words
@@ -46,6 +46,7 @@ _FOLDER = re.compile(
 _SCRIPT = re.compile(r"\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?\})")
 """The script itself, as a path from its own folder."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_IS_COMMAND = re.compile(r"\$\((?!\()")
 _QUOTED_AGAIN = re.compile(r'"[^"\\]*"')
 """A default in quotes of its own inside those of its expansion: "${X:-"8"}"."""
 _INDICES = re.compile(r"\$\{!([A-Za-z_]\w*)\[[@*]\]\}")
@@ -130,6 +131,8 @@ class Variables:
     """Errors about variables that the user gives and the script assigns."""
     opens_all: bool = False
     """Variables that the user may give are unknown, rather than empty."""
+    output_of: Callable[[str], str | None] | None = None
+    """What commands print, where the reader of the script knows it."""
     counts_arguments: bool = False
     """Parameters after the last argument are empty, rather than open."""
 
@@ -275,12 +278,9 @@ class Variables:
         found = _VARIABLE.fullmatch(part.raw)
         name = (found["name"] or found["bare"]) if found else ""
         value = self.lookup(name) if found else None
-        is_empty = value is not None and not (value.words and value.text) and not value.condition
-        if (
-            found
-            and found["default"] is not None
-            and (value is None or (is_empty and found["colon"]))
-        ):
+        is_empty = value is not None and not value.text and not value.condition
+        takes_default = value is None or (is_empty and found and found["colon"])
+        if found and found["default"] is not None and takes_default:
             return [[self._default(part, found["default"])]]
         if found is None and (document := self._here_document(part.raw)) is not None:
             parts = [_quoted_as(own, part) for own in self.expanded_parts(document)]
@@ -291,7 +291,10 @@ class Variables:
             keys = [key_of(word) or str(place) for place, word in enumerate(array.words)]
             return [[self._known(part, key)] for key in keys] or [[]]
         if found is None:
-            text = changed_text(part.raw, self, part.quoted)
+            text, inner = changed_text(part.raw, self, part.quoted), as_command(part.raw)
+            is_run = _IS_COMMAND.match(inner) and len(inner) <= LONGEST_DEFAULT
+            if text is None and is_run and self.output_of:
+                text = self.output_of(inner[2:-1])
             return [[part if text is None else self._known(part, text)]]
         if value is None:
             return [[part]]

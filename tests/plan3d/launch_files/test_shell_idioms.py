@@ -249,6 +249,90 @@ if ! torchrun a.py --q 0 1; then echo failed >&2; exit 1; fi
 ====
 A=; if [[ $A ]]; then B=1; else B=2; fi; [ $B ] && C=3
 torchrun a.py --q 0 $B $C
+====
+f() { echo 4; }
+torchrun a.py --q 0 --x $(f)
+====
+f() { case $1 in a) echo 4;; b) echo 8;; esac; }
+torchrun a.py --q 0 --x $(f b)
+====
+f() { local n=$1; echo $((n*2)); }
+torchrun a.py --q 0 --x $(f 4)
+====
+f() { if [ "$1" = a ]; then echo "--x 1"; else echo "--y 2"; fi; }
+A="$(f a) --z"
+torchrun a.py --q 0 $A
+====
+f() { printf "%s" "$1-x"; }
+torchrun a.py --q 0 --x $(f 4)
+====
+f() { echo a; return; echo b; }
+torchrun a.py --q 0 --x $(f 4)
+====
+X=1
+f() { X=2; echo $X; }
+Y=$(f)
+torchrun a.py --q 0 --x $X --y $Y
+====
+f() { if [ $1 -gt 3 ]; then echo bad >&2; exit 1; fi; echo $1; }
+Y=$(f 2)
+torchrun a.py --q 0 --y $Y
+====
+f() { echo "log $1" >&2; echo $1; }
+Y=$(f 2)
+torchrun a.py --q 0 --y $Y
+====
+f() { echo 1 2; }
+read A B <<< "$(f)"
+torchrun a.py --q 0 --y $A $B
+====
+f() { g $1; }; g() { echo $(( $1 * 2 )); }
+Y=$(( $(f 3) + 1 ))
+torchrun a.py --q 0 --y $Y `f 4`
+====
+M=4
+TP=$([ "$M" -gt 2 ] && echo 2 || echo 1)
+torchrun a.py --q 0 $TP
+====
+TP=$(if [ 1 = 1 ]; then echo yes; else echo no; fi)
+torchrun a.py --q 0 $TP
+====
+OPTS=$(echo "--a 1"; echo "--b 2")
+torchrun a.py --q 0 $OPTS
+====
+A=$(B=2; echo $B); torchrun a.py --q 0 $A ${B:-4}
+====
+f() { local r=""; for x in "$@"; do r+="--$x "; done; echo $r; }
+torchrun a.py --q 0 $(f a b)
+====
+A=$(exit 1; echo x)
+torchrun a.py --q 0 ${A:-2}
+====
+A=$(true); B=$(false || echo 3)
+torchrun a.py --q 0 ${A:-2} $B
+====
+D=1
+torchrun a.py --q 0 $([ "$D" = 1 ] && echo "--x") $([ "$D" = 2 ] && echo "--z") --y
+====
+M=8b
+L=$(case $M in 8b) echo 32;; *) echo 1;; esac)
+torchrun a.py --q 0 --l $L
+====
+M=8b
+L=$(case $M in
+  (7b) echo 3 ;;
+  (8b|9b) echo $(echo 4) ;;
+esac)
+torchrun a.py --q 0 --l $L
+====
+L=$(echo case 1)
+torchrun a.py --q 0 --l $L
+====
+L=$(echo "case x)")
+torchrun a.py --q 0 --l $L
+====
+X=4; true && A=1; false && A=2; false || B=3; echo x >&2 && C=4
+torchrun a.py --q 0 $A $B $C
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
@@ -271,6 +355,11 @@ def test_words_of_an_idiom_are_those_of_bash(text):
     "text",
     [
         "X=5; B=$((X++ + 1))",
+        "f() { f; }\nB=$(f)",
+        "f() { date; echo 4; }\nB=$(f)",
+        "f() { [ $N = 1 ] && echo 4; }\nB=$(f)",
+        "f() { [ -f x ] && return; echo 4; }\nB=$(f)",
+        "f() { echo 4 | tee log; }\nB=$(f)",
         "read B < <(echo 1 2)\nB=${B:-7}",
         "A=1; ((B = A * N))\nB=${B:-7}",
         "B=(1 2); B[$N]=3\nB=${B[0]}",
