@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-import numpy as np
-
 from .provenance import Provenance
 
 
@@ -320,7 +318,8 @@ class Software:
     def shards_alone(self) -> bool:
         """Whether its engine runs what ZeRO does on a single rank as well, which shards nothing:
         DeepSpeed calls its hooks around modules for any number of ranks."""
-        return bool(np.any(self.module_seconds))
+        hooks = self.module_seconds  # of every plan where constants are uncertain
+        return bool(hooks.any() if hasattr(hooks, "any") else hooks)
 
     @property
     def label(self) -> str:

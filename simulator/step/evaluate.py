@@ -167,7 +167,7 @@ def _segment_bytes(
     s, shards, total = segmented.stages, segmented.shards, segmented.stage_total
     states = memory.bytes_of_states(task, recipe, optimizer)
     held = dict.fromkeys(memory.PARTS[:3], np.zeros(s.forward.shape))
-    update, growth, unreduced, apart = np.zeros((4, *s.forward.shape))
+    update, growth, unreduced, apart, kept = np.zeros((5, *s.forward.shape))
     buffers = ShardingBuffers(*np.zeros((5, *s.forward.shape)))
     each, several = states["gradients"] - states["leaving"], memory.several_passes(s)
     for zero in codes_in(np.maximum(segmented.zero, 0).ravel()):
@@ -176,7 +176,8 @@ def _segment_bytes(
         for name, size in own.items():
             held[name] = held[name] + total(size * mine)
         own_units = segmented.units_of_stages(mine) if zero == 3 else None
-        sharding = sharding_buffers(task, recipe, own_units or shards, zero, each, several)
+        units, staying = own_units or shards, states["staying"]
+        sharding = sharding_buffers(task, recipe, units, zero, each, several, staying)
         buffers = ShardingBuffers(
             *(
                 np.maximum(most, size if own_units else segmented.stage_maximum(size * mine))
@@ -189,10 +190,14 @@ def _segment_bytes(
         held["gradients"] = held["gradients"] + total(flat * mine)
         if task.software.gradient_pool and zero >= 3:
             apart += total((own["gradients"] + flat) * mine)
+        if task.software.keeps_shards and zero >= 3:
+            kept += total((own["gradients"] + flat) * mine)
         unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
     if not memory.separates_moments(task, recipe):
         return memory.with_activations(task, s, held, buffers.passes)
-    moments = memory.separate_moments(task, s, held, buffers, update, growth, unreduced, apart)
+    moments = memory.separate_moments(
+        task, s, held, buffers, update, growth, unreduced, apart, kept
+    )
     return moments.fuller()
 
 

@@ -95,7 +95,7 @@ def moments_of_step(
     apart = task.software.gradient_pool * (zero >= 3) * parts["gradients"]
     # Stacks that update on the host reduce and move the gradients of every micro-batch (DeepSpeed).
     whole = here * unreduced_bytes(task, recipe, zero, weights)
-    kept = task.software.keeps_shards and zero >= 3
+    kept = task.software.keeps_shards * (zero >= 3) * parts["gradients"]
     return separate_moments(task, stages, parts, buffers, update, again, whole, apart, kept)
 
 
@@ -182,14 +182,14 @@ def separate_moments(
     again: Value | float,
     whole: Value | float,
     apart: Value | float,
-    kept: bool = False,
+    kept: Value | float,
 ) -> Moments:
     """PARTS at both moments of a step, of a stack that tells them apart.
 
     `update` are bytes of its temporaries, `again` those that the inputs of layers grow by beside a
     layer that runs again, `whole` those of gradients that wait to be reduced, `apart` those of
-    gradients for which the allocator keeps memory that nothing else takes; `kept` says that
-    gradients are never freed.
+    gradients for which the allocator keeps memory that nothing else takes, `kept` those of
+    gradients that are never freed.
 
     Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp (blocks are of the stream that asked for
     them); _fsdp_collectives.py (foreach_reduce) and fsdp/_runtime_utils.py (_reduce_grad), where
@@ -200,7 +200,9 @@ def separate_moments(
     if software.unreduced_gradients:
         reduced = states["gradients"]
         states = {**states, "gradients": np.maximum(reduced, np.where(several, whole, 0.0))}
-    waiting = states["gradients"] * (several | kept if software.frees_gradients else 1.0)
+    waiting = states["gradients"]
+    if software.frees_gradients:
+        waiting = np.where(several, waiting, kept)
     running = stages.buffers if stages.buffers_without_loss is None else stages.buffers_without_loss
     again = again + (sharding.passes - sharding.loss)
     buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding.loss

@@ -12,14 +12,11 @@ import pytest
 import round_numbers
 from unit_pipelines import costs, layer, parts, task
 
-from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.layers.placements import chunk_sizes
 from plan3d.simulator.pipeline.operation_orders import Pass
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import rescore, timeline_of
-from plan3d.simulator.task import Task
-from plan3d.simulator.workload.model import Model
 
 UPDATE = 30 / 1e4
 """Seconds a parameter: 12 bytes of state read and written, a gradient read, a weight written."""
@@ -301,12 +298,3 @@ def test_only_pipelines_are_scored_again_by_events():
         whole, events = evaluate(task(2), plan), timeline_of(task(2), plan).step_seconds
         assert rescore(whole).tolist() == [events]
         assert whole.step_seconds != pytest.approx(events, rel=1e-3)
-
-
-def test_exchanges_of_experts_show_in_the_micro_batches_that_hide_none():
-    """One rank of a pipeline has nothing to wait for: its events and the closed form are alike."""
-    cluster = Cluster.profile("h100-sxm", gpus=32)
-    mixture = Task(Model.preset("mixtral-8x7b"), cluster, sequence=4096, global_batch=64)
-    x = timeline_of(mixture, Plan.parse("tp=2 ep=8 overlap_ep=1"))
-    assert x.unpaired_a2a_seconds > 0
-    assert x.step_seconds == pytest.approx(x.closed_form, rel=1e-12)

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any, NamedTuple
 
-from plan3d.simulator.base.documents import format_toml
+from plan3d.simulator.base.documents import format_toml, parse_json
 from plan3d.simulator.base.errors import InputError
 
 from ..documents import DEEPEST
@@ -303,7 +303,7 @@ def runner(text: str, at: int) -> Printed | None:
     if found is None:
         return None
     try:
-        hosts = json.loads(base64.b64decode(found[1] + "=="))
+        hosts = parse_json(base64.b64decode(found[1] + "==").decode(), "world_info")
         gpus = sum(map(len, hosts.values()))
         command = f"deepspeed --num_nodes 1 --num_gpus {gpus} {found[2]}\n"
         if not gpus or framework_of_file(command, "run.sh") != "trainer-command":

@@ -15,7 +15,6 @@ from ..shell.examples import places_of_examples
 from ..shell.flags import Flag, Flags, without_value
 from ..shell.inputs import open_parameters
 from ..shell.launch_script import (
-    assignments_of,
     check_inputs,
     launcher_needs,
     other_commands,
@@ -219,7 +218,7 @@ def unread_flags(
                 affects_cost=affects_cost or bool(suggestion),
                 is_derived=flag.name in derived,
                 flag=flag.name,
-                assignments=assignments_of(script.variables, flag.words, places),
+                assignments=script.variables.required_assignments(flag.words, places),
                 suggestion=suggestion,
                 why_neutral=why_neutral,
             )

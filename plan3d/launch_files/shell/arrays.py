@@ -51,9 +51,9 @@ def with_element(
 ) -> Value:
     """The array with another element, or with another one at that place or key."""
     words = list(before.words) if before else []
-    parts, at = tuple(added), None
-    if place is None or any(map(key_of, (*words[:1], *words[-1:]))):
-        keys = [key_of(word) for word in words]
+    parts, keys = tuple(added), [key_of(word) for word in words]
+    at: int | None = None
+    if any(keys) or place is None:
         at = keys.index(key) if key in keys else None
         head = (Part(f"[{key}]=", parts[0].line if parts else 1),)
     else:

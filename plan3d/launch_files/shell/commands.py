@@ -209,7 +209,7 @@ class Reader:
             if reached and value is None and name in variables.outside:
                 variables.values.pop(name, None)
             elif reached and value is None:
-                variables.values[name] = Value.open(name)
+                variables.values[name] = Value.left_open(name)
             elif reached and not (value and name in variables.outside):
                 self.script.assign(name, False, value or Value(()))
             elif not reached and (made := value or variables.values.get(name)):

@@ -20,7 +20,7 @@ from .words import Word
 
 _CHANGE = re.compile(
     r"\$\{(?P<mark>[#!]?)(?P<name>[A-Za-z_]\w*|\d+|[@*])(?:\[(?P<index>[^\[\]]{1,60})\])?"
-    r"(?P<operation>%%?|##?|//?|\^\^?|,,?|:(?=[ \d$(])|:?[-+?])?(?P<operand>.*)\}",
+    r"(?P<operation>%%?|##?|//?|\^\^?|,,?|:(?=[ \d$(])|:?[+?])?(?P<operand>.*)\}",
     re.S,
 )
 _NAMES = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*|\d)")
@@ -108,8 +108,7 @@ def changed_text(raw: str, values: Values, quoted: bool = True) -> str | None:
     if match["index"] and match["index"] not in "@*":
         key = values.known_text(match["index"])
         one = values.element(name, key) if key is not None else None
-        is_absent = one is None and texts is not None and key is not None
-        texts = [""] if is_absent and operation[-1:] in ("-", "+") else [one] if one else None
+        texts = None if one is None else [one]
     if texts is None:
         return None
     text = texts[0] if texts else ""
@@ -118,8 +117,6 @@ def changed_text(raw: str, values: Values, quoted: bool = True) -> str | None:
     if match["mark"] == "!":
         indirect = values.texts(text)
         return indirect[0] if indirect else None
-    if operation.endswith("-"):
-        return text or values.known_text(operand)
     if operation.endswith("+"):
         known = values.known_text(operand) if quoted else _joined_words(operand, values)
         return known if text else ""
@@ -237,17 +234,13 @@ def _path(words: Sequence[str], values: Values) -> str | None:
 
 
 def _seq(words: Sequence[str], values: Values) -> str | None:
-    joint = "\n"
-    if words and words[0].startswith("-s"):
-        joint = words[0][2:] or "".join(words[1:2])
-        words = words[1 if words[0][2:] else 2 :]
     numbers = [int(word) for word in words if is_whole(word.removeprefix("-")) and len(word) < 9]
     if len(numbers) != len(words) or not 1 <= len(words) <= 3:
         return None
     first, step = (1, 1) if len(numbers) == 1 else (numbers[0], 1)
     step = numbers[1] if len(numbers) == 3 else step
     listed = range(first, numbers[-1] + (1 if step > 0 else -1), step) if step else ()
-    return joint.join(map(str, listed)) if len(listed) <= MOST_NUMBERS else None
+    return "\n".join(map(str, listed)) if len(listed) <= MOST_NUMBERS else None
 
 
 def _cat(words: Sequence[str], values: Values) -> str | None:

@@ -23,11 +23,9 @@ from .contents import Script, command_rank, program_place
 from .flags import Flags
 from .inputs import NO_INPUTS, ScriptInputs
 from .script import read_script
-from .variables import Variables
 from .words import Word, quote
 
 _STARTERS = frozenset(("bash", "sh", "sbatch", "srun", "bsub", "qsub", "nohup", "exec"))
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _SCRIPT = re.compile(r"\.(?:sh|slurm|sbatch|bash)$")
 OTHER_ARGS = "OTHER_ARGS"
 """The array of flags that no reader took."""
@@ -239,20 +237,3 @@ def fragment_text(top: Sequence[str], arrays: Mapping[str, Sequence[str]], comma
             "",
         ]
     )
-
-
-def assignments_of(
-    variables: Variables, words: Sequence[Word], places: Mapping[str, int]
-) -> tuple[str, ...]:
-    """The assignments of a script that the unresolved expansions of words refer to, and those
-    that these refer to; `places` are those of the variables in their order."""
-    names: set[str] = set()
-    queue = [*words]
-    while queue:
-        parts = [part for part in queue.pop().parts if part.unresolved]
-        referred = {name for part in parts for name in _NAME.findall(part.raw)} - names
-        for name in referred & variables.values.keys():
-            names.add(name)
-            queue += variables.values[name].words
-    values = [(name, variables.values[name]) for name in sorted(names, key=places.__getitem__)]
-    return tuple(value.source(name) for name, value in values if not value.condition)

@@ -28,12 +28,6 @@ LONGEST_ARITHMETIC = 4_000
 """Characters of the longest command `((...))`."""
 _CASE = re.compile(r"(?<=[\s;(&|])(case(?=\s)|esac(?=[\s;)&|]))")
 """Words between which `)` ends a pattern."""
-MOST_DOCUMENTS = 200
-"""Places inside brackets at which a here-document is looked for."""
-_INNER = re.compile(
-    r"<<-?[ ]*(['\"\\]?)([A-Za-z_]\w{0,40})\1?[^\n<]*\n(?:[^\n]*\n){0,2000}?\t*\2(?=[ \t]*(?:\n|$))"
-)
-"""A here-document among commands: its text has quotation marks of its own."""
 _BEFORE_COMMANDS = (*";(&|{\n", "then", "do", "else")
 _CLOSING_BRACKETS = {"(": ")", "{": "}"}
 
@@ -86,8 +80,6 @@ class _Lexer:
     position: int = 0
     unclosed: int = 0
     """Pairs of brackets that no others close, so far."""
-    looked_for: int = 0
-    """Places in brackets at which a here-document was looked for."""
 
     def tokens(self) -> list[Token]:
         out: list[Token] = []
@@ -278,12 +270,6 @@ class _Lexer:
             elif char in "'\"" and char == closing[-1]:
                 closing.pop()
             elif closing[-1] != "'":
-                may_hold = char == "<" and closing[-1] == ")" and self.looked_for < MOST_DOCUMENTS
-                document = _INNER.match(text, at) if may_hold else None
-                self.looked_for += may_hold
-                if document:
-                    at = document.end()
-                    continue
                 keyword = _CASE.match(text, at) if char in "ce" and closing[-1] == ")" else None
                 before = text[max(at - 20, 0) : at].rstrip(" \t") if keyword else ""
                 if keyword and keyword[1] == "case" and before.endswith(_BEFORE_COMMANDS):

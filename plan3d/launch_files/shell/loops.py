@@ -224,7 +224,7 @@ def _skip_options(body: list[Token], reader: Runner) -> None:
             variables.names_used.add(name)
             variables.values[name] = Value.of(given)
         elif variables.opens_all and (own is None or not own.text):
-            variables.values[name] = Value.open(name)
+            variables.values[name] = Value.left_open(name)
 
 
 def run_case(reader: Runner) -> None:

@@ -7,7 +7,7 @@ expansion is unresolved and keeps its source.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -45,6 +45,7 @@ _FOLDER = re.compile(
 """The folder of the script: `$(dirname "$0")`, `$(cd "$(dirname "$0")/.." && pwd)`."""
 _SCRIPT = re.compile(r"\$(?:0|\{0\}|BASH_SOURCE|\{BASH_SOURCE(?:\[0\])?\})")
 """The script itself, as a path from its own folder."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _IS_COMMAND = re.compile(r"\$\((?!\()")
 _QUOTED_AGAIN = re.compile(r'"[^"\\]*"')
 """A default in quotes of its own inside those of its expansion: "${X:-"8"}"."""
@@ -68,7 +69,7 @@ class Value:
         return cls((Word((Part(text, 1),)),) if text else ())
 
     @classmethod
-    def open(cls, name: str) -> Value:
+    def left_open(cls, name: str) -> Value:
         """A value that is not known, of a variable that has one."""
         source = f"${name}"
         return cls((Word((Part(source, 1, raw=source, unresolved=True),)),))
@@ -169,12 +170,6 @@ class Variables:
             return Value(())
         return self.outside.get(name)
 
-    @property
-    def separators(self) -> str | None:
-        """What the script gives IFS; None where it does not, or gives it back what it had."""
-        own = self.values.get("IFS")
-        return None if own is None or own.is_open else own.text
-
     def note_choice(self, word: Word, text: str) -> None:
         """Note a text that a word is compared with, where the word is one open parameter."""
         parts = [part for part in self.expanded_parts(word) if part.text]
@@ -202,7 +197,7 @@ class Variables:
     def words(self, word: Word) -> list[Word]:
         """The arguments that a shell makes of a word: expanded, then split."""
         fields: list[list[Part]] = [[]]
-        marks = (self.separators or "").strip()
+        marks = self.values["IFS"].text.strip() if "IFS" in self.values else ""
         for part in word.parts:
             first, *more = self._fields(part)
             if marks and part.unresolved and not part.quoted and not more:
@@ -214,6 +209,22 @@ class Variables:
     def text(self, word: Word) -> str:
         """The text of a word that is not split."""
         return "".join(part.text for part in self.expanded_parts(word))
+
+    def required_assignments(
+        self, words: Sequence[Word], places: Mapping[str, int]
+    ) -> tuple[str, ...]:
+        """The assignments of this file that the unresolved expansions of words refer to, and those
+        that these refer to; `places` are those of the variables in their order."""
+        names: set[str] = set()
+        queue = [*words]
+        while queue:
+            parts = [part for part in queue.pop().parts if part.unresolved]
+            referred = {name for part in parts for name in _NAME.findall(part.raw)} - names
+            for name in referred & self.values.keys():
+                names.add(name)
+                queue += self.values[name].words
+        values = [(name, self.values[name]) for name in sorted(names, key=places.__getitem__)]
+        return tuple(value.source(name) for name, value in values if not value.condition)
 
     def expanded_parts(self, word: Word) -> list[Part]:
         """The expanded parts of a word that is not split."""
@@ -296,8 +307,7 @@ class Variables:
         ]
         self._count_characters(fields)
         if subscript == "*" and part.quoted:
-            between = Part((self.separators or " ")[:1], part.line, quoted=True)
-            return [[p for own in fields for p in (between, *own)][1:]]
+            return [[p for own in fields for p in (Part(" ", part.line, quoted=True), *own)][1:]]
         one = part.quoted and not (value.array and subscript)
         return fields or [[Part("", part.line, quoted=True)] if one else []]
 

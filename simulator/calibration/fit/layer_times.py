@@ -161,7 +161,8 @@ def _modelled_alike(profile: Path, software: Software, shapes: Value) -> Value:
         Cluster.profile(profile, nodes=1),
         sequence=sequence,
         global_batch=1,
-        software=software,
+        # Measured on one GPU, whatever the tensor size of its shapes.
+        software=replace(software, rank_spread=0.0),
     )
     return block_seconds(task, RECIPES[Precision.BF16], Strategy.of(tp=tp, micro_batch=batch))
 

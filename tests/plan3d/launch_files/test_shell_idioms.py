@@ -333,45 +333,6 @@ torchrun a.py --q 0 --l $L
 ====
 X=4; true && A=1; false && A=2; false || B=3; echo x >&2 && C=4
 torchrun a.py --q 0 $A $B $C
-====
-A=(a b c); S=$(IFS=,; echo "${A[*]}"); IFS=-; T="${A[*]}"; unset IFS; U="${A[*]}"
-torchrun a.py --q 0 $S $T "$U"
-====
-A=(a,b c); OLD=$IFS; IFS=','; S="${A[*]}"; T=(${A[0]}); IFS=$OLD; IFS=$' \t\n'; U=(${A[0]})
-torchrun a.py --q 0 $S ${T[1]} ${#U[@]}
-====
-A=(1); torchrun a.py --q 0 ${A:-4} ${A[1]:-5} ${A[0]:+6} ${A[2]-7} ${A[3]:+8}
-====
-declare -A M=([a]=1); torchrun a.py --q 0 ${M[b]:-2} ${M[a]:-3} ${M[b]:+x}
-====
-A=$(seq -s, 1 4); B=$(seq -s - 3); torchrun a.py --q 0 $A $B
-====
-A=$(cat <<'EOF'
-it's "x" ) (
-EOF
-)
-torchrun a.py --q 0 "$A"
-====
-A=$(cat <<EOF
---x 1 # don't
-EOF
-)
-B=$(( 1 << 2 )); N=3; C=$((1<<N))
-torchrun a.py --q 0 $A $B $C
-====
-A="$(cat <<-END
-	--x 1 )
-	END
-)"
-torchrun a.py --q 0 $A
-====
-python3 - <<EOF > /dev/null
-print('it')  # don't
-EOF
-torchrun a.py --q 0 1
-====
-A=$(grep x <<< "it's x")
-torchrun a.py --q 0 1
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'

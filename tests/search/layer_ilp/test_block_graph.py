@@ -72,7 +72,7 @@ def test_products_in_their_shape_on_a_rank(name: str) -> None:
             1,
             machine,
             RECIPES[Precision.BF16],
-            kernel_times.sustained_share(software, machine),
+            kernel_times.sustained_share(software, machine, task().gpus),
         )
         found = operators()[name][split]
         assert found.bytes == 18 * n * k

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.result.families import ALIKE, fastest_first, simplest_first
+from plan3d.search.result.families import ALIKE, fastest_first
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.whatif.climb import climbed
@@ -49,26 +49,6 @@ def test_a_list_begins_with_the_fastest_then_with_what_splits_least_of_those_ali
     costs = replace(simulate(task(), table), step=np.array([1.0, 1.005, 1.008, 1.2]))
     assert split_count(table).tolist() == [2, 2, 0, 1]
     assert fastest_first(costs).tolist() == [0, 2, 1, 3]
-
-
-@pytest.mark.parametrize(
-    ("simple", "other"),
-    [
-        ("cp=1 virtual_stages=4 pp=2", "cp=2"),
-        ("tp=8 pp=2 virtual_stages=4", "tp=16"),
-        ("pp=4 virtual_stages=4", "pp=4 virtual_stages=3"),
-        ("pp=4 virtual_stages=4", "pp=4 virtual_stages=2 micro_batch_group=8"),
-        ("pp=4 virtual_stages=2 overlap_grad_reduce=0", "pp=4 virtual_stages=4"),
-        ("overlap_grad_reduce=1 zero=3", "overlap_grad_reduce=0 zero=1"),
-        ("zero=1 micro_batch=4", "zero=2 micro_batch=1"),
-    ],
-)
-def test_the_first_field_that_differs_says_what_is_simpler(simple, other):
-    """Even where every later one, and the memory, say the opposite."""
-    plans = [Plan.parse(text) for text in (other, simple)]
-    table = concat([resolve(plan, 16).table() for plan in plans])
-    costs = replace(simulate(task(), table), step=np.ones(2))
-    assert simplest_first(costs).tolist() == [1, 0]
 
 
 def test_each_listed_plan_is_the_simplest_of_its_family_by_brute_force():

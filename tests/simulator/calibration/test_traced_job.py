@@ -135,19 +135,6 @@ def test_transfer_and_wait_are_told_apart(tmp_path):
         traced_job(read_traces([str(paths[0])]), Sizes(dp=4))
 
 
-@pytest.mark.parametrize(("pp", "part"), [(1, "launch"), (2, "pipeline")])
-def test_a_gap_without_a_cause_is_of_launches_unless_of_a_pipeline(pp, part, tmp_path):
-    """Kernels of 50 and 40 ms, 10 ms apart, and no line of what the host did."""
-    path = written(
-        tmp_path / "t.json",
-        {"traceEvents": [kernel("nvjet", 0, 50_000), kernel("nvjet", 60_000, 40_000)]},
-    )
-    x = timeline_of(question(gpus=2), Plan.parse(f"pp={pp}"))
-    job = traced_job(read_traces([str(path)]), Sizes(pp=pp, dp=2 // pp))
-    found = {row.name: row.measured for row in compare(x.costs, job).rows if row.measured}
-    assert found == pytest.approx({"matmul": 0.09, part: 0.01})
-
-
 def kernel(name, start, length, stream=7, **args):
     return {
         "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start,

@@ -10,7 +10,6 @@ from plan3d.simulator.reporting.grid_map import grid_panels
 from plan3d.simulator.reporting.palette import figure
 from plan3d.simulator.reporting.rank_map import (
     DrawnRanks,
-    Group,
     group_sentence,
     groups_of,
     indices,
@@ -87,22 +86,6 @@ def test_every_size_of_cluster_has_its_drawing(gpus, text, said_of):
     assert height < 8
     places = [each.get_position() for each in axes.texts]
     assert all(0 <= x <= width and 0 <= y <= height for x, y in not_empty(places))
-
-
-@pytest.mark.parametrize(
-    ("stride", "end"),
-    [
-        (1, "NVSwitch"),
-        *((n, f", every {n}st GPU") for n in (21, 101, 121)),
-        *((n, f", every {n}nd GPU") for n in (2, 22, 102)),
-        *((n, f", every {n}rd GPU") for n in (3, 23, 123)),
-        *((n, f", every {n}th GPU") for n in (4, 10, 11, 12, 13, 20, 111, 112, 113, 200)),
-        (1024, ", every 1,024th GPU"),
-    ],
-)
-def test_numbers_end_as_they_are_said(stride, end):
-    """Eleventh to thirteenth in every hundred are no first to third."""
-    assert group_sentence(Group("dp", 2, stride, 1), task().cluster).endswith(end)
 
 
 def test_stages_that_differ_are_refused():

@@ -17,7 +17,6 @@ from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.runs.published_runs import NEEDED, SHIPPED, PublishedRun, columns, read_runs
 from plan3d.simulator.runs.run_model import FAMILIES
-from plan3d.simulator.runs.run_plan import plan_of
 from plan3d.simulator.runs.run_stack import STACKS
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import evaluate
@@ -101,25 +100,6 @@ def shipped() -> list[PublishedRun]:
 @pytest.fixture(scope="module")
 def answers(shipped: list[PublishedRun]) -> list[Question | str]:
     return questions(shipped)
-
-
-@pytest.mark.parametrize(
-    ("cells", "percent"),
-    [
-        ({}, 0),
-        ({"offload_layers": 3}, 38),
-        ({"offload_layers": 6}, 75),
-        ({"offload_layers": 8}, 100),
-        ({"offload_layers": 9}, 100),
-        ({"offload_layers": 6, "pp": 1, "dp": 8}, 38),
-        ({"offload_layers": 1, "offload_activations": True}, 100),
-    ],
-)
-def test_layers_on_the_host_are_a_share_of_those_of_a_rank(
-    cells: dict[str, Any], percent: int
-) -> None:
-    """Of 16 layers on two ranks; three of eight are 37.5 %, to even."""
-    assert plan_of(run(**{**LLAMA, **cells})).offload_activations == percent
 
 
 def test_the_shipped_rows_are_small_and_free(shipped: list[PublishedRun]) -> None:
