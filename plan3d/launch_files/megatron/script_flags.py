@@ -113,6 +113,12 @@ def _check_sizes(flags: Flags, program: str, is_whole: bool, launch: Launch) -> 
             "has the sizes of its model in a checkpoint (--use-checkpoint-args): give the log of "
             "the run, or add --num-layers and the others to the script"
         )
+    names_model = flags.contains("--model-name-or-path") and not flags.contains(SIZES[0])
+    if is_whole and names_model and program:
+        raise launch.refuse(
+            f"starts {program[-60:]}, which has no --per_device_train_batch_size: if it trains by "
+            "Hugging Face's Trainer, add it (8 where none is stated)"
+        )
     if is_whole and not any(map(flags.contains, SIZES)):
         what = f"starts {program[-60:]}, which" if program else "starts no training, and"
         raise launch.refuse(f"{what} has no sizes of a model of Megatron-LM{other}")

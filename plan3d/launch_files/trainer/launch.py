@@ -206,7 +206,9 @@ def read_arguments(
     n.zero, n.has_engine, n.recompute, n.loss = 0, False, int(Recompute.NONE), 0
     n.has_configuration = False
     n.overlap_grad_reduce, n.overlap_param_gather, n.replicas = True, False, _replicas(n)
-    n.given_sequence = options.sequence
+    n.given_sequence, n.has_batch = options.sequence, options.has_batch
+    n.is_model_given = options.model is not None
+    n.in_bits = getattr(n, "in_4_bits", False) or getattr(n, "in_8_bits", False)
     if is_open:
         n.accumulation = None
     launch.launcher_gpus = getattr(n, "workers", None)

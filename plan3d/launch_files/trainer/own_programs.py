@@ -41,6 +41,11 @@ SWITCH_NAMES = {
     "use_nested_quant": "use_bnb_nested_quant",
 }
 """TRL's names of switches by those of PEFT's examples (peft, examples/sft/train.py)."""
+ACCUMULATION_STEPS = "gradient_accumulation_steps"
+ACCUMULATION = re.compile(
+    r"^(?:grad(?:ient)?_)?acc(?:um(?:ulation|ulate)?)?(?:_grad)?(?:_(?:steps|batches))?$"
+)
+"""What programs call gradient_accumulation_steps."""
 MODEL_NAMES = ("model_name", "model_id", "base_model", "model_path")
 """What programs call model_name_or_path."""
 ADAPTER_NAMES = {
@@ -63,6 +68,9 @@ def with_names_of_trl(content: Mapping[str, Any]) -> dict[str, Any]:
     stated = [name for name in MODEL_NAMES if isinstance(own.get(name), str)]
     if stated and "model_name_or_path" not in own:
         own["model_name_or_path"] = own.pop(stated[0])
+    steps = [name for name in own if ACCUMULATION.search(name) and name != ACCUMULATION_STEPS]
+    if len(steps) == 1 and ACCUMULATION_STEPS not in own:
+        own[ACCUMULATION_STEPS] = own.pop(steps[0])
     for other, name in ADAPTER_NAMES.items() if own.get("use_peft") else ():
         if other in own and name not in own:
             own[name] = own.pop(other)
@@ -87,6 +95,46 @@ def check_adapters(n: Numbers, document: Document, unknown: Sequence[str]) -> No
                 f"{document.file}: {key} makes adapters of another program, which is not "
                 "read: give use_peft and lora_r in its place"
             )
+
+
+_BITS = re.compile(r"^(?:load_in_|quant\w*_|n_|num_)?k?bits$")
+_BATCH = re.compile(
+    r"^(?:global|total|effective|full)_?(?:train_)?batch(?:_?size)?$|^train_batch_size$"
+)
+_SIZES = re.compile(
+    r"^(?:num_(?:hidden_)?layers|n_?layers?|hidden_(?:size|dim)|(?:num_|n_)(?:attention_|kv_|"
+    r"key_value_)?heads|intermediate_size|ffn_(?:hidden_size|dim)|(?:padded_)?vocab_size|n_embd|"
+    r"d_model|num_(?:local_)?experts|moe_\w*freq\w*|resize_\w*embeddings?\w*)$"
+)
+
+
+def check_sizes(n: Numbers, document: Document, unknown: Sequence[str], launch: Launch) -> None:
+    """Raise InputError for arguments that may be the batch of a step, or make another model of the
+    one that is named; name frozen parts."""
+    for key in unknown:
+        value = document.content[key]
+        is_count = type(value) in (int, float) and value > 0
+        if is_count and _SIZES.search(key):
+            if not n.is_model_given:
+                raise launch.refuse(
+                    f"{key} is {value}, which may make another model of the one that is named: "
+                    "give --model config.json"
+                )
+            launch.model = None
+        if is_count and _BITS.search(key) and value <= 8 and not n.in_bits:
+            raise launch.refuse(
+                f"{key} is {value}: the weights are in fewer bits, by a program that is not read: "
+                "give load_in_4bit or load_in_8bit in its place"
+            )
+        if is_count and _BATCH.search(key):
+            if not n.has_batch:
+                raise launch.refuse(
+                    f"{key} {value} may be the batch of a step, in another program: give "
+                    "--global-batch N (sequences)"
+                )
+            n.accumulation = None
+        if "freeze" in key and str(value).lower() not in _NOTHING:
+            launch.left_out.append(f"frozen parts, which are taken as trained ($.{key})")
 
 
 _AXIS = r"(?:_model)?_(?:parallel\w*|size|degree|world_size)$"

@@ -21,7 +21,7 @@ from ..documents import Document
 from ..launch_file import Launch, UnreadSetting
 from ..tables import TRUTHS, Effect, Numbers, Table
 from .other_arguments import OWN_TOWER
-from .own_programs import check_adapters, is_length, note_other_words, unknown_keys
+from .own_programs import check_adapters, check_sizes, is_length, note_other_words, unknown_keys
 
 FSDP_STAGES = {
     **{"full_shard": 3, "shard_grad_op": 2, "no_shard": 0},
@@ -104,6 +104,7 @@ def fill_plan(n: Numbers, document: Document, launch: Launch, table: Table = ())
         launch.software["fused_update"] = False
     _read_switches(n, document, launch, table)
     note_other_words(document, unknown, launch)
+    check_sizes(n, document, unknown, launch)
     if _is_recomputed(n, document, launch):
         n.recompute = Recompute.FULL
     if _fuses_loss(n, document) or _cuts_loss(document):

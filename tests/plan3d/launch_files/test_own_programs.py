@@ -175,3 +175,54 @@ def test_recompute_switched_off_by_0():
 def test_parts_for_images_are_named(words, part):
     found = launch(words).left_out
     assert part in found[0] if part else not found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "grad_accum",
+        "accumulation_steps",
+        "grad_accumulation_steps",
+        "accum_steps",
+        "grad_acc_steps",
+    ],
+)
+def test_accumulation_by_another_name(name):
+    assert launch(f"--{name} 4").accumulation == 4
+    assert launch(f"--{name} 4 --gradient_accumulation_steps 2").accumulation == 2
+
+
+@pytest.mark.parametrize("name", ["global_batch_size", "total_batch_size", "train_batch_size"])
+def test_a_batch_by_an_unknown_name_is_asked_for(name):
+    with pytest.raises(InputError, match=f"{name} 64 may be the batch .* give --global-batch N"):
+        launch(f"--{name} 64")
+    assert launch(f"--{name} 64", has_batch=True).accumulation is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--num_hidden_layers 16", "--vocab_size 50000", "--num_experts 8", "--moe_layer_freq 2"],
+)
+def test_sizes_of_a_model_that_is_named_are_not_ignored(words):
+    with pytest.raises(InputError, match="another model of the one that is named"):
+        launch(words)
+    assert launch(words, model=launch("").model).model is None
+
+
+@pytest.mark.parametrize("words", ["--bits 4", "--load_in_kbits 8", "--quant_bits 4"])
+def test_weights_in_few_bits_of_another_program_are_refused(words):
+    with pytest.raises(InputError, match="fewer bits"):
+        launch(words)
+    assert launch(words.rpartition(" ")[0] + " 16").adapters is None
+
+
+def test_frozen_parts_by_unknown_names_are_named():
+    (found,) = launch("--unfreeze_layers 2").left_out
+    assert "frozen parts" in found
+    assert not launch("--freeze_backbone_of_mine False").left_out
+
+
+def test_a_program_without_a_batch_is_told_what_to_add():
+    text = "torchrun tune.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True\n"
+    with pytest.raises(InputError, match="no --per_device_train_batch_size: .* add it"):
+        reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
