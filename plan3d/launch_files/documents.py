@@ -16,7 +16,7 @@ from plan3d.simulator.base.typed_objects import LARGEST_SIZE, JsonObject
 
 from .launch_file import UnreadSetting
 from .tables import OFF as SWITCHED_OFF
-from .tables import Effect, KeyClasses, Row, Table, Unmodelled, UnmodelledKeys
+from .tables import TRUTHS, Effect, KeyClasses, Row, Table, Unmodelled, UnmodelledKeys
 
 DEEPEST = 16
 """Levels of the deepest document."""
@@ -102,6 +102,11 @@ class Document:
         """The error about a value."""
         section, name = self._section_and_key(key)
         return section.error(name, problem)
+
+    def is_on(self, key: str) -> bool:
+        """Whether a switch is set, or names something."""
+        value = self.content.get(key)
+        return bool(value) and TRUTHS.get(str(value).lower(), True)
 
     def acting(self, table: Table, effect: Effect) -> list[tuple[str, Unmodelled]]:
         """The settings with values of this effect, and their rows."""

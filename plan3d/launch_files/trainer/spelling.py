@@ -278,11 +278,7 @@ def _targets(n: Numbers, document: Document) -> tuple[str, ...]:
 def _saved_modules(n: Numbers, document: Document) -> tuple[str, ...]:
     """The modules that are trained whole beside adapters."""
     stated = getattr(n, "saved_modules", None) or []
-    if (
-        not stated
-        and hasattr(n, "neat_packing")
-        and any(is_on(document, key) for key in NEW_TOKENS)
-    ):
+    if not stated and hasattr(n, "neat_packing") and any(map(document.is_on, NEW_TOKENS)):
         stated = ["embed_tokens", "lm_head"]
     names = stated if isinstance(stated, list) else str(stated).replace(",", " ").split()
     try:
@@ -340,19 +336,13 @@ OPTIMIZERS = ("use_galore", "use_apollo", "use_badam", "use_adam_mini")
 """Switches of LLaMA-Factory that replace the optimizer by one that is not modelled."""
 
 
-def is_on(document: Document, key: str) -> bool:
-    """Whether a switch is set, or names something."""
-    value = document.content.get(key)
-    return bool(value) and TRUTHS.get(str(value).lower(), True)
-
-
 def _read_switches(n: Numbers, document: Document, launch: Launch, table: Table) -> None:
     """Switches that replace the optimizer or the format, and parts that are left out."""
 
     other = str(getattr(n, "other_optimizer", "default") or "default").lower()
 
     def claims(key: str) -> bool:
-        return is_on(document, key) and document.claim(key)
+        return document.is_on(key) and document.claim(key)
 
     if claims("use_muon") or other == "muon":
         n.optimizer = int(Optimizer.MUON)

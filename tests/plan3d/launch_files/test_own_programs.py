@@ -224,5 +224,5 @@ def test_frozen_parts_by_unknown_names_are_named():
 
 def test_a_program_without_a_batch_is_told_what_to_add():
     text = "torchrun tune.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True\n"
-    with pytest.raises(InputError, match="no --per_device_train_batch_size: .* add it"):
+    with pytest.raises(InputError, match=r"no --per_device_train_batch_size: .* add it"):
         reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
