@@ -9,7 +9,7 @@ from plan3d.answers.search import find_plans
 from plan3d.launch_files.frameworks import for_framework
 from plan3d.search.exact import exhaustive
 from plan3d.search.exact.branch_and_bound import better_than
-from plan3d.search.exact.launchable_space import FIELDS_OPENED, launchable_space
+from plan3d.search.exact.launchable_space import FIELDS_OPENED, SEARCH_RULES, launchable_space
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.axes import LONGER
 from plan3d.search.space.space import Space
@@ -17,6 +17,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import AUTO, Dispatch
 from plan3d.simulator.plan.fields import code
+from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 from plan3d.simulator.workload.model import Model
@@ -188,6 +189,37 @@ def test_end_stages_of_any_size_near_an_even_share():
     assert {(1, 6, 6), (1, 5, 5), (1, 3, 5), (1, 0, 3), (1, 6, 0), (2, 4, 4)} <= ends
     assert {(1, 5, 4), (1, 8, 3), (1, 0, 4), (2, 5, 5), (2, 4, 7)} <= ends
     assert not ends & {(1, 9, 3), (1, 2, 6)}
+
+
+@pytest.mark.parametrize(
+    ("pp", "chunks", "near"),
+    [
+        # As many as the enumeration has, whatever they hold.
+        (5, 1, True), (5, 2, True), (5, 4, True),
+        # 24 layers, 25 with the embedding or the head, 26 with both.
+        (4, 6, True), (5, 5, True), (2, 13, True), (1, 24, True), (1, 25, True), (1, 26, True),
+        (1, 23, False), (1, 27, False), (4, 7, False), (3, 9, False), (2, 11, False),
+    ],
+)  # fmt: skip
+def test_chunks_are_equal_with_or_without_the_ends(pp, chunks, near):
+    (rule,) = [rule for rule in SEARCH_RULES if rule.name == "chunks-near-even"]
+    plan = resolve(Plan(pp=pp, virtual_stages=chunks), 60).table()
+    assert bool(rule.ok(plan, DENSE)) == near
+
+
+@pytest.mark.parametrize(
+    ("pp", "layers", "near"),
+    [
+        *[(2, 8, False), (2, 9, True), (2, 14, True), (2, 15, False)],
+        *[(5, 0, True), (5, 1, True), (5, 6, True), (5, 7, False)],
+    ],
+)
+@pytest.mark.parametrize("end", ["first", "last"])
+def test_end_stages_are_near_an_even_share(end, pp, layers, near):
+    """Of 24 layers 12, or 4 of five: up to three fewer, and one more than rounded up."""
+    (rule,) = [rule for rule in SEARCH_RULES if rule.name == f"{end}-stage-near-even"]
+    plan = resolve(Plan(pp=pp, **{f"{end}_stage_layers": layers}), 60).table()
+    assert bool(rule.ok(plan, DENSE)) == near
 
 
 def test_groups_longer_than_pp_are_bounded_with_the_rest():
