@@ -26,16 +26,18 @@ from ..shell.launch_script import check_inputs
 from ..shell.script import read_script
 from ..shell.words import Word
 from .keys import TABLE
+from .older_names import OLDER
 
 _PROGRAM = re.compile(r"(?:^|[\s/])torchtitan(?:\.train|/train\.py)|run_(?:llama_)?train\.sh$")
 """A word that is the training program or its wrapper, or that holds a command with it."""
 CONFIG_FILE = "--job.config-file"
 """The flag of the job, with dashes."""
+_JOB = re.compile(r"--job\.config[-_]file\b")
 _OVERRIDE = re.compile(r"--(no-)?([a-z_-]+(?:\.[a-z0-9_-]+){1,5})")
 """A flag that replaces a key of the job; a switch may be turned off."""
 _CHOICE = re.compile(r"activation[-_]checkpoint:[a-z-]+")
 """A word of 0.3 that chooses what is recomputed."""
-_KEYS = frozenset(row.key for row in TABLE)
+_KEYS = frozenset((*(row.key for row in TABLE), *OLDER))
 """Keys that are read: the values of others may stay open."""
 DEEPEST = 4
 """Commands inside words of commands."""
@@ -138,8 +140,10 @@ def _split_at_program(
 ) -> tuple[Sequence[Word], Sequence[Word]]:
     """The words before and after the program of the first command that starts it."""
     for command in script.commands:
+        names_job = any(_JOB.match(word.text) for word in command)
         for at, word in enumerate(command):
-            if not _PROGRAM.search(word.text):
+            is_older = names_job and word.text.endswith("train.py")
+            if not is_older and not _PROGRAM.search(word.text):
                 continue
             if " " in word.text and levels:
                 inside = read_script(word.text, script.file)

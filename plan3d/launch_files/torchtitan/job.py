@@ -17,11 +17,13 @@ from ..numbers import fill_launch
 from ..tables import Numbers, neutral, read_implied, read_rows
 from .keys import QUANTIZED, TABLE
 from .model_flavors import flavor_model, flavors_text
+from .older_names import with_newer_names
 from .spelling import from_keys
 
 
 def read_job(content: dict[str, Any], job_file: str, file: str, options: ReaderOptions) -> Launch:
     """The launch of a job; `job_file` is where its keys are."""
+    content = with_newer_names(content)
     launch, job, n = Launch(file, "torchtitan"), Document(content, job_file), Numbers()
     if not content.keys() & {"training", "parallelism"}:
         problem = "has neither [training] nor [parallelism]: not a torchtitan job"

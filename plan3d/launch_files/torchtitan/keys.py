@@ -77,11 +77,17 @@ def _read_modules(source: Source, key: str, n: Numbers) -> list[Any]:
     return parts if isinstance(parts, list) else []
 
 
+def _read_parts(source: Source, key: str) -> tuple[str, ...]:
+    """The words of a list, or of a text with commas."""
+    value = source.value(key)
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else source.words(key)
+
+
 DEGREE = Codec(lambda value: value, _read_degree)
 SCHEDULE = Codec(SCHEDULES.__getitem__, _read_schedule)
 MODULES = Codec(lambda parts: parts, _read_modules)
 ALL_PARTS = ("model", "loss")
-PARTS = Codec(list, lambda source, key, n: source.words(key))
+PARTS = Codec(list, lambda source, key, n: _read_parts(source, key))
 PURE = choice({"float32": False, "bfloat16": True})
 FULL = choice({"bfloat16": False, "float32": True})
 
@@ -193,7 +199,9 @@ TABLE: Table = (
         "time or memory",
         """
         activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns=['moe.router.gate']
-        comm.backend=nccl comm.mode=default compile.backend=inductor debug.deterministic
+        model.norm_type=rmsnorm,compiled_rmsnorm,fused_rmsnorm optimizer.fused=true
+        parallelism.pipeline_parallel_microbatches comm.backend=nccl comm.mode=default
+        compile.backend=inductor debug.deterministic
         experimental.custom_args_module experimental.custom_import fault_tolerance.enable
         fault_tolerance.semi_sync_method fault_tolerance.should_quantize job.custom_config_module
         optimizer.early_step_in_backward optimizer.implementation=fused
@@ -217,12 +225,16 @@ TABLE: Table = (
         "debug.moe_force_load_balance hf_transformers.model model.hf_assets_path "
         "model.print_after_conversion model.tokenizer_path training.dataloader training.dataset "
         "training.dataset_path training.debug_moe_force_load_balance training.gc_debug "
-        "training.gc_freq training.steps",
+        "training.gc_freq training.steps training.warmup_steps",
     ),
     *neutral(
         "set-up of processes, and seeds",
         "comm.init_timeout_seconds comm.trace_buf_size comm.train_timeout_seconds "
         "debug.deterministic_warn_only debug.seed training.seed",
+    ),
+    *neutral(
+        "what newer keys say",
+        "float8.enable_float8_linear training.data_parallel_type training.enable_fp8_linear",
     ),
     *neutral(
         "what has an effect only with other keys",

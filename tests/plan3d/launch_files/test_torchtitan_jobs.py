@@ -1,0 +1,109 @@
+"""Jobs of torchtitan before 0.2, whose keys had other names."""
+
+import pytest
+
+from plan3d.launch_files.launch_file import ReaderOptions, batch_of, gpus_of, plan_of
+from plan3d.launch_files.registry import READERS, reader
+from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.simulator.hardware.precision import Precision
+
+MODEL = """
+[model]
+name = "llama3"
+flavor = "8B"
+norm_type = "rmsnorm"
+[optimizer]
+fused = true
+[activation_checkpoint]
+mode = "full"
+"""
+OLDER = """
+[training]
+batch_size = 2
+seq_len = 8192
+warmup_steps = 200
+data_parallel_replicate_degree = 2
+data_parallel_shard_degree = 4
+tensor_parallel_degree = 4
+compile = true
+[experimental]
+pipeline_parallel_degree = 1
+context_parallel_degree = 2
+enable_async_tensor_parallel = false
+"""
+
+
+def job(text, **given):
+    return READERS["torchtitan"](MODEL + text, "job.toml", ReaderOptions(**given))
+
+
+def fields(launch, *names):
+    plan = plan_of(launch, {})
+    return [getattr(plan, name) for name in names]
+
+
+def test_axes_and_batch_by_their_older_names():
+    launch = job(OLDER)
+    assert fields(launch, "tp", "cp", "pp", "micro_batch") == [4, 2, 1, 2]
+    assert launch.replicas == 2
+    assert gpus_of(launch, None) == 64
+    assert batch_of(launch, plan_of(launch, {}), 64, None) == 16
+    assert not [one for one in launch.unread if not one.why_neutral]
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel_degree", "sequence_parallel_degree"])
+def test_the_oldest_jobs_size_their_axes_in_training(name):
+    text = f"[training]\nbatch_size = 1\ndata_parallel_degree = -1\n{name} = 2\n"
+    launch = job(text)
+    assert fields(launch, "tp", "zero", "micro_batch") == [2, 3, 1]
+
+
+def test_all_ranks_of_data_hold_all_weights():
+    text = """[training]
+batch_size = 1
+data_parallel_degree = 8
+data_parallel_type = "ddp"
+"""
+    assert fields(job(text), "dp", "zero") == [8, 0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[float8]\nenable_float8_linear = true\n",
+        "[training]\nenable_fp8_linear = 'dynamic'\n",
+    ],
+)
+def test_float8_was_a_switch(text):
+    batch = "" if "[training]" in text else "[training]\nbatch_size = 1\n"
+    assert job(batch + text).plan["precision"] == Precision.FP8
+    off = text.replace("true", "false").replace("'dynamic'", "''")
+    assert job(batch + off).plan["precision"] == Precision.BF16
+
+
+@pytest.mark.parametrize("names", ["'float8'", "'quantize.linear.float8'", "['float8']"])
+def test_converters_in_a_text_are_those_of_a_list(names):
+    text = MODEL.replace('flavor = "8B"', f'flavor = "8B"\nconverters = {names}')
+    launch = READERS["torchtitan"](f"{text}[training]\n", "job.toml", ReaderOptions())
+    assert launch.plan["precision"] == Precision.FP8
+
+
+@pytest.mark.parametrize(("more", "size"), [("", 2), ("pipeline_parallel_microbatches = 8\n", 1)])
+def test_micro_batches_of_a_pipeline_were_counted(more, size):
+    text = "[training]\nbatch_size = 8\n[experimental]\npipeline_parallel_degree = 4\n"
+    assert fields(job(text + more), "pp", "micro_batch") == [4, size]
+
+
+def test_newer_names_stand_before_older_ones():
+    assert fields(job("[training]\nbatch_size = 4\nlocal_batch_size = 2\n"), "micro_batch") == [2]
+
+
+def test_a_command_overrides_an_older_name():
+    script = (
+        "torchrun --nproc_per_node 8 train.py --job.config_file job.toml "
+        "--training.batch_size 4 --training.tensor_parallel_degree 2 --model.converters float8\n"
+    )
+    inputs = ScriptInputs(read_source={"job.toml": f"{MODEL}[training]\nbatch_size = 1\n"}.get)
+    launch = reader(script, "run.sh", None)(script, "run.sh", ReaderOptions(inputs=inputs))
+    assert fields(launch, "tp", "micro_batch") == [2, 4]
+    assert launch.plan["precision"] == Precision.FP8
