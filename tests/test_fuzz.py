@@ -25,6 +25,7 @@ TRIED_BY = {
     "plan3d/cli/arguments/positional.py": "megatron",
     "plan3d/cli/arguments/launch_file_arguments.py": "megatron",
     "plan3d/launch_files/deepspeed/launch.py": "deepspeed",
+    "plan3d/launch_files/logs/printed_settings.py": "logs",
     "plan3d/launch_files/mcore/nemo.py": "nemo",
     "plan3d/launch_files/mcore/primus.py": "primus",
     "plan3d/launch_files/trainer/automodel.py": "automodel",

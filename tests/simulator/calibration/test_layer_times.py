@@ -18,6 +18,7 @@ from plan3d.simulator.calibration.fit.robust import Errors
 from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
 from plan3d.simulator.hardware import layer_tables
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.runs.published_runs import read_runs
 
 BASE = "h200-sxm"
@@ -38,7 +39,8 @@ def measured(keep: int = len(SHAPES)) -> Measurements:
         shape |= {"head_dim": 128, "tp": tp, "batch": batch, "sequence": sequence}
         column = np.array([[float(x)] for x in shape.values()])
         order = [list(shape).index(name) for name in layer_times._SHAPE_COLUMNS]
-        modelled = layer_times._modelled_alike(Path(BASE), "megatron-core", column[order])[:, 0]
+        software = software_profile("megatron-core")
+        modelled = layer_times._modelled_alike(Path(BASE), software, column[order])[:, 0]
         times = slower(hidden, tp) * modelled
         row = {"suite": "layer", "dtype": "bf16", **shape}
         rows.append({**row, "op": "forward", "seconds": times[0]})

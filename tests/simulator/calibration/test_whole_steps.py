@@ -164,7 +164,7 @@ def test_slower_layers_make_slower_steps(tmp_path: Path) -> None:
     batches = itertools.product((2048, 4096), (1,), (1, 2))
     shapes = [{**LAYER, "sequence": s, "tp": t, "batch": b} for s, t, b in batches]
     sizes = np.array([list(shape.values()) for shape in shapes], float).T
-    forward, backward = 1.3 * modelled_layers(Path("h200-sxm"), "torch", sizes)
+    forward, backward = 1.3 * modelled_layers(Path("h200-sxm"), TORCH, sizes)
     timed = [
         {"suite": "layer", "op": op, "gpu": "one", **shape, "seconds": seconds}
         for shape, f, both in zip(shapes, forward, forward + backward, strict=True)
