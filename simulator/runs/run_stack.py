@@ -176,8 +176,9 @@ FlashAttention-3 and cuDNN 1.5 to 2.0 and 1.5 to 1.75 times as fast as the secon
 al. 2024, arXiv:2407.08608, section 4.1). Geometric middles. B200: 346 TFLOP/s of the second
 (Dao-AILab/flash-attention#1589), whose products are those of Ampere, against 1,300 of the fourth
 (#2280); the third runs on Hopper alone, elsewhere the second stands for it."""
-_UNFUSED_PERMUTATION = ("megatron-core", "nemo")
-"""Stacks whose moe_permute_fusion is off unless a row says otherwise."""
+_UNFUSED_PERMUTATION = ("megatron-core", "nemo", "torchtitan")
+"""Stacks that permute tokens by several kernels unless a row says otherwise: moe_permute_fusion is
+off, or there is none (profile of torchtitan)."""
 _FUSED_LOSS = (8.0, 0.0)
 """Bytes a logit of the Trainer where cross-entropy is one kernel: a copy in fp32, and another of
 all but the last position in which the gradient takes the place of the logits (transformers,

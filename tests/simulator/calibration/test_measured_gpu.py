@@ -293,8 +293,8 @@ def test_steps_of_frameworks_that_no_profile_was_fitted_to(framework, compiled, 
 
 def test_parts_of_a_traced_step_of_experts():
     """torchtitan's Qwen3 of three layers: products, attention and optimizer are within 8 %. What
-    moves bytes is a quarter too short: torch puts tokens into order by gathers, fp32 products with
-    their scores and sums by index, weights of experts are cast in every step."""
+    moves bytes is a fifth too short: weights of experts are cast in every step, and tokens are
+    multiplied with their scores in fp32."""
     steps = benchmark("framework_steps")
     question = steps.question_of(steps.SETTINGS[0])
     task = replace(question.task, cluster=Cluster.profile("h100-sxm", gpus=1))
@@ -303,6 +303,6 @@ def test_parts_of_a_traced_step_of_experts():
     update = costs.seconds["optimizer"] - task.software.lone_step_seconds
     found = {**costs.compute_seconds, "optimizer": update}
     ratios = {name: found[name] / job.seconds[name] for name in found if job.seconds[name]}
-    expected = {"matmul": 1.02, "attention": 1.03, "memory_bound": 0.76, "optimizer": 0.93}
+    expected = {"matmul": 1.02, "attention": 1.03, "memory_bound": 0.81, "optimizer": 0.93}
     assert ratios == pytest.approx(expected, abs=0.02)
     assert job.seconds["other"] == 0
