@@ -245,7 +245,7 @@ def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
         single = replace(plan, overlap_grad_reduce=0, bucket_parameters=0, fp8_params=0)
         if plan.offload_parameters:
             return single
-        zero = 3 if plan.nvme else plan.zero * task.software.shards_alone
+        zero = 3 if plan.nvme else plan.zero * task.software.has_hooks
         if zero and not plan.nvme:
             launch.left_out.append(
                 f"zero={zero} shards nothing on one GPU: the hooks and copies of the engine, which "

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import Any
 
 from .provenance import Provenance
 
@@ -315,11 +316,12 @@ class Software:
         return self.step_seconds if ranks > 1 else self.lone_step_seconds
 
     @property
-    def shards_alone(self) -> bool:
-        """Whether its engine runs what ZeRO does on a single rank as well, which shards nothing:
-        DeepSpeed calls its hooks around modules for any number of ranks."""
-        hooks = self.module_seconds  # of every plan where constants are uncertain
-        return bool(hooks.any() if hasattr(hooks, "any") else hooks)
+    def has_hooks(self) -> bool:
+        """Whether an engine calls hooks around modules or for each gradient; on a single rank too,
+        which shards nothing (DeepSpeed)."""
+        # Each is an array, of plans, where constants are uncertain.
+        seconds: list[Any] = [getattr(self, name) for name in HOOKS]
+        return any(bool(each.any()) if hasattr(each, "any") else each > 0 for each in seconds)
 
     @property
     def label(self) -> str:
@@ -329,6 +331,11 @@ class Software:
         return name.partition("@")[0]
 
 
+HOOKS = (
+    *("module_seconds", "gradient_seconds", "reduction_seconds", "norm_seconds"),
+    "overflow_seconds",
+)
+"""Fields that say how long an engine's hooks take."""
 UNCERTAIN = (
     *("common", "gemm", "memory_bound", "attention", "floor", "step", "experts"),
     *("fast_bandwidth", "fast_latency", "network_bandwidth", "network_latency", "contention"),

@@ -129,7 +129,8 @@ def _layer_column(
     column[Cost.UNITS] = 1.0
     if kind.block:
         column[Cost.MATRIX_PARAMETERS] = weights.dense + weights.expert
-        column[Cost.TRAINED_TENSORS] = trained_tensors(kind.block, local.task, local.s.ep)
+        if local.task.software.has_hooks:
+            column[Cost.TRAINED_TENSORS] = trained_tensors(kind.block, local.task, local.s.ep)
         column[Cost.SCALED_PARAMETERS] = column[Cost.MATRIX_PARAMETERS] * local.recipe.is_scaled
         column[Cost.ORTHOGONALISATION] = orthogonalisation_work(work.gemms)
         if kind.block.experts:

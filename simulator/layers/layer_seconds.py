@@ -178,7 +178,9 @@ def _passes(
     floor = launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     rest = sum_in_order(out[1]) - weight
-    hooks = _added_by_hooks(kind.block, weights, out, floors, local)
+    hooks: tuple[Value | float, ...] = (0.0, 0.0, 0.0)
+    if task.software.has_hooks:
+        hooks = _added_by_hooks(kind.block, weights, out, floors, local)
     for one, least in zip(out, floors, strict=True):
         seconds = sum_in_order(one)
         raised = kernel_times.smooth_maximum(seconds, least, LAUNCH_SHARPNESS)
@@ -202,8 +204,6 @@ def _added_by_hooks(
     """Seconds that hooks, which delay launches, add to a pass: as in LayerSeconds. A backward pass
     has those of the forward pass that runs again in it."""
     hooks = hook_seconds(block, weights.dense + weights.expert, local)
-    if hooks is None:
-        return 0.0, 0.0, 0.0
     forward, backward = (sum_in_order(one) for one in passes)
     again = 1.0 * local.full_recompute
     backward, least = backward + again * forward, floors[1] + again * floors[0]

@@ -229,7 +229,7 @@ RULES: tuple[Rule, ...] = (
             | (p.offload_parameters > 0)
             | (p.nvme > 0)
             | (_same_weights(p) > 1)
-            | t.software.shards_alone
+            | t.software.has_hooks
         ),
         lambda p, t: f"zero={p.zero} has nothing to shard over when dp x cp = 1",
     ),

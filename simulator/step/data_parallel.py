@@ -248,7 +248,7 @@ def sync_seconds(
         for zero in zeros:
             contention = software.fsdp_contention if zero == 3 else software.contention
             out[zero] = _zero_delay(zero, sync, stages, contention, copies[min(zero, 1)])
-            if zero:
+            if zero and software.has_hooks:
                 out[zero] += _check_seconds(task, zero, stages)
     return out + stages.tied_embedding_seconds
 
