@@ -91,7 +91,8 @@ CONFIG: Table = in_section(
     *group(
         Effect.MODEL,
         "give dense Llama or Qwen 2 layers",
-        "is_mamba_config is_starcoder2_config moe_config sliding_window_size",
+        "is_mamba_config is_starcoder2_config moe_config sliding_window_size n_routed_experts=0,1 "
+        "moe_num_experts=0,1 num_experts=0,1 num_local_experts=0,1",
     ),
     *group(
         Effect.COST,

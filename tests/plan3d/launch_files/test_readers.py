@@ -767,6 +767,7 @@ def test_a_nanotron_file():
         ("1f1b", "interleaved", "it must be one of 'afab', '1f1b'"),
         ("hidden_size: 512", "hidden_size: 513", "is 8, which does not divide 513"),
         ("rope_scaling: null", "moe_config: {num_experts: 8}", "moe_config is not modelled"),
+        ("rope_scaling: null", "num_local_experts: 8", "num_local_experts is not modelled"),
         ("zero_stage: 0", "zero_stage: 3", r"\$.optimizer.zero_stage is 3"),
         ("{dp: 2", "{expert_parallel_size: 2, dp: 2", "experts of nanotron are not modelled"),
     ],
