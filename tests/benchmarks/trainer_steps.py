@@ -432,7 +432,7 @@ def setting_of(row: dict[str, str]) -> Setting:
 def kind_of(setting: Setting) -> str:
     """Rows that are reported together."""
     adapters = ("qlora" if setting.weights == "nf4" else "lora") if setting.lora_rank else "full"
-    return f"{adapters}, ZeRO {setting.zero}" if setting.zero else adapters
+    return "DeepSpeed" if setting.zero else adapters
 
 
 def report(path: Path, profile: str) -> None:
