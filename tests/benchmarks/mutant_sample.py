@@ -415,7 +415,7 @@ def report(rows: list[dict[str, str]]) -> float:
     """Print the share caught by package with its standard error; the share of all."""
     groups = defaultdict(list)
     for row in rows:
-        for name in (row["folder"].partition(".")[0], row["folder"], "all"):
+        for name in {row["folder"].partition(".")[0], row["folder"], "all"}:
             groups[name].append(int(row["caught"]))
     for name, caught in sorted(groups.items()):
         share = sum(caught) / len(caught)

@@ -153,6 +153,26 @@ def test_a_posterior_that_cannot_be_is_refused(tmp_path, row, column, number):
         read_calibration(path)
 
 
+@pytest.mark.parametrize(("correlation", "reads"), [(0.5, True), (-0.99, True), (1.5, False)])
+def test_no_two_constants_are_correlated_by_more_than_one(tmp_path, correlation, reads):
+    """c = r sqrt(a b) is the covariance of no two numbers of variances a and b where r > 1."""
+    path = tmp_path / "mine.toml"
+    text = taught().calibration.text
+    begin, size = text.index("covariance = "), len(taught().prior.names)
+    found = list(re.finditer(r"-?[0-9][0-9.e-]*", text[begin:]))[: size**2]
+    one, other = (float(found[place][0]) for place in (0, size + 1))
+    numbers = [m[0] if i % (size + 1) == 0 else "0.0" for i, m in enumerate(found)]
+    numbers[1] = numbers[size] = repr(correlation * (one * other) ** 0.5)
+    rows = [f"[{', '.join(numbers[i : i + size])}]" for i in range(0, size**2, size)]
+    end = begin + found[-1].end()
+    path.write_text(f"{text[:begin]}covariance = [{', '.join(rows)}{text[end:].lstrip()[1:]}")
+    if reads:
+        assert read_calibration(path).posterior.names == taught().prior.names
+    else:
+        with pytest.raises(InputError, match="not the posterior"):
+            read_calibration(path)
+
+
 def test_a_step_that_contradicts_the_others_is_named():
     steps = timed(1.0, texts=(*TEXTS, NEW, "tp=2 pp=2 micro_batch=1"))
     odd = TimedStep(TASK, steps[3].plan, 2.5 * steps[3].seconds, "step 4")
