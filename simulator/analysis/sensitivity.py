@@ -19,6 +19,7 @@ import numpy as np
 from ..hardware.accelerator import Accelerator
 from ..hardware.cluster import CollectiveTime, FastDomain
 from ..hardware.host import host_of
+from ..hardware.software import HOOKS
 from ..operators.task_table import TaskTable
 from ..step.costs import Costs
 from ..step.evaluate import simulate
@@ -122,8 +123,7 @@ def _scaled_host(name: str) -> Scaled:
 
 def _scaled_launches(task: Task, factor: float) -> Task:
     floors = ("layer_floor", "pipeline_floor", "adapter_floor", "expert_floor")
-    host = ("step_seconds", "expert_seconds", "module_seconds", "gradient_seconds")
-    host += ("reduction_seconds", "norm_seconds", "overflow_seconds")
+    host = ("step_seconds", "lone_step_seconds", "expert_seconds", *HOOKS)
     return replace(task, software=_scaled_fields(task.software, (*floors, *host), factor))
 
 

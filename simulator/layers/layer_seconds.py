@@ -205,8 +205,9 @@ def _added_by_hooks(
     has those of the forward pass that runs again in it."""
     hooks = hook_seconds(block, weights.dense + weights.expert, local)
     forward, backward = (sum_in_order(one) for one in passes)
-    again = 1.0 * local.full_recompute
-    backward, least = backward + again * forward, floors[1] + again * floors[0]
+    again: Value = np.where(local.full_recompute, 1.0, 0.0)
+    backward = backward + again * forward
+    least = floors[1] + again * floors[0]
 
     def added(seconds: Value, floor: Value | float, more: Value | float) -> Value:
         longer, usual = (

@@ -419,7 +419,9 @@ def mixed_added(
         return np.maximum(of(sync.pieces, *levels), 1.0)
 
     def layers_under(level: int) -> Value:
-        return of(sync.pieces, level)[LAYERS] / np.maximum(total(sync.pieces)[LAYERS], 1.0)
+        every = np.maximum(total(sync.pieces)[LAYERS], 1.0)
+        share: Value = of(sync.pieces, level)[LAYERS] / every
+        return share
 
     contention, s = task.software.contention, stages
     reduce = of(sync.all_reduce, 0) + of(sync.reduce_scatter, 1)

@@ -71,7 +71,7 @@ def sharding_buffers(
             held = weights.frozen_bytes if weights.frozen_bytes is not None else 0.0
             longer = np.minimum(held, UNPACKED_BYTES * live)
             frozen = np.maximum(2.0 * weights.unit_frozen_bytes, longer)
-        arrives = (weights.data_group.ranks > 1) | (staying < 1)
+        arrives: Value = np.where((weights.data_group.ranks > 1) | (staying < 1), 1.0, 0.0)
         gathered, frozen = gathered * arrives, frozen * arrives
         reduced = sum(_bytes_of_reduction(task, recipe))
         same = gathered * recipe.weight + weights.unit_parameters * reduced + frozen

@@ -53,6 +53,7 @@ def with_element(
     words = list(before.words) if before else []
     parts, keys = tuple(added), [key_of(word) for word in words]
     at: int | None = None
+    head: tuple[Part, ...]
     if any(keys) or place is None:
         at = keys.index(key) if key in keys else None
         head = (Part(f"[{key}]=", parts[0].line if parts else 1),)

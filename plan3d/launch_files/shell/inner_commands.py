@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
@@ -135,7 +136,8 @@ def output_of(reader: Runner, source: str) -> str | None:
     script = reader.script
     variables, conditions = script.variables, dict(script.conditions)
     before, added = dict(variables.values), len(script.commands)
-    lists = (script.conditional_values, script.documents, script.missing_sources)
+    lists: list[Any]
+    lists = [script.conditional_values, script.documents, script.missing_sources]
     counts, depth = [len(one) for one in lists], len(variables.arguments)
     shown: list[str] | None = []
     try:
