@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from trainer_steps import predicted_meters, rows_of
 
 LLAMA = {"family": "llama", "kv_heads": 8, "vocab": 128_256}
 MOE = {"family": "moe", "hidden": 2048, "ep": 1, "etp": 1}
@@ -418,26 +419,13 @@ def question_of(setting: Setting) -> Any:
 def predicted(setting: Setting, profile: str) -> dict[str, Any]:
     """Seconds of a step with its 80 % interval, and peaks as the meters of MEASURED show them; or
     what is `said` where there is no prediction."""
-    from plan3d import Cluster, evaluate
-    from plan3d.simulator.uncertainty.forecast import step_interval
-    from plan3d.simulator.validation.predict_runs import rank_memory
+    from plan3d import Cluster
 
     asked = question_of(setting)
     if isinstance(asked, str):
         return {"said": asked}
     task = replace(asked.task, cluster=Cluster.profile(profile, gpus=1))
-    costs = evaluate(task, asked.plan)
-    low, high = (float(np.ravel(end)[0]) for end in step_interval(costs))
-    counted = replace(task, software=replace(task.software, context_bytes=0.0))
-    memory = rank_memory(evaluate(counted, asked.plan), "max")
-    return {
-        "step_seconds": float(costs.step_seconds),
-        "low": low,
-        "high": high,
-        "allocated_bytes": float(memory["allocated"][0]),
-        "reserved_bytes": float(memory["reserved"][0]),
-        "device_bytes": float(rank_memory(costs, "max")["device"][0]),
-    }
+    return predicted_meters(task, asked.plan)
 
 
 def predict(profile: str) -> None:
@@ -445,12 +433,6 @@ def predict(profile: str) -> None:
     writer = csv.DictWriter(sys.stdout, [*COLUMNS, *COMPARED, "low", "high", "said"])
     writer.writeheader()
     writer.writerows(asdict(setting) | predicted(setting, profile) for setting in SETTINGS)
-
-
-def rows_of(path: Path) -> list[dict[str, str]]:
-    """Measured rows, texts by column."""
-    lines = path.read_text("utf-8").splitlines()
-    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
 
 
 _READ: dict[str, Callable[[str], Any]] = {"str": str, "int": int, "bool": "True".__eq__}

@@ -77,8 +77,8 @@ def _with_microbatches(own: dict[str, Any]) -> dict[str, Any]:
         return own
     stages, batch = axes.get("pipeline_parallel_degree", 1), training.get("local_batch_size", 8)
     count = axes.get(MICROBATCHES) or stages
-    whole = all(type(value) is int and value > 0 for value in (stages, batch, count))
-    if whole and stages > 1 and batch % count == 0:
+    are_counts = all(type(value) is int and value > 0 for value in (stages, batch, count))
+    if are_counts and stages > 1 and batch % count == 0:
         axes.pop(MICROBATCHES, None)
         axes.setdefault("pipeline_parallel_microbatch_size", batch // count)
     return own

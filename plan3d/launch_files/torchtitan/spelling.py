@@ -101,12 +101,24 @@ def from_keys(job: Document, n: Numbers, launch: Launch, model: Model) -> None:
     n.float8 = bool({FLOAT8, "float8"} & {*n.converters})
     recipe = n.older_recipe or n.float8_recipe
     n.precision = int(recipe if n.float8 else half)
+    if not n.zero and half == Precision.BF16:
+        launch.left_out.append(WITHOUT_FSDP[n.tp > 1 or n.pp > 1])
     _check_converters(n, launch, model)
     optimizer = job.section("optimizer").string("name", default="AdamW")
     if optimizer not in ("Adam", "AdamW"):
         job.claim("optimizer.name")
         launch.unmodelled["optimizer"] = f"$.optimizer.name is {optimizer}, which is not modelled"
     _read_recompute(job, n, launch, model)
+
+
+WITHOUT_FSDP = (
+    "autocast of fp32 weights, which torchtitan has without FSDP: taken as bf16",
+    "fp32, in which torchtitan trains beside tp or pp without FSDP: taken as bf16",
+)
+"""What training.mixed_precision_param is then: of replicas or one rank, and with stages or tensor
+ranks.
+
+Source: torchtitan 0.2.2, distributed/utils.py (maybe_enable_amp)."""
 
 
 def _check_converters(n: Numbers, launch: Launch, model: Model) -> None:

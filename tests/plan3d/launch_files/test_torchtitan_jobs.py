@@ -107,3 +107,14 @@ def test_a_command_overrides_an_older_name():
     launch = reader(script, "run.sh", None)(script, "run.sh", ReaderOptions(inputs=inputs))
     assert fields(launch, "tp", "micro_batch") == [2, 4]
     assert launch.plan["precision"] == Precision.FP8
+
+
+@pytest.mark.parametrize(
+    ("tensor_ranks", "shards", "named"), [(1, 1, "autocast"), (8, 1, "fp32, in which"), (1, 8, "")]
+)
+def test_what_computes_in_another_format_without_fsdp_is_named(tensor_ranks, shards, named):
+    sizes = {"tensor_parallel_degree": tensor_ranks, "data_parallel_shard_degree": shards}
+    axes = "\n".join(f"{name} = {value}" for name, value in sizes.items())
+    text = f"[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\n{axes}\n"
+    said = [one for one in job(text).left_out if "taken as bf16" in one]
+    assert [one.startswith(named) for one in said] == [True] * bool(named)

@@ -5,15 +5,15 @@ The shipped profiles were not fitted to these rows; bars are what was found, wit
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, replace
 from importlib.resources import files
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
+import framework_steps
 import numpy as np
 import pytest
+import trainer_steps
 from not_empty import not_empty
 
 from plan3d.simulator.calibration.fit.comparison import compare
@@ -26,7 +26,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.step.evaluate import evaluate
 
-ROOT = Path(__file__).parents[3]
+MEASUREMENTS = Path(__file__).parents[3] / "hardware_profiles" / "measurements"
 TRACE = Path(__file__).parent / "data" / "h200_fsdp2_trace.json.gz"
 """Two profiled steps of the third row of suite model (tests/benchmarks/one_gpu.py trace), as
 torch.profiler wrote them, without the arrows between events."""
@@ -114,35 +114,18 @@ def test_one_h100_was_predicted_before_it_was_timed():
     assert found["GEMM bf16"].in_sample.median < 0.11
 
 
-@pytest.fixture(scope="module")
-def script() -> Any:
-    """The benchmark of the Trainer's steps."""
-    return benchmark("trainer_steps")
-
-
-def benchmark(name: str) -> Any:
-    """A file of tests/benchmarks."""
-    spec = spec_from_file_location(name, ROOT / f"tests/benchmarks/{name}.py")
-    assert spec
-    assert spec.loader
-    script = module_from_spec(spec)
-    sys.modules[spec.name] = script
-    spec.loader.exec_module(script)
-    return script
-
-
 Compared = list[tuple[Any, dict[str, float], dict[str, float]]]
 """Settings, what is predicted of them, and what was measured."""
 
 
 @pytest.fixture(scope="module")
-def timed(script) -> Compared:
+def timed() -> Compared:
     """Settings of the Trainer."""
     out = []
-    for row in script.rows_of(ROOT / "hardware_profiles/measurements/h100-trainer-steps.csv"):
-        setting = script.setting_of(row)
-        found = script.predicted(setting, "h100-sxm")
-        out.append((setting, found, {key: float(row[key]) for key in script.MEASURED}))
+    for row in trainer_steps.rows_of(MEASUREMENTS / "h100-trainer-steps.csv"):
+        setting = trainer_steps.setting_of(row)
+        found = trainer_steps.predicted(setting, "h100-sxm")
+        out.append((setting, found, {key: float(row[key]) for key in trainer_steps.MEASURED}))
     return out
 
 
@@ -188,11 +171,11 @@ def test_peaks_under_deepspeed_are_counted(engine, meter, largest):
     assert max(abs(ratio - 1) for ratio in ratios) < largest
 
 
-def test_settings_of_the_trainer_are_read_from_their_rows(script):
+def test_settings_of_the_trainer_are_read_from_their_rows():
     """QLoRA and DeepSpeed among them."""
-    for setting in not_empty(script.SETTINGS["all"]):
+    for setting in not_empty(trainer_steps.SETTINGS["all"]):
         row = {name: str(value) for name, value in asdict(setting).items()}
-        assert script.setting_of(row) == setting
+        assert trainer_steps.setting_of(row) == setting
 
 
 def test_peaks_beside_packed_weights_are_counted(trainer):
@@ -281,10 +264,10 @@ def test_steps_and_peaks_of_autocast_over_fp32_weights(trainer):
 )
 def test_steps_of_frameworks_that_no_profile_was_fitted_to(framework, compiled, rows, bar):
     """Medians; before anything was changed for them 15, 53, 21 and 40 %."""
-    steps, off = benchmark("framework_steps"), []
-    for row in steps.rows_of(ROOT / "hardware_profiles/measurements/h100-framework-steps.csv"):
-        setting = steps.setting_of(row)
-        found = steps.predicted(setting, "h100-sxm")
+    off = []
+    for row in framework_steps.rows_of(MEASUREMENTS / "h100-framework-steps.csv"):
+        setting = framework_steps.setting_of(row)
+        found = framework_steps.predicted(setting, "h100-sxm")
         if (setting.framework, setting.compiled) == (framework, compiled) and "said" not in found:
             off.append(abs(found["step_seconds"] / float(row["step_seconds"]) - 1))
     assert len(off) == rows
@@ -295,8 +278,7 @@ def test_parts_of_a_traced_step_of_experts():
     """torchtitan's Qwen3 of three layers: products, attention and optimizer are within 8 %. What
     moves bytes is a fifth too short: weights of experts are cast in every step, and tokens are
     multiplied with their scores in fp32."""
-    steps = benchmark("framework_steps")
-    question = steps.question_of(steps.SETTINGS[0])
+    question = framework_steps.question_of(framework_steps.SETTINGS[0])
     task = replace(question.task, cluster=Cluster.profile("h100-sxm", gpus=1))
     costs = evaluate(task, question.plan)
     job = traced_job(read_traces([str(TRACE.with_name("h100_moe_trace.json.gz"))]))
