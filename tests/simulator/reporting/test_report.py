@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import round_numbers
 
 from plan3d.simulator.base.text_tables import Table, format_table, tables_html
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat
-from plan3d.simulator.reporting import report, why
+from plan3d.simulator.reporting import explorer, report, why
 from plan3d.simulator.reporting.why import layers_per_rank, loss_shares
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
@@ -104,6 +107,79 @@ def test_the_stage_table_is_short_and_keeps_the_fullest_rank() -> None:
     table = report.stage_table(costs)
     assert len(table.rows) <= report.STAGES_SHOWN + 1
     assert table.rows[table.highlighted][0].split("-")[0] == str(costs.worst_rank)
+
+
+def test_cells_of_the_stage_table_are_gib_and_milliseconds() -> None:
+    """One rank of round numbers: 12 bytes of optimizer state of each parameter."""
+    costs = round_numbers.costs_of(round_numbers.task(), "tp=1")
+    table = report.stage_table(costs)
+    (row,) = table.rows
+    cells = dict(zip(table.headers, row, strict=True))
+    assert (cells["rank"], cells["layers"]) == ("0", "4")
+    assert cells["optimizer"] == f"{12 * round_numbers.PARAMETERS / 2**30:.2f}"
+    assert cells["total"] == f"{costs.memory_bytes / 2**30:.2f}"
+    seconds = 3 * (4 * round_numbers.FORWARD + round_numbers.EMBEDDING + round_numbers.HEAD)
+    assert float(cells["ms per micro-batch"]) == pytest.approx(1e3 * seconds, rel=0.01)
+
+
+@pytest.mark.parametrize(("count", "fullest", "shown"), [
+    (16, 3, [*range(16)]),
+    (17, 3, [*range(8), *range(10, 17)]),
+    (17, 9, [*range(8), 9, *range(10, 17)]),
+    (40, 20, [*range(8), 20, *range(33, 40)]),
+    (40, 32, [*range(8), 32, *range(33, 40)]),
+    (40, 8, [*range(8), 8, *range(33, 40)]),
+])  # fmt: skip
+def test_of_many_runs_the_ends_and_the_fullest_are_shown(count, fullest, shown) -> None:
+    runs = [[rank] for rank in range(count)]
+    assert [run[0] for run in report._shown_runs(runs, fullest)] == shown
+
+
+def test_host_needs_are_those_of_the_scarcer_store() -> None:
+    """12 of 16 GiB of memory, and of drives 1 or 9 of 10 GiB."""
+
+    def said(swaps: bool, drives: float) -> str:
+        return report.host_needs(SimpleNamespace(
+            swaps=swaps, node_bytes=12 * 2**30, node_capacity=16 * 2**30,
+            nvme_bytes=drives * 2**30, nvme_capacity=10 * 2**30,
+        ))  # fmt: skip
+
+    assert said(False, 9) == "12.0 of its 16.0 GiB"
+    assert said(True, 1) == "12.0 of its 16.0 GiB"
+    assert said(True, 9) == "9.0 of its 10.0 GiB of NVMe"
+
+
+def test_the_explorer_scales_what_a_cluster_has() -> None:
+    """One GPU has no links, one fast domain of eight no network that is used."""
+
+    def factors(gpus: int) -> tuple[tuple[float, ...], ...]:
+        question = replace(DENSE, cluster=Cluster.profile("h100-sxm", gpus=gpus))
+        return explorer.network_factors(question), explorer.link_factors(question)
+
+    assert factors(1) == ((1.0,), (1.0,))
+    assert factors(2) == factors(8) == ((1.0,), (0.5, 1.0, 2.0))
+    assert factors(16) == ((0.25, 0.5, 1.0, 2.0), (0.5, 1.0, 2.0))
+    positions = explorer._positions(DENSE.cluster.network, (0.5, 2.0))["positions"]
+    own = DENSE.cluster.network.bandwidth
+    assert positions == [{"factor": f, "bandwidth": f * own} for f in (0.5, 2.0)]
+    scaled = explorer.scaled_task(DENSE, 0.5, 2.0).cluster
+    assert scaled.network.bandwidth == own / 2
+    assert scaled.fast_domain.bandwidth == 2 * DENSE.cluster.fast_domain.bandwidth
+
+
+def test_parts_of_the_explorer_add_up_to_each_step() -> None:
+    plans = concat([Plan(tp=2, pp=4), Plan(tp=4, pp=2, recompute="full")])
+    costs = evaluate(DENSE, plans)
+    parts = explorer._parts(costs, costs.mfu * costs.step)
+    assert parts.sum(axis=1) == pytest.approx(costs.step)
+    names = [*explorer.LABELS]
+    assert parts[:, names.index("ideal")] == pytest.approx(costs.mfu * costs.step)
+    assert parts[1, names.index("recompute")] == costs.compute_seconds["recompute"][1] > 0
+
+
+def test_the_explorer_keeps_five_digits() -> None:
+    table = np.array([[1 / 3, 12345678.0], [0.0, 2.0]])
+    assert explorer._significant(table) == [[0.33333, 12346000], [0, 2]]
 
 
 def test_training_is_tokens_over_speed() -> None:

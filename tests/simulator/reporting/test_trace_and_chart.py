@@ -14,17 +14,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import round_numbers
+from not_empty import not_empty
 from unit_pipelines import layer, task
 
+from plan3d.simulator.layers.cost_columns import Cost
+from plan3d.simulator.pipeline.operation_orders import Pass
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import gantt
 from plan3d.simulator.reporting.trace import (
+    BACKWARD_THREAD,
     COMPUTE,
     DATA,
     HOST,
+    HOST_THREAD,
     PIPELINE,
     STEP,
     TENSOR,
+    _add_kernels,
+    _after_pipeline,
+    _operations,
+    _pass_parts,
+    _passes,
+    _slowed,
     microseconds,
     replica_traces,
     trace,
@@ -172,6 +183,109 @@ def test_nanoseconds_survive_a_reader_that_truncates(nanoseconds):
     assert int(microseconds(nanoseconds) * 1000.0) == nanoseconds
 
 
+def columns(**seconds):
+    """Seconds by part of a pass; all others take none."""
+    out = np.zeros(len(Cost))[: timeline().part_seconds.shape[0]]
+    for name, value in seconds.items():
+        out[Cost[name.upper()]] = value
+    return out
+
+
+def test_hidden_communication_slows_the_kernels_beside_it():
+    """Of 4 + 4 + 2 seconds of kernels and 8 of contention of experts a quarter has no other
+    micro-batch beside it: exchanges take 2 longer, kernels 6 in proportion to their seconds."""
+    parts = columns(
+        matmul=4, attention=4, memory_bound=2, expert_comm=1, host_comm=3,
+        tensor_contention=0.5, context_contention=0.25, expert_contention=8,
+    )  # fmt: skip
+    expected = columns(
+        matmul=4 + 0.5 + 2.4, attention=4 + 0.25 + 2.4, memory_bound=2 + 1.2, expert_comm=3,
+        host_comm=3,
+    )  # fmt: skip
+    assert _slowed(parts, 0.25) == pytest.approx(expected)
+    assert parts[Cost.EXPERT_CONTENTION] == 8
+
+
+def test_parts_of_passes_add_up():
+    """Two seconds forward, three and one backward, of 4 of products, 1 of collectives and 1 that
+    runs again: forward passes have 1.6 and 0.4, the backward ones the rest and what runs again."""
+    x = timeline()
+    of = np.stack([columns(matmul=4, tensor_comm=1, recompute=1)] * 2, axis=1)
+    times = replace(
+        x.times,
+        forward=np.array([2.0, 2.0]),
+        input_gradient=np.array([3.0, 3.0]),
+        weight_gradient=np.array([1.0, 1.0]),
+    )
+    x = replace(x, part_seconds=of, times=times)
+    expected = {
+        Pass.FORWARD: columns(matmul=1.6, tensor_comm=0.4),
+        Pass.BACKWARD: columns(matmul=2.4, tensor_comm=0.6, recompute=1),
+        Pass.INPUT: columns(matmul=1.8, tensor_comm=0.45, recompute=0.75),
+        Pass.WEIGHT: columns(matmul=0.6, tensor_comm=0.15, recompute=0.25),
+    }
+    for kind, parts in expected.items():
+        assert _pass_parts(x, kind, 1) == pytest.approx(parts)
+
+
+def test_late_launches_leave_a_gap_in_the_first_kernel():
+    """A second between the halves of 4 seconds of products; then memory and exchanges."""
+    out = []
+    x = timeline()
+    _add_kernels(out, x, 1, columns(matmul=4, memory_bound=2, launch=1, tensor_comm=3), 10.0)
+    kernels = [(e["tid"], e["ts"] / 1e6, e["dur"] / 1e6) for e in out if e["cat"] == "kernel"]
+    assert kernels == [(COMPUTE, 10, 2), (COMPUTE, 13, 2), (COMPUTE, 15, 2), (TENSOR, 17, 3)]
+    (launch,) = [e for e in out if e["name"] == "cudaLaunchKernel"]
+    assert (launch["ts"] / 1e6, launch["args"]["correlation"]) == (13, 10_000_001)
+    assert (launch["pid"], launch["tid"]) == (1, HOST_THREAD)
+
+
+def test_what_runs_again_lasts_as_long_as_its_pass():
+    out = []
+    _add_kernels(out, timeline(), 0, columns(matmul=4, recompute=2), 10.0)
+    (mark,) = [e for e in out if e["cat"] == "cpu_op"]
+    assert (mark["ts"] / 1e6, mark["dur"] / 1e6, mark["tid"]) == (10, 6, BACKWARD_THREAD)
+    numbers = [e["args"]["correlation"] for e in out if e["name"] == "cudaLaunchKernel"]
+    assert numbers == [1]
+
+
+def test_passes_beside_each_other_are_drawn_one_after_the_other():
+    """DualPipe: of 6 seconds of a forward and a backward pass the forward one takes 2."""
+    x = timeline("pp=2 schedule=dualpipe", 2)
+    second = x.timeline.graph.partner
+    second = second[second >= 0]
+    rows = _passes(x)
+    for i in not_empty(second.tolist()):
+        one, two = rows[i - 1], rows[i]
+        forward_first = one[1] == Pass.FORWARD
+        assert one[5] == two[4]
+        assert one[5] - one[4] == pytest.approx(2 if forward_first else 4)
+        assert two[5] - two[4] == pytest.approx(4 if forward_first else 2)
+        assert _operations(x)[i - 1][5] == _operations(x)[i][5]
+
+
+def test_what_follows_the_passes_adds_up():
+    """Behind 19 seconds of passes: 3 of exchanges, 2 of slowed kernels, 16 of reduction, 5 of the
+    update and 7 of copies; the kernels in proportion to theirs in passes."""
+    x = replace(timeline(), unpaired_a2a_seconds=3.0, contended=2.0, host_comm=7.0, optimizer=5.0)
+    x = replace(x, part_seconds=np.stack([columns(matmul=3, memory_bound=1)] * 2, axis=1))
+    expected = {
+        TENSOR: [(19, 3)],
+        COMPUTE: [(22, 1.5), (23.5, 0.5), (40, 5)],
+        DATA: [(24, 16)],
+        HOST: [(45, 7)],
+        STEP: [(0, 52)],
+    }
+    found = {}
+    for e in _after_pipeline(x):
+        if e["pid"] == 1:
+            found.setdefault(e["tid"], []).append((e["ts"] / 1e6, e["dur"] / 1e6))
+    assert found == expected
+    waits = [e for e in _after_pipeline(x, 30.0) if e["tid"] == DATA]
+    assert [(e["ts"] / 1e6, e["dur"] / 1e6) for e in waits] == [(24, 24)] * 2
+    assert {e["args"]["Group size"] for e in waits} == {2}
+
+
 # Charts
 
 
@@ -264,6 +378,37 @@ def test_seconds_are_rounded_to_six_digits():
         found = gantt._rounded(np.array([longest, longest / 3]))
         assert found[1] == pytest.approx(longest / 3, abs=longest * 1e-5)
         assert found[1] != longest / 3
+    assert gantt._rounded(np.array([19.0, 19 / 3])).tolist() == [19, 6.3333]
+
+
+def test_chunks_of_a_rank_have_their_own_shades():
+    """Two chunks of two ranks: stages 0 and 1 have the colour itself, 2 and 3 the lightest."""
+    from matplotlib.figure import Figure
+
+    x = timeline("pp=2 virtual_stages=2", 2)
+    axes = Figure().add_subplot()
+    gantt._boxes(axes, x, "F", 1.0)
+    (drawn,) = axes.collections
+    shades = gantt._shades("F", 2)
+    stages = x.timeline.graph.stage[np.flatnonzero(gantt._rows(x, "F"))]
+    assert drawn.get_facecolor()[:, :3] == pytest.approx(shades[stages // 2])
+
+
+def test_lines_between_boxes_are_a_twentieth_of_the_narrowest():
+    """4.3 points for an inch of box; of 0.05 inches 0.216 points, of 0.04 none."""
+    narrow = timeline_of(task(4, 160), Plan.parse(PLAN))
+    inches = gantt._narrowest_inches(narrow)
+    assert 0.04 < inches < 0.13
+    assert gantt._edge_points(narrow) == pytest.approx(4.32 * inches)
+
+
+def test_intervals_are_as_long_as_the_busiest_rank_needs(monkeypatch):
+    """Ranks of three layers and of one: the first works 36 seconds for two micro-batches."""
+    monkeypatch.setattr(gantt, "INTERVALS", (1, 1000))
+    x = timeline_of(task(2, 64), Plan.parse("pp=2 layers_per_stage=3,1"))
+    cycle = float(x.timeline.busy[0]) / 64
+    assert x.timeline.busy[0] == 3 * x.timeline.busy[1]
+    assert len(gantt._intervals(x)) - 1 == int(float(x.timeline.makespan) / (2 * cycle))
 
 
 def test_later_chunks_of_a_rank_are_lighter():

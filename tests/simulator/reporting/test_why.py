@@ -21,6 +21,8 @@ from round_numbers import (
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.reporting.why import (
+    _contended_cause,
+    _imbalance_cause,
     assumptions,
     layers_per_rank,
     loss_shares,
@@ -144,6 +146,12 @@ def test_kernels_that_run_beside_communication_are_named() -> None:
     )
 
 
+def test_axes_of_one_rank_contend_with_nothing() -> None:
+    costs = costs_of(task(4, 16, software=stack(kernel_contention=0.25)), "tp=4 overlap_tp=1")
+    settings, _ = _contended_cause(costs, costs.plans.take(0), "a tenth")
+    assert settings == "contention: kernels beside communication (overlap_tp)"
+
+
 def test_kernels_are_said_by_their_rate_and_their_classes() -> None:
     costs = costs_of(task(), "tp=1")
     total = sum(costs.compute_seconds.values())
@@ -215,3 +223,28 @@ def test_what_is_assumed_of_experts_vocabularies_and_ranks() -> None:
     origins = h100.provenance.values()
     counted = f"{sum(one.measured for one in origins)} of {len(origins)} numbers measured"
     assert provenance_line(h100).startswith(f"hardware profile h100-sxm: {counted}, the others")
+
+
+def test_layers_of_one_rank_or_of_several_are_counted_once() -> None:
+    """Four ranks of one layer each, and of one or two."""
+    said = causes(unit("pp=4 micro_batch=2"))
+    assert "imbalance" not in said
+    costs = unit("pp=4")
+    _, sentence = _imbalance_cause(costs, costs.plans.take(0), "a tenth")
+    assert "ranks hold 1 layers, the first" in sentence
+    uneven = unit("pp=3 layers_per_stage=2,1,1", 3)
+    assert "ranks hold 1 to 2 layers" in _imbalance_cause(uneven, uneven.plans.take(0), "")[1]
+
+
+def test_rates_of_a_host_are_those_of_its_copies_and_updates() -> None:
+    """Links of 20 GB/s for two GPUs, 80 % of which copies reach, memory of 400 GB/s, 46 % of which
+    updates reach, drives of 6 and 3 GB/s."""
+    drives = replace(HOST, nvme_read=6e9, nvme_write=3e9, nvme=1e13)
+    h100 = Cluster.profile("h100-sxm", gpus=2)
+    machine = replace(h100, gpus_per_node=2, host=drives)
+    question = task(2, cluster=machine, software=stack(swaps_to_nvme=True))
+    costs = costs_of(question, "dp=2 offload_optimizer=100 nvme=optimizer zero=3")
+    (said,) = [text for text in assumptions(costs) if text.startswith("host (")]
+    assert "copies at 8 GB/s each way a GPU, 80 % of its share of a link" in said
+    assert "updates at 184 GB/s a node, 46 % of its memory bandwidth" in said
+    assert said.endswith("drives read and write at 6 and 3 GB/s a node, not beside the update")
