@@ -50,9 +50,8 @@ class Cut(NamedTuple):
 
     @property
     def looped(self) -> bool:
-        """Whether ranks hold several chunks in turn, of a model with embedding and head."""
-        loops = self.place == Placement.LOOPED and 1 < self.pp < len(self.chunks)
-        return loops and "embedding" in self.kinds
+        """Whether ranks hold several chunks in turn."""
+        return self.place == Placement.LOOPED and 1 < self.pp < len(self.chunks)
 
     def ranks(self) -> NDArray[np.int64]:
         """The rank of each chunk."""

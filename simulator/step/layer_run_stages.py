@@ -36,7 +36,7 @@ from ..plan.stage_layout import PADDING, Segments
 from ..rules.layer_run_rules import micro_batches
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
-from ..workload.model import Model, Network
+from ..workload.model import Model
 from .ranks import (
     WEIGHT_COLUMNS,
     EndUnits,
@@ -120,7 +120,7 @@ def build_segmented(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     shard = runs.shards()
     size = int(shard.max()) + 1
     ranks = ranks_of(task, plans, runs, int(plans.pp.max()))
-    ranks = replace(ranks, path_seconds=looped_path_seconds(task.model, plans, runs))
+    ranks = replace(ranks, path_seconds=looped_path_seconds(plans, runs))
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
     return SegmentedStages(
@@ -147,6 +147,10 @@ class Runs:
         what follows the last layer to others."""
         self.task, self.plans, self.start = task, plans, start
         self.end = start + np.cumsum(np.where(segments.is_run, segments.layers, 0), axis=1).T
+        self.ends = self.end == task.model.layers
+        """Whether all layers of the model are behind a run, and what follows them [run, plan]."""
+        if before_head is not None:
+            self.ends &= ~before_head
         self.counts = run_counts(task.model, segments, start, plans.pp == 1, before_head)
         present = segments.is_run.T
         self.chunk = segments.stage.T
@@ -203,15 +207,29 @@ class Runs:
         return np.where(changes, forward, none), np.where(changes, backward, none)
 
     def boundary_bytes(self) -> tuple[Value, Value]:
-        """Bytes on a rank of what each run receives, and of what it hands on [run, plan]."""
+        """Bytes on a rank of what each run receives, and of what it hands on [run, plan]. Nothing
+        comes to the first layer of a network."""
         if len(self.layers.boundary_bytes) == 1:
             both: Value = self.layers.boundary_bytes[0, self.which]
             return both, both
-        order, bytes_of = np.array(self.task.model.order), self.layers.boundary_bytes
-        # A run before all layers hands on nothing of theirs: -1 is what the first run takes in.
-        behind = order[self.end - 1]
-        before = np.concatenate([order[self.start - 1][None], behind[:-1]])
-        return bytes_of[before, self.which], bytes_of[behind, self.which]
+        order = np.array(self.task.model.order)
+        before = np.concatenate([self.start[None], self.end[:-1]])
+        received, sent = (
+            np.where(at > 0, self.layers.boundary_bytes[order[at - 1], self.which], 0.0)
+            for at in (before, self.end)
+        )
+        return received, sent
+
+    def exchanged_bytes(self) -> Value:
+        """Bytes on a rank of the largest tensor that each run exchanges with another chunk
+        [run, plan]: none before the first layer, behind the last one and inside a chunk."""
+        received, sent = self.boundary_bytes()
+        none = np.full((1, self.start.size), PADDING)
+        before = np.concatenate([none, self.chunk[:-1]])
+        behind = np.concatenate([self.chunk[1:], none])
+        enters = (before != self.chunk) & ((before != PADDING) | (self.start > 0))
+        leaves = (behind != self.chunk) & ((behind != PADDING) | ~self.ends)
+        return np.maximum(received * enters, sent * leaves)
 
     def shards(self) -> Column:
         """Number of the shard of each run; PADDING where it pads. The chunks of a rank, which have
@@ -279,7 +297,6 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     stage = sum_parts(runs.costs, runs.stage, size)
     rank = np.arange(size, dtype=float)[:, None]
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
-    received, sent = runs.boundary_bytes()
     running = working_set_without_loss(task, runs.layers)
     last = (runs.stage != PADDING).sum(axis=0) - 1
     return Ranks(
@@ -292,8 +309,8 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
         working_set_without_loss=None
         if running is None
         else largest_part(runs.largest_of_kinds(running), runs.stage, size),
-        boundary_bytes=largest_part(np.maximum(received, sent), runs.stage, size),
-        hop_seconds=_mean_hop(task, plans, runs.chunk, received, sent),
+        boundary_bytes=largest_part(runs.exchanged_bytes(), runs.stage, size),
+        hop_seconds=_mean_hop(task, plans, runs.chunk, *runs.boundary_bytes()),
         tp=np.maximum(largest_part(runs.tp.astype(float), runs.stage, size), 1.0),
         end_tp=weight_split(
             plans, 1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)])
@@ -355,14 +372,14 @@ def _shared_weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int
     return replace(weights, ends=end_units(task, total, units, frozen_units))
 
 
-def looped_path_seconds(model: Model, plans: Plan, runs: Runs) -> Value | None:
+def looped_path_seconds(plans: Plan, runs: Runs) -> Value | None:
     """Seconds along the longest paths of looped chunks [path, plan]; None without any.
 
     The paths are those of `uneven_chunks`, found anew for each plan because its layers may have
     strategies of their own.
     """
     looped = (plans.virtual_stages > 1) & (plans.pp > 1)
-    if not any_nonzero(looped) or isinstance(model, Network):
+    if not any_nonzero(looped):
         return None
     out = np.zeros((len(PATH_GROUPS) + 1, plans.rows))
     sizes = [plans.pp, plans.virtual_stages, looped_groups(plans)]

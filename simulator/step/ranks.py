@@ -5,7 +5,7 @@ Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,10 +21,11 @@ from ..operators import collectives
 from ..operators.communicators import connections
 from ..pipeline import stage_placement
 from ..pipeline.schedules import model_copies
+from ..pipeline.uneven_chunks import MOST_CHUNKS, PATH_GROUPS, paths_of_seconds
 from ..plan import tensor_grid
 from ..plan.plan import Plan
 from ..task import Task
-from ..workload.model import Network
+from ..workload.model import Model, Network
 
 BLOCK = 512
 """Rows whose layers are added up together: what fits a cache."""
@@ -218,7 +219,7 @@ def uniform_ranks(
         # Only one chunk of each earlier rank separates a rank from the first.
         seconds_before=sums_over_kinds(place.before, place.which, passes, which)
         / plans.virtual_stages,
-        path_seconds=_path_seconds(place, passes, which),
+        path_seconds=_path_seconds(task.model, place, passes, which),
         working_set=_largest_of_kinds(costs.working_set[:, which], present),
         working_set_without_loss=None
         if without_loss is None
@@ -312,17 +313,36 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
     return np.asarray((place.cuts[place.which].T * by_kind).sum(axis=0))
 
 
-def _path_seconds(place: Placements, passes: Value, strategy: Index) -> Value | None:
+def _path_seconds(model: Model, place: Placements, passes: Value, strategy: Index) -> Value | None:
     """Seconds of the longest paths of looped chunks [path, skeleton], of the seconds of a forward
     pass and of both passes [strategy, kind, pass]."""
     first, which = first_of_each(place.which)
     cuts = [place.model_cuts[i] for i in place.which[first]] if place.model_cuts else []
     if not any(cut.looped for cut in cuts):
         return None
-    paths = stage_placement.longest_chunk_paths(cuts)
     forward, both = passes[..., 0], passes[..., 1]
+    if isinstance(model, Network):
+        return _listed_path_seconds(cuts, which, forward[strategy], both[strategy])
+    paths = stage_placement.longest_chunk_paths(cuts)
     each = np.concatenate([forward, both - forward], axis=1)[strategy, :, None]
     out: Value = (paths.take(which, axis=0) @ each)[..., 0].T
+    return out
+
+
+def _listed_path_seconds(
+    cuts: Sequence[stage_placement.Cut], which: Index, forward: Value, both: Value
+) -> Value:
+    """The same of a layer list, whose kinds are too many to count them on paths: found anew for
+    each skeleton, of the seconds of its layers [skeleton, kind]."""
+    out = np.zeros((len(PATH_GROUPS) + 1, which.size))
+    for i, cut in enumerate(cuts):
+        if not cut.looped or len(cut.chunks) > MOST_CHUNKS:
+            continue
+        mine = np.flatnonzero(which == i)
+        counts = stage_placement.chunk_counts(cut).reshape(-1, cut.pp, len(cut.kinds))
+        out[:, mine] = paths_of_seconds(
+            counts @ forward[mine].T, counts @ (both - forward)[mine].T, cut.group
+        )
     return out
 
 

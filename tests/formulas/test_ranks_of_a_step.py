@@ -155,6 +155,42 @@ def test_activations_by_rank():
     assert by_stage(costs(task(4), "pp=4 schedule=zb-h1"))["activations"].tolist() == [40] * 4
 
 
+@pytest.mark.parametrize(
+    ("plan", "buffers"),
+    [
+        # Two micro-batches in flight, then one; two tensors of 150 bytes.
+        ("pp=2 segments=2|2", [600, 300]),
+        # What a run hands to the next one of its stage is no boundary; 10 bytes run again.
+        ("pp=2 segments=1:recompute=full+1|1+1", [610, 300]),
+        # The middle receives 150 and sends 70.
+        ("pp=3 segments=2|1|1", [900, 600, 140]),
+        # A rank holds two chunks: 2.5 and 1.5 micro-batches, of which the second receives 900 and
+        # the first sends 70.
+        ("pp=2 virtual_stages=2 segments=1|1|1|1", [2 * 900 * 2.5, 2 * 900 * 1.5]),
+    ],
+)
+def test_boundary_tensors_are_those_between_stages(plan, buffers):
+    """900, 150, 70 and 5,000 bytes behind four layers: nothing comes to the first stage, and the
+    last hands on nothing."""
+    layers = tuple(layer(boundary=size) for size in (900, 150, 70, 5000))
+    question = task(int(plan[3]), 8, layers, boundary_buffers=2.0)
+    assert by_stage(costs(question, plan))["buffers"].tolist() == buffers
+
+
+def test_boundary_tensors_of_a_stage_on_its_own():
+    """The first and the last of two stages, each in two runs, one of them without layers."""
+    layers = tuple(layer(boundary=size) for size in (900, 150, 70, 5000))
+    none = np.zeros((2, 2), np.int64)
+    counts = np.array([[1, 1], [0, 2]])
+    runs = Segments(stage=none, layers=counts, tp=none + 1, dp=none + 1, zero=none, recompute=none)
+    sizes = {name: np.ones(2, np.int64) for name in ("tp", "dp", "micro_batch")}
+    plans = from_columns({**sizes, "pp": np.array([2, 2])}, (), runs)
+    question = task(2, 8, layers, boundary_buffers=2.0)
+    found = stage_costs(question, plans, np.array([0, 2]), [0])[0]
+    assert found.received_bytes.tolist() == [0, 150]
+    assert found.micro_batch_bytes.tolist() == [20 + 2 * 150] * 2
+
+
 def test_states_by_rank():
     """2 bytes of weights, 4 of gradients and 12 of optimizer state a parameter; seconds of both
     passes."""

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit_pipelines import layer
+from unit_pipelines import task as unit_task
 
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.dependency_graph import graph
@@ -131,3 +133,31 @@ def test_a_plan_of_uneven_chunks_is_not_said_to_be_faster_than_it_is():
     )
     x = timeline_of(task, Plan.parse("pp=2 virtual_stages=8 first_stage_layers=13"))
     assert x.closed_form > 0.98 * x.step_seconds
+
+
+SECONDS = st.lists(st.integers(1, 9), min_size=8, max_size=16)
+"""Of the layers of a list, forward."""
+
+
+@pytest.mark.parametrize("form", ["layers_per_stage", "segments"])
+@pytest.mark.parametrize("schedule", ["interleaved", "breadth-first"])
+@given(seconds=SECONDS, k=st.integers(1, 7), data=st.data())
+def test_chunks_of_a_layer_list_take_their_longest_path(form, schedule, seconds, k, data):
+    """Any layers, cut anywhere into two chunks on each of two to four ranks: what events take after
+    each of GROUPS, or the work of the slowest rank and a mean chunk of every other one."""
+    p = data.draw(st.integers(2, 4))
+    inner = st.integers(1, len(seconds) - 1)
+    cuts = sorted(data.draw(st.sets(inner, min_size=2 * p - 1, max_size=2 * p - 1)))
+    ends = np.array([0, *cuts, len(seconds)])
+    between = {"layers_per_stage": ",", "segments": "|"}[form]
+    text = f"{form}={between.join(map(str, np.diff(ends)))} schedule={schedule} overlap_p2p=1"
+    listed = tuple(layer(float(each), parameters=0, boundary=0.0) for each in seconds)
+    x = timeline_of(unit_task(p, k * p, listed), Plan.parse(f"pp={p} virtual_stages=2 {text}"))
+    works = 3 * np.add.reduceat(seconds, ends[:-1]).reshape(2, p).sum(axis=0)
+    least = k * p * works.max() + (works.sum() - works.max()) / 2
+    expected = max(x.step_seconds, least)
+    if k in PATH_GROUPS:
+        assert x.closed_form == pytest.approx(expected, rel=1e-9)
+    else:
+        assert least * (1 - 1e-9) <= x.closed_form
+        assert x.closed_form == pytest.approx(expected, rel=0.06)
