@@ -189,17 +189,18 @@ class Log:
         """The values after the warm-up: of lines whose iterations are all later."""
         if not lines:
             raise InputError(f"{name}: {self._why_no_step}")
-        before = _iterations_before([one.iteration for one in lines])
+        *before, ran = _iterations_before([one.iteration for one in lines])
         kept = [one.value for one, since in zip(lines, before, strict=True) if since >= WARM_UP]
-        if not kept and before[-1] >= len(lines):
+        if not kept and ran > len(lines):
+            each = f"each of its {len(lines)} lines" if len(lines) > 1 else "its one line"
             raise InputError(
-                f"{name}: each of its {len(lines)} lines tells of some of the first {WARM_UP} "
-                "iterations, which are dropped as warm-up: run longer, or log every iteration"
+                f"{name}: {each} tells of some of the first {WARM_UP} iterations, which are "
+                "dropped as warm-up: run longer, or log every iteration"
             )
         if not kept:
             raise InputError(
-                f"{name}: {len(lines)} iterations; the first {WARM_UP} are dropped as warm-up, so "
-                f"at least {WARM_UP + 1} are needed"
+                f"{name}: {len(lines)} iteration{'s' * (len(lines) > 1)}; the first {WARM_UP} are "
+                f"dropped as warm-up, so at least {WARM_UP + 1} are needed"
             )
         return kept
 
@@ -339,7 +340,7 @@ def _means_of_clock(clock: Sequence[LineValue]) -> list[float]:
     numbers = [one.iteration or 0 for one in clock]
     out: list[float] = []
     start: tuple[int, float] | None = None
-    for at, before in enumerate(_iterations_before(numbers)):
+    for at, before in enumerate(_iterations_before(numbers)[:-1]):
         if at == 0 or before < WARM_UP or numbers[at] <= numbers[at - 1]:
             start = None
             continue
@@ -360,11 +361,11 @@ def _clock_seconds(text: str) -> float:
 
 
 def _iterations_before(numbers: Sequence[int | None]) -> list[int]:
-    """Iterations that a run had made before those of each line; lines are one each where some have
-    no number. A number below the last one is of a run that began anew."""
+    """Iterations that a run had made before those of each line, and after the last one; lines are
+    one each where some have no number. A number below the last one is of a run that began anew."""
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
-        return list(range(len(numbers)))
+        return list(range(len(numbers) + 1))
     every = max(known[1] - known[0], 1) if len(known) > 1 else max(known, default=1)
     out: list[int] = []
     start = last = 0
@@ -373,7 +374,7 @@ def _iterations_before(numbers: Sequence[int | None]) -> list[int]:
             start = last = number - max(min(number, every), 1)
         out.append(last - start)
         last = number
-    return out
+    return [*out, last - start]
 
 
 def _number(digits: str, suffix: str) -> float | None:

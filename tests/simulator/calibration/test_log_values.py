@@ -98,6 +98,10 @@ def test_lines_without_a_number_are_one_iteration_each() -> None:
         ([], "hold no time of a step"),
         (range(1, 11), "10 iterations; the first 10 are dropped as warm-up, so at least 11"),
         ([8, 16], "each of its 2 lines tells of some of the first 10 iterations"),
+        # Ten ran, of which one is printed; then one more, and after two others ten at once.
+        ([10], "its one line tells of some of the first 10 iterations, which are dropped"),
+        ([1, 2, 12], "each of its 3 lines tells of some of the first 10 iterations"),
+        ([1], "1 iteration; the first 10 are dropped as warm-up, so at least 11"),
     ],
 )
 def test_a_log_of_the_warm_up_says_so(numbers: range | list[int], why: str) -> None:

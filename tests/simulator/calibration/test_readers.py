@@ -249,7 +249,7 @@ def test_a_run_that_began_anew_warms_up_again(tmp_path):
 
 @pytest.mark.parametrize("numbers", [(100,), (8, 16), (1, 2, 12)])
 def test_lines_that_hold_the_warm_up_say_nothing(tmp_path, numbers):
-    with pytest.raises(InputError, match=rf"each of its {len(numbers)} lines|iterations; the"):
+    with pytest.raises(InputError, match=r"(each of its . lines|its one line) tells of some"):
         reading(tmp_path, "train.log", sparse(numbers))
 
 
