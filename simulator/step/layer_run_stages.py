@@ -229,7 +229,8 @@ class Runs:
         behind = np.concatenate([self.chunk[1:], none])
         enters = (before != self.chunk) & ((before != PADDING) | (self.start > 0))
         leaves = (behind != self.chunk) & ((behind != PADDING) | ~self.ends)
-        return np.maximum(received * enters, sent * leaves)
+        out: Value = np.maximum(received * enters, sent * leaves)
+        return out
 
     def shards(self) -> Column:
         """Number of the shard of each run; PADDING where it pads. The chunks of a rank, which have
