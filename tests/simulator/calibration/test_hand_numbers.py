@@ -1,0 +1,405 @@
+"""Forms of a fit, groups of a trace and cases of a measurement with numbers by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import round_numbers
+from matplotlib.figure import Figure
+
+from plan3d.simulator.base.errors import CalibrationError
+from plan3d.simulator.calibration.fit import links, priors, robust, subjects, view
+from plan3d.simulator.calibration.measure import (
+    cases_contention,
+    cases_layer,
+    cases_matrix,
+    cases_memory,
+)
+from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
+from plan3d.simulator.calibration.traces.events import Collective
+from plan3d.simulator.calibration.traces.groups import Sizes, axis_of
+from plan3d.simulator.calibration.traces.reader import Kernel
+
+ROUND = round_numbers.cluster(8)
+"""100 TFLOP/s, 1 TB/s, links of 200 GB/s, a network of 10 GB/s, host links of 20 GB/s."""
+
+
+def rows(*each: Mapping[str, object]) -> Measurements:
+    return as_rows(each, "by hand")
+
+
+# Forms of a fit
+
+
+def test_a_product_is_the_smooth_maximum_of_arithmetic_and_memory() -> None:
+    """Two of 1000 x 2000 x 5000: 40 GFLOP at half of 100 TFLOP/s are 0.8 ms, 68 MB at 0.68 TB/s
+    0.1 ms; their root of squares, and 10 us."""
+    table = rows({"suite": "gemm", "op": "forward", "dtype": "bf16", "m": 1000, "n": 2000,
+                  "k": 5000, "batch": 2, "seconds": 1e-3})  # fmt: skip
+    (subject,) = subjects.gemm_subjects(table, ROUND.accelerator)
+    assert subject.work.tolist() == [40e9]
+    constants = {"efficiency": 0.5, "memory_efficiency": 0.68, "latency": 1e-5, "sharpness": 2.0}
+    expected = 1e-5 + (0.8e-3**2 + 0.1e-3**2) ** 0.5
+    assert subject.predict(constants) == pytest.approx(expected)
+    assert subject.sides is None
+
+
+def test_products_faster_than_the_machine_are_told_in_teraflops() -> None:
+    """40 GFLOP in 0.1 ms are 400 TFLOP/s; up to 105 of 100 are believed."""
+
+    def found(seconds: float) -> list[robust.Subject]:
+        table = rows({"suite": "gemm", "op": "forward", "dtype": "bf16", "m": 2000, "n": 2000,
+                      "k": 5000, "seconds": seconds})  # fmt: skip
+        return [*subjects.gemm_subjects(table, ROUND.accelerator)]
+
+    with pytest.raises(CalibrationError, match=r"reaches 400 TFLOP/s, above the 100 of round"):
+        found(1e-4)
+    (subject,) = found(40e9 / 104e12)
+    assert subject.sides.ravel().tolist() == [2000, 2000, 5000]
+
+
+def test_attention_has_queries_and_half_of_the_keys() -> None:
+    """16 heads of 64, 1000 tokens: 16,000 rows of queries and a tail of 1,000 against 500 keys and
+    a diagonal of 500, four FLOPs an element: 4.352 GFLOP at 50 TFLOP/s, 10 us; backward thrice."""
+    shape = {"suite": "attention", "dtype": "bf16", "batch": 2, "heads": 8, "kv_heads": 8,
+             "head_dim": 64, "sequence": 1000, "causal": 1}  # fmt: skip
+    table = rows({**shape, "op": "forward", "seconds": 1e-3},
+                 {**shape, "op": "backward", "seconds": 3e-3})  # fmt: skip
+    (subject,) = subjects._attention_subjects(table, ROUND.accelerator)
+    assert subject.work.tolist() == [2.048e9] * 2
+    constants = {"efficiency": 0.5, "diagonal_tokens": 500.0, "latency": 1e-5, "tail_rows": 1e3,
+                 "backward_ratio": 3.0}  # fmt: skip
+    forward = 1e-5 + 4.352e9 / 50e12
+    assert subject.predict(constants) == pytest.approx([forward, 3 * forward])
+
+
+def test_bytes_take_a_latency_and_their_share_of_a_bandwidth() -> None:
+    """A megabyte: at half of 1 TB/s, and at 80 % of a host link of 20 GB/s."""
+    row = {"op": "gelu_forward", "suite": "memory", "bytes": 1e6, "seconds": 1.0}
+    (kernel,) = subjects.kernel_subjects(rows(row), ROUND)
+    assert kernel.predict({"efficiency": 0.5, "latency": 1e-6}) == pytest.approx(3e-6)
+    (copy,) = subjects.host_subjects(rows({**row, "suite": "copy"}), ROUND)
+    found = copy.predict({"link_bandwidth": 20e9, "latency": 1e-6})
+    assert found == pytest.approx(1e-6 + 1e6 / 16e9)
+
+
+def test_rates_divide_what_forward_products_take() -> None:
+    """Forward in 1 ms, so at a rate of 0.8 in 1.25 ms; 2 m n k of each."""
+    shape = {"suite": "gemm", "dtype": "bf16", "m": 100, "n": 200, "k": 300}
+    table = rows({**shape, "op": "forward", "seconds": 1e-3},
+                 {**shape, "op": "dgrad", "seconds": 2e-3},
+                 {**shape, "op": "dgrad", "m": 101, "seconds": 2e-3})  # fmt: skip
+    (subject,) = subjects.training_subjects(table, ROUND.accelerator)
+    assert subject.name == "dgrad GEMMs"
+    assert subject.work.tolist() == [2 * 100 * 200 * 300]
+    assert subject.predict({"dgrad_rate": 0.8}) == pytest.approx([1.25e-3])
+
+
+def test_products_of_experts_are_those_of_their_share() -> None:
+    """8 experts with 1,024 of 8,192 rows: 2 m n k of all at 100 TFLOP/s over a rate of a half."""
+    table = rows({"suite": "grouped", "op": "forward", "dtype": "bf16", "m": 8192, "n": 512,
+                  "k": 1024, "experts": 8, "seconds": 1.0})  # fmt: skip
+    (subject,) = subjects.training_subjects(table, ROUND.accelerator)
+    work = 2 * 8192 * 512 * 1024
+    assert subject.work.tolist() == [work]
+    assert subject.predict({"grouped_rate": 0.5}) == pytest.approx([work / 100e12 / 0.5])
+
+
+def test_losses_read_and_write_logits_and_updates_their_bytes() -> None:
+    """8 bytes a logit forward and 1.6 times as many backward."""
+    loss = {"suite": "loss", "op": "x", "m": 100, "vocabulary": 1000, "seconds": 1.0}
+    update = {"suite": "optimizer", "op": "x", "bytes": 28e6, "seconds": 1.0}
+    streaming, cross = subjects.training_subjects(rows(loss, update), ROUND.accelerator)
+    assert streaming.work.tolist() == [28e6]
+    assert cross.work == pytest.approx([8 * 2.6 * 1e5])
+    found = streaming.predict({"streaming_efficiency": 0.5, "latency": 1e-6})
+    assert found == pytest.approx([57e-6])
+    with pytest.raises(CalibrationError, match="optimizer: a row does not say its size"):
+        [*subjects.training_subjects(rows(loss, {**update, "bytes": 0}), ROUND.accelerator)]
+
+
+def test_backward_passes_of_norms_are_a_ratio_of_their_forward_ones() -> None:
+    shape = {"suite": "memory", "m": 100, "hidden": 30, "bytes": 12e3}
+    table = rows({**shape, "op": "gelu_forward", "seconds": 2.0},
+                 {**shape, "op": "gelu_forward_backward", "seconds": 7.0})  # fmt: skip
+    (subject,) = subjects.training_subjects(table, ROUND.accelerator)
+    assert subject.predict({"backward_bytes_ratio": 1.5}).tolist() == [5]
+    assert subject.work.tolist() == [3000]
+
+
+def test_the_floor_of_layers_is_the_median_of_their_launches() -> None:
+    launch = {"suite": "launch", "op": "layer_forward_eager"}
+    found = subjects.layer_floor(rows(*({**launch, "seconds": s} for s in (1e-4, 2e-4, 9e-4))))
+    assert found["layer_floor"].value == 2e-4
+    assert subjects.layer_floor(rows({**launch, "op": "other", "seconds": 1.0})) == {}
+
+
+def collective(op: str, ranks: int, nodes: int, size: float) -> dict[str, object]:
+    return {"suite": "collective", "op": op, "ranks": ranks, "nodes": nodes, "bytes": size,
+            "seconds": 1.0}  # fmt: skip
+
+
+def test_a_gather_inside_a_domain_has_its_root_form() -> None:
+    """7 of 8 parts of 128 MB at 100 GB/s, 20 us, 7 steps of 1 us, 1e-9 s / sqrt(byte), and the own
+    part at 400 GB/s."""
+    (subject,) = links.fast_subjects(rows(collective("all_gather", 8, 1, 128e6)), ROUND)
+    constants = {"latency": 20e-6, "latency_per_step": 1e-6, "root": 1e-9, "bandwidth": 100e9,
+                 "own_bandwidth": 400e9}  # fmt: skip
+    expected = 27e-6 + 1e-9 * 112e6**0.5 + 112e6 / 100e9 + 16e6 / 400e9
+    assert subject.predict(constants) == pytest.approx([expected])
+    assert subject.work.tolist() == [128e6]
+
+
+@pytest.mark.parametrize(("ranks", "switched"), [(4, False), (5, True), (8, True)])
+def test_a_switch_reduces_for_more_than_four(ranks: int, switched: bool) -> None:
+    fast = replace(ROUND.fast_domain, switch_all_reduce=ROUND.fast_domain.all_reduce)
+    cluster = replace(ROUND, fast_domain=fast)
+    (subject,) = links.fast_subjects(rows(collective("all_reduce", ranks, 1, 128e6)), cluster)
+    names = {prior.name for prior in subject.priors}
+    assert ("switch.bandwidth" in names) is switched
+
+
+def test_a_gather_between_nodes_is_of_its_network() -> None:
+    """16 ranks of 2 nodes send 15 parts of 8 MB at 8 NICs of 10 GB/s at 0.5, 100 us and one hop of
+    10 us, 1e-9 s / sqrt(byte)."""
+    cluster = round_numbers.cluster(16)
+    (subject,) = links.network_subjects(rows(collective("all_gather", 16, 2, 128e6)), cluster)
+    constants = {"efficiency": 0.5, "latency": 1e-4, "latency_per_node": 1e-5, "root": 1e-9}
+    expected = 1.1e-4 + 1e-9 * 120e6**0.5 + 120e6 / 40e9
+    assert subject.predict(constants) == pytest.approx([expected])
+
+
+@pytest.mark.parametrize(("link", "nodes", "ranks"), [("network", 2, 16), ("fast", 1, 8)])
+def test_a_link_half_as_fast_doubles_what_it_carries(link: str, nodes: int, ranks: int) -> None:
+    """Of round numbers: 100 us and 15/16 of a GB at 80 GB/s; 10 us and 7/8 of one at 100 GB/s."""
+    cluster = round_numbers.cluster(ranks)
+    domain = cluster.network if link == "network" else cluster.fast_domain
+    large = rows(collective("all_gather", ranks, nodes, 1e9))
+    subject = links._link_subject(large, cluster, link)
+    latency, seconds = {"network": (1e-4, 15 / 16 / 80), "fast": (1e-5, 7 / 8 / 100)}[link]
+    for factor in (0.5, 1):
+        found = subject.predict({"bandwidth": factor * domain.bandwidth})
+        assert found == pytest.approx([latency + seconds / factor])
+
+
+@pytest.mark.parametrize(("size", "large"), [(2**24, True), (2**24 - 1, False)])
+def test_messages_are_large_from_sixteen_mebibytes(size: int, large: bool) -> None:
+    table = rows(collective("all_gather", 8, 1, size), collective("all_gather", 8, 1, 2**30))
+    assert len(links._link_subject(table, ROUND, "fast").seconds) == 1 + large
+
+
+def test_counts_between_the_ends_are_held_out_one_by_one() -> None:
+    counts, size = np.array([2.0, 4, 8, 16, 4]), np.ones(5)
+    split, folds = links._count_folds(counts, size, "GPU")
+    assert split == "GPU counts between smallest and largest"
+    assert folds.tolist() == [-1, 0, 1, -1, 0]
+    assert links._count_folds(np.array([2.0, 4]), np.array([1.0, 2]), "GPU")[0] == "sizes"
+
+
+def test_priors_of_links_scale_with_them() -> None:
+    """Bounds are shares of the link's bandwidth, latencies are of the library."""
+    for link in (100e9, 400e9):
+        found = {prior.name: prior for prior in priors.collective("all_gather", link)}
+        assert found["bandwidth"].centre == pytest.approx(0.89 * link)
+        assert (found["bandwidth"].least, found["bandwidth"].most) == (0.01 * link, 1.5 * link)
+        assert found["own_bandwidth"].centre == pytest.approx(1.9 * link)
+        assert (found["own_bandwidth"].least, found["own_bandwidth"].most) == (link, 20 * link)
+        assert found["latency"].centre == pytest.approx(6.3e-6)
+        switch = {prior.name: prior for prior in priors.switch(link)}
+        assert switch["switch.bandwidth"].least == 0.01 * link
+        assert switch["switch.bandwidth"].most == 3 * link
+        given = priors.bandwidth("bandwidth", link)
+        assert (given.least, given.centre, given.most) == (link / 100, link, 100 * link)
+
+
+EVERY_PRIOR = [
+    *priors.ATTENTION, priors.BACKWARD_RATIO, *priors.MEMORY_BOUND, *priors.NETWORK,
+    *priors.TRAINING.values(), priors.COPY_LATENCY, priors.PASS_LATENCY, *priors.switch(100e9),
+    *(prior for gemm in priors.GEMM.values() for prior in gemm),
+    *(prior for op in priors._SHARES for prior in priors.collective(op, 100e9)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("prior", EVERY_PRIOR, ids=lambda prior: prior.name)
+def test_priors_lie_between_their_bounds(prior: priors.Prior) -> None:
+    """Latencies up to a millisecond, of the network a tenth of a second; no centre is nearer to a
+    bound than its spread."""
+    low, high = prior.centre / prior.least, prior.most / prior.centre
+    assert min(low, high) > 1
+    if "latency" in prior.name:
+        assert 1e-9 <= prior.least < 1e-5 < prior.most <= 0.1
+    if "root" in prior.name and "bytes" not in prior.name:
+        assert 1e-13 < prior.least < 1e-7 < prior.most < 1e-4
+
+
+@pytest.mark.parametrize(
+    ("value", "flags"),
+    [
+        (100.0, ()),
+        (10.0001, ("at a bound", "-2.3 sigma from its prior")),
+        (999.9, ("at a bound", "+2.3 sigma from its prior")),
+        (100 * np.exp(1.9), ()),
+        (100 * np.exp(2.1), ("+2.1 sigma from its prior",)),
+    ],
+)
+def test_constants_at_bounds_and_far_from_their_prior_are_flagged(
+    value: float, flags: tuple[str, ...]
+) -> None:
+    prior = priors.Prior(name="x", centre=100.0, spread=1.0, least=10.0, most=1000.0)
+    found = robust._judge(prior, value, 0.1)
+    assert (found.flags, found.measured) == (flags, True)
+    held = robust._judge(prior, 100.0, 0.71)
+    assert (held.flags, held.measured) == (("decided by its prior, not by the rows",), False)
+    assert robust._judge(prior, 100.0, 0.69).measured
+
+
+def test_errors_are_of_the_ratio() -> None:
+    found = robust.errors(np.array([1.1, 0.8, 3.0]), np.array([1.0, 1.0, 2.0]))
+    assert (found.rows, found.median, found.bias) == (3, pytest.approx(0.2), pytest.approx(0.1))
+    assert found.p90 == pytest.approx(0.2 + 0.8 * 0.3)
+
+
+def test_a_scatter_spans_whole_decades() -> None:
+    """Measured 0.02 to 3, predicted 0.03 to 12: from 0.01 to 100, and a band of 10 %."""
+    axes = Figure().add_subplot()
+    subject = SimpleNamespace(seconds=np.array([0.02, 3.0]), quantity="seconds", name="x")
+    error = robust.Errors(rows=2, median=0.5, p90=0.9, bias=0.1)
+    view._scatter(SimpleNamespace(subject=subject, predicted=np.array([0.03, 12.0]),
+                                  in_sample=error), axes)  # fmt: skip
+    assert axes.get_xlim() == axes.get_ylim() == pytest.approx((0.01, 100))
+    diagonal, points = (line.get_xydata().T.tolist() for line in axes.lines)
+    assert diagonal == [[0.02, 12], [0.02, 12]]
+    assert points == [[0.02, 3], [0.03, 12]]
+    band = {tuple(np.round(v, 9)) for v in axes.collections[0].get_paths()[0].vertices}
+    assert {(0.02, 0.018), (0.02, 0.022), (12, 10.8), (12, 13.2)} <= band
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(1, (3.4, 3.2)), (2, (6.8, 3.2)), (5, (10.2, 6.4)), (9, (10.2, 9.6))]
+)
+def test_pictures_of_subjects_fill_a_square(count: int, size: tuple[float, float]) -> None:
+    subject = SimpleNamespace(seconds=np.ones(1), quantity="seconds", name="x")
+    error = robust.Errors(rows=1, median=0.0, p90=0.0, bias=0.0)
+    fit = SimpleNamespace(subject=subject, predicted=np.ones(1), in_sample=error)
+    drawn = view.figure([fit] * count)
+    assert drawn.get_size_inches() == pytest.approx(size)
+    assert len(drawn.axes) == count
+
+
+# Groups of a trace
+
+
+@pytest.mark.parametrize(
+    ("sizes", "axes"),
+    [
+        (Sizes(), {}),
+        (Sizes(tp=4, cp=2, dp=8, pp=2),
+         {"tensor_comm": {4}, "context_comm": {2}, "pipeline_comm": {2}, "data_comm": {8, 16}}),
+        (Sizes(tp=4, cp=2, ep=8, etp=2, dp=8),
+         {"tensor_comm": {2, 4}, "context_comm": {2}, "expert_comm": {8, 16},
+          "data_comm": {4, 8, 16}}),
+        (Sizes(tp=2, etp=1, dp=3), {"tensor_comm": {2}, "data_comm": {3}}),
+        (Sizes(ep=2, dp=2), {"expert_comm": {2}, "data_comm": {2}}),
+    ],
+)  # fmt: skip
+def test_sizes_of_groups_by_axis(sizes: Sizes, axes: dict[str, set[int]]) -> None:
+    assert sizes.axes() == axes
+
+
+def test_ranks_and_stages_of_a_plan() -> None:
+    sizes = Sizes(tp=2, cp=3, dp=5, pp=7)
+    assert sizes.ranks == 210
+    assert [sizes.stage(rank) for rank in (0, 29, 30, 209)] == [0, 0, 1, 6]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sizes", "axis"),
+    [
+        ((4, 5, 6, 7), Sizes(tp=4, cp=4, dp=4), "tensor_comm"),
+        ((1, 5, 9, 13), Sizes(tp=4, cp=4, dp=2), "context_comm"),
+        ((1, 17, 33, 49), Sizes(tp=4, cp=4, dp=4), "data_comm"),
+        ((3, 5), Sizes(tp=2, dp=2), "data_comm"),
+        ((0, 4), Sizes(tp=2, cp=2, dp=2), "data_comm"),
+        ((0, 2), Sizes(tp=2, cp=2, dp=2), "context_comm"),
+        ((6,), Sizes(tp=2, dp=2), "unassigned_comm"),
+    ],
+)
+def test_neighbours_of_a_group_tell_its_axis(
+    ranks: tuple[int, ...], sizes: Sizes, axis: str
+) -> None:
+    """Tensor ranks are neighbours, context ranks as far apart as there are tensor ranks, data
+    ranks as far as both."""
+    about = Collective(group_size=len(ranks), ranks=ranks)
+    assert axis_of(Kernel("ncclDevKernel_AllGather_RING", "kernel", about), sizes) == axis
+
+
+# Cases of a measurement
+
+
+def sizes(cases: object, *names: str) -> set[tuple[int, ...]]:
+    return {tuple(case.shape[name] for name in names) for case in cases}
+
+
+def test_bytes_of_memory_bound_cases() -> None:
+    """Of 1024 x 2048 elements in 16 bits: a norm reads and writes them; backward it reads input and
+    gradient and writes a gradient."""
+    found = {(c.op, c.shape["m"], c.shape["hidden"]): c.shape["bytes"]
+             for c in cases_memory.memory(False)}  # fmt: skip
+    assert found["rms_norm_forward", 1024, 2048] == 4 * 1024 * 2048
+    assert found["rms_norm_forward_backward", 1024, 2048] == 10 * 1024 * 2048
+    assert found["swiglu_forward", 16384, 14336] == 6 * 16384 * 14336
+    assert len(found) == 3 * 4 * 9
+    assert sizes(cases_memory.loss(False), "m", "vocabulary", "bytes") == {
+        (m, v, 4 * m * v) for m in (2048, 8192) for v in (32_000, 50_304, 128_256, 262_144)
+    }
+    assert sizes(cases_memory.optimizer(False), "elements", "bytes") == {
+        (n, 28 * n) for n in (10_000_000, 30_000_000, 100_000_000, 300_000_000, 1_000_000_000)
+    }
+    assert sizes(cases_memory.copy(False), "bytes") == {
+        (1_048_576,), (16_777_216,), (268_435_456,), (1_073_741_824,)
+    }  # fmt: skip
+
+
+def test_products_of_llama_3_8b_on_two_tensor_ranks() -> None:
+    """4,096 wide with 1,024 of keys and an MLP of 14,336, gated: QKV, projection, up and down."""
+    found = cases_matrix.shapes()
+    assert {(3072, 4096), (4096, 2048), (14336, 4096), (4096, 7168)} <= set(found)
+    assert (20480, 12288) not in found
+    assert {(6144, 4096), (28672, 4096), (49152, 12288), (36864, 12288)} <= set(found)
+    assert sizes(cases_matrix.gemm(False), "n", "k") == set(found)
+
+
+def test_attention_is_timed_on_at_least_sixteen_thousand_tokens() -> None:
+    found = sizes(cases_layer.attention(False), "batch", "sequence", "head_dim")
+    usual = {(8, 2048), (4, 4096), (2, 8192), (1, 16384), (1, 32768)}
+    assert {(b, s) for b, s, width in found if width != 192} == usual
+    assert {(b, s) for b, s, width in found if width == 192} == {(4, 4096), (1, 16384)}
+
+
+def test_a_rank_of_a_layer_has_its_share_of_heads() -> None:
+    """Of 32 heads and 8 of keys on 1, 2, 4 and 8 ranks; two of keys on two ranks are one each."""
+    sizes = {case.run.keywords["sizes"] for case in cases_layer.layer(False)}
+    assert {(s.tp, s.heads, s.kv_heads) for s in sizes if s.hidden == 4096} == {
+        (1, 32, 8), (2, 16, 4), (4, 8, 2), (8, 4, 1)
+    }  # fmt: skip
+    quick = {case.run.keywords["sizes"] for case in cases_layer.layer(True)}
+    assert {(s.tp, s.heads, s.kv_heads) for s in quick} == {(1, 4, 2), (2, 2, 1)}
+
+
+def test_collectives_beside_products_are_in_nodes_and_between_them() -> None:
+    """32 ranks of 4 nodes: four groups of 8, one of 32, eight of one rank a node."""
+
+    def layouts(world: int, per_node: int) -> list[tuple[int, int, int]]:
+        found = cases_contention.cases(world, per_node, False)
+        assert {(case.side, case.bytes) for case in found} == {(8192, 2**28)}
+        each = dict.fromkeys(case.layout for case in found)
+        return [(one.ranks, one.stride, one.groups) for one in each]
+
+    assert layouts(32, 8) == [(8, 1, 4), (32, 1, 1), (4, 8, 8)]
+    assert layouts(8, 8) == [(8, 1, 1)]
+    assert layouts(4, 1) == [(4, 1, 1)]
+    assert {(c.side, c.bytes) for c in cases_contention.cases(2, 2, True)} == {(64, 4096)}
