@@ -185,3 +185,102 @@ def test_axes_of_collectives(name, about, sizes, wanted):
 def test_flops_of_products(operator, shapes, wanted):
     one = Kernel("gemm", "kernel", Collective(), str(shapes), operator)
     assert product_flops(KernelUse("matmul", one, 1, 1)) == wanted
+
+
+def job_of(tmp_path, *ranks, sizes=None, world=None):
+    """A job of ranks with these events each."""
+    for number, events in enumerate(ranks):
+        about = {"rank": number, "world_size": world or len(ranks)}
+        written(tmp_path / f"{number}.json", {"distributedInfo": about, "traceEvents": events})
+    return traced_job(read_traces([str(tmp_path)]), sizes)
+
+
+def marks(*steps):
+    """Steps as the GPU's annotations mark them."""
+    return [
+        {"ph": "X", "cat": "gpu_user_annotation", "name": f"ProfilerStep#{i}", "pid": 0, "tid": 7,
+         "ts": start, "dur": length}
+        for i, (start, length) in enumerate(steps)
+    ]  # fmt: skip
+
+
+def test_two_steps_halve_every_sum(tmp_path):
+    """100 us each: of products 40 and 60, of two gathers 30 each, 10 of them beside products; what
+    runs before the first step is of none."""
+    gather = {"Collective name": "allgather", "Process Group Description": "mesh_dp"}
+    events = [
+        kernel("nvjet", 0, 90),
+        *(kernel("nvjet", 100, 40), kernel("nvjet", 200, 60)),
+        *(kernel("ncclDevKernel_AllGather_RING", at, 30, 8, **gather) for at in (130, 250)),
+        *marks((100, 100), (200, 100)),
+    ]
+    job = job_of(tmp_path, events)
+    assert (job.steps, job.wall) == (2, pytest.approx(100e-6))
+    assert job.seconds["matmul"] == pytest.approx(50e-6)
+    assert job.seconds["data_comm"] == pytest.approx(20e-6)
+    (use,) = job.collectives
+    assert (use.launches, use.seconds, use.exposed) == pytest.approx((1, 30e-6, 20e-6))
+    assert [(use.part, use.launches) for use in job.kernels] == [("matmul", 1), ("data_comm", 1)]
+    assert [use.seconds for use in job.kernels] == pytest.approx([50e-6, 30e-6])
+    assert (job.gaps["unknown"], job.gaps["host"]) == pytest.approx((20e-6, 10e-6))
+
+
+def test_ranks_that_are_done_wait_for_the_slowest(tmp_path):
+    """Steps of 5 and 3 seconds of products: the mean waits one."""
+    job = job_of(tmp_path, [kernel("nvjet", 0, 5e6)], [kernel("nvjet", 0, 3e6)])
+    assert (job.wall, job.seconds["matmul"], job.gaps["unknown"]) == pytest.approx((5, 4, 1))
+    assert (job.straggler.rank, job.straggler.cause) == (0, "matmul")
+    assert (job.straggler.share, job.straggler.seconds) == pytest.approx((2 / 3, 2))
+    found = compare(timeline_of(question(gpus=2), Plan.parse("dp=2")).costs, job)
+    measured = {row.name: row.measured for row in found.rows if row.measured}
+    assert measured == pytest.approx({"matmul": 4, "launch": 1})
+
+
+@pytest.mark.parametrize(("longer", "named"), [(0.9, False), (1.1, True)])
+def test_a_straggler_is_a_hundredth_of_a_step_behind(tmp_path, longer, named):
+    ranks = [[kernel("nvjet", 0, 100)], [kernel("nvjet", 0, 100 + longer)]]
+    assert bool(job_of(tmp_path, *ranks).straggler) is named
+
+
+def test_the_worst_of_several_stragglers_is_named_by_what_takes_longer(tmp_path):
+    """Two stages of two ranks: 10 us longer in products, 20 in norms, of which its products are
+    shorter by 5."""
+    norm = "vectorized_layer_norm_kernel"
+    ranks = [
+        [kernel("nvjet", 0, 100)],
+        [kernel("nvjet", 0, 110)],
+        [kernel("nvjet", 0, 80), kernel(norm, 80, 20)],
+        [kernel("nvjet", 0, 75), kernel(norm, 75, 45)],
+    ]
+    straggler = job_of(tmp_path, *ranks, sizes=Sizes(dp=2, pp=2)).straggler
+    assert (straggler.rank, straggler.stage, straggler.cause) == (3, 1, "memory_bound")
+    assert (straggler.share, straggler.seconds) == pytest.approx((0.2, 20e-6))
+
+
+def test_a_pipeline_waits_for_its_sends(tmp_path):
+    """Two stages: a send of 10 us, for which the second waits 50; nothing runs for 5."""
+    send = {"Process Group Description": "pp", "Process Group Ranks": "[0, 1]", "Group size": 2,
+            "Collective name": "send", "In msg nelems": 7}  # fmt: skip
+    ranks = [
+        [kernel("nvjet", 0, 50), kernel("ncclDevKernel_SendRecv", 50, 10, 8, **send),
+         kernel("nvjet", 65, 45)],
+        [kernel("ncclDevKernel_SendRecv", 0, 60, 8, **send), kernel("nvjet", 60, 50)],
+    ]  # fmt: skip
+    job = job_of(tmp_path, *ranks, sizes=Sizes(pp=2))
+    assert job.stages == [0, 1]
+    assert job.waits["pipeline_comm"] == pytest.approx(25e-6)
+    assert job.bubble == pytest.approx(27.5e-6)
+    assert job.seconds["pipeline_comm"] == pytest.approx(35e-6)
+
+
+def test_rates_by_elements_tell_sends_apart(tmp_path):
+    """Sends of 10 us and of 40 us, of other sizes: nobody waits."""
+
+    def sent(start, length, elements):
+        about = {"Collective name": "send", "Process Group Description": "pp"}
+        more = {"In msg nelems": elements, "Out msg nelems": 1}
+        return kernel("ncclDevKernel_SendRecv", start, length, 8, **about, **more)
+
+    ranks = [[sent(0, 10, 7), sent(20, 40, 70)], [sent(0, 10, 7), sent(20, 40, 70)]]
+    job = job_of(tmp_path, *ranks, sizes=Sizes(pp=2))
+    assert job.waits["pipeline_comm"] == pytest.approx(0)
