@@ -84,7 +84,7 @@ def case_clauses(tokens: Sequence[Token], at: int) -> tuple[list[Clause], int]:
     clauses: list[Clause] = []
     patterns: list[Word] = []
     body: list[Token] | None = None
-    nested = 0
+    nested, begins = 0, False
     while at < len(tokens):
         token = tokens[at]
         at += 1
@@ -93,10 +93,11 @@ def case_clauses(tokens: Sequence[Token], at: int) -> tuple[list[Clause], int]:
         if is_keyword and text == "esac" and not nested:
             break
         if body is None:
-            if isinstance(token, Word) and not (text == "in" and not (clauses or patterns)):
+            if isinstance(token, Word) and begins:
                 patterns.append(token)
             elif text == ")":
                 body = []
+            begins = begins or text == "in"
             continue
         nested += is_keyword * ((text == "case") - (text == "esac"))
         if not nested and isinstance(token, Operator) and text in (";;", ";&", ";;&"):

@@ -8,6 +8,7 @@ their values refuse them by line.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -87,7 +88,7 @@ class Reader:
     """The commands of functions by name."""
     outer_values: list[dict[str, Value]] = field(default_factory=list)
     """Variables before each bracket around this token, which it gives back."""
-    local_values: list[dict[str, Value]] = field(default_factory=list)
+    local_values: list[dict[str, Value | None]] = field(default_factory=list)
     """Variables that each function around this token hides by its own."""
     is_declaration: bool = False
     """The command is `export`, `local` or another one of assignments."""
@@ -182,6 +183,11 @@ class Reader:
             self._assign_by_command(command, given)
         else:
             self._run_inside(command)
+        self._restore(before)
+
+    def _restore(self, before: Mapping[str, Value | None]) -> None:
+        """Give variables what they were; None is of one that was not there."""
+        values = self.script.variables.values
         for name, value in before.items():
             if value is None:
                 values.pop(name, None)
@@ -228,7 +234,7 @@ class Reader:
             if leave.kind != "return":
                 raise
         variables.arguments.pop()
-        variables.values |= self.local_values.pop()
+        self._restore(self.local_values.pop())
 
     def _run_inside(self, command: list[Word]) -> None:
         """Run the text that a command reads as commands."""
@@ -279,6 +285,10 @@ class Reader:
         if self.is_declaration and _DECLARING.fullmatch(text):
             self.is_local &= "g" not in text
             self.script.maps |= declared_names(self.tokens, self.position) if "A" in text else set()
+            return True
+        if self.is_local and text.isidentifier() and both(self.branches.reached, self.guard):
+            self._keep_outer(text)
+            self.script.variables.values[text] = Value(())
             return True
         if text not in _WORDS and self._function():
             return True
@@ -408,14 +418,18 @@ class Reader:
         if not appends:
             value = in_environment(self.script, name, value, token.line)
         before = variables.values.get(name)
-        if before is not None and self.is_local:
-            self.local_values[-1].setdefault(name, before)
+        if self.is_local:
+            self._keep_outer(name)
         is_kept = array or self.is_declaration or not (before or name == "IFS")
         if not is_kept and comes_before_command(self.tokens, self.position):
             self.command_values[name] = value
         else:
             self.script.assign(name, appends, value)
         return True
+
+    def _keep_outer(self, name: str) -> None:
+        """Keep what a variable is outside of the function that has one of its own."""
+        self.local_values[-1].setdefault(name, self.script.variables.values.get(name))
 
     def _doubt(self) -> str:
         """What it depends on whether this place is reached; '' where that is certain."""

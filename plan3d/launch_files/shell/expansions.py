@@ -141,6 +141,8 @@ def _joined_words(source: str, values: Values) -> str | None:
 def _changed(text: str, operation: str, operand: str, values: Values) -> str | None:
     """A text after one operation."""
     if operation in ("^", "^^", ",", ",,"):
+        if operand:
+            return None
         change: Callable[[str], str] = str.upper if operation[0] == "^" else str.lower
         return change(text) if len(operation) == 2 else change(text[:1]) + text[1:]
     if operation == ":":
@@ -222,7 +224,10 @@ def _basename(words: Sequence[str], values: Values) -> str | None:
 
 def _dirname(words: Sequence[str], values: Values) -> str | None:
     names = [word for word in words if word != "--"]
-    return (names[0].rstrip("/").rpartition("/")[0] or ".") if len(names) == 1 else None
+    if len(names) != 1:
+        return None
+    root = "/" if names[0].startswith("/") else "."
+    return names[0].rstrip("/").rpartition("/")[0] or root
 
 
 def _path(words: Sequence[str], values: Values) -> str | None:

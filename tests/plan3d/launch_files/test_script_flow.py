@@ -115,6 +115,79 @@ def launch(text, files=None, values=None, arguments=()):
         "run a.py \\\n  --x 1 \\\n  --y 2\n",
         "cat > f <<EOF\nrun a.py --no\nEOF\nrun a.py --x 1",
         "true && run a.py --x 1 || run a.py --x 2",
+        # Loops that are left or gone on with from inside others.
+        'for i in 1 2; do for j in 1 2 3; do [ $j = 2 ] && continue 2; L+=" $i$j"; done; '
+        'L+=" end"; done; run a.py --x $L',
+        'for i in 1 2; do for j in 1 2 3; do [ $j = 2 ] && break 2; L+=" $i$j"; done; done; '
+        "run a.py --x $L",
+        'for i in 1 2; do for j in 1 2; do for k in 1 2; do [ $k = 2 ] && break 2; L+=" $i$j$k"; '
+        'done; L+=" in"; done; L+=" out"; done; run a.py --x $L',
+        "for i in 1 2; do for j in 1 2; do for k in 1 2; do [ $k = 2 ] && continue 3; "
+        'L+=" $i$j$k"; done; L+=" in"; done; L+=" out"; done; run a.py --x $L',
+        'for ((i = 1; i < 8; i += 3)); do L+=" $i"; done; run a.py --x $L $i',
+        'for ((i = 3; i > 0; i--)); do L+=" $i"; done; run a.py --x $L $i',
+        'for ((i = 0; i < 0; i++)); do L+=" $i"; done; run a.py --x $i .',
+        "for i in; do X=1; done; run a.py --x ${X:-none}",
+        'f() { for a; do L+=" <$a>"; done; }; f 1 2; run a.py --x $L',
+        'i=5; until (( i <= 2 )); do (( i-- )); L+=" $i"; done; run a.py --x $L',
+        # Functions: on lines of their own, in each other, with blocks inside.
+        "f()\n{\n  X=1\n  { Y=2; }\n  if [ 1 = 1 ]; then Z=3; fi\n}\nf; run a.py --x $X $Y $Z",
+        "function f()\n\n{ X=$#; }\nf a b\nrun a.py --x $X",
+        "f() { g() { X=$1; }; g in; }; f; run a.py --x $X",
+        "f() { local a=1 b=2; a=3; c=$a$b; }; a=0; f; run a.py --x $a ${b:-none} $c",
+        'N=2; f() { local N; [ -z "$N" ] && N=5; M=$N; }; f; run a.py --x $N $M',
+        "f() { local a b=2; a=1; c=$a; }; f; run a.py --x ${a:-none} ${b:-none} $c",
+        # Cases in cases, with patterns in brackets and parts that go on.
+        "A=b; B=2; case $A in (a) X=1 ;; (b) case $B in 1) X=2 ;; 2) X=3 ;; esac ;; *) X=4 ;; "
+        "esac; "
+        "run a.py --x $X",
+        "A=in; case $A in in) X=1 ;; *) X=2 ;; esac; run a.py --x $X",
+        "A=x; case $A in y) X=1 ;; esac; run a.py --x ${X:-none}",
+        "A=b7; case $A in [a-c][0-9]) X=1 ;; *) X=2 ;; esac; run a.py --x $X",
+        'case "a b" in "a b") X=1\n;;\n*) X=2\nesac\nrun a.py --x $X',
+        # Arithmetic: precedences, bits, powers, signs and assignments.
+        "run a.py --x $((2 ** 3 ** 2)) $((-2 ** 2)) $((1 << 2 + 1)) $((16 >> 1 >> 1)) $((1 << 62))",
+        "run a.py --x $((6 & 3)) $((6 | 3)) $((6 ^ 3)) $((~6)) $((1 | 2 ^ 3 & 4)) $((5 & 3 == 3))",
+        "run a.py --x $((-7 / 2)) $((7 / -2)) $((-7 / -2)) $((-7 % 2)) $((7 % -2)) $((0 / 3))",
+        "run a.py --x $((1 ? 2 : 3 ? 4 : 5)) $((0 ? 2 : 0 ? 4 : 5)) $((1 || 0 && 0)) $((2 && 3))",
+        "run a.py --x $((1 + 2 - 3 * 4 / 6 % 5)) $((10 - 2 - 3)) $((2 * 3 + 4 * 5)) $((- 3 - -3))",
+        "run a.py --x $((3 >= 3)) $((3 > 3)) $((3 <= 3)) $((3 < 3)) $((3 != 3)) $((!3 + 1))",
+        "A=2; ((A += 3)); ((A *= 2)); ((B = A - 1)); ((A -= 4)); run a.py --x $A $B",
+        "A=2; ((A++)); ((++A)); ((A--)); let A=A*3; let 'B = A + 1'; run a.py --x $A $B",
+        "A=8; ((A <<= 1)); ((A >>= 2)); ((A /= 2)); ((A %= 2)); run a.py --x $A",
+        # Parts, changes and lengths of texts.
+        "X=abcdef; run a.py --x ${X:1:3} ${X: -4:2} ${X:0:6} ${X:3:9} ${X:6:1} ${X: -2:5} .",
+        "X=a/b/c.d.e; run a.py --x ${X%/*} ${X%%/*} ${X##*/} ${X#*/} ${X%.?} ${X#a} ${X%e}",
+        "X=aab; run a.py --x ${X/a/} ${X//a/x} ${X/%b/y} ${X/#a/z} ${X/ab/} ${X//b} .",
+        "X=word; Y=; run a.py --x ${#X} ${#Y} ${X^} ${X,,} ${Y:-${X}s} ${Y-${X}} ${Z-z} .",
+        "A=(a b c d); run a.py --x ${#A[1]} ${A[-2]} ${#A[*]} ${A[3]}",
+        "A=(1 2); B=(0 ${A[@]} 3); A[0]=9; A[5]=7; run a.py --x ${A[0]} ${B[@]} ${#B[@]}",
+        "A=(\n  1 # one\n  2\n)\nA+=(3 4)\nrun a.py --x ${A[@]}",
+        "declare -a A=(x y); unset X; X+=1; X+=2; run a.py --x ${A[1]} $X",
+        # Words of commands: numbers, cuts and counts.
+        "run a.py --x $(seq 0 5 10) $(seq 4 -2 0) $(seq 2 2) $(expr 2 \\* 3) $(expr 9 - 4 - 3)",
+        "run a.py --x $(echo a,b,c | cut -d, -f2) $(echo x | tr x y)",
+        "run a.py --x $(echo AbC | tr A-Z a-z) $(echo abc | tr '[:lower:]' '[:upper:]')",
+        "run a.py --x $(echo a b c | wc -w) $(dirname a/b/c) $(dirname /a) $(dirname /)",
+        # Reading, printing and shifting.
+        "IFS=, read -r A B <<< 1,2,3; read C D E <<< 'x y'; run a.py --x $A $B $C $D .$E",
+        "IFS=: read -ra A <<< a:b:c; run a.py --x ${A[2]} ${#A[@]}",
+        "printf -v A '%s-%s' x y; printf -v B 'n%d' 7; run a.py --x $A $B",
+        'set -- a b c d; shift; shift 2; X=$1; set -- "$@" e; run a.py --x $X $# $2',
+        "set -e; set -- --flag -n; run a.py $@ $#",
+        # Escapes and quotes of every kind.
+        "run a.py --x $'\\x41\\102\\u0043' $'a\\'b' $'\\\\' $'x\\ty' $'\\101b' $'\\e' 'a'\"b\"c",
+        'run a.py --x "a\\$b" "a\\"b" "a\\\\b" "a\\xb" a\\ b "$(echo \\"c\\")" "`echo d`"',
+        'X=\'a  b\'; run a.py --x $X "$X" pre$X "pre$X"post ${X}y',
+        "run a.py --x a{b} {} {a {,",
+        # Groups, pipes and redirections are around commands, not of them.
+        "( cd a; X=1; run a.py --x $X ) 2> /dev/null",
+        "if ! false; then X=1; fi; ! true || X=2; run a.py --x $X",
+        "[ a = a ] && { X=1; Y=2; } || X=3; run a.py --x $X $Y",
+        "[[ ( 1 == 1 || 1 == 2 ) && ! ( 2 == 3 ) ]] && X=1; run a.py --x $X",
+        "[ 3 -ne 3 ] || X=1; [ 3 -eq 3 ] && Y=1; [ 2 -lt 3 ] && Z=1; [ 3 -le 2 ] || W=1; "
+        "run a.py --x $X $Y $Z $W",
+        "X=01; [[ $X -eq 1 ]] && A=1; [ 1.5 = 1.5 ] && B=1; [[ a < b ]] && C=1; run a.py --x $A $B",
         "Z=0; false || { X=1; }; { Y=2; }; (Z=3); run a.py --x $X $Y $Z",
     ],
 )

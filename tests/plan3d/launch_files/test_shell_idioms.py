@@ -363,6 +363,7 @@ def test_words_of_an_idiom_are_those_of_bash(text):
         "read B < <(echo 1 2)\nB=${B:-7}",
         "A=1; ((B = A * N))\nB=${B:-7}",
         "B=(1 2); B[$N]=3\nB=${B[0]}",
+        "X=word; B=${X^^[o-r]}",
     ],
 )
 def test_what_is_not_known_is_neither_an_older_value_nor_a_default(text):
