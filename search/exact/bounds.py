@@ -24,7 +24,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
-from plan3d.simulator.layers.cost_columns import COLLECTIVES, SECONDS, Cost, LayerCosts
+from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
 from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
 from plan3d.simulator.layers.layer_seconds import sum_in_order
 from plan3d.simulator.layers.placements import Layouts, Placements
@@ -42,7 +42,13 @@ from plan3d.simulator.task import Task
 from ..result.tolerances import ROUNDING
 from ..space.space import Space
 from .ideal_layouts import ENDS, IdealLayouts
-from .least_layer_costs import LayerTables, LeastLayerCosts, of_any_kind
+from .least_layer_costs import (
+    KERNELS,
+    NO_COLLECTIVES,
+    LayerTables,
+    LeastLayerCosts,
+    of_any_kind,
+)
 
 SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
@@ -58,13 +64,6 @@ FIRST_RANK_FIELDS = tuple(n for n in (*SIZE_FIELDS, *PLACEMENT_FIELDS) if n not 
 """Fields that decide, beside the layers it holds and their strategy, what the first rank does."""
 LAYER_FIELDS = tuple(name for name in STRATEGY if name not in SIZE_FIELDS)
 """The other fields that one layer can see."""
-NO_COLLECTIVES = np.delete(np.arange(len(Cost))[SECONDS], COLLECTIVES)
-"""Parts of a micro-batch that follow from no collective."""
-KERNELS = NO_COLLECTIVES[NO_COLLECTIVES != Cost.LAUNCH]
-PARTS = np.delete(np.arange(len(Cost))[SECONDS], Cost.LAUNCH)
-"""The same, and all parts, without what is waited for launches."""
-
-
 PARAMETER_FIELDS = ("tp", "tp_grid", "ep", "etp")
 """Fields that decide how many of a layer's parameters are on a rank."""
 PARAMETERS = [Cost.DENSE_PARAMETERS, Cost.EXPERT_PARAMETERS, Cost.MATRIX_PARAMETERS]
@@ -250,8 +249,7 @@ class Relaxation:
             if not rows.size:
                 return out
             fitting = plans.take(rows)
-            parts, which = self._least_seconds(fitting, recipe)
-            both = np.stack([parts[..., each].sum(axis=-1) for each in (KERNELS, PARTS)], axis=-1)
+            both, which = self._least_seconds(fitting, recipe)
             busiest = _busiest(task, fitting, both, which, place.take(rows))
             out.compute[rows] = out.pipeline[rows] = busiest[0]
             out.communication[rows] = busiest[1]
@@ -346,20 +344,19 @@ class Relaxation:
 
     def _layer_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Index]:
         """Seconds of the kernels of layers, and of all their parts, under the distinct strategies
-        of some rows [strategy, kind, 2], and that of each row."""
+        of some rows [2, kind, strategy], and that of each row."""
         if self.chunks_known or self.placement_known:
             # They were costed before.
             costs, which = self.tables.costs(self.space.task, recipe, plans)
             work = costs.table[..., KERNELS].sum(axis=-1)
-            return np.stack([work, costs.table[..., Cost.TOTAL]], axis=-1), which
+            return np.stack([work, costs.table[..., Cost.TOTAL]]).transpose(0, 2, 1), which
         first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
         parts = part_seconds(self.space.task, recipe, stages.strategies(plans.take(first)))
-        total = sum_in_order(np.moveaxis(parts, -1, 0))
-        return np.stack([parts[..., KERNELS].sum(axis=-1), total], axis=-1), which
+        total = sum_in_order(np.moveaxis(parts, 1, 0))
+        return np.stack([parts[:, KERNELS].sum(axis=1), total]), which
 
     def _least_seconds(self, plans: Plan, recipe: Recipe) -> tuple[Value, Index]:
-        """Least seconds of layers [strategy, kind, part] under the distinct strategies of some
-        rows, and that of each row."""
+        """The least of these seconds over the values of open fields, launches left out."""
         first, which = distinct_rows([getattr(plans, name) for name in STRATEGY])
         some = stages.strategies(plans.take(first))
         return LeastLayerCosts(self.open_values).seconds(self.space.task, recipe, some), which
@@ -467,7 +464,9 @@ def _rounded(bound: Value) -> Value:
 
 def _busiest(task: Task, plans: Plan, seconds: Value, which: Index, place: Placements) -> Value:
     """Seconds of a step of the busiest rank [sum, row], of several `seconds` of each kind of layer
-    [strategy, kind, sum] under the strategy of each row."""
+    [sum, kind, strategy] under the strategy of each row."""
     m = task.global_batch / (plans.dp * plans.micro_batch)
-    out: Value = m * sums_over_kinds(place.counts, place.which, seconds, which).max(axis=1)
+    out: Value = m * sums_over_kinds(
+        place.counts, place.which, seconds.transpose(2, 1, 0), which
+    ).max(axis=1)
     return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -21,7 +21,7 @@ from plan3d.simulator.base.arrays import (
 )
 from plan3d.simulator.hardware.precision import Recipe
 from plan3d.simulator.hardware.software import Software
-from plan3d.simulator.layers.cost_columns import Cost, LayerCosts, joined
+from plan3d.simulator.layers.cost_columns import COLLECTIVES, SECONDS, Cost, LayerCosts, joined
 from plan3d.simulator.layers.layer_costs import layer_cost_function, layer_gemms, part_seconds
 from plan3d.simulator.layers.layer_seconds import GemmSeconds
 from plan3d.simulator.operators.work import Strategy
@@ -34,6 +34,7 @@ from plan3d.simulator.task import Task
 
 EFFECTIVE = {"sequence_parallel": "tp", "cp_comm": "cp", "expert_dispatch": "ep"}
 """Fields that change nothing where another is 1."""
+DISPATCH = "expert_dispatch"
 LEAST_TIME = {"recompute": Recompute.NONE, "overlap_tp": 1, "overlap_ep": 1}
 """The value of a field with which no part of a layer, what collectives add taken together, nor
 their sum takes longer than with any other: recompute adds passes, and what hides slows kernels by
@@ -43,6 +44,11 @@ BYTES_OF_ACTIVATIONS = [
     *(Cost.HOST_ACTIVATIONS, Cost.OVERLAPPED_A2A, Cost.SPLIT_LAUNCH),
 ]
 """Columns that are more with these values; the launch floor of a layer is, too."""
+
+NO_COLLECTIVES = np.delete(np.arange(len(Cost))[SECONDS], COLLECTIVES)
+"""Parts of a micro-batch that follow from no collective."""
+KERNELS = NO_COLLECTIVES[NO_COLLECTIVES != Cost.LAUNCH]
+"""The same without what is waited for launches."""
 
 FEW = 0.1
 """Share of the strategies that are costed below which more are not kept beside them: a copy of all
@@ -60,7 +66,7 @@ class LeastLayerCosts:
     def __call__(self, task: Task, recipe: Recipe, s: Strategy) -> LayerCosts:
         layer_costs = layer_cost_function(task.model)
         least: LayerCosts | None = None
-        for rows, changed in self._choices(task, s, _every_combination):
+        for rows, changed in self._choices(task, s, self.values):
             costs = layer_costs(task, recipe, changed)
             if least is None:
                 least = costs
@@ -73,26 +79,26 @@ class LeastLayerCosts:
         return least
 
     def seconds(self, task: Task, recipe: Recipe, s: Strategy) -> Value:
-        """Least seconds of each part but launches [strategy, kind, part], fields varied one at a
-        time.
-
-        What sequence parallelism, exchanges of a context and those of experts change are different
-        parts of a layer's seconds; where one is of two of them, it is least with the last value of
-        both.
-        """
-        least, gemms, split = None, None, s.sequence_parallel
-        for rows, changed in self._choices(task, s, _one_by_one):
-            if least is None:
+        """Least seconds of kernels, and of all parts but launches [2, kind, strategy]."""
+        codes = self.values.get(DISPATCH, ())
+        legal = {code: _may_have(task, s, DISPATCH, code, self.values) for code in codes}
+        others = {name: v for name, v in self.values.items() if name != DISPATCH}
+        out, gemms, split = None, None, s.sequence_parallel
+        for rows, changed in self._choices(task, s, others):
+            if gemms is None:
                 gemms, split = layer_gemms(task, recipe, changed), changed.sequence_parallel
-                least = part_seconds(task, recipe, changed, gemms, launches=False)
-                continue
             known = None
             if gemms and np.array_equal(changed.sequence_parallel, split[rows]):
                 known = [GemmSeconds(*(each[rows] for each in of_kind)) for of_kind in gemms]
-            parts = part_seconds(task, recipe, changed, known, launches=False)
-            least[rows] = np.minimum(least[rows], parts)
-        assert least is not None
-        return least
+            dispatches = {code: mask[rows] for code, mask in legal.items()}
+            parts = part_seconds(task, recipe, changed, known, dispatches)
+            sums = np.stack([parts[:, KERNELS].sum(axis=1), parts.sum(axis=1)])
+            if out is None:
+                out = sums
+            else:
+                out[..., rows] = np.minimum(out[..., rows], sums)
+        assert out is not None
+        return out
 
     def _least_time(self, task: Task) -> dict[str, int]:
         """The open fields that are least at one value: overlap_ep where it keeps nothing else from
@@ -103,22 +109,20 @@ class LeastLayerCosts:
         return out
 
     def _choices(
-        self, task: Task, s: Strategy, combinations: Callable[[_Values], Iterator[dict[str, int]]]
+        self, task: Task, s: Strategy, values: _Values
     ) -> Iterator[tuple[Index, Strategy]]:
-        """The strategies with these values of the open fields, each only those that one changes;
-        all of them first."""
+        """The strategies with each combination of values, but those of least time; only those that
+        it changes, and all of them first."""
         fixed = self._least_time(task)
-        varied = {
-            name: sorted(v, reverse=True) for name, v in self.values.items() if name not in fixed
-        }
-        first = {name: values[0] for name, values in varied.items()}
-        for fields in combinations(varied):
-            other = {name: v for name, v in fields.items() if v != first[name]}
-            rows = np.flatnonzero(
-                np.logical_and.reduce(
-                    [np.ones(s.tp.size, bool), *(_has_effect(task, s, other, varied))]
-                )
-            )
+        varied = {name: sorted(v, reverse=True) for name, v in values.items() if name not in fixed}
+        for chosen in product(*varied.values()):
+            fields = dict(zip(varied, chosen, strict=True))
+            may = np.ones(s.tp.size, bool)
+            for name, value in fields.items():
+                if value != varied[name][0]:
+                    may &= _may_have(task, s, name, value, varied)
+                    may &= getattr(s, EFFECTIVE[name]) > 1 if name in EFFECTIVE else True
+            rows = np.flatnonzero(may)
             if rows.size:
                 columns = {n: np.full(rows.size, float(v)) for n, v in (fixed | fields).items()}
                 yield rows, replace(s.take(rows), **columns)
@@ -192,35 +196,17 @@ class LayerTables:
         return out
 
 
-def _has_effect(
-    task: Task, s: Strategy, other: Mapping[str, int], varied: Collection[str]
-) -> Iterator[Mask]:
-    """Which strategies each of some `other` values of `varied` fields makes differ, and which may
-    have it by the rules that read none of the other varied fields."""
-    rules = (*RULES, *(task.framework.rules if task.framework else ()))
-    for name, value in other.items():
-        if name in EFFECTIVE:
-            yield getattr(s, EFFECTIVE[name]) > 1
-        for rule in rules:
-            read = set(rule.fields)
-            alone = not {*varied, *LEAST_TIME} & read - {name}
-            if name in read and alone and read <= set(STRATEGY):
-                columns = {n: getattr(s, n).astype(np.int64) for n in rule.fields}
-                columns[name] = np.full(s.tp.size, value)
-                yield np.broadcast_to(rule.ok(SimpleNamespace(**columns), task), s.tp.shape)
-
-
-def _every_combination(varied: _Values) -> Iterator[dict[str, int]]:
-    for chosen in product(*varied.values()):
-        yield dict(zip(varied, chosen, strict=True))
-
-
-def _one_by_one(varied: _Values) -> Iterator[dict[str, int]]:
-    """All fields at their first values, then one of them at each other value."""
-    first = {name: values[0] for name, values in varied.items()}
-    yield first
-    for name, values in varied.items():
-        yield from ({**first, name: value} for value in values[1:])
+def _may_have(task: Task, s: Strategy, name: str, value: int, varied: Collection[str]) -> Mask:
+    """Which strategies may have a value of a field by the rules that read no other `varied` one."""
+    out = np.ones(s.tp.size, bool)
+    for rule in (*RULES, *(task.framework.rules if task.framework else ())):
+        read = set(rule.fields)
+        alone = not {*varied, *LEAST_TIME} & read - {name}
+        if name in read and alone and read <= set(STRATEGY):
+            columns = {n: getattr(s, n).astype(np.int64) for n in rule.fields}
+            columns[name] = np.full(s.tp.size, value)
+            out &= rule.ok(SimpleNamespace(**columns), task)
+    return out
 
 
 def _lower(least: LayerCosts, costs: LayerCosts, rows: Index) -> None:

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Value, any_nonzero
+from ..base.arrays import Value, any_nonzero, codes_in
 from ..hardware.cluster import Cluster
 from ..operators import collectives, grid_gemms, layer_parts
 from ..operators.grid_gemms import Messages
@@ -185,23 +185,30 @@ def expert_exchange(experts: Experts, local: LayerContext) -> Value:
     size = tokens * experts.top_k
     group = collectives.place_group(s.ep, s.etp, cluster)
     within = collectives.place_group(s.etp, 1, cluster)
-    dispatch = collectives.all_to_all(size, group, cluster)
-    if any_nonzero(s.expert_dispatch):
-        nodes = nodes_reached(experts, group.domains)
-        copies = nodes_reached(experts, group.domains, group.in_domain)
-        once = collectives.hierarchical_dispatch(tokens, nodes, copies, group, cluster)
-        dispatch = np.where(s.expert_dispatch == Dispatch.HIERARCHICAL, once, dispatch)
     gather = collectives.all_gather(size * s.etp, within, cluster)
     scatter = collectives.reduce_scatter(size * s.etp, within, cluster)
-    out = 2 * dispatch + gather + scatter
-    gathers = s.expert_dispatch == Dispatch.ALL_GATHER
-    if not gathers.any():
-        return out
-    every = collectives.place_group(s.ep * s.etp, 1, cluster)
-    whole = local.tokens / s.tp * width * every.ranks
-    both = collectives.all_gather(whole, every, cluster)
-    both = both + collectives.reduce_scatter(whole, every, cluster)
-    return np.where(gathers, both, out)
+
+    def seconds(code: int) -> Value:
+        if code == Dispatch.ALL_GATHER:
+            every = collectives.place_group(s.ep * s.etp, 1, cluster)
+            whole = local.tokens / s.tp * width * every.ranks
+            both = collectives.all_gather(whole, every, cluster)
+            return both + collectives.reduce_scatter(whole, every, cluster)
+        if code == Dispatch.HIERARCHICAL:
+            nodes = nodes_reached(experts, group.domains)
+            copies = nodes_reached(experts, group.domains, group.in_domain)
+            dispatch = collectives.hierarchical_dispatch(tokens, nodes, copies, group, cluster)
+        else:
+            dispatch = collectives.all_to_all(size, group, cluster)
+        return 2 * dispatch + gather + scatter
+
+    if local.dispatches:
+        each = np.array([seconds(code) for code in local.dispatches])
+        may_have = np.array(list(local.dispatches.values()))
+        shortest: Value = np.where(may_have, each, each.max(axis=0)).min(axis=0)
+        return shortest
+    codes = codes_in(s.expert_dispatch.astype(np.int64))
+    return np.select([s.expert_dispatch == code for code in codes], list(map(seconds, codes)))
 
 
 def nodes_reached(experts: Experts, nodes: Value, each: Value | float = 1.0) -> Value:

@@ -7,11 +7,11 @@ Kinds are the model's blocks, then the ends: embedding, head and MTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ..base.arrays import Value, any_nonzero
+from ..base.arrays import Mask, Value, any_nonzero
 from ..hardware.host import excess_copy_seconds
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
@@ -44,27 +44,29 @@ def part_seconds(
     recipe: Recipe,
     s: Strategy,
     gemms: list[GemmSeconds] | None = None,
-    launches: bool = True,
+    dispatches: Mapping[int, Mask] | None = None,
 ) -> Value:
-    """Seconds of each layer by part of cost_columns.SECONDS [strategy, kind, part]: those of its
+    """Seconds of each layer by part of cost_columns.SECONDS [kind, part, strategy]: those of its
     cost table, for which the other columns are not needed.
 
-    `gemms` are those of layer_gemms, where they are known; without `launches` those have 0.
+    `gemms` are those of layer_gemms, where they are known; with `dispatches` they are
+    the least (LayerContext.dispatches).
     """
     if not _splits_plainly(task, s):
-        return layer_cost_function(task.model)(task, recipe, s).table[..., SECONDS]
+        costs = layer_cost_function(task.model)(task, recipe, s)
+        return costs.table[..., SECONDS].transpose(1, 2, 0)
     kinds = layer_kinds(task.model)
-    local = layer_context(task, recipe, s)._replace(launches=launches)
+    local = layer_context(task, recipe, s)._replace(dispatches=dispatches)
     works = [work_of(kind, local) for kind in kinds]
     seconds = gemms or seconds_by_kind(works, local)
-    table = np.zeros((s.tp.size, len(kinds), SECONDS.stop))
+    table = np.zeros((len(kinds), SECONDS.stop, s.tp.size))
     for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
         own = local.for_kind(kind)
         # A kind without work is as long as the end before it.
-        table[:, i] = (
-            table[:, i - 1]
+        table[i] = (
+            table[i - 1]
             if work is None
-            else layer_seconds(kind, work, seconds[i], layer_weights(kind, own), own).parts.T
+            else layer_seconds(kind, work, seconds[i], layer_weights(kind, own), own).parts
         )
     return table
 

@@ -5,6 +5,7 @@ Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -111,8 +112,9 @@ class LayerContext(NamedTuple):
     layer_ratio: Value | None = None
     """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
     the accelerator has no table of them for the stack."""
-    launches: bool = True
-    """Whether it is asked what launches add."""
+    dispatches: Mapping[int, Mask] | None = None
+    """Where the least seconds are asked for, in which launches add nothing: which strategies may
+    have each dispatch of experts, of which the shortest counts; {} where all have their own."""
     grid: Grid | None = None
     """The grid of every strategy, all of one kind; None where they are 1d. Then `s` has the ranks
     that share features as its tp and the sequences of a rank as its micro-batch."""
@@ -228,6 +230,8 @@ def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
         return None
     if kind.name == "embedding":
         return layer_work.embedding_work(task.model.hidden, s, task.sequence)
+    if local.dispatches and kind.block and kind.block.experts:
+        return _with_least_bytes(kind, local)
     parts = []
     if kind.block:
         parts.append(
@@ -256,6 +260,21 @@ def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
         matrices = matrices_of(kind, local)
         work = work._replace(gemms=[local_gemm(matrix, whole, local.grid) for matrix in matrices])
     return work
+
+
+def _with_least_bytes(kind: LayerKind, local: LayerContext) -> Work:
+    """The work of experts with the fewest bytes that any of LayerContext.dispatches moves."""
+    works = []
+    for code in local.dispatches or ():
+        s = replace(local.s, expert_dispatch=np.full(local.s.tp.shape, float(code)))
+        work = work_of(kind, local._replace(s=s, dispatches=None))
+        assert work
+        works.append(work)
+    least = {
+        name: np.minimum.reduce([getattr(work, name) for work in works])
+        for name in ("moved_bytes", "permuted_bytes", "padded_bytes", "selective_bytes")
+    }
+    return works[0]._replace(**least)
 
 
 def layer_sizes(task: Task, s: Strategy) -> Value:

@@ -1,15 +1,19 @@
 """Costs of layers that the boxes of one search share, and the seconds of parts alone."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
 
 from plan3d.search.exact.bounds import PARAMETERS
-from plan3d.search.exact.least_layer_costs import LayerTables
+from plan3d.search.exact.least_layer_costs import KERNELS, LayerTables, LeastLayerCosts
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES
 from plan3d.simulator.layers.cost_columns import SECONDS
 from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
 from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.stages import strategies
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
@@ -57,7 +61,8 @@ def test_a_few_more_strategies_than_are_known_are_costed_beside_them() -> None:
 def test_parts_are_those_of_the_cost_table() -> None:
     columns = strategies(table([*FIRST, *LATER]))
     costs = layer_cost_function(TASK.model)(TASK, RECIPE, columns)
-    np.testing.assert_array_equal(part_seconds(TASK, RECIPE, columns), costs.table[..., SECONDS])
+    parts = part_seconds(TASK, RECIPE, columns)
+    np.testing.assert_array_equal(parts, costs.table[..., SECONDS].transpose(1, 2, 0))
 
 
 def test_parameters_depend_on_sizes_alone() -> None:
@@ -74,3 +79,41 @@ def test_parameters_depend_on_sizes_alone() -> None:
         columns = strategies(resolve(concat(fields), TASK.gpus))
         found = price(TASK, RECIPE, columns).table[..., PARAMETERS]
         np.testing.assert_array_equal(found, np.broadcast_to(found[:1], found.shape))
+
+
+OPEN = {
+    "sequence_parallel": (0, 1),
+    "recompute": (0, 1, 2),
+    "overlap_tp": (0, 1),
+    "overlap_ep": (0, 1),
+    "cp_comm": (0, 1, 2),
+    "expert_dispatch": (0, 1, 2),
+}
+
+
+@pytest.mark.parametrize("machine", ["h100-sxm", "b200"])
+@pytest.mark.parametrize("sequence", [4096, 65536])
+def test_no_values_of_open_fields_take_less_than_the_least_seconds(
+    machine: str, sequence: int
+) -> None:
+    """A ring of contexts hides where exchanges of experts, which take its queue, do not: also in
+    layers without experts. How tokens reach their experts changes what is moved, too."""
+    task = Task(
+        Model.preset("deepseek-v3"),
+        Cluster.profile(machine, gpus=64),
+        sequence=sequence,
+        global_batch=256,
+    )
+    sizes = ["cp=2 dp=32 ep=8", "tp=2 cp=4 dp=8 ep=4", "tp=4 dp=16 ep=2", "dp=64 ep=8"]
+    plans = resolve(concat([Plan.parse(text).table() for text in sizes]), task.gpus)
+    least = LeastLayerCosts(OPEN).seconds(task, RECIPE, strategies(plans))
+    legal = np.zeros(plans.rows, int)
+    for values in product(*OPEN.values()):
+        own = {n: np.full(plans.rows, v) for n, v in zip(OPEN, values, strict=True)}
+        changed = replace(plans, **own)
+        rows = np.flatnonzero(legal_rows(changed, task))
+        legal[rows] += 1
+        parts = part_seconds(task, RECIPE, strategies(changed), dispatches={})
+        sums = np.stack([parts[:, KERNELS].sum(axis=1), parts.sum(axis=1)])[..., rows]
+        assert (least[..., rows] <= sums * (1 + 1e-12)).all(), (values, rows)
+    assert (legal > 1).all()
