@@ -50,13 +50,13 @@ def read_beside(file: Path, name: str) -> str | None:
 @cache
 def launch_of(name: str) -> Launch:
     """A launch file as far as it says everything itself."""
+    from ...launch_files.chains import read_launch
     from ...launch_files.launch_file import ReaderOptions
-    from ...launch_files.registry import reader
     from ...launch_files.shell.inputs import ScriptInputs
 
     text = text_of(name)
     inputs = ScriptInputs(read_source=partial(read_beside, Path(name)))
-    return reader(text, name, None)(text, name, ReaderOptions(inputs=inputs))
+    return read_launch(text, name, None, ReaderOptions(inputs=inputs))
 
 
 def fill_sizes(args: argparse.Namespace, name: str) -> None:

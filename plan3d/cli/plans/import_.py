@@ -125,9 +125,10 @@ def _measured(launch: Launch, task: Task) -> MeasuredRun | None:
 
 
 def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, Any]) -> Launch:
+    from ...launch_files.chains import read_launch
     from ...launch_files.exporter import read_heading
     from ...launch_files.launch_file import ReaderOptions
-    from ...launch_files.registry import is_script, reader
+    from ...launch_files.registry import is_script
     from ...launch_files.shell.examples import with_example
 
     text = text_of(args.file)
@@ -143,7 +144,7 @@ def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, 
         )
     has_batch = args.global_batch is not None or args.global_batch_tokens is not None
     options = ReaderOptions(model, args.vocabulary, overrides, has_batch, inputs, args.sequence)
-    launch = reader(text, args.file, wanted)(text, args.file, options)
+    launch = read_launch(text, args.file, wanted, options)
     read_heading(launch, text)
     return launch
 

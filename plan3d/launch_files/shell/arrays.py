@@ -82,7 +82,7 @@ def element(
     """What NAME[SUBSCRIPT]=WORDS gives the array, and whether that is added to its elements."""
     variables = script.variables
     key, before = variables.text(subscript), variables.values.get(name)
-    place = place_of(key, name in script.maps, variables.number)
+    place = place_of(key, "A" in script.attributes.get(name, ""), variables.number)
     if variables.dependences(subscript):
         condition = condition or CONDITION
     value = with_element(before, key, place, [p for word in words for p in word.parts], appends)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice, takewhile
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
@@ -15,6 +16,7 @@ from plan3d.simulator.base.units import is_whole
 
 from .conditions import Truth, arithmetic
 from .contents import Script
+from .expansions import formatted
 from .lexer import Operator, Token
 from .variables import LONGEST_NAME, Value, Variables
 from .words import Part, Word
@@ -30,7 +32,6 @@ _STEP = re.compile(r"\s*(?:(\+\+|--)\s*)?([A-Za-z_]\w*)\s*(\+\+|--)?\s*")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TAKING_VALUE = "dinNptu"
 """Options of read with a value."""
-_PLACE = re.compile(r"%[ds]")
 Assigned = dict[str, Value | None]
 """Values by name; None of one that is not known."""
 
@@ -56,13 +57,25 @@ def assigned_parts(token: Word) -> tuple[str, Word | None, bool, Word] | None:
 
 
 def declared_names(tokens: Sequence[Token], begin: int) -> set[str]:
-    """The names after `declare -A`, up to the end of the command."""
-    words: list[str] = []
-    for token in tokens[begin:]:
-        if not isinstance(token, Word):
-            break
-        words.append(token.text.partition("=")[0])
-    return set(words)
+    """The names after `declare -A` or `export`, up to the end of the command."""
+    words = takewhile(lambda token: isinstance(token, Word), islice(tokens, begin, None))
+    texts = (word.text for word in words if isinstance(word, Word) and word.text[:1] != "-")
+    return {text.partition("=")[0].removesuffix("+") for text in texts}
+
+
+def with_attributes(value: Value, before: str, kinds: str, variables: Variables) -> Value:
+    """A value that is assigned to a variable of these attributes, after the text that it is added
+    to: a number of `declare -i`, small letters of -l, capital ones of -u."""
+    if not kinds or value.array or any(word.unresolved for word in value.words):
+        return value
+    text = before + value.text
+    if "i" in kinds:
+        number = arithmetic(f"{before or 0}+({value.text or 0})", variables.number)
+        text = str(number)
+        if number is None:
+            raise InputError(f"{variables.file}: declare -i: {one_line(value.text)[:60]} is open")
+    text = text.lower() if "l" in kinds else text.upper() if "u" in kinds else text
+    return replace(Value.of(text), condition=value.condition)
 
 
 def array_words(
@@ -137,8 +150,8 @@ def shift(tokens: Sequence[Token], begin: int, reached: Truth, variables: Variab
     if every is None:
         return
     following = tokens[begin] if begin < len(tokens) else None
-    text = following.text if isinstance(following, Word) else ""
-    count = (int(text) if is_whole(text) else 1) if reached else len(every.words)
+    text = variables.text(following) if isinstance(following, Word) else "1"
+    count = int(text) if reached and is_whole(text) else len(every.words)
     variables.names_used.add("#")
     variables.set_arguments(every.words[count:])
 
@@ -149,6 +162,14 @@ def script_arguments(command: Sequence[Word]) -> Sequence[Word] | None:
     if "--" in texts:
         return command[texts.index("--") + 1 :]
     return command[1:] if len(texts) > 1 and texts[1][:1] not in "-+" else None
+
+
+def exports_all(command: Sequence[Word]) -> bool | None:
+    """Whether `set` exports from here on whatever is assigned; None where it says nothing of it."""
+    for word in (word.text for word in command[1:]):
+        if word == "allexport" or re.fullmatch(r"[-+][a-z]*a[a-z]*", word):
+            return "+" not in (word[0], command[1].text[:1])
+    return None
 
 
 def assignments(command: Sequence[Word], given: str | None, variables: Variables) -> Assigned:
@@ -162,11 +183,12 @@ def assignments(command: Sequence[Word], given: str | None, variables: Variables
     if name == "printf":
         if texts[:1] != ["-v"] or len(texts) < 3:
             return {}
-        pieces = _PLACE.split(texts[2])
-        if len(pieces) != len(texts) - 2 or not all(texts[2:]) or "%" in "".join(pieces):
-            return {texts[1]: None}
-        filled = zip(pieces, (*texts[3:], ""), strict=True)
-        return {texts[1]: Value.of("".join(piece + one for piece, one in filled))}
+        is_known = not any(word.unresolved or word.condition for word in words)
+        text = formatted(texts[2], texts[3:]) if is_known else None
+        return {texts[1]: None if text is None else Value.of(text)}
+    if name in ("mapfile", "readarray") and texts[:-1] == ["-t"] and given is not None:
+        lines = given.removesuffix("\n").split("\n") if given else []
+        return {texts[-1]: Value(tuple(map(Word.of, lines)), array=True)}
     names = [text.partition("[")[0] for text in texts]
     names = [one for one in names if _NAME.fullmatch(one)]
     return dict.fromkeys(names if name == "unset" else names[-1:])
@@ -210,7 +232,8 @@ def _read(texts: list[str], given: str | None, variables: Variables, line: int) 
     if marks.strip():
         fields = re.split(f"[{re.escape(marks)}]", line_text, maxsplit=count)
     else:
-        fields = line_text.split(None, count) if count or is_array else [line_text.strip()]
+        splits = -1 if is_array else count
+        fields = line_text.split(None, splits) if splits else [line_text.strip()]
     if is_array:
         return {names[0]: Value(tuple(Word((Part(one, line),)) for one in fields), array=True)}
     fields += [""] * (len(names) - len(fields))

@@ -6,6 +6,7 @@ Source: Slurm, sbatch(1), options and output environment variables.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 _LINE = re.compile(r"^#SBATCH\b.*", re.M)
 _OPTION = re.compile(
@@ -27,9 +28,20 @@ VARIABLES = {
 
 
 def job_sizes(text: str) -> dict[str, int]:
-    """The sizes of a job by option; the number of tasks follows from those of a node."""
+    """The sizes of a job by option."""
+    return _sizes(line[0].partition(" #")[0] for line in _LINE.finditer(text))
+
+
+def sizes_of_options(options: Iterable[str]) -> dict[str, int]:
+    """The sizes that the words of a command ask of sbatch or srun."""
+    words = [word.rpartition("/")[2] for word in options]
+    at = next((i for i, word in enumerate(words) if word in ("sbatch", "srun")), len(words))
+    return _sizes([" ".join(words[at:])])
+
+
+def _sizes(lines: Iterable[str]) -> dict[str, int]:
+    """The sizes of lines of options."""
     sizes: dict[str, int] = {}
-    lines = (line[0].partition(" #")[0] for line in _LINE.finditer(text))
     for match in (match for line in lines for match in _OPTION.finditer(line)):
         name, value = match["name"] or _LETTERS.get(match["letter"], ""), match["value"]
         gpus = _GPUS.fullmatch(value) if name == "gres" else None
@@ -39,8 +51,13 @@ def job_sizes(text: str) -> dict[str, int]:
             value = value.rpartition(":")[2]
         if name in VARIABLES and _COUNT.fullmatch(value):
             sizes[name] = int(value)
+    return sizes
+
+
+def with_tasks(sizes: dict[str, int]) -> dict[str, int]:
+    """The sizes with the number of tasks, which follows from those of a node."""
     if {"nodes", "ntasks-per-node"} <= sizes.keys():
-        sizes.setdefault("ntasks", sizes["nodes"] * sizes["ntasks-per-node"])
+        return {"ntasks": sizes["nodes"] * sizes["ntasks-per-node"], **sizes}
     return sizes
 
 

@@ -8,7 +8,6 @@ their values refuse them by line.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -24,14 +23,16 @@ from .assignments import (
     assignments,
     comes_before_command,
     declared_names,
+    exports_all,
     give_defaults,
     in_environment,
     let,
     script_arguments,
     shift,
     stored,
+    with_attributes,
 )
-from .blocks import LOOPS, function_block, only_way
+from .blocks import LOOPS, OPEN, closing_bracket, function_block, only_way
 from .conditions import (
     Branches,
     Truth,
@@ -42,7 +43,14 @@ from .conditions import (
     read_condition,
 )
 from .contents import Document, Script
-from .inner_commands import inner_text, inner_tokens, output_of, run_source
+from .inner_commands import (
+    change_folder,
+    inner_text,
+    inner_tokens,
+    output_of,
+    run_source,
+    start_script,
+)
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, levels, run_case, run_loop
 from .variables import Value
@@ -86,8 +94,6 @@ class Reader:
     """The words of the command that is being read."""
     functions: dict[str, list[Token]] = field(default_factory=dict)
     """The commands of functions by name."""
-    outer_values: list[dict[str, Value]] = field(default_factory=list)
-    """Variables before each bracket around this token, which it gives back."""
     local_values: list[dict[str, Value | None]] = field(default_factory=list)
     """Variables that each function around this token hides by its own."""
     is_declaration: bool = False
@@ -96,6 +102,8 @@ class Reader:
     """Its assignments are of the function around."""
     command_values: dict[str, Value] = field(default_factory=dict)
     """Variables that are assigned before a command and hold for it alone."""
+    hidden_values: dict[str, Value | None] = field(default_factory=dict)
+    """What these had before: words of the command see that."""
     given: str | None = None
     """The input of the command that is being read, where it stands in the script."""
 
@@ -153,15 +161,31 @@ class Reader:
             return
         self._end_command()
         self.starts_command, self.is_local, self.is_declaration = True, False, False
-        if token.text == "(":
-            self.outer_values.append(dict(self.script.variables.values))
-        elif token.text == ")" and self.outer_values:
-            self.script.variables.values.clear()
-            self.script.variables.values |= self.outer_values.pop()
+        if token.text == OPEN:
+            end = closing_bracket(self.tokens, self.position)
+            self._subshell(self.tokens[self.position : end])
+            self.position, self.starts_command = end + 1, False
+            return
         if token.text in ("&&", "||"):
             self.guard = self.status if token.text == "&&" else negation(self.status)
         elif token.text != "(":
             self._end_list()
+
+    def _subshell(self, tokens: list[Token]) -> None:
+        """Read commands whose assignments are theirs alone, and which end with their own `exit`."""
+        if both(self.branches.reached, self.guard) is False:
+            return
+        script = self.script
+        functions, truth = dict(self.functions), self.status
+        with script.subshell():
+            try:
+                self.run_group(tokens)
+            except Leave:
+                self.status = None
+        self.functions.clear()
+        self.functions |= functions
+        truth, self.status = self.status, truth
+        self._succeed(truth)
 
     def _end_list(self) -> None:
         """End a list of commands that are joined by && and ||."""
@@ -172,33 +196,41 @@ class Reader:
         command, self.command = self.command, None
         own, self.command_values = self.command_values, {}
         given, self.given = self.given, None
+        self._give_back()
         if not command:
             return
         values = self.script.variables.values
+        if own:
+            self.script.environments[len(self.script.commands) - 1] = own
         before = {name: values.get(name) for name in own}
         values |= own
         if command[0].text in self.functions:
             self._call(command)
-        elif command[0].text in (*COMMANDS, "set"):
+        elif command[0].text in (*COMMANDS, "set", "shopt"):
             self._assign_by_command(command, given)
+        elif command[0].text == "cd":
+            change_folder(self.script, command)
         else:
+            start_script(self, command, own)
             self._run_inside(command)
-        self._restore(before)
-
-    def _restore(self, before: Mapping[str, Value | None]) -> None:
-        """Give variables what they were; None is of one that was not there."""
-        values = self.script.variables.values
-        for name, value in before.items():
-            if value is None:
-                values.pop(name, None)
-            else:
-                values[name] = value
+        self.script.variables.restore(before)
 
     def _assign_by_command(self, command: list[Word], given: str | None) -> None:
         """Run `set`, `read`, `let` and their like."""
         variables, reached = self.script.variables, both(self.branches.reached, self.guard)
+        if command[0].text == "shopt":
+            if reached and "nocasematch" in (word.text for word in command[1:]):
+                variables.any_case = "-s" in (word.text for word in command)
+            return
+        if command[0].text == "let":
+            for word in command[1:]:
+                self._give(assignments([command[0], word], given, variables))
+            return
         if command[0].text == "set":
             words = script_arguments(command)
+            exports = exports_all(command)
+            if exports is not None and reached:
+                self.script.exports_all = exports
             if words is not None and reached:
                 variables.set_arguments(words)
             return
@@ -234,7 +266,7 @@ class Reader:
             if leave.kind != "return":
                 raise
         variables.arguments.pop()
-        self._restore(self.local_values.pop())
+        self.script.variables.restore(self.local_values.pop())
 
     def _run_inside(self, command: list[Word]) -> None:
         """Run the text that a command reads as commands."""
@@ -284,7 +316,7 @@ class Reader:
             return False
         if self.is_declaration and _DECLARING.fullmatch(text):
             self.is_local &= "g" not in text
-            self.script.maps |= declared_names(self.tokens, self.position) if "A" in text else set()
+            self.script.declare(declared_names(self.tokens, self.position), text[1:])
             return True
         if self.is_local and text.isidentifier() and both(self.branches.reached, self.guard):
             self._keep_outer(text)
@@ -304,6 +336,8 @@ class Reader:
             return False
         elif text in _PREFIXES:
             self.is_declaration = True
+            if text == "export":
+                self.script.declare(declared_names(self.tokens, self.position), "x")
             own = text in ("local", "declare", "typeset")
             self.is_local |= own and bool(self.local_values)
         elif text == "case":
@@ -348,7 +382,7 @@ class Reader:
                 f"{self.script.file}: files, loops or conditions are nested too deeply"
             )
         outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
-        around = len(self.branches.branch_truths), len(self.outer_lists), len(self.outer_values)
+        around = len(self.branches.branch_truths), len(self.outer_lists)
         self.depth, self.starts_command = self.depth + 1, True
         try:
             self.read()
@@ -360,7 +394,6 @@ class Reader:
             raise
         finally:
             self.tokens, self.position = outer
-            del self.outer_values[around[2] :]
             self.depth, self.starts_command = self.depth - 1, True
 
     def run_group(self, tokens: list[Token]) -> None:
@@ -401,6 +434,7 @@ class Reader:
         found = assigned_parts(token) if self.starts_command else None
         if found is None:
             return False
+        self._count(token)
         name, subscript, appends, rest = found
         variables = self.script.variables
         here = self.tokens[self.position] if self.position < len(self.tokens) else None
@@ -415,21 +449,32 @@ class Reader:
         self._succeed(True)
         if subscript:
             value, appends = element(self.script, name, subscript, words, condition, appends)
+        kinds = "".join(set("ilu") & {*self.script.attributes.get(name, "")})
+        if kinds and not subscript:
+            known = variables.lookup(name) if appends else None
+            text = known.text if known else ""
+            value, appends = with_attributes(value, text, kinds, variables), False
         if not appends:
             value = in_environment(self.script, name, value, token.line)
         before = variables.values.get(name)
         if self.is_local:
             self._keep_outer(name)
-        is_kept = array or self.is_declaration or not (before or name == "IFS")
-        if not is_kept and comes_before_command(self.tokens, self.position):
-            self.command_values[name] = value
-        else:
-            self.script.assign(name, appends, value)
+        is_prefix = not self.is_declaration and comes_before_command(self.tokens, self.position)
+        if is_prefix:
+            self.hidden_values.setdefault(name, before)
+        self.script.assign(name, appends, value)
+        if is_prefix:
+            self.command_values[name] = variables.values[name]
         return True
 
     def _keep_outer(self, name: str) -> None:
         """Keep what a variable is outside of the function that has one of its own."""
         self.local_values[-1].setdefault(name, self.script.variables.values.get(name))
+
+    def _give_back(self) -> None:
+        """Give variables back what they had before they were assigned for a command."""
+        hidden, self.hidden_values = self.hidden_values, {}
+        self.script.variables.restore(hidden)
 
     def _doubt(self) -> str:
         """What it depends on whether this place is reached; '' where that is certain."""
@@ -437,9 +482,16 @@ class Reader:
             return self.branches.condition
         return " and ".join(dict.fromkeys(self.dependences)) or CONDITION
 
+    def _count(self, word: Word) -> None:
+        """Assign what arithmetic inside a word assigns: $((N++))."""
+        for part in word.parts:
+            for expression in assigning(part.raw[3:-2]) if part.raw.startswith("$((") else ():
+                self._give(let(expression, self.script.variables))
+
     def _word(self, token: Word) -> None:
         script = self.script
         if self.starts_command or self.command is None:
+            self._give_back()
             self.command = []
             script.commands.append(self.command)
             condition = self._doubt()
@@ -452,7 +504,7 @@ class Reader:
             shift(self.tokens, self.position, reached, script.variables)
         elif name == ":":
             give_defaults(self.tokens, self.position, script)
-        elif name in _LEAVING and not self.outer_values:
+        elif name in _LEAVING:
             if both(self.branches.reached, self.guard):
                 raise Leave(name, token.line, levels(self))
         elif name in ("source", "."):
@@ -460,3 +512,4 @@ class Reader:
             return
         self.starts_command = False
         self.command += script.variables.words(token)
+        self._count(token)

@@ -41,7 +41,8 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     **{"-lt": operator.lt, "-ge": operator.ge, "-le": operator.le},
 }
 _TOKEN = re.compile(
-    r"\s*(?:(?P<number>0|[1-9]\d*)(?!\w)|\$?(?P<name>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)\}"
+    r"\s*(?:(?P<number>0[xX][0-9a-fA-F]+|[1-9]\d?#(?:\w+|\$\{?[A-Za-z_]\w*\}?)|\d+)(?!\w)"
+    r"|\$?(?P<name>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)\}"
     r"|(?P<operator>&&|\|\||\*\*|<<|>>|[=!<>]=|(?:\$(?=\(\())?\(|[-+*/%<>!?:)&|^~]))"
 )
 _NAMES = re.compile(r"[A-Za-z_]\w*")
@@ -61,10 +62,13 @@ _OPERATIONS: dict[str, Callable[[int, int], int]] = {
 
 
 def condition_truth(
-    words: Sequence[str], unknown: str, lookup: Lookup = lambda name: None
+    words: Sequence[str],
+    unknown: str,
+    lookup: Lookup = lambda name: None,
+    any_case: bool = False,
 ) -> Truth:
-    """The truth of a condition; words that contain `unknown` have no value in the file, and
-    `lookup` has the numbers of variables for arithmetic."""
+    """The truth of a condition; words that contain `unknown` have no value in the file, `lookup`
+    has the numbers of variables for arithmetic, and `any_case` is `shopt -s nocasematch`."""
     terms: list[list[str]] = [[]]
     joints: list[str] = []
     bracket, first_inside = "", 0
@@ -84,9 +88,9 @@ def condition_truth(
         joints.append(joint)
         term += [_BRACKETS[bracket]] if bracket else []
         terms.append([bracket] if bracket else [])
-    out = _comparison(terms[0], unknown, lookup)
+    out = _comparison(terms[0], unknown, lookup, any_case)
     for joint, term in zip(joints, terms[1:], strict=True):
-        other = _comparison(term, unknown, lookup)
+        other = _comparison(term, unknown, lookup, any_case)
         out = both(out, other) if joint == "&&" else either(out, other)
     return out
 
@@ -134,7 +138,8 @@ def read_condition(
             for one, other in ((at - 1, at + 1), (at + 1, at - 1)):
                 if words[one] == UNRESOLVED != words[other] and one in operands:
                     variables.note_choice(operands[one], words[other])
-    return condition_truth(words, UNRESOLVED, variables.number), dependences, place
+    truth = condition_truth(words, UNRESOLVED, variables.number, variables.any_case)
+    return truth, dependences, place
 
 
 def is_comparison(tokens: Sequence[Token]) -> bool:
@@ -142,10 +147,10 @@ def is_comparison(tokens: Sequence[Token]) -> bool:
     return any(isinstance(one, Word) and one.text in (*_COMPARED, "-eq", "=~") for one in tokens)
 
 
-def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
+def _comparison(words: Sequence[str], unknown: str, lookup: Lookup, any_case: bool) -> Truth:
     """One comparison between its brackets, or one arithmetic expression."""
     if words[:1] == ["!"]:
-        return negation(_comparison(words[1:], unknown, lookup))
+        return negation(_comparison(words[1:], unknown, lookup, any_case))
     if len(words) == 1 and words[0].startswith("(("):
         value = arithmetic(words[0][2:-2], lookup)
         return None if value is None else value != 0
@@ -160,12 +165,13 @@ def _comparison(words: Sequence[str], unknown: str, lookup: Lookup) -> Truth:
         return None
     match inner:
         case ["!", *rest]:
-            return negation(_comparison([words[0], *rest, words[-1]], unknown, lookup))
+            rest = [words[0], *rest, words[-1]]
+            return negation(_comparison(rest, unknown, lookup, any_case))
         case [left, "=" | "==" | "!=" as sign, right]:
-            same = matches(left, right) if is_double else left == right
+            same = matches(left, right, any_case) if is_double else left == right
             return same is not (sign == "!=")
         case [left, "=~", right] if is_double:
-            return _is_found(right, left)
+            return _is_found(right, left, any_case)
         case [left, comparison, right] if comparison in _COMPARISONS:
             return _compared(comparison, left, right, lookup if is_double else None)
         case [word] if _PLAIN.fullmatch(word):
@@ -182,13 +188,13 @@ _PATTERN = re.compile(r"(?:[\w ./:^$,]|-(?!-)|\|(?!\|)|\((?!\?)|\)(?![*+?{])|\[(
 """Regular expressions that are tried: without escapes, extensions and groups that repeat."""
 
 
-def _is_found(pattern: str, text: str) -> Truth:
+def _is_found(pattern: str, text: str, any_case: bool) -> Truth:
     """Whether a regular expression is found in a text; unknown for one that might take long."""
     repeats = sum(map(pattern.count, "*+?"))
     if repeats > 2 or len(pattern) > 100 or len(text) > 200 or not _PATTERN.fullmatch(pattern):
         return None
     try:
-        return re.search(pattern, text) is not None
+        return re.search(pattern, text, re.I if any_case else 0) is not None
     except re.error:
         return None
 
@@ -309,11 +315,23 @@ class _Expression:
             if value is None or token == "+":
                 return value
             return {"-": -value, "!": int(not value), "~": ~value}[token]
-        if token.isdecimal():
-            return int(token)
+        if token[:1].isdecimal():
+            return _number(token, self.lookup)
         if token.isidentifier():
             return self.lookup(token)
         raise ValueError(token)
+
+
+def _number(token: str, lookup: Lookup) -> int | None:
+    """A whole number of C, or one of another base, as in 16#ff or 10#$RANK."""
+    base, mark, digits = token.partition("#")
+    if not mark:
+        is_octal = token.startswith("0") and token.isdecimal() and len(token) > 1
+        return int(token, 8 if is_octal else 0)
+    if digits.startswith("$"):
+        value = lookup(digits.strip("${}"))
+        digits = "" if value is None else str(value)
+    return int(digits, int(base)) if digits else None
 
 
 def _combined(symbol: str, left: int | None, right: int | None) -> int | None:

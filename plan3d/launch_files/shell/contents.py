@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 
@@ -43,6 +45,22 @@ class Document:
     """What its text depends on (variables.dependences)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A script that a command starts."""
+
+    path: Word
+    """As the command has it."""
+    text: str | None
+    """None where it is not there."""
+    before: tuple[Word, ...]
+    """The words before it."""
+    arguments: tuple[Word, ...]
+    environment: dict[str, Value]
+    condition: str
+    """What it depends on whether it is started."""
+
+
 @dataclass
 class Script:
     """Variables, commands and here-documents of a script."""
@@ -54,9 +72,17 @@ class Script:
     commands: list[list[Word]] = field(default_factory=list)
     conditions: dict[int, str] = field(default_factory=dict)
     """What it depends on whether a command is reached, by its place."""
+    environments: dict[int, dict[str, Value]] = field(default_factory=dict)
+    """Variables that hold for a command alone, or for its subshell, by its place."""
     documents: list[Document] = field(default_factory=list)
     job: dict[str, int] = field(default_factory=dict)
     """Sizes that it asks of Slurm (batch_job.job_sizes)."""
+    folder: str = ""
+    """Where its commands are started, from the folder in which it is."""
+    started: list[Started] = field(default_factory=list)
+    """Scripts that it starts."""
+    exports_all: bool = False
+    """Whatever is assigned is exported: `set -a`."""
     tokens_run: int = 0
     """Tokens of clauses, loops, functions and sourced files that were read."""
     unclosed: int = 0
@@ -65,13 +91,38 @@ class Script:
     """Files that it sources and that are not there, with their lines."""
     redirected: set[int] = field(default_factory=set)
     """Places of commands whose output goes elsewhere."""
-    maps: set[str] = field(default_factory=set)
-    """Arrays that are declared to have keys."""
+    attributes: dict[str, str] = field(default_factory=dict)
+    """Letters of `declare` by variable: A of an array with keys, i of a number, x of one that is
+    exported."""
     end_line: int = 0
     """The line of an `exit` that is certain; 0 where it runs to its end."""
 
+    @contextmanager
+    def subshell(self) -> Iterator[None]:
+        """Commands of a shell of their own: what they assign, declare and set is undone after them,
+        and what they add under a condition too where they start no program."""
+        variables = self.variables
+        values, outside = dict(variables.values), dict(variables.outside)
+        arguments, attributes = list(variables.arguments), dict(self.attributes)
+        any_case, folder = variables.any_case, self.folder
+        counts = len(self.conditional_values), len(self.commands)
+        try:
+            yield
+        finally:
+            own = {name: v for name, v in variables.values.items() if v is not values.get(name)}
+            for place in range(counts[1], len(self.commands)) if own else ():
+                self.environments[place] = {**own, **self.environments.get(place, {})}
+            variables.values.clear()
+            variables.values |= values
+            variables.outside, variables.arguments = outside, arguments
+            self.attributes, variables.any_case, self.folder = attributes, any_case, folder
+            if not any(program_place(own) >= 0 for own in self.commands[counts[1] :]):
+                del self.conditional_values[counts[0] :]
+
     def assign(self, name: str, appends: bool, made: Value) -> None:
         """Record one assignment; under an unknown condition it makes the value conditional."""
+        if self.exports_all:
+            self.declare([name], "x")
         before = self.variables.lookup(name)
         in_doubt = bool(made.condition)
         same = in_doubt and before is not None and made.text == before.text
@@ -84,6 +135,28 @@ class Script:
             same = not (made.words if before.array or made.array else made.text)
             made = before if same else _appended(before, made)
         self.variables.values[name] = replace(made, condition="") if same else made
+
+    def declare(self, names: Iterable[str], letters: str) -> None:
+        """Give variables attributes."""
+        for name in names:
+            self.attributes[name] = self.attributes.get(name, "") + letters
+
+    def exported(self) -> dict[str, Value]:
+        """The variables of the environment of a command."""
+        inputs = self.variables.inputs
+        inherited = {*inputs.values, *inputs.environment}
+        own = {
+            name: value
+            for name, value in self.variables.values.items()
+            if name in inherited or "x" in self.attributes.get(name, "")
+        }
+        return {**inputs.environment, **own}
+
+    def variable(self, name: str, place: int | None = None) -> Value | None:
+        """The value of a variable: for the command at a place, or for the first one that has it."""
+        places = sorted(self.environments) if place is None else [place]
+        stated = (self.environments.get(one, {}).get(name) for one in places)
+        return next(filter(None, stated), self.variables.values.get(name))
 
     def assigned_words(self) -> list[Word]:
         """The words of every variable that holds flags, for a fragment without a command."""
@@ -120,14 +193,18 @@ def _is_program(module: str) -> bool:
     return "." in module and module not in LAUNCHERS
 
 
+MODULE = 2
+"""The rank of an auxiliary program, or of a module."""
+
+
 def command_rank(command: list[Word]) -> int:
-    """0 of a file that may train and has sizes, 1 of one without, 2 of an auxiliary one or a
-    module, 3 of words that are shown."""
+    """0 of a file that may train and has sizes, 1 of one without, MODULE, and 3 of words that are
+    shown."""
     if command[0].text in SHOWING:
         return 3
     text = command[program_place(command)].text
     if is_auxiliary(text) or not text.endswith(".py"):
-        return 2
+        return MODULE
     return int(not any(word.text.replace("_", "-") in SIZES for word in command))
 
 

@@ -119,7 +119,7 @@ def changed_text(raw: str, values: Values, quoted: bool = True) -> str | None:
         return indirect[0] if indirect else None
     if operation.endswith("+"):
         known = values.known_text(operand) if quoted else _joined_words(operand, values)
-        return known if text else ""
+        return known if text or (texts and operation == "+") else ""
     if operation.endswith("?") or not operation:
         return text if not operand or operation else None
     if len(text) > LONGEST_CHANGED:
@@ -336,3 +336,67 @@ _COMMANDS: dict[str, Callable[[Sequence[str], Values], str | None]] = {
     "expr": _expr,
 }
 """Outputs of commands by name."""
+
+
+_PLACE = re.compile(r"%(?:(%)|(-?0?\d{0,2})(\.\d)?([sdif]))")
+_ESCAPE = re.compile(r"\\(.)", re.S)
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\", '"': '"'}
+_NUMBER = re.compile(r"-?\d{1,15}(?:\.\d{1,9})?")
+MOST_TEXTS = 1000
+"""Texts that one pattern is filled with."""
+
+
+def formatted(pattern: str, texts: Sequence[str]) -> str | None:
+    """A pattern with texts in its places, again while there are texts left; None of a pattern or a
+    text that is not known here.
+
+    Source: POSIX, XCU, printf; Bash Reference Manual, 4.2 (printf).
+
+    >>> formatted("%s-%02d ", ["a", "3", "b", "10"])
+    'a-03 b-10 '
+    """
+    places = [found for found in _PLACE.finditer(pattern) if not found[1]]
+    if "%" in _PLACE.sub("", pattern) or len(texts) > MOST_TEXTS:
+        return None
+    left, out = list(texts), []
+    while True:
+        filled = _filled(pattern, left)
+        if filled is None:
+            return None
+        out.append(filled)
+        if not left or not places:
+            return "".join(out)
+
+
+def _filled(pattern: str, left: list[str]) -> str | None:
+    """The pattern with the first of the texts, which are taken away."""
+    pieces, end = [], 0
+    for found in _PLACE.finditer(pattern):
+        pieces.append(_unescaped(pattern[end : found.start()]))
+        end = found.end()
+        pieces.append("%" if found[1] else _placed(found, left.pop(0) if left else ""))
+    pieces.append(_unescaped(pattern[end:]))
+    known = [piece for piece in pieces if piece is not None]
+    return "".join(known) if len(known) == len(pieces) else None
+
+
+def _placed(found: re.Match[str], text: str) -> str | None:
+    """One text in its place: as it is, or as a number."""
+    width, digits, kind = found[2], found[3] or "", found[4]
+    if kind == "s":
+        size = int(width.lstrip("-0") or 0)
+        text = text[: int(digits[1:])] if digits else text
+        return text.ljust(size) if width.startswith("-") else text.rjust(size)
+    text = text or "0"
+    if kind == "f":
+        return f"%{width}{digits}f" % float(text) if _NUMBER.fullmatch(text) else None
+    if digits or not is_whole(text.removeprefix("-")) or (text[:1] == "0" and text != "0"):
+        return None
+    return f"%{width}d" % int(text)
+
+
+def _unescaped(text: str) -> str | None:
+    """A text with its escapes replaced; None where one is not known."""
+    if any(found[1] not in _ESCAPES for found in _ESCAPE.finditer(text)):
+        return None
+    return _ESCAPE.sub(lambda found: _ESCAPES[found[1]], text)

@@ -1,29 +1,34 @@
 """Commands inside words of a command: `eval`, `bash -c`, and words for ssh or a container; and in
-files that a script sources.
+files that a script sources or starts.
 
-Source: Bash Reference Manual, 4.1 (Bourne shell builtins), `.` and `eval`.
+Source: Bash Reference Manual, 3.7.3 (command execution environment) and 4.1 (Bourne shell
+builtins), `.` and `eval`.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 
-from .contents import SHOWING
+from .contents import SHOWING, Script, Started
+from .expansions import formatted
 from .inputs import open_parameters
 from .lexer import Operator, Token
 from .loops import Leave, Runner
-from .variables import LONGEST, Value, read_tokens
+from .variables import LONGEST, Value, read_commands
 from .words import Part, Word
 
 _SHELL = re.compile(r"(?:.*/)?(?:ba|z|da|k)?sh")
-_COMMAND = re.compile(r"\.py\b.*\s--\w", re.S)
-"""A training command inside one word."""
+_COMMAND = re.compile(r"\.py\b.*\s--\w|\b(?:ba)?sh\s+(?:\S+/)?[\w.-]+\.sh\b", re.S)
+"""A training command inside one word, or a script that is started."""
+_WRAPPED = "--wrap"
+"""The option of sbatch with a command."""
 
 
 def inner_text(command: Sequence[Word]) -> list[Word]:
@@ -31,6 +36,11 @@ def inner_text(command: Sequence[Word]) -> list[Word]:
     texts = [word.text for word in command]
     if texts[0] == "eval":
         return list(command[1:])
+    if _WRAPPED in texts[:-1]:
+        return [command[texts.index(_WRAPPED) + 1]]
+    wrapped = next((word for word in command if word.text.startswith(f"{_WRAPPED}=")), None)
+    if wrapped:
+        return [wrapped.without_prefix(len(_WRAPPED) + 1)]
     for place, text in enumerate(texts[:-2]):
         option = texts[place + 1]
         if _SHELL.fullmatch(text) and re.fullmatch(r"-[a-z]*c[a-z]*|--login", option):
@@ -68,7 +78,7 @@ def inner_tokens(
             text += piece
             lines += [part.line + i + 1 for i in range(piece.count("\n"))]
     try:
-        tokens = read_tokens(text, file, 0)
+        tokens = read_commands(text, file, 0)
     except InputError:
         return [], {}
     return [_on_lines(token, lines) for token in tokens], held
@@ -97,12 +107,86 @@ def _on_line(part: Part, line: int) -> Part:
     return replace(part, line=line)
 
 
+_ENDING = re.compile(r"\.(?:sh|slurm|sbatch|bash)$")
+_STARTER = re.compile(
+    r"sbatch|srun|bsub|qsub|nohup|exec|env|sudo|time|numactl|mpirun|mpiexec|docker|podman"
+    r"|singularity|apptainer|enroot|ssh|pdsh|command"
+)
+_HANDLING = re.compile(r"chmod|cp|mv|rm|cat|ls|scp|rsync|tar|.*\.py")
+"""Commands that start none of the files that they name."""
+_ASSIGNED = re.compile(r"[A-Za-z_]\w*=")
 _HERE = re.compile(r"\$PWD|\$\{PWD\}|`pwd`|\$\(pwd\)")
 """The folder in which a script is started: where it sources a file, that of the script."""
 _ENVIRONMENT = re.compile(
     r"(?:\.(?:bashrc|profile|bash_profile)|bin/activate|conda\.sh|/setvars\.sh|^/etc/.*)$"
 )
 """Files that set up a shell, and hold no flags."""
+MOST_STARTED = 100
+"""Scripts that one script starts that are noted."""
+
+
+def place_of_script(command: Sequence[str]) -> int | None:
+    """The place of the script that a command starts, by its words; None where it starts none."""
+    first = command[0].rpartition("/")[2] if command else ""
+    if _ENDING.search(first):
+        return 0
+    shell = next((i for i, word in enumerate(command) if _SHELL.fullmatch(word)), None)
+    if shell is not None and (shell == 0 or _STARTER.fullmatch(first)):
+        own = command[shell + 1 :]
+        at = next((i for i, word in enumerate(own) if word[:1] not in ("-", "+")), None)
+        is_text = any(re.fullmatch(r"-[a-z]*[cs]|--login", word) for word in own[:at])
+        return None if at is None or is_text else shell + 1 + at
+    at = next((i for i, word in enumerate(command) if i and _ENDING.search(word)), None)
+    before = list(command[:at])
+    is_started = _STARTER.fullmatch(first) and not any(map(_HANDLING.fullmatch, before))
+    return at if is_started else None
+
+
+def start_script(reader: Runner, command: Sequence[Word], own: Mapping[str, Value]) -> None:
+    """Note the script that a command starts, with its environment: `own` holds for it alone."""
+    script = reader.script
+    at = place_of_script([word.text for word in command])
+    if at is None or len(script.started) >= MOST_STARTED:
+        return
+    here = _here(command[at].parts)
+    unknown = script.variables.dependences(here, expanded=True)
+    path, text = here.text, None if unknown else _text_beside(script, here.text)
+    if text is None and not _ENDING.search(path) and not unknown:
+        return
+    before = command[:at]
+    pairs = [word.text.partition("=") for word in before if _ASSIGNED.match(word.text)]
+    environment = {name: Value.of(value) for name, _, value in pairs}
+    script.started.append(
+        Started(
+            here,
+            text,
+            tuple(before),
+            tuple(command[at + 1 :]),
+            {**script.exported(), **own, **environment},
+            script.conditions.get(len(script.commands) - 1, ""),
+        )
+    )
+
+
+def change_folder(script: Script, command: Sequence[Word]) -> None:
+    """Follow `cd FOLDER` as far as it is known."""
+    is_known = len(command) == 2 and not command[1].unresolved and not command[1].condition
+    text = command[1].text if is_known else "/"
+    script.folder = "" if text.startswith("/") else posixpath.join(script.folder, text)
+
+
+def _text_beside(script: Script, path: str) -> str | None:
+    """The text of a file beside the script, or in the folder that it is in by then."""
+    read = script.variables.inputs.read_source
+    if read is None:
+        return None
+    text = read(path)
+    return read(posixpath.join(script.folder, path)) if text is None and script.folder else text
+
+
+def _here(parts: Sequence[Part]) -> Word:
+    """A word of expanded parts, with a point for the folder in which the script is started."""
+    return Word(tuple(Part(".", p.line) if _HERE.fullmatch(p.raw) else p for p in parts))
 
 
 def run_source(reader: Runner) -> None:
@@ -112,19 +196,18 @@ def run_source(reader: Runner) -> None:
         return
     reader.position += 1
     variables = reader.script.variables
-    parts = variables.expanded_parts(token)
-    here = Word(tuple(Part(".", p.line) if _HERE.fullmatch(p.raw) else p for p in parts))
-    path, read = here.text, variables.inputs.read_source
-    text = read(path) if read and not variables.dependences(here) else None
+    here = _here(variables.expanded_parts(token))
+    unknown, path = variables.dependences(here), here.text
+    text = None if unknown else _text_beside(reader.script, path)
     if text is None and _ENVIRONMENT.search(path):
         return
     if text is None or len(text) > LONGEST or "\x00" in text:
-        needs = open_parameters((one, "") for one in variables.dependences(here))
+        needs = open_parameters((one, "") for one in unknown)
         given = "".join(f"; --set {parameter.name}=VALUE" for parameter in needs)
         reader.script.missing_sources.append(f"{one_line(path)} (line {token.line}{given})")
         return
     try:
-        reader.run(read_tokens(text.replace("\r\n", "\n"), path))
+        reader.run(read_commands(text.replace("\r\n", "\n"), path))
     except Leave as leave:
         if leave.kind != "return":
             raise
@@ -141,7 +224,7 @@ def output_of(reader: Runner, source: str) -> str | None:
     counts, depth = [len(one) for one in lists], len(variables.arguments)
     shown: list[str] | None = []
     try:
-        reader.inner(read_tokens(f"{source}\n", script.file, 0))
+        reader.inner(read_commands(f"{source}\n", script.file, 0))
     except Leave:
         pass
     except InputError:
@@ -178,12 +261,12 @@ _SILENT = (":", "true", "false", "return", "exit", "shift", "let", "unset", "bre
 
 
 def _shown(words: list[str]) -> str | None:
-    """The output of `echo` or `printf %s`; None of other commands."""
+    """The output of `echo` or `printf`; None of other commands."""
     match words:
         case ["echo", "-n", *texts]:
             return " ".join(texts)
         case ["echo", *texts] if texts[:1] not in (["-e"], ["-E"], ["-ne"]):
             return " ".join(texts) + "\n"
-        case ["printf", "%s" | "%d" | "%s\\n" | "%d\\n" as pattern, text]:
-            return text + "\n" * pattern.endswith("n")
+        case ["printf", pattern, *texts] if not pattern.startswith("-"):
+            return formatted(pattern, texts)
     return None

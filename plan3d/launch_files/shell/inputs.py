@@ -9,6 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .contents import Document
+    from .variables import Value
+    from .words import Word
 
 _NAMED = re.compile(r"(?P<source>.+) \((?P<name>[A-Za-z_]\w*)\)", re.S)
 _PARAMETER = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?[-=?+].*)?\})", re.S)
@@ -29,6 +35,18 @@ class ScriptInputs:
     """Where the call of the script stands of which these are the arguments, FILE:LINE."""
     example_names: frozenset[str] = frozenset()
     """Variables that only that call sets, which the script need not use."""
+    words: tuple[Word, ...] | None = None
+    """The arguments that another script gives it; None where none starts it."""
+    environment: Mapping[str, Value] = field(default_factory=dict)
+    """The variables that the other script exports."""
+    job: Mapping[str, int] | None = None
+    """Sizes that the other script, or its command, asks of Slurm; None for its own."""
+    processes: int | None = None
+    """Processes of a launcher that starts the script."""
+    choices: Mapping[str, list[str]] = field(default_factory=dict)
+    """What the other script compares its open parameters with."""
+    documents: tuple[Document, ...] = ()
+    """Here-documents of the other script."""
 
 
 NO_INPUTS = ScriptInputs()

@@ -12,21 +12,19 @@ from itertools import pairwise
 from math import prod
 from typing import Any
 
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
 from ..launch_file import UnreadSetting
 from ..tables import KeyClasses
 from .batch_job import job_gpus
-from .contents import Script, command_rank, program_place
+from .contents import Script, Started, command_rank, program_place
 from .flags import Flags
-from .inputs import NO_INPUTS, ScriptInputs
+from .inputs import NO_INPUTS, ScriptInputs, open_parameters
 from .script import read_script
 from .words import Word, quote
 
-_STARTERS = frozenset(("bash", "sh", "sbatch", "srun", "bsub", "qsub", "nohup", "exec"))
-_SCRIPT = re.compile(r"\.(?:sh|slurm|sbatch|bash)$")
 OTHER_ARGS = "OTHER_ARGS"
 """The array of flags that no reader took."""
 FlagLines = list[tuple[str, str]]
@@ -38,10 +36,13 @@ def script_of(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
     script = read_script(text, file, inputs=inputs)
     stops = bool(script.end_line) and not script.training_commands()
     is_empty = stops or not training_words(script)
-    if is_empty and (other := _started_script(script)):
+    if is_empty and script.started:
+        started, path = script.started[-1], script.started[-1].path
+        if started.text is None:
+            raise InputError(missing_script(script, started), LONGEST_QUESTION)
         raise InputError(
-            f"{file}: line {other.line}: starts {one_line(other.text)[-80:]}, which is not read "
-            "from here: give that script, with --set NAME=VALUE for what this one sets"
+            f"{file}: line {path.line}: starts {one_line(path.text)[-80:]}, which trains nothing "
+            "that plan3d knows"
         )
     if stops:
         raise InputError(f"{file}: line {script.end_line}: the script stops here before it trains")
@@ -50,14 +51,20 @@ def script_of(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
     return script
 
 
-def _started_script(script: Script) -> Word | None:
-    """The last script that one without training starts by `bash` or as a job."""
-    for command in reversed(script.commands):
-        at = next((i for i, word in enumerate(command) if _SCRIPT.search(word.text)), 0)
-        before = [word.text.rpartition("/")[2] for word in command[:at]]
-        if set(before[:2]) & _STARTERS or (command and not at and _SCRIPT.search(command[0].text)):
-            return command[at]
-    return None
+def missing_script(script: Script, started: Started) -> str:
+    """The sentence about a script that is not there, or whose name is open."""
+    variables = script.variables
+    unknown = variables.dependences(started.path, expanded=True)
+    asked = [
+        parameter.request(variables.choices.get(parameter.name, ()), "the script")
+        for parameter in open_parameters((name, "") for name in unknown)
+    ]
+    why = "; ".join(asked) or (
+        "which is not there: put it there, or give that script, with --set NAME=VALUE for what "
+        "this one sets"
+    )
+    name = one_line(started.path.text)[-80:]
+    return f"{script.file}: line {started.path.line}: starts {name}, {why}"
 
 
 def check_inputs(script: Script) -> None:
@@ -68,6 +75,12 @@ def check_inputs(script: Script) -> None:
     for name in inputs.values:
         if name not in used and name not in inputs.example_names:
             raise InputError(f"{script.file}: nothing in it is open that --set {name} would decide")
+    check_arguments(script)
+
+
+def check_arguments(script: Script) -> None:
+    """Raise InputError for arguments that the script does not use."""
+    inputs, used = script.variables.inputs, script.variables.names_used
     if not used & {"@", "*", "#"}:
         last = max((int(name) for name in used if name.isdecimal()), default=0)
         for place, text in enumerate(inputs.arguments, 1):
@@ -130,6 +143,8 @@ def launcher_gpus(script: Script) -> int | None:
     command, at = _training_command(script)
     found = processes_of(command[:at], script) or job_gpus(script.job)
     names = [word.text.rpartition("/")[2] for word in command[:at]]
+    if not found and not any(map(_STARTS.fullmatch, names)):
+        found = script.variables.inputs.processes
     if found or script.job.get("ntasks-per-node", 1) == 1 or any(map(_STARTS.fullmatch, names)):
         return found
     return script.job.get("ntasks")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .words import Part, Word
 
@@ -29,7 +29,7 @@ LONGEST_ARITHMETIC = 4_000
 _CASE = re.compile(r"(?<=[\s;(&|])(case(?=\s)|esac(?=[\s;)&|]))")
 """Words between which `)` ends a pattern."""
 _BEFORE_COMMANDS = (*";(&|{\n", "then", "do", "else")
-_CLOSING_BRACKETS = {"(": ")", "{": "}"}
+_CLOSING_BRACKETS = {"(": ")", "{": "}", "[": "]"}
 
 
 class Unclosed(ValueError):
@@ -224,6 +224,11 @@ class _Lexer:
         if pair == '$"' and not quoted:
             self._advance(1)
             return self.double_quoted()
+        if pair == "$[":
+            length = self._balanced(at + 1) - at
+            part = self._expansion_part(length, quoted)
+            raw = f"$(({part.raw[2:-1]}))"
+            return [replace(part, text=raw, raw=raw)]
         if pair in ("$(", "${"):
             return [self._expansion_part(self._balanced(at + 1) - at, quoted)]
         if pair[0] == "`":

@@ -75,6 +75,11 @@ def run_loop(kind: str, reader: Runner) -> None:
         _counted(words[0].text[2:-2].split(";"), body, reader)
     elif kind in ("while", "until"):
         _while(kind, header, body, reader)
+    elif kind == "select" and words and words[0].text.isidentifier():
+        name = words[0].text
+        script.variables.values[name] = Value.left_open(name)
+        script.variables.choices[name] = [word.text for word in words[2:]]
+        _uncertain(body, [], reader)
     else:
         _uncertain(body, [], reader)
 
@@ -107,11 +112,10 @@ def _for(name: str, header: list[Token], body: list[Token], reader: Runner) -> N
     listed = [token for token in header[2:end] if isinstance(token, Word)]
     every = [Word((Part("$@", header[0].line, True, '"$@"'.strip('"'), True),))]
     words = [made for word in listed or every for made in variables.words(word)]
-    has_braces = any(part.raw in "{}" and part.raw for word in listed for part in word.parts)
     if any(word.unresolved and word.text in ("$@", "$*") for word in words):
         _skip_options(body, reader)
         return
-    if has_braces or len(words) > MOST_TURNS or any(w.unresolved or w.condition for w in words):
+    if len(words) > MOST_TURNS or any(w.unresolved or w.condition for w in words):
         variables.values.pop(name, None)
         _uncertain(body, [], reader)
         return
@@ -132,14 +136,14 @@ def _turns(name: str, words: list[Word], body: list[Token], reader: Runner) -> b
             _uncertain(body, [], reader)
             return False
         variables.values[name] = Value((word,))
-        count = len(reader.script.commands)
+        commands, started = reader.script.commands, reader.script.started
+        count, before_turn = len(commands), len(started)
         if not _turn(body, reader):
             return False
-        commands = reader.script.commands
-        if len(words) > 1 and any(program_place(own) >= 0 for own in commands[count:]):
-            del commands[count:]
-            variables.values = before
-            variables.values.pop(name, None)
+        trains = any(program_place(own) >= 0 for own in commands[count:])
+        if len(words) > 1 and (trains or any(own.text for own in started[before_turn:])):
+            del commands[count:], started[before_turn:]
+            variables.values = {**before, name: Value.left_open(name)}
             variables.choices.setdefault(name, []).extend(word.text for word in words)
             _turn(body, reader)
             return False
@@ -199,6 +203,7 @@ def _options(words: list[Word], body: list[Token], reader: Runner) -> None:
     letters, name = variables.text(words[1]).lstrip(":"), words[2].text
     variables.names_used.add("#")
     left = [word.text for word in every.words]
+    count = len(left)
     while left and left[0][:1] == "-" and left[0] not in ("-", "--"):
         option = left.pop(0)[1:]
         letter, rest = option[0], option[1:]
@@ -208,8 +213,11 @@ def _options(words: list[Word], body: list[Token], reader: Runner) -> None:
             value, left = "", [f"-{rest}", *left] if rest else left
         variables.values[name] = Value.of(letter)
         variables.values["OPTARG"] = Value.of(value)
+        variables.values["OPTIND"] = Value.of(str(count - len(left) + 1))
         if not _turn(body, reader):
             return
+    left = left[left[:1] == ["--"] :]
+    variables.values["OPTIND"] = Value.of(str(count - len(left) + 1))
 
 
 def _skip_options(body: list[Token], reader: Runner) -> None:
@@ -237,20 +245,23 @@ def run_case(reader: Runner) -> None:
     unknown = variables.dependences(subject)
     text, is_first = variables.text(subject), True
     clauses, reader.position = case_clauses(reader.tokens, reader.position)
-    for patterns, body in clauses:
+    for patterns, body, ending in clauses:
         known = [variables.text(pattern) for pattern in patterns]
         if unknown:
             for pattern in known:
                 variables.note_choice(subject, pattern)
-        is_match: Truth = any(matches(text, pattern) for pattern in known)
+        is_match: Truth = any(matches(text, one, variables.any_case) for one in known)
         if "*" in known:
             is_match = True
         elif unknown or any(map(variables.dependences, patterns)):
             is_match = None
         step = reader.branches.enter if is_first else reader.branches.next_branch
+        before = False if is_first else reader.branches.earlier_truths[-1]
         step(is_match, unknown)
         is_first = False
         reader.run(body)
+        if ending == ";;&":
+            reader.branches.earlier_truths[-1] = before
     if not is_first:
         reader.branches.leave()
 

@@ -7,13 +7,13 @@ from functools import partial
 
 from plan3d.simulator.base.errors import InputError
 
-from .batch_job import job_sizes, job_variables
+from .batch_job import job_sizes, job_variables, with_tasks
 from .commands import Reader
 from .contents import Script
 from .inner_commands import output_of
 from .inputs import NO_INPUTS, ScriptInputs
 from .loops import Leave
-from .variables import LONGEST, Value, Variables, read_tokens
+from .variables import LONGEST, Value, Variables, read_commands
 
 _PLACEHOLDER = re.compile(r"(?<![<\w&'\"])<([A-Z][\w.-]*(?: [\w.-]+)*)>")
 """What stands for a path that the reader of a script fills in: <PATH TO gpt-vocab.json>."""
@@ -41,13 +41,14 @@ def _contents(text: str, file: str, inputs: ScriptInputs, opens_all: bool) -> Sc
     if len(text) > LONGEST or "\x00" in text:
         raise InputError(f"{file}: is not a shell script")
     variables = Variables(file, inputs=inputs, opens_all=opens_all)
-    script = Script(file, variables, job=job_sizes(text))
+    job = job_sizes(text) if inputs.job is None else dict(inputs.job)
+    script = Script(file, variables, job=with_tasks(job), documents=list(inputs.documents))
     for name, value in job_variables(script.job).items():
         variables.outside.setdefault(name, Value.of(value))
     if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")
     text = _PLACEHOLDER.sub(lambda found: found[1].replace(" ", "_"), text)
-    reader = Reader(read_tokens(text, file), script)
+    reader = Reader(read_commands(text, file), script)
     variables.output_of = partial(output_of, reader)
     try:
         reader.read()

@@ -16,11 +16,12 @@ from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
 from . import lexer
+from .blocks import with_subshells
 from .conditions import arithmetic, assigning
 from .expansions import as_command, changed_text, document_of, document_source, names_in
 from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
-from .words import Part, Word, key_of, split_at, split_words
+from .words import Part, Word, braced, key_of, split_at, split_words
 
 LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
@@ -50,6 +51,9 @@ _IS_COMMAND = re.compile(r"\$\((?!\()")
 _QUOTED_AGAIN = re.compile(r'"[^"\\]*"')
 """A default in quotes of its own inside those of its expansion: "${X:-"8"}"."""
 _INDICES = re.compile(r"\$\{!([A-Za-z_]\w*)\[[@*]\]\}")
+_SLICE = re.compile(
+    r"\$\{(?:(?P<name>[A-Za-z_]\w*)\[@\]|@):(?P<first>[^:}?+=-][^:}]*)(?::(?P<count>[^:}]+))?\}"
+)
 _PARAMETER = re.compile(r"(?<![\w$])[A-Za-z_]\w*|(?<=\$)\w+")
 """Parameters of an arithmetic expression, without `$`."""
 
@@ -133,13 +137,20 @@ class Variables:
     """Variables that the user may give are unknown, rather than empty."""
     output_of: Callable[[str], str | None] | None = None
     """What commands print, where the reader of the script knows it."""
+    any_case: bool = False
+    """Comparisons take capital and small letters as the same: `shopt -s nocasematch`."""
     counts_arguments: bool = False
     """Parameters after the last argument are empty, rather than open."""
 
     def __post_init__(self) -> None:
-        self.outside = {name: Value.of(text) for name, text in self.inputs.values.items()}
-        if self.inputs.arguments:
-            self.set_arguments([Word((Part(text, 1),)) for text in self.inputs.arguments])
+        inputs = self.inputs
+        self.outside = {name: Value.of(text) for name, text in inputs.values.items()}
+        self.outside |= inputs.environment
+        self.choices |= {name: list(texts) for name, texts in inputs.choices.items()}
+        if inputs.words is not None:
+            self.set_arguments(inputs.words)
+        elif inputs.arguments:
+            self.set_arguments([Word((Part(text, 1),)) for text in inputs.arguments])
 
     def set_arguments(self, words: Sequence[Word]) -> None:
         """Put the arguments of the script, or of the function around, where its parameters are."""
@@ -166,9 +177,22 @@ class Variables:
                 return _parameters(inner).get(name)
         if name in self.outside:
             self.names_used.add(name)
-        elif self.counts_arguments and name.isdecimal() and "#" in self.outside:
+        elif name.isdecimal() and "#" in self.outside and self._knows_arguments:
             return Value(())
         return self.outside.get(name)
+
+    @property
+    def _knows_arguments(self) -> bool:
+        """Whether those that are not stated are empty, rather than open."""
+        return self.counts_arguments or self.inputs.words is not None
+
+    def restore(self, before: Mapping[str, Value | None]) -> None:
+        """Give variables the values that they had before; None of those without one."""
+        for name, value in before.items():
+            if value is None:
+                self.values.pop(name, None)
+            else:
+                self.values[name] = value
 
     def note_choice(self, word: Word, text: str) -> None:
         """Note a text that a word is compared with, where the word is one open parameter."""
@@ -196,6 +220,10 @@ class Variables:
 
     def words(self, word: Word) -> list[Word]:
         """The arguments that a shell makes of a word: expanded, then split."""
+        return [made for one in braced(word) for made in self._split(one)]
+
+    def _split(self, word: Word) -> list[Word]:
+        """The arguments of a word without braces."""
         fields: list[list[Part]] = [[]]
         marks = self.values["IFS"].text.strip() if "IFS" in self.values else ""
         for part in word.parts:
@@ -286,6 +314,9 @@ class Variables:
             parts = [_quoted_as(own, part) for own in self.expanded_parts(document)]
             self._count_characters([parts])
             return [parts]
+        slice_of = _SLICE.fullmatch(part.raw)
+        if slice_of and (own := self._slice(slice_of)) is not None:
+            return [[_quoted_as(one, part) for one in word.parts] for word in own] or [[]]
         listed = _INDICES.fullmatch(part.raw)
         if listed and (array := self.values.get(listed[1])) and not array.condition:
             keys = [key_of(word) or str(place) for place, word in enumerate(array.words)]
@@ -310,6 +341,21 @@ class Variables:
             return [[p for own in fields for p in (Part(" ", part.line, quoted=True), *own)][1:]]
         one = part.quoted and not (value.array and subscript)
         return fields or [[Part("", part.line, quoted=True)] if one else []]
+
+    def _slice(self, found: re.Match[str]) -> tuple[Word, ...] | None:
+        """The elements of ${NAME[@]:FIRST:COUNT}, or the arguments of ${@:FIRST}; None where they
+        are not known."""
+        value = self.lookup(found["name"] or "@")
+        bounds = [found["first"], found["count"] or "0"]
+        first, count = (arithmetic(self.known_text(one) or "", self.number) for one in bounds)
+        if value is None or value.condition or first is None or count is None or count < 0:
+            return None
+        words = value.elements("@")
+        begin = first if found["name"] else first - 1
+        if begin < 0 and not (found["name"] and -begin <= len(words)):
+            return None
+        begin += len(words) * (begin < 0)
+        return words[begin : begin + count if found["count"] else None]
 
     def _here_document(self, raw: str) -> Word | None:
         """The text that `$(cat <<EOF ...)` is; None of another expansion."""
@@ -408,6 +454,12 @@ class Variables:
         value = self.lookup(name)
         text = value.text.removeprefix("-") if value and not value.condition else ""
         return int(value.text) if value and is_whole(text) else None
+
+
+def read_commands(text: str, file: str, line: int = 1) -> list[Token]:
+    """The tokens of commands, with brackets around subshells. Raises InputError where a quotation
+    has no end."""
+    return with_subshells(read_tokens(text, file, line))
 
 
 def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import product
 
 _GLOBS = re.compile(r"([*?[\]]+)")
 """Characters of file name patterns, where they are not quoted."""
@@ -114,8 +115,10 @@ def key_of(word: Word) -> str:
     return found[1] if found else ""
 
 
-def matches(text: str, pattern: str) -> bool:
+def matches(text: str, pattern: str, any_case: bool = False) -> bool:
     """Whether a text has a pattern of file names, of which a shell also writes [^a] for [!a]."""
+    if any_case:
+        text, pattern = text.lower(), pattern.lower()
     return fnmatchcase(text, pattern.replace("[^", "[!"))
 
 
@@ -180,3 +183,96 @@ def split_at(parts: Sequence[Part], marks: str) -> list[list[Part]]:
             fields += [[]] if place else []
             fields[-1].append(replace(part, text=piece))
     return fields
+
+
+MOST_BRACED = 10_000
+"""Words of one word with braces."""
+_RANGE = re.compile(r"(-?\d{1,9}|[A-Za-z])\.\.(-?\d{1,9}|[A-Za-z])(?:\.\.(-?\d{1,6}))?")
+Parts = tuple[Part, ...]
+
+
+def braced(word: Word) -> list[Word]:
+    """The words of a word with braces, a{b,c} or {1..4}; the word alone where it has none, or too
+    many.
+
+    Source: Bash Reference Manual, 3.5.1 (brace expansion).
+    """
+    if not any(part.raw == "{" for part in word.parts):
+        return [word]
+    pieces = [piece for part in word.parts for piece in _pieces(part)]
+    made = _chosen(pieces)
+    return (
+        [word]
+        if len(made) > MOST_BRACED
+        else [Word(parts or (Part("", word.line),)) for parts in made]
+    )
+
+
+def _pieces(part: Part) -> list[Part]:
+    """A part cut at commas outside quotation."""
+    if part.quoted or part.raw:
+        return [part]
+    texts = re.split(r"(,)", part.text)
+    return [replace(part, text=text) for text in texts if text]
+
+
+def _is_mark(part: Part, text: str) -> bool:
+    return part.text == text and not part.quoted and part.raw in ("", text)
+
+
+def _chosen(pieces: Sequence[Part]) -> list[Parts]:
+    """What pieces stand for: every choice of the alternatives in their braces."""
+    factors: list[list[Parts]] = []
+    at, count = 0, 1
+    while at < len(pieces) and count <= MOST_BRACED:
+        end = _closing_brace(pieces, at) if _is_mark(pieces[at], "{") else 0
+        inner = pieces[at + 1 : end]
+        choices = _alternatives(inner) if end else None
+        if choices is None:
+            choices, end = [(pieces[at],)], at
+        factors.append(choices)
+        at, count = end + 1, count * len(choices)
+    if count > MOST_BRACED:
+        return [()] * (MOST_BRACED + 1)
+    return [tuple(part for parts in chosen for part in parts) for chosen in product(*factors)]
+
+
+def _closing_brace(pieces: Sequence[Part], at: int) -> int:
+    """The place of the brace that closes the one at a place; 0 where none does."""
+    depth = 0
+    for place in range(at, len(pieces)):
+        depth += _is_mark(pieces[place], "{") - _is_mark(pieces[place], "}")
+        if not depth:
+            return place
+    return 0
+
+
+def _alternatives(inner: Sequence[Part]) -> list[Parts] | None:
+    """The choices between braces; None of what is no list and no range."""
+    depth = 0
+    lists: list[list[Part]] = [[]]
+    for part in inner:
+        depth += _is_mark(part, "{") - _is_mark(part, "}")
+        if not depth and _is_mark(part, ","):
+            lists.append([])
+        else:
+            lists[-1].append(part)
+    if len(lists) > 1:
+        return [parts for own in lists for parts in _chosen(own)]
+    found = _RANGE.fullmatch(inner[0].text) if len(inner) == 1 and not inner[0].quoted else None
+    numbers = _numbers(*found.groups()) if found else None
+    return None if numbers is None else [(replace(inner[0], text=text),) for text in numbers]
+
+
+def _numbers(first: str, last: str, step: str | None) -> list[str] | None:
+    """The words of a range of numbers or of letters."""
+    if first.isalpha() is not last.isalpha():
+        return None
+    begin, end = (ord(one) if one.isalpha() else int(one) for one in (first, last))
+    by = max(abs(int(step or 1)), 1) * (1 if end >= begin else -1)
+    values = range(begin, end + (1 if by > 0 else -1), by)
+    if len(values) > MOST_BRACED:
+        return None
+    padded = any(one.lstrip("-")[:1] == "0" and len(one.lstrip("-")) > 1 for one in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    return [chr(one) if first.isalpha() else f"{one:0{width}d}" for one in values]

@@ -179,5 +179,5 @@ def _first_value(flag: Flag | None) -> str:
 
 def _variable(script: Script, name: str) -> str:
     """The text of a variable; '' where it is not assigned."""
-    value = script.variables.values.get(name)
+    value = script.variable(name)
     return value.text if value else ""

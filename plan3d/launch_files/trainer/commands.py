@@ -107,8 +107,8 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
             tuple(word.text for word in after if word.text.lower().endswith(FILES)),
             config.texts[0] if config and config.texts else "",
             _arguments(_accelerated(before), script, keys),
-            _gpus(before, script) or _gpus(after if tool == "sft" else [], script),
-            _visible_gpus(before, script, tool),
+            _gpus(before, script, place) or _gpus(after if tool == "sft" else [], script, place),
+            _visible_gpus(before, script, tool, place),
             _other_training(script, place, keys),
         )
     raise InputError(f"{script.file}: starts no training that plan3d knows")
@@ -226,19 +226,21 @@ def typed(text: str) -> Any:
         return text
 
 
-def _gpus(before: Sequence[Word], script: Script) -> int | None:
+def _gpus(before: Sequence[Word], script: Script, place: int) -> int | None:
     """GPUs that the launcher names, or the environment of a tool that has a launcher inside."""
-    variables = {name: value.text for name, value in script.variables.values.items()}
-    each, nodes = variables.get("NPROC_PER_NODE", ""), variables.get("NNODES", "1")
+    values = (script.variable(name, place) for name in ("NPROC_PER_NODE", "NNODES"))
+    each, nodes = (
+        value.text if value else none for value, none in zip(values, ("", "1"), strict=True)
+    )
     stated = processes_of(before, script)
     return stated or (int(each) * int(nodes) if is_whole(each) and is_whole(nodes) else None)
 
 
-def _visible_gpus(before: Sequence[Word], script: Script, tool: str) -> int | None:
+def _visible_gpus(before: Sequence[Word], script: Script, tool: str, place: int) -> int | None:
     """GPUs of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher. Raises
     InputError where ms-swift has more than processes, and spreads the layers over them."""
-    values = script.variables.values
-    visible, each = (values.get(name) for name in ("CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE"))
+    names = "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE"
+    visible, each = (script.variable(name, place) for name in names)
     devices = [part for part in visible.text.split(",") if part] if visible else []
     launchers = ("torchrun", "accelerate", "deepspeed")
     has_launcher = tool in LAUNCHING or any(word.text in launchers for word in before)

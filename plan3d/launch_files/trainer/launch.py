@@ -111,7 +111,7 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     arguments that is not beside it."""
     script = read_script(text, file, inputs=options.inputs)
     command = command_of(script, KEYS)
-    megatron = script.variables.values.get("USE_MCA")
+    megatron = script.variable("USE_MCA")
     if command.tool == "llama-factory" and megatron and TRUTHS.get(megatron.text.lower()):
         raise InputError(f"{file}: USE_MCA trains by Megatron-Core, whose arguments are not read")
     options = with_here_documents(options, [document.text for document in script.documents])

@@ -378,7 +378,7 @@ SIZED = "torchrun a.py --num-layers $L --hidden-size $H --micro-batch-size $M\n"
         'M=2; let "L = M * 16" H=$M*32\n',
         "M=2; L=`expr $M \\* 16`; H=$(echo $M*32 | bc)\n",
         "C=32:64; L=$(echo $C | cut -d: -f1); H=$(awk -F: '{print $2}' <<< $C); M=2\n",
-        "printf -v L %d 32; typeset -i H=64; M=4; unset M; M=${M:-2}\n",
+        "printf -v L %d 32; typeset -i H=60; H+=4; M=4; unset M; M=${M:-2}\n",
         "L=31; ((L++)); H=16; M=1; (( M == 1 )) && (( H *= 4, M = 2 )); ((M == 1)) && ((L = 1))\n",
         "L=33; let L--; H=4; M=0; until ((M >= 2)); do ((M++)); ((H = H * 4)); done\n",
         "H=8; L=4; for ((i = 0; i < 3; i++)); do ((H *= 2)); ((L += L)); done; M=$((i - 1))\n",
@@ -396,7 +396,7 @@ def test_commands_that_assign(text):
     [
         *("read L < sizes.txt\n", "let L=L*N\n", "let L=N++\n", "unset L\n", "mapfile -t L < f\n"),
         *("((L = L * N))\n", "((L += N))\n", "read -d : L <<< 4:5\n", "unset L[0]\n"),
-        *("printf -v L '%s%s' 3\n", "printf -v L %05d 3\n"),
+        *("printf -v L '%s%q' 3\n", "printf -v L %d 0x3\n"),
     ],
 )
 def test_what_such_commands_leave_open_is_no_older_value(text):

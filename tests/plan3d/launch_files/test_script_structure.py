@@ -4,7 +4,7 @@ import pytest
 
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
-from plan3d.launch_files.shell.batch_job import job_gpus, job_sizes, job_variables
+from plan3d.launch_files.shell.batch_job import job_gpus, job_sizes, job_variables, with_tasks
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
 
@@ -87,6 +87,7 @@ def test_sizes_of_a_slurm_job_are_variables():
     assert sizes == {"nodes": 4, "gpus-per-node": 8, "ntasks": 32}
     assert job_gpus(sizes) == 32
     assert job_variables(sizes)["SLURM_NNODES"] == "4"
+    assert with_tasks({"nodes": 4, "ntasks-per-node": 8})["ntasks"] == 32
     run = RUN.replace("torchrun --nnodes 2 --nproc-per-node 8", "srun python").replace("$N", "2")
     assert launch(f"{text}{run}--tensor-model-parallel-size $SLURM_GPUS_PER_NODE\n").plan["tp"] == 8
     assert launch(f"{text}{run}\n").launcher_gpus == 32

@@ -333,6 +333,106 @@ torchrun a.py --q 0 --l $L
 ====
 X=4; true && A=1; false && A=2; false || B=3; echo x >&2 && C=4
 torchrun a.py --q 0 $A $B $C
+====
+N=1; { N=2; M=3; } | cat
+{ N=4; } &
+N=5 &
+f() { N=6; }
+f | cat
+f &
+for i in 7 8; do N=$i; done | cat
+echo 9 | while read N; do M=9; done
+if true; then N=10; fi |& cat
+wait
+torchrun a.py --q 0 --n $N ${M:-2}
+====
+N=1; A=(1); set -- v
+(
+  N=2; A+=(2); set -- x y
+  exit 0
+  torchrun b.py --q 0 $N
+)
+torchrun a.py --q 0 --n $N ${A[@]} $#
+====
+f() { ( N=4; g ) && N=5; }
+g() { N=7; }
+N=1
+f | cat
+torchrun a.py --q 0 $N
+====
+foo() ( N=3 )
+N=1; foo
+torchrun a.py --q 0 $N 2>&1 | cat
+====
+A=1 &&
+B=2 ||
+C=3
+torchrun a.py --q 0 $A $B ${C:-4}
+====
+A=x; A=y B=$A true; A=z f=2 : ; IFS=, read -ra P <<< 1,2
+torchrun a.py --q 0 $A "${B:-none}" ${f:-3} ${P[1]}
+====
+declare -i x=3 y; x=x+4; x+=2; y="2*3"; declare -u U=abc; declare -l L; L=XyZ
+torchrun a.py --q 0 $x $y $U $L
+====
+x=$[ 3 * 4 ]
+torchrun a.py --q 0 $x $[x+1]
+====
+shopt -s nocasematch
+M=LLama; [ $M = llama ] && P=1
+case $M in llama) K=1;; *) K=2;; esac
+[[ $M == llama && $M =~ ^ll && ! $M != LLAMA ]] && N=2
+shopt -u nocasematch; [[ $M == llama ]] || O=3
+torchrun a.py --q 0 $N $K ${P:-4} $O
+====
+x=3; y=$((++x)); ((x+=5, z=x*2)); let a=x a++ b=a*2
+torchrun a.py --q 0 $x $z $a $b
+====
+x=5; : $((x--)); w=$((x+=2))
+torchrun a.py --q 0 --x=$x
+====
+printf -v p '%s/%03d-%s' dir 7 end; printf -v q '%s,' 1 2 3; printf -v r '%5s|%-5s|' a b
+printf -v s '%d%%\t%.1f' 50 2.25
+torchrun a.py --q 0 "$p" "$q" "$r" "$s" "$(printf '%s;' a b)"
+====
+mapfile -t L <<< $'a\nb c\nd'; readarray -t M <<X
+1
+2
+X
+torchrun a.py --q 0 "${L[@]}" ${#L[@]} ${L[-1]} ${M[1]}
+====
+read -ra P <<< "1 2 3"
+torchrun a.py --q 0 ${P[1]} ${#P[@]}
+====
+set -- -n 3 -b x rest
+while getopts "n:b:" o; do
+case $o in n) N=$OPTARG;; b) B=$OPTARG;; esac
+done
+shift $((OPTIND-1))
+torchrun a.py --q 0 $N $B $1
+====
+A={1,2}; for i in {a,b}{1..2} x{,y}; do :; done
+torchrun a.py --q 0 $A "{1,2}" {x} {1..} '{a,b}' {5..1..2} a{1,{2,3}}b {08..10} {a..c} {1..2}{$A,$i}
+====
+case 7B in [0-9]B) N=1;; esac
+case abc in a*|b*) M=2;& c) M=3;& d) P=6;; *) M=4; esac
+case abc in a*) K=1;;& x*) K=2;; *c) L=4;;& *) O=5;; esac
+torchrun a.py --q 0 $N $M $P $K $L $O
+====
+A=(a b c d e); set -- x "y z" w
+f() { B=("${@:2}" "${@:1:1}"); }
+f "$@"
+torchrun a.py --q 0 "${A[@]:1}" - ${A[@]:2:2} - "${A[@]: -2}" "${B[@]}"
+====
+X=08
+torchrun a.py --q 0 $((10#$X+1)) $((0x1F)) $((017)) $((16#ff))
+====
+A=; C=${A-none}
+torchrun a.py --q 0 ${A+set} "$C" "${A:+set}"
+====
+f() { exit 3; }
+A=$(f; echo x); (f); (f) || B=2
+torchrun a.py --q 0 ${A:-1}
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
@@ -364,6 +464,8 @@ def test_words_of_an_idiom_are_those_of_bash(text):
         "A=1; ((B = A * N))\nB=${B:-7}",
         "B=(1 2); B[$N]=3\nB=${B[0]}",
         "X=word; B=${X^^[o-r]}",
+        "X=5; A=$((X++ + 1)); B=$X",
+        "B=7; select B in a b; do break; done",
     ],
 )
 def test_what_is_not_known_is_neither_an_older_value_nor_a_default(text):

@@ -44,9 +44,10 @@ bf16: auto
 gradient_checkpointing: true
 """
 SWIFT = """
-NPROC_PER_NODE=4 NNODES=2 swift sft --model Qwen/Qwen2.5-7B --tuner_type full \\
+n=4
+NPROC_PER_NODE=$n NNODES=2 swift sft --model Qwen/Qwen2.5-7B --tuner_type full \\
   --torch_dtype bfloat16 --max_length 8192 --packing true --deepspeed zero2 \\
-  --gradient_accumulation_steps $(expr 16 / $NPROC_PER_NODE) --learning_rate 1e-5
+  --gradient_accumulation_steps $(expr 16 / $n) --learning_rate 1e-5
 """
 ACCELERATE = """
 compute_environment: LOCAL_MACHINE
