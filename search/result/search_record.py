@@ -158,8 +158,9 @@ class SearchRecord:
         return self.options.ended(self.counts.evaluated)
 
     def add(self, plans: Plan) -> Costs:
-        """Cost a table and keep what is worth keeping."""
-        costs = simulate(self.task, plans)
+        """Cost a table, the seconds of what fits, and keep what is worth keeping."""
+        most = max(self.options.limit, self.options.safe_limit or 0.0)
+        costs = simulate(self.task, plans, limit=most)
         scores = score(costs, self.options.objective, self.options.limit)
         feasible = np.isfinite(scores)
         if costs.uses_host:

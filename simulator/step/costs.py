@@ -36,7 +36,8 @@ class Costs:
     task: Task
     plans: Plan
     groups: tuple[PlanGroup, ...]
-    """Rows with one precision, optimizer and policy each."""
+    """Rows with one precision, optimizer and policy each; rows that are in none take infinitely
+    long."""
     step: Value
     memory_total: Value
     scalar: bool
@@ -208,7 +209,7 @@ class Costs:
         columns: dict[str, Value] = {}
         for group in self.groups:
             for name, term in group.iteration_terms()._asdict().items():
-                columns.setdefault(name, np.empty(len(self)))[group.rows] = term
+                columns.setdefault(name, np.full(len(self), np.nan))[group.rows] = term
         return columns
 
     @property
@@ -250,7 +251,7 @@ class Costs:
         out: dict[str, Value] = {}
         for group, columns in zip(self.groups, parts, strict=True):
             for name, column in columns.items():
-                out.setdefault(name, np.empty(len(self)))[group.rows] = column
+                out.setdefault(name, np.full(len(self), np.nan))[group.rows] = column
         return {name: self._as_given(column) for name, column in out.items()}
 
     def to_frame(self) -> Any:

@@ -50,15 +50,19 @@ def _groups(plans: Plan) -> list[Index]:
     return [np.flatnonzero(key == code) for code in codes_in(key)]
 
 
-def _plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction) -> PlanGroup:
+def _plan_group(
+    task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction, limit: float
+) -> tuple[PlanGroup, Value]:
     """The group of a table of plans of one precision, optimizer and policy, which stand at `rows`
-    in the whole table; `layout_of` places the layers of plans without segments."""
+    in the whole table, and their bytes; only those that need at most `limit`, or least, are in it.
+    `layout_of` places the layers of plans without segments."""
     of_rows, policy = trained_task(task, plans), policy_of(plans)
     of_rows, recipe = with_state_formats(of_rows, RECIPES[int(plans.precision[0])], plans)
     if plans.fp8_params[0]:
         recipe = recipe.with_scaled_parameters()
     if plans.segments:
-        return _segment_group(of_rows, plans, rows, recipe, policy)
+        segmented = _segment_group(of_rows, plans, rows, recipe, policy)
+        return segmented, at_least_measured(of_rows, segmented.memory_total())
     first, skeleton = stages.first_of_runs(plans, SKELETON, variant_keys(task))
     skeletons, task = plans, of_rows
     if first.size < plans.rows:
@@ -68,8 +72,18 @@ def _plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction)
         s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
     if policy.sites:
         s = replace(s, weights=outer_steps.site_weights(s.weights, policy.sites))
-    optimizer = int(plans.optimizer[0])
-    zeros = codes_in(data_parallel.zero_in_pipeline(plans.zero, plans.pp))
+    optimizer, zero = int(plans.optimizer[0]), data_parallel.zero_in_pipeline(plans.zero, plans.pp)
+    held = memory.worst_bytes(task, recipe, optimizer, s, codes_in(zero), policy)
+    total = at_least_measured(of_rows, held[zero, skeleton])
+    small = np.flatnonzero(total <= max(limit, total.min()))
+    if small.size < total.size:
+        mine = skeleton[small]
+        first, skeleton = first_of_each(mine)
+        used = mine[first]
+        skeletons, task = skeletons.take(used), at_rows(task, used)
+        s, held = take_last(s, used), held[:, used]
+        plans, rows, of_rows = plans.take(small), rows[small], at_rows(of_rows, small)
+    zeros = codes_in(zero[small])
     sync, collectives = sync_seconds(task, recipe, policy, s, zeros)
     update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
     if policy.offload_optimizer or policy.offload_parameters:
@@ -78,7 +92,15 @@ def _plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction)
         slots = data_parallel.sync_seconds(task, collectives, s, zeros, policy, hosts) - sync
     else:
         update = update.max(axis=1) * (not through_servers(policy.sync))
-    return PlanGroup(
+    tables = SkeletonTables(
+        sync=sync,
+        sends=send_seconds(task, skeletons, s),
+        update=update,
+        copies=copies,
+        slot_copies=slots,
+        memory=held,
+    )
+    group = PlanGroup(
         task=of_rows,
         plans=plans,
         rows=rows,
@@ -86,15 +108,9 @@ def _plan_group(task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction)
         policy=policy,
         stages=s,
         skeleton=skeleton,
-        tables=SkeletonTables(
-            sync=sync,
-            sends=send_seconds(task, skeletons, s),
-            update=update,
-            copies=copies,
-            slot_copies=slots,
-            memory=memory.worst_bytes(task, recipe, optimizer, s, zeros, policy),
-        ),
+        tables=tables,
     )
+    return group, total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,20 +222,20 @@ def simulate(
     plans: Plan,
     layout_of: LayoutFunction = stage_placement.layout,
     scalar: bool = False,
+    limit: float = np.inf,
 ) -> Costs:
-    """Costs of a table of legal plans with every AUTO resolved; no checks."""
+    """Costs of a table of legal plans with every AUTO resolved; no checks. Those that need more
+    than `limit` bytes, but for the one that needs least, take infinitely long, without parts."""
     table = plans.table()
-    split = _groups(table)
-    if len(split) == 1:
-        groups = [_plan_group(task, table, split[0], layout_of)]
-        step, total = groups[0].step(), at_least_measured(task, groups[0].memory_total())
-        return Costs(task, table, tuple(groups), step, total, scalar)
-    groups = [_plan_group(at_rows(task, rows), table.take(rows), rows, layout_of) for rows in split]
-    step, total = np.empty(table.rows), np.empty(table.rows)
-    for group in groups:
+    groups, split = [], _groups(table)
+    step, total = np.full(table.rows, np.inf), np.empty(table.rows)
+    for rows in split:
+        whole = len(split) == 1
+        of_rows, own = (task, table) if whole else (at_rows(task, rows), table.take(rows))
+        group, total[rows] = _plan_group(of_rows, own, rows, layout_of, limit)
         step[group.rows] = group.step()
-        total[group.rows] = group.memory_total()
-    return Costs(task, table, tuple(groups), step, at_least_measured(task, total), scalar)
+        groups.append(group)
+    return Costs(task, table, tuple(groups), step, total, scalar)
 
 
 def evaluate(task: Task, plan: PlanLike) -> Costs:

@@ -141,6 +141,21 @@ def test_chunked_and_shuffled_tables_equal_the_table(seed, name):
     assert_same({k: v[order] for k, v in table.items()}, joined)
 
 
+@given(seed=seeds, name=models)
+@settings(deadline=None, max_examples=10)
+def test_plans_within_a_limit_cost_what_they_do_without_one(seed, name):
+    """Others take infinitely long, but for the one that needs least, and all have their bytes."""
+    table, share = whole(name), (seed % 21 - 1) / 20
+    memory = table["memory"]
+    limit = float(np.quantile(memory, share)) if share >= 0 else 0.0
+    costs = simulate(task(name), sample(name), limit=limit)
+    assert (costs.memory_total == memory).all()
+    rows = np.flatnonzero(np.isfinite(costs.step))
+    assert rows.size
+    assert set(rows) == set(np.flatnonzero(memory <= max(limit, memory.min())))
+    assert_same({k: v[rows] for k, v in table.items()}, columns(costs.take(rows)))
+
+
 def test_mixed_precisions_and_optimizers_in_one_table_do_not_mix():
     question = task("llama-3.1-70b")
     plans = [
