@@ -2,8 +2,9 @@
 
 Source: examples of verl (python3 -m verl.trainer.main_ppo), OpenRLHF (openrlhf.cli), slime
 (train.py --actor-num-nodes), MaxText (python3 -m MaxText.train), Levanter, llm-foundry (composer
-train/train.py), torchtune (tune run), OLMo-core, GPT-NeoX (deepy.py), Colossal-AI, LitGPT, NeMo
-(nemo llm, megatron_gpt_pretraining.py), nanotron (run_train.py --config-file).
+train/train.py), torchtune (tune run), OLMo-core, GPT-NeoX (deepy.py), metaseq (metaseq-train,
+opt-baselines), fairseq (fairseq-train), Colossal-AI, LitGPT, NeMo (nemo llm,
+megatron_gpt_pretraining.py), nanotron (run_train.py --config-file).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ PROGRAMS = (
     ("torchtune", r"\btune run\b"),
     ("OLMo", r"\bolmo_core|\bscripts/train\.py\b.*\bconfigs/"),
     ("GPT-NeoX", r"\bdeepy\.py\b"),
+    ("metaseq", r"\bmetaseq-train\b|\bmetaseq[./](?:cli|launcher)[./]|\bopt-baselines\b"),
+    ("fairseq", r"\bfairseq-(?:hydra-)?train\b|\bfairseq_cli[./](?:hydra_)?train\b"),
     ("Colossal-AI", r"\bcolossalai run\b"),
     ("LitGPT", r"\blitgpt (?:pretrain|finetune\w*)\b"),
     ("Megatron-Bridge", r"\b\w*setup_experiment\.py\b|--model[-_]recipe[-_]name\b"),

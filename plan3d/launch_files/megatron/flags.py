@@ -68,6 +68,7 @@ POSITIONS = {
 HEAD_TYPES = {"multihead": False, "multiquery": True}
 """--attention-head-type: whether all heads have one key and value."""
 ALIASES = {
+    "--no-weight-tying": "--untie-embeddings-and-output-weights",
     "--causal-lm": "--untie-embeddings-and-output-weights",
     "--n-head-kv": "--num-key-value-heads",
     "--intermediate-size": "--ffn-hidden-size",
@@ -86,12 +87,22 @@ ALIASES = {
             "--no-position-embedding",
             "--use-alibi-mask",
             "--use-alibi-position-embeddings",
+            "--sinusoidal-pos-emb",
         ),
         "--use-rotary-position-embeddings",
     ),
 }
 """Flags of forks and of older versions by the flag with the same meaning here; positions that are
 not learned have no weights, of whatever kind."""
+OLDER = {
+    "--batch-size": "--micro-batch-size",
+    "--model-parallel-size": "--tensor-model-parallel-size",
+    "--pipe-parallel-size": "--pipeline-model-parallel-size",
+}
+"""Names of 2020, in programs that have no newer ones: Megatron-LM 1.1.5, and Megatron with
+pipelines of DeepSpeed (megatron-3d), where 0 is no pipeline."""
+ACCUMULATION = ("--gas", "--gradient-accumulation-steps")
+"""Micro-batches of a step, one unless stated, in programs of 2020 that have no global batch."""
 
 
 def is_latent(n: Numbers) -> bool:

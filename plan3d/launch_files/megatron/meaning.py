@@ -19,7 +19,7 @@ from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from ..launch_file import Launch, UnreadSetting, explicit_layers
 from ..shell.flags import LARGEST, Flags
 from ..tables import Numbers
-from .flags import MUON, OPTIMIZERS
+from .flags import ACCUMULATION, MUON, OPTIMIZERS
 from .spelling import CP_COMM_TYPES, percent_of
 from .tokenizers import named_vocabulary
 
@@ -28,6 +28,8 @@ GPT2_VOCABULARY = 50257
 LONGEST_PATTERN = 10_000
 """Layers of the longest list of --moe-layer-freq or --window-attn-skip-freq."""
 LAYOUT = "--pipeline-model-parallel-layout"
+OLDER_DDP = "--DDP-impl"
+"""Who reduces gradients, in versions before core 0.2: torch does it during the backward pass."""
 STRATEGY = "--data-parallel-sharding-strategy"
 
 
@@ -53,12 +55,17 @@ def from_flags(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None)
             f"(modelled: {', '.join(OPTIMIZERS | MUON)})"
         )
         n.optimizer = Optimizer.ADAM
-    n.accumulation = None if n.global_batch else 1
+    n.accumulation = None if n.global_batch else _micro_batches(flags)
     wide = "--accumulate-allreduce-grads-in-fp32"
     if n.fp16 and flags.contains(wide):
         launch.left_out.append(
             f"gradients in fp32 beside fp16 weights: 2 bytes a parameter more ({wide})"
         )
+
+
+def _micro_batches(flags: Flags) -> int:
+    """Micro-batches of a step where no flag states the batch."""
+    return next((flags.size(name) for name in ACCUMULATION if flags.contains(name)), 1)
 
 
 def _read_model(flags: Flags, n: Numbers, launch: Launch, vocabulary: int | None) -> None:
@@ -377,6 +384,8 @@ def sharding_from_flags(flags: Flags, n: Numbers, launch: Launch) -> None:
                 )
             )
     n.overlap_grad_reduce = n.overlap_grad_reduce or n.overlapped_optimizer
+    if flags.contains(OLDER_DDP) and "torch" in flags.by_name[OLDER_DDP].texts and n.pp == 1:
+        n.overlap_grad_reduce = flags.claim(OLDER_DDP)
     n.distributed_optimizer = n.distributed_optimizer or n.overlapped_optimizer
     n.zero = n.sharding_strategy if n.fsdp else int(n.distributed_optimizer)
     if n.torch_fsdp:

@@ -6,52 +6,50 @@ Source: as of other_flags.
 
 NEUTRAL = {
     "inference": """
-    bert-embedder-type decode-only-cuda-graphs ds-inference disable-chunked-prefill
-    enable-chunked-prefill eval-*
-    flash-decode generation-length inference inference-* input-len
+    bert-embedder-type cloze-eval decode-only-cuda-graphs ds-inference disable-chunked-prefill
+    enable-chunked-prefill eval-* flash-decode generation-length inference inference-* input-len
     mamba-inference-conv-states-dtype mamba-inference-ssm-states-dtype max-tokens-to-oom
     mlp-chunks-for-prefill nccl-all-reduce-for-prefill num-fewshot num-speculative-tokens
-    online-evaluation-config out-seq-length output-bert-embeddings prompt-path
-    repetition-penalty task-list temperature text-generate-* time top-k top-p
+    online-evaluation-config out-seq-length output-bert-embeddings overlapping-eval prompt-path
+    repetition-penalty report-topk-accuracies task-list temperature text-generate-* time top-k top-p
     use-legacy-static-engine use-same-sampling-seed-across-dp-ranks verbosity
     """,
     "checkpoints, which are saved outside of a step": """
-    async-ckpt-cpu-priority async-ckpt-io-priority async-ckpt-use-cpu-shm async-save
-    async-strategy auto-detect-ckpt-format ckpt-*
-    convert-checkpoint-from-megatron-to-transformers dataloader-save dist-ckpt-*
-    distrib-optim-fully-reshardable-mem-efficient enable-hf2mg-convert
-    exit-on-missing-checkpoint finetune hf-ckpt-* load load-main-params-from-ckpt
-    load-model-opt-format load-mode
+    async-ckpt-cpu-priority async-ckpt-io-priority async-ckpt-use-cpu-shm async-save async-strategy
+    auto-detect-ckpt-format ckpt-* convert-checkpoint-from-megatron-to-transformers dataloader-save
+    dist-ckpt-* distrib-optim-fully-reshardable-mem-efficient enable-hf2mg-convert
+    exit-on-missing-checkpoint export-huggingface finetune hf-ckpt-* load load-huggingface
+    load-main-params-from-ckpt load-model-opt-format load-mode load-openai load-tag
     no-ckpt-fully-parallel-save no-ckpt-load-validate-sharding-integrity no-fully-parallel-save
-    no-load-lr-state no-load-optim no-load-rng no-save-optim no-save-rng
-    no-save-tokenizer-assets no-strict-fsdp-dtensor-load
-    no-use-tokenizer-model-from-checkpoint-args non-persistent-* origin-hf-ckpt-dir
-    override-ckpt-iteration persistent-save-interval pretrained-checkpoint replication
-    replication-factor replication-jump save save-activations-interval save-dgrads-interval
-    save-interval save-params-interval save-retain-interval save-tokenizer-assets
-    save-tokens-per-expert-interval save-wgrads-interval stream-ckpt-dequant
-    strict-fsdp-dtensor-load to-hf-ckpt
-    universal-checkpoint use-dist-ckpt use-mp-args-from-checkpoint-args
-    use-persistent-ckpt-worker use-tokenizer-model-from-checkpoint-args verify-integrity
+    no-load-lr-state no-load-optim no-load-rng no-save-optim no-save-rng no-save-tokenizer-assets
+    no-strict-fsdp-dtensor-load no-use-tokenizer-model-from-checkpoint-args non-persistent-*
+    origin-hf-ckpt-dir override-ckpt-iteration persistent-save-interval pretrained-checkpoint
+    replication replication-factor replication-jump save save-activations-interval
+    save-dgrads-interval save-interval save-params-interval save-retain-interval
+    save-tokenizer-assets save-tokens-per-expert-interval save-wgrads-interval stream-ckpt-dequant
+    strict-fsdp-dtensor-load to-hf-ckpt universal-checkpoint use-checkpoint-lr-scheduler
+    use-dist-ckpt use-mp-args-from-checkpoint-args use-persistent-ckpt-worker
+    use-tokenizer-model-from-checkpoint-args verify-integrity
     """,
     "data and its loader": """
-    allow-ambiguous-pad-tokens aml-data-download-path data-args-path data-base-path
+    allow-ambiguous-pad-tokens aml-data-download-path cache-prefix data-args-path data-base-path
     data-cache-path data-dir data-file-list data-impl data-path dataloader-defer-npy-index-mmap
-    dataloader-fast-cache-load dataloader-seq-length dataloader-type dataset dataset-config
+    dataloader-fast-cache-load dataloader-seq-length dataloader-type dataset dataset-config delim
     disable-msc enable-msc encoder-seq-length eod-mask-loss epochs extra-vocab-size fim-*
     fragment-fim-rate goldfish-h goldfish-k handler-name image-aspect-ratio image-tag-type
-    is-instruction-dataset keep-last mask-prob max-padding-length mid-level-dataset-surplus
+    input-data-sizes-file is-instruction-dataset keep-last lazy-loader loose-json mask-prob
+    max-files-per-process max-padding-length max-preds-per-seq mid-level-dataset-surplus
     mm-use-im-patch-token mm-use-im-start-end mmap-warmup mock-data n-chunks
     no-create-attention-mask-in-dataloader no-mmap-bin-files no-pad-to-seq-lengths no-shuffle
     num-dataset-builder-threads num-workers object-storage-cache-path padded-samples
     patch-tokenizer-type per-dataset-sequences-path per-split-data-args-path
-    phase-transition-iterations prompt-type repeated-dataloader renormalize-blend-weights
-    retriever-* return-data-index
-    s3-cache-path sample-rate sanity-check-dataloader-interval short-seq-prob source-seq-len
-    special-tokens split target-seq-len test-data-* test-weighted-* tokenizer-* train-data
-    train-data-* train-desc-path train-doc-idx-path train-idx-path train-sample-idx-path
-    train-shuffle-idx-path train-tokens train-weighted-* use-dataset-only valid-data
-    valid-data-* valid-num-workers valid-weighted-* version
+    phase-transition-iterations presplit-sentences prompt-type repeated-dataloader
+    renormalize-blend-weights resume-dataloader retriever-* return-data-index s3-cache-path
+    sample-rate sanity-check-dataloader-interval short-seq-prob shuffle source-seq-len
+    special-tokens split target-seq-len test-data test-data-* test-weighted-* text-key tokenizer-*
+    train-data train-data-* train-desc-path train-doc-idx-path train-idx-path train-sample-idx-path
+    train-shuffle-idx-path train-tokens train-weighted-* use-dataset-only use-npy-data-loader
+    use-tfrecords val-data-path valid-data valid-data-* valid-num-workers valid-weighted-* version
     """,
     "the tokenizer": """
     chat-template legacy-tokenizer make-vocab-size-divisible-by merge-file no-pad-vocab-size
@@ -60,14 +58,14 @@ NEUTRAL = {
     """,
     "logs and profiles": """
     app-tag-run-name app-tag-run-version codecarbon-dir config-logger-dir
-    disable-straggler-on-startup dump-param-to-param-group-map job-name log-* logging-level
-    memory-snapshot-path moe-per-layer-logging moe-routing-trace-* no-barrier-with-L1-time
-    no-barrier-with-level-1-timing no-log-learnig-rate-to-tensorboard
+    disable-straggler-on-startup dump-param-to-param-group-map job-name log-* logging-dir
+    logging-level memory-snapshot-path moe-per-layer-logging moe-routing-trace-*
+    no-barrier-with-L1-time no-barrier-with-level-1-timing no-log-learnig-rate-to-tensorboard
     no-log-loss-scale-to-tensorboard no-one-logger nvtx-ranges one-logger-* otel-* profile
     profile-ranks profile-step-end profile-step-start pytorch-profiler-* record-memory-history
     record-shapes run-workload-inspector-server straggler-* structured-logs structured-logs-dir
-    tensorboard-* timing-log-level timing-log-option transformer-timers use-mpi
-    use-pytorch-profiler use-wandb wandb-*
+    tensorboard-* timing-log-level timing-log-option transformer-timers use-mpi use-pytorch-profiler
+    use-wandb wandb-*
     """,
     "learning rate and the hyperparameters of the optimizer": """
     adam-beta1 adam-beta2 adam-eps ademamix-* apply-wd-to-qk-layernorm decoupled-lr
@@ -91,6 +89,10 @@ NEUTRAL = {
     result-rejected-tracker-filename skip-train-iteration-range train-iters train-samples
     train-sync-interval trigger-path z-loss-strength
     """,
+    "kernels that newer versions fuse unless told otherwise": """
+    bias-dropout-fusion bias-gelu-fusion scaled-masked-softmax-fusion
+    scaled-upper-triang-masked-softmax-fusion
+    """,
     "set-up of processes": """
     ai-framework align-grad-reduce ddp-average-in-collective
     ddp-param-name-patterns-for-fp32-local-accumulation disable-gloo-group
@@ -98,19 +100,18 @@ NEUTRAL = {
     distributed-timeout-minutes distributed-timeout-seconds-after-init fake-process-group
     flight-recorder-* fsdp-manual-registration gtp-expert-remat-nccl-ub gtp-remat-nccl-*
     gtp-remat-reduce-scatter-with-fp32-accumulation high-priority-stream-groups lazy-mpu-init
-    local-rank local_rank megatron-fsdp-version model-parallel-size model-type-hf
+    local-rank local_rank megatron-fsdp-version model-type-hf
     no-flight-recorder-dump-on-timeout no-flight-recorder-extra-dump-on-exec
     no-flight-recorder-include-only-active no-gradient-reduce-div-fusion
     no-use-gloo-process-groups no-use-layer-wise-param-layout rank sharp-enabled-group
     sync-tp-duplicated-parameters world-size
     """,
     "initial weights and seeds": """
-    cuda-graph-warmup-steps data-parallel-random-init embedding-init-method-std init-method-std
-    init-method-xavier-uniform init-model-with-meta-device init-norm-weight-in-fp32
-    layernorm-init mhc-init-gating-factor mup mup-attn-mult mup-attn-scale-power
-    mup-base-head-dim mup-base-hidden-size mup-embedding-mult mup-input-mult mup-output-mult
-    mup-width-mult no-initialization no-perform-initialization seed te-rng-tracker
-    use-cpu-initialization use-mup
+    cuda-graph-warmup-steps data-parallel-random-init deep-init embedding-init-method-std
+    init-method-std init-method-xavier-uniform init-model-with-meta-device init-norm-weight-in-fp32
+    layernorm-init mhc-init-gating-factor mup mup-attn-mult mup-attn-scale-power mup-base-head-dim
+    mup-base-hidden-size mup-embedding-mult mup-input-mult mup-output-mult mup-width-mult
+    no-initialization no-perform-initialization seed te-rng-tracker use-cpu-initialization use-mup
     """,
     "router scores and losses": """
     create-moe-param-group fix-router moe-apply-probs-on-input moe-aux-loss-coeff
@@ -126,16 +127,15 @@ NEUTRAL = {
     """,
     "scales, losses and numbers of the same size": """
     accumulate-allreduce-grads-in-fp32 activation-func-clamp-value apply-layernorm-1p
-    apply-query-key-layer-scaling apply-residual-connection-post-layernorm
-    attention-softmax-in-fp32 attn-logit-softcapping batch-invariant-backend
-    disable-bf16-reduced-precision-matmul dsa-indexer-k-norm-epsilon enable-mla-scale-kv-lora
-    enable-mla-scale-q-lora fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin
-    fp8-wgrad glu-linear-offset hysteresis initial-loss-scale layernorm-epsilon logits-load-*
-    logits-save-* loss-on-targets-only loss-scale loss-scale-window
-    mamba-training-ssm-states-dtype min-loss-scale mscale mscale-all-dim mtp-detach-heads
-    mtp-hsm mtp-loss-scaling-factor no-query-key-layer-scaling norm-epsilon norm-target-loss
-    output-logit-softcapping qk-clip-alpha qk-clip-threshold query-pre-attn-scalar
-    rotary-interleaved rotary-scaling-factor z-loss-weight
+    apply-query-key-layer-scaling apply-residual-connection-post-layernorm attention-softmax-in-fp32
+    attn-logit-softcapping batch-invariant-backend disable-bf16-reduced-precision-matmul
+    dsa-indexer-k-norm-epsilon enable-mla-scale-kv-lora enable-mla-scale-q-lora
+    fp8-amax-compute-algo fp8-amax-history-len fp8-interval fp8-margin fp8-wgrad glu-linear-offset
+    hysteresis initial-loss-scale layernorm-epsilon logits-load-* logits-save-* loss-on-targets-only
+    loss-scale loss-scale-window mamba-training-ssm-states-dtype min-loss-scale min-scale mscale
+    mscale-all-dim mtp-detach-heads mtp-hsm mtp-loss-scaling-factor no-query-key-layer-scaling
+    norm-epsilon norm-target-loss output-logit-softcapping qk-clip-alpha qk-clip-threshold
+    query-pre-attn-scalar rotary-interleaved rotary-scaling-factor z-loss-weight
     """,
     "the form of positions and activation functions, of the same sizes": """
     add-rmsnorm-offset bert-no-binary-head beta-fast beta-slow dsa-indexer-rope-interleaved

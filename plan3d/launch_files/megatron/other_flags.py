@@ -56,7 +56,7 @@ GROUPS = (
         """
         attention-output-gate dsa-indexer-head-dim dsa-indexer-n-heads dsa-indexer-topk
         enable-dsa-indexer experimental-attention-variant index-n-heads index-topk lf-conv2d-group
-        use-gated-attention use-lf-gate
+        sparse-mode sparsity=none use-gated-attention use-lf-gate
         """,
     ),
     FlagGroup(
@@ -111,6 +111,14 @@ GROUPS = (
     ),
     FlagGroup(
         Effect.MODEL, "experts in every Nth layer, of Megatron-DeepSpeed", "expert-interval topk"
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "parallelism by its name of 2020, beside the newer one: leave one out",
+        "model-parallel-size pipe-parallel-size=0",
+    ),
+    FlagGroup(
+        Effect.MODEL, "layers that share weights", "num-unique-layers param-sharing-style=grouped"
     ),
     FlagGroup(Effect.MODEL, "experts of an older patch", "moe moe-topk use-normhead"),
     FlagGroup(
@@ -184,96 +192,87 @@ GROUPS = (
         Effect.COST,
         "time or memory",
         """
-DDP-impl=local,torch activation-offload-fraction=1.0 activations-checkpoint-method
+        DDP-impl=local activation-offload-fraction=1.0 activations-checkpoint-method
         adaptive-seq-len attention-backend=auto,flash,fused batch-invariant-mode batch-size
-        cache-mla-latents calculate-per-token-loss
-        check-weight-hash-across-dp-replicas-interval checkpoint-in-cpu
-        checkpoint-num-layers=1 coc-fused-kernel context-parallel-algo=megatron_cp_algo
-        context-parallel-balance contigious-checkpointing
-        cpu-offloading-retain-pinned-cpu-buffers cpu-offloading-weights cpu-torch-adam
+        cache-mla-latents calculate-per-token-loss check-weight-hash-across-dp-replicas-interval
+        checkpoint-in-cpu checkpoint-num-layers=1 coc-fused-kernel
+        context-parallel-algo=megatron_cp_algo context-parallel-balance contigious-checkpointing
+        cpu-offloading-retain-pinned-cpu-buffers cpu-offloading-weights cpu-optimizer cpu-torch-adam
         create-all-gather-group cross-entropy-fusion-impl=native cuda-graph-impl=none
         cuda-graph-modules cuda-graph-scope=full curriculum-learning
         data-efficiency-curriculum-learning data-pad-size-multiplier
-        dataloader-inter-document-masking ddp-num-buckets
-        ddp-pad-buckets-for-high-nccl-busbw ddp-reduce-scatter-with-fp32-accumulation
-        decrease-batch-size-if-needed defer-embedding-wgrad-compute
+        dataloader-inter-document-masking ddp-num-buckets ddp-pad-buckets-for-high-nccl-busbw
+        ddp-reduce-scatter-with-fp32-accumulation decrease-batch-size-if-needed
+        deepspeed-activation-checkpointing defer-embedding-wgrad-compute
         delay-offload-until-cuda-graph delay-param-gather delay-wgrad-compute
         delta-offload-bytes-across-pp-ranks=0 deterministic-mode disable-bias-attn-fc
-        disable-bias-linear-fc disable-jit-fuser disable-mamba-mem-eff-path
-        disable-mem-efficient-ln disable-moe-token-dropping disable-parallel-output
-        disable-symmetric-registration disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad
-        disable-tp-comm-overlap-ag disable-tp-comm-overlap-rs disable-tp-comm-split-ag
-        disable-tp-comm-split-rs distribute-checkpointed-activations ds-sequence-parallel-fpdt*
-        distribute-saved-activations embed-layernorm embedding-weights-in-fp32
-        empty-unused-memory-level=0 enable-cuda-graph enable-experimental
-        enable-expert-tensor-parallelism enable-full-sharding-in-hsdp enable-mtp-training
-        enable-1f1b-v enable-optimizer-post-validation enable-recompute-layers-per-pp-rank
-        enable-zb-runtime enable-zbh1-exact-semantics enable-zero-bubble encoder-num-layers
-        ep-overlap-early-attn-memory-release
-        export-te-mcore-model external-cuda-graph
-        fine-grained-offloading-max-inflight-offloads flash-attention-version
-        force-ds-sequence-parallel fp16-lm-cross-entropy fp32-residual-connection
-        fp4-param-gather fp4-quantizer-factory fp4-recipe=nvfp4 fp8-output-proj
-        fp8-quantizer-factory fsdp-db-use-persist-buf-on-alloc-fail fsdp-double-buffer
-        fused-residual-rmsnorm gemm-gradient-accumulation-fusion goldfish-loss
-        gtp-remat-opt-in-modules hierarchical-context-parallel-sizes
-        high-priority-a2a-comm-stream hybrid-context-parallel keep-fp8-transpose-cache
-        keep-fp8-transpose-cache-when-using-custom-fsdp kitchen-config-file
-        kitchen-recipe-number max-seqlen-per-dp-cp-rank max-tokens-per-gpu
-        megatron-fsdp-enable-fine-grained-param-gather megatron-fsdp-grad-comm-dtype=auto
-        megatron-fsdp-main-grads-dtype=auto megatron-fsdp-main-params-dtype=fp32
-        megatron-fsdp-max-pool-double-buffer memory-centric-tiled-linear
-        mhc-recompute-layer-num min-offloaded-tensor-size=1048576 mla-down-proj-fusion mla-mm-split
-        mla-swap-core-attn-out mla-up-proj-tp-overlap mlp-chunks-for-training=1
-        moe-alltoall-overlap-comm moe-combine-bwd-dtype=bf16 moe-deepep-num-sms=20
-        moe-dispatch-fwd-dtype=bf16 moe-enable-deepep moe-expert-capacity-factor
-        moe-expert-rank-capacity-factor moe-extended-tp moe-fb-overlap
+        disable-bias-linear-fc disable-jit-fuser disable-mamba-mem-eff-path disable-mem-efficient-ln
+        disable-moe-token-dropping disable-parallel-output disable-symmetric-registration
+        disable-tp-comm-bulk-dgrad disable-tp-comm-bulk-wgrad disable-tp-comm-overlap-ag
+        disable-tp-comm-overlap-rs disable-tp-comm-split-ag disable-tp-comm-split-rs
+        distribute-checkpointed-activations ds-sequence-parallel-fpdt* distribute-saved-activations
+        embed-layernorm embedding-weights-in-fp32 empty-unused-memory-level=0 enable-cuda-graph
+        enable-experimental enable-expert-tensor-parallelism enable-full-sharding-in-hsdp
+        enable-mtp-training enable-1f1b-v enable-optimizer-post-validation
+        enable-recompute-layers-per-pp-rank enable-zb-runtime enable-zbh1-exact-semantics
+        enable-zero-bubble encoder-num-layers ep-overlap-early-attn-memory-release
+        export-te-mcore-model external-cuda-graph fine-grained-offloading-max-inflight-offloads
+        flash-attention-version force-ds-sequence-parallel fp16-lm-cross-entropy fp32-allreduce
+        fp32-embedding fp32-layernorm fp32-residual-connection fp32-tokentypes fp4-param-gather
+        fp4-quantizer-factory fp4-recipe=nvfp4 fp8-output-proj fp8-quantizer-factory
+        fsdp-db-use-persist-buf-on-alloc-fail fsdp-double-buffer fused-residual-rmsnorm gas
+        gemm-gradient-accumulation-fusion goldfish-loss gradient-accumulation-steps
+        gtp-remat-opt-in-modules hierarchical-context-parallel-sizes high-priority-a2a-comm-stream
+        hybrid-context-parallel keep-fp8-transpose-cache
+        keep-fp8-transpose-cache-when-using-custom-fsdp kitchen-config-file kitchen-recipe-number
+        max-seqlen-per-dp-cp-rank max-tokens-per-gpu megatron-fsdp-enable-fine-grained-param-gather
+        megatron-fsdp-grad-comm-dtype=auto megatron-fsdp-main-grads-dtype=auto
+        megatron-fsdp-main-params-dtype=fp32 megatron-fsdp-max-pool-double-buffer
+        memory-centric-tiled-linear mhc-recompute-layer-num min-offloaded-tensor-size=1048576
+        mla-down-proj-fusion mla-mm-split mla-swap-core-attn-out mla-up-proj-tp-overlap
+        mlp-chunks-for-training=1 moe-alltoall-overlap-comm moe-combine-bwd-dtype=bf16
+        moe-deepep-num-sms=20 moe-dispatch-fwd-dtype=bf16 moe-enable-deepep
+        moe-expert-capacity-factor moe-expert-rank-capacity-factor moe-extended-tp moe-fb-overlap
         moe-flex-dispatcher-num-sms moe-hybridep-num-blocks-permute
         moe-hybridep-num-blocks-unpermute moe-hybridep-num-sms=16
         moe-hybridep-num-sms-preprocessing=108 moe-hybridep-pad-uneven-dispatch-inputs
         moe-input-feature-slicing moe-layer-recompute moe-ncclep-static-shape moe-ncclep-zero-copy
         moe-pad-expert-input-to-capacity moe-paged-stash moe-permutation-async-comm
-        moe-permute-fusion-into-hybridep moe-router-force-biased
-        moe-router-force-load-balancing moe-router-fusion moe-router-padding-for-fp8
-        moe-router-padding-for-quantization moe-router-topk-limited-devices
-        moe-shared-expert-gate moe-shared-expert-overlap moe-single-grouped-weight
-        moe-tp-extend-ep moe-train-capacity-factor moe-use-grouped-tensor
+        moe-permute-fusion-into-hybridep moe-router-force-biased moe-router-force-load-balancing
+        moe-router-fusion moe-router-padding-for-fp8 moe-router-padding-for-quantization
+        moe-router-topk-limited-devices moe-shared-expert-gate moe-shared-expert-overlap
+        moe-single-grouped-weight moe-tp-extend-ep moe-train-capacity-factor moe-use-grouped-tensor
         moe-use-legacy-grouped-gemm moe-zero-memory mtp-mem-efficient-logits mtp-standalone
-        muon-tp-mode=blockwise
-        nccl-communicator-config-path no-align-grad-reduce no-align-param-gather
-        no-async-tensor-model-parallel-allreduce no-attn-layernorm no-bias-dropout-fusion
-        no-bias-gelu-fusion no-bias-swiglu-fusion no-clone-scatter-output-in-embedding
-        no-contiguous-buffers-in-local-ddp no-delay-grad-reduce no-final-layernorm no-fp8-wgrad
-        no-gradient-accumulation-fusion no-masked-softmax-fusion no-mlp-layernorm
-        no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion
+        muon-tp-mode=blockwise nccl-communicator-config-path no-align-grad-reduce
+        no-align-param-gather no-async-tensor-model-parallel-allreduce no-attn-layernorm
+        no-bias-dropout-fusion no-bias-gelu-fusion no-bias-swiglu-fusion
+        no-clone-scatter-output-in-embedding no-contiguous-buffers-in-local-ddp no-delay-grad-reduce
+        no-final-layernorm no-fp8-wgrad no-gradient-accumulation-fusion no-masked-softmax-fusion
+        no-mlp-layernorm no-persist-layer-norm no-pin-cpu-grads no-pin-cpu-params no-rope-fusion
         no-scatter-gather-tensors-in-pipeline no-shared-storage no-tp-comm-bulk-dgrad
-        no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs
-        no-tp-comm-split-ag no-tp-comm-split-rs no-use-mamba-mem-eff-path o2-gradient
-        o2-optimizer offload-continuous-buffers optimizer-cuda-graph
-        optimizer-offload-auto-threshold optimizer-offload-chunk-size optimizer-offload-policy
-        outer-dp-sharding-strategy=no_shard output-logit-dtype
-        overlap-dispatch-backward-with-experts-wgrad overlap-p2p-communication
+        no-tp-comm-bulk-wgrad no-tp-comm-overlap-ag no-tp-comm-overlap-rs no-tp-comm-split-ag
+        no-tp-comm-split-rs no-use-mamba-mem-eff-path o2-gradient o2-optimizer
+        offload-continuous-buffers onebitadam optimizer-cuda-graph optimizer-offload-auto-threshold
+        optimizer-offload-chunk-size optimizer-offload-policy outer-dp-sharding-strategy=no_shard
+        output-logit-dtype overlap-dispatch-backward-with-experts-wgrad overlap-p2p-communication
         overlap-p2p-communication-warmup-flush overlap-param-gather-with-optimizer-step
-        partition-activations pipeline-model-parallel-comm-backend post-layer-norm
-        profile-backward qk-clip qk-l2-norm rampup-batch-size random-ltd
-        recompute-activation-function recompute-lgd recompute-mla-up-proj
-        reduce-bucket-size remote-device=none reset-attention-mask reset-position-ids
-        reuse-fp32-param scattered-embeddings schedules-method sft sliding-window softmax-in-fp32
-        split-transformers standalone-embedding-stage step-batch-size-schedule
+        partition-activations pipeline-model-parallel-comm-backend post-layer-norm profile-backward
+        qk-clip qk-l2-norm rampup-batch-size random-ltd recompute-activation-function recompute-lgd
+        recompute-mla-up-proj reduce-bucket-size remote-device=none reset-attention-mask
+        reset-position-ids reuse-fp32-param scattered-embeddings schedules-method sft sliding-window
+        softmax-in-fp32 split-transformers standalone-embedding-stage step-batch-size-schedule
         suggested-communication-unit-size=400000000 swap-attention swap-modules swap-optimizer
-        symmetric-ar-type synchronize-each-layer te-precision-config-file
-        tile-factor torch-fsdp2-no-reshard-after-forward
-        tp-2d tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad tp-x tp-y train-mode
-        transformer-impl=transformer_engine ulysses-degree-in-cp use-ascend-coc
+        symmetric-ar-type synchronize-each-layer te-precision-config-file tile-factor
+        torch-fsdp2-no-reshard-after-forward tp-2d tp-comm-overlap-cfg tp-comm-overlap-rs-dgrad tp-x
+        tp-y train-mode transformer-impl=transformer_engine ulysses-degree-in-cp use-ascend-coc
         use-ascend-mc2 use-bnb-optimizer use-checkpoint-args use-cp-send-recv-overlap
-        use-dynamic-batch-size use-flash-attn-triton
-        use-fused-weighted-squared-relu use-grouped-gemm-for-dense-mlp
-        use-grouped-gemm-for-shared-expert use-kitchen-attention use-legacy-models
-        use-nccl-ub use-pin-memory use-ring-exchange-p2p use-sharp use-te-activation-func
-        use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping
-        use-transformer-engine-op-fuser use-tutel variable-seq-lengths
-        wgrad-deferral-limit=0 yaml-cfg zero-allgather-bucket-size zero-contigious-gradients
-        zero-bubble-* zero-reduce-bucket-size zero-reduce-scatter
+        use-dynamic-batch-size use-flash-attn-triton use-fused-weighted-squared-relu
+        use-grouped-gemm-for-dense-mlp use-grouped-gemm-for-shared-expert use-kitchen-attention
+        use-legacy-models use-nccl-ub use-pin-memory use-ring-exchange-p2p use-sharp
+        use-te-activation-func use-torch-optimizer-for-cpu-offload use-tp-pp-dp-mapping
+        use-transformer-engine-op-fuser use-tutel variable-seq-lengths wgrad-deferral-limit=0
+        yaml-cfg zero-allgather-bucket-size zero-contigious-gradients zero-bubble-*
+        zero-reduce-bucket-size zero-reduce-scatter
         """,
     ),
     *(FlagGroup(Effect.NONE, what, names) for what, names in NEUTRAL.items()),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError, intended_name
 
@@ -24,7 +25,7 @@ from ..shell.launch_script import (
 )
 from ..shell.words import CONDITION, Word
 from ..tables import Effect, Row, Table
-from .flags import ALIASES
+from .flags import ALIASES, OLDER
 from .other_flags import check_flags, group_of, unread_effect
 
 SIZES = ("--num-layers", "--hidden-size", "--num-attention-heads", "--ffn-hidden-size")
@@ -34,6 +35,7 @@ _FLAG = re.compile(r"--[a-z][\w-]*")
 OWN_FLAGS = (
     *("--num-attention-heads", "--micro-batch-size", "--max-position-embeddings", "--train-iters"),
     *("--tensor-model-parallel-size", "--pipeline-model-parallel-size", "--train-samples"),
+    *OLDER,
     *("--tokenizer-type", "--use-mcore-models"),
 )
 """Flags of which a program of Megatron-LM has one, and few others."""
@@ -51,7 +53,8 @@ def command_flags(
     Raises InputError for another model, and one that asks for all values at once that flags of the
     table need and that are not in the file.
     """
-    flags, variables = Flags.of(training_words(script), script.file, ALIASES), script.variables
+    aliases, variables = other_names(script), script.variables
+    flags = Flags.of(training_words(script), script.file, aliases)
     flags = replace(flags, missing_files=tuple(script.missing_sources))
     program = training_program(script)
     check_flags(flags, launch, table, program)
@@ -80,7 +83,7 @@ def command_flags(
         documents = (own for own in script.documents if own.text.lstrip().startswith("{"))
         needs += [(name, "the JSON") for own in documents for name in own.dependences]
     for own in script.conditional_values:
-        for flag in Flags.of(own.all_words, script.file, ALIASES).in_order:
+        for flag in Flags.of(own.all_words, script.file, aliases).in_order:
             if flag.name in every_key:
                 needs += [(name, flag.name) for name in own.condition.split(" and ")]
     asked = open_parameters(needs)
@@ -102,6 +105,16 @@ def command_flags(
         words = " ".join(variables.inputs.arguments)
         launch.left_out.append(f"arguments as in {variables.inputs.example}: {words[:100]}")
     return flags
+
+
+def other_names(script: Script) -> Mapping[str, str]:
+    """Other names of flags in a script: of the older ones those beside which no newer one stands,
+    and which are not 0."""
+    words = [*training_words(script), *script.conditional_words()]
+    texts = [word.text.partition("=")[0].replace("_", "-") for word in words]
+    off = {name for name, value in pairwise(texts) if value == "0"}
+    older = {old: new for old, new in OLDER.items() if new not in texts and old not in off}
+    return {**ALIASES, **older}
 
 
 def _check_sizes(flags: Flags, program: str, is_whole: bool, launch: Launch) -> None:
@@ -137,7 +150,7 @@ def _open_flags(flag: Flag, keys: Collection[str], script: Script) -> list[tuple
     for part in flag.open_parts:
         inside = _FLAG.search(part.raw)
         name = inside[0].replace("_", "-") if inside else flag.name
-        if inside and ALIASES.get(name, name) not in keys:
+        if inside and other_names(script).get(name, name) not in keys:
             continue
         own = [(one, name) for one in script.variables.dependences(Word((part,)), expanded=True)]
         if not open_parameters(own):
@@ -168,7 +181,7 @@ def _other_commands(
     """What decides between training commands that differ in flags of the table, or in others with
     an effect; where nothing that has a name does, it is noted that the first is read."""
     for words in other_commands(script):
-        other = Flags.of(words, script.file, ALIASES)
+        other = Flags.of(words, script.file, other_names(script))
         stated = (*flags.in_order, *other.in_order)
         groups = {flag.name: group_of(flag.name, flag.texts) for flag in stated}
         names = {name for name, group in groups.items() if group and group.effect in MATTERING}
@@ -202,7 +215,7 @@ def unread_flags(
     """
     conditional: list[Flag] = []
     for value in script.conditional_values:
-        own = Flags.of(value.all_words, script.file, ALIASES).in_order
+        own = Flags.of(value.all_words, script.file, other_names(script)).in_order
         conditional += own
         for flag in own:
             group = group_of(flag.name, flag.texts)

@@ -240,3 +240,42 @@ def test_a_training_that_states_no_sizes_is_not_megatron_lms():
         launch(program="pretrain.py", flags=flags)
     with pytest.raises(InputError, match=r"--num-layers is missing"):
         launch(program="pretrain.py", flags=f"{flags} --hidden-size 512")
+
+
+OLD = (
+    "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 128 "
+    "--max-position-embeddings 128 --batch-size 4 --fp16 --checkpoint-activations "
+    "--distributed-backend nccl --warmup .01 --data-impl mmap --model-parallel-size 2"
+)
+"""As Megatron-LM 1.1.5 has it: a batch is that of one replica, and there is no accumulation."""
+
+
+def test_names_of_2020_are_read():
+    read = launch("--DDP-impl torch", "pretrain_gpt2.py", flags=OLD)
+    assert read.plan.items() >= {"tp": 2, "micro_batch": 4, "recompute": 2}.items()
+    assert (read.plan["overlap_grad_reduce"], read.accumulation, read.global_batch) == (1, 1, None)
+    assert read.model.parameters == 4 * LAYER + ENDS
+    read = launch("--DDP-impl local --pipe-parallel-size 2 --gas 8", "pretrain_gpt2.py", flags=OLD)
+    assert (read.plan["pp"], read.plan["overlap_grad_reduce"], read.accumulation) == (2, 0, 8)
+    assert launch("--pipe-parallel-size 0", "pretrain_gpt2.py", flags=OLD).plan["pp"] == 1
+    assert not [one for one in read.unread if not (one.affects_cost or one.why_neutral)]
+
+
+@pytest.mark.parametrize(
+    ("more", "flags", "message"),
+    [
+        ("--model-parallel-size 2 --tensor-model-parallel-size 1", DENSE, "its name of 2020"),
+        ("--pipe-parallel-size 2 --pipeline-model-parallel-size 2", DENSE, "its name of 2020"),
+        ("--num-unique-layers 2", OLD, "layers that share weights"),
+        ("--sparsity interspersed", OLD, "attention that is sparse"),
+        ("--gas 0", OLD, "--gas 0 must be a whole number"),
+    ],
+)
+def test_names_of_2020_that_contradict_or_change_the_model_are_refused(more, flags, message):
+    with pytest.raises(InputError, match=message):
+        launch(more, "pretrain_gpt2.py", flags=flags)
+
+
+def test_weights_and_positions_by_their_names_of_2020():
+    read = launch("--no-weight-tying --sinusoidal-pos-emb", "pretrain_gpt2.py", flags=OLD)
+    assert read.model.parameters == 4 * LAYER + ENDS + 50257 * 512 - 128 * 512
