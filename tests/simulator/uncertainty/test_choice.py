@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.choice import REPEAT_SPREAD, Choice
 from plan3d.simulator.uncertainty.forecast import Forecast
 from plan3d.simulator.uncertainty.posterior import Prior, prior_as_posterior
 from plan3d.simulator.uncertainty.predictive import error_correlation
+from plan3d.simulator.workload.model import Model
 
 
 def alike(*texts):
@@ -134,3 +137,33 @@ def test_quantiles_are_the_ends_of_intervals(scale):
     assert forecast.quantile(0.1) == pytest.approx(low)
     assert forecast.quantile(0.9) == pytest.approx(high)
     assert forecast.quantile(0.5) == pytest.approx(np.e)
+
+
+def test_plans_that_are_one_share_their_chance():
+    """Two of one plan against a third, all alike."""
+    covariance = 0.01 * np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    found = Choice(np.zeros(3), covariance, 4.0).probability_fastest
+    assert found == pytest.approx([0.25, 0.25, 0.5], abs=0.02)
+    assert found[0] == pytest.approx(found[1])
+
+
+def test_gains_are_those_beside_the_timed_plans():
+    """Nearly certain plans at 0, -0.2 and 0.1: the second makes the first 0.2 faster."""
+    choice = Choice(np.array([0.0, -0.2, 0.1]), 1e-12 * np.eye(3), 4.0)
+    assert choice.gains([0]) == pytest.approx([0, 0.2, 0], abs=1e-4)
+    assert choice.gains([0, 1]) == pytest.approx([0, 0, 0], abs=1e-4)
+    assert np.isinf(choice.gains([])).all()
+    assert choice.regret == pytest.approx([0.2, 0, 0.3], abs=1e-4)
+
+
+def test_quantiles_lie_on_both_sides_of_the_middle():
+    """What nine in ten stay below is the upper end of the interval that holds eight in ten."""
+    task = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8), sequence=2048,
+                global_batch=64)  # fmt: skip
+    forecast = Forecast.of_plans(task, resolve(Plan(tp=2), 8).table())
+    low, high = forecast.interval(0.8)
+    assert forecast.quantile(0.9) == pytest.approx(high)
+    assert forecast.quantile(0.1) == pytest.approx(low)
+    assert forecast.quantile(0.5) == pytest.approx(np.exp(forecast.log_seconds))
+    assert low * high == pytest.approx(np.exp(2 * forecast.log_seconds))
+    assert forecast.quantile(0.99) > high > forecast.quantile(0.6) > forecast.quantile(0.4)

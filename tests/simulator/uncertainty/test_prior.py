@@ -11,14 +11,18 @@ import pytest
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.uncertainty.posterior import (
     LONGEST_STALL,
+    SPREAD_SHARE,
     Modes,
     Prior,
     TimedRows,
+    _log_row,
+    _log_t,
     modes,
     prior_as_posterior,
     side_by_side,
     solve,
     solve_units,
+    squared_errors,
     stall_probability,
 )
 from plan3d.simulator.uncertainty.predictive import (
@@ -406,3 +410,66 @@ def test_a_table_is_straight_between_its_nodes_and_beyond_them():
     found = two.linearised(np.array([[-0.5, 1.0], [1.0, -0.5]]))
     assert found[0].tolist() == [[1.5], [1.5 + 2 * 1.0]]
     assert found[1].tolist() == [[[2.0, 2.0]], [[3.0, 2.0]]]
+
+
+@pytest.mark.parametrize(("freedom", "scale"), [(4.0, 0.1), (7.0, 0.3), (1e7, 0.2)])
+def test_densities_of_rows_are_densities(freedom, scale):
+    """Those of rows that did not stall have their share, 7 in 10; with stalls, up to ten times as
+    long, all of it."""
+    prior = Prior(("a",), np.zeros(1), np.eye(1), 0.1, freedom=freedom, stalls=0.3)
+    most = 40.0 if freedom < 10 else 30 * scale
+    left = np.linspace(-most, most, 800_001)
+    whole = np.exp(_log_t(prior, left, np.array(scale)))
+    assert np.trapezoid(whole, left) == pytest.approx(0.7, abs=2e-4)
+    assert np.trapezoid(np.exp(_log_row(prior, left, np.array(scale))), left) == pytest.approx(
+        1, abs=2e-4
+    )
+    assert whole == pytest.approx(whole[::-1])
+    chance = stall_probability(prior, np.array([-0.5, 0.5, LONGEST_STALL + 0.1]), np.array(scale))
+    assert (chance[0], chance[2]) == (0, 0)
+    ordinary = float(np.exp(_log_t(prior, np.array(0.5), np.array(scale))))
+    assert chance[1] == pytest.approx(1 - ordinary / (ordinary + 0.3 / math.log(10)))
+
+
+def modes_at(mean=(0.0, 0.0), weights=(1.0, 1.0), sigma=0.1, **of_rows):
+    prior = Prior(("a", "b"), np.zeros(2), np.diag([0.01, 0.04]), 0.1)
+    own = rows([0.0, 0.0], np.eye(2), **of_rows)
+    return Modes(prior, own, np.array([mean]), np.zeros((1, 2, 2)), np.array([weights]),
+                 np.array([sigma]))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "unusual"),
+    [
+        ({}, False),
+        # Two spreads of 0.1 and of 0.2, to either side.
+        ({"mean": (0.199, -0.399)}, False),
+        ({"mean": (0.201, 0.0)}, True),
+        ({"mean": (0.0, -0.401)}, True),
+        ({"weights": (1.0, 0.31)}, False),
+        ({"weights": (1.0, 0.29)}, True),
+        ({"weights": (1.0, 0.29), "scale": np.array([1.0, np.inf])}, False),
+        ({"sigma": 0.199}, False),
+        ({"sigma": 0.201}, True),
+    ],
+)
+def test_modes_are_unusual_from_two_spreads(changes, unusual):
+    assert modes_at(**changes).is_unusual.tolist() == [unusual]
+
+
+def test_log_densities_of_modes_by_hand():
+    """Constants two and one spreads off, half of 4 + 1; rows that are met; a spread of rows that is
+    twice the prior's, k (1/4 / 2 + log 2)."""
+    here, far = modes_at(), modes_at(mean=(0.2, 0.2))
+    moved = far.negative_log_density - replace(here, rows=replace(
+        here.rows, log_seconds=np.array([-0.2, -0.2]))).negative_log_density  # fmt: skip
+    assert moved == pytest.approx(2.5)
+    wide = modes_at(sigma=0.2).negative_log_density - here.negative_log_density
+    k = SPREAD_SHARE * here.prior.freedom
+    assert wide == pytest.approx(2 * math.log(2) + k * (1 / 8 - 1 / 2 + math.log(2)))
+
+
+def test_squares_have_the_error_of_the_constants():
+    """A row 0.3 off with slopes 1 and 2 at constants of variance 0.01 and 0.04: 0.09 + 0.17."""
+    found = squared_errors(np.array([0.3]), np.array([[1.0, 2.0]]), np.diag([0.01, 0.04]))
+    assert found == pytest.approx([0.26])
