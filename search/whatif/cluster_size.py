@@ -191,9 +191,10 @@ def find_cluster(
                     needed = train_seconds(best, tokens) / share if share else np.inf
                     spent = needed * gpus / 3600
                     excess = max(needed / seconds, spent / hours)
-                    if excess <= 1 and days is not None:
+                    keeps = excess <= 1 + ROUNDING
+                    if keeps and days is not None:
                         return result
-                    if excess <= 1 and needed < soonest * (1 - SOONER):
+                    if keeps and needed < soonest * (1 - SOONER):
                         found, soonest = result, needed
                     if excess < nearest:
                         nearest = excess

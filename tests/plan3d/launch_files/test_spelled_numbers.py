@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import tomllib
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +16,7 @@ from plan3d.launch_files.exporter import (
 )
 from plan3d.launch_files.megatron import spelling
 from plan3d.launch_files.registry import EXPORTERS
+from plan3d.launch_files.tables import Numbers
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.task import Task
@@ -252,7 +252,7 @@ def test_patterns_of_layers(marked, pattern):
      (24, 2, 1, 11, 13, True), (26, 4, 2, 2, 0, True)],
 )  # fmt: skip
 def test_ends_are_flags_where_the_others_are_even(layers, pp, v, first, last, said):
-    n = SimpleNamespace(layers=layers, pp=pp, virtual_stages=v, first_stage_layers=first,
+    n = Numbers(layers=layers, pp=pp, virtual_stages=v, first_stage_layers=first,
                         last_stage_layers=last)  # fmt: skip
     assert spelling.ends_are_flags(n) is said
 
@@ -264,7 +264,7 @@ def test_ends_are_flags_where_the_others_are_even(layers, pp, v, first, last, sa
      ([2, 2, 1], 2, "Et*2|t*2m|tL")],
 )  # fmt: skip
 def test_layouts_of_chunks(chunks, mtp, layout):
-    n = SimpleNamespace(chunks=chunks, mtp_layers=int(mtp > 0), mtp_stage=mtp)
+    n = Numbers(chunks=chunks, mtp_layers=int(mtp > 0), mtp_stage=mtp)
     assert spelling.layout_text(n) == layout
 
 
@@ -273,12 +273,12 @@ def test_layouts_of_chunks(chunks, mtp, layout):
 )
 def test_the_usual_width_of_an_mlp(hidden, gated, ffn):
     """Eight thirds in multiples of 64, or four times."""
-    assert spelling.default_ffn(SimpleNamespace(hidden=hidden, gated=gated)) == ffn
+    assert spelling.default_ffn(Numbers(hidden=hidden, gated=gated)) == ffn
 
 
 @pytest.mark.parametrize(("hidden", "heads", "width"), [(4096, 32, 128), (2048, 24, 0), (6, 6, 1)])
 def test_the_usual_width_of_a_head(hidden, heads, width):
-    assert spelling.default_head_dim(SimpleNamespace(hidden=hidden, heads=heads)) == width
+    assert spelling.default_head_dim(Numbers(hidden=hidden, heads=heads)) == width
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.best_change import (
     LOSS,
     NUMERICS,
+    _odd,
+    _of_the_task,
+    _rounder_counts,
     best_change,
     does_not_fit,
     optimizer_on_host,
@@ -156,3 +159,39 @@ def test_a_search_says_what_odd_numbers_cost(gpus, description):
 def test_gpus_that_divide_are_left_alone(gpus):
     found = best_change(costs("tp=2 pp=2", gpus, batch=gpus * 4))
     assert found is None or "GPUs" not in found.description
+
+
+@pytest.mark.parametrize(
+    ("gpus", "batch", "counts"),
+    [
+        # 88 is 8 x 11, 96 is 32 x 3; a batch of 22 is shared by 11.
+        (100, 512, [96, 88]),
+        (100, 22, [96, 88]),
+        (100, 33, [96, 88]),
+        # 176, 184 and 192 have 11, 23 and 3.
+        (200, 512, [192, 176]),
+        (200, 46, [192, 176, 184]),
+        # 56 and less are more than an eighth fewer than 72.
+        (72, 64, [64]),
+        (64, 64, []),
+        (104, 104, [96]),
+    ],
+)
+def test_rounder_counts_of_gpus(gpus, batch, counts):
+    cluster = Cluster.profile("h100-sxm", gpus=gpus)
+    task = Task(Model.preset("llama-3.1-8b"), cluster, sequence=8192, global_batch=batch)
+    assert _rounder_counts(task) == list(dict.fromkeys(counts))
+
+
+@pytest.mark.parametrize(("number", "odd"), [(1, 1), (12, 3), (64, 1), (100, 25), (7, 7)])
+def test_the_largest_odd_divisor(number, odd):
+    assert _odd(number) == odd
+
+
+def test_a_network_is_doubled_in_words():
+    """50 GB/s of a GPU."""
+    slow = costs("dp=64 zero=3", batch=64)
+    network = slow.task.cluster.network.bandwidth / 1e9
+    said = [change.description for change in _of_the_task(slow.row(), slow.capacity)]
+    assert f"network of {2 * network:g} GB/s a GPU instead of {network:g}" in said
+    assert "global batch 128 (if convergence permits)" in said

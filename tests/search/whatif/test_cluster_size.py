@@ -5,16 +5,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 
 import pytest
 
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
+from plan3d.search.whatif import cluster_size
+from plan3d.search.whatif.cluster_size import (
+    _sizes,
+    find_cluster,
+    why_infeasible,
+    with_gpus,
+)
 from plan3d.simulator.analysis.goodput import Reliability, Training
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -128,3 +136,34 @@ def test_the_nearest_batches_that_the_nodes_divide(batch: int, below: int, above
     """Four nodes, each a copy of the model."""
     said = nearby(batch, 32, tp=[8])
     assert said[-2:] == [f"with a global batch of {n} it fits" for n in (below, above)]
+
+
+def too_small(memory: float, gpus: int = 8) -> list[str]:
+    """What is said of GPUs with so little memory, without the plans."""
+    asked = task(gpus=gpus, batch=8 * 2**8)
+    cluster = replace(asked.cluster, host=None)
+    cluster = replace(cluster, accelerator=replace(cluster.accelerator, memory=memory))
+    result = rank_plans(replace(asked, cluster=cluster), Ranking(choose=SHARDED))
+    assert result.best is None
+    return [line.partition(":")[0] for line in why_infeasible(result, {})[1:]]
+
+
+SHARDED = {**{name: [1] for name in ("cp", "micro_batch", "virtual_stages")}, "zero": [0, 1]}
+
+
+def test_gpus_are_doubled_until_the_model_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sharded over 32 GPUs it needs less than four gigabytes; no number needs a megabyte."""
+    assert too_small(4e9) == ["on 32 GPUs it fits"]
+    monkeypatch.setattr(cluster_size, "MOST_DOUBLINGS", 3)
+    assert too_small(1e6) == ["not even 64 GPUs would do"]
+
+
+def test_sizes_begin_where_the_peak_would_do() -> None:
+    """A thousand steps of 786,432 tokens at the highest peak of a GPU, in the seconds of 24."""
+    asked = task()
+    flops = TOKENS * model_flops_per_token(asked.model, asked.sequence)
+    peak = max(asked.cluster.accelerator.peak.values())
+    sizes = list(_sizes(asked, TOKENS, flops / (24 * peak)))
+    assert sizes[:7] == [24, 32, 48, 64, 96, 128, 192]
+    assert next(iter(_sizes(asked, TOKENS, flops / (24.1 * peak)))) == 32
+    assert sizes[-1] == 131072

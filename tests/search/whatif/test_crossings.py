@@ -47,3 +47,19 @@ def test_points_without_a_plan_and_words_are_left_out() -> None:
 def test_time_to_the_accuracy_is_compared_too() -> None:
     some = [row | {"accuracy_seconds": 1.0} for row in rows(one=[1, 1, 1], other=[2, 2, 2])]
     assert [one.measure for one in crossings(some, "x")] == ["step_seconds", "accuracy_seconds"]
+
+
+def test_equal_times_at_a_point_are_no_crossing_of_their_own() -> None:
+    """Ratios 1/2, 1 and 2: they meet at the point itself, once; ratios 1, 2 and 1 never cross."""
+    (found,) = crossings(rows(one=[4.0, 2.0, 1.0], other=[2.0, 2.0, 2.0]), "x")
+    assert found.values == pytest.approx((4.0,), **NEAR)
+    (touched,) = crossings(rows(one=[2.0, 1.0, 2.0], other=[2.0, 2.0, 2.0]), "x")
+    assert touched.values == ()
+    assert touched.first_shorter is False
+    (last,) = crossings(rows(one=[1.0, 1.0, 2.0], other=[2.0, 2.0, 2.0]), "x")
+    assert last.values == ()
+
+
+def test_points_between_which_systems_cross() -> None:
+    (found,) = crossings(rows(one=[4.0, 1.0, 1.0], other=[2.0, 2.0, 2.0]), "x")
+    assert found.between[0] == pytest.approx((1.0, 4.0), **NEAR)

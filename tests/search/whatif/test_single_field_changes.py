@@ -7,6 +7,8 @@ import pytest
 from plan3d.search.whatif.single_field_changes import (
     CAPACITIES,
     FOLLOWING,
+    NEAR_LAYERS,
+    ON_HOST_VALUES,
     beyond_memory,
     binding_sentence,
     by_capacity,
@@ -137,3 +139,24 @@ def test_more_memory_is_never_slower():
     steps = [best.step_seconds for _, best in found if best]
     assert steps == sorted(steps, reverse=True)
     assert {int(best.plans.precision[0]) for _, best in found if best} == {2}
+
+
+def test_values_that_an_edit_may_try():
+    """32 layers on four ranks of 8: ends of two layers more and less; 128 sequences of 8 replicas
+    are 16 micro-batches; experts are split over at most the 8 GPUs of a node."""
+    plan = resolve(Plan(pp=4), DENSE.gpus)
+    found = edit_values(plan, DENSE)
+    ends = {8 + d for d in range(-NEAR_LAYERS, NEAR_LAYERS + 1)}
+    assert set(found["first_stage_layers"]) == set(found["last_stage_layers"]) == {0} | ends
+    assert set(found["micro_batch_group"]) == {0, 1, 2, 4, 8, 16}
+    assert found["mtp_stage"] == (0,)
+    assert found["offload_optimizer"] == ON_HOST_VALUES
+    hostless = replace(DENSE, cluster=replace(DENSE.cluster, host=None))
+    assert edit_values(plan, hostless)["offload_optimizer"] == (0,)
+    doubled = resolve(Plan(pp=4, micro_batch=2), DENSE.gpus)
+    assert set(edit_values(doubled, DENSE)["micro_batch_group"]) == {0, 1, 2, 4, 8}
+    assert set(edit_values(plan, EXPERTS)["etp"]) == {1, 2, 4, 8}
+    predicting = replace(DENSE, model=replace(DENSE.model, mtp_layers=1))
+    assert edit_values(plan, predicting)["mtp_stage"] == (0, 1, 2, 3, 4)
+    thin = edit_values(resolve(Plan(pp=32, dp=1), 32), DENSE)
+    assert set(thin["first_stage_layers"]) == {0, *range(1, NEAR_LAYERS + 2)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -263,13 +262,21 @@ def test_errors_are_of_the_ratio() -> None:
     assert found.p90 == pytest.approx(0.2 + 0.8 * 0.3)
 
 
+def fit_of(seconds: list[float], predicted: list[float]) -> robust.Fit:
+    """Rows that were measured and what is predicted of them."""
+    rows, told = np.zeros(len(seconds), int), np.array(predicted)
+    subject = robust.Subject(
+        name="x", section="x", priors=(), predict=lambda constants: told, split="sizes",
+        seconds=np.array(seconds), work=np.array(seconds), shapes=rows, folds=rows,
+    )  # fmt: skip
+    errors = robust.errors(told, subject.seconds)
+    return robust.Fit(subject=subject, constants={}, in_sample=errors, held_out=None)
+
+
 def test_a_scatter_spans_whole_decades() -> None:
     """Measured 0.02 to 3, predicted 0.03 to 12: from 0.01 to 100, and a band of 10 %."""
     axes = Figure().add_subplot()
-    subject = SimpleNamespace(seconds=np.array([0.02, 3.0]), quantity="seconds", name="x")
-    error = robust.Errors(rows=2, median=0.5, p90=0.9, bias=0.1)
-    view._scatter(SimpleNamespace(subject=subject, predicted=np.array([0.03, 12.0]),
-                                  in_sample=error), axes)  # fmt: skip
+    view._scatter(fit_of([0.02, 3.0], [0.03, 12.0]), axes)
     assert axes.get_xlim() == axes.get_ylim() == pytest.approx((0.01, 100))
     diagonal, points = (line.get_xydata().T.tolist() for line in axes.lines)
     assert diagonal == [[0.02, 12], [0.02, 12]]
@@ -282,10 +289,7 @@ def test_a_scatter_spans_whole_decades() -> None:
     ("count", "size"), [(1, (3.4, 3.2)), (2, (6.8, 3.2)), (5, (10.2, 6.4)), (9, (10.2, 9.6))]
 )
 def test_pictures_of_subjects_fill_a_square(count: int, size: tuple[float, float]) -> None:
-    subject = SimpleNamespace(seconds=np.ones(1), quantity="seconds", name="x")
-    error = robust.Errors(rows=1, median=0.0, p90=0.0, bias=0.0)
-    fit = SimpleNamespace(subject=subject, predicted=np.ones(1), in_sample=error)
-    drawn = view.figure([fit] * count)
+    drawn = view.figure([fit_of([1.0], [1.0])] * count)
     assert drawn.get_size_inches() == pytest.approx(size)
     assert len(drawn.axes) == count
 

@@ -1,10 +1,9 @@
 """Where pictures put what they draw, in inches and cells counted by hand."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 from round_numbers import costs_of
 from round_numbers import task as round_task
 from unit_pipelines import task as unit_task
@@ -17,7 +16,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import gantt, memory_plot, plots, plots_many
 from plan3d.simulator.reporting.grid_map import grid_panels
-from plan3d.simulator.reporting.rank_map import DrawnRanks, group_sentence, rank_page
+from plan3d.simulator.reporting.rank_map import DrawnRanks, Group, group_sentence, rank_page
 from plan3d.simulator.step.memory_timeline import memory_timeline
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
@@ -161,7 +160,7 @@ def test_experts_places_are_in_their_cells():
 )  # fmt: skip
 def test_neighbours_of_a_group_are_counted_in_ordinals(number, said):
     cluster = task(gpus=8).cluster
-    group = SimpleNamespace(name="dp", ranks=2, stride=number, domains=1)
+    group = Group("dp", ranks=2, stride=number, domains=1)
     assert group_sentence(group, cluster).endswith(f", every {said} GPU")
 
 
@@ -398,7 +397,7 @@ def test_boxes_that_touch_do_not_overlap(other, overlaps):
 
 
 def test_edges_of_a_box_are_scaled():
-    extent = SimpleNamespace(extents=(10, 20, 30, 40))
+    extent = Bbox.from_extents(10, 20, 30, 40)
     assert plots_many._box_in_points(extent, 0.5) == (5, 10, 15, 20)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -135,18 +134,13 @@ def test_of_many_runs_the_ends_and_the_fullest_are_shown(count, fullest, shown) 
     assert [run[0] for run in report._shown_runs(runs, fullest)] == shown
 
 
-def test_host_needs_are_those_of_the_scarcer_store() -> None:
-    """12 of 16 GiB of memory, and of drives 1 or 9 of 10 GiB."""
-
-    def said(swaps: bool, drives: float) -> str:
-        return report.host_needs(SimpleNamespace(
-            swaps=swaps, node_bytes=12 * 2**30, node_capacity=16 * 2**30,
-            nvme_bytes=drives * 2**30, nvme_capacity=10 * 2**30,
-        ))  # fmt: skip
-
-    assert said(False, 9) == "12.0 of its 16.0 GiB"
-    assert said(True, 1) == "12.0 of its 16.0 GiB"
-    assert said(True, 9) == "9.0 of its 10.0 GiB of NVMe"
+def test_host_needs_are_of_its_memory() -> None:
+    """16 bytes of every parameter, of twice as many."""
+    held = 16 * round_numbers.PARAMETERS
+    host = replace(round_numbers.HOST, memory=2 * held)
+    question = round_numbers.task(cluster=round_numbers.cluster(1, host=host))
+    costs = round_numbers.costs_of(question, "offload_optimizer=100")
+    assert report.host_needs(costs) == f"{held / 2**30:,.1f} of its {2 * held / 2**30:,.1f} GiB"
 
 
 def test_the_explorer_scales_what_a_cluster_has() -> None:
