@@ -25,12 +25,17 @@ from plan3d.search.space.problem import (
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged_problem import (
     EIGHTHS,
+    FIRST_STAGE,
+    PER_STAGE,
     StagedProblem,
+    _with_missing_stages,
+    count_layouts,
     distinct_shares,
     heavier_layers,
 )
 from plan3d.search.space.uniform_problem import DEAD_END, UniformProblem, diagram
 from plan3d.search.stage_dp import dynamic_programming
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import Recompute
@@ -316,3 +321,38 @@ def test_a_choice_sees_the_prefix_and_the_mask():
     assert (points == points[0]).all()
     assert [variable for variable, _, _ in seen] == list(range(len(problem.variables)))
     assert [prefix for _, prefix, _ in seen] == [(3, i) for i in range(len(problem.variables))]
+
+
+def test_missing_stages_are_like_the_last_one():
+    """Of three stages the first alone, or the first two, are there."""
+    width = FIRST_STAGE + 3 * PER_STAGE
+    points = np.arange(2 * width).reshape(2, width)
+    found = _with_missing_stages(points, np.array([0, 1]))
+    stages = points[:, FIRST_STAGE:].reshape(2, 3, PER_STAGE)
+    expected = np.stack([stages[0, [0, 0, 0]], stages[1, [0, 1, 1]]])
+    assert (found[:, FIRST_STAGE:].reshape(2, 3, PER_STAGE) == expected).all()
+    assert (found[:, :FIRST_STAGE] == points[:, :FIRST_STAGE]).all()
+
+
+@pytest.mark.parametrize(
+    ("even_ends", "shares", "count"),
+    [
+        # One stage of three layers; two of three: one and two, or two and one.
+        ([3], [0, 2, 3, 5], 5),
+        ([1, 3], [0, 2, 3, 5], 2 * 3 + 3 * 2),
+        ([1, 2, 3], [0, 2, 3, 5], 8),
+    ],
+)
+def test_layouts_are_counted_with_their_shares(even_ends, shares, count):
+    assert count_layouts(even_ends, shares) == count
+
+
+def test_stages_are_at_most_the_layers():
+    """12 layers on 24 GPUs."""
+    asked = task("gpt3-125m", 24, 48)
+    assert StagedProblem.of(asked).stages == (1, 2, 3, 4, 6, 8, 12)
+    assert StagedProblem.of(asked, {"pp": [12]}).stages == (12,)
+    with pytest.raises(InputError, match="pp=24 must divide 24 GPUs and be at most 12"):
+        StagedProblem.of(asked, {"pp": [24]})
+    with pytest.raises(InputError, match="pp=5 must divide 24 GPUs"):
+        StagedProblem.of(asked, {"pp": [5]})

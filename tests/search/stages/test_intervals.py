@@ -4,14 +4,15 @@ from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plan3d.search.space.space import Space
 from plan3d.search.stages.candidates import _recompute_mixtures
 from plan3d.search.stages.intervals import Intervals
-from plan3d.search.stages.pipeline import pipelines
-from plan3d.search.stages.stage_plans import rank_plans_within
+from plan3d.search.stages.pipeline import LeastSeconds, pipelines
+from plan3d.search.stages.stage_plans import CHUNK_DIVISIONS, rank_plans_within
 from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
@@ -112,3 +113,37 @@ def test_a_plan_that_needs_exactly_the_limit_is_ranked():
     fewer = rank_plans_within(task, [plans], size * (1 - 1e-9))
     assert fewer is not None
     assert len(fewer) == 1
+
+
+@pytest.mark.parametrize(("pp", "layers"), [(2, 5), (3, 6), (4, 7)])
+@pytest.mark.parametrize("most", [2, 3, 4])
+def test_of_equal_layers_just_the_intervals_of_whole_cuts_are_there(pp, layers, most):
+    """Stages of so many layers at most, by their seconds or by their bytes: no interval is kept
+    that no cut has."""
+    pipeline = pipeline_of((0,) * layers, pp)
+    seconds = float(pipeline.layers.least_seconds[:, 0].min())
+    held = float(pipeline.least_state_bytes[:, 0].min())
+    cuts = ([*pairwise((0, *c, layers))] for c in combinations(range(1, layers), pp - 1))
+    able = [cut for cut in cuts if all(b - a <= most for a, b in cut)]
+    needed = {(i, a, b) for cut in able for i, (a, b) in enumerate(cut)}
+    for longest, limit in ((most * seconds, np.inf), (np.inf, most * held)):
+        found = Intervals.of(pipeline, longest, limit)
+        rows = zip(found.start, found.end, found.first_stage, found.last_stage, strict=True)
+        assert {(i, a, b) for a, b, first, last in rows for i in range(first, last + 1)} == needed
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks", "even"),
+    [(8, 4, [2, 2, 2, 2]), (7, 3, [2, 2, 3]), (10, 4, [2, 3, 2, 3]), (2, 3, [0, 1, 1])],
+)
+def test_chunks_are_as_even_as_they_can_be(layers, chunks, even):
+    found = [division(layers, chunks).tolist() for division in CHUNK_DIVISIONS]
+    assert found == [even, sorted(even)[::-1], sorted(even)]
+
+
+@pytest.mark.parametrize(("m", "v"), [(1, 1), (1, 4), (10, 1), (10, 4)])
+def test_the_longest_stage_is_that_of_the_step(m, v):
+    """Of stages of 8 seconds in all, a second of sends."""
+    slowest = 8.0 if m * v == 1 else 2.0
+    step = LeastSeconds(8.0, slowest, 1.0, m, v).step
+    assert LeastSeconds(8.0, 0.0, 1.0, m, v).longest_stage(step) == pytest.approx(slowest)

@@ -191,3 +191,33 @@ def test_the_shipped_table_is_of_this_model():
         s = local(tp=sizes[1, mine], micro_batch=sizes[2, mine], recompute=2)
         found = block_seconds(question, RECIPES[Precision.FP16], s)
         assert found == pytest.approx(times[2:, mine], rel=0.03)
+
+
+def test_ratios_between_sizes_are_on_the_straight_line_of_logarithms():
+    """Half-way between two of the sizes in one dimension: the root of the product."""
+    sides = [1024, 1, 1, 1024]
+    for axis, other in enumerate((4096, 8, 4, 2048)):
+        ends = np.array([sides, sides], float).T
+        ends[axis, 1] = other
+        middle = np.exp(np.log(ends).mean(axis=1))[:, None]
+        found = layer_tables.ratios(TABLE, middle)[:, 0]
+        assert found == pytest.approx(np.sqrt(layer_tables.ratios(TABLE, ends).prod(axis=1)))
+
+
+@pytest.mark.parametrize(
+    ("factor", "origin"),
+    [(1 + 0.9 * NEAR, Origin.MEASURED), (1 + 1.1 * NEAR, Origin.INTERPOLATED),
+     (1 / (1 + 0.9 * NEAR), Origin.MEASURED), (1 / (1 + 1.1 * NEAR), Origin.EXTRAPOLATED)],
+)  # fmt: skip
+def test_times_are_measured_near_a_size_and_extrapolated_beyond_the_first(factor, origin):
+    sizes = np.array([[1024 * factor, 1, 1, 1024]]).T
+    assert layer_tables.origins(TABLE, sizes).tolist() == [origin]
+
+
+@pytest.mark.parametrize(
+    ("factor", "origin"),
+    [(1 + 0.9 * NEAR, Origin.MEASURED), (1 + 1.1 * NEAR, Origin.EXTRAPOLATED)],
+)
+def test_times_are_extrapolated_beyond_the_last_size(factor, origin):
+    sizes = np.array([[4096 * factor, 8, 4, 2048]]).T
+    assert layer_tables.origins(TABLE, sizes).tolist() == [origin]

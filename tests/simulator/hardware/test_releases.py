@@ -69,3 +69,9 @@ def test_a_plan_of_what_a_release_lacks_is_refused(release, plan, message):
 def test_what_is_no_release_is_refused(name, message):
     with pytest.raises(InputError, match=message):
         software_profile(name)
+
+
+@pytest.mark.parametrize("release", ["0", "0.14.3.1", "0.12345", "0.x", "", "0..1"])
+def test_releases_are_of_two_or_three_short_numbers(release):
+    with pytest.raises(InputError, match="a release is written as"):
+        software_profile(f"megatron-core@{release}")

@@ -12,9 +12,9 @@ from plan3d.launch_files.registry import EXPORTERS
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.pipeline import one_f_one_b
+from plan3d.simulator.pipeline import one_f_one_b, zb_h2
 from plan3d.simulator.pipeline.interleaved import longer_group, shortest_group
-from plan3d.simulator.pipeline.schedule import Condition
+from plan3d.simulator.pipeline.schedule import Condition, Passes, Sizes
 from plan3d.simulator.pipeline.schedules import (
     BUILT_IN,
     SCHEDULES,
@@ -220,3 +220,42 @@ def test_the_least_longer_groups_are_all_of_more_than_pp(p: int, m: int, group: 
     """24 in groups of 9, 10 and 11 leave 6, 4 and 2; 125 in groups of 9 leave 8, of 10 they leave
     5, of 11 4, of 12 5, of 13 8, of 14 13."""
     assert longer_group(p, m) == group
+
+
+@pytest.mark.parametrize(
+    ("p", "m", "shortest", "longer"),
+    [(4, 3, 0, 0), (4, 4, 4, 0), (4, 5, 5, 5), (4, 8, 4, 8), (4, 9, 5, 9), (4, 10, 5, 5),
+     (4, 11, 6, 6), (4, 12, 4, 6), (4, 14, 5, 7), (2, 3, 3, 3), (2, 5, 3, 5), (2, 7, 4, 4),
+     (1, 1, 1, 0), (1, 2, 1, 2)],
+)  # fmt: skip
+def test_groups_that_micro_batches_can_be_cut_into(p, m, shortest, longer):
+    """Of at least p, the last too; or all of more than p."""
+
+    def groups(least):
+        cuts = (g for g in range(least, m + 1) if m % g == 0 or m % g >= least)
+        return next(cuts, 0)
+
+    assert shortest_group(p, m) == shortest == groups(p)
+    assert longer_group(p, m) == longer == groups(p + 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [((4, 2, 4, 10), "nearest: 8, or micro_batch_group=5"), ((4, 2, 4, 3), "needs; nearest: 4"),
+     ((4, 2, 8, 10), "nearest: 8 micro-batches, or micro_batch_group=4"),
+     ((4, 2, 8, 18), "nearest: 16 micro-batches, or micro_batch_group=4")],
+)  # fmt: skip
+def test_the_nearest_groups_are_named(sizes, said):
+    (condition,) = SCHEDULES.rows[schedule_code("interleaved")].conditions
+    assert condition.message("interleaved", Sizes(*sizes)).endswith(said)
+
+
+def test_zb_h2_holds_back_as_much_as_ends_its_ranks_together():
+    """Three ranks of passes of 1.5, 1.5 and 1, eight micro-batches: with three weight gradients a
+    rank 2 x 3 + 1 - 7 = 0 and 3 + 4 - 7 = 0; with seven 3 + 8 - 8 = 3 at the second rank."""
+    one = Passes(*(np.array([part]) for part in (1.5, 1.5, 1.0)))
+    others = Passes(*(2 * part for part in one))
+    s = Sizes(*(np.array([n]) for n in (3, 1, 3, 8)))
+    assert zb_h2._idle(s, one, others) == pytest.approx([0])
+    late = [zb_h2._ends_late(s, one, one, held, np.array([3.0])) for held in (3, 7)]
+    assert np.ravel(late).tolist() == [0, 3]

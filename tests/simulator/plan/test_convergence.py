@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from plan3d.simulator.plan.compressors import METHODS, Compression
 from plan3d.simulator.plan.convergence import (
     COMPRESSED_SGD,
+    asynchronous_sgd,
     compressed_sgd,
     cooperative_sgd,
     parallel_sgd,
@@ -72,3 +73,27 @@ def test_only_ef21_gains_nothing_from_workers(n, v, e):
 def test_every_method_says_what_its_rate_rests_on():
     assert set(COMPRESSED_SGD) == set(METHODS)
     assert all("iterations from" in str(rate) for rate in COMPRESSED_SGD.values())
+
+
+def test_an_asynchronous_iteration_is_an_update_of_every_worker():
+    """v / (n e^2) + (1 + n) / (n e) of 4 workers, v = 2 and e = 0.1: 50 + 12.5."""
+    found = asynchronous_sgd(4, 2.0, 0.1)
+    assert found.noise == pytest.approx(50)
+    assert found.descent == pytest.approx(1 / (4 * 0.1))
+    assert found.disagreement == pytest.approx(1 / 0.1)
+    assert found.total == pytest.approx(50 + 12.5)
+
+
+def test_rates_of_compressed_sgd_by_hand():
+    """Of 4 workers, v = 4 and e = 0.25; top-k of a tenth; one of 16 levels."""
+    exact = parallel_sgd(4, 4.0, 0.25)
+    assert (exact.noise, exact.descent) == (16, 4)
+    spread = cooperative_sgd(4, 4.0, 0.25, 3, 0.5).disagreement
+    assert spread == pytest.approx((4 * (1.25 / 0.75 * 3 - 1)) ** 0.5 / 0.125)
+    kept = {"kept_per_thousand": 100}
+    memory = compressed_sgd(Compression.MEM_SGD, 4, 4.0, 0.25, **kept)
+    assert memory.disagreement == pytest.approx(2 / (0.1 * 0.125))
+    twice = compressed_sgd(Compression.DOUBLE_SQUEEZE, 4, 4.0, 0.25, **kept)
+    assert twice.disagreement == pytest.approx(2 / (0.01 * 0.125))
+    ef21 = compressed_sgd(Compression.EF21_SGD, 4, 4.0, 0.25, **kept)
+    assert (ef21.noise, ef21.descent) == pytest.approx((64 / 0.001, 40))

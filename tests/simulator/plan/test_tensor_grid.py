@@ -27,6 +27,7 @@ from plan3d.simulator.plan.tensor_grid import (
     Grid,
     GridKind,
     code_of,
+    every_grid,
     format_grid,
     grid_of,
     grids,
@@ -343,3 +344,14 @@ def test_what_a_plan_on_a_grid_rests_on_is_said_beside_a_table_of_layers():
     without = replace(costs.task, software=replace(stack, name="untabled"))
     plain = evaluate(without, costs.plans.take(0))
     assert time_provenance(costs) == time_provenance(plain)
+
+
+def test_grids_of_four_ranks():
+    """3d of every cut but for one column of four; 2d and 2.5d with several rows and columns."""
+    assert [format_grid(code) for code in grids(4)] == [
+        "3d:1x1x4", "3d:1x2x2", "3d:1x4x1", "3d:2x1x2", "3d:2x2x1", "2d:2x2"
+    ]  # fmt: skip
+    eight = {format_grid(code) for code in grids(8)}
+    assert {"2.5d:2x2x2", "2d:2x4", "2d:4x2", "3d:4x1x2", "3d:1x1x8"} <= eight
+    assert not {"3d:8x1x1", "2d:8x1", "2.5d:1x2x4"} & eight
+    assert every_grid([1, 2]) == (0, *grids(2))

@@ -242,6 +242,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, path: str) -> None:
         ("llama-3.1-8b", {"num_attention_heads": 24}, "24, which does not divide hidden size 4096"),
         ("llama-3.1-8b", {"num_attention_heads": 2**31}, "from 1 to 65536"),
         ("llama-3.1-8b", {"num_key_value_heads": 7}, "does not divide 32 heads; nearest: 4, 8"),
+        ("llama-3.1-8b", {"num_key_value_heads": 17}, "divide 32 heads; nearest: 16, 32"),
         ("llama-3.1-8b", {"num_key_value_heads": 64}, "from 1 to 32, the number of heads"),
         ("llama-3.1-8b", {"n_embd": 1024}, "$.n_embd is 1024 but hidden_size is 4096"),
         ("llama-3.1-8b", {"tie_word_embeddings": 1}, "it must be true or false"),
