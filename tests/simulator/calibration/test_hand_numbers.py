@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,17 +12,28 @@ import round_numbers
 from matplotlib.figure import Figure
 
 from plan3d.simulator.base.errors import CalibrationError
-from plan3d.simulator.calibration.fit import links, priors, robust, subjects, view
+from plan3d.simulator.calibration.fit import (
+    links,
+    priors,
+    profile_text,
+    robust,
+    subjects,
+    view,
+    whole_steps,
+)
 from plan3d.simulator.calibration.measure import (
     cases_contention,
     cases_layer,
     cases_matrix,
     cases_memory,
+    timing,
 )
 from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
 from plan3d.simulator.calibration.traces.events import Collective
 from plan3d.simulator.calibration.traces.groups import Sizes, axis_of
 from plan3d.simulator.calibration.traces.reader import Kernel
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
 
 ROUND = round_numbers.cluster(8)
 """100 TFLOP/s, 1 TB/s, links of 200 GB/s, a network of 10 GB/s, host links of 20 GB/s."""
@@ -407,3 +419,75 @@ def test_collectives_beside_products_are_in_nodes_and_between_them() -> None:
     assert layouts(8, 8) == [(8, 1, 1)]
     assert layouts(4, 1) == [(4, 1, 1)]
     assert {(c.side, c.bytes) for c in cases_contention.cases(2, 2, True)} == {(64, 4096)}
+
+
+def test_a_summary_divides_batches_by_their_calls() -> None:
+    """Batches of four calls."""
+    found = timing.summary([8.0, 4.0, 12.0], 4)
+    assert found == (2.0, 1.0, 3.0, 12)
+    assert found.columns() == {
+        "seconds": 2.0, "seconds_min": 1.0, "seconds_max": 3.0, "repeats": 12
+    }  # fmt: skip
+
+
+def test_a_slow_call_is_timed_call_by_call() -> None:
+    """Of 30 ms, more than a batch lasts: three to warm up, one to see how long it takes, then the
+    fewest batches of one call."""
+    calls: list[float] = []
+
+    def call() -> None:
+        calls.append(time.perf_counter())
+        time.sleep(0.03)
+
+    found = timing.time_call(call, timing.Bench("cpu", quick=True))
+    assert found.repeats == timing.FEWEST_BATCHES
+    assert len(calls) == 4 + timing.FEWEST_BATCHES
+    assert 0.03 <= found.least <= found.median <= found.most < 0.3
+    assert 0.03 <= timing.batch_seconds(call, 1, "cpu") < 0.3
+    assert 0.06 <= timing.batch_seconds(call, 2, "cpu") < 0.6
+
+
+def test_a_quick_call_is_timed_in_batches() -> None:
+    found = timing.time_call(lambda: None, timing.Bench("cpu", quick=True))
+    assert found.repeats >= timing.FEWEST_BATCHES * 100
+    assert 0 < found.median < 1e-4
+
+
+def test_the_scale_of_a_step_is_found_again() -> None:
+    """Of round numbers: a step of 0.8 times the kernels' rate is that of a scale of 0.8."""
+    question, plan = round_numbers.task(1, 8), Plan()
+    for scale in (0.5, 0.8, 1.7):
+        slower = replace(question, software=round_numbers.stack(sustained=scale))
+        measured = evaluate(slower, plan).step_seconds
+        assert whole_steps.sustained_scale(question, plan, measured) == pytest.approx(scale, 1e-6)
+    with pytest.raises(CalibrationError, match="did another plan run"):
+        whole_steps.sustained_scale(question, plan, 10 * measured)
+
+
+def test_steps_that_take_no_time_are_none() -> None:
+    steps = rows(*({"suite": "step", "op": "x", "seconds": s} for s in (0.0, 2.0, 4.0, "")))
+    assert whole_steps.step_seconds(steps) == (3.0, 2)
+    with pytest.raises(CalibrationError, match="no step has seconds"):
+        whole_steps.step_seconds(rows({"suite": "step", "op": "x", "seconds": 0.0}))
+
+
+def test_tables_and_efficiencies_are_scaled_to_a_step() -> None:
+    """Times over 0.5, efficiencies times 0.5; headers and comments as they are."""
+    text = "# a table\nm,k,64,128\n16,32,1e-6,2e-6\n16,64,,4e-6\n"
+    lines = profile_text.scaled_table(text, 0.5).splitlines()
+    assert lines[1:] == ["# a table", "m,k,64,128", "16,32,2e-06,4e-06", "16,64,,8e-06"]
+    tree = {"kernels": {"gemm": {"16bit": {"efficiency": {"value": 0.8}}}}}
+    profile_text._rescale(tree, 0.5)
+    assert tree["kernels"]["gemm"]["16bit"]["efficiency"]["value"] == 0.4
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "shown", "unit"),
+    [("links.fast.bandwidth", 450e9, 450, "GB/s"), ("kernels.gemm.16bit.latency", 3e-6, 3, "us")],
+)
+def test_numbers_of_a_profile_are_in_its_units(
+    key: str, value: float, shown: float, unit: str
+) -> None:
+    found = profile_text.profile_number(key, value, "by hand", True)
+    assert (found["value"], found["unit"], found["kind"]) == (shown, unit, "measured")
+    assert profile_text.profile_number(key, value, "by hand", False)["kind"] == "prior"
