@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from round_numbers import FORWARD, PARAMETERS, costs_of, stack, task
+from round_numbers import FORWARD, PARAMETERS, costs_of, sparse, stack, task
 
 from plan3d.simulator.analysis.plan_difference import contrast_sentences
 from plan3d.simulator.analysis.provenance import ORIGINS, provenance_sentence, time_provenance
+from plan3d.simulator.analysis.roofline import gemm_points
 from plan3d.simulator.analysis.textbook import (
     _activations,
     _layer_rows,
@@ -13,6 +14,7 @@ from plan3d.simulator.analysis.textbook import (
     in_16_bits,
 )
 from plan3d.simulator.analysis.textbook_pipeline import _bubble_rows, idle_share, unit_timeline
+from plan3d.simulator.analysis.traffic import traffic
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import evaluate
@@ -118,3 +120,40 @@ def test_bubbles_of_even_stages_are_those_of_the_formula():
     timeline = unit_timeline("1f1b", 4, 1, 8)
     assert np.asarray(timeline.busy).tolist() == [24] * 4
     assert idle_share(timeline) == pytest.approx(3 / 8)
+
+
+def test_shares_add_up_beside_a_table_of_layers():
+    cluster = Cluster.profile("a100-80gb-sxm", gpus=8)
+    question = Task(Model.preset("gpt3-13b"), cluster, sequence=2048, global_batch=64,
+                    software="vtrain")  # fmt: skip
+    found = time_provenance(evaluate(question, Plan.parse("tp=4 micro_batch=4")))
+    assert sum(found.values()) == pytest.approx(1)
+    assert found["extrapolated"] > 0.9
+
+
+def test_products_lie_on_the_roof_where_kernels_reach_it():
+    """Of 1024 x 3072 x 1024 in 16 bits: 6.44 GFLOP over 2 x (1 + 3 + 3) MiB. Memory binds none of
+    these products, so that each takes its FLOPs over 100 TFLOP/s; two experts are one batch."""
+    points = {point.sides: point for point in gemm_points(costs_of(task(), "tp=1"))}
+    one = points[1024, 3072, 1024]
+    assert one.intensity == pytest.approx(2 * 1024 * 3072 * 1024 / (2 * 7 * 2**20))
+    rates = [point.rate for point in points.values()]
+    assert rates == pytest.approx([100e12] * len(rates))
+    assert one.roof == 100e12
+    experts = gemm_points(costs_of(task(4, 8, sparse()), "dp=4 ep=4"))
+    batched = [point for point in experts if point.batch == 2]
+    assert len(batched) == 2
+    assert [point.rate for point in batched] == pytest.approx([100e12] * 2)
+    m, n, k = batched[0].sides
+    assert batched[0].intensity == pytest.approx(m * n * k / (m * k + n * k + m * n))
+
+
+def test_shards_of_replicas_are_summed_between_them():
+    """Two groups of four ranks: gradients of 4 bytes are scattered in a group, 3/4 of them, weights
+    of 2 gathered; a quarter of the gradients is summed between two, 2 x 1/2 of it."""
+    question = task(8, 8)
+    whole, split = (
+        traffic(costs_of(question, f"dp=8 zero=1{shard}")) for shard in ("", " shard=4")
+    )
+    assert whole.bytes_sent == pytest.approx(7 / 8 * (4 + 2) * PARAMETERS)
+    assert split.bytes_sent == pytest.approx((3 / 4 * (4 + 2) + 4 / 4) * PARAMETERS)
