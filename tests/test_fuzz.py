@@ -29,6 +29,7 @@ TRIED_BY = {
     "plan3d/launch_files/mcore/nemo.py": "nemo",
     "plan3d/launch_files/mcore/primus.py": "primus",
     "plan3d/launch_files/trainer/automodel.py": "automodel",
+    "plan3d/launch_files/trainer/torchtune.py": "torchtune",
     "plan3d/launch_files/mcore/swift.py": "megatron-swift",
     "plan3d/launch_files/megatron_bridge/overrides.py": "bridge-overrides",
     "plan3d/launch_files/megatron_bridge/run_config.py": "bridge",

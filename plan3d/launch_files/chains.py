@@ -22,6 +22,7 @@ from .registry import (
     SWIFT_COMMAND,
     TORCHTITAN_COMMAND,
     TRAINER_PROGRAM,
+    TUNE_COMMAND,
     is_script,
     reader,
 )
@@ -34,7 +35,7 @@ from .shell.words import CONDITION
 
 _STARTS = re.compile(r"\.(?:sh|slurm|sbatch|bash)\b|\b(?:ba|z|k)?sh +[$\w./\"']")
 """Words of a script that may start another one."""
-_PROGRAMS = (TORCHTITAN_COMMAND, BRIDGE_OVERRIDE, SWIFT_COMMAND, TRAINER_PROGRAM)
+_PROGRAMS = (TORCHTITAN_COMMAND, BRIDGE_OVERRIDE, SWIFT_COMMAND, TRAINER_PROGRAM, TUNE_COMMAND)
 
 
 def read_launch(text: str, file: str, framework: str | None, options: ReaderOptions) -> Launch:

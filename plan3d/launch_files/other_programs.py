@@ -2,7 +2,7 @@
 
 Source: examples of verl (python3 -m verl.trainer.main_ppo), OpenRLHF (openrlhf.cli), slime
 (train.py --actor-num-nodes), MaxText (python3 -m MaxText.train), Levanter, llm-foundry (composer
-train/train.py), torchtune (tune run), OLMo-core, GPT-NeoX (deepy.py), metaseq (metaseq-train,
+train/train.py), OLMo-core, GPT-NeoX (deepy.py), metaseq (metaseq-train,
 opt-baselines), fairseq (fairseq-train), Colossal-AI, LitGPT, NeMo (nemo llm,
 megatron_gpt_pretraining.py), nanotron (run_train.py --config-file).
 """
@@ -20,7 +20,6 @@ PROGRAMS = (
     ("MaxText", r"\bMaxText(?:\.|/)train\b|\bmaxtext\.trainers\b"),
     ("Levanter", r"\blevanter\.main\.\w+|\blevanter/main/\w+\.py\b"),
     ("llm-foundry", r"\bcomposer\b.*\btrain\.py\b"),
-    ("torchtune", r"\btune run\b"),
     ("OLMo", r"\bolmo_core|\bscripts/train\.py\b.*\bconfigs/"),
     ("GPT-NeoX", r"\bdeepy\.py\b"),
     ("metaseq", r"\bmetaseq-train\b|\bmetaseq[./](?:cli|launcher)[./]|\bopt-baselines\b"),

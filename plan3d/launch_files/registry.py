@@ -52,6 +52,8 @@ READERS: Registry[Reader] = Registry(
         "megatron-bridge-config": f"{_PACKAGE}.megatron_bridge.run_config:read",
         "recipe": f"{_PACKAGE}.recipes.launch:read",
         "automodel": f"{_PACKAGE}.trainer.automodel:read",
+        "torchtune": f"{_PACKAGE}.trainer.torchtune:read",
+        "torchtune-command": f"{_PACKAGE}.trainer.torchtune:read_command",
         "trainer": f"{_PACKAGE}.trainer.launch:read_trainer",
         "trainer-script": f"{_PACKAGE}.trainer.python_script:read_script",
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
@@ -79,6 +81,8 @@ SWIFT_COMMAND = (
     r"^(?![ \t]*#).*(?:(?<![\w./-])megatron (?:sft|pt)\b|\bswift/cli/_megatron/(?:sft|pt)\.py)"
 )
 """A line, no comment, that starts Megatron under ms-swift."""
+TUNE_COMMAND = r"^(?![ \t]*#).*\btune run\b"
+"""A line, no comment, that starts a recipe of torchtune."""
 TRAINER_PROGRAM = (
     r"^(?![ \t]*#).*(?:\bswift (?:sft|pt)\b|\bswift/cli/(?:sft|pt)\.py"
     r"|\baxolotl(?:\.cli\.| )train\b"
@@ -122,6 +126,7 @@ DIALECTS = (
     Dialect("Megatron-Bridge overrides", "megatron-bridge", marker=BRIDGE_OVERRIDE, is_script=True),
     Dialect("torchtitan command", "torchtitan", marker=TORCHTITAN_COMMAND, is_script=True),
     Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),
+    Dialect("torchtune command", "torchtune-command", marker=TUNE_COMMAND, is_script=True),
     Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),
     Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),
 )

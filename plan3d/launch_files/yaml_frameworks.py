@@ -57,7 +57,7 @@ RECOGNITIONS = (
     Recognition("NeMo AutoModel", (("model._target_", "step_scheduler"),), "automodel"),
     Recognition("NeMo AutoModel", (("model._target_",), ("step_scheduler",))),
     Recognition("Megatron-LM (--yaml-cfg)", (("language_model", "model_parallel"),)),
-    Recognition("torchtune", (("model._component_",), ("tokenizer._component_",))),
+    Recognition("torchtune", (("model._component_",), ("tokenizer._component_",)), "torchtune"),
     Recognition("OLMo", (("model.d_model",), ("model.mlp_ratio",))),
     Recognition("llm-foundry", (("device_train_microbatch_size",), ("variables.data_local",))),
     Recognition(

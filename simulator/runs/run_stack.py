@@ -196,18 +196,21 @@ _ONEFLOW = {"process_groups": ("tp", "dp", "cp", "ep", "expert-dp", "pp")}
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _FREED = 1e-9
 """Bytes a parameter of what no allocator holds; 0 stands for those of the recipe."""
-_TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False}
+TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False}
 """torchtune 0.6 without compile, as its recipes have it: norms in fp32 (modules/rms_norm.py), and
 the activated gate is a tensor of its own (modules/feed_forward.py)."""
-_TORCHTUNE_COMPILED = {"memory_bound_rate": 1.4, "fused_adapters": True}
+TORCHTUNE_COMPILED = {"memory_bound_rate": 1.4, "fused_adapters": True}
 """Layers of torchtune under compile: of 19 h + 4 f elements that are counted of a forward pass (f
 is 2.7 to 3.5 h) kernels move 13 h + 3 f, norms with residuals 8 h, positions 2.5 h, keys and values
 for every head 2.5 h; what adapters return is scaled and added in them too (kernels of a profiler
 trace on one H100, 28 November 2026)."""
-_TORCHTUNE_CHUNKS = 6.5, 4.0
+TORCHTUNE_CHUNKS = 6.5, 4.0
 """Bytes a logit of its chunked loss, run eagerly, at the peak and until the backward pass: all in
 16 bits, one of eight chunks in fp32, and what log_softmax of every chunk returns in fp32, which
 waits (torchtune 0.6, modules/loss/ce_chunked_output_loss.py)."""
+TORCHTUNE_LINEAR_CHUNKS = 4.75, 4.0
+"""The same of the loss that multiplies by the output matrix itself, chunk by chunk: one of eight
+chunks in 16 bits and in fp32, and log_softmax of all (torchtune 0.7, cross_entropy_loss.py)."""
 _FUSED_SOFTMAX, _EAGER_SOFTMAX = 9.0, 25.0
 """Bytes moved per score by a fused softmax with mask and dropout; and by the kernels of
 transformers' eager attention: scaled 4, mask added 4, softmax into fp32 6, back to 16 bits 6,
@@ -294,7 +297,7 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if "rmsnorm" in kernels or liger:
         out["fused_norm"] = True
     if stack_of(run) == "torchtune":
-        out |= _TORCHTUNE_COMPILED if run["compile"] else _TORCHTUNE_EAGER
+        out |= TORCHTUNE_COMPILED if run["compile"] else TORCHTUNE_EAGER
     elif run["compile"] is False and run.states("compile") and software.name == "torchtitan":
         out["fused_norm"] = False
     if run["dropout"] is not None:
@@ -309,7 +312,7 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     loss: dict[str, tuple[float, float] | None]
     loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
     if stack_of(run) == "torchtune" and not run["compile"]:
-        loss["chunked"] = _TORCHTUNE_CHUNKS
+        loss["chunked"] = TORCHTUNE_CHUNKS
     if software.label in _HUGGING_FACE:
         loss["fused"] = _FUSED_LOSS
     if "full" in run.get("cuda_graphs", ()):

@@ -295,6 +295,22 @@ PRIMUS = (
     b"      use_torch_fsdp2: true, recompute_granularity: full, recompute_num_layers: 1,\n"
     b"      pipeline_model_parallel_layout: [[embedding, decoder], [decoder, loss]]}\n"
 )
+TORCHTUNE = b"""max_seq_len: 2048
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: "${max_seq_len}"}
+model: {_component_: torchtune.models.llama3_1.qlora_llama3_1_8b, lora_rank: 8, lora_dropout: 0.1,
+  lora_attn_modules: [q_proj, output_proj], apply_lora_to_mlp: true}
+dataset: {packed: true}
+batch_size: 2
+gradient_accumulation_steps: 4
+optimizer: {_component_: torch.optim.AdamW, fused: true}
+loss: {_component_: torchtune.modules.loss.LinearCrossEntropyLoss}
+compile: true
+enable_activation_checkpointing: true
+tensor_parallel_dim: 2
+data_parallel_shard_dim: 4
+custom_sharded_layers: [tok_embeddings, output]
+dtype: bf16
+"""
 AUTOMODEL = (
     b"recipe: TrainFinetuneRecipeForNextTokenPrediction\nrng: {seed: 1}\nstep_scheduler:\n"
     b"  global_batch_size: 64\n  local_batch_size: 4\nmodel:\n  _target_: nemo_automodel."
@@ -706,6 +722,7 @@ READERS = {
     "nemo": Reader("n.yaml", lambda: [NEMO], _imports),
     "primus": Reader("p.yaml", lambda: [PRIMUS], _imports),
     "automodel": Reader("a.yaml", lambda: [AUTOMODEL], _imports),
+    "torchtune": Reader("t.yaml", lambda: [TORCHTUNE], _imports),
     "recipe": Reader("r.py", lambda: [RECIPE], _imports),
     "trainer-script": Reader("t.py", lambda: [*TRAINER_SCRIPTS], _trained),
     "torchtitan-recipe": Reader("t.py", lambda: [*TITAN_RECIPES], _imports),

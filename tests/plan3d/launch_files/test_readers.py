@@ -963,6 +963,10 @@ FILES = {
     "step_scheduler: {global_batch_size: 64, local_batch_size: 4}\n"
     "distributed: {strategy: fsdp2, tp_size: 2}\n"
     "model: {pretrained_model_name_or_path: meta-llama/Llama-3.1-8B}\n",
+    "torchtune": "model: {_component_: torchtune.models.qwen3.lora_qwen3_8b_base, lora_rank: 8, "
+    "lora_attn_modules: [q_proj]}\ntokenizer: {max_seq_len: 8}\noptimizer: {_component_: a.Adam}\n"
+    "loss: {_component_: a.LinearCrossEntropyLoss}\nbatch_size: 2\nfsdp_cpu_offload: true\n",
+    "torchtune-command": "tune run --nproc_per_node 2 lora_finetune_distributed --config a/b x.y=2",
     "accelerate": "distributed_type: FSDP\nnum_processes: 8\nfsdp_config: {fsdp_version: 2}\n",
 }
 
