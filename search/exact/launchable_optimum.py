@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Index
+from plan3d.simulator.base.arrays import Index, distinct_rows
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.fields import AXES, spell
@@ -75,7 +76,7 @@ def over_launchable(
         costs=costs,
         families=standing,
         safe=safe,
-        climbed=tuple(_gains(costs.plans.take(slice(0, 1)), space, opened)),
+        departures=partial(_gains, costs.plans.take(slice(0, 1)), space, opened),
         counts=replace(result.counts, changes=tried),
         optimum=Optimum(
             proven,
@@ -200,18 +201,16 @@ def _listed(result: SearchResult, best: Costs, options: SearchOptions) -> tuple[
 
 def _with_first(best: Costs, listed: Costs, standing: Families) -> tuple[Costs, Families]:
     """The best plan and the listed ones once each, those of its family only within ALIKE of it."""
-    first = Families(np.array([1]), best.step[:1])
-    texts = [str(plan) for plan in listed.plans]
-    mine = families(listed.plans) == families(best.plans)[0]
-    same = texts.index(str(best.plans.take(0))) if str(best.plans.take(0)) in texts else None
-    if same is not None:
-        first = standing.take(np.array([same]))
-    far = mine & (listed.step > (1 + ALIKE) * best.step[0])
-    once = [row for row, text in enumerate(texts) if text not in texts[:row] and row != same]
-    rows = np.array([row for row in once if not far[row]], np.intp)
-    costs = concat_costs([best, listed.take(rows)])
+    every = concat_costs([best, listed])
+    mine = families(every.plans) == families(best.plans)[0]
+    far = mine & (every.step > (1 + ALIKE) * best.step[0])
+    first, which = distinct_rows([getattr(every.plans, name) for name in AXES])
+    rows = np.sort(first[~far[first]])
+    same = np.flatnonzero(which[1:] == which[0])[:1]
+    own = standing.take(same) if same.size else Families(np.array([1]), best.step[:1])
+    costs = every.take(rows)
     order = fastest_first(costs)
-    return costs.take(order), standing.take(rows).after(first, len(costs)).take(order)
+    return costs.take(order), standing.take(rows[1:] - 1).after(own, len(costs)).take(order)
 
 
 def _gains(plan: Plan, space: Space, opened: Collection[str]) -> Iterator[Gain]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -106,6 +106,8 @@ class Optimum:
 
 OverLaunchable = Callable[["SearchResult", Collection[str]], "SearchResult"]
 """A result and the fields that keep their values -> the result over all that a stack launches."""
+Departures = Callable[[], Iterable[Gain]]
+"""-> single changes that made a plan faster, in turn."""
 NearestToChosen = Callable[["float | None"], "NearestChoices | None"]
 """Bytes that a plan may use, or None -> what to change so that one fits in them, or is legal."""
 
@@ -161,8 +163,8 @@ class SearchResult:
     was asked for."""
     smallest: Costs | None
     """The legal plan that needs least memory, feasible or not; None when none is legal."""
-    climbed: tuple[Gain, ...] = ()
-    """How plan 1 departs from the space: single changes that made it faster."""
+    departures: Departures | None = field(default=None, repr=False, compare=False)
+    """What says how plan 1 departs from the space."""
     interrupted: bool = False
     """Ended by Ctrl-C: the best so far."""
     trace: Trace | None = None
@@ -187,6 +189,11 @@ class SearchResult:
     """Plans that are not uniform and that neither the search nor its bound covers, in words."""
     compared: UniformSteps | None = None
     """Of a search over plans that are not uniform: what the best uniform ones take."""
+
+    @cached_property
+    def climbed(self) -> tuple[Gain, ...]:
+        """How plan 1 departs from the space: single changes that made it faster."""
+        return () if self.departures is None else tuple(self.departures())
 
     def ended_by_interrupt(self) -> SearchResult:
         """The best so far, where Ctrl-C ended what was to make it better."""

@@ -9,8 +9,9 @@ behind.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -75,8 +76,14 @@ def climbed(result: SearchResult, chosen: Collection[str], top: int) -> SearchRe
         costs=costs.take(slice(0, top)),
         families=standing.take(np.arange(min(top, len(costs)))),
         counts=replace(result.counts, changes=changes),
-        climbed=(*result.climbed, *end.gains),
+        departures=partial(_gains_in_turn, result, end.gains),
     )
+
+
+def _gains_in_turn(before: SearchResult, gains: Sequence[Gain]) -> Iterator[Gain]:
+    """How plan 1 of a result departs from the space, and what was then gained."""
+    yield from before.climbed
+    yield from gains
 
 
 def improved(result: SearchResult, task: Task, ranking: Ranking) -> SearchResult:
@@ -139,7 +146,7 @@ def _never_behind(result: SearchResult, task: Task, ranking: Ranking) -> SearchR
     costs = rank_plans_within(result.task, [*plans, *rest], result.limit)
     costs = costs.take(slice(0, ranking.top)) if costs is not None else None
     changes = replace(result.counts, changes=default.counts.changes)
-    out = replace(result, costs=costs, climbed=default.climbed, counts=changes)
+    out = replace(result, costs=costs, departures=default.departures, counts=changes)
     return out if result.bound is None else _proven(out, result.bound)
 
 
@@ -165,7 +172,7 @@ def _with_default_plans(result: SearchResult, task: Task, ranking: Ranking) -> S
         whole,
         costs=whole.costs.take(order[: ranking.top]),
         safe=default.safe,
-        climbed=default.climbed,
+        departures=default.departures,
         optimum=default.optimum,
     )
     return out if result.bound is None else _proven(out, result.bound)
