@@ -229,7 +229,14 @@ def test_arithmetic_of_a_shell_ends_at_63_bits(expression, value):
     ],
 )
 def test_patterns_are_tried_up_to_a_length(pattern, text, found):
-    assert conditions._is_found(pattern, text) is found
+    words = ["[[", text, "=~", pattern, "]]"]
+    assert conditions.condition_truth(words, "?!", lambda name: None, False) is found
+
+
+@pytest.mark.parametrize(("any_case", "found"), [(False, False), (True, True)])
+def test_patterns_are_of_a_case_unless_a_script_says_any(any_case, found):
+    words = ["[[", "Llama-8B", "=~", "8b$", "]]"]
+    assert conditions.condition_truth(words, "?!", lambda name: None, any_case) is found
 
 
 @pytest.mark.parametrize(
