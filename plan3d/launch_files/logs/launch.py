@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.calibration.readers.log_values import RunSizes
 from plan3d.simulator.calibration.readers.rank_lines import without_prefixes
 from plan3d.simulator.calibration.readers.training_logs import is_log, ran_out, read_log
@@ -45,9 +45,11 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
         raise InputError(
             f"{file}: {other} makes it another model than its flags describe: not read"
         )
-    launch = READERS.lookup(printed.reader, "--from")(
-        printed.text, f"{file}.{printed.ending}", options
-    )
+    name = f"{file}.{printed.ending}"
+    try:
+        launch = READERS.lookup(printed.reader, "--from")(printed.text, name, options)
+    except InputError as error:
+        raise InputError(str(error).replace(name, file), LONGEST_QUESTION) from None
     launch.file, launch.log = file, text
     launch.launcher_gpus = printed.gpus or launch.launcher_gpus
     launch.title = f"{launch.title or launch.framework}, in a log"

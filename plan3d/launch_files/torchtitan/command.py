@@ -25,6 +25,7 @@ from ..shell.flags import Flag, Flags
 from ..shell.launch_script import check_inputs
 from ..shell.script import read_script
 from ..shell.words import Word
+from ..tables import Effect
 from .keys import TABLE
 from .older_names import OLDER
 
@@ -37,8 +38,10 @@ _OVERRIDE = re.compile(r"--(no-)?([a-z_-]+(?:\.[a-z0-9_-]+){1,5})")
 """A flag that replaces a key of the job; a switch may be turned off."""
 _CHOICE = re.compile(r"activation[-_]checkpoint:[a-z-]+")
 """A word of 0.3 that chooses what is recomputed."""
-_KEYS = frozenset((*(row.key for row in TABLE), *OLDER))
-"""Keys that are read: the values of others may stay open."""
+_KEYS = frozenset(
+    (*(row.key for row in TABLE if getattr(row, "effect", None) is not Effect.NONE), *OLDER)
+)
+"""Keys that change the run: the values of others may stay open."""
 DEEPEST = 4
 """Commands inside words of commands."""
 

@@ -8,7 +8,7 @@ torch.distributed.run and DeepSpeed's launcher.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -192,7 +192,7 @@ def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> di
             continue
         values: list[Any] = []
         for word in flag.values:
-            value = None if word.unresolved else typed(word.text)
+            value = None if word.unresolved and not _names_file(word) else typed(word.text)
             if value is None and name in keys and not values:
                 names = script.variables.dependences(word, expanded=True)
                 needs += [(one, flag.name) for one in names]
@@ -209,6 +209,29 @@ def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> di
     if requests:
         raise InputError(f"{file}: {'; '.join(requests)}", LONGEST_QUESTION)
     return out
+
+
+def _names_file(word: Word) -> bool:
+    """Whether a word is the path of a file of arguments in a folder that stays open."""
+    last = word.parts[-1]
+    return not last.unresolved and "/" in last.text and last.text.lower().endswith(FILES)
+
+
+def check_values(content: Mapping[str, Any], script: Script, keys: Sequence[str]) -> None:
+    """Raise InputError that asks for the variables in values of these keys of a here-document."""
+    values = {key: content[key] for key in keys if isinstance(content.get(key), str)}
+    needs = [
+        (f"${name}", key)
+        for key, value in values.items()
+        for name in re.findall(r"\$\{?([A-Za-z_]\w*)", value)
+    ]
+    choices = script.variables.choices
+    requests = [
+        parameter.request(choices.get(parameter.name, ()), key)
+        for parameter, key in open_parameters(needs).items()
+    ]
+    if requests:
+        raise InputError(f"{script.file}: {'; '.join(requests)}", LONGEST_QUESTION)
 
 
 def typed(text: str) -> Any:

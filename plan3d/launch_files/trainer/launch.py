@@ -51,7 +51,7 @@ from .arguments import (
     with_program_defaults,
     with_sft_defaults,
 )
-from .commands import Command, command_of
+from .commands import Command, check_values, command_of
 from .models import name_model
 from .own_programs import with_names_of_trl
 from .spelling import fill_plan, fsdp_section, fsdp_strategy, shard_by_degrees, shard_by_fsdp
@@ -117,7 +117,10 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     options = with_here_documents(options, [document.text for document in script.documents])
     if command.tool not in DIALECTS:
         raise InputError(f"{file}: starts {command.tool}, which another reader takes")
-    content = _file_arguments(command, file, options) | command.arguments
+    stated = _file_arguments(command, file, options)
+    if any(document.dependences for document in script.documents):
+        check_values(stated, script, KEYS)
+    content = stated | command.arguments
     if DIALECTS[command.tool] is HUGGING_FACE:
         content = with_names_of_trl(content)
     content = with_sft_defaults(content) if command.tool == "sft" else content

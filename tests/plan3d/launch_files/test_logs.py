@@ -380,6 +380,12 @@ def test_a_log_without_settings_is_refused_in_one_line(text):
         read(f"{text}\n{steps}")
 
 
+def test_what_its_settings_lack_is_said_of_the_log():
+    text = "Running with args: {'per_device_train_batch_size': 1}\n"
+    with pytest.raises(InputError, match=r"^a\.log: has neither \[training\]"):
+        READERS.lookup("log", "--from")(text, "a.log", ReaderOptions())
+
+
 def bridge(sequence):
     return f"""_target_: megatron.bridge.training.config.ConfigContainer
 dataset:

@@ -281,6 +281,28 @@ def test_a_command_of_ms_swift():
         read(SWIFT.replace("8192", "$LENGTH"), "trainer-command")
 
 
+def test_a_written_file_in_a_folder_that_stays_open_is_found():
+    text = (
+        'OUT=/runs/$(date +%s)\ncat > $OUT/ds.json <<E\n{"zero_optimization": {"stage": 3}}\n'
+        "E\nswift sft --model Qwen/Qwen3-8B --max_length 64 --deepspeed $OUT/ds.json\n"
+    )
+    assert read(text, "trainer-command").plan["zero"] == 3
+    with pytest.raises(InputError, match=r"--deepspeed .* has no value"):
+        read(text.replace("$OUT/ds.json\n", "$OUT.json\n"), "trainer-command")
+
+
+def test_variables_in_a_written_file_are_asked_for():
+    text = (
+        "case $SIZE in a) ;; b) ;; esac\ncat > run.yaml <<E\nstage: sft\nfinetuning_type: full\n"
+        "model_name_or_path: Qwen/Qwen3-8B\ncutoff_len: $LEN\noutput_dir: $OUT\n"
+        "per_device_train_batch_size: ${SIZE}\nE\nllamafactory-cli train run.yaml\n"
+    )
+    with pytest.raises(InputError, match="LEN has no value") as error:
+        read(text, "trainer-command")
+    assert "SIZE is one of a, b: --set SIZE=a" in str(error.value)
+    assert "OUT" not in str(error.value)
+
+
 def test_a_configuration_of_accelerate_needs_model_and_batch():
     launch = read(ACCELERATE, "accelerate")
     assert (launch.model, launch.sequence, launch.launcher_gpus) == (None, None, 16)
