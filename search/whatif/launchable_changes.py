@@ -11,7 +11,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Mask
 from plan3d.simulator.plan.field_values import AUTO, Flag
 from plan3d.simulator.plan.fields import AXES, columns_where
-from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.plan.plan import Plan, concat, from_columns, resolve
 from plan3d.simulator.rules.pipeline_rules import shortest_groups
 from plan3d.simulator.rules.validity import launchable_rows, legal_rows
 from plan3d.simulator.task import Task
@@ -28,52 +28,49 @@ def keeps_launched(plans: Plan, own: Plan, task: Task) -> Mask:
     return launchable_rows(plans, task) | ~launchable_rows(own, task)
 
 
-def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> list[Plan]:
-    """The resolved plan of each change of a plan whose switches may be open.
+def changed(start: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> Plan:
+    """The resolved plans of changes of a plan whose switches may be open, one row each.
 
     Where the framework of the task launches the plan, but not the changed one, an open switch takes
     its other value if that is all that the framework wants.
     """
-    plans = [
-        plan if "micro_batch_group" in change else _in_groups(plan, start, task)
-        for change, plan in zip(changes, resolved(start, changes, task.gpus), strict=True)
-    ]
     own = resolve(start, task.gpus)
-    if (
-        task.framework is None
-        or start.segments
-        or not plans
-        or not launchable_rows(own.table(), task)[0]
-    ):
+    plans = _in_groups(resolved(start, changes, task.gpus), own, changes, task)
+    if task.framework is None or start.segments or not launchable_rows(own.table(), task)[0]:
         return plans
-    wanted = _switches(concat([plan.table() for plan in plans]), start, task)
-    return [
-        _with_one(start, change, plan, [name for name in names if name not in change], task)
-        for change, plan, names in zip(changes, plans, wanted, strict=True)
+    wanted = [
+        [name for name in names if name not in change]
+        for change, names in zip(changes, _switches(plans, start, task), strict=True)
     ]
+    if not any(wanted):
+        return plans
+    rows = zip(changes, plans, wanted, strict=True)
+    return concat([_with_one(start, change, plan, names, task) for change, plan, names in rows])
 
 
-def _in_groups(plan: Plan, start: Plan, task: Task) -> Plan:
-    """The changed plan in the shortest groups of micro-batches, where the start is, and its are not
-    of pp."""
-    group = start.micro_batch_group
-    if not group or group != shortest_groups(resolve(start, task.gpus), task)[0]:
-        return plan
-    return replace(plan, micro_batch_group=int(shortest_groups(plan, task)[0]))
+def _in_groups(plans: Plan, own: Plan, changes: Sequence[Mapping[str, Any]], task: Task) -> Plan:
+    """The changed plans in the shortest groups of micro-batches, where the plan itself is, and its
+    are not of pp."""
+    group = own.micro_batch_group
+    if not group or group != shortest_groups(own, task)[0]:
+        return plans
+    stated = np.array(["micro_batch_group" in change for change in changes])
+    groups = np.where(stated, plans.micro_batch_group, shortest_groups(plans, task))
+    columns = {**plans.columns(), "micro_batch_group": groups}
+    return from_columns(columns, plans.layers_per_stage, plans.segments)
 
 
-def resolved(start: Plan, changes: Sequence[Mapping[str, Any]], gpus: int) -> list[Plan]:
-    """The resolved plan of each change of a plan; of numbers all of them in one table."""
+def resolved(start: Plan, changes: Sequence[Mapping[str, Any]], gpus: int) -> Plan:
+    """The resolved plans of changes of a plan, one row each."""
     numbers = all(name in AXES and type(v) is int for one in changes for name, v in one.items())
-    if start.segments or not numbers or len(changes) < 2:
-        return [resolve(replace(start, **change), gpus) for change in changes]
+    if start.segments or not numbers:
+        return concat([resolve(replace(start, **change), gpus) for change in changes])
     columns: dict[str, Any]
     columns = {name: np.full(len(changes), getattr(start, name), np.int64) for name in AXES}
     for row, change in enumerate(changes):
         for name, value in change.items():
             columns[name][row] = value
-    table = replace(start, **columns)
-    return list(resolve(table, gpus))
+    return resolve(replace(start, **columns), gpus)
 
 
 def _switches(plans: Plan, start: Plan, task: Task) -> list[list[str]]:

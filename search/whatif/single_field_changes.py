@@ -8,13 +8,14 @@ offered.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from plan3d.simulator.base.arrays import Mask
 from plan3d.simulator.base.units import format_bytes
 from plan3d.simulator.plan.field_values import AUTO, Flag
 from plan3d.simulator.plan.fields import (
@@ -95,9 +96,9 @@ def loose(plan: Plan, gpus: int) -> Plan:
     stated = Plan.parse(str(row))
     open_fields: dict[str, Any] = {"dp": AUTO}
     again = resolved(_bare(row), [{name: AUTO} for name in FOLLOWING], gpus)
-    for name, usual in zip(FOLLOWING, again, strict=True):
+    for i, name in enumerate(FOLLOWING):
         kept = getattr(row, name)
-        open_fields[name] = AUTO if getattr(usual, name) == kept else kept
+        open_fields[name] = AUTO if getattr(again, name)[i] == kept else kept
     return replace(stated, **open_fields)
 
 
@@ -113,7 +114,7 @@ def edited(plan: Plan, task: Task, changes: Mapping[str, Any]) -> Plan:
     for name in changes:
         check_field(name)
     start = loose(resolve(plan, task.gpus), task.gpus)
-    return changed(start, [changes], task)[0]
+    return changed(start, [changes], task).take(0)
 
 
 def edit_values(plan: Plan, task: Task) -> dict[str, tuple[int, ...]]:
@@ -140,7 +141,10 @@ def _micro_batches(plan: Plan, task: Task) -> int:
     return int(max(task.global_batch // (row.dp * row.micro_batch), 1))
 
 
-def _candidates(costs: Costs, names: Collection[str] | None) -> Iterator[tuple[str, int, Plan]]:
+def _candidates(
+    costs: Costs, names: Collection[str] | None
+) -> tuple[list[tuple[str, int]], Plan | None]:
+    """Changes of one field, and the plans that they make."""
     task, row = costs.task, costs.plans.take(0)
     tried = [
         (name, value)
@@ -149,17 +153,18 @@ def _candidates(costs: Costs, names: Collection[str] | None) -> Iterator[tuple[s
         for value in values
         if value != getattr(row, name)
     ]
-    plans = changed(loose(row, task.gpus), [{name: value} for name, value in tried], task)
-    seen = {_key(row)}
-    for (name, value), new in zip(tried, plans, strict=True):
-        if _key(new) not in seen:
-            seen.add(_key(new))
-            yield name, value, new
+    if not tried:
+        return [], None
+    return tried, changed(loose(row, task.gpus), [{name: v} for name, v in tried], task)
 
 
-def _key(plan: Plan) -> str:
-    fields = [getattr(plan, name) for name in AXES]
-    return f"{fields} {plan.layers_per_stage} {plan.segments_text}"
+def _is_another(plans: Plan, plan: Plan) -> Mask:
+    """Which plans of a table are neither this one nor one before them [row]."""
+    every = concat([plan, plans])
+    runs = [one.segments_text for one in every] if every.segments else [""] * every.rows
+    keys = list(zip(*(getattr(every, name).tolist() for name in AXES), runs, strict=True))
+    first = {key: row for row, key in reversed(list(enumerate(keys)))}
+    return np.array([first[key] == row for row, key in enumerate(keys)])[1:]
 
 
 def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
@@ -167,19 +172,19 @@ def single_edits(costs: Costs, names: Collection[str] | None = None) -> Edits:
     only of these fields. Changes keep to what the framework of the task launches, where it launches
     the plan itself."""
     task = costs.task
-    candidates = list(_candidates(costs, names))
-    if not candidates:
+    tried, plans = _candidates(costs, names)
+    if plans is None:
         return Edits((), (), None)
-    plans = concat([plan.table() for _, _, plan in candidates])
-    may = np.flatnonzero(legal_rows(plans, task) & keeps_launched(plans, costs.plans, task))
+    legal = legal_rows(plans, task) & keeps_launched(plans, costs.plans, task)
+    may = np.flatnonzero(_is_another(plans, costs.plans.take(0)) & legal)
     if not may.size:
         return Edits((), (), None)
-    found, tried = [candidates[i] for i in may], simulate(task, plans.take(may))
-    kept = [i for i in np.argsort(tried.step, kind="stable") if _differs(tried, i, costs)]
+    found, made = [tried[i] for i in may], simulate(task, plans.take(may))
+    kept = [i for i in np.argsort(made.step, kind="stable") if _differs(made, i, costs)]
     if not kept:
         return Edits((), (), None)
-    fields, values = zip(*(found[i][:2] for i in kept), strict=True)
-    return Edits(fields, values, tried.take(np.array(kept)))
+    fields, values = zip(*(found[i] for i in kept), strict=True)
+    return Edits(fields, values, made.take(np.array(kept)))
 
 
 def _differs(tried: Costs, row: int, costs: Costs) -> bool:
