@@ -89,3 +89,69 @@ def test_what_is_not_read_is_refused_by_name(changes, message):
 def test_a_format_of_eight_bits_is_asked_for():
     found = launch(model__backend={"te_fp8": {"recipe": "block"}})
     assert "te_fp8 is on" in found.unmodelled["precision"]
+
+
+@pytest.mark.parametrize(
+    ("axes", "gpus"),
+    [
+        ({"tp_size": 1}, 5),
+        ({"tp_size": 2}, 10),
+        ({"cp_size": 3}, 30),
+        ({"tp_size": 4, "cp_size": 3}, 60),
+        ({"tp_size": 1, "ep_size": 2}, 5),
+    ],
+)
+def test_ranks_of_data_make_gpus_with_those_of_tensors_and_sequences(axes, gpus):
+    """Experts are sharded over ranks of data; tp_size is 2 unless stated."""
+    changes = {f"distributed__{name}": size for name, size in axes.items()}
+    found = launch(distributed__dp_size=5, **changes)
+    assert found.gpus == gpus
+    assert launch(distributed__dp_size="none", **changes).gpus is None
+    is_data_alone = axes == {"tp_size": 1}
+    assert found.framework == ("accelerate" if is_data_alone else "torchtitan")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "reshards", "overlaps"),
+    [("fsdp2", True, (3, 1, 1)), ("fsdp2", False, (2, 1, 1)), ("ddp", True, (0, 1, 0))],
+)
+def test_gathers_of_shards_are_hidden_where_there_are_shards(strategy, reshards, overlaps):
+    changes = {"strategy": strategy, "reshard_after_forward": reshards}
+    plan = launch(distributed=changes).plan
+    assert (plan["zero"], plan["overlap_grad_reduce"], plan["overlap_param_gather"]) == overlaps
+    assert (plan["pp"], plan["recompute"], plan["sequence_parallel"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("tp", "sharded"), [(1, 0), (2, 1)])
+def test_sequences_are_sharded_among_ranks_of_tensors(tp, sharded):
+    found = launch(distributed={"tp_size": tp, "sequence_parallel": True})
+    assert found.plan["sequence_parallel"] == sharded
+
+
+@pytest.mark.parametrize(
+    ("place", "accepted", "refused"),
+    [
+        ("distributed__tp_size", [1, None, 2**20], [0, -1, 2**20 + 1, True, 2.0]),
+        ("distributed__pp_size", [1, None], [0, 2**20 + 1]),
+        ("peft__dim", [1, 4096], [0, 4097, 65_537, 8.0]),
+    ],
+)
+def test_bounds_of_sizes(place, accepted, refused):
+    adapters = {"target_modules": "*_proj"}
+    section, _, key = place.partition("__")
+    for value in accepted:
+        peft = adapters | ({key: value} if section == "peft" else {})
+        found = launch(peft=peft, **({place: value} if section != "peft" else {}))
+        assert found.adapters.rank == peft.get("dim", 8)
+    for value in refused:
+        peft = adapters | ({key: value} if section == "peft" else {})
+        with pytest.raises(InputError, match="must be a whole number"):
+            launch(peft=peft, **({place: value} if section != "peft" else {}))
+
+
+@pytest.mark.parametrize(("size", "length"), [(1, 1), (4096, 4096), (0, None), (None, None)])
+def test_a_packed_size_of_0_packs_nothing(size, length):
+    found = launch(packed_sequence={"packed_sequence_size": size})
+    assert found.sequence == length
+    (lengths,) = (one for one in found.unread if one.place == "sequences")
+    assert ("usual one is taken" in lengths.text) is (length is None)

@@ -226,3 +226,26 @@ def test_a_program_without_a_batch_is_told_what_to_add():
     text = "torchrun tune.py --model_name_or_path Qwen/Qwen2.5-7B --bf16 True\n"
     with pytest.raises(InputError, match=r"no --per_device_train_batch_size: .* add it"):
         reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
+
+
+@pytest.mark.parametrize(("words", "bits"), [("--bits", 8), ("--n_bits", 1), ("--quant_bits", 8)])
+def test_bits_of_weights_are_those_up_to_8(words, bits):
+    with pytest.raises(InputError, match=f"{bits}: the weights are in fewer bits"):
+        launch(f"{words} {bits}")
+    assert launch(f"{words} 9").adapters is None
+    assert launch(f"{words} 0").adapters is None
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "vocab_size", "global_batch_size"])
+def test_sizes_of_0_are_none(name):
+    found = launch(f"--{name} 0")
+    assert (found.model.name, found.accumulation) == ("qwen2.5-7b", launch("").accumulation)
+    with pytest.raises(InputError, match=name):
+        launch(f"--{name} 1")
+
+
+@pytest.mark.parametrize("name", ["sp_size", "ring_attn_size", "tensor_parallel_size", "pp_degree"])
+def test_an_axis_of_2_is_the_first_that_shards(name):
+    assert not launch(f"--{name} 1").unmodelled
+    (text,) = launch(f"--{name} 2").unmodelled.values()
+    assert text == f"{name} is 2, in another program"

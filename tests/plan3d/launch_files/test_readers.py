@@ -1,6 +1,7 @@
 """Readers find model, batch and plan in files that people have, and say what is wrong."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -244,6 +245,15 @@ def test_what_is_missing_is_asked_for_by_name(change, message):
         READERS["megatron"](text, "run.sh", ReaderOptions())
 
 
+def test_recompute_of_every_layer_of_a_block_is_modelled():
+    """Of 96 layers over 16 stages, 6 a stage."""
+    words = "--recompute-granularity full --recompute-method {} --recompute-num-layers {}"
+    stated = [megatron(more=words.format("block", count)) for count in (5, 6, 7)]
+    assert ["recompute" in launch.unmodelled for launch in stated] == [True, False, False]
+    stated = [megatron(more=words.format("uniform", count)) for count in (1, 2)]
+    assert ["recompute" in launch.unmodelled for launch in stated] == [False, True]
+
+
 @pytest.mark.parametrize(
     "more",
     [
@@ -354,6 +364,26 @@ def test_deepspeed_batches():
 def test_wrong_deepspeed_keys_are_named(changes, message):
     with pytest.raises(InputError, match=message):
         of_json(**changes)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (("train_micro_batch_size_per_gpu",), "per_gpu is left to the trainer: give --with"),
+        (
+            ("train_batch_size", "gradient_accumulation_steps"),
+            "$.train_batch_size, $.gradient_accumulation_steps are left to the trainer: give --glo",
+        ),
+        (
+            ("train_batch_size", "train_micro_batch_size_per_gpu"),
+            "$.train_batch_size, $.train_micro_batch_size_per_gpu are left to the trainer: give "
+            "--global-batch N (sequences) --with micro_batch=N",
+        ),
+    ],
+)
+def test_values_left_to_the_trainer_are_told_with_their_number(keys, said):
+    with pytest.raises(InputError, match=re.escape(said)):
+        of_json(**dict.fromkeys(keys, "auto"))
 
 
 OPEN = {

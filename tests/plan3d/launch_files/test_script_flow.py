@@ -165,6 +165,7 @@ def launch(text, files=None, values=None, arguments=()):
         "A=(\n  1 # one\n  2\n)\nA+=(3 4)\nrun a.py --x ${A[@]}",
         "declare -a A=(x y); unset X; X+=1; X+=2; run a.py --x ${A[1]} $X",
         # Words of commands: numbers, cuts and counts.
+        "run a.py --x $(seq 12345678 12345679)",
         "run a.py --x $(seq 0 5 10) $(seq 4 -2 0) $(seq 2 2) $(expr 2 \\* 3) $(expr 9 - 4 - 3)",
         "run a.py --x $(echo a,b,c | cut -d, -f2) $(echo x | tr x y)",
         "run a.py --x $(echo AbC | tr A-Z a-z) $(echo abc | tr '[:lower:]' '[:upper:]')",
@@ -191,7 +192,7 @@ def launch(text, files=None, values=None, arguments=()):
         "Z=0; false || { X=1; }; { Y=2; }; (Z=3); run a.py --x $X $Y $Z",
     ],
 )
-def test_the_words_are_those_of_bash(script):
+def test_the_words_are_those_of_bash(script, tmp_path):
     shown = (
         'run() { [ "$2" = --help ] && return; shift; '
         'printf "%s\\n" "$@"; }\nexport -f run\necho() { :; }\n'
@@ -199,7 +200,12 @@ def test_the_words_are_those_of_bash(script):
     if "$(echo" in script:
         shown = shown.replace("echo() { :; }\n", "")
     done = subprocess.run(
-        ["bash", "-c", shown + script], capture_output=True, text=True, check=True, env={}
+        ["bash", "-c", shown + script],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={},
+        cwd=tmp_path,
     )
     found = training_words(read_script(script.replace("run a.py", "torchrun a.py"), "run.sh"))
     found = found or training_words(read_script(script, "run.sh"))
@@ -223,6 +229,18 @@ def test_getopts(loop):
     for arguments in (("-n", "5"), ("-n5",), ("-v", "-n", "5"), ("-vn", "5")):
         assert launch(text, arguments=arguments).model.layers == 5
     assert launch(text, values={"N": "6"}).model.layers == 6
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize("words", ["", "a", "-v", "-v -n 3", "-n3 -v a b", "-vn 3 -- a", "-v - a"])
+def test_what_getopts_leaves(words):
+    """After each option and after all of them."""
+    loop = "L=; while getopts 'n:v' o; do L+=\" $OPTIND\"; done; run a.py --x 9 $L $OPTIND $#"
+    script = f"set -- {words}\n{loop}"
+    shown = 'run() { printf "%s " "${@:2}"; }\n'
+    done = subprocess.run(["bash", "-c", shown + script], capture_output=True, text=True)
+    found = training_words(read_script(script.replace("run a.py", "torchrun a.py"), "run.sh"))
+    assert [word.text for word in found] == done.stdout.split()
 
 
 def test_a_loop_over_trainings_asks_which():

@@ -9,6 +9,7 @@ from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import EXPORTERS, reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.torchtitan.job import read_job
+from plan3d.launch_files.torchtitan.launch import _recipe_numbers
 from plan3d.launch_files.torchtitan.model_flavors import READ
 from plan3d.launch_files.torchtitan.registered import ROWS
 from plan3d.simulator.base.errors import InputError
@@ -248,3 +249,13 @@ def test_a_checkpoint_that_stops_early_spares_the_last_product_of_a_layer(
     found = job(**sections)
     assert found.software.get("spares_last_product") is spares
     assert not [one for one in found.unread if "early_stop" in one.place]
+
+
+@pytest.mark.parametrize(
+    ("plan", "disabled"), [("tp=2 zero=2", False), ("pp=2 zero=2", True), ("ep=2 zero=2", True)]
+)
+def test_graphs_of_kernels_are_off_beside_stages_and_experts(plan, disabled):
+    cluster = Cluster.profile("h100-sxm", gpus=16)
+    name = "mixtral-8x7b" if "ep" in plan else "llama-3.1-8b"
+    task = Task(Model.preset(name), cluster, sequence=8192, global_batch=64)
+    assert _recipe_numbers(task, Plan.parse(plan)).disable_cuda_graphs is disabled
