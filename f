@@ -1,1 +1,0 @@
-run a.py --no
