@@ -274,6 +274,8 @@ def test_a_trait_that_a_named_model_has_not_is_refused(override):
         ("window_size: [128, 0]\n      add_bias_linear: true", "gpt_oss_20B"),
         ("multi_latent_attention: true\n      kv_lora_rank: 512", "deepseek_v3"),
         ("moe_layer_freq: [0, 0, 0" + ", 1" * 58 + "]", "deepseek_v3"),
+        ("group_query_attention: true", "qwen2.5_7B"),
+        ("group_query_attention: false", "llama2_7B"),
     ],
 )
 def test_traits_of_a_named_model_that_are_stated_are_its_own(override, model):

@@ -153,6 +153,8 @@ def test_gpus_are_the_batch_over_what_one_takes(micro, batch, steps, gpus):
         (7, ast.FloorDiv, 2, 3),
         (7, ast.Mod, 4, 3),
         (2, ast.Pow, 12, 4096),
+        (2, ast.Pow, 0, 1),
+        (-1000, ast.Pow, 2, 1_000_000),
         (1000, ast.Pow, 2, 1_000_000),
         (10**7, ast.Mult, 10**8, 10**15),
         ("ab", ast.Mult, 2, "abab"),
@@ -213,6 +215,13 @@ def test_operations_that_are_not_worked_out(left, kind, right):
 def test_arithmetic_of_a_shell_ends_at_63_bits(expression, value):
     """A is not known."""
     assert conditions.arithmetic(expression, lambda name: None) == value
+
+
+def test_the_longest_expression_that_is_worked_out():
+    """500 characters, without the spaces around them."""
+    assert conditions.arithmetic(f"1{'+1' * 249} ", lambda name: None) == 250
+    assert conditions.arithmetic(f"10{'+1' * 249}", lambda name: None) == 259
+    assert conditions.arithmetic(f"100{'+1' * 249}", lambda name: None) is None
 
 
 @pytest.mark.parametrize(

@@ -254,6 +254,14 @@ def test_recompute_of_every_layer_of_a_block_is_modelled():
     assert ["recompute" in launch.unmodelled for launch in stated] == [False, True]
 
 
+def test_recompute_of_every_layer_of_a_chunk_is_modelled():
+    """Of 96 layers in 16 stages of 3 chunks, 2 a chunk."""
+    words = "--num-layers-per-virtual-pipeline-stage 2 --recompute-granularity full"
+    words += " --recompute-method block --recompute-num-layers {}"
+    stated = [megatron(more=words.format(count)) for count in (1, 2)]
+    assert ["recompute" in launch.unmodelled for launch in stated] == [True, False]
+
+
 @pytest.mark.parametrize(
     "more",
     [

@@ -357,3 +357,10 @@ def test_long_scripts_are_read_in_one_pass(script):
     began = time.process_time()
     read_script(script + "echo done\n", "run.sh")
     assert time.process_time() - began < 1.5
+
+
+def test_commands_in_place_of_files_are_one_word():
+    """As is what stands between dashes that begin no flag."""
+    text = "torchrun a.py --x 1 <(echo a b) --y 2 >(cat > q; f (1) ) --z - -- 3 --w\n"
+    stated = {"--x": ("1", "<(echo a b)"), "--y": ("2", ">(cat > q; f (1) )")}
+    assert values(text) == {**stated, "--z": ("-", "--", "3"), "--w": ()}

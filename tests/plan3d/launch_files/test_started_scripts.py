@@ -153,3 +153,21 @@ def test_the_job_is_that_of_sbatch_or_of_the_starter():
 )
 def test_which_word_is_a_script(command, place):
     assert place_of_script(command.split()) == place
+
+
+@pytest.mark.parametrize(
+    ("call", "layers"),
+    [
+        ("cd deep; bash train.sh", 4),
+        ("cd deep/er; bash train.sh", 5),
+        ("cd deep; cd er; bash train.sh", 5),
+        ("cd deep; cd /; bash deep/train.sh", 4),
+        ("cd $X; bash deep/train.sh", 4),
+        ("cd deep; cd $X; bash deep/train.sh", 4),
+        ("cd; bash deep/train.sh", 4),
+        ("cd deep; bash er/train.sh", 5),
+    ],
+)
+def test_the_folder_of_a_script_that_is_started(call, layers):
+    files = {"deep/train.sh": f"N=4\n{RUN}", "deep/er/train.sh": f"N=5\n{RUN}"}
+    assert launch(f"{call}\n", files).model.layers == layers

@@ -126,6 +126,42 @@ def test_axes_are_read():
 
 
 @pytest.mark.parametrize(
+    ("axes", "gpus", "replicas"),
+    [
+        ({"data_parallel_shard_dim": 1}, 1, 1),
+        ({"data_parallel_shard_dim": 5}, 5, 1),
+        ({"data_parallel_shard_dim": 5, "data_parallel_replicate_dim": 2}, 10, 2),
+        ({"data_parallel_shard_dim": 5, "context_parallel_dim": 3}, 15, 1),
+        (
+            {
+                "data_parallel_shard_dim": 5,
+                "data_parallel_replicate_dim": 2,
+                "context_parallel_dim": 3,
+                "tensor_parallel_dim": 4,
+            },
+            120,
+            2,
+        ),
+        ({"data_parallel_shard_dim": -1}, None, 1),
+        ({"data_parallel_replicate_dim": 2}, None, 2),
+        ({"context_parallel_dim": 3}, None, 1),
+    ],
+)
+def test_gpus_are_the_product_of_the_axes_where_all_are_stated(axes, gpus, replicas):
+    """torchtune shards over what the other axes leave where the size is -1, as by default."""
+    plan = {"_component_": "torchtune.models.llama3.base_llama_tp_plan"}
+    found = launch(tensor_parallel_plan=plan, **axes)
+    assert (found.gpus, found.replicas) == (gpus, replicas)
+    assert found.plan["cp"] == axes.get("context_parallel_dim", 1)
+    assert found.plan["sequence_parallel"] == (found.plan["tp"] > 1)
+
+
+@pytest.mark.parametrize(("size", "zero"), [(True, 3), (False, 2)])
+def test_weights_that_are_kept_between_passes(size, zero):
+    assert launch(fsdp_reshard_after_forward=size).plan["zero"] == zero
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (

@@ -140,3 +140,15 @@ ARGS = "args = TrainingArguments('o', bf16=True)\n"
 def test_what_is_not_read_is_refused_by_name(body, message):
     with pytest.raises(InputError, match=message):
         launch(body)
+
+
+@pytest.mark.parametrize(
+    ("loading", "precision"),
+    [("{'torch_dtype': torch.bfloat16}", Precision.PURE_BF16), ("{}", Precision.AMP)],
+)
+def test_the_format_in_which_a_configuration_loads_a_model(loading, precision):
+    found = launch(
+        f"args = SFTConfig('o', bf16=True, model_init_kwargs={loading}, max_length=4096)\n"
+        "SFTTrainer(model='meta-llama/Llama-3.1-8B', args=args).train()\n"
+    )
+    assert found.plan["precision"] == precision
