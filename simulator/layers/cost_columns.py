@@ -87,6 +87,8 @@ COMMUNICATION = slice(Cost.TENSOR_COMM, Cost.LAUNCH + 1)
 """Those of them that are collectives and what they slow, copies or launches."""
 COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_CONTENTION + 1)
 """Those of them that follow from collectives."""
+HOOKS = slice(Cost.FORWARD_HOOKS, Cost.GRADIENT_HOOKS + 1)
+"""The columns of what hooks add."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from ..plan.field_values import Recompute
 from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Model, Network
-from .cost_columns import SECONDS, Cost, LayerCosts, joined
+from .cost_columns import HOOKS, SECONDS, Cost, LayerCosts, joined
 from .launches import trained_tensors
 from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
 from .layer_seconds import GemmSeconds, layer_seconds, seconds_by_kind
@@ -125,8 +125,7 @@ def _layer_column(
     column[Cost.TOTAL], column[Cost.OVERLAPPED_A2A] = seconds.total, seconds.overlapped_a2a
     column[Cost.WEIGHT_GRADIENT] = seconds.weight_gradient
     column[Cost.SPLIT_LAUNCH] = seconds.split_launch
-    hooks = (Cost.FORWARD_HOOKS, Cost.BACKWARD_HOOKS, Cost.GRADIENT_HOOKS)
-    for cost, added in zip(hooks, seconds.hooks, strict=True):
+    for cost, added in zip(range(HOOKS.start, HOOKS.stop), seconds.hooks, strict=True):
         column[cost] = added
     column[Cost.UNITS] = 1.0
     if kind.block:
@@ -179,15 +178,15 @@ def offload_activations(
 
     It goes out beside the layer's forward pass and comes back beside its backward pass, layer by
     layer (Transformer Engine's CPU offloading) or module by module (Megatron-Core's); what
-    outlasts the pass is exposed.
+    outlasts the pass is exposed, and hides hooks of the host.
     """
     kept = column[Cost.ACTIVATIONS]
     share = s.offload_activations / 100
     moved: Value = share * (kept if named is None else np.minimum(named, kept))
-    forward = excess_copy_seconds(moved, column[Cost.FORWARD], task.cluster)
-    backward = column[Cost.TOTAL] - column[Cost.FORWARD]
-    shown = forward + excess_copy_seconds(moved, backward, task.cluster)
-    out = column.copy()
+    passes = column[Cost.FORWARD], column[Cost.TOTAL] - column[Cost.FORWARD]
+    forward, backward = (excess_copy_seconds(moved, one, task.cluster) for one in passes)
+    shown, out = forward + backward, column.copy()
+    out[HOOKS] = np.maximum(column[HOOKS] - np.stack([forward, backward, backward]), 0.0)
     out[Cost.HOST_COMM] += shown
     out[Cost.FORWARD] += forward
     out[Cost.TOTAL] += shown

@@ -89,6 +89,8 @@ class BothPasses(NamedTuple):
     split_launch: Value
     hooks: tuple[Value | float, ...] = (0.0, 0.0, 0.0)
     """As in LayerSeconds."""
+    launch_again: Value | float = 0.0
+    """That launches add to a forward pass that runs again."""
 
 
 class GemmSeconds(NamedTuple):
@@ -109,30 +111,38 @@ def layer_seconds(
     local: LayerContext,
 ) -> LayerSeconds:
     """Both passes of a layer by part, and what runs again."""
-    passes = _passes(kind, work, gemms.forward, weights, local)
+    ratio: Value | float = 1.0
+    if local.layer_ratio is not None and is_tabled(kind):
+        ratio = local.layer_ratio[0]
+    # An adapter runs behind the product that it is added to.
+    spares = local.task.software.spares_last_product and not local.task.adapters
+    spares = spares and kind.block is not None and not kind.block.experts
+    spared = ratio * gemms.last if spares else 0.0
+    passes = _passes(kind, work, gemms.forward, weights, local, spared)
     forward, backward = passes.parts
     parts = forward + backward
     if kind.block and any_nonzero(local.s.recompute):
         parts[COMMUNICATION] += _repeated(kind.block, work, local) * forward[COMMUNICATION]
-        ratio: Value | float = 1.0
-        if local.layer_ratio is not None and is_tabled(kind):
-            ratio = local.layer_ratio[0]
-        whole = sum_in_order(forward[COMPUTE])
-        # An adapter runs behind the product that it is added to.
-        spares = local.task.software.spares_last_product and not local.task.adapters
-        if spares and not kind.block.experts:
-            whole = whole - ratio * gemms.last
-        parts[Cost.RECOMPUTE] = local.full_recompute * whole
+        if spares:
+            parts[Cost.LAUNCH] += local.full_recompute * (
+                passes.launch_again - forward[Cost.LAUNCH]
+            )
+        parts[Cost.RECOMPUTE] = local.full_recompute * (sum_in_order(forward[COMPUTE]) - spared)
         if any_nonzero(local.selective_recompute):
             again = _selective_rerun_seconds(work, gemms.selective, local)
             parts[Cost.RECOMPUTE] += local.selective_recompute * (ratio * again)
-    return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), *passes[1:])
+    return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), *passes[1:-1])
 
 
 def _passes(
-    kind: LayerKind, work: Work, matmul: Value, weights: LayerWeights, local: LayerContext
+    kind: LayerKind,
+    work: Work,
+    matmul: Value,
+    weights: LayerWeights,
+    local: LayerContext,
+    spared: Value | float = 0.0,
 ) -> BothPasses:
-    """The forward and the backward pass of a layer.
+    """The forward and the backward pass of a layer; the former runs again without `spared` seconds.
 
     Exchanges hide behind kernels; the launch floor is of all parts of a pass together.
     """
@@ -178,49 +188,58 @@ def _passes(
     floor = launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     rest = sum_in_order(out[1]) - weight
+    runs = [sum_in_order(one) for one in out]
+    if np.any(spared) or task.software.has_hooks:
+        runs.append(runs[0] - spared)
+    seconds = np.stack(runs)
+    least = np.stack([floor + none for floor in (*floors, floors[0])[: len(runs)]])
+    raised = launched_seconds(seconds, least)
     hooks: tuple[Value | float, ...] = (0.0, 0.0, 0.0)
     if task.software.has_hooks:
-        hooks = _added_by_hooks(kind.block, weights, out, floors, local)
-    for one, least in zip(out, floors, strict=True):
-        seconds = sum_in_order(one)
-        raised = kernel_times.smooth_maximum(seconds, least, LAUNCH_SHARPNESS)
-        one[Cost.LAUNCH] = raised - seconds
+        hooks = _added_by_hooks(kind.block, weights, seconds, least, local)
+    launch = raised - seconds
+    out[:, Cost.LAUNCH] = launch[:2]
+    again = launch[2] if len(runs) > 2 else launch[0]
     share = kernel_times.weight_launch_share(task.software, task.cluster.accelerator)
-    weight = kernel_times.smooth_maximum(weight, share * floors[1], LAUNCH_SHARPNESS)
-    rest = kernel_times.smooth_maximum(rest, (1 - share) * floors[1], LAUNCH_SHARPNESS)
-    split = np.maximum(weight + rest - raised, 0.0)
+    weight = launched_seconds(weight, share * floors[1])
+    rest = launched_seconds(rest, (1 - share) * floors[1])
+    split = np.maximum(weight + rest - raised[1], 0.0)
     if experts:
         out[0, Cost.LAUNCH] += _expert_wait_seconds(experts, local)
-    return BothPasses(out, overlapped, weight, split, hooks)
+    return BothPasses(out, overlapped, weight, split, hooks, again)
+
+
+def launched_seconds(work: Value, floor: Value | float) -> Value:
+    """Seconds of a pass of kernels whose launches take `floor`."""
+    return kernel_times.smooth_maximum(work, floor, LAUNCH_SHARPNESS)
 
 
 def _added_by_hooks(
     block: Block,
     weights: LayerWeights,
-    passes: Value,
-    floors: tuple[Value | float, Value | float],
+    seconds: Value,
+    floors: Value,
     local: LayerContext,
-) -> tuple[Value | float, ...]:
+) -> tuple[Value, ...]:
     """Seconds that hooks, which delay launches, add to a pass: as in LayerSeconds. A backward pass
-    has those of the forward pass that runs again in it."""
+    has those of the forward pass that runs again in it; `seconds` and `floors` are of all three
+    [pass, strategy]."""
     hooks = hook_seconds(block, weights.dense + weights.expert, local)
-    forward, backward = (sum_in_order(one) for one in passes)
-    again: Value = np.where(local.full_recompute, 1.0, 0.0)
-    backward = backward + again * forward
-    least = floors[1] + again * floors[0]
+    once, again = np.ones(local.full_recompute.size), 1.0 * local.full_recompute
 
-    def added(seconds: Value, floor: Value | float, more: Value | float) -> Value:
-        longer, usual = (
-            kernel_times.smooth_maximum(seconds, least, LAUNCH_SHARPNESS)
-            for least in (floor + more, floor)
+    def added(passes: Value, more: Value | float) -> Value:
+        work, floor, usual = (
+            sum_in_order(each * passes)
+            for each in (seconds, floors, launched_seconds(seconds, floors))
         )
-        return longer - usual
+        return np.maximum(launched_seconds(work, floor + more) - usual, 0.0)
 
+    forward, backward = np.stack([once, 0 * once, 0 * once]), np.stack([0 * once, once, again])
     around = hooks.backward + hooks.gradients + again * hooks.forward
     return (
-        added(forward, floors[0], hooks.forward),
-        added(backward, least, around),
-        added(backward, least, hooks.gradients),
+        added(forward, hooks.forward),
+        added(backward, around),
+        added(backward, hooks.gradients),
     )
 
 

@@ -22,7 +22,7 @@ from ..base.arrays import (
     is_broadcast,
 )
 from ..hardware.precision import Recipe
-from ..layers.cost_columns import SECONDS, Cost
+from ..layers.cost_columns import HOOKS, SECONDS, Cost
 from ..layers.layer_costs import LayerCostFunction, layer_cost_function
 from ..layers.layer_seconds import LAUNCH_SHARPNESS
 from ..layers.placements import LayoutFunction, Layouts, Placements
@@ -289,7 +289,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         fullest_rank=fullest,
         weight_gradient=stage[Cost.WEIGHT_GRADIENT],
         split_launch=stage[Cost.SPLIT_LAUNCH],
-        hooks=stage[Cost.FORWARD_HOOKS : Cost.GRADIENT_HOOKS + 1],
+        hooks=stage[HOOKS],
         trained_tensors=stage[Cost.TRAINED_TENSORS],
         schedule=schedule,
         full_recompute=plans.recompute == Recompute.FULL,

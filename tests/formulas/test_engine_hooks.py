@@ -11,6 +11,7 @@ from round_numbers import (
     ATTENTION,
     BLOCK,
     EXPERTS,
+    FORWARD,
     LAYER,
     PARAMETERS,
     costs_of,
@@ -88,6 +89,26 @@ def test_hooks_delay_launches_and_hide_behind_kernels():
     assert added(3, **question, module_seconds=1.0) == pytest.approx(
         4 * 4 * (12 + 12 + 12 * 1.5), rel=1e-3
     )
+
+
+def test_hooks_of_layers_that_run_again_add_to_what_both_passes_take():
+    """In units of a forward pass, whose launches take 10: with the backward pass's 2, launched in
+    0.1, a layer takes 12. With hooks of 8 the host is busy for 18.1; of half of one it still waits
+    for kernels."""
+    changes = {"layer_floor": 10 * FORWARD, "backward_floor_ratio": 0.01}
+    plan = f"zero=2 {OFF} recompute=full"
+    for each, more in ((0, 0), (1, 6.1), (1 / 16, 0)):
+        seconds = {"module_seconds": 1e-9, "gradient_seconds": each * FORWARD}
+        found = costs_of(task(software=stack(**changes, **seconds)), plan).seconds["data_comm"]
+        assert found == pytest.approx(4 * 4 * more * FORWARD, rel=1e-2, abs=1e-6)
+
+
+def test_hooks_hide_behind_copies_of_activations():
+    """Copies outlast either pass of a layer by more than a millisecond. 12 hooks of 0.1 ms add less
+    to a forward pass, and half as many or 8 of gradients to a backward pass."""
+    for zero, hooks in ((3, {"module_seconds": 1e-4}), (2, {"gradient_seconds": 1e-4})):
+        assert added(zero, **hooks) > 0
+        assert added(zero, "offload_activations=100", **hooks) == pytest.approx(0, abs=1e-9)
 
 
 def test_experts_share_their_hooks_out_over_ranks():

@@ -123,6 +123,17 @@ def test_full_recompute_launches_the_forward_kernels_again():
     assert costs.seconds["launch"] == pytest.approx(4 * 4 * each)
 
 
+@pytest.mark.parametrize("floor", [100e-6, 500e-6, 2e-3])
+def test_a_pass_that_runs_again_without_its_last_product_takes_its_launches_too(floor):
+    """It has fewer kernels to hide its launches behind."""
+    question = task(software=stack(layer_floor=floor, spares_last_product=True))
+    last = 2 * 1024 * 1024 * 4096 / 100e12
+    each = floored(FORWARD, floor) + floored(FORWARD - last, floor)
+    each += floored(2 * FORWARD, 1.5 * floor)
+    costs = costs_of(question, "recompute=full")
+    assert costs.seconds["launch"] == pytest.approx(4 * 4 * each)
+
+
 def test_measured_launches_are_a_lower_bound_of_the_stacks():
     """1.1 ms measured of 11 launches, 0.5 ms of the stack's 20."""
     measured = replace(ACCELERATOR, training=replace(ACCELERATOR.training, layer_floor=1.1e-3))
