@@ -336,13 +336,15 @@ def resolve(plan: Plan, gpus: int) -> Plan:
 
 def _resolved_segments(plan: Plan, dp: Cell) -> Segments:
     """Runs with every field stated: the plan's fields, as many GPUs a stage as the plan has, and
-    ZeRO only where there are ranks to shard over."""
+    ZeRO only where there are ranks to shard over, unless the plan states it and no run has any."""
     assert plan.segments
     runs, fields = plan.segments, {**plan.columns(), "dp": dp}
     row = {name: np.reshape(fields[name], (-1, 1)) for name in (*BY_RUN, "cp")}
     tp = np.where(runs.tp == AUTO, row["tp"], runs.tp)
     dp = np.where(runs.dp == AUTO, np.maximum(row["tp"] * row["dp"] // tp, 1), runs.dp)
-    default = np.where(row["zero"] == AUTO, 1, row["zero"]) * (dp * row["cp"] > 1)
+    shards = runs.is_run & (dp * row["cp"] > 1)
+    alone = ~shards.any(axis=1, keepdims=True)
+    default = np.where(row["zero"] == AUTO, shards, row["zero"] * (shards | alone))
     zero = np.where(runs.zero == AUTO, default, runs.zero)
     recompute = np.where(runs.recompute == AUTO, row["recompute"], runs.recompute)
     return runs.with_fields(tp=tp, dp=dp, zero=zero, recompute=recompute)

@@ -29,6 +29,15 @@ def test_a_row_without_data_ranks_of_its_own_is_given_back_too(own):
     assert again.to_dict() == asked.to_dict()
 
 
+def test_runs_on_one_rank_have_the_zero_that_their_plan_states():
+    """As the plan without runs, where an engine runs its ZeRO on one rank too; none by default."""
+    for own, zero in (("zero=3", 3), ("zero=0", 0), ("", 0)):
+        asked = resolve(Plan.parse(f"{own} segments=16+16:recompute=full"), 1)
+        assert asked.segments.zero.tolist() == [[zero, zero]]
+        again = resolve(Plan.parse(str(asked)), 1)
+        assert again.to_dict() == asked.to_dict()
+
+
 UNREADABLE = [
     ("8|x", "'x' must be LAYERS or LAYERS:field=value"),
     ("8*0x", r"\*0x must repeat a stage"),
