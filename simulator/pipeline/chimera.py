@@ -52,12 +52,13 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     a step of p f + (2p-2) b, the longest path of section 3.4. Between units either pass waits for
     the longer one; that the paper doubles forward passes to avoid it is not modelled. An outer pair
     that is slower by d works (m - 2u) d instead of waiting, but for half of f + b + (u-1) |f-b| a
-    rank between: as the event simulation has it.
+    rank between, and waits so much longer for inner ranks that are slower: as the event simulation
+    has it. Of inner ranks the work alone is asked.
     """
     fast = faster_ranks(s, slowest, others)
     f, b, units = fast.forward, fast.input_gradient + fast.weight_gradient, s.m / s.p
     between = (units - 1) * np.abs(f - b)
-    slower = np.maximum(slowest.total - fast.total, 0.0)
+    slower = slowest.total - fast.total
     equal = np.maximum(f, b) + between
     inner = s.p - 2
     spared = (s.m - 2 * units) * slower
@@ -92,6 +93,7 @@ SCHEDULE = Schedule(
     placement=Placement.TWO_WAY,
     idle=_idle,
     idle_grows=False,
+    idle_of_first=True,
     hidden_sends=_sends,
     conditions=(
         Condition(name="chimera-units", reads="pm", ok=_whole_units, message=_message, to_run=True),

@@ -56,19 +56,20 @@ def _drain(rank: TwoSided, left: int, place: int) -> None:
         rank.weights()
 
 
-def idle_stages(half: Value, others: Passes, slower: Value) -> Value:
+def idle_stages(half: Value, others: Passes, slower: Value, weight: Value) -> Value:
     """max(2nf, (n-1)f + ni) + n max(i-w, 0) with one stage's f, i, w and n = half the stages - 1.
 
     The published n (F&B + B - 3W) when all are equal (DeepSeek-AI 2024, table 2; the DualPipe
     repository); the conditions are those of the event simulation, which this equals. `others`: of
     one stage of a faster rank, on average. Where the slowest rank's stages take `slower` seconds
-    more, it waits 2n + 1 of them less, down to n max(i-w, 0): within 2 % of a step of the event
-    simulation with the head at an end.
+    more, it waits 2n + 1 of them less, down to n max(i-w, 0) with `weight` as w: within 2 % of a
+    step of the event simulation with the head at an end.
     """
     f, i, w = others
-    n, late = half - 1, (half - 1) * np.maximum(i - w, 0.0)
-    equal = np.maximum(2 * n * f, (n - 1) * f + n * i) + late
-    return np.maximum(equal - (2 * n + 1) * np.maximum(slower, 0.0), late)
+    n = half - 1
+    equal = np.maximum(2 * n * f, (n - 1) * f + n * i) + n * np.maximum(i - w, 0.0)
+    least = np.minimum(n * np.maximum(i - weight, 0.0), equal)
+    return np.maximum(equal - (2 * n + 1) * np.maximum(slower, 0.0), least)
 
 
 def peak_stage_bytes(stages: Value, place: Value, a: Value, w: Value) -> Value:
@@ -96,7 +97,8 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """Of p stages."""
     fast = faster_ranks(s, slowest, others)
     # A rank has half of the micro-batches of either of its stages.
-    return idle_stages(s.p / 2, fast, 2 * (slowest.total - fast.total))
+    slower = 2 * (slowest.total - fast.total)
+    return idle_stages(s.p / 2, fast, slower, fast.weight_gradient)
 
 
 def _sends(s: Sizes[Value]) -> Value:

@@ -26,7 +26,8 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     """Of 2p stages."""
     mean = others.mean(2 * (s.p - 1))
-    return idle_stages(s.p, mean, slowest.total - 2 * mean.total)
+    weight = slowest.weight_gradient / 2
+    return idle_stages(s.p, mean, slowest.total - 2 * mean.total, weight)
 
 
 def _steady_sends(s: Sizes[Value]) -> Value:

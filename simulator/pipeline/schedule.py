@@ -113,6 +113,8 @@ class Schedule:
     and those of all other ranks together; None: a chunk of each other rank, (f + i + w) / v."""
     idle_grows: bool = True
     """Whether longer passes never shorten idle seconds, so that bounds may be put on them."""
+    idle_of_first: bool = False
+    """Whether that is what the first rank idles, slowest or not."""
     uneven_paths: bool = False
     """Whether chunks of unequal size take as long as the paths of `uneven_chunks`; else their
     mean counts."""

@@ -141,6 +141,8 @@ uneven_paths = ScheduleFact(attrgetter("uneven_paths"))
 """Whether uneven chunks take as long as their longest paths."""
 idle_grows = ScheduleFact(attrgetter("idle_grows"), usual=True)
 """Whether longer passes never shorten idle seconds."""
+idle_of_first = ScheduleFact(attrgetter("idle_of_first"))
+"""Whether a closed form of idle seconds is that of the first rank alone."""
 memory_follows_times = ScheduleFact(attrgetter("fills_drain"))
 """Whether how much is held back, and so the peak, depends on how long passes are."""
 fuller_inside = ScheduleFact(attrgetter("fuller_inside"))

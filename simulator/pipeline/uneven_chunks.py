@@ -92,7 +92,7 @@ def makespans(forward: Value, backward: Value, group: int) -> Value:
 def _with_cycle(each: Value, axis: int = 0) -> Value:
     """With what a further group takes behind each of GROUPS, along an axis."""
     before, after = np.take(each, [-2], axis), np.take(each, [-1], axis)
-    cycle = np.maximum(after - before, 0.0) / (PATH_GROUPS[-1] - PATH_GROUPS[-2])
+    cycle = (after - before) / (PATH_GROUPS[-1] - PATH_GROUPS[-2])
     return np.concatenate([each, cycle], axis)
 
 

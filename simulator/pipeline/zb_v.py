@@ -48,7 +48,8 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
 
     which is 0 when all are equal (Qi et al. 2024 b); the others are those of the event
     simulation, which these equal. A rank slower by d waits m d less, but (p-1)(i-w) for gradients,
-    less two of its weight gradients' excess: so the event simulation, within 1.5 % of a step.
+    where w is its own, which it has to do meanwhile; below five ranks another 5-p of their excess
+    less: so the event simulation, within 1.5 % of a step.
     """
     n = np.maximum(s.p - 1, 1)
     f, i, w = others.mean(2 * n)
@@ -56,8 +57,9 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     drain = np.maximum(2 * n * (i - w), i + (s.p - 2) * w - n * f)
     unequal = np.maximum((s.p - 2) * np.maximum(w - f, f - i), n * (i - f))
     equal = np.maximum(np.maximum(fill, drain), unequal)
-    excess = slowest.weight_gradient - 2 * w
-    own = np.minimum(n * (i - w) - 2 * np.maximum(excess, 0.0), equal)
+    own_w = slowest.weight_gradient / 2
+    own = n * (i - own_w) - np.maximum(4 - n, 0) * np.maximum(own_w - w, 0.0)
+    own = np.minimum(own, equal)
     slack = s.m * (slowest.total - others.total / n)
     out: Value = np.maximum(np.maximum(equal - np.maximum(slack, 0.0), own), 0.0)
     return out

@@ -203,6 +203,13 @@ def test_zb_v_waits_less_for_ranks_that_are_faster():
     assert idle("zb-v", 4, 8, (3, 5, 2.5), others) == pytest.approx(3 - 2 * 0.5)
 
 
+@pytest.mark.parametrize("schedule", ["zb-v", "dualpipe-v"])
+def test_a_slow_rank_has_its_own_weight_gradients_to_do_while_it_waits(schedule):
+    """As long as its input gradients: those of others make it wait neither more nor less."""
+    for w in (1.0, 1.4, 2.0):
+        assert idle(schedule, 8, 16, (3, 4, 4), (7 * 2, 7 * 4, 7 * w)) == 0
+
+
 def test_dualpipe_with_a_slow_stage_at_an_end():
     """Eight stages of three seconds, n = 3: 6 s. A last stage slower by 0.3 s makes its rank wait
     (2n + 1) x 0.3 less; under DualPipe half of its micro-batches run there, and half on the rank

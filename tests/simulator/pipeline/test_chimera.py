@@ -12,10 +12,12 @@ from plan3d.simulator.pipeline.chimera import SCHEDULE
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.schedule import Passes, Sizes
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
+from plan3d.simulator.step.stages import slowest_idle
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -119,6 +121,25 @@ def test_a_head_on_the_outer_ranks_equals_the_event_simulation(half, units, head
     )
     idle = SCHEDULE.idle(sizes(p, m), slowest, others)[0]
     assert m * own * (1 + ratio) + idle == pytest.approx(found)
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner"),
+    [
+        ((0.186, 0.235), (0.195, 0.212)),
+        ((0.184, 0.234), (0.195, 0.212)),
+        ((0.195, 0.212), (0.2, 0.22)),
+    ],
+)
+def test_pairs_that_differ_in_either_pass_are_near_the_event_simulation(outer, inner):
+    """Two pairs of four ranks, 16 units: the outer pair slower in the backward pass and faster in
+    the forward pass, which was 2 % too slow, and a slower inner pair."""
+    f, b = (np.array([one, other, other, one]) for one, other in zip(outer, inner, strict=True))
+    found = float(timeline(f, b, 0.0, 4, 16).step_seconds)
+    ranks = Passes(f[:, None], b[:, None], 0 * f[:, None])
+    code = np.array([schedule_code("chimera")])
+    idle = slowest_idle(code, sizes(4, 64), ranks, np.ones((4, 1)), np.zeros(1))
+    assert 64 * (f + b).max() + idle[0] == pytest.approx(found, rel=0.007)
 
 
 @given(half=st.integers(1, 8), units=st.integers(1, 4))
