@@ -76,6 +76,9 @@ class Cost(IntEnum):
     """Those of gradients alone, under ZeRO 2."""
     TRAINED_TENSORS = 34
     """Tensors of hidden layers that have a gradient."""
+    FORWARD_A2A = 35
+    BACKWARD_A2A = 36
+    """Seconds of exchanges of experts in either pass, those that hide included."""
 
 
 SECONDS = slice(Cost.MATMUL, Cost.LAUNCH + 1)
@@ -89,6 +92,8 @@ COLLECTIVES = slice(Cost.TENSOR_COMM, Cost.EXPERT_CONTENTION + 1)
 """Those of them that follow from collectives."""
 HOOKS = slice(Cost.FORWARD_HOOKS, Cost.GRADIENT_HOOKS + 1)
 """The columns of what hooks add."""
+A2A = slice(Cost.FORWARD_A2A, Cost.BACKWARD_A2A + 1)
+"""Those of exchanges of experts."""
 
 
 @dataclass(frozen=True, slots=True)

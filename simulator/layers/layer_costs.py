@@ -123,10 +123,11 @@ def _layer_column(
         column[cost] = values
     column[SECONDS], column[Cost.FORWARD] = seconds.parts, seconds.forward
     column[Cost.TOTAL], column[Cost.OVERLAPPED_A2A] = seconds.total, seconds.overlapped_a2a
+    column[Cost.FORWARD_A2A], column[Cost.BACKWARD_A2A] = seconds.exchanges
     column[Cost.WEIGHT_GRADIENT] = seconds.weight_gradient
     column[Cost.SPLIT_LAUNCH] = seconds.split_launch
-    for cost, added in zip(range(HOOKS.start, HOOKS.stop), seconds.hooks, strict=True):
-        column[cost] = added
+    for row, added in zip(column[HOOKS], seconds.hooks, strict=True):
+        row[:] = added
     column[Cost.UNITS] = 1.0
     if kind.block:
         column[Cost.MATRIX_PARAMETERS] = weights.dense + weights.expert

@@ -68,6 +68,8 @@ class LayerSeconds(NamedTuple):
     forward: Value
     """Of the forward pass alone [strategy]."""
     total: Value
+    exchanges: tuple[Value | float, Value | float]
+    """Of exchanges of experts in either pass, those that hide included."""
     overlapped_a2a: Value | float
     """That exchanges of experts save beside another micro-batch, in none of the parts."""
     weight_gradient: Value
@@ -84,6 +86,8 @@ class BothPasses(NamedTuple):
 
     parts: Value
     """[pass, part, strategy]."""
+    exchange: Value | float
+    """Of experts, in either pass."""
     overlapped_a2a: Value | float
     weight_gradient: Value
     split_launch: Value
@@ -120,9 +124,11 @@ def layer_seconds(
     spared = ratio * gemms.last if spares else 0.0
     passes = _passes(kind, work, gemms.forward, weights, local, spared)
     forward, backward = passes.parts
-    parts = forward + backward
+    parts, again_exchanged = forward + backward, 0.0
     if kind.block and any_nonzero(local.s.recompute):
-        parts[COMMUNICATION] += _repeated(kind.block, work, local) * forward[COMMUNICATION]
+        repeated = _repeated(work, local)
+        parts[COMMUNICATION] += repeated * forward[COMMUNICATION]
+        again_exchanged = repeated[Cost.EXPERT_COMM - COMMUNICATION.start]
         if spares:
             parts[Cost.LAUNCH] += local.full_recompute * (
                 passes.launch_again - forward[Cost.LAUNCH]
@@ -131,7 +137,19 @@ def layer_seconds(
         if any_nonzero(local.selective_recompute):
             again = _selective_rerun_seconds(work, gemms.selective, local)
             parts[Cost.RECOMPUTE] += local.selective_recompute * (ratio * again)
-    return LayerSeconds(parts, sum_in_order(forward), sum_in_order(parts), *passes[1:-1])
+            tensor = _selective_rerun_tensor(kind, work, gemms, local, forward[_TENSOR])
+            parts[_TENSOR] += local.selective_recompute * tensor
+    exchanges = passes.exchange, passes.exchange * (1 + again_exchanged)
+    both = sum_in_order(forward), sum_in_order(parts)
+    return LayerSeconds(
+        parts,
+        *both,
+        exchanges,
+        passes.overlapped_a2a,
+        passes.weight_gradient,
+        passes.split_launch,
+        passes.hooks,
+    )
 
 
 def _passes(
@@ -174,8 +192,8 @@ def _passes(
     if core is not None and kind.block and s.cp.max() > 1:
         out[:, _CONTEXT] = context_overlap(kind.block, core, local)
     if kind.block is None:
-        return BothPasses(out, 0.0, weight, none)
-    experts, overlapped = kind.block.experts, none
+        return BothPasses(out, 0.0, 0.0, weight, none)
+    experts, exchange, overlapped = kind.block.experts, none, none
     if experts:
         exchange, contention = expert_exchange(experts, local), task.software.kernel_contention
         overlapped = 2 * exchange
@@ -184,7 +202,7 @@ def _passes(
             one[_EXPERTS] = overlap(exchange, window, contention, s.overlap_ep)
             overlapped = overlapped - one[Cost.EXPERT_COMM] - one[Cost.EXPERT_CONTENTION]
     if local.dispatches is not None:
-        return BothPasses(out, overlapped, weight, none)
+        return BothPasses(out, exchange, overlapped, weight, none)
     floor = launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])
     rest = sum_in_order(out[1]) - weight
@@ -206,7 +224,7 @@ def _passes(
     split = np.maximum(weight + rest - raised[1], 0.0)
     if experts:
         out[0, Cost.LAUNCH] += _expert_wait_seconds(experts, local)
-    return BothPasses(out, overlapped, weight, split, hooks, again)
+    return BothPasses(out, exchange, overlapped, weight, split, hooks, again)
 
 
 def launched_seconds(work: Value, floor: Value | float) -> Value:
@@ -225,7 +243,8 @@ def _added_by_hooks(
     has those of the forward pass that runs again in it; `seconds` and `floors` are of all three
     [pass, strategy]."""
     hooks = hook_seconds(block, weights.dense + weights.expert, local)
-    once, again = np.ones(local.full_recompute.size), 1.0 * local.full_recompute
+    again: Value = np.where(local.full_recompute, 1.0, 0.0)
+    once = np.ones(again.size)
 
     def added(passes: Value, more: Value | float) -> Value:
         work, floor, usual = (
@@ -234,7 +253,8 @@ def _added_by_hooks(
         )
         return np.maximum(launched_seconds(work, floor + more) - usual, 0.0)
 
-    forward, backward = np.stack([once, 0 * once, 0 * once]), np.stack([0 * once, once, again])
+    forward: Value = np.stack([once, 0 * once, 0 * once])
+    backward: Value = np.stack([0 * once, once, again])
     around = hooks.backward + hooks.gradients + again * hooks.forward
     return (
         added(forward, hooks.forward),
@@ -354,13 +374,26 @@ def _selective_rerun_seconds(work: Work, gemms: Value, local: LayerContext) -> V
     return out
 
 
-def _repeated(block: Block, work: Work, local: LayerContext) -> Value:
+def _selective_rerun_tensor(
+    kind: LayerKind, work: Work, gemms: GemmSeconds, local: LayerContext, forward: Value
+) -> Value:
+    """What tensor-parallel collectives add where selective recompute makes them again, behind the
+    products that it runs again; `forward` is what they add in a forward pass."""
+    assert kind.block
+    share = work.rerun.tensor_regions / (1 if kind.block.parallel else 2)
+    if not share or local.grid is not None:
+        return share * forward
+    behind, _ = tensor_overlap(kind, local, gemms.selective / share)
+    return share * np.array(behind)
+
+
+def _repeated(work: Work, local: LayerContext) -> Value:
     """How often the backward pass makes the collectives, copies and launches of the forward pass
-    again [part of COMMUNICATION, strategy]."""
+    again [part of COMMUNICATION, strategy], but for collectives of tensor parallelism under
+    selective recompute."""
     full, selective = 1.0 * local.full_recompute, local.selective_recompute
     out = np.tile(full, (COMMUNICATION.stop - COMMUNICATION.start, 1))
     shares = (
-        (_TENSOR, work.rerun.tensor_regions / (1 if block.parallel else 2)),
         (_CONTEXT, work.rerun.attention),
         (_EXPERTS, work.rerun.expert_exchange),
     )

@@ -280,10 +280,11 @@ def _zero_delay(
         if copies is NO_COPIES:
             reduced = _end_delay(added, s.backward_before)[:, None]
         else:
-            # Earlier ranks wait for their copies too.
+            # Earlier ranks wait for their copies too, as far as these delay the step.
             longer = s.mean_of_ranks(np.maximum(copies.gradients - window, 0.0))
-            waiting = s.backward_before + s.rank * longer / s.virtual_stages
-            reduced = _end_delay(added, waiting)[:, None] + _copy_delay(copies.gradients, s)
+            delay = _copy_delay(copies.gradients, s)
+            waiting = s.backward_before + np.minimum(s.rank * longer / s.virtual_stages, delay)
+            reduced = _end_delay(added, waiting)[:, None] + delay
     if zero == 0:
         return reduced
     how = s.forward_window, s, contention, s.turn_seconds()[0]

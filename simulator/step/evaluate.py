@@ -89,7 +89,8 @@ def _plan_group(
     if policy.offload_optimizer or policy.offload_parameters:
         update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)
         hosts = offload.host_copies(task, recipe, policy, collectives, s)
-        slots = data_parallel.sync_seconds(task, collectives, s, zeros, policy, hosts) - sync
+        both = data_parallel.sync_seconds(task, collectives, s, zeros, policy, hosts)
+        slots = np.maximum(both - sync, 0.0)
     else:
         update = update.max(axis=1) * (not through_servers(policy.sync))
     tables = SkeletonTables(

@@ -22,7 +22,7 @@ from ..base.arrays import (
     is_broadcast,
 )
 from ..hardware.precision import Recipe
-from ..layers.cost_columns import HOOKS, SECONDS, Cost
+from ..layers.cost_columns import A2A, HOOKS, SECONDS, Cost
 from ..layers.layer_costs import LayerCostFunction, layer_cost_function
 from ..layers.layer_seconds import LAUNCH_SHARPNESS
 from ..layers.placements import LayoutFunction, Layouts, Placements
@@ -56,6 +56,7 @@ def slowest_idle(
     """
     rest = Passes(*((part * alike).sum(axis=0) - part for part in passes))
     idle = schedules.idle_seconds(schedule, sizes, passes, rest, usual)
+    idle[..., 1:, :] *= ~schedules.idle_of_first(schedule)
     step = np.where(alike > 0, sizes.m * passes.total + idle, -np.inf).max(axis=0)
     own = schedules.idles_by_chunk(schedule)
     return np.where(own, usual, step - sizes.m * passes.total.max(axis=0))
@@ -130,9 +131,9 @@ class Stages:
     overlapped_a2a_seconds: Value | None
     """Seconds per micro-batch that all-to-alls of experts save by hiding beside another
     micro-batch, on the rank with most of them [skeleton]; None without overlap_ep."""
-    a2a_free_share: Value | None
-    """Share of a micro-batch in which no tokens are exchanged between experts [class, skeleton];
-    None without experts."""
+    a2a_seconds: Value | None
+    """Seconds per micro-batch of exchanges of experts in either pass, those that hide included
+    [2, class, skeleton]; None without experts."""
     reduction_passes: Value
     """Passes during which gradients become final, chunk after chunk, in units of those of a
     micro-batch [skeleton]; weights are first read in as many or more."""
@@ -141,12 +142,18 @@ class Stages:
     def forward_window(self) -> Value:
         """Seconds of a forward pass that may hide the collectives of data parallelism: an exchange
         of experts uses the same links."""
-        return self.forward if self.a2a_free_share is None else self.forward * self.a2a_free_share
+        if self.a2a_seconds is None:
+            return self.forward
+        out: Value = np.maximum(self.forward - self.a2a_seconds[0], 0.0)
+        return out
 
     @property
     def backward_window(self) -> Value:
         """The same of a backward pass."""
-        return self.backward if self.a2a_free_share is None else self.backward * self.a2a_free_share
+        if self.a2a_seconds is None:
+            return self.backward
+        out: Value = np.maximum(self.backward - self.a2a_seconds[1], 0.0)
+        return out
 
     def mean_of_ranks(self, of_class: Value) -> Value:
         """The mean over all ranks [skeleton] of what each class has [class, skeleton]."""
@@ -255,6 +262,11 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     slow = seconds.argmax(axis=0)
     slowest = seconds[slow, np.arange(m.size)]
     forward_before, both_before = ranks.seconds_before
+    idle = _idle_seconds(task, plans, sizes, ranks, slowest)
+    # Weight gradients that fill the drain leave less of it to wait in, of faster ranks fewer.
+    filled = np.maximum((ranks.total_seconds - slowest) / plans.virtual_stages - idle, 0.0)
+    filled = ranks.rank / np.maximum(sizes.p - 1, 1) * filled
+    filled = np.maximum(filled - (slowest - seconds), 0.0)
     flight, fullest = _largest_in_flight(ranks, schedule, sizes)
     activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)
     without_loss = buffers_without_loss(ranks, buffers)
@@ -270,13 +282,13 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         weights=ranks.weights,
         part_seconds=stage[SECONDS],
         slowest_seconds=slowest,
-        idle_seconds=_idle_seconds(task, plans, sizes, ranks, slowest),
+        idle_seconds=idle,
         hop_seconds=ranks.hop_seconds,
         tied_embedding_seconds=_tied_embedding_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
         backward=seconds - forward,
         forward_before=forward_before,
-        backward_before=both_before - forward_before,
+        backward_before=np.maximum(both_before - forward_before - filled, 0.0),
         activations=activations,
         host_activations=flight * stage[Cost.HOST_ACTIVATIONS] if offloads else None,
         weight_gradient_inputs=stage[Cost.WEIGHT_GRADIENT_INPUTS],
@@ -294,7 +306,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         schedule=schedule,
         full_recompute=plans.recompute == Recompute.FULL,
         overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0) if overlaps else None,
-        a2a_free_share=_a2a_free_share(stage) if exchanges else None,
+        a2a_seconds=stage[A2A] if exchanges else None,
         reduction_passes=schedules.passes_of_chunks(schedule, sizes),
     )
 
@@ -342,17 +354,6 @@ def _with_launches(ranks: Ranks, forward: Value | float, backward: Value) -> Ran
 def _raised_by(seconds: Value, floor: Value) -> Value:
     """Seconds that a launch floor adds to a pass."""
     out: Value = smooth_maximum(seconds, floor, LAUNCH_SHARPNESS) - seconds
-    return out
-
-
-def _a2a_free_share(stage: Value) -> Value | None:
-    """Share of a micro-batch without exchanges of experts, those that hide included; None without
-    experts."""
-    exchanged = stage[Cost.EXPERT_COMM] + stage[Cost.EXPERT_CONTENTION]
-    exchanged = exchanged + stage[Cost.OVERLAPPED_A2A]
-    if not any_nonzero(exchanged):
-        return None
-    out: Value = np.maximum(1 - exchanged / np.maximum(stage[Cost.TOTAL], 1e-300), 0.0)
     return out
 
 

@@ -232,6 +232,18 @@ def test_seconds_in_which_exchanges_leave_the_links_to_others(overlapped):
     assert exchanged == pytest.approx(4 * 2 * 2 * exchange(2 * TOKENS, 8))
 
 
+@pytest.mark.parametrize(("recompute", "backward"), [("none", 1), ("full", 2)])
+def test_either_pass_leaves_the_links_for_its_own_exchanges(recompute, backward):
+    """Two exchanges of each of four layers in a forward pass, which hide or not; a backward pass
+    has those of the pass that runs again besides."""
+    each = 4 * 2 * exchange(2 * TOKENS, 8)
+    for overlapped in (0, 1):
+        text = f"ep=8 overlap_ep={overlapped} recompute={recompute}"
+        stages = group_of(task(8, 16, sparse()), text).stages
+        assert stages.forward - stages.forward_window == pytest.approx(each)
+        assert stages.backward - stages.backward_window == pytest.approx(backward * each)
+
+
 # Groups that hold the same weights: size, ranks of it in a domain of eight, domains
 
 

@@ -88,6 +88,22 @@ def test_two_copies_of_the_model_are_reduced_together():
     assert kept["optimizer"].tolist() == [400 * 12 / 2] * 2
 
 
+@pytest.mark.parametrize(
+    ("schedule", "waits"),
+    [
+        ("1f1b", [0, 2, 4, 6]),
+        # Weight gradients of a second fill the drain, of which a rank waits r (i - w).
+        ("zb-h1", [0, 0, 0, 0]),
+        ("zb-h2-sync", [0, 0, 0, 0]),
+    ],
+)
+def test_ranks_whose_weight_gradients_fill_the_drain_wait_for_no_others(schedule, waits):
+    """Passes of a second on four ranks, which hold as many parameters as tell them apart."""
+    layers = tuple(layer(parameters=100 + rank) for rank in range(4))
+    (group,) = costs(task(4, 16, layers), f"pp=4 schedule={schedule}").groups
+    assert group.stages.backward_before[:, 0] == pytest.approx(waits)
+
+
 def test_what_a_stage_costs_on_its_own():
     """Two layers of a pipeline of two stages and two replicas: 2 and 4 seconds a pass, 800 bytes
     of gradients all-reduced at 50 a second, or half of it scattered at 40 and 400 gathered at 25;

@@ -177,6 +177,30 @@ def test_a_plan_sends_in_every_layer_both_passes_and_every_micro_batch():
         assert costs.seconds["tensor_comm"] == pytest.approx(expected)
 
 
+def test_collectives_that_selective_recompute_makes_again_hide_behind_what_runs_again():
+    """Of a layer's two regions that of the MLP, whose products take 2/3 of 240 us on 4 ranks; half
+    of its collectives may hide. At ten times the rate of the links all of the half hides, at a
+    tenth no more than the products take."""
+    products = 2 * 1024 * 8 * 1024**2 / 4 / 100e12
+    for faster in (10.0, 1e-3):
+        links = {
+            name: replace(time, bandwidth=faster * time.bandwidth)
+            for name in ("all_reduce", "all_gather", "reduce_scatter")
+            if (time := getattr(FAST, name))
+        }
+        machine = cluster(4, fast_domain=replace(FAST, **links))
+        question = task(4, cluster=machine, software=stack(selective=("mlp",)))
+        text = f"{SEQUENCE} overlap_tp=1 recompute"
+        none, again = (
+            costs_of(question, f"{text}={how}").seconds["tensor_comm"] / 16
+            for how in ("none", "selective")
+        )
+        alone = costs_of(question, f"{SEQUENCE} recompute=none").seconds["tensor_comm"] / 16
+        ends = costs_of(question, f"{SEQUENCE} recompute=selective").seconds["tensor_comm"] / 16
+        region = ends - alone
+        assert again - none == pytest.approx(region - min(region / 2, products))
+
+
 def test_context_ranks_send_their_part_of_the_sequence():
     part = HIDDEN / 2
     assert exposed("block 0", f"{PLAIN} cp=2", task(8))[0] == pytest.approx(2 * reduce(part, 4))

@@ -75,9 +75,10 @@ def milliseconds(zero, one=None, policy=DEFAULT_POLICY, sync=SYNC, **software):
 
 
 def test_exchanges_of_experts_keep_the_links_from_other_collectives():
-    """They are a fifth of the passes: gradients of 10 ms hide behind 6.4 of 8 ms, and those of
-    ZeRO 3, with weights of 4 ms, behind 2 of 2.5 ms and 6.4 of 8."""
-    busy = replace(one_rank(), a2a_free_share=np.array([[0.8]]))
+    """Half a millisecond of a forward pass and 1.6 of a backward one: gradients of 10 ms hide
+    behind 6.4 of 8 ms, and those of ZeRO 3, with weights of 4 ms, behind 2 of 2.5 ms and 6.4 of
+    8."""
+    busy = replace(one_rank(), a2a_seconds=np.array([0.5, 1.6])[:, None, None] * MS)
     assert milliseconds(0, busy)[1][1] == pytest.approx(3.6 + 0.25 * 6.4)
     shown = (4 - 2) + 0.5 * 2 + (10 - 6.4) + 0.5 * 6.4
     assert milliseconds(3, busy)[1][1] == pytest.approx(4 * shown)

@@ -129,6 +129,35 @@ def test_activations_leave_the_gpu_for_the_host(shape, share):
     assert (after.buffers >= before.buffers).all()
 
 
+@pytest.mark.parametrize(
+    ("machine", "model", "stack", "text"),
+    [
+        # Chunks of uneven sizes, whose waits the copies fill, and passes of different lengths.
+        (
+            "v100-16gb-sxm",
+            "llama-4-maverick",
+            "torchtitan",
+            "tp=8 pp=8 cp=2 virtual_stages=4 micro_batch=4 zero=2 overlap_grad_reduce=0 "
+            "overlap_tp=1 precision=fp16",
+        ),
+        (
+            "h100-96gb",
+            "qwen3-8b",
+            "vtrain",
+            "pp=16 dp=8 virtual_stages=2 schedule=dualpipe-v zero=3 recompute=full "
+            "overlap_param_gather=0",
+        ),
+    ],
+)
+def test_copies_take_no_negative_seconds(machine, model, stack, text):
+    cluster = Cluster.profile(machine, gpus=128)
+    model = Model.preset(model)
+    question = Task(model, cluster, sequence=8192, global_batch=256, software=stack)
+    for share in (50, 100):
+        costs = evaluate(question, Plan.parse(f"{text} offload_optimizer={share}"))
+        assert costs.seconds["host_comm"] >= 0
+
+
 @given(stacks, shapes, shares, st.floats(1.0, 50.0))
 def test_a_faster_host_is_never_slower(stack, shape, share, factor):
     question, plan = task(stack), Plan(**weights_too(stack, shape), **share)
