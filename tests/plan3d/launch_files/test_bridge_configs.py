@@ -5,13 +5,14 @@ import json
 import pytest
 
 from plan3d.launch_files.exporter import launch_text
-from plan3d.launch_files.launch_file import ReaderOptions
+from plan3d.launch_files.launch_file import ReaderOptions, plan_of
 from plan3d.launch_files.registry import EXPORTERS, reader
 from plan3d.launch_files.shape import same_shape
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.field_values import Loss, StateFormat
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.task import Task
@@ -195,3 +196,45 @@ def test_overrides_of_plan3d_come_back(name, loss):
 def test_gradients_that_are_reduced_in_bf16():
     for value, code in ((False, StateFormat.BF16), (True, StateFormat.USUAL)):
         assert launch(grad_reduce_in_fp32=value).plan["grad_reduce_dtype"] == code
+
+
+EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
+
+
+def chunks_of(found):
+    """Layers of each chunk, in the order of the layers."""
+    plan = plan_of(found, {})
+    ends = (plan.first_stage_layers, plan.last_stage_layers, plan.layers_per_stage)
+    return chunk_layers(found.model.layers, plan.pp, plan.virtual_stages, *ends)
+
+
+@pytest.mark.parametrize(
+    ("layers", "virtual", "counted", "chunks"),
+    [
+        # Of an embedding and 7 layers each chunk has 2, the first one but one layer.
+        (7, 2, (EMBEDDING,), (1, 2, 2, 2)),
+        (7, 2, (LOSS,), (2, 2, 2, 1)),
+        (10, 2, (EMBEDDING, LOSS), (2, 3, 3, 2)),
+        (10, 3, (EMBEDDING, LOSS), (1, 2, 2, 2, 2, 1)),
+        (5, 1, (EMBEDDING,), (2, 3)),
+        (5, 1, (LOSS,), (3, 2)),
+        (4, 1, (EMBEDDING, LOSS), (2, 2)),
+    ],
+)
+def test_ends_that_count_as_layers_of_chunks(layers, virtual, counted, chunks):
+    stated = {"virtual_pipeline_model_parallel_size": virtual, **dict.fromkeys(counted, True)}
+    assert chunks_of(launch(num_layers=layers, **stated)) == chunks
+
+
+@pytest.mark.parametrize(
+    ("layout", "virtual", "chunks"),
+    [
+        ("Ett|ttL", 1, (2, 2)),
+        ("Et|tttL", 1, (1, 3)),
+        ("Et|t|t|tL", 2, (1, 1, 1, 1)),
+        ("Ett||t|tL", 2, (2, 0, 1, 1)),
+    ],
+)
+def test_chunks_that_are_written_out(layout, virtual, chunks):
+    found = launch(pipeline_model_parallel_layout=layout)
+    assert (chunks_of(found), found.plan["virtual_stages"]) == (chunks, virtual)

@@ -9,6 +9,7 @@ from plan3d.launch_files.launch_file import ReaderOptions, plan_of
 from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
+from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.field_values import Dispatch, Recompute
 
 SWIFT = """
@@ -402,3 +403,67 @@ def test_states_of_the_optimizer_of_nemo_in_other_formats_are_said():
     assert [one.affects_cost for one in found if one.place == "$.model.optim.dtype"] == [True]
     found = nemo(optim=optim | {"dtype": "fp32"}).unread
     assert not [one for one in found if one.place == "$.model.optim.dtype" and one.affects_cost]
+
+
+def primus_chunks(model, **settings):
+    """Layers of each chunk, in the order of the layers."""
+    words = "\n      ".join(f"{name}: {value}" for name, value in settings.items())
+    found = primus(words, model)
+    plan = plan_of(found, {})
+    ends = (plan.first_stage_layers, plan.last_stage_layers, plan.layers_per_stage)
+    return chunk_layers(found.model.layers, plan.pp, plan.virtual_stages, *ends)
+
+
+@pytest.mark.parametrize(
+    ("model", "stages", "virtual", "embedding", "loss", "chunks"),
+    [
+        # 28 layers and two ends are 30; 32 and one are 33.
+        ("qwen2.5_7B", 2, 1, True, True, (14, 14)),
+        ("qwen2.5_7B", 3, 1, True, True, (9, 10, 9)),
+        ("qwen2.5_7B", 5, 3, True, True, (1, *[2] * 13, 1)),
+        ("qwen2.5_7B", 5, 2, True, True, (2, *[3] * 8, 2)),
+        ("llama2_7B", 3, 1, True, False, (10, 11, 11)),
+        ("llama2_7B", 3, 1, False, True, (11, 11, 10)),
+        ("qwen2.5_7B", 7, 2, False, False, (2,) * 14),
+    ],
+)
+def test_ends_that_count_as_layers(model, stages, virtual, embedding, loss, chunks):
+    found = primus_chunks(
+        model,
+        pipeline_model_parallel_size=stages,
+        virtual_pipeline_model_parallel_size=virtual,
+        account_for_embedding_in_pipeline_split=str(embedding).lower(),
+        account_for_loss_in_pipeline_split=str(loss).lower(),
+    )
+    assert found == chunks
+
+
+@pytest.mark.parametrize(
+    ("layout", "chunks"),
+    [
+        ("Et*10|t*18L", (10, 18)),
+        ("Et*5|t*9|t*7|t*7L", (5, 9, 7, 7)),
+        ("Et*5||t*9|t*7||t*7L", (5, 0, 9, 7, 0, 7)),
+    ],
+)
+def test_a_layout_that_is_written_out(layout, chunks):
+    layout = f"'{layout}'"
+    settings = {"pipeline_model_parallel_size": 2, "pipeline_model_parallel_layout": layout}
+    assert primus_chunks("qwen2.5_7B", **settings) == chunks
+
+
+@pytest.mark.parametrize(
+    ("method", "count", "is_every"),
+    [("block", 6, False), ("block", 7, True), ("uniform", 1, True), ("uniform", 2, False)],
+)
+def test_recompute_of_every_layer_of_a_chunk(method, count, is_every):
+    """Of 28 layers over two stages of two chunks, 7 a chunk."""
+    settings = {
+        "pipeline_model_parallel_size": 2,
+        "virtual_pipeline_model_parallel_size": 2,
+        "recompute_granularity": "full",
+        "recompute_method": method,
+        "recompute_num_layers": count,
+    }
+    found = primus("\n      ".join(f"{name}: {value}" for name, value in settings.items()))
+    assert ("recompute" not in found.unmodelled) is is_every

@@ -166,6 +166,9 @@ def launch(text, files=None, values=None, arguments=()):
         "declare -a A=(x y); unset X; X+=1; X+=2; run a.py --x ${A[1]} $X",
         # Words of commands: numbers, cuts and counts.
         "run a.py --x $(seq 12345678 12345679)",
+        "A=(x y); A[0]=z; A[1]+=w; A[-2]+=v; A[2]=u; run a.py --x ${A[@]} ${#A[@]}",
+        "A=(x); A+=(y); A[1]=z; A[-1]+=q; run a.py --x ${A[@]} ${A[0]}",
+        "run a.py --x $'\\501\\101\\x41\\u41' $'a\\tb' $'\\\\n'",
         "run a.py --x $(seq 0 5 10) $(seq 4 -2 0) $(seq 2 2) $(expr 2 \\* 3) $(expr 9 - 4 - 3)",
         "run a.py --x $(echo a,b,c | cut -d, -f2) $(echo x | tr x y)",
         "run a.py --x $(echo AbC | tr A-Z a-z) $(echo abc | tr '[:lower:]' '[:upper:]')",

@@ -94,6 +94,27 @@ def test_micro_batches_of_a_pipeline_were_counted(more, size):
     assert fields(job(text + more), "pp", "micro_batch") == [4, size]
 
 
+@pytest.mark.parametrize(
+    ("batch", "stages", "count", "size"),
+    [
+        (12, 2, None, 6),
+        (12, 4, None, 3),
+        (12, 4, 12, 1),
+        (12, 4, 3, 4),
+        (12, 4, 1, 12),
+        (12, 1, 3, 12),
+        (None, 2, None, 4),
+        (None, 4, 8, 1),
+    ],
+)
+def test_micro_batches_are_the_batch_over_their_number(batch, stages, count, size):
+    """Eight sequences where no batch is stated; as many micro-batches as stages."""
+    text = "[training]\n" + (f"batch_size = {batch}\n" if batch else "")
+    text += f"[experimental]\npipeline_parallel_degree = {stages}\n"
+    text += f"pipeline_parallel_microbatches = {count}\n" if count else ""
+    assert fields(job(text), "pp", "micro_batch") == [stages, size]
+
+
 def test_newer_names_stand_before_older_ones():
     assert fields(job("[training]\nbatch_size = 4\nlocal_batch_size = 2\n"), "micro_batch") == [2]
 

@@ -226,3 +226,22 @@ def test_open_values_and_configs_that_are_not_there_are_named():
     ):
         with pytest.raises(InputError, match=message):
             command(f"tune run {words} --config conf/8B_lora.yaml")
+
+
+@pytest.mark.parametrize(
+    ("options", "gpus"),
+    [
+        ("--nproc_per_node 4", 4),
+        ("--nnodes 3 --nproc_per_node 4", 12),
+        ("--nnodes=3 --nproc_per_node=4", 12),
+        ("--standalone --nproc-per-node 4", 4),
+        ("--rdzv-backend c10d --standalone --nnodes 2 --nproc-per-node=4", 8),
+        ("--nnodes 3", None),
+        ("--nproc_per_node gpu", None),
+        ("", 1),
+    ],
+)
+def test_the_processes_of_a_launcher(options, gpus):
+    text = f"echo tune x; tune run {options} full_finetune_distributed --config x.yaml\n"
+    found = command(text, {"x.yaml": json.dumps(CONFIG)})
+    assert (found.launcher_gpus, found.plan["micro_batch"]) == (gpus, 2)

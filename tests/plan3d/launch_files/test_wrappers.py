@@ -68,3 +68,14 @@ def test_nodes_must_be_full(capsys):
     words = ["export", "tp=2 zero=1", "--to", "megatron", "--wrapper", "slurm", *TASK]
     assert main([*words, "--gpus", "12"]) == 2
     assert "12 GPUs do not fill nodes of 8; nearest: --gpus 8, 16" in capsys.readouterr().err
+    words[words.index("--global-batch") + 1] = "80"
+    assert main([*words, "--gpus", "20"]) == 2
+    assert "20 GPUs do not fill nodes of 8; nearest: --gpus 16, 24" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("gpus", "nodes"), [(8, 1), (16, 2), (48, 6)])
+def test_ranks_of_other_nodes_are_told_where_the_first_one_is(capsys, gpus, nodes):
+    out = script(capsys, "accelerate", "slurm", gpus=gpus)
+    assert f"#SBATCH --nodes={nodes}\n" in out
+    assert "#SBATCH --gpus-per-node=8\n" in out
+    assert ("--main_process_ip" in out) is (nodes > 1)
