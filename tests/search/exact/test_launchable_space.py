@@ -9,7 +9,13 @@ from plan3d.answers.search import find_plans
 from plan3d.launch_files.frameworks import for_framework
 from plan3d.search.exact import exhaustive
 from plan3d.search.exact.branch_and_bound import better_than
-from plan3d.search.exact.launchable_space import FIELDS_OPENED, SEARCH_RULES, launchable_space
+from plan3d.search.exact.launchable_space import (
+    FIELDS_OPENED,
+    SEARCH_RULES,
+    _shared_evenly,
+    _virtual_stages,
+    launchable_space,
+)
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.axes import LONGER
 from plan3d.search.space.space import Space
@@ -264,3 +270,16 @@ def test_schedules_without_bounds_are_tried_near_the_best():
     for schedule in ("zb-v", "dualpipe-v"):
         other = find_plans(task, choose=pipelines | {"schedule": [schedule]}).best
         assert best.step_seconds <= other.step_seconds * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("model", "shared"), [("llama-3.1-8b", (32, 34)), ("deepseek-v3", (61, 64))]
+)
+def test_chunks_may_share_layers_and_ends(model, shared):
+    """The embedding, the layers of multi-token prediction and the head count as one each."""
+    task = question(model, "h100-sxm", 64)
+    least, most = shared
+    divisors = {d for n in range(least, most + 1) for d in range(1, least + 1) if n % d == 0}
+    assert set(_virtual_stages(task)) >= divisors
+    assert set(_virtual_stages(task)) - divisors <= set(range(1, least + 1))
+    assert _shared_evenly(task) == tuple(range(least, most + 1))

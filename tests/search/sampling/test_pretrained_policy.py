@@ -12,6 +12,7 @@ from plan3d.search.sampling.pretrained_policy import (
     WEIGHTS_FILE,
     Proposals,
     Weights,
+    _consequences,
     features,
     logs_of,
     shipped_weights,
@@ -129,3 +130,22 @@ def test_what_it_was_not_trained_on_is_refused():
 
 def test_the_weights_are_small():
     assert len(files("plan3d.search.sampling").joinpath(WEIGHTS_FILE).read_bytes()) < 100_000
+
+
+def test_what_follows_from_the_fields_by_hand():
+    """512 GPUs in domains of 8; 80 layers of a hidden size of 8192 on 64 GiB."""
+    logs = {
+        **{"gpus": 9.0, "global_batch": 11.0, "layers": np.log2(80), "hidden": 13.0},
+        **{"memory": 36.0, "domain": 3.0, "sequence": 12.0},
+        **{"dense_parameters": 36.0, "routed_parameters": 38.0},
+    }
+    names = ("tp", "cp", "pp", "ep", "micro_batch", "virtual_stages")
+    log = dict(zip(names, map(np.array, ([2.0], [1.0], [3.0], [4.0], [1.0], [2.0])), strict=True))
+    found = [float(np.ravel(value)[0]) for value in _consequences(logs, log)]
+    # 2^9 / 2^6 replicas; 2^11 sequences over 2^3 replicas of 2 at a time; 32 chunks of 3 layers
+    # for 80; weights of 2^34 each, 16 bytes each, on 2^3 stages; 2^10 tokens of 34 bytes a layer.
+    replicas, micro_batches, uneven, weights = 3.0, 7.0, 96 / 80 - 1, 35 + 4 - 36 - 3
+    activations = 10 + 13 + np.log2(80 * 34) - 36
+    spans = [2 - 3, 3 - 3, 6 - 3]
+    expected = [replicas, micro_batches, uneven, weights, activations, 3 - 2 - 7.0, *spans]
+    assert found == pytest.approx(expected, abs=1e-12)

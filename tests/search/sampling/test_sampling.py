@@ -490,3 +490,22 @@ def test_the_gaussian_starts_again_wider_when_all_is_known():
         size = len(search.ask(0.0))
         search.tell(np.repeat(one, size, axis=0), np.zeros(size))
     assert len(search.ask(0.0)) == 2 * CmaEs.POPULATION
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 7])
+def test_restarts_take_the_initial_points_in_turn(rows):
+    """As long as no score is known; then the best point in most of their places."""
+    problem = uniform()
+    initial = draw(problem, 3, np.random.default_rng(1))
+    start = samplers.StartPoints(problem, np.random.default_rng(2), initial)
+    turn = [initial[i] for i in (0, 1, 2, 0, 1, 2, 0)]
+    assert start.restart(rows).tolist() == [row.tolist() for row in turn[:rows]]
+    best = initial[2] * 0
+    start.add(np.stack([initial[0], best]), np.array([2.0, 1.0]))
+    start.add(initial, np.array([1.0, 3.0, 4.0]))
+    many = start.restart(3000)
+    is_best = (many == best).all(axis=1)
+    others = np.tile(initial, (1000, 1))
+    kept = (others == best).all(axis=1).mean()
+    assert is_best.mean() == pytest.approx(0.8 + 0.2 * kept, abs=0.03)
+    assert (many[~is_best] == others[~is_best]).all()

@@ -6,7 +6,13 @@ from not_empty import not_empty
 
 from plan3d.search.space.space import Space
 from plan3d.search.stages.pipeline import LeastSeconds, pipelines
-from plan3d.search.stages.stage_plans import plan_of, rank_plans_within, with_explicit_stages
+from plan3d.search.stages.stage_plans import (
+    _divide_evenly,
+    _larger_chunks_first,
+    plan_of,
+    rank_plans_within,
+    with_explicit_stages,
+)
 from plan3d.search.stages.stage_space import SHARED_FIELDS, most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import concat
@@ -94,3 +100,18 @@ def test_a_plan_is_ranked_once_and_only_where_it_fits():
     assert found.step[0] == pytest.approx(costs.step[costs.memory_total <= limit].min(), rel=1e-12)
     assert rank_plans_within(stages.task, written, 0.0) is None
     assert set(SHARED_FIELDS) <= set(found.plans.columns())
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks", "spread", "first"),
+    [
+        (10, 4, [2, 3, 2, 3], [3, 3, 2, 2]),
+        (7, 3, [2, 2, 3], [3, 2, 2]),
+        (8, 4, [2, 2, 2, 2], [2, 2, 2, 2]),
+        (2, 3, [0, 1, 1], [1, 1, 0]),
+        (5, 1, [5], [5]),
+    ],
+)
+def test_chunks_of_a_rank_are_as_even_as_they_can_be(layers, chunks, spread, first):
+    assert _divide_evenly(layers, chunks).tolist() == spread
+    assert _larger_chunks_first(layers, chunks).tolist() == first

@@ -24,6 +24,31 @@ def test_bytes_are_decimal_unless_binary(text: str, expected: float) -> None:
     assert units.parse_bytes(text) == pytest.approx(expected)
 
 
+def test_every_prefix_is_a_thousand_or_1024_times_the_one_before() -> None:
+    decimal = [units.parse_bytes(f"1 {prefix}B") for prefix in ("", *"kMGTPE")]
+    assert decimal == pytest.approx([1000.0**n for n in range(7)])
+    binary = [units.parse_bytes(f"1 {prefix}B") for prefix in ("Ki", "Mi", "Gi", "Ti")]
+    assert binary == [1024, 1024**2, 1024**3, 1024**4]
+    assert units.parse_bandwidth("1 TiB/s") == 2**40
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("1 s", 1), ("1 ms", 1e-3), ("1 us", 1e-6), ("1 ns", 1e-9), ("1 min", 60)),
+        *(("1 h", 3600), ("1 d", 24 * 3600), ("2 days", 48 * 3600)),
+    ],
+)
+def test_times(text: str, seconds: float) -> None:
+    assert units.parse_seconds(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("unit", ["b/s", "bps", "bit/s"])
+@pytest.mark.parametrize(("prefix", "factor"), [("", 1), ("M", 1e6), ("T", 1e12)])
+def test_bits_of_a_rate(unit: str, prefix: str, factor: float) -> None:
+    assert units.parse_bandwidth(f"8 {prefix}{unit}") == pytest.approx(factor)
+
+
 def test_a_small_b_is_bits() -> None:
     assert units.parse_bandwidth("200 Gb/s") == units.parse_bandwidth("25 GB/s") == 25e9
 

@@ -124,6 +124,18 @@ def test_scores_by_hand(p: Prediction) -> None:
     assert refused_failures([*runs, PublishedRun({"status": "oom"})], four) == 1
 
 
+@pytest.mark.parametrize(("apart", "share"), [(1, 1), (2, 0.5), (40, 0.025)])
+def test_coverage_is_the_share_of_peaks_inside_of_their_intervals(
+    p: Prediction, apart: int, share: float
+) -> None:
+    """Every so many peaks are as predicted, the others three times as large or a third."""
+    known = first(p, 40)
+    factors = np.where(np.arange(40) % 2, 3.0, 1 / 3)
+    factors[::apart] = 1.0
+    score = memory_scores(replace(known, memory=known.measured_memory * factors))
+    assert (score["rows"], score["coverage80"]) == (40, share)
+
+
 def test_a_driver_sees_what_is_not_counted_and_tensors_are_as_counted(p: Prediction) -> None:
     """A mean error of log 1.1 belongs to what nvidia-smi shows (BLOOM's prequel), and not to what
     tensors hold (the zero-bubble tables)."""
