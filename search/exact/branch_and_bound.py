@@ -86,8 +86,7 @@ class _Tree:
         """The same of a plan that surely fits."""
         self.first_box = FIRST_BOX if np.isinf(threshold) else FIRST_BOX_OF_PROOF
         self.levels = levels(space, AXIS_ORDER)
-        limit = max(options.limit, options.safe_limit or 0.0)
-        self.relaxations = dict(_relaxations(space, self.levels, limit))
+        self.relaxations = dict(_relaxations(space, self.levels, options.largest_limit))
         self.queue: list[_Box] = []
         self.box_in_progress: _Box | None = None
         """The box that is being split."""

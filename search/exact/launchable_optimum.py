@@ -52,7 +52,7 @@ def over_launchable(
 ) -> SearchResult:
     """The result of an enumerated space with the best plans of the launchable one: plan 1, that
     which surely fits, and those of listed families where they are more than ALIKE faster."""
-    assert result.costs is not None
+    assert result.families is not None
     wide = launchable_space(space, chosen)
     opened = tuple(name for name in FIELDS_OPENED if wide.axes[name] != space.axes[name])
     every, tried = _changed_in_turn(wide, opened, options, result)
@@ -61,16 +61,19 @@ def over_launchable(
         axes = {**wide.axes, **even, "schedule": codes}
         every, more = _changed_once(replace(wide, axes=axes), UNBOUNDED, options, every)
         tried += more
-    rows = _best_of_families(every, options)
-    listed, standing = _listed(result, every.take(rows), options)
-    proven = result.complete and bounds_apply(space, options)
-    best, safe, proof = every.take(rows[:1]), _safe(every, options), None
+    rows, safe_row = _best_of_families(every, options), _safe_row(every, options)
+    listed, standing = _listed(every, rows, result.families)
+    best, safe = rows[:1], every.take(safe_row) if safe_row.size else None
+    proven, proof = result.complete and bounds_apply(space, options), None
     if proven:
-        goal = [np.inf if one is None else _score(one, options) for one in (best, safe)]
+        scores = score(every, options.objective, np.inf)
+        goal = [float(scores[row].min(initial=np.inf)) for row in (best, safe_row)]
         asked = replace(options, top=1, families=False, frontier=False, budget=None, progress=None)
         found = better_than(wide, asked, *(one * (1 - ROUNDING) for one in goal))
-        best, safe, proof = found.costs or best, found.safe or safe, found.counts
-    costs, standing = _with_first(best, listed, standing)
+        safe, proof = found.safe or safe, found.counts
+        if found.costs is not None:
+            best, every = np.array([len(every)]), concat_costs([every, found.costs])
+    costs, standing = _with_first(every, best, listed, standing)
     return replace(
         result,
         costs=costs,
@@ -98,17 +101,12 @@ def bounds_apply(space: Space, options: SearchOptions) -> bool:
     return not space.task.adapters
 
 
-def _score(costs: Costs, options: SearchOptions) -> float:
-    return float(score(costs, options.objective, np.inf)[0])
-
-
-def _safe(costs: Costs, options: SearchOptions) -> Costs | None:
-    """The best of some plans that surely fits."""
-    if options.safe_limit is None:
-        return None
-    scores = score(costs, options.objective, options.safe_limit)
-    row = int(np.argmin(scores))
-    return costs.take(np.array([row])) if np.isfinite(scores[row]) else None
+def _safe_row(costs: Costs, options: SearchOptions) -> Index:
+    """The best row that surely fits; none where none is asked for, or does."""
+    limit = -np.inf if options.safe_limit is None else options.safe_limit
+    scores = score(costs, options.objective, limit)
+    best = np.array([np.argmin(scores)])
+    return best[np.isfinite(scores[best])]
 
 
 def _changed_in_turn(
@@ -132,14 +130,14 @@ def _changed_once(
     together; and how many changes were costed."""
     if not names:
         return every, 0
-    starts = every.take(_best_of_families(every, options, depths=True))
-    starts = starts.take(starts.step <= float(starts.step.min()) * (1 + REACH))
-    safe = _safe(every, options)
-    starts = concat_costs([starts, *([safe] if safe else [])])
-    plans = _changed(wide, names, starts.plans)
+    starts = _best_of_families(every, options, depths=True)
+    starts = starts[every.step[starts] <= every.step[starts].min() * (1 + REACH)]
+    starts = np.concatenate([starts, _safe_row(every, options)])
+    plans = _changed(wide, names, every.plans.take(starts))
     if plans is None:
         return every, 0
-    return concat_costs([every, simulate(wide.task, plans)]), plans.rows
+    costs = simulate(wide.task, plans, limit=options.largest_limit)
+    return concat_costs([every, costs]), plans.rows
 
 
 def _unbounded_schedules(space: Space) -> tuple[int, ...]:
@@ -183,32 +181,31 @@ def _best_of_families(costs: Costs, options: SearchOptions, depths: bool = False
     return out
 
 
-def _listed(result: SearchResult, best: Costs, options: SearchOptions) -> tuple[Costs, Families]:
-    """The listed plans, each with the best of its family in its place where that is more than ALIKE
-    faster."""
-    assert result.costs is not None
-    assert result.families is not None
-    place = {int(of): row for row, of in enumerate(families(best.plans))}
-    own = families(result.costs.plans)
-    rows = np.array([place[int(of)] for of in own])
-    better = best.step[rows] < result.costs.step * (1 - ALIKE)
-    which = np.where(better, len(own) + rows, np.arange(len(own)))
-    costs = concat_costs([result.costs, best]).take(which)
-    fastest = np.minimum(result.families.fastest, best.step[rows])
-    plans = np.where(better, 1, result.families.plans)
-    return costs, Families(plans, fastest)
+def _listed(every: Costs, best: Index, standing: Families) -> tuple[Index, Families]:
+    """The listed plans, the first rows of a table, each with the `best` of its family in its place
+    where that is more than ALIKE faster."""
+    rows, of = np.arange(standing.plans.size), families(every.plans)
+    place = {int(of[row]): row for row in best}
+    fastest = np.array([place[int(family)] for family in of[rows]])
+    better = every.step[fastest] < every.step[rows] * (1 - ALIKE)
+    plans = np.where(better, 1, standing.plans)
+    least = np.minimum(standing.fastest, every.step[fastest])
+    return np.where(better, fastest, rows), Families(plans, least)
 
 
-def _with_first(best: Costs, listed: Costs, standing: Families) -> tuple[Costs, Families]:
-    """The best plan and the listed ones once each, those of its family only within ALIKE of it."""
-    every = concat_costs([best, listed])
-    mine = families(every.plans) == families(best.plans)[0]
-    far = mine & (every.step > (1 + ALIKE) * best.step[0])
-    first, which = distinct_rows([getattr(every.plans, name) for name in AXES])
+def _with_first(
+    every: Costs, best: Index, listed: Index, standing: Families
+) -> tuple[Costs, Families]:
+    """The best row of a table and the listed ones once each, those of its family only within ALIKE
+    of it."""
+    shown = np.concatenate([best, listed])
+    plans, step = every.plans.take(shown), every.step[shown]
+    far = (families(plans) == families(plans)[0]) & (step > (1 + ALIKE) * step[0])
+    first, which = distinct_rows([getattr(plans, name) for name in AXES])
     rows = np.sort(first[~far[first]])
     same = np.flatnonzero(which[1:] == which[0])[:1]
-    own = standing.take(same) if same.size else Families(np.array([1]), best.step[:1])
-    costs = every.take(rows)
+    own = standing.take(same) if same.size else Families(np.array([1]), step[:1])
+    costs = every.take(shown[rows])
     order = fastest_first(costs)
     return costs.take(order), standing.take(rows[1:] - 1).after(own, len(costs)).take(order)
 

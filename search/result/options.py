@@ -76,6 +76,11 @@ class SearchOptions:
     deadline: Deadline = NEVER
     progress: Progress | None = None
 
+    @property
+    def largest_limit(self) -> float:
+        """Bytes that a plan of either kind may use."""
+        return max(self.limit, self.safe_limit or 0.0)
+
     def ended(self, costed: int) -> bool:
         """Whether a limit is met, once so many plans are costed."""
         return self.deadline.passed or (self.budget is not None and costed >= self.budget)

@@ -159,8 +159,7 @@ class SearchRecord:
 
     def add(self, plans: Plan) -> Costs:
         """Cost a table, the seconds of what fits, and keep what is worth keeping."""
-        most = max(self.options.limit, self.options.safe_limit or 0.0)
-        costs = simulate(self.task, plans, limit=most)
+        costs = simulate(self.task, plans, limit=self.options.largest_limit)
         scores = score(costs, self.options.objective, self.options.limit)
         feasible = np.isfinite(scores)
         if costs.uses_host:
