@@ -7,7 +7,7 @@ no reader took are written again with the assignments that they use.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -23,7 +23,7 @@ from .contents import Script, Started, command_rank, program_place
 from .flags import Flags
 from .inputs import NO_INPUTS, ScriptInputs, open_parameters
 from .script import read_script
-from .words import Word, quote
+from .words import CONDITION, Word, quote
 
 OTHER_ARGS = "OTHER_ARGS"
 """The array of flags that no reader took."""
@@ -91,6 +91,42 @@ def check_arguments(script: Script) -> None:
                 )
             if not inputs.example and str(place) not in used and str(place) not in inputs.values:
                 raise InputError(f"{script.file}: has no argument {place}: leave out {text!r}")
+
+
+def check_conditions(script: Script, names: Collection[str]) -> None:
+    """Raise InputError for flags of these names that are added under a condition which is open: one
+    that asks for what decides it, or names its line."""
+    needs: list[tuple[str, str]] = []
+    for own in script.conditional_values:
+        for flag in Flags.of(own.all_words, script.file).in_order:
+            if flag.name in names and own.condition == CONDITION:
+                problem = f"{flag} depends on a condition; write it where it always holds"
+                raise InputError(f"{script.file}: line {flag.line}: {problem}")
+            if flag.name in names:
+                needs += [(name, flag.name) for name in own.condition.split(" and ")]
+    ask(needs, script)
+
+
+def check_decided(stated: Iterable[tuple[Word, str]], script: Script) -> None:
+    """Raise InputError for words, each with what it is, whose text an open condition decides."""
+    needs: list[tuple[str, str]] = []
+    for word, what in stated:
+        if word.condition == CONDITION:
+            problem = f"{what} {word.text[:80]} depends on a condition; write it where it holds"
+            raise InputError(f"{script.file}: line {word.line}: {problem}")
+        needs += [(name, what) for name in filter(None, word.condition.split(" and "))]
+    ask(needs, script)
+
+
+def ask(needs: Iterable[tuple[str, str]], script: Script) -> None:
+    """Raise InputError that asks for the parameters of dependences, each with what needs it."""
+    choices = script.variables.choices
+    requests = [
+        parameter.request(choices.get(parameter.name, ()), name)
+        for parameter, name in open_parameters(needs).items()
+    ]
+    if requests:
+        raise InputError(f"{script.file}: {'; '.join(requests)}", LONGEST_QUESTION)
 
 
 def training_words(script: Script) -> list[Word]:

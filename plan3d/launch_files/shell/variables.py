@@ -94,6 +94,12 @@ class Value:
         return len(parts) == 1 and parts[0].text == source
 
     @property
+    def as_word(self) -> Word:
+        """Its text as one word that has its condition."""
+        line = self.words[0].line if self.words else 1
+        return Word((Part(self.text, line, quoted=True, condition=self.condition),))
+
+    @property
     def all_words(self) -> list[Word]:
         """The words of an unquoted expansion: its elements, or its text split."""
         if self.array:

@@ -22,7 +22,7 @@ from ..launch_file import NO_OPTIONS, ReaderOptions, with_here_documents
 from ..registry import TORCHTITAN_COMMAND
 from ..shell.contents import Script
 from ..shell.flags import Flag, Flags
-from ..shell.launch_script import check_inputs
+from ..shell.launch_script import check_conditions, check_decided, check_inputs
 from ..shell.script import read_script
 from ..shell.words import Word
 from ..tables import Effect
@@ -112,6 +112,13 @@ def _command(script: Script, file: str, options: ReaderOptions) -> Command:
     chosen = [word.text.partition(":")[2] for word in after if _CHOICE.fullmatch(word.text)]
     after = [word for word in after if not _CHOICE.fullmatch(word.text)]
     flags = Flags.of(after, file)
+    named = [name for name in (CONFIG_FILE, "--config", "--module") if name in flags.by_name]
+    words = [(word, name) for name in named for word in flags.by_name[name].values[:1]]
+    for name in () if named else ("CONFIG_FILE", "MODULE", "CONFIG"):
+        value = script.variable(name)
+        words += [(value.as_word, name)] if value and value.words else []
+    check_decided(words, script)
+    check_conditions(script, {f"--{key.replace('_', '-')}" for key in _KEYS} | {CONFIG_FILE})
     job = _first_value(flags.by_name.get(CONFIG_FILE)) or _variable(script, "CONFIG_FILE")
     recipe = _first_value(flags.by_name.get("--config"))
     module = _first_value(flags.by_name.get("--module")) or _variable(script, "MODULE")
@@ -125,7 +132,7 @@ def _command(script: Script, file: str, options: ReaderOptions) -> Command:
         if match is None or flag.name == CONFIG_FILE:
             continue
         key = match[2].replace("-", "_")
-        unresolved = next((word for word in flag.values if word.unresolved), None)
+        unresolved = next((w for w in flag.values if w.unresolved or w.condition), None)
         if unresolved is not None and key in _KEYS:
             problem = f"{flag.name} {unresolved.text} has no value in this file: --set NAME=VALUE"
             raise InputError(f"{file}: line {flag.line}: {problem}")

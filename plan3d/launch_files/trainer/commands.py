@@ -13,13 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_json
-from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 
 from ..shell.contents import Script, is_auxiliary
 from ..shell.flags import Flags
 from ..shell.inputs import open_parameters
-from ..shell.launch_script import check_inputs, processes_of
+from ..shell.launch_script import (
+    ask,
+    check_conditions,
+    check_decided,
+    check_inputs,
+    processes_of,
+)
 from ..shell.words import CONDITION, Word
 
 FILES = (".yaml", ".yml", ".json")
@@ -101,10 +107,14 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
         launcher = Flags.of(before, script.file).by_name
         config = launcher.get("--config-file")
         check_inputs(script)
+        named = [word for word in after if word.text.lower().endswith(FILES)]
+        files = [(word, "its file") for word in (*named, *(config.values[:1] if config else ()))]
+        check_decided(files, script)
+        check_conditions(script, {f"--{key.replace('_', '-')}" for key in keys})
         return Command(
             tool,
             _arguments(after, script, keys),
-            tuple(word.text for word in after if word.text.lower().endswith(FILES)),
+            tuple(word.text for word in named),
             config.texts[0] if config and config.texts else "",
             _arguments(_accelerated(before), script, keys),
             _gpus(before, script, place) or _gpus(after if tool == "sft" else [], script, place),
@@ -127,13 +137,7 @@ def _other_training(script: Script, place: int, keys: Sequence[str]) -> str:
             continue
         condition = script.conditions.get(place, "")
         needs = [(name, differing[0]) for name in condition.split(" and ")]
-        choices = script.variables.choices
-        requests = [
-            parameter.request(choices.get(parameter.name, ()), flag)
-            for parameter, flag in open_parameters(needs).items()
-        ]
-        if requests and condition != CONDITION:
-            raise InputError(f"{script.file}: {'; '.join(requests)}", LONGEST_QUESTION)
+        ask(needs if condition != CONDITION else (), script)
         return (
             f"the training command in line {words[0].line}, which differs in "
             f"{', '.join(differing[:4])}: the first one is read"
@@ -192,22 +196,18 @@ def _arguments(words: Sequence[Word], script: Script, keys: Sequence[str]) -> di
             continue
         values: list[Any] = []
         for word in flag.values:
-            value = None if word.unresolved and not _names_file(word) else typed(word.text)
+            is_open = bool(word.condition) or (word.unresolved and not _names_file(word))
+            value = None if is_open else typed(word.text)
             if value is None and name in keys and not values:
                 names = script.variables.dependences(word, expanded=True)
                 needs += [(one, flag.name) for one in names]
                 if not open_parameters((one, "") for one in names):
-                    problem = f"--{name} {word.text} has no value in this file: write it there"
+                    why = "depends on a condition" if word.condition else "has no value"
+                    problem = f"--{name} {word.text} {why} in this file: write it there"
                     raise InputError(f"{file}: line {flag.line}: {problem}")
             values += [] if value is None else [value]
         out[name] = True if not flag.values else values[0] if len(values) == 1 else values
-    choices = script.variables.choices
-    requests = [
-        parameter.request(choices.get(parameter.name, ()), name)
-        for parameter, name in open_parameters(needs).items()
-    ]
-    if requests:
-        raise InputError(f"{file}: {'; '.join(requests)}", LONGEST_QUESTION)
+    ask(needs, script)
     return out
 
 
@@ -225,13 +225,7 @@ def check_values(content: Mapping[str, Any], script: Script, keys: Sequence[str]
         for key, value in values.items()
         for name in re.findall(r"\$\{?([A-Za-z_]\w*)", value)
     ]
-    choices = script.variables.choices
-    requests = [
-        parameter.request(choices.get(parameter.name, ()), key)
-        for parameter, key in open_parameters(needs).items()
-    ]
-    if requests:
-        raise InputError(f"{script.file}: {'; '.join(requests)}", LONGEST_QUESTION)
+    ask(needs, script)
 
 
 def typed(text: str) -> Any:
@@ -251,23 +245,32 @@ def typed(text: str) -> Any:
 
 def _gpus(before: Sequence[Word], script: Script, place: int) -> int | None:
     """GPUs that the launcher names, or the environment of a tool that has a launcher inside."""
-    values = (script.variable(name, place) for name in ("NPROC_PER_NODE", "NNODES"))
-    each, nodes = (
-        value.text if value else none for value, none in zip(values, ("", "1"), strict=True)
-    )
+    each, nodes = (_known(script, name, place) for name in ("NPROC_PER_NODE", "NNODES"))
+    nodes = "1" if nodes is None else nodes
     stated = processes_of(before, script)
-    return stated or (int(each) * int(nodes) if is_whole(each) and is_whole(nodes) else None)
+    return stated or (
+        int(each) * int(nodes) if each and is_whole(each) and is_whole(nodes) else None
+    )
+
+
+def _known(script: Script, name: str, place: int) -> str | None:
+    """The text of a variable of a command; '' where an open condition decides it."""
+    value = script.variable(name, place)
+    if value is None:
+        return None
+    is_open = value.condition or any(word.condition for word in value.words)
+    return "" if is_open else value.text
 
 
 def _visible_gpus(before: Sequence[Word], script: Script, tool: str, place: int) -> int | None:
     """GPUs of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher. Raises
     InputError where ms-swift has more than processes, and spreads the layers over them."""
     names = "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE"
-    visible, each = (script.variable(name, place) for name in names)
-    devices = [part for part in visible.text.split(",") if part] if visible else []
+    visible, each = (_known(script, name, place) for name in names)
+    devices = [part for part in (visible or "").split(",") if part]
     launchers = ("torchrun", "accelerate", "deepspeed")
     has_launcher = tool in LAUNCHING or any(word.text in launchers for word in before)
-    processes = each.text if each else "1"
+    processes = "1" if each is None else each
     if tool == "ms-swift" and not has_launcher and is_whole(processes):
         spread = len(devices) // max(int(processes), 1)
         if spread > 1:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_yaml
-from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software import ENDS
 from plan3d.simulator.runs.run_stack import (
     TORCHTUNE_CHUNKS,
@@ -30,8 +30,7 @@ from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch
 from ..shell.contents import Script
 from ..shell.flags import Flags
-from ..shell.inputs import open_parameters
-from ..shell.launch_script import check_inputs
+from ..shell.launch_script import ask, check_inputs
 from ..shell.script import read_script
 from ..shell.words import Word
 from ..spellings import SHARE
@@ -375,11 +374,7 @@ def _replace(content: dict[str, Any], words: Sequence[Word], script: Script) -> 
             here[last] = {**here[last], "_component_": value}
         else:
             here[last] = _value(value)
-    asked = open_parameters(needs)
-    if asked:
-        choices = script.variables.choices
-        requests = (one.request(choices.get(one.name, ()), key) for one, key in asked.items())
-        raise InputError(f"{script.file}: {'; '.join(requests)}", LONGEST_QUESTION)
+    ask(needs, script)
 
 
 def _value(text: str) -> Any:

@@ -5,6 +5,7 @@ import pytest
 from plan3d.launch_files.launch_file import ReaderOptions, batch_of, gpus_of, plan_of
 from plan3d.launch_files.registry import READERS, reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 
 MODEL = """
@@ -139,3 +140,19 @@ def test_what_computes_in_another_format_without_fsdp_is_named(tensor_ranks, sha
     text = f"[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\n{axes}\n"
     said = [one for one in job(text).left_out if "taken as bf16" in one]
     assert [one.startswith(named) for one in said] == [True] * bool(named)
+
+
+@pytest.mark.parametrize(
+    ("before", "words", "asked"),
+    [
+        ("B=2; if [ $FOO = 1 ]; then B=4; fi", "--training.local_batch_size $B", "has no value"),
+        ("C=t; if [ $FOO = 1 ]; then C=u; fi", "", r"FOO has no value, .*\(--job.config-file\)"),
+        ("if [ $FOO = 1 ]; then E='--training.seq_len 8'; fi", "$E", "FOO has no value"),
+        ("if [ -d x ]; then C=u; else C=t; fi", "", "depends on a condition"),
+    ],
+)
+def test_commands_that_an_open_condition_decides_are_asked_for(before, words, asked):
+    text = f"{before}\ntorchrun -m torchtitan.train --job.config_file ${{C:-t}}.toml {words}\n"
+    inputs = ScriptInputs(read_source={"t.toml": "[training]\nseq_len = 8\n"}.get)
+    with pytest.raises(InputError, match=asked):
+        reader(text, "run.sh", None)(text, "run.sh", ReaderOptions(inputs=inputs))

@@ -291,6 +291,35 @@ def test_a_written_file_in_a_folder_that_stays_open_is_found():
         read(text.replace("$OUT/ds.json\n", "$OUT.json\n"), "trainer-command")
 
 
+@pytest.mark.parametrize(
+    ("before", "words", "asked"),
+    [
+        ("BS=2; if [ -n $FOO ]; then BS=4; fi", "--per_device_train_batch_size $BS", "FOO has no"),
+        ("L=64; if [ -f x ]; then L=8; fi", "--max_length $L", "max_length 8 depends on a condit"),
+        ("if [ $FOO = 1 ]; then E='--packing true'; fi", "$E", "FOO has no value"),
+        ("if [ -d x ]; then E='--packing true'; fi", "$E", "--packing true depends on a condition"),
+        (
+            "if [ $FOO = 1 ]; then C=a.yaml; else C=b.yaml; fi",
+            "--config $C",
+            "FOO has no .*its file",
+        ),
+    ],
+)
+@pytest.mark.parametrize("tool", ["swift sft", "megatron sft"])
+def test_arguments_that_an_open_condition_decides_are_asked_for(before, words, asked, tool):
+    text = f"{before}\nNPROC_PER_NODE=8 {tool} --model Qwen/Qwen3-8B {words}\n"
+    if "per_device" in words and tool == "megatron sft":
+        text = text.replace("per_device_train", "micro")
+    with pytest.raises(InputError, match=asked):
+        reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
+
+
+def test_processes_that_an_open_condition_decides_are_not_taken():
+    text = "N=8; if [ -d x ]; then N=4; fi\nexport NPROC_PER_NODE=$N\n"
+    text += "if [ -d x ]; then export CUDA_VISIBLE_DEVICES=0; fi\nswift sft --model Qwen/Qwen3-8B\n"
+    assert reader(text, "run.sh", None)(text, "run.sh", ReaderOptions()).launcher_gpus is None
+
+
 def test_variables_in_a_written_file_are_asked_for():
     text = (
         "case $SIZE in a) ;; b) ;; esac\ncat > run.yaml <<E\nstage: sft\nfinetuning_type: full\n"
