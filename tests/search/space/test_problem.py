@@ -20,6 +20,7 @@ from plan3d.search.space.problem import (
     encode,
     highest_coordinates,
     nearest_points,
+    place_roles,
     random_step,
 )
 from plan3d.search.space.space import Space
@@ -356,3 +357,20 @@ def test_stages_are_at_most_the_layers():
         StagedProblem.of(asked, {"pp": [24]})
     with pytest.raises(InputError, match="pp=5 must divide 24 GPUs"):
         StagedProblem.of(asked, {"pp": [5]})
+
+
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
+def test_every_place_of_a_vector_has_the_role_of_its_variable(name):
+    problem = PROBLEMS[name]
+    roles, places = place_roles(problem), coordinates(problem)
+    assert len(roles) == places[-1].stop
+    for variable, place in zip(not_empty(problem.variables), places, strict=True):
+        assert set(roles[place]) == {variable.role}
+
+
+def test_micro_batches_of_stages_have_up_to_64_sequences():
+    """Of 512 sequences on one replica 8 micro-batches have 64 each, 4 of them 128."""
+    problem = StagedProblem.of(task("gpt3-125m", 8, 512))
+    one_replica = problem.strategies[problem.stages.index(8), :, 0, 0]
+    batches = [m for m in range(1, 513) if 512 % m == 0]
+    assert next(m for m, ok in zip(batches, one_replica, strict=True) if ok) == 8

@@ -28,6 +28,7 @@ from plan3d.simulator.calibration.measure import (
     cases_memory,
     timing,
 )
+from plan3d.simulator.calibration.readers import files, measurements
 from plan3d.simulator.calibration.readers.measurements import Measurements, as_rows
 from plan3d.simulator.calibration.traces.events import Collective
 from plan3d.simulator.calibration.traces.groups import Sizes, axis_of
@@ -491,3 +492,25 @@ def test_numbers_of_a_profile_are_in_its_units(
     found = profile_text.profile_number(key, value, "by hand", True)
     assert (found["value"], found["unit"], found["kind"]) == (shown, unit, "measured")
     assert profile_text.profile_number(key, value, "by hand", False)["kind"] == "prior"
+
+
+# Numbers of a file
+
+
+@pytest.mark.parametrize("seconds", ["1e-18", "1e18", "0", "-1e18", "-1e-18"])
+def test_sizes_that_can_be_measured(seconds: str) -> None:
+    assert measurements._number({"seconds": seconds}, "seconds") == float(seconds)
+
+
+@pytest.mark.parametrize("seconds", ["0.99e-18", "1.01e18", "-0.99e-18", "-1.01e18", "inf"])
+def test_sizes_that_cannot(seconds: str) -> None:
+    with pytest.raises(CalibrationError, match="no size that can be measured"):
+        measurements._number({"seconds": seconds}, "seconds")
+
+
+def test_one_line_of_json_is_a_document_and_several_are_records() -> None:
+    """A record as Python prints it is one of a trainer."""
+    record = "{'loss': 1.2, 'epoch': 0.1, 'train_runtime': 1000.0, 'train_steps_per_second': 0.5}"
+    line = record.replace("'", '"')
+    texts = (line, f"{line}\n{line}", record, f"{line[:-1]}\n}}\n{line}")
+    assert [files._is_of_records(text) for text in texts] == [False, True, True, False]

@@ -144,3 +144,12 @@ def test_runs_that_cannot_make_a_table(source: str, stack: str | None, problem: 
     runs = [run for run in read_runs() if run.source == source][:100]
     with pytest.raises(CalibrationError, match=problem):
         fit(NONE, "a100-80gb-sxm", runs=runs, stack=stack)
+
+
+def test_runs_of_several_stacks_make_no_table() -> None:
+    every = read_runs()
+    some = [
+        [r for r in every if r.source == name][:5] for name in ("vtrain24_single", "zerobubble24")
+    ]
+    with pytest.raises(CalibrationError, match=r"runs of vtrain, zero-bubble: .* is for one stack"):
+        fit(NONE, "a100-80gb-sxm", runs=[*some[0], *some[1]])

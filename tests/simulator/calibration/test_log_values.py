@@ -257,3 +257,14 @@ def test_the_fullest_rank_in_bytes() -> None:
     one = log(memory, "step 1 mib 3 held 7", "step 2 mib 2", "step 3 mib 2")
     assert one.memory == {"memory_bytes": 3 * 2**20, "reserved_bytes": 7}
     assert log(memory, "step 1 mib 3 gb 0.004").memory == {"memory_bytes": 4_000_000}
+
+
+@pytest.mark.parametrize(("number", "is_read"), [("1e18", True), ("1.01e18", False)])
+def test_the_largest_numbers_of_a_log(number: str, is_read: bool) -> None:
+    """Seconds of steps, and of the micro-batches of a step, and bytes."""
+    value = [float(number)] * is_read
+    assert values(SECONDS, f"step 1 in {number}") == value
+    parts = replace(SECONDS, step=r"whole (\d+)")
+    assert values(parts, f"step 1 in {number} whole 1") == value
+    bytes_ = replace(PLAIN, allocated=((f"has {VALUE}", 1.0),))
+    assert list(log(bytes_, f"step 1 has {number}").memory.values()) == [int(one) for one in value]

@@ -7,6 +7,7 @@ import pytest
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.traces.breakdown import break_down, common_steps
 from plan3d.simulator.calibration.traces.job import traced_job
+from plan3d.simulator.calibration.traces.nsys import _correlation
 from plan3d.simulator.calibration.traces.reader import read_trace, read_traces
 
 GEMM, NCCL, ADAM = "nvjet_tst_128x256", "ncclDevKernel_AllReduce_Sum", "multi_tensor_apply_kernel"
@@ -124,3 +125,29 @@ def test_what_is_missing_is_said(tmp_path):
     database.close()
     with pytest.raises(InputError, match="profile with nsys --trace=cuda,nvtx"):
         read_trace(path)
+
+
+def test_rows_that_cannot_be_read_are_counted(tmp_path):
+    """Three without a name, and two whose times are no numbers."""
+    nameless = [kernel(start, start + 1, 99) for start in (1, 2, 3)]
+    timeless = [kernel(f"'{start}'", None, GEMM) for start in (4, 5)]
+    timeless = [("CUPTI_ACTIVITY_KIND_KERNEL", "late", None, *row[3:-2], 0, 0) for row in timeless]
+    rows = [kernel(0, 5, 0), *nameless, *timeless]
+    (trace,) = read_trace(report(tmp_path / "t.sqlite", rows))
+    assert trace.left_out == ("5 events without name or time",)
+
+
+@pytest.mark.parametrize(
+    ("number", "identifier", "own"),
+    [
+        (7, 5 * PROCESS + 3, 5 * 2**32 + 7),
+        (0, 5 * PROCESS, 5 * 2**32),
+        (2**32 - 1, None, 2**32 - 1),
+        (1, (2**20 + 2) * PROCESS, 2 * 2**32 + 1),
+        (None, 5 * PROCESS, -1),
+    ],
+)
+def test_the_number_of_a_launch_is_that_of_its_process(number, identifier, own):
+    """Calls of CUDA are numbered below 2^32 by each process, the numbers of which begin at bit
+    24."""
+    assert _correlation(number, identifier) == own
