@@ -178,10 +178,12 @@ class Stages:
         """Boundary tensors that can be sent during a forward and a backward pass of a chunk of the
         slowest rank [.., skeleton], where passes are so many seconds longer [.., class,
         skeleton]."""
-        slow = (self.forward + self.backward).argmax(axis=0), np.arange(self.ranks.size)
-        send = np.maximum(self.virtual_stages * self.hop_seconds, 1e-300)
         on, back = self.forward + forward, self.backward + backward
-        return on[..., *slow] / send, back[..., *slow] / send
+        slow = (on + back).argmax(axis=-2)[..., None, :]
+        send = np.maximum(self.virtual_stages * self.hop_seconds, 1e-300)
+        each = (np.take_along_axis(one + 0 * (on + back), slow, axis=-2) for one in (on, back))
+        ahead, behind = (one[..., 0, :] / send for one in each)
+        return ahead, behind
 
     def turn_seconds(self, forward: Value | float = 0.0, backward: Value | float = 0.0) -> Value:
         """Seconds that ranks wait for sends at turns to their next chunks, forward and backward

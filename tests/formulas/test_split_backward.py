@@ -84,6 +84,20 @@ def test_more_work_is_never_faster_and_a_better_machine_never_slower(case, more)
     assert evaluate(task, full).step_seconds >= now * (1 - 1e-9)
 
 
+def test_sends_at_turns_hide_behind_the_rank_that_copies_make_slowest():
+    """Rank 3 of 8 has most layers, the last one the head and the longest copies: it is the slowest
+    with them at either peak. That another is without them made a step 3 % slower."""
+    cluster = Cluster.profile("rtx-5090", gpus=32)
+    model = Model.preset("qwen2.5-3b")
+    task = Task(model, cluster, sequence=512, global_batch=48, software=SOFTWARE["automodel"])
+    plan = Plan.parse(
+        "tp=4 pp=8 virtual_stages=4 micro_batch=4 micro_batch_group=12 sequence_parallel=0 "
+        "overlap_param_gather=0 offload_optimizer=50 offload_parameters=100 offload_activations=50"
+    )
+    steps = [evaluate(with_peak(task, factor), plan).step_seconds for factor in (1, 1.5, 2, 4)]
+    assert steps == sorted(steps, reverse=True)
+
+
 def test_each_pass_hides_its_own():
     """f = i = 2 s, w = 1 s on 4 equal ranks idle 3 (f + i - w) = 9 s; a gather of 3 s and a
     reduction of 2 s show 1 s of each pass: 8 x 3 s, and 3 (3 + 3 - 2) = 12 s idle."""
