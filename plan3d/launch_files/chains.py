@@ -16,7 +16,7 @@ from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.base.printable import one_line
 
 from .launch_file import Launch, ReaderOptions
-from .other_programs import check_program
+from .other_programs import check_program, starts_nanotron
 from .registry import (
     BRIDGE_OVERRIDE,
     SWIFT_COMMAND,
@@ -53,7 +53,7 @@ def read_launch(text: str, file: str, framework: str | None, options: ReaderOpti
 def starts_training(text: str, file: str, script: Script) -> bool | None:
     """Whether a script starts a training program itself, by its commands and by its lines; None of
     a program that states no sizes."""
-    if any(re.search(marker, text, re.M) for marker in _PROGRAMS):
+    if starts_nanotron(text) or any(re.search(marker, text, re.M) for marker in _PROGRAMS):
         return True
     try:
         check_program(text, file)

@@ -59,16 +59,22 @@ PYTHON_READERS = (
 NANOTRON = re.compile(r"\brun_train\.py\b.*--config[-_]file[= ](\S+)")
 
 
-def check_program(text: str, file: str) -> None:
-    """Raise InputError for a script that starts a program which is not read, by its name, for one
-    whose run is in a file of nanotron, and for one that only uses a model."""
+def starts_nanotron(text: str) -> bool:
+    """Whether a script starts nanotron with a file that has the run."""
+    return any(map(NANOTRON.search, _lines(text)))
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a script without comments, those that go on joined."""
     joined = re.sub(r"\\\r?\n", " ", text)
-    lines = [line for line in joined.splitlines() if not line.lstrip().startswith("#")]
+    return [line for line in joined.splitlines() if not line.lstrip().startswith("#")]
+
+
+def check_program(text: str, file: str) -> None:
+    """Raise InputError for a script that starts a program which is not read, by its name, and for
+    one that only uses a model."""
+    lines = _lines(text)
     for line in lines:
-        run = NANOTRON.search(line)
-        if run:
-            name = run[1].strip("'\"")[:200]
-            raise InputError(f"{file}: starts nanotron: the run is in {name}: give that file")
         for title, pattern in PROGRAMS:
             if re.search(pattern, line):
                 raise InputError(

@@ -14,7 +14,7 @@ from plan3d.simulator.base.registry import Registry
 
 from .exporter import Exporter
 from .launch_file import Launch, ReaderOptions
-from .other_programs import check_program, python_reader
+from .other_programs import check_program, python_reader, starts_nanotron
 from .tables import Row
 
 Reader = Callable[[str, str, ReaderOptions], Launch]
@@ -41,6 +41,7 @@ READERS: Registry[Reader] = Registry(
         "torchtitan": f"{_PACKAGE}.torchtitan.launch:read",
         "deepspeed": f"{_PACKAGE}.deepspeed.launch:read",
         "nanotron": f"{_PACKAGE}.nanotron.launch:read",
+        "nanotron-command": f"{_PACKAGE}.nanotron.launch:read_command",
         "llama-factory": f"{_PACKAGE}.trainer.launch:read_llama_factory",
         "axolotl": f"{_PACKAGE}.trainer.launch:read_axolotl",
         "ms-swift": f"{_PACKAGE}.trainer.launch:read_swift",
@@ -152,6 +153,8 @@ def framework_of_file(text: str, file: str) -> str:
     program = r"\bpretrain_[\w${}]*\.py" if dialect is MEGATRON_SCRIPT else TRAINER_PROGRAM
     is_other = dialect is MEGATRON_SCRIPT or dialect.framework == "trainer-command"
     if is_other and not re.search(program, text, re.M):
+        if starts_nanotron(text):
+            return "nanotron-command"
         check_program(text, file)
     return dialect.framework
 

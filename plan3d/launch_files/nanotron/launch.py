@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Optimizer
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
@@ -120,6 +121,36 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     ]
     text = yaml.safe_dump(content, sort_keys=False, default_flow_style=False)
     return "\n".join(top) + f"\n{text}"
+
+
+PROGRAM, CONFIG_FILE = "run_train.py", "--config-file"
+
+
+def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of a script that starts nanotron. Raises InputError naming a file of the run that
+    is not beside it."""
+    from ..shell.flags import Flags
+    from ..shell.launch_script import ask, check_decided, check_inputs
+    from ..shell.script import read_script
+
+    script = read_script(text, file, inputs=options.inputs)
+    flags = (
+        Flags.of(command[at + 1 :], file).by_name.get(CONFIG_FILE)
+        for command in script.commands
+        for at, word in enumerate(command)
+        if word.text.endswith(PROGRAM)
+    )
+    words = next((flag.values for flag in flags if flag and flag.values), ())
+    if not words:
+        raise InputError(f"{file}: starts nanotron without {CONFIG_FILE}")
+    check_decided([(words[0], CONFIG_FILE)], script)
+    ask([(one, CONFIG_FILE) for one in script.variables.dependences(words[0], True)], script)
+    name, read_source = words[0].text, options.inputs.read_source
+    run = read_source(name) if read_source else None
+    if run is None:
+        raise InputError(f"{file}: starts nanotron: the run is in {name[:200]}: give that file")
+    check_inputs(script)
+    return read(run, name, options)
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:

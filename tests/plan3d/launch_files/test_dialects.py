@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from plan3d.launch_files.launch_file import Launch, ReaderOptions, effective_plan, plan_of
-from plan3d.launch_files.registry import READERS, framework_of_file, is_script
+from plan3d.launch_files.registry import READERS, framework_of_file, is_script, reader
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.yaml_frameworks import RECOGNITIONS
 from plan3d.simulator.base.errors import InputError
@@ -177,7 +177,7 @@ def test_programs_that_are_not_read_are_refused_by_their_names(line, title):
 def test_the_file_of_a_nanotron_command_is_named():
     line = "torchrun --nproc_per_node=8 run_train.py --config-file examples/tiny.yaml"
     with pytest.raises(InputError, match=r"the run is in examples/tiny.yaml: give that file"):
-        framework_of_file(line, "run.sh")
+        reader(line, "run.sh", None)(line, "run.sh", ReaderOptions())
 
 
 @pytest.mark.parametrize("stages", [{"layers_per_stage": (6, 6, 10)}, {"first_stage_layers": 40}])

@@ -974,6 +974,7 @@ FILES = {
     "deepspeed": DEEPSPEED,
     "torchtitan": TORCHTITAN,
     "nanotron": NANOTRON,
+    "nanotron-command": "torchrun --nproc_per_node 8 run_train.py --config-file $C/a.yaml",
     "llama-factory": "model_name_or_path: Qwen/Qwen3-8B\ndo_train: true\nquantization_bit: 4\n",
     "axolotl": "base_model: Qwen/Qwen3-8B\nsequence_len: 2048\nfsdp_config: {version: 2}\n",
     "ms-swift": "model: Qwen/Qwen2.5-7B\nmax_length: 2048\ndeepspeed: zero2\ntuner_type: lora\n",

@@ -171,3 +171,24 @@ def test_which_word_is_a_script(command, place):
 def test_the_folder_of_a_script_that_is_started(call, layers):
     files = {"deep/train.sh": f"N=4\n{RUN}", "deep/er/train.sh": f"N=5\n{RUN}"}
     assert launch(f"{call}\n", files).model.layers == layers
+
+
+NANOTRON = """
+parallelism: {dp: 2, pp: 1, tp: 4}
+model: {model_config: {is_llama_config: true, hidden_size: 64, intermediate_size: 128,
+  num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 4, vocab_size: 100}}
+tokens: {sequence_length: 128, micro_batch_size: 2, batch_accumulation_per_replica: 4}
+"""
+
+
+def test_the_run_of_nanotron_is_read_from_the_file_that_its_command_names():
+    text = (
+        "C=${1:-conf/a.yaml}\nsrun torchrun --nproc_per_node 8 \\\n run_train.py --config-file $C\n"
+    )
+    found = launch(text, {"conf/a.yaml": NANOTRON})
+    assert (found.framework, found.gpus, found.plan["tp"]) == ("nanotron", 8, 4)
+    assert launch("bash a.sh conf/a.yaml\n", {"a.sh": text, "conf/a.yaml": NANOTRON}).gpus == 8
+    with pytest.raises(InputError, match=r"the run is in conf/a\.yaml: give that file"):
+        launch(text, {})
+    with pytest.raises(InputError, match=r"C has no value .*--set C=VALUE"):
+        launch(text.replace("C=", "D="), {})
