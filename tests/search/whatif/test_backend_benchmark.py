@@ -10,7 +10,7 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.whatif.backend_benchmark import NEAR_OPTIMUM, BackendsRequest, compare_backends
-from plan3d.search.whatif.backend_plot import picture
+from plan3d.search.whatif.backend_plot import page, picture
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
@@ -150,3 +150,13 @@ def test_medians_ignore_runs_that_found_nothing():
     )
     assert np.isinf(found.entries[0].to_near).any()
     assert picture(found).startswith(b"\x89PNG")
+
+
+def test_lines_of_backends_are_told_apart():
+    """By the first colours and styles of the palette, in the order of the entries."""
+    (axes,) = page(race()).axes
+    named = [line for line in axes.lines if not line.get_label().startswith("_")]
+    assert [line.get_label() for line in named] == [entry.backend for entry in race().entries]
+    assert [line.get_color() for line in named] == ["#000000", "#0072B2", "#D55E00"]
+    assert [line.get_linestyle() for line in named] == ["-", "--", "-."]
+    assert axes.get_xlim() == (10, 80)

@@ -167,3 +167,16 @@ def test_sizes_begin_where_the_peak_would_do() -> None:
     assert sizes[:7] == [24, 32, 48, 64, 96, 128, 192]
     assert next(iter(_sizes(asked, TOKENS, flops / (24.1 * peak)))) == 32
     assert sizes[-1] == 131072
+
+
+def test_the_headroom_that_would_let_a_plan_fit_is_the_largest_of_tenths_of_a_percent() -> None:
+    asked = replace(ASKED, headroom=0.9)
+    lines = why_infeasible(rank_plans(task(), asked), CHOOSE)
+    (percent,) = [
+        float(line.split()[5])
+        for line in lines
+        if line.startswith("a headroom of at most ") and line.endswith(" % would let it fit")
+    ]
+    for headroom, fits in ((percent, True), (percent + 0.1, False)):
+        found = rank_plans(task(), replace(asked, headroom=headroom / 100))
+        assert bool(found.plans) is fits

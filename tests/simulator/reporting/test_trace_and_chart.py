@@ -417,3 +417,10 @@ def test_later_chunks_of_a_rank_are_lighter():
     assert first.tolist() == gantt._shades("F", 1)[0].tolist()
     assert last == pytest.approx(first + 0.55 * (1 - first))
     assert middle == pytest.approx((first + last) / 2)
+
+
+@pytest.mark.parametrize(("plan", "group"), [("", 8), ("cp=2", 8), ("tp=2 cp=2", 4), ("pp=2", 4)])
+def test_gradients_are_reduced_among_replicas_and_shares_of_sequences(plan, group):
+    x = timeline_of(round_numbers.task(8, 8), Plan.parse(f"{plan} zero=0 overlap_grad_reduce=0"))
+    events = [e for e in trace(x)["traceEvents"] if e["ph"] == "X" and e["tid"] == DATA]
+    assert {e["args"]["Group size"] for e in events} == {group}
