@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..base.errors import InputError
+from ..hardware.software import Software
 from ..plan.field_values import AUTO
 from ..plan.fields import POLICY
 from ..plan.gossip_graphs import Topology
@@ -47,13 +48,14 @@ SYNC_POLICIES = {
 """How replicas are kept together, by the framework that a row names."""
 
 
-def plan_of(run: PublishedRun) -> Plan:
-    """The layout of a row; AUTO where neither the row nor its stack says anything."""
+def plan_of(run: PublishedRun, software: Software) -> Plan:
+    """The layout of a row; AUTO where neither the row nor its stack says anything. ZeRO stands on a
+    single rank too where an engine keeps its hooks there."""
     tp, cp = run["tp"], run["cp"]
     dp = run.get("dp", run["gpus"] // (tp * run["pp"] * cp))
     ranks, virtual = dp * cp, _virtual_stages(run)
     routed = run["experts"] > 0
-    zero = run["zero_stage"] * (ranks > 1)
+    zero = run["zero_stage"] * (ranks > 1 or software.has_hooks)
     split = bool(run["sequence_parallel"]) and tp > 1
     if run["optimizer"] not in OPTIMIZERS:
         raise InputError(f"optimizer {run['optimizer']} is not modelled")

@@ -66,7 +66,7 @@ class _Builder:
         _check(run)
         sequence = run.get("sequence", 1)
         task = self.task(run, sequence)
-        plan = resolve(plan_of(run), task.gpus)
+        plan = resolve(plan_of(run, task.software), task.gpus)
         for name, _ in violations(plan, task):
             raise InputError(f"its layout breaks the rule {name}")
         longest = run.get("peak_sequence", sequence)

@@ -1,8 +1,9 @@
 """Shipped priors, learned from published runs: of stacks fitted to runs of theirs, and of others.
 
 priors.json is written by `plan3d validate --leave-origin-out --prior-out FILE`; the means of its
-constants are numbers of the default stack (hardware_profiles/software/megatron-core.toml). Spreads
-are wider for each part of a task's Setting that no published run had (uncertainty.prior).
+constants, without rows that are only scored, are numbers of the default stack
+(hardware_profiles/software/megatron-core.toml). Spreads are wider for each part of a task's Setting
+that no published run had (uncertainty.prior).
 """
 
 from __future__ import annotations

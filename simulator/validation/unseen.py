@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Index, Value
+from ..base.arrays import Index, Mask, Value
 from ..plan.plan import concat
 from ..runs.published_runs import PublishedRun
 from ..runs.run_tasks import Question, questions
@@ -205,9 +205,15 @@ def taught_beside(
     return [run for run in teaching if run.source not in given]
 
 
+def may_fit(p: Prediction) -> Mask:
+    """Rows to which numbers of a profile may be fitted [row]."""
+    return np.array([q.run.get("time_use", "score") != "score-only" for q in p.questions], bool)
+
+
 def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     """What all origins teach, as JSON: of stacks that were fitted to runs of them, and of others;
-    of steps, and of peaks of memory."""
+    of steps, and of peaks of memory. Means are numbers of the default stack: rows that are scored
+    only teach how far off steps are, and none of them."""
     neutral, fitted = (
         UnseenRuns.of_prediction(
             predict([a for a in questions(runs, learned) if isinstance(a, Question)])
@@ -216,9 +222,11 @@ def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     )
     asked = fitted.prediction.questions
     known = [u for u, rows in fitted.rows.items() if has_rates_of_origin(asked[int(rows[0])])]
+    mean = UnseenRuns.of_prediction(neutral.prediction.take(may_fit(neutral.prediction))).prior().mean
+    others = replace(neutral.prior(), mean=mean, **neutral.tails()._asdict())
     return {
         MEMORY: learned_spreads(neutral.prediction, fitted.prediction),
-        OTHER_STACKS: prior_record(replace(neutral.prior(), **neutral.tails()._asdict())),
+        OTHER_STACKS: prior_record(others),
         SHOWN: neutral.shown(),
         FITTED_STACKS: prior_record(
             fit_prior(CONSTANT_NAMES, [fitted.table[unit] for unit in known], off=False)
