@@ -222,7 +222,9 @@ def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     )
     asked = fitted.prediction.questions
     known = [u for u, rows in fitted.rows.items() if has_rates_of_origin(asked[int(rows[0])])]
-    mean = UnseenRuns.of_prediction(neutral.prediction.take(may_fit(neutral.prediction))).prior().mean
+    mean = (
+        UnseenRuns.of_prediction(neutral.prediction.take(may_fit(neutral.prediction))).prior().mean
+    )
     others = replace(neutral.prior(), mean=mean, **neutral.tails()._asdict())
     return {
         MEMORY: learned_spreads(neutral.prediction, fitted.prediction),
