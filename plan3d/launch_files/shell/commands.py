@@ -59,8 +59,8 @@ from .words import CONDITION, Word
 _ENDS = ("fi", "done")
 MOST_TOKENS = 40_000
 """Tokens of clauses, loops, functions and sourced files that are read."""
-DEEPEST = 12
-"""Files that source each other, and conditions by case inside each other."""
+DEEPEST = 20
+"""Files that source each other, and conditions by case and subshells inside each other."""
 _BODIES = ("then", "do")
 _PREFIXES = ("export", "declare", "typeset", "local", "readonly")
 _DECLARING = re.compile(r"-[aAgilrtux]+")

@@ -256,12 +256,12 @@ def run_case(reader: Runner) -> None:
         elif unknown or any(map(variables.dependences, patterns)):
             is_match = None
         step = reader.branches.enter if is_first else reader.branches.next_branch
-        before = False if is_first else reader.branches.earlier_truths[-1]
+        earlier = [False] if is_first else reader.branches.earlier_truths[-1:]
         step(is_match, unknown)
         is_first = False
         reader.run(body)
         if ending == ";;&":
-            reader.branches.earlier_truths[-1] = before
+            reader.branches.earlier_truths[-1:] = earlier
     if not is_first:
         reader.branches.leave()
 

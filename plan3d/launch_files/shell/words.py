@@ -187,6 +187,8 @@ def split_at(parts: Sequence[Part], marks: str) -> list[list[Part]]:
 
 MOST_BRACED = 10_000
 """Words of one word with braces."""
+MOST_PAIRS = 60
+"""Pairs of braces in one word, beyond which they are text."""
 _RANGE = re.compile(r"(-?\d{1,9}|[A-Za-z])\.\.(-?\d{1,9}|[A-Za-z])(?:\.\.(-?\d{1,6}))?")
 Parts = tuple[Part, ...]
 
@@ -197,7 +199,7 @@ def braced(word: Word) -> list[Word]:
 
     Source: Bash Reference Manual, 3.5.1 (brace expansion).
     """
-    if not any(part.raw == "{" for part in word.parts):
+    if not 0 < sum(part.raw == "{" for part in word.parts) <= MOST_PAIRS:
         return [word]
     pieces = [piece for part in word.parts for piece in _pieces(part)]
     made = _chosen(pieces)

@@ -6,6 +6,7 @@ from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.shell.batch_job import job_gpus, job_sizes, job_variables, with_tasks
 from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.shell.script import read_script
 from plan3d.simulator.base.errors import InputError
 
 RUN = (
@@ -36,6 +37,12 @@ def test_an_open_word_of_case_is_asked_for_with_its_patterns():
     with pytest.raises(InputError, match="SIZE is one of small, tiny, 8B: --set SIZE=small"):
         launch(f"X=2\n{CASE}{RUN}\n")
     assert launch(f"X=2\n{CASE}{RUN}\n", values={"SIZE": "8B"}).model.layers == 4
+
+
+@pytest.mark.parametrize("end", [";;", ";&", ";;&"])
+def test_a_clause_that_ends_a_loop_which_is_not_there_is_no_error(end):
+    text = f"case $X in a) :{end} b) done{end} c) N=2{end} d) fi; done;; *) N=3;; esac\n"
+    assert not read_script(text, "run.sh").training_commands()
 
 
 def test_eval_takes_inner_quotes_away():
