@@ -106,7 +106,8 @@ def _safe_row(costs: Costs, options: SearchOptions) -> Index:
     limit = -np.inf if options.safe_limit is None else options.safe_limit
     scores = score(costs, options.objective, limit)
     best = np.array([np.argmin(scores)])
-    return best[np.isfinite(scores[best])]
+    out: Index = best[np.isfinite(scores[best])]
+    return out
 
 
 def _changed_in_turn(
