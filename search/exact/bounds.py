@@ -14,7 +14,7 @@ m micro-batches, t seconds of a rank per micro-batch; each bound contains the on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import SimpleNamespace
@@ -34,6 +34,7 @@ from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
+from plan3d.simulator.step.evaluate import Beaten
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import sums_over_kinds, uniform_ranks
 from plan3d.simulator.step.stages import Stages, combine_ranks
@@ -78,9 +79,6 @@ class PlanBounds(NamedTuple):
     memory: Value
 
 
-Beaten = Callable[[Index, Value, Value], Mask]
-"""Rows, their least seconds and bytes -> whether something known is better than all that they may
-become."""
 CHUNK = 8192
 """Rows that are bounded together: what fits a cache."""
 
@@ -238,7 +236,7 @@ class Relaxation:
         beaten: Beaten | None,
     ) -> PlanBounds:
         task = self.space.task
-        place = Placements(self.layouts, plans).without_paths()
+        place = Placements(self.layouts, plans)
         rows = np.arange(plans.rows)
         out = PlanBounds(*np.zeros((len(PlanBounds._fields), plans.rows)))
         apart = bool(self.open_values) and beaten is not None

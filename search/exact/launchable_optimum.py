@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from plan3d.simulator.base.arrays import Index, distinct_rows
+from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.pipeline import schedules
 from plan3d.simulator.plan.fields import AXES, spell
-from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, concat, families
+from plan3d.simulator.plan.plan import Plan, concat, families
 from plan3d.simulator.rules.validity import launchable_rows, legal_rows
 from plan3d.simulator.step.costs import Costs, concat_costs
-from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.step.evaluate import Beaten, simulate
 
-from ..result.families import ALIKE, Families, fastest_first
+from ..result.families import ALIKE, Families, depths, fastest_first
 from ..result.objective import score
 from ..result.options import SearchOptions
 from ..result.search_result import Gain, Optimum, SearchResult
@@ -131,14 +131,32 @@ def _changed_once(
     together; and how many changes were costed."""
     if not names:
         return every, 0
-    starts = _best_of_families(every, options, depths=True)
+    starts = _best_of_families(every, options, by_depth=True)
     starts = starts[every.step[starts] <= every.step[starts].min() * (1 + REACH)]
     starts = np.concatenate([starts, _safe_row(every, options)])
     plans = _changed(wide, names, every.plans.take(starts))
     if plans is None:
         return every, 0
-    costs = simulate(wide.task, plans, limit=options.largest_limit)
+    beaten = None if every.uses_host else _beaten_by(every, plans, options)
+    costs = simulate(wide.task, plans, limit=options.largest_limit, beaten=beaten)
     return concat_costs([every, costs]), plans.rows
+
+
+def _beaten_by(every: Costs, plans: Plan, options: SearchOptions) -> Beaten:
+    """Whether some other plans are neither the best of their family and depth nor the best that
+    surely fits, beside known ones."""
+    known, own, safe = depths(every.plans), depths(plans), _safe_row(every, options)
+    fits = np.isfinite(score(every, options.objective, options.limit))
+    best = np.full(max(known.max(), own.max()) + 1, np.inf)
+    np.minimum.at(best, known[fits], every.step[fits])
+    sure = -np.inf if options.safe_limit is None else options.safe_limit
+    surely = every.step[safe].min(initial=np.inf)
+
+    def beaten(rows: Index, least: Value, memory: Value) -> Mask:
+        slowest = best[own[rows]]
+        return least > np.where(memory <= sure, np.maximum(slowest, surely), slowest)
+
+    return beaten
 
 
 def _unbounded_schedules(space: Space) -> tuple[int, ...]:
@@ -171,10 +189,10 @@ def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:
     return table.take(np.flatnonzero(legal)) if legal.any() else None
 
 
-def _best_of_families(costs: Costs, options: SearchOptions, depths: bool = False) -> Index:
-    """The best row that fits of each family, or of each of its `depths`; the best of all first."""
+def _best_of_families(costs: Costs, options: SearchOptions, by_depth: bool = False) -> Index:
+    """The best row that fits of each family, or of each of its depths; the best of all first."""
     scores = score(costs, options.objective, options.limit)
-    of = families(costs.plans) + FAMILY_COUNT * depths * np.asarray(costs.plans.pp)
+    of = depths(costs.plans) if by_depth else families(costs.plans)
     order = np.lexsort((scores, of))
     first = order[np.flatnonzero(np.diff(of[order], prepend=-1))]
     first = first[np.isfinite(scores[first])]

@@ -18,7 +18,7 @@ import numpy as np
 
 from plan3d.simulator.base.arrays import Column, Index, Mask, Value
 from plan3d.simulator.plan.fields import EXPANSION
-from plan3d.simulator.plan.plan import Plan, split_count
+from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, families, split_count
 from plan3d.simulator.step.costs import Costs, concat_costs
 
 ALIKE = 0.01
@@ -26,6 +26,12 @@ ALIKE = 0.01
 tables' fit leaves between neighbouring shapes."""
 OBJECTIVES = ("step-time", "cost")
 """Objectives that are alike where steps are."""
+
+
+def depths(plans: Plan) -> Index:
+    """The family and the number of stages of each plan, as one number [row]."""
+    out: Index = families(plans) + FAMILY_COUNT * np.asarray(plans.pp)
+    return out
 
 
 def _chunks(plans: Plan) -> Column:

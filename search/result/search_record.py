@@ -9,19 +9,22 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import Index, Value, first_of_each
+from plan3d.simulator.base.arrays import Index, Mask, Value, first_of_each
 from plan3d.simulator.plan.fields import RANKING_AXES
 from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, families
 from plan3d.simulator.step.costs import Costs, concat_costs
-from plan3d.simulator.step.evaluate import simulate
+from plan3d.simulator.step.evaluate import Beaten, simulate
 from plan3d.simulator.step.stages import first_of_runs
 from plan3d.simulator.task import Task
 
-from .families import SimplestPlans
+from .families import ALIKE, SimplestPlans, depths
 from .objective import score
 from .options import SearchOptions
 from .pareto import beats_all, frontier
 from .search_result import Counts, SearchResult, Trace
+
+FEW = 4096
+"""Rows of a table of which all that fit are timed: the first of each family are costed twice."""
 
 
 @dataclass
@@ -90,7 +93,7 @@ class BestOfDepths:
 
     def add(self, costs: Costs, scores: Value) -> None:
         """Offer a table; rows scored infinity are left out."""
-        of = self._groups(costs.plans)
+        of = depths(costs.plans)
         least = np.full(self.least.size, np.inf)
         np.minimum.at(least, of, scores)
         rows = np.flatnonzero((scores == least[of]) & (scores < self.least[of]))
@@ -104,13 +107,8 @@ class BestOfDepths:
         if not self.tables:
             return None
         every = concat_costs(self.tables)
-        last, _ = first_of_each(self._groups(every.plans)[::-1])
+        last, _ = first_of_each(depths(every.plans)[::-1])
         return every.take(len(every) - 1 - last)
-
-    @staticmethod
-    def _groups(plans: Plan) -> Index:
-        out: Index = families(plans) + FAMILY_COUNT * np.asarray(plans.pp)
-        return out
 
 
 @dataclass
@@ -159,9 +157,11 @@ class SearchRecord:
 
     def add(self, plans: Plan) -> Costs:
         """Cost a table, the seconds of what fits, and keep what is worth keeping."""
-        costs = simulate(self.task, plans, limit=self.options.largest_limit)
+        few = plans.rows < FEW or self.options.frontier or not self.options.families
+        beaten = None if few else self._beaten_in_families(plans)
+        costs = simulate(self.task, plans, limit=self.options.largest_limit, beaten=beaten)
         scores = score(costs, self.options.objective, self.options.limit)
-        feasible = np.isfinite(scores)
+        feasible = (costs.memory_total <= self.options.limit) & (costs.host_share <= 1)
         if costs.uses_host:
             fits = costs.memory_total <= self.options.limit
             self.host_short += int(np.count_nonzero(fits & (costs.host_share > 1)))
@@ -185,6 +185,30 @@ class SearchRecord:
         if self.smallest is None or costs.memory_total[row] < self.smallest.memory_bytes:
             self.smallest = costs.row(row)
         return costs
+
+    def _beaten_in_families(self, plans: Plan) -> Beaten:
+        """Whether plans of a table are neither the best of a family and depth, nor near the fastest
+        of a family, nor the best that surely fits: those with the least seconds that each may take
+        are costed for it."""
+        depth, family = depths(plans), families(plans)
+        sure = -np.inf if self.options.safe_limit is None else self.options.safe_limit
+
+        def beaten(rows: Index, least: Value, memory: Value) -> Mask:
+            order = np.argsort(least, kind="stable")
+            inside, safe = (order[memory[order] <= most] for most in (self.options.limit, sure))
+            first = np.concatenate([inside[first_of_each(depth[rows[inside]])[0]], safe[:1]])
+            costs = simulate(self.task, plans.take(rows[first]))
+            if costs.uses_host or not first.size:
+                return np.zeros(rows.size, bool)
+            fastest, best = self.families.fastest.copy(), np.full(depth.max() + 1, np.inf)
+            np.minimum.at(fastest, family[rows[first]], costs.step)
+            np.minimum.at(best, depth[rows[first]], costs.step)
+            slowest = np.maximum(best[depth[rows]], (1 + ALIKE) * fastest[family[rows]])
+            slowest = np.where(memory <= sure, np.maximum(slowest, costs.step[-1]), slowest)
+            out: Mask = (least > slowest) & (memory > memory.min())
+            return out
+
+        return beaten
 
     @property
     def safe_score(self) -> float:

@@ -101,12 +101,6 @@ class Placements:
         self.model_cuts, self.cuts = layouts.cuts, layouts.shares
         self.present = self.counts.transpose(2, 1, 0) > 0
 
-    def without_paths(self) -> Placements:
-        """The same, whose steps are no longer for what chunks that differ wait for each other."""
-        out = copy(self)
-        out.model_cuts = []
-        return out
-
     def of_first_rank(self) -> Placements:
         """Those of the first rank alone, which waits for none: once for all layouts in which it
         holds the same layers."""

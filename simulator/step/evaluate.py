@@ -7,6 +7,7 @@ m micro-batches, t_i seconds per micro-batch of rank i, v chunks a rank; see Pla
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -14,6 +15,7 @@ import numpy as np
 
 from ..base.arrays import (
     Index,
+    Mask,
     Value,
     codes_in,
     distinct_rows,
@@ -37,6 +39,11 @@ from .memory import at_least_measured, measured_peaks
 from .optimizer import optimizer_seconds, with_state_formats
 from .plan_groups import PlanGroup, SkeletonTables, send_seconds, sync_seconds, trained_task
 from .sharding_buffers import ShardingBuffers, sharding_buffers
+from .stages import Skeletons, with_paths
+
+Beaten = Callable[[Index, Value, Value], Mask]
+"""Rows, their least seconds and bytes -> whether something known is better than all that they may
+become."""
 
 
 def _groups(plans: Plan) -> list[Index]:
@@ -51,11 +58,16 @@ def _groups(plans: Plan) -> list[Index]:
 
 
 def _plan_group(
-    task: Task, plans: Plan, rows: Index, layout_of: LayoutFunction, limit: float
-) -> tuple[PlanGroup, Value]:
+    task: Task,
+    plans: Plan,
+    rows: Index,
+    layout_of: LayoutFunction,
+    limit: float,
+    beaten: Beaten | None,
+) -> tuple[PlanGroup | None, Value]:
     """The group of a table of plans of one precision, optimizer and policy, which stand at `rows`
-    in the whole table, and their bytes; only those that need at most `limit`, or least, are in it.
-    `layout_of` places the layers of plans without segments."""
+    in the whole table, and their bytes; only those that need at most `limit`, or least, and are not
+    `beaten` are in it. `layout_of` places the layers of plans without segments."""
     of_rows, policy = trained_task(task, plans), policy_of(plans)
     of_rows, recipe = with_state_formats(of_rows, RECIPES[int(plans.precision[0])], plans)
     if plans.fp8_params[0]:
@@ -64,10 +76,11 @@ def _plan_group(
         segmented = _segment_group(of_rows, plans, rows, recipe, policy)
         return segmented, at_least_measured(of_rows, segmented.memory_total())
     first, skeleton = stages.first_of_runs(plans, SKELETON, variant_keys(task))
-    skeletons, task = plans, of_rows
+    each, task = plans, of_rows
     if first.size < plans.rows:
-        skeletons, task = plans.take(first), at_rows(of_rows, first)
-    s = stages.build_stages(task, recipe, skeletons, layout_of)
+        each, task = plans.take(first), at_rows(of_rows, first)
+    skeletons = Skeletons.of(task, recipe, each, layout_of)
+    s = skeletons.even_stages(recipe)
     if policy.shard:
         s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
     if policy.sites:
@@ -76,13 +89,19 @@ def _plan_group(
     held = memory.worst_bytes(task, recipe, optimizer, s, codes_in(zero), policy)
     total = at_least_measured(of_rows, held[zero, skeleton])
     small = np.flatnonzero(total <= max(limit, total.min()))
+    if beaten is not None:
+        least = (s.micro_batches * s.slowest_seconds + s.idle_seconds)[skeleton[small]]
+        small = small[~beaten(rows[small], least, total[small])]
+        if not small.size:
+            return None, total
     if small.size < total.size:
         mine = skeleton[small]
         first, skeleton = first_of_each(mine)
         used = mine[first]
-        skeletons, task = skeletons.take(used), at_rows(task, used)
-        s, held = take_last(s, used), held[:, used]
+        skeletons, s, held = skeletons.take(used), take_last(s, used), held[:, used]
         plans, rows, of_rows = plans.take(small), rows[small], at_rows(of_rows, small)
+    task, each = skeletons.task, skeletons.plans
+    s = with_paths(s, skeletons.path_seconds())
     zeros = codes_in(zero[small])
     sync, collectives = sync_seconds(task, recipe, policy, s, zeros)
     update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
@@ -95,7 +114,7 @@ def _plan_group(
         update = update.max(axis=1) * (not through_servers(policy.sync))
     tables = SkeletonTables(
         sync=sync,
-        sends=send_seconds(task, skeletons, s),
+        sends=send_seconds(task, each, s),
         update=update,
         copies=copies,
         slot_copies=slots,
@@ -224,18 +243,21 @@ def simulate(
     layout_of: LayoutFunction = stage_placement.layout,
     scalar: bool = False,
     limit: float = np.inf,
+    beaten: Beaten | None = None,
 ) -> Costs:
     """Costs of a table of legal plans with every AUTO resolved; no checks. Those that need more
-    than `limit` bytes, but for the one that needs least, take infinitely long, without parts."""
+    than `limit` bytes, but for the one that needs least, take infinitely long, without parts; so do
+    those that are `beaten`."""
     table = plans.table()
     groups, split = [], _groups(table)
     step, total = np.full(table.rows, np.inf), np.empty(table.rows)
     for rows in split:
         whole = len(split) == 1
         of_rows, own = (task, table) if whole else (at_rows(task, rows), table.take(rows))
-        group, total[rows] = _plan_group(of_rows, own, rows, layout_of, limit)
-        step[group.rows] = group.step()
-        groups.append(group)
+        group, total[rows] = _plan_group(of_rows, own, rows, layout_of, limit, beaten)
+        if group is not None:
+            step[group.rows] = group.step()
+            groups.append(group)
     return Costs(task, table, tuple(groups), step, total, scalar)
 
 

@@ -47,7 +47,7 @@ from .ranks import (
     weight_split,
     working_set_without_loss,
 )
-from .stages import Stages, combine_ranks
+from .stages import Stages, combine_ranks, with_paths
 
 Flags = NDArray[np.bool_]
 
@@ -120,11 +120,12 @@ def build_segmented(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     shard = runs.shards()
     size = int(shard.max()) + 1
     ranks = ranks_of(task, plans, runs, int(plans.pp.max()))
-    ranks = replace(ranks, path_seconds=looped_path_seconds(plans, runs))
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
     return SegmentedStages(
-        stages=combine_ranks(task, recipe, plans, ranks),
+        stages=with_paths(
+            combine_ranks(task, recipe, plans, ranks), looped_path_seconds(plans, runs)
+        ),
         shards=_shared_weights(task, plans, runs, shard, size),
         stage=np.where(there, np.take_along_axis(runs.stage, first, 0), PADDING),
         zero=np.take_along_axis(runs.zero, first, 0),
@@ -305,7 +306,6 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
         total_seconds=passes[1].sum(axis=0),
         # Only one chunk of each earlier rank separates a rank from the first.
         seconds_before=(np.cumsum(passes, axis=1) - passes) / plans.virtual_stages,
-        path_seconds=None,
         working_set=largest_part(runs.largest_of_kinds(runs.layers.working_set), runs.stage, size),
         working_set_without_loss=None
         if running is None

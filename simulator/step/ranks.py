@@ -159,8 +159,6 @@ class Ranks:
     seconds_before: Value
     """Seconds of a forward pass and of both passes on all earlier ranks, one chunk of each
     [2, class, skeleton]."""
-    path_seconds: Value | None
-    """Seconds along the longest paths of looped chunks [path, skeleton]; None without any."""
     working_set: Value
     """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
     working_set_without_loss: Value | None
@@ -219,7 +217,6 @@ def uniform_ranks(
         # Only one chunk of each earlier rank separates a rank from the first.
         seconds_before=sums_over_kinds(place.before, place.which, passes, which)
         / plans.virtual_stages,
-        path_seconds=_path_seconds(task.model, place, passes, which),
         working_set=_largest_of_kinds(costs.working_set[:, which], present),
         working_set_without_loss=None
         if without_loss is None
@@ -313,14 +310,14 @@ def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
     return np.asarray((place.cuts[place.which].T * by_kind).sum(axis=0))
 
 
-def _path_seconds(model: Model, place: Placements, passes: Value, strategy: Index) -> Value | None:
-    """Seconds of the longest paths of looped chunks [path, skeleton], of the seconds of a forward
-    pass and of both passes [strategy, kind, pass]."""
+def path_seconds(model: Model, place: Placements, costs: Value, strategy: Index) -> Value | None:
+    """Seconds of the longest paths of looped chunks [path, skeleton], of layers that cost so much
+    [strategy, kind, Cost]; None without any."""
     first, which = first_of_each(place.which)
     cuts = [place.model_cuts[i] for i in place.which[first]] if place.model_cuts else []
     if not any(cut.looped for cut in cuts):
         return None
-    forward, both = passes[..., 0], passes[..., 1]
+    forward, both = costs[..., Cost.FORWARD], costs[..., Cost.TOTAL]
     if isinstance(model, Network):
         return _listed_path_seconds(cuts, which, forward[strategy], both[strategy])
     paths = stage_placement.longest_chunk_paths(cuts)

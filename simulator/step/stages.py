@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from ..base.arrays import (
     is_broadcast,
 )
 from ..hardware.precision import Recipe
-from ..layers.cost_columns import A2A, HOOKS, SECONDS, Cost
+from ..layers.cost_columns import A2A, HOOKS, SECONDS, Cost, LayerCosts
 from ..layers.layer_costs import LayerCostFunction, layer_cost_function
 from ..layers.layer_seconds import LAUNCH_SHARPNESS
 from ..layers.placements import LayoutFunction, Layouts, Placements
@@ -36,7 +37,7 @@ from ..plan.field_values import Recompute
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
-from .ranks import Ranks, Weights, uniform_ranks
+from .ranks import Ranks, Weights, path_seconds, uniform_ranks
 
 
 def rank_passes(stage: Value) -> Passes:
@@ -232,6 +233,49 @@ def strategies(plans: Plan) -> Strategy:
     return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
 
 
+class Skeletons(NamedTuple):
+    """A table of skeletons, whose layers are costed and placed."""
+
+    task: Task
+    plans: Plan
+    costs: LayerCosts
+    which: Index
+    """The strategy of each, among those that are costed."""
+    place: Placements
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        recipe: Recipe,
+        plans: Plan,
+        layout_of: LayoutFunction,
+        cost: LayerCostFunction | None = None,
+    ) -> Skeletons:
+        """`layout_of` is stage_placement.layout or every_rank, `cost` what makes the cost table of
+        layers when that is not the model's own."""
+        columns = [getattr(plans, name) for name in STRATEGY]
+        first, which = distinct_rows([*columns, *variant_keys(task)])
+        distinct_plans = plans if plans.rows == 1 else plans.take(first)
+        price = cost or layer_cost_function(task.model)
+        costs = price(at_rows(task, first), recipe, strategies(distinct_plans))
+        return cls(task, plans, costs, which, Placements(Layouts(task, layout_of), plans))
+
+    def take(self, rows: Index) -> Skeletons:
+        """The chosen ones."""
+        task, plans = at_rows(self.task, rows), self.plans.take(rows)
+        return Skeletons(task, plans, self.costs, self.which[rows], self.place.take(rows))
+
+    def even_stages(self, recipe: Recipe) -> Stages:
+        """Their stages where no chunk waits for another that differs from it."""
+        ranks = uniform_ranks(self.task, self.plans, self.costs, self.which, self.place)
+        return combine_ranks(self.task, recipe, self.plans, ranks)
+
+    def path_seconds(self) -> Value | None:
+        """What with_paths makes their stages of."""
+        return path_seconds(self.task.model, self.place, self.costs.table, self.which)
+
+
 def build_stages(
     task: Task,
     recipe: Recipe,
@@ -239,15 +283,21 @@ def build_stages(
     layout_of: LayoutFunction,
     cost: LayerCostFunction | None = None,
 ) -> Stages:
-    """Stages of a table of skeletons; `layout_of` is stage_placement.layout or every_rank, `cost`
-    what makes the cost table of its layers when that is not the model's own."""
-    columns = [getattr(plans, name) for name in STRATEGY]
-    first, which = distinct_rows([*columns, *variant_keys(task)])
-    distinct_plans = plans if plans.rows == 1 else plans.take(first)
-    price = cost or layer_cost_function(task.model)
-    costs = price(at_rows(task, first), recipe, strategies(distinct_plans))
-    place = Placements(Layouts(task, layout_of), plans)
-    return combine_ranks(task, recipe, plans, uniform_ranks(task, plans, costs, which, place))
+    """Stages of a table of skeletons (Skeletons.of)."""
+    skeletons = Skeletons.of(task, recipe, plans, layout_of, cost)
+    return with_paths(skeletons.even_stages(recipe), skeletons.path_seconds())
+
+
+def with_paths(s: Stages, seconds: Value | None) -> Stages:
+    """The stages, of which none takes less than the longest paths of its uneven chunks [path,
+    skeleton]."""
+    if seconds is None:
+        return s
+    group = np.where(schedules.forward_first(s.schedule), s.ranks, s.group)
+    longest = uneven_chunks.path_seconds(seconds, s.micro_batches / group)
+    longest = np.maximum(longest - s.micro_batches * s.slowest_seconds, s.idle_seconds)
+    uneven = schedules.uneven_paths(s.schedule) & (s.ranks > 1)
+    return replace(s, idle_seconds=np.where(uneven, longest, s.idle_seconds))
 
 
 def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stages:
@@ -386,16 +436,11 @@ def _idle_seconds(
 ) -> Value:
     """Seconds that the slowest rank idles in a step.
 
-    Under 1F1B and with looped chunks a chunk of every other rank, their mean, or what the longest
-    path of uneven chunks takes; else what the closed form of its schedule says.
+    Under 1F1B and with looped chunks a chunk of every other rank, their mean; else what the closed
+    form of its schedule says.
     """
     schedule = plans.schedule
     idle: Value = (ranks.total_seconds - slowest) / plans.virtual_stages
-    if ranks.path_seconds is not None:
-        group = np.where(schedules.forward_first(schedule), sizes.p, sizes.g)
-        longest = uneven_chunks.path_seconds(ranks.path_seconds, sizes.m / group)
-        longest = np.maximum(longest - sizes.m * slowest, idle)
-        idle = np.where(schedules.uneven_paths(schedule), longest, idle)
     idle = np.where(sizes.p > 1, idle, 0.0)
     if all_nonzero(schedules.idles_by_chunk(schedule)):
         return idle

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.exact import exhaustive
 from plan3d.search.rank_plans import Ranking, rank_plans
+from plan3d.search.result import search_record
 from plan3d.search.result.families import ALIKE, fastest_first
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
@@ -40,6 +41,50 @@ def simplicity(plan, memory):
     uneven = task().model.layers % (plan.pp * plan.virtual_stages) > 0
     groups = (plan.micro_batch_group > 0, plan.virtual_stages, not plan.overlap_grad_reduce)
     return (plan.cp, plan.tp > 8, uneven, *groups, plan.zero > 1, memory)
+
+
+MIXTRAL = Task(
+    Model.preset("mixtral-8x7b"), Cluster.profile("b200", gpus=64), sequence=8192, global_batch=512
+)
+GPT3 = Task(
+    Model.preset("gpt3-175b"),
+    Cluster.profile("a100-80gb-sxm", gpus=256),
+    sequence=2048,
+    global_batch=1536,
+)
+
+
+@pytest.mark.parametrize("question", [task(), MIXTRAL, GPT3], ids=["dense", "moe", "gpt3"])
+@pytest.mark.parametrize("memory", [1.0, 0.5])
+def test_what_is_not_timed_changes_no_answer(
+    question: Task, memory: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plans that others beat whatever delays them beside their passes, and those that do not fit:
+    lists, what they stand for, best plans by depth and counts are those of all plans timed."""
+    space, capacity = Space.of(question), question.cluster.accelerator.memory * memory
+    options = SearchOptions(limit=capacity, safe_limit=0.8 * capacity, families=True)
+    answers, steps = [], []
+    for rows in (10**9, 1):
+        monkeypatch.setattr(search_record, "FEW", rows)
+        record = search_record.SearchRecord(question, options)
+        steps += [record.add(plans).step for plans in space.chunks()]
+        answers.append(record.result("exhaustive", 0, {}))
+    every, some = answers
+    assert np.isfinite(steps[-1]).sum() < np.isfinite(steps[0]).sum()
+    for name in ("costs", "depths", "safe"):
+        one, other = getattr(every, name), getattr(some, name)
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert list(map(str, one.plans)) == list(map(str, other.plans))
+            assert (one.step == other.step).all()
+    assert (every.families is None) == (some.families is None)
+    if every.families is not None and some.families is not None:
+        assert (every.families.plans == some.families.plans).all()
+        assert (every.families.fastest == some.families.fastest).all()
+    assert every.counts == some.counts
+    assert every.smallest is not None
+    assert some.smallest is not None
+    assert every.smallest.memory_bytes == some.smallest.memory_bytes
 
 
 def test_a_list_begins_with_the_fastest_then_with_what_splits_least_of_those_alike():
