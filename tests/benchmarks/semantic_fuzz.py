@@ -6,7 +6,7 @@ Holds: seconds and bytes are finite, not negative and add up; no plan beats the 
 row alone is the row of its table; faster links, a shorter latency and more arithmetic are never
 slower, and change no byte where what is held back does not follow from times; a larger batch, a
 longer sequence and recomputation of all layers are never faster. What does not is counted by rule,
-with the worst case of each.
+with the worst case of each. Stacks are the shipped ones and those of published runs.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
@@ -23,14 +24,18 @@ from plan3d.search.space.space import Space
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.profile_file import profile_names
+from plan3d.simulator.hardware.software import Software
 from plan3d.simulator.hardware.software_stack import SOFTWARE
 from plan3d.simulator.pipeline.schedules import SCHEDULES, memory_follows_times
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import legal_rows
+from plan3d.simulator.runs.published_runs import read_runs
+from plan3d.simulator.runs.run_stack import software_of
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.workload.adapters import FORMATS, TARGETS, Adapters
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
 
@@ -41,28 +46,49 @@ CHOOSE = {
     "micro_batch": [1, 2, 4],
     "sequence_parallel": [0, 1],
     "overlap_tp": [0, 1],
+    "overlap_ep": [0, 1],
     "overlap_grad_reduce": [0, 1],
+    "overlap_param_gather": [0, 1],
+    "virtual_stages": [1, 2, 4],
+    "offload_activations": [0, 50, 100],
     "offload_optimizer": [0, 50, 100],
     "offload_parameters": [0, 100],
     "nvme": ["none", "optimizer", "parameters", "both"],
 }
-ROWS = 2000
+ROWS = 700
 """Plans of a task at most."""
 SLACK = 1e-9
 """Relative difference that rounding may make."""
 
 
+@cache
+def stacks() -> tuple[tuple[Software, ...], tuple[Software, ...]]:
+    """The shipped ones, and those of published runs."""
+    return tuple(SOFTWARE.values()), tuple(dict.fromkeys(map(software_of, read_runs())))
+
+
+def random_adapters(draw: np.random.Generator) -> Adapters:
+    """Adapters of some matrices beside frozen ones of any format."""
+    targets = draw.choice(TARGETS, int(draw.integers(1, len(TARGETS) + 1)), replace=False)
+    return Adapters(
+        rank=int(draw.choice([8, 64])),
+        targets=tuple(map(str, targets)),
+        base=str(draw.choice(list(FORMATS))),
+        dropout=float(draw.choice([0, 0.1])),
+    )
+
+
 def random_task(draw: np.random.Generator) -> Task:
     """A model on a machine, small enough for its plans to be listed."""
-    cluster = Cluster.profile(
-        str(draw.choice(profile_names())), gpus=int(draw.choice([8, 12, 16, 32, 64, 128]))
-    )
+    gpus = int(draw.choice([1, 2, 4, 8, 12, 16, 32, 64, 128]))
+    kind = stacks()[int(draw.integers(2))]
     return Task(
         Model.preset(str(draw.choice(preset_names()))),
-        cluster,
-        sequence=int(draw.choice([512, 1024, 2048])),
-        global_batch=int(draw.choice([48, 64, 256, 1024])),
-        software=SOFTWARE[str(draw.choice(list(SOFTWARE)))],
+        Cluster.profile(str(draw.choice(profile_names())), gpus=gpus),
+        sequence=int(draw.choice([512, 1024, 2048, 8192])),
+        global_batch=int(draw.choice([8, 48, 64, 256, 1024])),
+        software=kind[int(draw.integers(len(kind)))],
+        adapters=random_adapters(draw) if draw.random() < 0.25 else None,
     )
 
 
@@ -154,7 +180,9 @@ def check(task: Task, plans: Plan, broken: Broken, draw: np.random.Generator) ->
             smaller = some.memory_total / other.memory_total - 1
             broken.add(f"{what} needs no less memory", smaller, some)
     again = replace(plans, recompute=np.full(plans.rows, Recompute.FULL))
-    keep = np.flatnonzero(legal_rows(again, task) & (plans.recompute == Recompute.NONE))
+    # Of layers that run again fewer activations go to the host.
+    stays = (plans.recompute == Recompute.NONE) & (plans.offload_activations == 0)
+    keep = np.flatnonzero(legal_rows(again, task) & stays)
     if keep.size:
         some = costs.take(keep)
         other = evaluate(task, again.take(keep))
