@@ -116,7 +116,7 @@ def ideal_layout(
     of the `most` on the others.
 
     They count as last ranks, which keep fewest micro-batches in flight, but for the first where it
-    `keeps_most`; the mean stands for all.
+    `keeps_most`; the mean stands for all. They exchange nothing.
     """
     least, total = least_counts(cut), model_counts(cut)
     block = np.array([name.startswith("block") for name in cut.kinds])
@@ -133,5 +133,5 @@ def ideal_layout(
     alike[0] = cut.pp
     if keeps_most:
         rank[-1] = 0
-    before = np.zeros_like(counts)
-    return stage_placement.StageLayout(counts, rank, rank, alike, before, total)
+    before, boundaries = np.zeros_like(counts), np.zeros(counts.shape, bool)
+    return stage_placement.StageLayout(counts, rank, rank, alike, before, total, boundaries)

@@ -10,7 +10,7 @@ from copy import copy
 
 import numpy as np
 
-from ..base.arrays import Column, Index, Value, distinct_rows
+from ..base.arrays import Column, Index, Mask, Value, distinct_rows
 from ..pipeline import stage_placement
 from ..pipeline.schedules import forward_first, placement
 from ..plan.plan import Plan
@@ -82,7 +82,10 @@ class Layouts:
         self.ranks_alike[of, row] = np.concatenate([layout.ranks_alike for layout in self.every])
         self.total = np.stack([layout.total_layers for layout in self.every])[:, None]
         self.shares: Value | None = None
+        self.boundaries: Mask | None = None
         if isinstance(self.task.model, Network):
+            self.boundaries = np.zeros(self.counts.shape, bool)
+            self.boundaries[row, of] = np.concatenate([one.boundaries for one in self.every])
             self.shares = np.array([cut_shares(self.task.model, cut.chunks) for cut in self.cuts])
 
 
@@ -99,6 +102,7 @@ class Placements:
         self.rank, self.last_rank = layouts.rank, layouts.last_rank
         self.ranks_alike = layouts.ranks_alike
         self.model_cuts, self.cuts = layouts.cuts, layouts.shares
+        self.boundaries = layouts.boundaries
         self.present = self.counts.transpose(2, 1, 0) > 0
 
     def of_first_rank(self) -> Placements:
@@ -113,6 +117,7 @@ class Placements:
         out.counts, out.before = self.counts[first, :1], self.before[first, :1]
         out.total, out.model_cuts = self.total[first], []
         out.cuts = None if self.cuts is None else self.cuts[first]
+        out.boundaries = None if self.boundaries is None else self.boundaries[first, :1]
         out.rank = out.last_rank = np.zeros((1, first.size))
         out.ranks_alike = np.ones((1, first.size))
         out.present = out.counts.transpose(2, 1, 0) > 0

@@ -77,6 +77,8 @@ class StageLayout(NamedTuple):
     """Layers of each kind on all earlier ranks [class, kind]."""
     total_layers: Value
     """Layers of each kind on all ranks [kind]."""
+    boundaries: NDArray[np.bool_]
+    """Kinds of a layer list behind which some rank of a class exchanges a tensor [class, kind]."""
 
 
 @lru_cache(maxsize=MOST_CUTS)
@@ -215,7 +217,22 @@ def _layout_of_classes(cut: Cut, classes: list[list[int]]) -> StageLayout:
         ranks_alike=np.array([len(members) for members in classes], float),
         layers_before=before[first],
         total_layers=counts.sum(axis=0),
+        boundaries=np.array([_boundaries(cut)[members].any(axis=0) for members in classes]),
     )
+
+
+@lru_cache(maxsize=MOST_CUTS)
+def _boundaries(cut: Cut) -> NDArray[np.bool_]:
+    """Kinds of the layers of a list behind which each rank exchanges a tensor [rank, kind]; none of
+    other models, whose tensors are all alike."""
+    out = np.zeros((cut.pp, len(cut.kinds)), bool)
+    if "embedding" in cut.kinds:
+        return out
+    ends, ranks = np.cumsum(cut.chunks[:-1], dtype=np.int64), cut.ranks()
+    crossed = np.flatnonzero((ranks[1:] != ranks[:-1]) & (ends > 0))
+    behind = np.array(cut.order)[ends[crossed] - 1]
+    out[ranks[crossed], behind] = out[ranks[crossed + 1], behind] = True
+    return out | out[::-1] if cut.place == Placement.TWO_WAY else out
 
 
 _LONGEST_PATHS: dict[Cut, Value] = {}

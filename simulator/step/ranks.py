@@ -221,7 +221,7 @@ def uniform_ranks(
         working_set_without_loss=None
         if without_loss is None
         else _largest_of_kinds(without_loss[:, which], present),
-        boundary_bytes=_mean_over_cuts(boundary, place),
+        boundary_bytes=_boundary_bytes(boundary, place),
         hop_seconds=_mean_over_cuts(hop, place),
         tp=tp,
         end_tp=weight_split(plans, tp),
@@ -299,6 +299,15 @@ def weight_split(plans: Plan, tp: Value) -> Value:
     if not any_nonzero(plans.tp_grid):
         return tp
     return tensor_grid.grid_numbers(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
+
+
+def _boundary_bytes(by_kind: Value, place: Placements) -> Value:
+    """Bytes of the largest tensor that ranks exchange [class, skeleton], of what layers hand on
+    [kind, skeleton]; one row where all layers hand on the same."""
+    if place.boundaries is None:
+        out: Value = by_kind[0]
+        return out
+    return _largest_of_kinds(by_kind, place.boundaries.transpose(2, 1, 0).take(place.which, axis=2))
 
 
 def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:

@@ -183,6 +183,15 @@ def test_activations_by_rank():
         # A rank holds two chunks: 2.5 and 1.5 micro-batches, of which the second receives 900 and
         # the first sends 70.
         ("pp=2 virtual_stages=2 segments=1|1|1|1", [2 * 900 * 2.5, 2 * 900 * 1.5]),
+        # Ranks are cut alike without segments; the largest tensor of all counts.
+        ("pp=2", [600, 300]),
+        ("pp=3 layers_per_stage=2,1,1", [900, 600, 140]),
+        ("pp=4", [4 * 1800, 3 * 1800, 2 * 300, 140]),
+        ("pp=2 virtual_stages=2", [2 * 900 * 2.5, 2 * 900 * 1.5]),
+        # A V turns on one rank, which hands 150 on to nobody.
+        ("pp=2 virtual_stages=2 schedule=zb-v", [2 * 900 * 2, 2 * 900 * 2]),
+        # Both ends of two copies hold both stages.
+        ("pp=2 schedule=dualpipe", [600 * 1.5, 600 * 1.5]),
     ],
 )
 def test_boundary_tensors_are_those_between_stages(plan, buffers):
@@ -190,7 +199,9 @@ def test_boundary_tensors_are_those_between_stages(plan, buffers):
     last hands on nothing."""
     layers = tuple(layer(boundary=size) for size in (900, 150, 70, 5000))
     question = task(int(plan[3]), 8, layers, boundary_buffers=2.0)
-    assert by_stage(costs(question, plan))["buffers"].tolist() == buffers
+    found = costs(question, plan)
+    assert by_stage(found)["buffers"].tolist() == buffers
+    assert found.memory["buffers"] == buffers[found.worst_rank]
 
 
 def test_boundary_tensors_of_a_stage_on_its_own():
