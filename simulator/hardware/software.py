@@ -151,6 +151,11 @@ class Software:
     offloads_gradients: bool
     """Where the optimizer is on the host, gradients leave as the backward pass makes them, unless
     ZeRO 1 keeps them whole (ZeRO-Offload); otherwise they are copied afterwards (Megatron-Core)."""
+    host_scaling_bytes: float
+    """Bytes a parameter that the host moves in passes of their own around an update: to scale its
+    gradient, and to cast the weight."""
+    uploads_after_update: bool
+    """Weights that the host has updated leave it after the update, not beside it."""
     offloads_parameters: bool
     """Under ZeRO 3 shards of weights can wait in host memory."""
     swaps_to_nvme: bool

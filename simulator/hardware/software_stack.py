@@ -106,7 +106,7 @@ QUANTITIES = {
     "loss_pieces": Quantity(
         dimension="pieces", example="pieces", maximum=4096, allows_zero=True, is_integer=True
     ),
-    **dict.fromkeys(("accumulation_bytes", "clipping_bytes"), _OF_PARAMETER),
+    **dict.fromkeys(("accumulation_bytes", "clipping_bytes", "host_scaling_bytes"), _OF_PARAMETER),
     **dict.fromkeys(("reduce_bytes", "gradient_memory"), _OF_PARAMETER),
     **dict.fromkeys(("bucket_memory", "optimizer_memory", "update_memory"), _OF_PARAMETER),
     "scaled_output_bytes": _OF_UNIT,

@@ -2,8 +2,8 @@
 
 A share of the parameters that a rank owns is updated by the CPUs of its node while the GPU updates
 the rest. Gradients go down, behind each backward pass where they leave as they are made and beside
-the update otherwise; weights come up beside the update, tensor by tensor. Host memory holds the
-state and a gradient.
+the update otherwise; weights come up beside the update, tensor by tensor, or behind it (DeepSpeed).
+Host memory holds the state and a gradient.
 A share of the weights, of those that ZeRO 3 shards, waits there too: a rank copies its shard of a
 layer up before the layer is gathered, in both passes, in the stream of the gather. NVMe drives are
 read ahead of that copy; optimizer state goes from the drives to the CPUs and back once a step, one
@@ -73,13 +73,16 @@ def host_update(
     """Update with a share on the host; `on_gpu` are the seconds of all of it on the GPU."""
     cluster, away = task.cluster, policy.offload_optimizer / 100
     parameters, weights_away = away * owned_parameters(s.weights), policy.offload_parameters / 100
-    on_host = parameters * moved_bytes(recipe, optimizer) / update_rate(cluster)
+    each = moved_bytes(recipe, optimizer) + task.software.host_scaling_bytes
+    on_host = parameters * each / update_rate(cluster)
     update = np.maximum((1 - away) * on_gpu, on_host)
     gradients, up = parameters * recipe.gradient, parameters * recipe.weight * (1 - weights_away)
     down = (1 - away) * owned_parameters(s.weights) * recipe.weight * weights_away
     if not task.software.offloads_gradients:
         down = down + gradients
-    after = excess_copy_seconds(np.maximum(up, down), update, cluster)
+    late = up * task.software.uploads_after_update
+    after = excess_copy_seconds(np.maximum(up - late, down), update, cluster)
+    after = after + late / copy_rate(cluster)
     after = after + _swap_seconds(task, recipe, optimizer, policy, s.weights)
     longest = update.max(axis=1)
     return HostUpdate(longest, (update + after).max(axis=1) - longest)

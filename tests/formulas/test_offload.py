@@ -122,6 +122,18 @@ def test_host_and_gpu_update_side_by_side(percent):
     assert costs.step_seconds == pytest.approx(kernels + copies)
 
 
+def test_an_engine_scales_casts_and_copies_around_the_update():
+    """DeepSpeed: 30 bytes of the optimizer and 12 of its own passes a parameter at 184 GB/s, then
+    weights of two bytes at 16 GB/s, which nothing hides."""
+    software = stack(offloads_gradients=True, host_scaling_bytes=12.0, uploads_after_update=True)
+    costs = costs_of(task(software=software), "offload_optimizer=50")
+    beside = costs_of(task(software=stack(offloads_gradients=True)), "offload_optimizer=50")
+    assert costs.seconds["optimizer"] == pytest.approx(0.5 * 42 * PARAMETERS / (0.46 * 400e9))
+    up = 0.5 * 2 * PARAMETERS / 16e9
+    assert 0.5 * 30 * PARAMETERS / (0.46 * 400e9) > up
+    assert costs.seconds["host_comm"] - beside.seconds["host_comm"] == pytest.approx(up)
+
+
 def test_a_small_share_leaves_the_gpu_the_longer():
     """One percent: 30 N / 1 TB/s of the other 99."""
     costs = costs_of(task(), "offload_optimizer=1")

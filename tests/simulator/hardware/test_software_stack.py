@@ -64,6 +64,8 @@ CHANGES = {
     "packed_qkv": (True, {}, DENSE),
     "cut_by_parameters": (True, {}, DENSE),
     "offloads_gradients": (True, {}, replace(DENSE, zero=3, offload_optimizer=50)),
+    "host_scaling_bytes": (12.0, {}, replace(DENSE, offload_optimizer=100)),
+    "uploads_after_update": (True, {}, replace(DENSE, offload_optimizer=100)),
     "keeps_scaled": (False, {}, replace(DENSE, precision="fp8")),
     "scales_activation_inputs": (True, {}, replace(DENSE, precision="fp8")),
     "scaled_output_bytes": (1.5, {}, replace(DENSE, precision="fp8")),
