@@ -39,7 +39,7 @@ SC21 = (
 )
 ROWS = {
     "gossip over horovod": ((f"{IMAGES} gossip,horovod",), "1.27"),
-    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.72"),
+    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.65"),
     "downpour over parameter-server": ((f"{IMAGES} downpour,parameter-server",), "1.12"),
     "axonn over megatron": (
         (f"{AXONN} --system axonn", f"{AXONN} --system megatron --fix overlap_tp=0 "
