@@ -98,6 +98,16 @@ def test_sends_at_turns_hide_behind_the_rank_that_copies_make_slowest():
     assert steps == sorted(steps, reverse=True)
 
 
+def test_delays_that_uneven_chunks_hide_are_not_negative():
+    """Gathers fill what uneven chunks wait for, and make passes longer, behind which sends hide."""
+    cluster = Cluster.profile("b200", gpus=12)
+    task = Task(Model.preset("pythia-6.9b"), cluster, sequence=512, global_batch=64)
+    text = "pp=6 dp=2 virtual_stages=4 micro_batch=4 schedule=breadth-first zero=3 recompute=full"
+    for share in (50, 100):
+        costs = evaluate(task, Plan.parse(f"{text} offload_activations={share}"))
+        assert min(costs.seconds.values()) >= 0
+
+
 def test_each_pass_hides_its_own():
     """f = i = 2 s, w = 1 s on 4 equal ranks idle 3 (f + i - w) = 9 s; a gather of 3 s and a
     reduction of 2 s show 1 s of each pass: 8 x 3 s, and 3 (3 + 3 - 2) = 12 s idle."""
