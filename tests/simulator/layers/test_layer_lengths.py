@@ -9,7 +9,7 @@ import pytest
 import round_numbers
 
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.layers.launches import launch_seconds
+from plan3d.simulator.layers.launches import launch_seconds, trained_tensors
 from plan3d.simulator.layers.layer_kinds import EXPERT_SLOWDOWN, layer_kinds, relative_lengths
 from plan3d.simulator.layers.layer_seconds import FEW, sum_in_order
 from plan3d.simulator.layers.placements import looped_groups
@@ -93,3 +93,24 @@ def test_two_ranks_of_a_context_gather_keys_and_values() -> None:
         for cp, way in ((1, "p2p"), (2, "all-gather"))
     }
     assert shown[1] == 0 < shown[2]
+
+
+@pytest.mark.parametrize(("model", "biases"), [("llama-3.1-8b", 3), ("gpt3-1.3b", 2)])
+def test_biases_are_tensors_with_a_gradient(model: str, biases: int) -> None:
+    """One a matrix of an MLP, of which a gated one has three; one of the queries, the keys and the
+    values each, and one of the projection."""
+    where = Cluster.profile("h100-sxm", gpus=8)
+    whole = Task(Model.preset(model), where, sequence=2048, global_batch=32)
+    block = whole.model.kinds[0]
+    assert block.mlp is not None
+    bare = replace(
+        block,
+        mlp=replace(block.mlp, bias=False),
+        attention=replace(block.attention, qkv_bias=False, out_bias=False),
+    )
+    least = trained_tensors(bare, whole)
+    with_mlp = replace(bare, mlp=replace(block.mlp, bias=True))
+    assert trained_tensors(with_mlp, whole) - least == biases
+    for name, more in (("qkv_bias", 3), ("out_bias", 1)):
+        other = replace(bare, attention=replace(bare.attention, **{name: True}))
+        assert trained_tensors(other, whole) - least == more

@@ -60,6 +60,9 @@ def test_numbers_in_a_sequence():
         ("*3Et|L", "nothing before it to repeat"),
         ("Et*0|L", "must be 1 to 65536"),
         ("Et*99999999|L", "must be 1 to 65536"),
+        ("Et*65537|L", "must be 1 to 65536"),
+        ("E(tt)*32769|L", "must be 1 to 65536"),
+        ("E((t*2)*128)*257|L", "must be 1 to 65536"),
         ("Et*3|m|tt|L", "no layer t may come after it"),
         ("Et|mtL", "no layer t may come after it"),
         ("Et|m|mL", "one m at most"),
@@ -72,3 +75,8 @@ def test_what_cannot_be_read_is_refused(text, message):
     with pytest.raises(InputError, match=message.replace("(", r"\(")) as caught:
         read_layout(text)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["Et*65536|L", "E(tt)*32768|L", "E((t*2)*128)*256|L"])
+def test_the_longest_repetitions(text):
+    assert read_layout(text) == (65536, 0)

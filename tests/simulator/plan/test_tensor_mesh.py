@@ -16,6 +16,8 @@ from plan3d.simulator.plan.tensor_grid import (
     forward_collectives,
     group_ranks,
     input_gradient_collectives,
+    operand_gathers,
+    stored_elements,
     weight_gradient_collectives,
 )
 
@@ -232,3 +234,17 @@ def test_a_cube_moves_each_face_once(q):
     unit = {"tokens": 1.0, "in": 1.0, "out": 1.0}
     axes = {"rows": q, "columns": q, "depth": q}
     assert sent(CUBE, unit, axes, forward_collectives) == pytest.approx(3 * (q - 1) / q**3)
+
+
+def test_an_operand_is_gathered_over_one_axis_after_the_other():
+    """Of 8 x 90 elements, split in two and stored over axes of 3 and 5: 360 in the end. Over the
+    last axis first, of which there are 120 in each rank of the other."""
+    mesh = {"x": 2, "y": 3, "z": 5}
+    tensor = Tensor(("rows", "columns"), ("y", "z"))
+    sizes, split = {"rows": 8, "columns": 90}, {"rows": ("x",)}
+    found = operand_gathers(tensor, split, sizes, mesh)
+    assert [(one.operation, one.axis, one.size) for one in found] == [
+        ("all_gather", "z", 120),
+        ("all_gather", "y", 360),
+    ]
+    assert stored_elements(tensor, split, sizes, mesh) == 24

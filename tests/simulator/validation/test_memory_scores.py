@@ -136,6 +136,16 @@ def test_coverage_is_the_share_of_peaks_inside_of_their_intervals(
     assert (score["rows"], score["coverage80"]) == (40, share)
 
 
+def test_utilisation_is_inverse_to_time(p: Prediction) -> None:
+    """Twice the time is half of it, predicted as measured."""
+    slower = replace(p, step=2 * p.step)
+    assert slower.predicted_mfu == pytest.approx(p.predicted_mfu / 2)
+    timed = ~np.isnan(p.measured_seconds)
+    ratio = (p.predicted_mfu / p.measured_mfu)[timed]
+    assert ratio == pytest.approx((p.measured_seconds / p.step)[timed])
+    assert np.all((p.predicted_mfu > 0.01) & (p.predicted_mfu < 1))
+
+
 def test_a_driver_sees_what_is_not_counted_and_tensors_are_as_counted(p: Prediction) -> None:
     """A mean error of log 1.1 belongs to what nvidia-smi shows (BLOOM's prequel), and not to what
     tensors hold (the zero-bubble tables)."""
