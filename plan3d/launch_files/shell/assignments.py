@@ -18,7 +18,7 @@ from .conditions import Truth, arithmetic
 from .contents import Script
 from .expansions import formatted
 from .lexer import Operator, Token
-from .variables import LONGEST_NAME, Value, Variables
+from .variables import LONGEST_NAME, OPEN_ARGUMENTS, Value, Variables, may_vanish
 from .words import Part, Word
 
 COMMANDS = ("read", "let", "unset", "printf", "mapfile", "readarray")
@@ -130,8 +130,9 @@ def stored(part: Part) -> Part:
     return part.quoted_as(False, raw)
 
 
-def give_defaults(tokens: Sequence[Token], begin: int, script: Script) -> None:
-    """`: ${NAME:=VALUE}`: give the variables of the words that follow their defaults."""
+def give_defaults(tokens: Sequence[Token], begin: int, script: Script, condition: str) -> None:
+    """`: ${NAME:=VALUE}`: give the variables of the words that follow their defaults, under a
+    condition or not."""
     variables = script.variables
     for place in range(begin, len(tokens)):
         token = tokens[place]
@@ -141,19 +142,20 @@ def give_defaults(tokens: Sequence[Token], begin: int, script: Script) -> None:
             found = _GIVES_DEFAULT.fullmatch(part.raw)
             if found and variables.lookup(found[1]) is None:
                 parts = tuple(map(stored, variables.expanded_parts(Word((part,)))))
-                script.assign(found[1], False, Value((Word(parts),)))
+                script.assign(found[1], False, Value((Word(parts),), condition=condition))
 
 
 def shift(tokens: Sequence[Token], begin: int, reached: Truth, variables: Variables) -> None:
-    """Leave out the first arguments; all, where it is unknown whether the line is reached."""
+    """Leave out the first arguments; where it is unknown whether the line is reached, all are
+    open."""
     every = variables.lookup("@")
     if every is None:
         return
     following = tokens[begin] if begin < len(tokens) else None
     text = variables.text(following) if isinstance(following, Word) else "1"
-    count = int(text) if reached and is_whole(text) else len(every.words)
     variables.names_used.add("#")
-    variables.set_arguments(every.words[count:])
+    is_known = reached and is_whole(text) and not any(map(may_vanish, every.words))
+    variables.set_arguments(every.words[int(text) :] if is_known else OPEN_ARGUMENTS)
 
 
 def script_arguments(command: Sequence[Word]) -> Sequence[Word] | None:

@@ -16,8 +16,9 @@ from .words import Word
 LOOPS = ("for", "while", "until", "select")
 _BEFORE_COMMANDS = ("then", "do", "else", "elif", "if", "while", "until", "{", "!", "time")
 """Keywords after which a command begins."""
-Clause = tuple[list[Word], list[Token], str]
-"""Patterns of `case`, the commands that they lead to, and the operator that ends them."""
+Clause = tuple[list[Word], list[Token], str, int]
+"""Patterns of `case`, the commands that they lead to, the operator that ends them, and how many of
+the clauses behind have commands among them."""
 
 
 def text_of(token: Token) -> str:
@@ -102,16 +103,16 @@ def case_clauses(tokens: Sequence[Token], at: int) -> tuple[list[Clause], int]:
             continue
         nested += is_keyword * ((text == "case") - (text == "esac"))
         if not nested and isinstance(token, Operator) and text in (";;", ";&", ";;&"):
-            clauses.append((patterns, body, text))
+            clauses.append((patterns, body, text, 0))
             patterns, body = [], None
         else:
             body.append(token)
-    clauses += [(patterns, body, ";;")] if body is not None else []
+    clauses += [(patterns, body, ";;", 0)] if body is not None else []
     for place in reversed(range(len(clauses) - 1)):
-        patterns, body, ending = clauses[place]
+        patterns, body, ending, _ = clauses[place]
         if ending == ";&":
-            _, following, last = clauses[place + 1]
-            clauses[place] = patterns, [*body, *following], last
+            _, following, last, count = clauses[place + 1]
+            clauses[place] = patterns, [*body, Operator(";", 1), *following], last, count + 1
     return clauses, at
 
 

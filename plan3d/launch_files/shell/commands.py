@@ -53,8 +53,8 @@ from .inner_commands import (
 )
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, levels, run_case, run_loop
-from .variables import Value
-from .words import CONDITION, Word
+from .variables import OPEN_ARGUMENTS, Value
+from .words import CONDITION, Word, braced
 
 _ENDS = ("fi", "done")
 MOST_TOKENS = 40_000
@@ -142,10 +142,11 @@ class Reader:
         if self.branches.reached is False:
             return
         word, variables = Word(token.parts), self.script.variables
-        text = variables.text(word) if token.parts else ""
+        parts = variables.expanded_parts(word) if token.parts else []
+        text = "".join(part.text for part in parts)
         depends = tuple(variables.dependences(word)) if token.parts else ()
         self.script.documents.append(Document(text, token.line, depends))
-        self.given = None if depends else text
+        self.given = None if any(part.unresolved or part.condition for part in parts) else text
 
     def _operator(self, token: Operator) -> None:
         """End a command, or skip a redirection and its target."""
@@ -156,14 +157,19 @@ class Reader:
             if isinstance(target, Word):
                 self.position += 1
             if token.text == "<<<" and isinstance(target, Word):
-                variables = self.script.variables
-                self.given = None if variables.dependences(target) else variables.text(target)
+                parts = self.script.variables.expanded_parts(target)
+                is_known = not any(part.unresolved or part.condition for part in parts)
+                self.given = "".join(part.text for part in parts) if is_known else None
             return
         self._end_command()
         self.starts_command, self.is_local, self.is_declaration = True, False, False
         if token.text == OPEN:
             end = closing_bracket(self.tokens, self.position)
+            first = len(self.script.commands)
             self._subshell(self.tokens[self.position : end])
+            following = self.tokens[end + 1] if end + 1 < len(self.tokens) else None
+            if isinstance(following, Operator) and following.text in ("|", "|&"):
+                self.script.piped.update(range(first, len(self.script.commands)))
             self.position, self.starts_command = end + 1, False
             return
         if token.text in ("&&", "||"):
@@ -231,8 +237,8 @@ class Reader:
             exports = exports_all(command)
             if exports is not None and reached:
                 self.script.exports_all = exports
-            if words is not None and reached:
-                variables.set_arguments(words)
+            if words is not None and reached is not False:
+                variables.set_arguments(words if reached else OPEN_ARGUMENTS)
             return
         if command[0].text == "unset" and reached:
             for name in assignments(command, given, variables):
@@ -250,9 +256,9 @@ class Reader:
                 variables.values[name] = Value.left_open(name)
             elif reached and not (value and name in variables.outside):
                 self.script.assign(name, False, value or Value(()))
-            elif not reached and (made := value or variables.values.get(name)):
-                condition = self.branches.condition or CONDITION
-                variables.values[name] = replace(made, condition=condition)
+            elif not reached:
+                made = value or variables.values.get(name) or Value.left_open(name)
+                variables.values[name] = replace(made, condition=self._doubt() or CONDITION)
 
     def _call(self, command: list[Word]) -> None:
         """Run a function with its arguments and its own variables."""
@@ -382,6 +388,7 @@ class Reader:
                 f"{self.script.file}: files, loops or conditions are nested too deeply"
             )
         outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
+        around_list = self.guard, self.dependences
         around = len(self.branches.branch_truths), len(self.outer_lists)
         self.depth, self.starts_command = self.depth + 1, True
         try:
@@ -394,6 +401,7 @@ class Reader:
             raise
         finally:
             self.tokens, self.position = outer
+            self.guard, self.dependences = around_list
             self.depth, self.starts_command = self.depth - 1, True
 
     def run_group(self, tokens: list[Token]) -> None:
@@ -435,6 +443,8 @@ class Reader:
         if found is None:
             return False
         self._count(token)
+        if self.is_declaration and not found[1]:
+            found = assigned_parts(braced(token)[-1]) or found
         name, subscript, appends, rest = found
         variables = self.script.variables
         here = self.tokens[self.position] if self.position < len(self.tokens) else None
@@ -503,7 +513,7 @@ class Reader:
             reached = both(self.branches.reached, self.guard)
             shift(self.tokens, self.position, reached, script.variables)
         elif name == ":":
-            give_defaults(self.tokens, self.position, script)
+            give_defaults(self.tokens, self.position, script, self._doubt())
         elif name in _LEAVING:
             if both(self.branches.reached, self.guard):
                 raise Leave(name, token.line, levels(self))

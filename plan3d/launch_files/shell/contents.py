@@ -91,6 +91,8 @@ class Script:
     """Files that it sources and that are not there, with their lines."""
     redirected: set[int] = field(default_factory=set)
     """Places of commands whose output goes elsewhere."""
+    piped: set[int] = field(default_factory=set)
+    """Places of commands whose output another one reads."""
     attributes: dict[str, str] = field(default_factory=dict)
     """Letters of `declare` by variable: A of an array with keys, i of a number, x of one that is
     exported."""
@@ -134,7 +136,9 @@ class Script:
         if appends and before is not None:
             same = not (made.words if before.array or made.array else made.text)
             made = before if same else _appended(before, made)
-        self.variables.values[name] = replace(made, condition="") if same else made
+        if same and before is not None:
+            made = replace(made, condition=before.condition)
+        self.variables.values[name] = made
 
     def declare(self, names: Iterable[str], letters: str) -> None:
         """Give variables attributes."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -218,20 +219,23 @@ def output_of(reader: Runner, source: str) -> str | None:
     commands, and where it is unknown what they show. They change nothing here."""
     script = reader.script
     variables, conditions = script.variables, dict(script.conditions)
-    before, added = dict(variables.values), len(script.commands)
+    added, in_doubt = len(script.commands), len(script.conditional_values)
     lists: list[Any]
-    lists = [script.conditional_values, script.documents, script.missing_sources]
+    lists = [script.documents, script.missing_sources, script.started]
     counts, depth = [len(one) for one in lists], len(variables.arguments)
     shown: list[str] | None = []
     try:
-        reader.inner(read_commands(f"{source}\n", script.file, 0))
-    except Leave:
-        pass
+        with script.subshell():
+            with suppress(Leave):
+                reader.inner(read_commands(f"{source}\n", script.file, 0))
+            shown = None if len(script.conditional_values) > in_doubt else shown
     except InputError:
         shown = None
+    del script.conditional_values[in_doubt:]
     for place, command in enumerate(script.commands[added:], added):
         name = command[0].text if command else ":"
-        if name in ("return", "break", "continue") and place in script.conditions:
+        leaves = name in ("return", "break", "continue") and place in script.conditions
+        if leaves or place in script.piped:
             shown = None
         if name in (*reader.functions, *_SILENT):
             continue
@@ -248,15 +252,17 @@ def output_of(reader: Runner, source: str) -> str | None:
     for one, count in zip(lists, counts, strict=True):
         del one[count:]
     del script.commands[added:]
+    script.piped.difference_update(range(added, max(script.piped, default=added) + 1))
     script.conditions.clear()
     script.conditions |= conditions
     del variables.arguments[depth:]
-    variables.values.clear()
-    variables.values |= before
     return None if shown is None else "".join(shown).rstrip("\n")
 
 
-_SILENT = (":", "true", "false", "return", "exit", "shift", "let", "unset", "break", "continue")
+_SILENT = (
+    *(":", "true", "false", "return", "exit", "shift", "let", "unset", "break", "continue", "set"),
+    *("read", "shopt", "mapfile", "readarray", "cd", "eval"),
+)
 """Commands that show nothing."""
 
 

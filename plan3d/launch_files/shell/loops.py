@@ -245,7 +245,11 @@ def run_case(reader: Runner) -> None:
     unknown = variables.dependences(subject)
     text, is_first = variables.text(subject), True
     clauses, reader.position = case_clauses(reader.tokens, reader.position)
-    for patterns, body, ending in clauses:
+    passed_by = 0
+    for patterns, body, ending, count in clauses:
+        if passed_by:
+            passed_by -= 1
+            continue
         known = [variables.text(pattern) for pattern in patterns]
         if unknown:
             for pattern in known:
@@ -259,6 +263,7 @@ def run_case(reader: Runner) -> None:
         earlier = [False] if is_first else reader.branches.earlier_truths[-1:]
         step(is_match, unknown)
         is_first = False
+        passed_by = count if reader.branches.branch_truths[-1:] == [True] else 0
         reader.run(body)
         if ending == ";;&":
             reader.branches.earlier_truths[-1:] = earlier

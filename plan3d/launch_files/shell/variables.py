@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
@@ -21,7 +21,7 @@ from .conditions import arithmetic, assigning
 from .expansions import as_command, changed_text, document_of, document_source, names_in
 from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
-from .words import Part, Word, braced, key_of, split_at, split_words
+from .words import CONDITION, Part, Word, braced, key_of, split_at, split_words
 
 LONGEST = 1_000_000
 """Characters of the largest script, and of what its variables are replaced by."""
@@ -183,14 +183,18 @@ class Variables:
                 return _parameters(inner).get(name)
         if name in self.outside:
             self.names_used.add(name)
-        elif name.isdecimal() and "#" in self.outside and self._knows_arguments:
+        elif name.isdecimal() and self._knows_arguments:
             return Value(())
+        elif name.isdecimal() and "#" in self.outside and self.outside["#"].is_open:
+            return Value.left_open(name)
         return self.outside.get(name)
 
     @property
     def _knows_arguments(self) -> bool:
         """Whether those that are not stated are empty, rather than open."""
-        return self.counts_arguments or self.inputs.words is not None
+        count = self.outside.get("#")
+        is_known = count is not None and not count.is_open
+        return is_known and (self.counts_arguments or self.inputs.words is not None)
 
     def restore(self, before: Mapping[str, Value | None]) -> None:
         """Give variables the values that they had before; None of those without one."""
@@ -281,9 +285,11 @@ class Variables:
             if part.condition:
                 out += part.condition.split(" and ")
             elif part.unresolved and _names(part.raw) and part.raw not in around:
+                count = len(out)
                 for name in _names(part.raw):
                     named = Part(f"${name}", part.line, raw=f"${name}", unresolved=True)
                     out += self.dependences(Word((named,)), around=around | {part.raw})
+                out += [CONDITION] if len(out) == count and not around else []
             elif part.unresolved:
                 first = islice(self.values.items(), MOST_SEARCHED)
                 equal = (name for name, value in first if value.is_just(part.raw))
@@ -476,6 +482,10 @@ def read_tokens(text: str, file: str, line: int = 1) -> list[Token]:
         raise InputError(f"{file}: a quotation or an escape is not closed") from None
 
 
+OPEN_ARGUMENTS = Value.left_open("@").words
+"""Arguments of which nothing is known."""
+
+
 def _is_arithmetic(raw: str) -> bool:
     """Whether an expansion is `$((...))` of parameters, without the output of commands."""
     inner = raw.lstrip("$")
@@ -497,8 +507,21 @@ def _is_parameter(name: str) -> bool:
 def _parameters(words: Sequence[Word]) -> dict[str, Value]:
     """The parameters of these arguments by name."""
     every = Value(tuple(words), array=True)
-    numbered = {str(i): Value((word,)) for i, word in enumerate(words, 1)}
-    return {**numbered, "@": every, "*": every, "#": Value.of(str(len(words)))}
+    if every.words == OPEN_ARGUMENTS:
+        return {"@": every, "*": every, "#": Value.left_open("#")}
+    known = list(takewhile(lambda word: not may_vanish(word), words))
+    numbered = {str(i): Value((word,)) for i, word in enumerate(words[: len(known) + 1], 1)}
+    is_known = len(known) == len(words)
+    count = Value.of(str(len(words))) if is_known else Value.left_open("#")
+    return {**numbered, "@": every, "*": every, "#": count}
+
+
+def may_vanish(word: Word) -> bool:
+    """Whether an open word may be none, or several, which changes the numbers of those behind."""
+    return any(
+        part.unresolved and not part.quoted and not part.raw.startswith("$((")
+        for part in word.parts
+    )
 
 
 def _quoted_as(own: Part, expansion: Part) -> Part:

@@ -430,6 +430,21 @@ torchrun a.py --q 0 $((10#$X+1)) $((0x1F)) $((017)) $((16#ff))
 A=; C=${A-none}
 torchrun a.py --q 0 ${A+set} "$C" "${A:+set}"
 ====
+case 1 in 1) A=2 ;& 2) for i in 3 4; do B+=$i; done ;& 3) if true; then C=5; fi ;; *) D=6;; esac
+torchrun a.py --q 0 $A $B $C ${D:-7}
+====
+X=b; L=(4 5)
+case $X in a) true || B=1 ;; b) N=2 ;; esac
+case 7 in 1) true && M=3 || P=4 ;;& [0-9]) L[0]=0 ;& *) Q=5 ;;& *) R=6;; esac
+case 1 in 1) A+=1 ;& [0-9]) A+=2 ;;& [1-3]) A+=3;; esac
+for i in 1 2; do [ $i = 2 ] && S+=$i || T+=$i; done
+torchrun a.py --q 0 $N ${L[@]} $Q $R $A $S $T ${M:-7} ${P:-8} ${B:-9}
+====
+set -- p q
+B=$( set -- x "$1" y; echo $#$2 )
+export C={1,2} D=a{b,c}
+torchrun a.py --q 0 $# $1 $B $C $D
+====
 f() { exit 3; }
 A=$(f; echo x); (f); (f) || B=2
 torchrun a.py --q 0 ${A:-1}
@@ -466,6 +481,21 @@ def test_words_of_an_idiom_are_those_of_bash(text):
         "X=word; B=${X^^[o-r]}",
         "X=5; A=$((X++ + 1)); B=$X",
         "B=7; select B in a b; do break; done",
+        "B=7; for i in 1 2; do [ $X = 1 ] && B=4; done",
+        "B=7; [ $X = 1 ] && B=4; B+=",
+        "set -- 1 2; if [ $X = 1 ]; then shift; fi; B=$#",
+        "set -- 1 2; if [ $X = 1 ]; then shift; fi; B=$1",
+        "B=$(if [ $X = 1 ]; then A=--b; fi; echo $A)",
+        "set -- 1 2; [ $X = 1 ] && set -- 3 4; B=$1",
+        "[ $X = 1 ] && : ${B:=2}",
+        "A=x1; B=7; case $((A+1)) in 1) B=8;; *) B=9;; esac",
+        'A=x1; read B C <<< "$((A+1)) 2"',
+        "set -- $X 2; B=$#",
+        "set -- $X 2 3; B=$2",
+        "set -- $X 2 3; shift; B=$1",
+        "set -- $X 2; B=${2:-q}",
+        "if [ -f x ]; then let B=N+1; fi; B=${B:-7}",
+        "B=$(echo 4 | while read X; do :; done)",
     ],
 )
 def test_what_is_not_known_is_neither_an_older_value_nor_a_default(text):
