@@ -334,6 +334,7 @@ def test_a_near_run_outside_of_the_forecast_is_said_to_be(
     plan = ["--software", "torchtitan", "--plan", "zero=3 recompute=selective"]
     shown = printed(capsys, "estimate", *words, *plan)
     assert re.search(
-        r"36\.8 % MFU, torchao tutorial 2025\n +which is outside the forecast of \d+ to \d+ % MFU", shown
+        r"36\.8 % MFU, torchao tutorial 2025\n +which is outside the forecast of \d+ to \d+ % MFU",
+        shown,
     )
     assert "forecast" not in printed(capsys, "search", *LLAMA, "--global-batch", "64")
