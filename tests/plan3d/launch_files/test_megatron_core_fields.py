@@ -44,6 +44,12 @@ def swift(old="", new="", text=SWIFT):
     return READERS["megatron-swift-command"](text.replace(old, new), "run.sh", ReaderOptions())
 
 
+@pytest.mark.parametrize("text", ["learning: 1\n", "- model\n", "{}\n"])
+def test_a_file_without_an_argument_of_ms_swift_is_refused(text):
+    with pytest.raises(InputError, match=r"has no argument of ms-swift \(Megatron\)"):
+        READERS["megatron-swift"](text, "job.yaml", ReaderOptions())
+
+
 def nemo(vocabulary=None, **changes):
     content = yaml.safe_load(NEMO)
     for key, value in changes.items():

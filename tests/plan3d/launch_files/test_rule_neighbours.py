@@ -160,6 +160,15 @@ NEIGHBOURS = [
 ]  # fmt: skip
 
 
+def test_a_rule_counts_the_micro_batches_that_a_plan_has():
+    """64 sequences of 8 replicas, two at a time: four."""
+    (asked,) = [r for r in EXPORTERS["torchtitan"].form("0.3").all_rules
+                if r.name == "torchtitan-micro-batches"]  # fmt: skip
+    plan = resolve(Plan.parse("pp=8 dp=8 micro_batch=2 schedule=1f1b"), 64).take(0)
+    said = asked.message(plan, task())
+    assert said.startswith("4 micro-batches: Schedule1F1B needs at least pp = 8")
+
+
 @pytest.mark.parametrize(
     ("form", "rule", "refused", "accepted", "of_task"),
     NEIGHBOURS,

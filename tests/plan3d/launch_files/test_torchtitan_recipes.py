@@ -85,6 +85,22 @@ def test_tokens_of_later_versions_are_sequences():
     assert (found.sequence, found.accumulation) == (8192, 8)
 
 
+def test_one_micro_batch_of_one_token_is_the_least():
+    """And what is left out: 16384 tokens, as TrainingConfig has them."""
+    body = """
+        config = llama3_70b()
+        config.training = TrainingConfig(max_context_length={})
+        config.parallelism.pipeline_parallel_degree = 4
+        config.parallelism.num_pp_microbatches = {}
+        """
+    found = recipe(body.format(4096, 1))
+    assert (found.sequence, found.accumulation, found.plan["micro_batch"]) == (4096, 1, 4)
+    assert recipe(body.format(1, 1)).plan["micro_batch"] == 16384
+    for sizes in ((4096, 0), (0, 1)):
+        with pytest.raises(InputError, match="must be whole sequences"):
+            recipe(body.format(*sizes))
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -93,6 +93,16 @@ def test_a_blank_takes_the_nearest_measured_layer():
     assert layer_tables.origins(table, SIZES[:, [0]]).tolist() == [Origin.INTERPOLATED]
 
 
+@pytest.mark.parametrize("power", [1, -1])
+def test_near_is_by_ratios_of_sizes_both_ways(power):
+    """Blank is (4, 2): (4, 1) is a factor of 2 off, (1, 2) one of 4, (1, 1) both. And mirrored."""
+    sides = np.array([[1, 4, 1], [1, 1, 2]], float) ** power
+    sizes = np.stack([1024 * sides[0], 8 * sides[1], np.ones(3), np.full(3, 2048.0)])
+    blank = np.array([[1024 * 4.0**power], [8 * 2.0**power], [1.0], [2048.0]])
+    found = layer_tables.ratios(layer_tables.build(sizes, RATIOS[:, :3]), blank)[:, 0]
+    assert found == pytest.approx(RATIOS[:, 1], rel=1e-12)
+
+
 def test_a_file_round_trips(tmp_path):
     seconds = np.concatenate([RATIOS * 1e-3, np.full_like(RATIOS, 1e-3)])
     path = tmp_path / "layers.csv"

@@ -84,6 +84,24 @@ def test_cells_groups_and_arrows_of_two_pipeline_ranks():
     assert shades[0] != shades[4]
 
 
+def test_the_line_of_a_group_on_two_nodes_is_dashed():
+    """Two tensor ranks lie on a node; eight replicas, every second GPU, on both."""
+    (axes,) = rank_page(task(gpus=16), Plan.parse("tp=2")).axes
+    assert [line.get_linestyle() for line in axes.lines[:4:2]] == ["-", "--"]
+
+
+@pytest.mark.parametrize(
+    ("stride", "where"),
+    [
+        (7, "some such groups leave their domain, over InfiniBand"),
+        (8, "2 domains, over InfiniBand NDR, every 8th"),
+    ],
+)
+def test_a_group_whose_last_gpu_is_the_first_of_the_next_node_leaves_its_own(stride, where):
+    group = Group("dp", ranks=2, stride=stride, domains=2)
+    assert where in group_sentence(group, task(gpus=16).cluster)
+
+
 def test_what_of_a_large_cluster_is_left_out_is_said_where_it_would_stand():
     """Rows of 128 nodes: three are drawn, a gap of 1.8 cells, and the last; so of rows."""
     page = rank_page(task("llama-3.1-405b", 16384), Plan.parse("tp=8 cp=8 pp=16"))

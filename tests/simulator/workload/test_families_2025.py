@@ -125,6 +125,19 @@ def test_a_pattern_of_too_many_layers_is_refused() -> None:
     assert "it must be 10000 letters" in message
 
 
+def test_a_list_of_layers_is_read_as_the_pattern_of_letters() -> None:
+    """Of lists the first 10,000 layers at most are known."""
+    names = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+    for case in ("nemotron-nano-9b-v2", "nemotron-3-nano-30b-a3b"):
+        config = dict(CASES[case]["config"])
+        pattern = config.pop("hybrid_override_pattern")
+        config["layers_block_type"] = [names[letter] for letter in pattern]
+        listed = Model.from_config_values(config, "listed")
+        assert listed == Model.from_config_values(CASES[case]["config"], "listed")
+    message = refusal("nemotron-nano-9b-v2", layers_block_type=["mlp"] * 10_001)
+    assert "it must be a list of 10000 layers" in message
+
+
 def test_layers_counted_from_one() -> None:
     config = CASES["kimi-linear-48b-a3b"]["config"]
     nested = {**config["linear_attn_config"], "full_attn_layers": [0]}
