@@ -4,13 +4,18 @@ p ranks, v chunks a rank, m micro-batches, g micro-batches of a group. One send 
 boundary tensor; what runs beside compute is not counted.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from unit_pipelines import task as unit_task
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
 from plan3d.simulator.pipeline.schedule import Sizes, turn_sends
 from plan3d.simulator.pipeline.schedules import SCHEDULES, schedule_code, sends
+from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.step.evaluate import evaluate
 
 
 def sizes(*values):
@@ -130,6 +135,29 @@ def test_sends_hide_behind_a_longer_first_rank_of_a_v():
     assert shown("zb-v", 4, 16, v=2, slack=np.inf, overlapped=1) == 12
     # Where nobody has found fewer, none hides.
     assert shown("1f1b", 4, 8, slack=np.inf) == shown("1f1b", 4, 8)
+
+
+def test_sends_that_the_time_of_a_longer_first_rank_has_room_for():
+    """Eight micro-batches of 2 + 5 s on the first rank, 3 + 3 s on the longest of the others: 8 s to
+    spare, 16 sends of half a second. None where another is as long; padding counts for none."""
+    (group,) = evaluate(unit_task(4), Plan.parse("pp=4")).groups
+
+    def spare(forward, backward, alike=(1, 2, 1, 0)):
+        stages = replace(
+            group.stages,
+            forward=np.array(forward, float)[:, None],
+            backward=np.array(backward, float)[:, None],
+            ranks_alike=np.array(alike)[:, None],
+            rank=np.array([[0], [1], [3], [0]]),
+            hop_seconds=np.array([0.5]),
+        )
+        return stages.slack_sends().item()
+
+    assert spare([2, 3, 1, 9], [5, 3, 4, 9]) == 16
+    assert spare([2, 3, 1, 9], [5, 4, 4, 9]) == 0
+    assert spare([2, 3, 1, 9], [5, 5, 4, 9]) == 0
+    # Ranks that are alike with the first are as long as it is.
+    assert spare([2, 1, 1, 9], [5, 3, 4, 9], alike=(2, 1, 1, 0)) == 0
 
 
 def simulated(p, m, head, hop):

@@ -81,6 +81,24 @@ def test_parameters_depend_on_sizes_alone() -> None:
         np.testing.assert_array_equal(found, np.broadcast_to(found[:1], found.shape))
 
 
+@pytest.mark.parametrize(
+    ("field", "codes", "changed"),
+    [
+        ("sequence_parallel", (0, 1), {1: [0, 1, 2, 3]}),
+        ("cp_comm", (0, 1), {1: [0, 1, 2, 3], 0: [2, 3]}),
+        ("recompute", (0, 1, 2), {0: [0, 1, 2, 3]}),
+    ],
+)
+def test_only_strategies_that_a_value_changes_are_costed_again(
+    field: str, codes: tuple[int, ...], changed: dict[int, list[int]]
+) -> None:
+    """Rows of all at the first value. Contexts are divided in the last two; tensor ranks of experts
+    must have sequence parallelism, and one rank has no use for it; no recompute takes least."""
+    s = strategies(table(["dp=64", "tp=2 dp=32", "cp=2 dp=32", "tp=2 cp=2 dp=16"]))
+    chosen = LeastLayerCosts({field: codes})._choices(TASK, s, {field: codes})
+    assert {int(getattr(one, field)[0]): rows.tolist() for rows, one in chosen} == changed
+
+
 OPEN = {
     "sequence_parallel": (0, 1),
     "recompute": (0, 1, 2),

@@ -14,7 +14,7 @@ from plan3d.search.layer_ilp import integer_programming, layer_bounds
 from plan3d.search.layer_ilp.cp_sat import solve
 from plan3d.search.layer_ilp.layer_bounds import fastest_stages
 from plan3d.search.layer_ilp.layer_program import LayerProgram, counts_of, proposals
-from plan3d.search.layer_ilp.layer_step import StepProgram
+from plan3d.search.layer_ilp.layer_step import StepProgram, _is_above_line
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.options import Deadline, SearchOptions
 from plan3d.search.space.space import Space
@@ -370,3 +370,24 @@ def test_uniform_plans_cost_the_same_as_segments():
     cut = simulate(small(), next(with_explicit_stages(whole, 1)))
     assert cut.step == pytest.approx(whole.step, rel=1e-12)
     assert cut.memory_total == pytest.approx(whole.memory_total, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("last", "middle", "value", "above"),
+    [
+        # From 10 at 2 to 18 at 7: 13.2 at 4, 11.6 at 3.
+        (18, 4, 13, False),
+        (18, 4, 14, True),
+        (18, 3, 11, False),
+        (18, 3, 12, True),
+        # To 20: 14 at 4. And down to 0: 6 at 4.
+        (20, 4, 14, True),
+        (20, 4, 13, False),
+        (0, 4, 6, True),
+        (0, 4, 5, False),
+    ],
+)
+def test_a_value_is_above_a_line_or_below_it(last, middle, value, above):
+    values = [0] * 8
+    values[2], values[middle], values[7] = 10, value, last
+    assert _is_above_line(values, 2, middle, 7) == above

@@ -359,6 +359,13 @@ def test_stages_are_at_most_the_layers():
         StagedProblem.of(asked, {"pp": [5]})
 
 
+@pytest.mark.parametrize(("pp", "nearest"), [(5, "4, 6"), (7, "6, 8"), (24, "12")])
+def test_stages_that_are_refused_name_the_nearest_that_are_not(pp, nearest):
+    """12 layers on 24 GPUs."""
+    with pytest.raises(InputError, match=f"nearest: {nearest}$"):
+        StagedProblem.of(task("gpt3-125m", 24, 48), {"pp": [pp]})
+
+
 @pytest.mark.parametrize("name", sorted(PROBLEMS))
 def test_every_place_of_a_vector_has_the_role_of_its_variable(name):
     problem = PROBLEMS[name]
