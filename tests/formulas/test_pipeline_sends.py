@@ -138,8 +138,8 @@ def test_sends_hide_behind_a_longer_first_rank_of_a_v():
 
 
 def test_sends_that_the_time_of_a_longer_first_rank_has_room_for():
-    """Eight micro-batches of 2 + 5 s on the first rank, 3 + 3 s on the longest of the others: 8 s to
-    spare, 16 sends of half a second. None where another is as long; padding counts for none."""
+    """Eight micro-batches of 2 + 5 s on the first rank, 3 + 3 s on the longest of the others: 8 s
+    to spare, 16 sends of half a second. None where another is as long; padding counts for none."""
     (group,) = evaluate(unit_task(4), Plan.parse("pp=4")).groups
 
     def spare(forward, backward, alike=(1, 2, 1, 0)):

@@ -77,6 +77,16 @@ def test_a_budget_takes_the_size_that_is_done_first() -> None:
     assert found(budget_usd=3 * hours[24] * (1 - 1e-6), price=3) == 16
 
 
+def test_sizes_that_bounds_prove_to_cost_more_are_not_searched() -> None:
+    """A millionth less than 24 GPUs cost buys 8 or 16: a plan of each is costed."""
+    costed: list[int] = []
+    budget = seconds(24) * 24 / 3600 * (1 - 1e-6)
+    asked = replace(ASKED, progress=costed.append)
+    result = find_cluster(task(), Training(tokens=TOKENS, budget_usd=budget, price=1), asked)
+    assert result.task.gpus == 16
+    assert costed == [1, 1]
+
+
 def test_a_budget_and_a_deadline_are_both_kept() -> None:
     """48 GPUs are fast enough for the days of 48, with or without money for 64."""
     hours = {gpus: seconds(gpus) * gpus / 3600 for gpus in SIZES}
