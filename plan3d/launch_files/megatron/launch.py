@@ -75,7 +75,13 @@ def environment(task: Task, plan: Plan, fsdp: bool) -> list[str]:
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a script. Raises InputError naming the line that is wrong."""
     from ..shell.launch_script import launcher_gpus, script_of
-    from .meaning import from_flags, offload_from_flags, sharding_from_flags, windows_from_flags
+    from .meaning import (
+        from_flags,
+        note_routing,
+        offload_from_flags,
+        sharding_from_flags,
+        windows_from_flags,
+    )
     from .script_flags import command_flags, unread_flags
 
     script = script_of(text, file, options.inputs)
@@ -83,6 +89,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     flags = command_flags(script, TABLE, launch)
     read_rows(TABLE, flags, n)
     from_flags(flags, n, launch, options.vocabulary)
+    note_routing(flags, n, launch)
     windows_from_flags(flags, n)
     sharding_from_flags(flags, n, launch)
     offload_from_flags(flags, n, launch)

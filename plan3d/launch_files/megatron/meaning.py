@@ -306,6 +306,21 @@ def _largest_chunk(n: Numbers, launch: Launch) -> int:
     return int(max([*stated, *ends, -(-n.layers // (n.pp * n.virtual_stages))]))
 
 
+ROUTED = ("--moe-", "--routing-mode")
+"""How flags begin that no version has which routes a token to one expert unless told."""
+
+
+def note_routing(flags: Flags, n: Numbers, launch: Launch) -> None:
+    """Say that the experts of a token are a default, which was one before core 0.5: its experts
+    had no flags of their own (legacy/model/transformer.py, SwitchMLP)."""
+    if n.experts and not any(flag.name.startswith(ROUTED) for flag in flags.in_order):
+        where = f"line {flags.line('--num-experts')}"
+        launch.left_out.append(
+            f"{n.top_k} experts a token, the default since core 0.5: for an older version, which "
+            f"has one, add --moe-router-topk 1 ({where})"
+        )
+
+
 def windows_from_flags(flags: Flags, n: Numbers) -> None:
     """Add the window of every layer: LEFT keys before a query and its own, by a pattern of layers.
 

@@ -167,10 +167,9 @@ NEUTRAL = {
     tp-comm-overlap-rs tp-comm-split-ag tp-comm-split-rs use-one-sent-docs
     """,
     "the implementation that is modelled": """
-    clone-scatter-output-in-embedding rope-type transformer-type use-flash-attn
-    use-flash-attn-v1 use-flash-attn-v2 use-fused-moe-token-permute-and-unpermute
-    use-fused-ring-attention-update use-fused-rmsnorm use-fused-rotary-pos-emb use-fused-swiglu
-    use-mcore-models use-te
+    clone-scatter-output-in-embedding rope-type use-flash-attn use-flash-attn-v1 use-flash-attn-v2
+    use-fused-moe-token-permute-and-unpermute use-fused-ring-attention-update use-fused-rmsnorm
+    use-fused-rotary-pos-emb use-fused-swiglu use-mcore-models use-te
     """,
 }
 """Names without dashes in front, by what the flags set."""

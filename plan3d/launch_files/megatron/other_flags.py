@@ -123,6 +123,17 @@ GROUPS = (
     FlagGroup(Effect.MODEL, "experts of an older patch", "moe moe-topk use-normhead"),
     FlagGroup(
         Effect.MODEL,
+        "the model is the one that a checkpoint states, not that of the flags: give its name or "
+        "its config.json to plan3d estimate",
+        "bridge-hf-model transformer-type=megatron use-bridge",
+    ),
+    FlagGroup(
+        Effect.MODEL,
+        "one expert a token, by a fork's name of it: write --moe-router-topk 1",
+        "routing-mode=top2,sinkhorn_top2",
+    ),
+    FlagGroup(
+        Effect.MODEL,
         "layers of MindSpeed-LLM that have no experts, do nothing or have further norms",
         """
         first-k-dense-replace=0,-1 input-embeds-norm interleave-sliding-window n-shared-experts=0

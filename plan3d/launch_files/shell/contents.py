@@ -16,18 +16,20 @@ SHOWING = ("echo", "printf", "cat", "log", "logger", "tee")
 LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch")
 """Modules that start programs."""
 _WORDS = """
-analysis analyze api clustering convert converter convertor eval evaluate export generate generation
-get hf2mcore inference mcore2hf merge preprocess prune quantize selection server serving split tasks
-to visualize
+analysis analyze api clustering convert converter convertor dataset eval evaluate evaluation export
+generate generation get inference merge preprocess prune quantize selection server serving split
+tasks to visualize
 """
 AUXILIARY = frozenset(_WORDS.split())
 """Words of the names of programs that train no language model."""
+_CONVERSION = re.compile(r"hf2\w+|\w+2hf")
 
 
 def is_auxiliary(program: str) -> bool:
     """Whether a program trains no language model, by the words of its name."""
     name = program.rpartition("/")[2].removesuffix(".py").lower()
-    return not AUXILIARY.isdisjoint(re.split(r"[^a-z0-9]+", name))
+    words = re.split(r"[^a-z0-9]+", name)
+    return any(word in AUXILIARY or _CONVERSION.fullmatch(word) for word in words)
 
 
 SIZES = ("--num-layers", "--hidden-size", "--micro-batch-size")

@@ -163,7 +163,7 @@ MEGATRON = (
     "torchrun --nproc-per-node 8 pretrain_gpt.py --num-layers 32 --hidden-size 4096 --bf16 "
     "--num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --swiglu "
     "--micro-batch-size 1 --global-batch-size 64 --vocab-size 128256 --num-experts 8 "
-    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 {}\n"
+    "--moe-router-topk 2 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 {}\n"
 )
 
 
@@ -182,7 +182,7 @@ def test_every_argument_of_megatron_lm_has_a_class(name):
 @pytest.mark.parametrize("name", ["megatron-lm", "megatron-lm-older"])
 def test_a_default_of_megatron_lm_that_is_stated_changes_nothing(name):
     """Of images, of layers without attention and of one group of queries the flag itself is
-    refused or said, and of Muon a default that changed is said."""
+    refused or said, and of Muon and of experts a token a default that changed is said."""
     others = ("--img", "--vision", "--patch", "--num-channels", "--num-query-groups", "--muon")
     few, changing = read_megatron(""), []
     for flag, text in arguments(name).items():

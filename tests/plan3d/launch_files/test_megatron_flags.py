@@ -75,6 +75,13 @@ def test_a_flag_that_nobody_knows_is_unknown():
         ("tools/run_text_generation_server.py", "", "does not train"),
         ("tasks/main.py", "--task RACE", "trains no language model"),
         ("./tasks/msdp/main.py", "--task MSDP-EVAL-F1", "trains no language model"),
+        ("evaluation.py", "--task boolq", "does not train"),
+        ("test_blendable_dataset.py", "", "does not train"),
+        ("hf2megablocks_qwen.py", "", "does not train"),
+        ("mcore2hf.py", "", "does not train"),
+        ("pretrain_gpt.py", "--use-bridge --bridge-hf-model x", "that a checkpoint states"),
+        ("finetune.py", "--transformer-type huggingface", "that a checkpoint states"),
+        ("pretrain_gpt.py", "--num-experts 8 --routing-mode sinkhorn", "one expert a token"),
         ("my_train.py", "--is-hybrid-model", "--is-hybrid-model is not modelled: state-space"),
         ("pretrain_gpt.py", "--attention-output-gate", "sparse, linear or gated"),
         ("pretrain_gpt.py", "--retro-tasks build", "a retriever"),
@@ -95,6 +102,21 @@ def test_a_vision_tower_is_said_to_be_left_out():
         "frozen parts, which are taken as trained",
         "the sequence is the decoder's, 256 tokens",
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "is_said"),
+    [
+        ("--num-experts 8", True),
+        ("--num-experts 8 --moe-router-topk 2", False),
+        ("--num-experts 8 --moe-grouped-gemm", False),
+        ("--num-experts 1", False),
+        ("--num-experts 8 --routing-mode top2", False),
+    ],
+)
+def test_experts_a_token_by_a_default_that_changed_are_said(more, is_said):
+    found = launch(more)
+    assert [text.partition(",")[0] for text in found.left_out] == ["2 experts a token"] * is_said
 
 
 def test_one_expert_is_a_dense_model():
