@@ -4,9 +4,11 @@ F is a forward pass, B a whole backward pass, I an input gradient, W a weight gr
 forward pass of micro-batch 2 on stage 1, & joins two passes that run together.
 """
 
+import numpy as np
 import pytest
 
-from plan3d.simulator.pipeline.schedules import SCHEDULES
+from plan3d.simulator.pipeline.schedule import Sizes
+from plan3d.simulator.pipeline.schedules import SCHEDULES, passes_of_chunks, schedule_code
 
 LETTERS = "FBIW"
 
@@ -129,3 +131,25 @@ def test_dualpipe_v():
         "B3@3 I2@0 W2@0 I3@0 W3@0",
         "F0@1 F0@2 F1@1 F1@2 F2@1 B0@2 F2@2&B0@1 F3@1&B1@2 F3@2&B1@1 B2@2 B2@1 I3@2 I3@1 W3@2 W3@1",
     ]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "p", "v", "m", "group", "backward"),
+    [
+        ("1f1b", 2, 1, 4, 2, ["B3"]),
+        ("gpipe", 2, 1, 4, 2, ["B0"]),
+        ("interleaved", 2, 2, 4, 2, ["B3@2", "B2@0", "B3@0"]),
+        ("interleaved", 2, 3, 4, 2, ["B3@4", "B2@2", "B3@2", "B2@0", "B3@0"]),
+        # The last group has two micro-batches.
+        ("interleaved", 2, 2, 5, 3, ["B4@2", "B3@0", "B4@0"]),
+        ("breadth-first", 2, 2, 3, 3, ["B2@2", "B0@0", "B1@0", "B2@0"]),
+    ],
+)
+def test_gradients_become_final_chunk_after_chunk(schedule, p, v, m, group, backward):
+    """The last backward passes of rank 0 from the one after which its first chunk is final, each
+    1 / v of a micro-batch's."""
+    passes = [one for one in written(schedule, p, v, m, group)[0].split() if one[0] == "B"]
+    assert passes[-len(backward) :] == backward
+    sizes = Sizes(*(np.array([float(x)]) for x in (p, v, group, m)))
+    found = passes_of_chunks(np.array([schedule_code(schedule)]), sizes)
+    assert found.tolist() == [len(backward) / v]
