@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from plan3d.search.space.space import Space
 from plan3d.search.stages.candidates import _recompute_mixtures
-from plan3d.search.stages.intervals import Intervals
+from plan3d.search.stages.intervals import Intervals, _relaxed_layers
 from plan3d.search.stages.pipeline import LeastSeconds, pipelines
 from plan3d.search.stages.stage_plans import CHUNK_DIVISIONS, rank_plans_within
 from plan3d.search.stages.stage_space import most_overlap, stage_space
@@ -75,6 +75,53 @@ def test_intervals_within_what_stages_hold_are_those_of_the_cuts_that_they_can_h
     assert needed <= kept
     assert bool(kept) == bool(needed)
     assert set(found.kind.tolist()) == set(range(len(found.examples)))
+
+
+@pytest.mark.parametrize(("layers", "most"), [(4, 2), (5, 3), (6, 3), (7, 2), (8, 3), (8, 2)])
+@pytest.mark.parametrize("stages", [slice(None), slice(1, 3), slice(3, 4)])
+def test_intervals_of_stages_that_hold_as_much_are_just_those_of_the_cuts(layers, most, stages):
+    """Of four stages, or of some of them."""
+    bounds = np.full(4, float(most))
+    every = Intervals.of(pipeline_of((0,) * layers, 4), np.inf, np.inf)
+    found = every.restrict(bounds, layers, stages)
+    rows = zip(found.start, found.end, found.first_stage, found.last_stage, strict=True)
+    kept = {(i, a, b) for a, b, first, last in rows for i in range(first, last + 1)}
+    cuts = ([*pairwise((0, *c, layers))] for c in combinations(range(1, layers), 3))
+    able = [cut for cut in cuts if all(b - a <= most for a, b in cut)]
+    asked = range(4)[stages]
+    assert kept == {(i, a, b) for cut in able for i, (a, b) in enumerate(cut) if i in asked}
+    assert (found.first_stage <= found.last_stage).all()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size", "longest", "usable", "layers"),
+    [
+        # One strategy in two modes: 3 of the first and 4 of the second take 10 s and 15 bytes.
+        ([[2, 1]], [[1, 3]], 10, 15, 7),
+        ([[1, 2]], [[3, 1]], 10, 15, 7),
+        # 4.2 and 1.6; ten of the second where there is room, five of the first where there is not.
+        ([[2, 1]], [[1, 3]], 10, 9, 4.2 + 1.6),
+        ([[2, 1]], [[1, 3]], 10, 30, 10),
+        ([[2, 1]], [[1, 3]], 10, 5, 5),
+        ([[2, 1]], [[1, 3]], 10, 1, 1),
+        ([[2, 1]], [[1, 3]], 10, 0, 0),
+        ([[2, 1]], [[1, 3]], 10, -1, 0),
+        # A part of a layer in one mode: 0.5 and 2.
+        ([[2, 1]], [[1, 3]], 3, 6.5, 2.5),
+        ([[1, 2]], [[3, 1]], 3, 6.5, 2.5),
+        # Without a limit of time those with the fewest bytes.
+        ([[2, 1]], [[1, 3]], np.inf, 15, 15),
+        # Of the third mode alone; of the better of two strategies.
+        ([[2, 2, 1]], [[3, 3, 1]], 10, 9, 9),
+        ([[9, 9], [1, 1]], [[9, 9], [3, 1]], 10, 18, 10),
+        ([[2, 1], [9, 9]], [[1, 3], [9, 9]], 10, 15, 7),
+    ],
+)
+def test_the_most_layers_within_seconds_and_bytes(seconds, size, longest, usable, layers):
+    """x and y layers of two modes: t x + u y seconds, m x + n y bytes."""
+    columns = (np.array(one, float)[:, :, None] for one in (seconds, size))
+    found = _relaxed_layers(*columns, np.array([float(longest)]), usable)
+    assert found == pytest.approx([layers])
 
 
 def test_mixtures_of_recompute_by_hand():
