@@ -19,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from plan3d.simulator.workload.adapters import LARGEST_RANK
+
 from .tables import (
     ANY,
     COUNT,
@@ -56,9 +58,16 @@ def read_share(source: Source, key: str, value: Any) -> float:
     return share
 
 
+def read_rank(source: Source, key: str, value: Any) -> int:
+    """The rank of adapters."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_RANK:
+        raise source.value_error(key, f"must be a whole number from 1 to {LARGEST_RANK}")
+    return value
+
+
 HALF = Codec(bool, _read_half)
 SHARE = Codec(float, lambda source, key, n: read_share(source, key, source.value(key)))
-LENGTH = integer(most=2**24)
+LENGTH, RANK = integer(most=2**24), integer(most=LARGEST_RANK)
 NO_LAYERS = integer(least=0)
 
 CORE = "megatron-swift recipe primus"
@@ -363,7 +372,7 @@ SPELLINGS = (
     _uniform("sft_type", NAME, "ms-swift", "sft_type", ""),
     Spelling(
         "rank",
-        COUNT,
+        RANK,
         {
             "trainer": ("lora_r", 16),
             "axolotl": ("lora_r", 8),

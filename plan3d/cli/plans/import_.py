@@ -111,7 +111,10 @@ def imported(args: argparse.Namespace, other: Mapping[str, Any] | None = None) -
     own = sharding_stack(task.software, False) if launch.states_sharding else task.software
     task = replace(task, software=replace(own, **launch.software))
     plan = effective_plan(launch, plan, task)
-    check(resolve(plan, gpus).take(0), task)
+    try:
+        check(resolve(plan, gpus).take(0), task)
+    except InputError as error:
+        raise launch.refuse(str(error)) from None
     return Imported(launch, task, plan, _measured(launch, task))
 
 

@@ -38,8 +38,8 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     plain = without_prefixes(_COLOUR.sub("", text))
     printed = printed_settings(plain)
     if printed is None:
-        hint = ": give the launch file, and the log to plan3d calibrate steps" * is_log(text)
-        raise InputError(f"{file}: prints no settings of a trainer that plan3d reads{hint}")
+        hint = "give the launch file" + ", and the log to plan3d calibrate steps" * is_log(text)
+        raise InputError(f"{file}: prints no settings of a trainer that plan3d reads: {hint}")
     other = other_model(plain) if printed.reader in ("megatron", "deepspeed") else ""
     if other:
         raise InputError(

@@ -48,6 +48,7 @@ _PARALLELISM = re.compile(r"device mesh with parallelism: ([\w=, ]{1,200})")
 _BATCH = re.compile(r"Total train batch size [^=\n]{0,80}= ([\d,]+)")
 _MICRO = re.compile(r"Instantaneous batch size per device = ([\d,]+)")
 _STEPS = re.compile(r"Gradient Accumulation steps = ([\d,]+)")
+_PROCESSES = re.compile(r"\brank: \d+, local_rank: \d+, world_size: (\d{1,7}),")
 _CACHED = re.compile(r"models--([\w.]{1,80}(?:-[\w.]{1,80}){0,9}?)--([\w.-]{1,120})/")
 """A model in the cache of the Hub."""
 WORLD = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -214,7 +215,8 @@ def swift(text: str, at: int) -> Printed | None:
     """The arguments of ms-swift."""
     values = _constructed(text, text.find("(", at))
     reader = "megatron-swift" if "tensor_model_parallel_size" in values else "ms-swift"
-    return _as_yaml(reader, values, _trainer_gpus(text))
+    world = _PROCESSES.search(text)
+    return _as_yaml(reader, values, int(world[1]) if world else _trainer_gpus(text))
 
 
 def trainer(text: str, at: int) -> Printed | None:

@@ -23,7 +23,7 @@ from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..logs.printed_settings import argument_words
 from ..megatron.launch import read as read_script
 from ..megatron.other_flags import check_program
-from ..spellings import read_share
+from ..spellings import read_rank, read_share
 from ..tables import Numbers
 from ..trainer.spelling import adapters_of
 
@@ -151,12 +151,11 @@ def _adapters(section: Any, file: str) -> Adapters | None:
     """The adapters of a section `peft`; None without one."""
     if not isinstance(section, dict):
         return None
-    n, document = Numbers(), Document(section, file)
+    n, document = Numbers(), Document({"peft": section}, file)
     n.tuner = re.split(r"[.:]", str(section.get("_target_", "")))[-1][:40]
-    n.rank, n.targets = section.get("dim", 32), section.get("target_modules") or list(ADAPTED)
-    if not isinstance(n.rank, int) or isinstance(n.rank, bool) or not 1 <= n.rank <= 65_536:
-        raise document.value_error("dim", "must be a whole number of 1 or more")
-    n.adapter_dropout = read_share(document, "dropout", section.get("dropout", 0.0))
+    n.rank = read_rank(document, "peft.dim", section.get("dim", 32))
+    n.targets = section.get("target_modules") or list(ADAPTED)
+    n.adapter_dropout = read_share(document, "peft.dropout", section.get("dropout", 0.0))
     return adapters_of(n, document)
 
 

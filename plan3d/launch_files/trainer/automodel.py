@@ -15,7 +15,7 @@ from plan3d.simulator.base.documents import parse_yaml
 from ..documents import Document
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch
-from ..spellings import read_share
+from ..spellings import read_rank, read_share
 from ..tables import (
     ANY,
     COUNT,
@@ -166,10 +166,8 @@ def _fill_training(n: Numbers, document: Document, launch: Launch) -> None:
     """Add formats, adapters, the sequence and the loss, as the arguments of the Trainer have
     them."""
     peft = n.peft if isinstance(n.peft, dict) else {}
-    n.uses_adapters, n.rank = bool(peft), peft.get("dim", 8)
+    n.uses_adapters, n.rank = bool(peft), read_rank(document, "peft.dim", peft.get("dim", 8))
     n.adapter_dropout = read_share(document, "peft.dropout", peft.get("dropout", 0.0))
-    if isinstance(n.rank, bool) or not isinstance(n.rank, int) or not 1 <= n.rank <= 65_536:
-        raise document.value_error("peft.dim", "must be a whole number of 1 or more")
     every = peft.get("match_all_linear") or peft.get("target_modules") in EVERY_MATRIX
     targets = peft.get("target_modules") or []
     names = targets if isinstance(targets, list) else [targets]

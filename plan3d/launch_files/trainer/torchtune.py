@@ -33,7 +33,7 @@ from ..shell.flags import Flags
 from ..shell.launch_script import ask, check_inputs
 from ..shell.script import read_script
 from ..shell.words import Word
-from ..spellings import SHARE
+from ..spellings import RANK, SHARE
 from ..tables import ANY, COUNT, NAME, TRUTH, Numbers, Row, Table, integer, read_rows
 from .commands import typed
 from .spelling import fill_plan
@@ -42,7 +42,7 @@ TITLE, FRAMEWORK = "torchtune", "torchtitan"
 """The tool, and the framework whose stack runs it: FSDP2 over a mesh."""
 TABLE: Table = (
     Row("model._component_", "builder", NAME, ""),
-    Row("model.lora_rank", "rank", COUNT, 8),
+    Row("model.lora_rank", "rank", RANK, 8),
     Row("model.lora_dropout", "adapter_dropout", SHARE, 0.0),
     Row("model.lora_attn_modules", "attention_targets", ANY, None),
     Row("model.apply_lora_to_mlp", "adapts_mlp", TRUTH, False),

@@ -145,7 +145,8 @@ def test_bounds_of_sizes(place, accepted, refused):
         assert found.adapters.rank == peft.get("dim", 8)
     for value in refused:
         peft = adapters | ({key: value} if section == "peft" else {})
-        with pytest.raises(InputError, match="must be a whole number"):
+        where = rf"^r\.yaml: \$\.{place.replace('__', '.')} must be a whole number"
+        with pytest.raises(InputError, match=where):
             launch(peft=peft, **({place: value} if section != "peft" else {}))
 
 

@@ -106,7 +106,12 @@ def test_adapters_of_a_run_config():
     found = reader(text, "run_config.yaml", None)(text, "run_config.yaml", ReaderOptions())
     assert found.adapters.rank == 8
     assert {"q", "k", "v", "o"} < set(found.adapters.targets)
-    for change, message in (({"_target_": "a.DoRA"}, "trains by dora"), ({"dim": 0}, "whole num")):
+    for change, message in (
+        ({"_target_": "a.DoRA"}, "trains by dora"),
+        ({"dim": 0}, r"^run_config\.yaml: \$\.peft\.dim .*whole number from 1 to 4096"),
+        ({"dim": 4097}, r"^run_config\.yaml: \$\.peft\.dim .*whole number from 1 to 4096"),
+        ({"dropout": 2}, r"^run_config\.yaml: \$\.peft\.dropout "),
+    ):
         text = json.dumps({**REST, "model": MODEL, "peft": {**peft, **change}})
         with pytest.raises(InputError, match=message):
             reader(text, "run_config.yaml", None)(text, "run_config.yaml", ReaderOptions())

@@ -276,6 +276,15 @@ def test_logs_of_the_trainer(text, model, accumulation):
     assert (launch.plan["micro_batch"], launch.launcher_gpus) == (2, 64 // (2 * 4))
 
 
+def test_a_log_of_swift_without_the_table_of_batches_says_its_processes():
+    launch = read(
+        "[INFO:swift] rank: 0, local_rank: 0, world_size: 16, local_world_size: 8\n"
+        "[INFO:swift] args: SftArguments(model='Qwen/Qwen3-8B', tuner_type='full', "
+        "max_length=4096, per_device_train_batch_size=2, gradient_accumulation_steps=4)\n"
+    )
+    assert launch.launcher_gpus == 16
+
+
 def test_a_log_of_deepspeed_asks_for_the_model():
     config = {
         "train_micro_batch_size_per_gpu": 2,
@@ -372,7 +381,7 @@ def test_a_log_of_lines_without_a_step_is_still_a_launch_file(tmp_path, capsys):
 )
 def test_a_log_without_settings_is_refused_in_one_line(text):
     assert printed_settings(text) is None
-    with pytest.raises(InputError, match="prints no settings of a trainer") as error:
+    with pytest.raises(InputError, match="a trainer that plan3d reads: give the launch") as error:
         read(text)
     assert "\n" not in str(error.value)
     steps = "\n".join(line for line in megatron().splitlines() if "iteration" in line)

@@ -494,6 +494,9 @@ def test_the_script_of_llama_factory_with_flags_has_its_arguments():
     launch = read(RUN.format("", flags), "trainer-command")
     assert (launch.title, launch.adapters.rank, launch.sequence) == ("LLaMA-Factory", 4, 512)
 
+    with pytest.raises(InputError, match=r"lora_rank is 4097; .* from 1 to 4096"):
+        read(RUN.format("", flags.replace("rank 4", "rank 4097")), "trainer-command")
+
 
 DROPOUT = "lora_dropout: {}\n"
 ADAPTED = {
