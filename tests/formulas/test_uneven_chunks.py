@@ -19,6 +19,8 @@ from plan3d.simulator.pipeline.uneven_chunks import (
 KINDS = ("block 0", "embedding", "head")
 EQUAL = (1.0, 0.0, 1.0)
 """A head takes as long as a block."""
+ALIKE = (1.0, 1.0, 1.0)
+"""The embedding, too."""
 
 
 def column(chunks):
@@ -77,6 +79,21 @@ def test_layers_on_the_longest_path_of_the_small_case():
     assert found[: len(LENGTH_GUESSES)].tolist() == len(LENGTH_GUESSES) * [[7, 2, 2, 7, 2, 2]]
     # With a long head each further group adds R's own work, of two micro-batches.
     assert found[-1].tolist() == [4, 0, 2, 4, 0, 2]
+
+
+def test_layers_on_the_path_through_a_large_chunk():
+    """Chunks of 1, 1, 3 and 1 blocks, the head on the last; two micro-batches. Ends take 3/4 of a
+    block's second, backward passes 2.03 times as long as forward ones. Rank 0 works without a gap
+    but for F0@3 and B0@3 of the other:
+
+    F0@0, F1@0, F0@2, F0@3, B0@3, B0@2, B1@2, B0@0, B1@0
+
+    forward   1 + 1 + 3 + (1 and the head): 6 blocks, 2 embeddings, a head
+    backward  (1 and the head) + 3 + 3 + 1 + 1: 9 blocks, 2 embeddings, a head
+    """
+    assert LENGTH_GUESSES[0] == (0.75, 2.03)
+    (found,) = longest_chunk_paths((Cut((0,) * 6, KINDS, 2, (1, 1, 3, 1), group=2, lengths=ALIKE),))
+    assert found[0].tolist() == [6, 2, 1, 9, 2, 1]
 
 
 def test_equal_chunks_need_no_search():
