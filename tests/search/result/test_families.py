@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from plan3d.search.exact import exhaustive
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result import search_record
-from plan3d.search.result.families import ALIKE, fastest_first
+from plan3d.search.result.families import ALIKE, SIMPLER, fastest_first, simplest_first
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.space import Space
 from plan3d.search.whatif.climb import climbed
@@ -181,3 +181,17 @@ def test_families_that_cannot_be_told_apart_begin_with_the_one_that_splits_least
     assert (first.pp, first.tp, first.ep > 1) == (1, 1, True)
     assert steps[0] <= steps.min() * (1 + ALIKE)
     assert (np.diff(steps[steps > steps.min() * (1 + ALIKE)]) >= 0).all()
+
+
+def test_sharded_weights_are_less_simple_than_a_sharded_optimizer_which_is_as_simple_as_none():
+    plans = [Plan.parse(f"zero={zero}").table() for zero in range(4)]
+    costs = simulate(task(), resolve(concat(plans), 16))
+    *keys, _ = (np.broadcast_to(of(costs), 4).tolist() for of in SIMPLER)
+    none, optimizer, gradients, weights = zip(*keys, strict=True)
+    assert none == optimizer < gradients == weights
+
+
+def test_exchanges_of_gradients_that_overlap_are_simpler_than_those_that_are_held_back():
+    plans = [Plan.parse(f"zero=1 overlap_grad_reduce={overlap}").table() for overlap in (0, 1)]
+    costs = replace(simulate(task(), resolve(concat(plans), 16)), memory_total=np.array([1.0, 2.0]))
+    assert simplest_first(costs).tolist() == [1, 0]

@@ -12,6 +12,7 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.families import simplest_first
 from plan3d.search.result.objective import BARRIER, bound_of, guided, score
 from plan3d.search.result.obstacle import obstacle
+from plan3d.search.result.options import Deadline, TimeIsUp
 from plan3d.search.result.search_record import BestOfDepths, BestPlans
 from plan3d.search.result.search_result import TIE
 from plan3d.simulator.hardware.cluster import Cluster
@@ -103,3 +104,24 @@ def test_a_full_host_is_what_is_named_where_the_gpus_hold_what_they_may():
     exact = replace(found, limit=float(found.smallest.memory_bytes))
     assert "host" in obstacle(exact)
     assert "over the limit of" in obstacle(replace(found, limit=0.9 * exact.limit))
+
+
+def test_the_largest_part_of_what_does_not_fit_is_named():
+    """Master weights and two moments of 4 bytes are more than weights and gradients of 2 and 4."""
+    asked = {"tp": [1], "pp": [1], "zero": [0], "micro_batch": [1], "recompute": ["full"]}
+    found = rank_plans(TASK, Ranking(choose=asked))
+    assert found.costs is not None
+    smallest = found.costs.row()
+    size = 12 * TASK.model.parameters / 2**30
+    said = obstacle(replace(found, smallest=smallest, limit=1e9))
+    assert f"its largest part is optimizer with {size:.1f} GiB" in said
+
+
+@pytest.mark.parametrize(("seconds", "passed"), [(1000.0, False), (1e-9, True)])
+def test_seconds_are_left_until_a_deadline_and_none_behind_it(seconds, passed):
+    deadline = Deadline.after(seconds)
+    assert 0.99 * seconds * (not passed) <= deadline.seconds_left <= seconds
+    assert deadline.passed == passed
+    if passed:
+        with pytest.raises(TimeIsUp):
+            deadline.check()

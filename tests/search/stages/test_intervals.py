@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from plan3d.search.space.space import Space
 from plan3d.search.stages.candidates import _recompute_mixtures
-from plan3d.search.stages.intervals import Intervals, _relaxed_layers
+from plan3d.search.stages.intervals import Intervals, _relaxed_layers, most_layers
 from plan3d.search.stages.pipeline import LeastSeconds, pipelines
 from plan3d.search.stages.stage_plans import CHUNK_DIVISIONS, rank_plans_within
 from plan3d.search.stages.stage_space import most_overlap, stage_space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
+from plan3d.simulator.layers.layer_kinds import layer_kinds
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
@@ -122,6 +123,17 @@ def test_the_most_layers_within_seconds_and_bytes(seconds, size, longest, usable
     columns = (np.array(one, float)[:, :, None] for one in (seconds, size))
     found = _relaxed_layers(*columns, np.array([float(longest)]), usable)
     assert found == pytest.approx([layers])
+
+
+def test_the_last_stage_has_the_head_beside_its_layers():
+    """In the seconds of four layers each stage has four, the last as many as the head leaves."""
+    pipeline = pipeline_of((0,) * 8, 4)
+    kinds = [kind.name for kind in layer_kinds(pipeline.task.model)]
+    least = pipeline.layers.least_seconds.min(axis=0)
+    layer, head = least[0], least[kinds.index("head")]
+    assert layer < head < 2 * layer
+    assert most_layers(pipeline, 4.01 * layer, np.inf).tolist() == [4, 4, 4, 2]
+    assert most_layers(pipeline, 4.01 * layer + head, np.inf).tolist()[-1] == 4
 
 
 def test_mixtures_of_recompute_by_hand():

@@ -9,6 +9,8 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.whatif.best_change import (
     LOSS,
     NUMERICS,
+    _is_in_want,
+    _may,
     _odd,
     _of_the_task,
     _rounder_counts,
@@ -52,6 +54,32 @@ def test_what_is_proposed_is_sure_to_fit():
     field, value = found.description.split("=")
     again = costs(f"pp=2 zero=2 {field}={value}", model="llama-3.1-70b")
     assert probability_fits(again) >= FITS_PROBABILITY
+
+
+@pytest.mark.parametrize(
+    ("plan", "gpus", "share", "wants"),
+    [
+        # Seconds from 9 to 57 a step.
+        ("tp=8 recompute=full", 64, 0.392, True),
+        ("tp=4 recompute=full", 64, 0.224, False),
+        ("tp=4 recompute=full", 16, 0.227, False),
+        ("tp=8 cp=8 recompute=full", 64, 0.475, True),
+        ("tp=8", 64, None, False),
+        ("tp=8 recompute=full zero=2 offload_optimizer=100", 64, None, False),
+    ],
+)
+def test_a_plan_is_in_want_of_memory_where_splitting_takes_three_tenths(plan, gpus, share, wants):
+    """And it recomputes all."""
+    one = costs(plan, gpus)
+    split = sum(one.seconds[f"{name}_comm"] for name in ("tensor", "context", "pipeline"))
+    assert share is None or split / one.step_seconds == pytest.approx(share, abs=0.03)
+    assert _is_in_want(one) == wants
+
+
+def test_a_plan_that_takes_just_the_limit_may_be_taken():
+    one = costs("zero=2")
+    assert _may(one, one.memory_bytes).tolist() == [True]
+    assert _may(one, one.memory_bytes - 1).tolist() == [False]
 
 
 def test_a_limit_of_bytes_stands_in_for_being_sure():

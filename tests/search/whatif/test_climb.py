@@ -1,11 +1,13 @@
 """What an enumerated space kept fixed is changed where that makes its plans faster."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from not_empty import not_empty
 
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.whatif.climb import climbed, improved
+from plan3d.search.whatif.climb import _proven, climbed, improved
 from plan3d.search.whatif.single_field_changes import WORTH, single_edits
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
@@ -116,6 +118,15 @@ def test_plan_1_begins_the_frontier_that_no_plan_beats(large_head):
     assert str(next(iter(result.frontier.plans))) == str(result.plans[0])
     assert (np.diff(seconds) > 0).all()
     assert (np.diff(sizes) < 0).all()
+
+
+@pytest.mark.parametrize(("share", "kept", "proven"), [(2, 1, True), (0.5, 0.5, False)])
+def test_a_bound_is_at_most_the_best_plan_that_any_search_found(listed, share, kept, proven):
+    """A bound above it is of plans that the other search did not have: none is left to find."""
+    best = listed.best.step_seconds
+    found = _proven(replace(listed, bound=share * best, complete=False), share * best)
+    assert found.bound == pytest.approx(kept * best)
+    assert found.complete == proven
 
 
 def test_climbing_stays_inside_a_system():

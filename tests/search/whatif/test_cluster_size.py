@@ -164,6 +164,7 @@ SHARDED = {**{name: [1] for name in ("cp", "micro_batch", "virtual_stages")}, "z
 def test_gpus_are_doubled_until_the_model_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sharded over 32 GPUs it needs less than four gigabytes; no number needs a megabyte."""
     assert too_small(4e9) == ["on 32 GPUs it fits"]
+    assert too_small(3.8e9) == ["on 64 GPUs it fits"]
     monkeypatch.setattr(cluster_size, "MOST_DOUBLINGS", 3)
     assert too_small(1e6) == ["not even 64 GPUs would do"]
 

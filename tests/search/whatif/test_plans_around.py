@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plan3d.search.rank_plans import Ranking, rank_plans
-from plan3d.search.whatif.plans_around import MEMORY, plans_around
+from plan3d.search.whatif.plans_around import MEMORY, _spaced, plans_around
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import families
 from plan3d.simulator.step.evaluate import simulate
@@ -35,6 +35,14 @@ def test_under_any_memory_one_of_each_family_is_as_fast_as_the_search_to_a_hundr
             mine = costs.step[(families(here.plans) == family) & (costs.memory_total <= limit)]
             if true.size and true.min() < 3 * result.costs.step[0]:
                 assert mine.min() <= 1.01 * true.min()
+
+
+def test_the_slowest_that_is_asked_for_is_kept(result):
+    """As slow as plan 1: plan 1 alone, or what is as fast."""
+    best = result.of_families.step.min()
+    assert (_spaced(result.of_families, best).step == best).all()
+    assert _spaced(result.of_families, best).plans.rows >= 1
+    assert _spaced(result.of_families, best * (1 - 1e-9)).plans.rows == 0
 
 
 def test_each_batch_is_searched_and_the_answer_comes_first(result):
