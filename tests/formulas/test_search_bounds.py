@@ -180,6 +180,18 @@ def test_some_rank_holds_no_less_than_these():
     assert found.total_layers.tolist() == [10, 1, 1]
 
 
+def test_of_each_kind_some_rank_holds_its_share():
+    """On four ranks one of two dense blocks, and two of eight with experts."""
+    cut = Cut((0,) * 2 + (1,) * 8, ("block 0", "block 1", "embedding", "head"), 4, (2, 3, 3, 2))
+    mean, *shares, ends = least_counts(cut).tolist()
+    assert mean == [0.5, 2, 0.25, 0.25]
+    assert shares == [[1, 0, 0, 0], [0, 2, 0, 0]]
+    assert ends == [0, 0, 0, 1]
+    # One layer is on some rank as on the mean.
+    one = cut._replace(order=(0,) + (1,) * 9)
+    assert least_counts(one).tolist()[1:-1] == [[0, 3, 0, 0]]
+
+
 def test_what_the_first_rank_cannot_hold_is_on_the_others():
     """Three blocks of ten on the first of four ranks: it has the embedding, the others the head and
     7/3 blocks, one of them three; with one block, 3 each."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plan3d.search.result.objective import BARRIER
-from plan3d.search.sampling.gymnasium_environment import ILLEGAL_COST, environment
+from plan3d.search.sampling.gymnasium_environment import ILLEGAL_COST, Episodes, environment
 from plan3d.search.space.space import Space
 from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.space.uniform_problem import UniformProblem
@@ -39,6 +39,20 @@ def test_without_the_package_one_line_says_how_to_get_it():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'plan3d[gymnasium]'" in done.stdout
     assert done.stdout.count("\n") == 1
+
+
+def test_an_observation_counts_from_one_and_has_room_for_the_longest_list_of_values():
+    """Without the package: zero is what is still open."""
+    episodes, random = Episodes(UNIFORM, "step-time", LIMIT), np.random.default_rng(0)
+    longest = max(len(variable.values) for variable in UNIFORM.variables)
+    actions = []
+    while (legal := np.flatnonzero(episodes.action_masks())).size:
+        assert episodes.action_masks().size == longest
+        actions.append(int(random.choice(legal)))
+        seen, *_ = episodes.step(actions[-1])
+        still_open = [0] * (len(UNIFORM.variables) - len(actions))
+        assert seen["chosen"].tolist() == [action + 1 for action in actions] + still_open
+    assert len(actions) == len(UNIFORM.variables)
 
 
 @pytest.fixture(params=["uniform", "staged"])

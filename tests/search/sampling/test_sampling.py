@@ -456,6 +456,22 @@ def test_steps_of_spsa_shorten_with_age():
     assert lengths[1] / lengths[0] == pytest.approx(2**-0.602)
 
 
+def test_both_sides_of_spsa_lie_across_a_few_places_of_each_walker():
+    """Three tenths of the places are perturbed in the mean, where that is less than ten."""
+    sampler, random = Spsa(uniform(), np.random.default_rng(0)), np.random.default_rng(1)
+    points = sampler.ask(0.0)
+    sampler.tell(points, random.random(len(points)))
+    places, apart = [], 0.0
+    for _ in range(100):
+        up, down = np.split(encode(sampler.problem, sampler.ask(0.0)), 2)
+        apart += ((up - down) * sampler.signs).sum()
+        places.append(np.count_nonzero(sampler.signs, axis=1).mean())
+    assert apart > 0
+    width = sampler.centres.shape[1]
+    assert 3 * width < 10 * 10
+    assert np.mean(places) == pytest.approx(0.3 * width, rel=0.1)
+
+
 def test_repeats_count_tables_without_news():
     repeats, one, two = Repeats(), np.array([[1, 2]]), np.array([[1, 2], [3, 4]])
     assert [repeats.add(table) for table in (one, one, one, two, two)] == [0, 1, 2, 0, 1]

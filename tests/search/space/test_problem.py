@@ -28,13 +28,16 @@ from plan3d.search.space.staged_problem import (
     EIGHTHS,
     FIRST_STAGE,
     PER_STAGE,
+    ZERO,
     StagedProblem,
     _with_missing_stages,
     count_layouts,
     distinct_shares,
     heavier_layers,
+    move_along,
+    place_of,
 )
-from plan3d.search.space.uniform_problem import DEAD_END, UniformProblem, diagram
+from plan3d.search.space.uniform_problem import DEAD_END, EXCHANGE_AXES, UniformProblem, diagram
 from plan3d.search.stage_dp import dynamic_programming
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -346,6 +349,35 @@ def test_missing_stages_are_like_the_last_one():
 )
 def test_layouts_are_counted_with_their_shares(even_ends, shares, count):
     assert count_layouts(even_ends, shares) == count
+
+
+def test_stages_that_go_along_in_a_move_are_all_on_a_side():
+    """Of four stages the second: alone in 0.4 and 0.6 x 0.3 x 0.3 of the moves, with the first or
+    with both behind it in 0.6 x 0.7 x 0.3, with all in 0.6 x 0.7 x 0.7."""
+    rows = 20_000
+    points = np.zeros((rows, FIRST_STAGE + 4 * PER_STAGE), np.intp)
+    place = np.full(rows, place_of(1, ZERO))
+    moved, _ = move_along(points, place, place * 0 + 1, place * 0 + 3, np.random.default_rng(0))
+    changed = moved[:, FIRST_STAGE:].reshape(rows, 4, PER_STAGE)[:, :, ZERO]
+    patterns, counts = np.unique(changed, axis=0, return_counts=True)
+    shares = {
+        tuple(pattern): n / rows for pattern, n in zip(patterns.tolist(), counts, strict=True)
+    }
+    expected = {(0, 1, 0, 0): 0.454, (1, 1, 0, 0): 0.126, (0, 1, 1, 1): 0.126, (1, 1, 1, 1): 0.294}
+    assert shares == pytest.approx(expected, abs=0.02)
+
+
+def test_axes_that_are_exchanged_move_against_each_other():
+    """Of tp, cp and pp one grows while another shrinks."""
+    problem, random = PROBLEMS["default"], np.random.default_rng(0)
+    points = draw(problem, 2000, random)
+    moved = problem.neighbours(points, random) - points
+    own = [i for i, v in enumerate(problem.variables) if v.name in EXCHANGE_AXES]
+    signs = np.sign(moved[:, own])
+    two = signs[(signs != 0).sum(axis=1) == 2]
+    opposite = np.count_nonzero(two.sum(axis=1) == 0)
+    assert len(two) > 50
+    assert opposite > 0.9 * len(two)
 
 
 def test_stages_are_at_most_the_layers():

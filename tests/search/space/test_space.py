@@ -363,3 +363,11 @@ def test_levels_are_axes_that_are_open_each_after_all_that_it_follows_from(order
     sources = [(turns[name], turns.get(of, -1)) for name in derived for of in DERIVED[name].reads]
     assert len(sources) > 8
     assert all(source < turn for turn, source in sources)
+
+
+def test_fields_of_two_values_are_searched():
+    cluster = Cluster.profile("h100-sxm", gpus=8)
+    task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=8)
+    space = Space.of(task, {"tp": [1, 2], "pp": [1], "zero": [0, 1, 3], "cp": [1]})
+    assert {"tp", "zero"} <= set(space.searched_fields)
+    assert not {"pp", "cp"} & set(space.searched_fields)
