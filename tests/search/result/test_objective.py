@@ -101,6 +101,7 @@ def test_a_full_host_is_what_is_named_where_the_gpus_hold_what_they_may():
     asked = Ranking(choose={"offload_optimizer": [100], "micro_batch": [1]})
     found = rank_plans(replace(TASK, cluster=small), asked)
     assert found.smallest is not None
+    assert found.counts.evaluated > found.counts.feasible == 0
     exact = replace(found, limit=float(found.smallest.memory_bytes))
     assert "host" in obstacle(exact)
     assert "over the limit of" in obstacle(replace(found, limit=0.9 * exact.limit))

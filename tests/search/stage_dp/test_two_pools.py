@@ -15,6 +15,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.operators.collectives import send
 from plan3d.simulator.plan.plan import from_columns
 from plan3d.simulator.plan.stage_layout import Segments
+from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.layer_run_stages import hop_seconds
 from plan3d.simulator.step.stage_costs import stage_costs
 from plan3d.simulator.task import Task
@@ -42,6 +43,9 @@ def test_pools_of_one_kind_are_one_cluster():
     assert exact.complete
     assert found.plan.step_seconds == pytest.approx(exact.best.step_seconds, rel=1e-9)
     assert sum(stage.layers for stage in found.plan.stages) == 7
+    (alike,) = found.plan.plan
+    largest = max(stage.memory_bytes for stage in found.plan.stages)
+    assert largest == pytest.approx(evaluate(whole, alike).memory_bytes, rel=1e-9)
 
 
 @cache
