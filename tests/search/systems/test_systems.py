@@ -13,7 +13,7 @@ from not_empty import not_empty
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.space.space import Space
 from plan3d.search.systems.system_plans import complete_plan, constraints
-from plan3d.search.systems.systems import SYSTEMS, ValueSet, system
+from plan3d.search.systems.systems import ONE_OR_MORE, SYSTEMS, TWO_OR_MORE, ValueSet, system
 from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
 from plan3d.search.whatif.compare_systems import BySystem, SystemsRequest, compare_systems
 from plan3d.search.whatif.sweep import PointOptions
@@ -316,3 +316,16 @@ def test_the_fewest_gpus_are_those_of_the_system() -> None:
     assert all(plan.pp > 1 and plan.zero == 0 for plan in not_empty(found.plans))
     with pytest.raises(InputError, match="unknown system"):
         rank_plans(TASK, Ranking(system="pipedreem"))
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("ddp", 6_553_600), ("horovod", 16_777_216)])
+def test_buckets_of_data_parallelism_are_as_published(name: str, parameters: int) -> None:
+    """25 MiB (bucket_cap_mb) and 64 MiB (HOROVOD_FUSION_THRESHOLD) of 4 bytes each."""
+    assert system(name).usual_settings["bucket_parameters"] == (parameters,)
+
+
+@pytest.mark.parametrize(
+    ("values", "inside"), [(TWO_OR_MORE, [False, False, True]), (ONE_OR_MORE, [False, True, True])]
+)
+def test_counts_that_a_system_may_have(values: ValueSet, inside: list[bool]) -> None:
+    assert [values.contains(number) for number in range(3)] == inside
