@@ -1,5 +1,7 @@
 """The launchable space: its fields and values, and an optimum that enumeration finds too."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -9,6 +11,7 @@ from plan3d.answers.search import find_plans
 from plan3d.launch_files.frameworks import for_framework
 from plan3d.search.exact import exhaustive
 from plan3d.search.exact.branch_and_bound import better_than
+from plan3d.search.exact.launchable_optimum import _listed
 from plan3d.search.exact.launchable_space import (
     FIELDS_OPENED,
     SEARCH_RULES,
@@ -16,6 +19,7 @@ from plan3d.search.exact.launchable_space import (
     _virtual_stages,
     launchable_space,
 )
+from plan3d.search.result.families import ALIKE, Families
 from plan3d.search.result.options import SearchOptions
 from plan3d.search.space.axes import LONGER
 from plan3d.search.space.space import Space
@@ -23,7 +27,8 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import AUTO, Dispatch
 from plan3d.simulator.plan.fields import code
-from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.uncertainty.memory import FITS_PROBABILITY, probability_fits
 from plan3d.simulator.workload.model import Model
@@ -283,3 +288,18 @@ def test_chunks_may_share_layers_and_ends(model, shared):
     assert set(_virtual_stages(task)) >= divisors
     assert set(_virtual_stages(task)) - divisors <= set(range(1, least + 1))
     assert _shared_evenly(task) == tuple(range(least, most + 1))
+
+
+def test_a_listed_plan_gives_way_to_one_of_its_family_that_is_much_faster():
+    """Two tensor plans and two pipelines: the faster of the first is so by half of ALIKE, that of
+    the second by twice as much, and then stands for itself alone."""
+    cluster = Cluster.profile("h100-sxm", gpus=8)
+    task = Task(Model.preset("gpt3-1.3b"), cluster, sequence=2048, global_batch=8)
+    plans = concat([Plan.parse(text).table() for text in ("tp=2", "pp=2", "tp=4", "pp=4")])
+    step = np.array([1.0, 2.0, 1 - ALIKE / 2, 2 - 4 * ALIKE])
+    every = replace(simulate(task, resolve(plans, 8)), step=step)
+    standing = Families(np.array([3, 2]), np.array([1.0, 2.0]))
+    rows, families = _listed(every, np.array([2, 3]), standing)
+    assert rows.tolist() == [0, 3]
+    assert families.plans.tolist() == [3, 1]
+    assert families.fastest.tolist() == step[2:].tolist()
