@@ -140,6 +140,9 @@ class _Search:
                 self.missing += (missing_script(script, started),)
             elif self.read < MOST:
                 yield from self.ends(_inner(one, script, started))
+            else:
+                many = f"{one.file}: starts more than {MOST} scripts: give the one that trains"
+                self.missing += (many,)
 
 
 def _inner(outer: ScriptFile, script: Script, started: Started) -> ScriptFile:

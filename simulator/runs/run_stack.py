@@ -204,6 +204,8 @@ TORCHTUNE_COMPILED = {"memory_bound_rate": 1.4, "fused_adapters": True}
 is 2.7 to 3.5 h) kernels move 13 h + 3 f, norms with residuals 8 h, positions 2.5 h, keys and values
 for every head 2.5 h; what adapters return is scaled and added in them too (kernels of a profiler
 trace on one H100, 28 November 2026)."""
+CHUNKED_LOSS = 2.0, 0.5
+"""Bytes a logit, at the peak and until the backward pass, of a compiled loss over chunks."""
 TORCHTUNE_CHUNKS = 6.5, 4.0
 """Bytes a logit of its chunked loss, run eagerly, at the peak and until the backward pass: all in
 16 bits, one of eight chunks in fp32, and what log_softmax of every chunk returns in fp32, which
@@ -310,7 +312,7 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
         out |= {"bucket_parameters": float(run["bucket_elements"])}
         out |= {"bucket_parameters_per_rank": 0.0}
     loss: dict[str, tuple[float, float] | None]
-    loss = {"fused-linear": (0.5, 0.0), "chunked": (2.0, 0.5)}
+    loss = {"fused-linear": (0.5, 0.0), "chunked": CHUNKED_LOSS}
     if stack_of(run) == "torchtune" and not run["compile"]:
         loss["chunked"] = TORCHTUNE_CHUNKS
     if software.label in _HUGGING_FACE:

@@ -17,6 +17,7 @@ from plan3d.simulator.base.documents import parse_yaml
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software import ENDS
 from plan3d.simulator.runs.run_stack import (
+    CHUNKED_LOSS,
     TORCHTUNE_CHUNKS,
     TORCHTUNE_COMPILED,
     TORCHTUNE_EAGER,
@@ -101,7 +102,6 @@ LOSSES = {
     "CEWithChunkedOutputLoss": TORCHTUNE_CHUNKS,
 }
 """Bytes a logit of a loss that is not compiled, at the peak and until the backward pass."""
-COMPILED_LOSS = 2.0, 0.5
 FREED = 1e-9
 """Bytes a parameter of gradients that the update inside the backward pass frees, and of moments in
 pages of the host."""
@@ -113,12 +113,8 @@ NEUTRAL = frozenset(
         *("log_peak_memory_stats", "device", "batch_size_val", "run_val_every_n_steps"),
         *("save_adapter_weights_only", "save_every_n_steps", "collate_fn", "low_cpu_ram"),
         *("tensor_parallel_plan", "enable_async_checkpointing", "use_distributed_state_dict"),
-        *(
-            "ac_option",
-            "context_parallel_rotate_method",
-            "cudnn_deterministic_mode",
-            "base_model_path",
-        ),
+        *("ac_option", "context_parallel_rotate_method", "cudnn_deterministic_mode"),
+        "base_model_path",
     )
 )
 """Sections of data, schedules, reports and checkpoints, of which the rest changes no step."""
@@ -271,7 +267,7 @@ def _fill_training(n: Numbers, launch: Launch) -> None:
 
 def _software(n: Numbers) -> dict[str, Any]:
     """What the recipe says of the stack."""
-    loss = COMPILED_LOSS if n.compiles else LOSSES[n.loss_name.rpartition(".")[2]]
+    loss = CHUNKED_LOSS if n.compiles else LOSSES[n.loss_name.rpartition(".")[2]]
     out: dict[str, Any] = dict(TORCHTUNE_COMPILED if n.compiles else TORCHTUNE_EAGER)
     out |= {"logit_bytes": loss[0], "kept_logit_bytes": loss[1]}
     out["gathered_ends"] = () if n.sharded_ends else ENDS

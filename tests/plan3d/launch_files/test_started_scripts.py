@@ -97,6 +97,14 @@ def test_scripts_that_train_nothing_are_said():
         launch("bash a.sh\n", {"a.sh": "echo x\n"})
 
 
+def test_more_scripts_than_are_read_are_said():
+    """Forty with the first: the last of fifty, which trains, is not reached."""
+    files = {f"s{i}.sh": "echo" for i in range(49)} | {"train.sh": RUN}
+    calls = "".join(f"bash {name}\n" for name in files)
+    with pytest.raises(InputError, match=r"starts more than 40 scripts: give the one that trains"):
+        launch(calls, files)
+
+
 def test_scripts_that_start_each_other_end():
     with pytest.raises(InputError, match=r"a\.sh"):
         launch("bash a.sh\n", {"a.sh": "bash a.sh\nbash a.sh\n"})
