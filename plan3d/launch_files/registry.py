@@ -38,6 +38,7 @@ READERS: Registry[Reader] = Registry(
     "plan3d.readers",
     {
         "megatron": f"{_PACKAGE}.megatron.launch:read",
+        "megatron-arguments": f"{_PACKAGE}.megatron.yaml_arguments:read",
         "torchtitan": f"{_PACKAGE}.torchtitan.launch:read",
         "deepspeed": f"{_PACKAGE}.deepspeed.launch:read",
         "nanotron": f"{_PACKAGE}.nanotron.launch:read",
@@ -70,6 +71,8 @@ TORCHTITAN_COMMAND = (
     r"|\bCONFIG_FILE=\S*\.toml\b)"
 )
 """A line, no comment, that starts torchtitan or names its job."""
+FLAGS_IN_YAML = r"^MODEL_ARGS:"
+"""A line of YAML that begins the flags of a command, with variables of the shell."""
 LOG_ENDINGS = ("log", "out", "err")
 LOG = (
     r"^.{0,200}(?:-{8,} arguments -{8,}\s*$|\bRunning with (?:args|configs): ?\{"
@@ -201,6 +204,11 @@ def is_script(text: str, file: str, framework: str | None) -> bool:
         return _dialect_of(text, file).is_script
     ending = file.rpartition(".")[2].lower()
     return ending not in ("yaml", "yml", "toml", "json") and not text.lstrip().startswith("{")
+
+
+def takes_inputs(text: str, file: str, framework: str | None) -> bool:
+    """Whether a file has arguments or variables: a script, or flags in YAML."""
+    return is_script(text, file, framework) or bool(re.search(FLAGS_IN_YAML, text, re.M))
 
 
 def flags_by_framework(field: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ and OLMo's pretraining files, MaxText's base.yml, Primus, Megatron-LM's --yaml-c
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,12 @@ RECOGNITIONS = (
     Recognition("Kubernetes", (("apiVersion", "kind"),)),
     Recognition("SkyPilot", (("resources", "run"),)),
     Recognition("Primus", (("work_group", "modules"), ("modules.pre_trainer",)), "primus"),
+    Recognition(
+        "SageMaker HyperPod",
+        (("training_config.model_config",), ("training_config.training_args",)),
+    ),
+    Recognition("align-anything", (("train_cfgs", "model_cfgs"),)),
+    Recognition("leap-finetune", (("training_type", "training_config"),)),
     Recognition("verl", (("actor_rollout_ref",),)),
     Recognition("slime", (("rollout_num_gpus",), ("actor_num_gpus_per_node",))),
     Recognition("NeMo-RL", (("policy", "grpo"), ("policy", "sft"), ("policy", "dpo"))),
@@ -56,6 +63,7 @@ RECOGNITIONS = (
     ),
     Recognition("NeMo AutoModel", (("model._target_", "step_scheduler"),), "automodel"),
     Recognition("NeMo AutoModel", (("model._target_",), ("step_scheduler",))),
+    Recognition("Megatron-LM (MODEL_ARGS)", (("MODEL_ARGS",),), "megatron-arguments"),
     Recognition("Megatron-LM (--yaml-cfg)", (("language_model", "model_parallel"),)),
     Recognition("torchtune", (("model._component_",), ("tokenizer._component_",)), "torchtune"),
     Recognition("OLMo", (("model.d_model",), ("model.mlp_ratio",))),
@@ -133,13 +141,15 @@ DEEPSPEED_ALONE = {"zero_optimization", *BATCHES[:2], OWN}
 the Trainer too."""
 DEEPSPEED_KEYS = {row.key.partition(".")[0] for row in CONFIG} - {"sequence_parallel_size"}
 """Keys that it may have; that one is of ms-swift and LLaMA-Factory too (spellings.py)."""
+_INCLUDE = re.compile(r"(?<=: )!include\b")
+"""The tag with which Levanter includes other files; readers of what is read refuse it."""
 SECTIONS_OF_NANOTRON = ("parallelism", "model", "tokens", "general")
 
 
 def framework_of_document(text: str, file: str) -> str:
     """The reader of a YAML document. Raises InputError naming the framework of one that is not
     read, or nanotron's sections where the document has none of them."""
-    content = parse_yaml(text, file)
+    content = parse_yaml(_INCLUDE.sub("", text), file)
     if not isinstance(content, dict):
         return "nanotron"
     recognised = recognition_of(content)

@@ -1,7 +1,7 @@
 """Documents of JSON, TOML and YAML: read within bounds of size, depth and numbers; TOML written.
 
 Text that is not such a document, or exceeds a bound, is an InputError that names the file. Aliases
-of YAML, which expand ten lines to millions of values, are refused.
+of YAML, which expand ten lines to millions of values, count as what they stand for.
 """
 
 from __future__ import annotations
@@ -205,23 +205,39 @@ def _yaml_loader() -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]
-        """The safe loader without aliases, of bounded depth."""
+        """The safe loader, of bounded depth and number of values; it names tags of others."""
 
-        depth = 0
+        depth = values = 0
+
+        def __init__(self, stream: str) -> None:
+            super().__init__(stream)
+            self.sizes: dict[str, int] = {}
+            """Values that an anchor stands for; those around an alias have none yet."""
 
         def compose_node(self, parent: Any, index: Any) -> Any:
-            if self.check_event(yaml.AliasEvent):
-                event = self.peek_event()
-                problem = f"the alias *{event.anchor} is not read: write out what it stands for"
-                raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+            event = self.peek_event()
+            is_alias = isinstance(event, yaml.AliasEvent)
+            is_inside = is_alias and event.anchor in self.anchors.keys() - self.sizes.keys()
+            before = self.values
+            self.values += self.sizes.get(event.anchor, 0) if is_alias else 1
             self.depth += 1
+            if is_inside or self.values > LONGEST_YAML:
+                raise _problem(f"the alias *{event.anchor} stands for too much to be read", event)
             if self.depth > DEEPEST + 1:
-                mark = self.peek_event().start_mark
-                problem = f"it is nested deeper than {DEEPEST} levels"
-                raise yaml.composer.ComposerError(None, None, problem, mark)
+                raise _problem(f"it is nested deeper than {DEEPEST} levels", event)
             node = super().compose_node(parent, index)
             self.depth -= 1
+            if event.anchor and not is_alias:
+                self.sizes[event.anchor] = self.values - before
             return node
+
+        def construct_undefined(self, node: Any) -> None:
+            raise _problem(f"the tag {node.tag} is not read: write out what it stands for", node)
+
+    Loader.add_constructor(None, Loader.construct_undefined)
+
+    def _problem(problem: str, place: Any) -> Any:
+        return yaml.MarkedYAMLError(None, None, problem, place.start_mark)
 
     return Loader
 

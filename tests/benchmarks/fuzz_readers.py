@@ -106,6 +106,12 @@ def _script(path: Path) -> None:
     _command([*words, "--", "--model", "a"] if b"$#" in path.read_bytes() else words)
 
 
+def _flags(path: Path) -> None:
+    """Flags in YAML with the program that they are of."""
+    words = ["import", str(path), "--cluster", "h100-sxm", "--vocabulary", "1000", "--traceback"]
+    _command([*words, "--gpus", "8", "--set", "PROGRAM=pretrain_gpt.py", "--set", "T=2"])
+
+
 def _trained(path: Path) -> None:
     """A script of a trainer with what its arguments leave open."""
     words = ["import", str(path), "--cluster", "h100-sxm", "--gpus", "8"]
@@ -682,6 +688,22 @@ def _asked(path: Path) -> None:
             question(name, body, 2**20)
 
 
+FLAGS = b"""MODE: &x pretraining
+MODEL_ARGS: &args
+  --num-layers: 4
+  --hidden-size: 512
+  --num-attention-heads: 8
+  --seq-length: 128
+  --max-position-embeddings: 128
+  --micro-batch-size: 2
+  --global-batch-size: 32
+  --tensor-model-parallel-size: ${T}
+  --swiglu: true
+  --moe-layer-freq: ([0]*1+[1]*3)
+  --rampup-batch-size: "[8 8 100]"
+  --bf16: true
+MODEL_ARGS_2: {<<: *args, --lr: 1.0e-4, --wandb-exp-name: "a $T `b`"}
+"""
 READERS = {
     "config": Reader("config.json", _configs, _estimates("--model")),
     "layers-csv": Reader("net.csv", lambda: [LAYERS], _estimates("--model")),
@@ -694,6 +716,7 @@ READERS = {
         lambda: _shipped("software/megatron-core.toml", "software/fsdp.toml"),
         _estimates("--software"),
     ),
+    "flags": Reader("f.yaml", lambda: [FLAGS], _flags),
     "megatron": Reader(
         "run.sh",
         lambda: (

@@ -131,7 +131,7 @@ def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, 
     from ...launch_files.chains import read_launch
     from ...launch_files.exporter import read_heading
     from ...launch_files.launch_file import ReaderOptions
-    from ...launch_files.registry import is_script
+    from ...launch_files.registry import takes_inputs
     from ...launch_files.shell.examples import with_example
 
     text = text_of(args.file)
@@ -141,7 +141,7 @@ def _launch(args: argparse.Namespace, model: Model | None, overrides: dict[str, 
     inputs = _script_inputs(args)
     if args.example is not None:
         inputs = with_example(inputs, args.example, args.file, text)
-    if (inputs.arguments or inputs.values) and not is_script(text, args.file, wanted):
+    if (inputs.arguments or inputs.values) and not takes_inputs(text, args.file, wanted):
         raise InputError(
             f"{args.file}: is no script: it takes neither --set nor arguments after --"
         )

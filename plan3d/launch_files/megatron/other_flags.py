@@ -164,8 +164,9 @@ GROUPS = (
         allow-missing-vision-projection-checkpoint cvcuda-image-processing
         disable-vision-class-token image-folder image-size img-h=224 img-w=224 language-model-type
         max-num-tiles=1 mm-projector-type mm-vision-select-layer num-channels=3 num-frames=1
-        patch-dim=16 patch-size use-thumbnail use-tiling vision-backbone-type=vit
-        vision-model-type vision-root vision-tower
+        packing-buffer-size packing-seq-length patch-dim=16 patch-size pixel-shuffle
+        recompute-vision use-area-weighted-aspect-ratio use-thumbnail use-tile-tags use-tiling
+        vision-backbone-type=vit vision-model-type vision-root vision-tower
         """,
     ),
     FlagGroup(

@@ -123,6 +123,9 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     return "\n".join(top) + f"\n{text}"
 
 
+MODEL_CONFIG, CLASSES = ("model", "model_config"), "LlamaConfig and Qwen2Config"
+"""The section of the model, and the classes that are read. nanotron takes the first class that has
+every key of a file (dacite, strict); so a key that both lack says that the model is another one."""
 PROGRAM, CONFIG_FILE = "run_train.py", "--config-file"
 
 
@@ -163,6 +166,11 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     launch.model = model_of(n, launch.stem, "model_config of a nanotron file")
     fill_launch(launch, n)
     launch.unread = config.unread(TABLE, read_implied(TABLE, config, n))
+    for one in launch.unread:
+        is_known = one.affects_cost or one.why_neutral or one.is_derived
+        if one.path[:2] == MODEL_CONFIG and not is_known:
+            why = f"is in none of {CLASSES}, so that the model is another one"
+            raise config.value_error(".".join(one.path), why)
     return launch
 
 

@@ -37,6 +37,10 @@ PEFT |= {"modules_to_save": "lora_modules_to_save"}
 """Arguments of the table by fields of LoraConfig."""
 OTHER_ADAPTERS = ("use_dora", "layers_to_transform", "rank_pattern", "loftq_config")
 """Fields of LoraConfig that make it another adapter."""
+NO_ARGUMENTS = (
+    "is Python of Hugging Face's Trainer, which is not run, and its arguments are not in it: give "
+    "the command that starts it or the log of its run"
+)
 BITS = ("load_in_4bit", "load_in_8bit")
 _KEYS = {row.key for row in table_of("trainer") if isinstance(row, Row)}
 
@@ -86,10 +90,7 @@ def _content(session: Session, file: str, options: ReaderOptions) -> dict[str, A
             f"{file}: trains with {other[:60]}, which is not read: Trainer, SFTTrainer"
         )
     if not stated:
-        raise InputError(
-            f"{file}: is Python of Hugging Face's Trainer, which is not run, and its arguments are "
-            "not in it: give the command that starts it or the log of its run"
-        )
+        raise InputError(f"{file}: {NO_ARGUMENTS}")
     if len({id(one) for one in stated}) > 1:
         raise InputError(f"{file}: makes arguments of {len(stated)} trainers: keep one of them")
     arguments = stated[0]
@@ -203,6 +204,8 @@ def _check_open(content: dict[str, Any], file: str) -> None:
             text = value.text if isinstance(value, Open) else f"{value.name}(...)"
             name = value.names[0] if isinstance(value, Open) and value.names else ""
             asked.append(f"{key} is {text}" + (f": --set {name}=VALUE" if name else ""))
+    if any(" is field(" in one for one in asked):
+        raise InputError(f"{file}: {NO_ARGUMENTS}")
     if asked:
         give = "" if all("--set" in one for one in asked) else ": write it there"
         raise InputError(f"{file}: {'; '.join(asked)}{give}", LONGEST_QUESTION)

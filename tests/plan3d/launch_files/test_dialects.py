@@ -148,6 +148,15 @@ def test_a_file_is_of_the_framework_that_its_content_says(text, file, framework,
     assert is_script(text, file, None) == is_script(text, file, framework) == script
 
 
+def test_files_that_include_others_are_refused_by_the_name_of_their_framework():
+    text = "data: !include mixtures/web.yaml\ntrainer: {train_batch_size: 8, tracker: {}}\n"
+    with pytest.raises(InputError, match="is a file of Levanter, which is not read"):
+        framework_of_file(text, "run.yaml")
+    text = "finetuning_type: full\nmodel_name_or_path: !include model.yaml\n"
+    with pytest.raises(InputError, match="the tag !include is not read: write out"):
+        reader(text, "run.yaml", None)(text, "run.yaml", ReaderOptions())
+
+
 def test_keys_of_no_framework_are_no_nanotron_file():
     with pytest.raises(InputError, match="keys of no framework that plan3d reads"):
         framework_of_file("a: 1", "run.yaml")

@@ -105,6 +105,13 @@ def test_what_is_called_switches_recompute_on():
 
 
 ARGS = "args = TrainingArguments('o', bf16=True)\n"
+PARSED = """class TrainingArguments(transformers.TrainingArguments):
+    optim: str = field(default="adamw_torch")
+    use_peft: bool = field(default=False)
+
+args = TrainingArguments()
+"""
+"""Arguments that a parser fills from the command."""
 
 
 @pytest.mark.parametrize(
@@ -126,6 +133,7 @@ ARGS = "args = TrainingArguments('o', bf16=True)\n"
             "LoraConfig with use_dora",
         ),
         (LOADED.format("") + "Trainer(model)\n", "its arguments are not in it"),
+        (LOADED.format("") + PARSED + "Trainer(model, args)\n", "its arguments are not in it"),
         (ARGS + "Trainer(make(), args)\n", "does not load its model by name: give --model"),
         (
             "model = AutoModelForCausalLM.from_pretrained(NAME)\n" + ARGS + "Trainer(model, args)",

@@ -139,6 +139,10 @@ def test_text_is_utf_8_with_or_without_a_mark(tmp_path):
 
 
 DIGITS = "9" * 41
+TENFOLD = "l0: &l0 1\n" + "".join(
+    f"l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 20)}]\n" for i in range(1, 9)
+)
+"""Aliases of which each stands for twenty of the one before."""
 DOCUMENTS = (
     (parse_json, "{'a': 1}", "is not JSON"),
     (parse_json, "[" * 100_000, r"is not JSON \(nested too deep"),
@@ -152,9 +156,11 @@ DOCUMENTS = (
     (parse_toml, "a = " + "[" * 1000 + "]" * 1000, "is not TOML"),
     (parse_toml, "a = 0x" + "f" * 5000, "more than 40 digits"),
     (parse_toml, "#" * 1_000_001, "more than 1,000,000 characters"),
-    (parse_yaml, "a: &x 1\nb: *x\n", r"is not YAML \(line 2: the alias \*x"),
-    (parse_yaml, "a: &x [*x]", "alias"),
-    (parse_yaml, "a: &x {b: 1}\nc: {<<: *x}", "alias"),
+    (parse_yaml, TENFOLD, r"is not YAML \(line 5: the alias \*l3 stands for too much"),
+    (parse_yaml, "a: &x [*x]", r"the alias \*x stands for too much"),
+    (parse_yaml, "a: &x {b: *x}", r"the alias \*x stands for too much"),
+    (parse_yaml, "a: *x", "undefined alias"),
+    (parse_yaml, "a: !include b.yaml", r"\(line 1: the tag !include is not read: write out"),
     (parse_yaml, "a: 0b_", "is not YAML"),
     (parse_yaml, "a: 2001-13-45", "is not YAML"),
     (parse_yaml, "a: 0x" + "f" * 5000, "more than 40 digits"),
@@ -167,6 +173,13 @@ DOCUMENTS = (
     (parse_yaml, "\x1b", "is not YAML"),
     (parse_yaml, "#" * 100_001, "more than 100,000 characters"),
 )
+
+
+def test_aliases_of_yaml_are_what_they_stand_for():
+    text = "a: &x {b: 1, c: &y [2, 3]}\nd: *x\ne:\n  <<: *x\n  b: 4\n  f: *y\n"
+    inner = {"b": 1, "c": [2, 3]}
+    outer = {"b": 4, "c": [2, 3], "f": [2, 3]}
+    assert parse_yaml(text, "x.y") == {"a": inner, "d": inner, "e": outer}
 
 
 @pytest.mark.parametrize(("parse", "text", "problem"), DOCUMENTS, ids=range(len(DOCUMENTS)))
