@@ -20,7 +20,6 @@ from .hardware.software_stack import (
     software_profile,
 )
 from .workload.adapters import Adapters
-from .workload.blocks import LinearAttention
 from .workload.model import Model
 
 if TYPE_CHECKING:
@@ -143,12 +142,6 @@ class Task(_Question):
                 raise InputError(f"{key} {limit}, not {value!r}")
         if self.calibration:
             self.calibration.check(self)
-        linear = [k.attention for k in self.model.kinds if isinstance(k.attention, LinearAttention)]
-        if linear:
-            raise InputError(
-                f"{self.model.name} has layers of {linear[0].mixer}, whose time and memory are not "
-                "modelled (state-space or linear attention); plan3d models counts its parameters"
-            )
         if self.model.mtp_layers and not software.multi_token_prediction:
             left_out = (*self.model.left_out, f"multi-token prediction ({software.label})")
             object.__setattr__(self, "model", replace(self.model, mtp_layers=0, left_out=left_out))

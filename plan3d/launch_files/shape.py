@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, LinearAttention, Mlp
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 
 LATENT_ATTENTION = "latent attention (MLA)"
@@ -43,6 +43,7 @@ TIED_HEAD = "a tied LM head"
 UNTIED_HEAD = "an LM head of its own"
 MTP = "multi-token prediction"
 LAYER_LIST = "a network that is a list of layers"
+LONE_PARTS = "layers without attention"
 UNEQUAL_LAYERS = "layers that differ in more than MLP and window"
 
 
@@ -154,6 +155,12 @@ def _layer_features(model: Model) -> Iterator[str]:
 
 
 def _attention_features(a: Attention, hidden: int) -> Iterator[str]:
+    if isinstance(a, LinearAttention):
+        yield a.mixer
+        return
+    if not a.heads:
+        yield LONE_PARTS
+        return
     if a.kv_rank:
         yield LATENT_ATTENTION
     elif a.head_dim * a.heads != hidden or a.value_dim != a.head_dim:

@@ -78,7 +78,7 @@ def partition_block(task: Task, ranks: int, time_limit: float | None = None) -> 
 def _dense_block(task: Task) -> Block:
     kinds = () if isinstance(task.model, Network) else task.model.kinds
     for block in kinds:
-        if block.mlp and not block.attention.kv_rank:
+        if block.mlp and block.attention.is_plain:
             return block
     raise InputError(
         f"--partition: {task.model.name} has no block of plain attention and a dense MLP, whose "

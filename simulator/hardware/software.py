@@ -361,7 +361,7 @@ ENDS = ("embedding", "head")
 """What a model has before and behind its layers; the last norm is the head's."""
 DEFAULT_MODULES = ("core_attn",)
 """Those of Megatron-Core where none are named (transformer_config.py, __post_init__)."""
-GRAPHS = ("attn", "mlp", "moe_router", "moe_preprocess")
+GRAPHS = ("attn", "mlp", "mamba", "moe_router", "moe_preprocess")
 """Modules that a CUDA graph can hold, as Megatron-Core names them (cuda_graph_modules)."""
 OFFLOADABLE = (
     *("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act"),

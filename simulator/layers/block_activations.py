@@ -13,7 +13,7 @@ from ..hardware.precision import NVFP4
 from ..hardware.software import OP_LIST
 from ..operators import layer_parts
 from ..operators.layer_work import rerun_norms
-from ..workload.blocks import Block, Experts
+from ..workload.blocks import Block, Experts, LinearAttention
 from . import quantisation
 from .frozen_weights import SpareInputs, spare_inputs
 from .layer_kinds import FP32_BYTES, LayerContext
@@ -48,8 +48,8 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     inputs = operand * element * block.norms * hidden / u - unread
     if software.never_gathers_again:
         inputs = inputs * u
-    cores = element * tokens * (layer_parts.qkv_width(attn, s.tp) + spare.adapter_widths)
-    if software.packed_qkv and not task.model.learned_positions:
+    cores = element * tokens * (layer_parts.core_inputs(attn, s.tp) + spare.adapter_widths)
+    if software.packed_qkv and attn.is_plain and not task.model.learned_positions:
         cores = cores + element * tokens * layer_parts.rotated_width(attn, s.tp)
     inputs = inputs + element * hidden * software.copied_inputs * ((s.tp > 1) & (u == 1))
     of_heads = tokens * layer_parts.normed_width(attn, s.tp)
@@ -112,7 +112,10 @@ def stored_scores(block: Block, local: LayerContext) -> Value:
 def score_bytes(block: Block, local: LayerContext, each: float) -> Value:
     """Bytes of the attention scores of a layer at `each`, none where they are never in memory."""
     scores = block.attention.heads * local.task.sequence * local.tokens / local.s.tp
-    out: Value = each * (not local.task.software.flash_attention) * scores
+    stored = not (
+        local.task.software.flash_attention or isinstance(block.attention, LinearAttention)
+    )
+    out: Value = each * stored * scores
     return out
 
 

@@ -24,11 +24,11 @@ import numpy as np
 
 from ..base.arrays import Value, any_nonzero, codes_in
 from ..hardware.cluster import Cluster
-from ..operators import collectives, grid_gemms, layer_parts
+from ..operators import collectives, grid_gemms, layer_parts, linear_attention
 from ..operators.grid_gemms import Messages
 from ..plan.field_values import ContextComm, Dispatch, Recompute
 from ..plan.tensor_grid import Grid, MeshCollective
-from ..workload.blocks import Block, Experts
+from ..workload.blocks import Block, Experts, LinearAttention
 from .layer_kinds import LayerContext, LayerKind, matrices_of
 
 
@@ -55,6 +55,9 @@ def context_overlap(
 ) -> tuple[Overlap, Overlap]:
     """What getting keys and values of the whole sequence adds, forward and backward."""
     out = np.zeros((2, 2, local.s.cp.size))
+    if isinstance(block.attention, LinearAttention):
+        # A state is handed on along a whole sequence, whatever other layers do.
+        return _head_exchange(block, core, local)
     for code in ContextComm:
         mine = local.s.cp_comm == code
         if any_nonzero(mine):
@@ -109,9 +112,11 @@ def _head_exchange(
     parts of them of all heads: two all-to-alls a pass (Jacobs et al. 2023, section 3)."""
     s, attn, cluster = local.s, block.attention, local.task.cluster
     group = collectives.place_group(s.cp, s.tp, cluster)
+    widths = layer_parts.qkv_width(attn, s.tp), attn.heads * attn.value_dim / s.tp
+    if isinstance(attn, LinearAttention):
+        widths = linear_attention.exchanged_widths(attn, s.tp)
     element = local.tokens * local.recipe.wire
-    inputs = element * layer_parts.qkv_width(attn, s.tp)
-    output = element * attn.heads * attn.value_dim / s.tp
+    inputs, output = (element * width for width in widths)
     both = collectives.all_to_all(inputs, group, cluster)
     both = both + collectives.all_to_all(output, group, cluster)
     exposed = Overlap(both, np.zeros(s.cp.shape))
@@ -170,6 +175,8 @@ def _tensor_regions(block: Block, hidden: int) -> tuple[float, int]:
     width = attn.q_rank + attn.kv_rank + attn.rope_dim
     first = width / hidden if attn.kv_rank and attn.q_rank else 1.0
     second = block.mlp or (block.experts and block.experts.shared_mlp)
+    if not attn.heads:
+        return float(bool(second)), int(bool(second))
     if block.parallel or not second:
         return first, 1
     return first + 1.0, 2

@@ -7,19 +7,22 @@ engine around modules and gradients take the time of the same host.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
 from ..base.arrays import Value
 from ..operators.layer_parts import ADAPTER_LAUNCHES, adapter_launches, packed_launches
+from ..operators.linear_attention import SCANS
 from ..task import Task
-from ..workload.blocks import Block
+from ..workload.blocks import Block, LinearAttention
 from .layer_kinds import LayerContext
 
-LAYER_GRAPHS = {"attn": 7, "mlp": 6}
-"""Kernels of a plain layer in a CUDA graph of Megatron-Core: norm, queries with keys and values,
-two rotations, attention, projection and sum; norm, product, activation, product and sum."""
+LAYER_KERNELS = {"attn": 7, "mlp": 6}
+"""Kernels of a plain layer by the CUDA graph of Megatron-Core that holds them: norm, queries with
+keys and values, two rotations, attention, projection and sum; norm, product, activation, product
+and sum. A layer has the stack's `layer_launches` for these."""
 MEASURED_LAUNCHES = 11
 """Kernels of the layer whose launches `calibrate measure` times (measure/cases_layer.py)."""
 ROUTING_GRAPHS = {"moe_router": 27, "moe_preprocess": 8}
@@ -39,7 +42,9 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
     measured = task.cluster.accelerator.training.layer_floor / MEASURED_LAUNCHES
     launch = np.maximum(software.layer_floor / software.layer_launches, measured)
     graphs = {name for name in software.graphs if name != "mlp" or block.mlp}
-    number: Value | float = software.layer_launches - _held(graphs, LAYER_GRAPHS)
+    parts = _kernels_of_parts(block)
+    share = sum(parts.values()) / sum(LAYER_KERNELS.values())
+    number: Value | float = software.layer_launches * share - _held(graphs, parts)
     out: Value | float = 0.0
     if block.experts:
         each = block.experts.count / local.s.ep
@@ -52,6 +57,19 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
         out = out + np.maximum(software.adapter_floor / ADAPTER_LAUNCHES, measured) * kernels
     launched: Value | float = np.maximum(number, 0) * launch
     return out + launched
+
+
+def _kernels_of_parts(block: Block) -> dict[str, int]:
+    """Kernels of the parts of a layer, by the name of their CUDA graph: a scan has its own in the
+    place of the one of attention."""
+    parts = {}
+    if isinstance(block.attention, LinearAttention):
+        parts["mamba"] = LAYER_KERNELS["attn"] - 1 + SCANS[block.attention.mixer].kernels
+    elif block.attention.heads:
+        parts["attn"] = LAYER_KERNELS["attn"]
+    if block.mlp or block.experts:
+        parts["mlp"] = LAYER_KERNELS["mlp"]
+    return parts
 
 
 class Modules(NamedTuple):
@@ -70,9 +88,13 @@ class Modules(NamedTuple):
 def modules_of(block: Block) -> Modules:
     """Modules of a block: four projections, norms, the matrices of an MLP and of the router; the
     layer, its attention, its MLP and the activation of that; and each expert with its own."""
-    dense = 4 + block.norms + 2 * bool(block.attention.query_key_norm)
+    attn = block.attention
+    of_attention = 4 + 2 * bool(attn.query_key_norm) if attn.heads else 0
+    if isinstance(attn, LinearAttention):
+        of_attention = SCANS[attn.mixer].modules
+    dense = of_attention + block.norms
     dense += (2 + block.mlp.gated) if block.mlp else 0
-    others = 2 + 2 * bool(block.mlp)
+    others = 1 + (attn.heads > 0) + 2 * bool(block.mlp)
     if not block.experts:
         return Modules(dense, 0, others, 0)
     count = block.experts.count
@@ -135,6 +157,6 @@ def hook_seconds(block: Block, trained: Value, local: LayerContext) -> HookSecon
     return HookSeconds(forward, BACKWARD_HOOKS * forward, of_gradients)
 
 
-def _held(graphs: set[str], kernels: dict[str, int]) -> int:
+def _held(graphs: set[str], kernels: Mapping[str, int]) -> int:
     """Launches that graphs save."""
     return sum(kernels[name] - 1 for name in graphs if name in kernels)

@@ -286,4 +286,4 @@ def layer_sizes(task: Task, s: Strategy) -> Value:
 def is_tabled(kind: LayerKind) -> bool:
     """Whether tables of layers cover this kind: a block with an MLP and ordinary attention."""
     block = kind.block
-    return bool(block and block.mlp and not block.experts and not block.attention.kv_rank)
+    return bool(block and block.mlp and not block.experts and block.attention.is_plain)

@@ -168,9 +168,7 @@ def _passes(
     core = None
     if work.attention and kind.block:
         accelerator = task.cluster.accelerator
-        core = kernel_times.attention_seconds(
-            work.attention, accelerator, local.recipe, task.software
-        )
+        core = kernel_times.core_seconds(work.attention, accelerator, local.recipe, task.software)
     ratio: Value | tuple[float, float] = (1.0, 1.0)
     if local.layer_ratio is not None and is_tabled(kind):
         ratio = local.layer_ratio
@@ -367,7 +365,7 @@ def _selective_rerun_seconds(work: Work, gemms: Value, local: LayerContext) -> V
     out = gemms + kernel_times.memory_bound_seconds(moved, accelerator, 0)
     out = out + quantisation.rescaling_seconds(work.selective_gemms, local)
     if work.attention and work.rerun.attention:
-        core, _ = kernel_times.attention_seconds(
+        core, _ = kernel_times.core_seconds(
             work.attention, accelerator, local.recipe, task.software
         )
         out = out + core

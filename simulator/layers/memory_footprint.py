@@ -199,7 +199,7 @@ def inputs_of_modules(kind: LayerKind, local: LayerContext) -> Value | None:
     each: dict[str, Value] = {
         **dict.fromkeys(("attn_norm", "mlp_norm"), element * hidden),
         "qkv_linear": operand * hidden,
-        "core_attn": element * local.tokens * layer_parts.qkv_width(attn, s.tp)
+        "core_attn": element * local.tokens * layer_parts.core_inputs(attn, s.tp)
         + stored_scores(kind.block, local),
         "attn_proj": min(element, bytes_of.attention) * local.tokens * heads,
     }

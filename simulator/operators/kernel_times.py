@@ -28,7 +28,7 @@ from ..hardware.cluster import Cluster
 from ..hardware.gemm_tables import GemmTable, Machine, Origin
 from ..hardware.precision import BF16, FP32, NumberFormat, Recipe
 from ..hardware.software_stack import Software
-from .work import AttentionWork, Gemm
+from .work import AttentionWork, Gemm, ScanWork
 
 SCORE_WIDTH = BF16.width
 """Width of operands whose GEMMs the products of materialised attention are as efficient as."""
@@ -260,6 +260,38 @@ def attention_seconds(
     softmax = software.score_bytes * work.rows * work.sequence
     softmax = softmax / (accelerator.training.streaming_efficiency * accelerator.memory_bandwidth)
     return matmul + softmax, 2 * matmul + 1.5 * softmax
+
+
+SCAN_RATE = 0.25
+"""Share of the peak that products inside a scan reach: of 79 ns a token of a Mamba-2 layer of 128
+heads on one H100 (widths 64 and 128, chunks of 256; vllm-project/vllm #27299, 8,192 tokens and
+more), 45 are its bytes."""
+
+
+def scan_seconds(
+    work: ScanWork, accelerator: Accelerator, recipe: Recipe, software: Software
+) -> tuple[Value, Value]:
+    """Seconds of the kernels that carry a state, forward and backward: several, whose arithmetic
+    and whose bytes are not in the same ones.
+
+        t = n t0 + F / (SCAN_RATE P) + bytes / (beta BW)
+    """
+    form = recipe.attention
+    peak = sixteen_bit_peak(accelerator) if form.is_scaled else peak_flops(accelerator, form.peak)
+    arithmetic = work.flops / (SCAN_RATE * peak)
+    moved = work.moved_bytes * (recipe.activation / BF16.operand) / software.memory_bound_rate
+    forward = arithmetic / software.attention_rate
+    forward = forward + memory_bound_seconds(moved, accelerator, work.kernels)
+    return forward, work.backward * forward
+
+
+def core_seconds(
+    work: AttentionWork | ScanWork, accelerator: Accelerator, recipe: Recipe, software: Software
+) -> tuple[Value, Value]:
+    """Seconds of the core of a layer that mixes tokens, forward and backward."""
+    if isinstance(work, ScanWork):
+        return scan_seconds(work, accelerator, recipe, software)
+    return attention_seconds(work, accelerator, recipe, software)
 
 
 def memory_bound_seconds(

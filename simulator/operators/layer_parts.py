@@ -13,7 +13,8 @@ from ..hardware.software import NORMS, Software
 from ..plan.field_values import Dispatch, Loss
 from ..task import Task
 from ..workload.adapters import Adapters, inputs_of, matrices_of
-from ..workload.blocks import Attention, Block, Experts, Mlp
+from ..workload.blocks import Attention, Block, Experts, LinearAttention, Mlp
+from . import linear_attention
 from .work import Gemm, Strategy, Work
 
 
@@ -38,6 +39,14 @@ def qkv_width(attention: Attention, tp: Value) -> Value:
     return attention.heads * attention.head_dim / tp + kv * (
         attention.head_dim + attention.value_dim
     )
+
+
+def core_inputs(attention: Attention, tp: Value) -> Value:
+    """Columns on one rank that are kept for the backward pass of the core of attention, or of what
+    stands for it."""
+    if isinstance(attention, LinearAttention):
+        return linear_attention.kept_elements(attention) / tp
+    return qkv_width(attention, tp) * (attention.heads > 0)
 
 
 def rotated_width(attention: Attention, tp: Value) -> Value:
@@ -68,7 +77,12 @@ def latent_up_gemms(attn: Attention, hidden: int, s: Strategy, tokens: Value) ->
 
 
 def attention_gemms(attn: Attention, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
-    """Projections of attention, its indexer where it has one, the output projection last."""
+    """Projections of attention, its indexer where it has one, the output projection last; none of a
+    layer without attention."""
+    if isinstance(attn, LinearAttention):
+        return linear_attention.projections(attn, hidden, s, sequence)
+    if not attn.heads:
+        return []
     tokens = s.tokens(sequence)
     out = Gemm(tokens, hidden, attn.heads * attn.value_dim / s.tp)
     if not attn.kv_rank:
@@ -349,7 +363,10 @@ def layer_bytes(block: Block, hidden: int, s: Strategy, sequence: int) -> Value:
     """
     tokens = s.tokens(sequence)
     heads = block.attention.heads * block.attention.value_dim
-    moved = 2 * tokens * 5.5 * block.norms * hidden / s.norm_split + 2 * tokens * 8 * heads / s.tp
+    around = 8 * heads
+    if isinstance(block.attention, LinearAttention):
+        around = linear_attention.moved_elements(block.attention)
+    moved = 2 * tokens * 5.5 * block.norms * hidden / s.norm_split + 2 * tokens * around / s.tp
     moved = moved + 2 * tokens * 2 * normed_width(block.attention, s.tp)
     # A gate is read with the output of attention, and their product written.
     gated = block.attention.gate_width + 2 * heads * (block.attention.output_gate > 0)

@@ -16,7 +16,7 @@ from ..base.arrays import Value
 from ..hardware.software import OP_LIST
 from ..plan.field_values import ContextComm
 from ..task import mean_over_documents
-from ..workload.blocks import Block
+from ..workload.blocks import Attention, Block, LinearAttention
 from ..workload.model import Model
 from .layer_parts import (
     EAGER_NORM_BYTES,
@@ -37,7 +37,8 @@ from .layer_parts import (
     permuted_bytes,
     routed_bytes,
 )
-from .work import AttentionWork, Gemm, RerunParts, Strategy, Work
+from .linear_attention import scan_work
+from .work import AttentionWork, Gemm, RerunParts, ScanWork, Strategy, Work
 
 LOSS_BYTES = 8
 """Bytes that cross-entropy moves forward per logit (fp32 logits)."""
@@ -88,14 +89,7 @@ def block_work(
         padded = padded_bytes(hidden, s, routed)
     return Work(
         gemms=gemms,
-        attention=AttentionWork(
-            rows=tokens * attn.heads / s.tp,
-            width=attn.head_dim + attn.value_dim,
-            span=mean_over_documents(documents, sequence, partial(causal_span, attn)),
-            sequence=sequence,
-            aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
-            kernels=np.where(s.cp_comm == ContextComm.P2P, s.cp, 1.0),
-        ),
+        attention=_core_work(attn, s, sequence, documents),
         moved_bytes=(1 + fp32) * layer_bytes(block, hidden, s, sequence)
         + permuted
         + eager_norms * norm_bytes * tokens * normed,
@@ -108,6 +102,24 @@ def block_work(
         permuted_bytes=permuted,
         padded_bytes=padded,
         rerun=again.parts,
+    )
+
+
+def _core_work(
+    attn: Attention, s: Strategy, sequence: int, documents: tuple[int, ...]
+) -> AttentionWork | ScanWork | None:
+    """The core of attention, or what stands for it; None of a layer without any."""
+    if isinstance(attn, LinearAttention):
+        return scan_work(attn, s, sequence)
+    if not attn.heads:
+        return None
+    return AttentionWork(
+        rows=s.tokens(sequence) * attn.heads / s.tp,
+        width=attn.head_dim + attn.value_dim,
+        span=mean_over_documents(documents, sequence, partial(causal_span, attn)),
+        sequence=sequence,
+        aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
+        kernels=np.where(s.cp_comm == ContextComm.P2P, s.cp, 1.0),
     )
 
 
@@ -195,7 +207,7 @@ def selective_rerun(
     if "mla_up_proj" in ops and attn.kv_rank:
         gemms += latent_up_gemms(attn, hidden, s, tokens)
     if "out_proj" in ops:
-        gemms.append(attention_gemms(attn, hidden, s, sequence)[-1])
+        gemms += attention_gemms(attn, hidden, s, sequence)[-1:]
     if mlp and {"mlp", "mlp_in", "gelu"} & {*ops}:
         moved = moved + activation_bytes(mlp, s.tp, tokens)
         inputs, out = mlp_gemms(mlp, hidden, s.tp, tokens, 1.0)
@@ -214,7 +226,8 @@ def selective_rerun(
         moved = moved + activation_bytes(experts.shared_mlp, s.tp, tokens)
     whole = (bool(mlp) and "mlp" in ops) or shared
     exchange = bool(experts) and "moe" in ops
-    return Rerun(gemms, moved, RerunParts("core_attn" in ops, int(whole), exchange))
+    core = "core_attn" in ops and not isinstance(attn, LinearAttention)
+    return Rerun(gemms, moved, RerunParts(core, int(whole), exchange))
 
 
 def _every_second(block: Block, hidden: int, s: Strategy, tokens: Value) -> list[Gemm]:

@@ -6,7 +6,7 @@ from functools import partial
 
 from ..task import Task, mean_over_documents
 from ..workload.adapters import HEAD, Adapters
-from ..workload.blocks import Block
+from ..workload.blocks import Block, LinearAttention
 from ..workload.model import Model, Network
 from .layer_parts import causal_span
 
@@ -66,7 +66,7 @@ def block_flops_per_token(model: Model, sequence: int, causal: bool = False) -> 
 def multiply_adds(model: Model, block: Block, sequence: int, causal: bool) -> float:
     """Multiply-adds a token makes in a layer: active matrix parameters, and attention scores.
 
-    Source: Narayanan et al. 2021, equation 2, for any attention and experts.
+    Source: Narayanan et al. 2021, equation 2, for any attention and experts; LinearAttention.
     """
     counts = block.parameters(model.hidden, model.norm_width)
     del counts["norms"]
@@ -76,4 +76,6 @@ def multiply_adds(model: Model, block: Block, sequence: int, causal: bool) -> fl
     whole = min(attn.window or sequence, attn.index_topk or sequence, sequence)
     span = causal_span(attn, sequence) if causal else whole
     scores = attn.heads * (attn.head_dim + attn.value_dim) * span
+    if isinstance(attn, LinearAttention):
+        scores = attn.state_multiply_adds * (sequence > 0)
     return counts.total() + scores + attn.index_heads * attn.index_dim * sequence / 2

@@ -95,6 +95,16 @@ class AttentionWork(NamedTuple):
     (Liu et al. 2023, Ring Attention, section 3)."""
 
 
+class ScanWork(NamedTuple):
+    """Kernels that carry a state along a sequence, forward."""
+
+    flops: Value
+    moved_bytes: Value
+    kernels: int
+    backward: float
+    """Seconds of the backward pass over those of the forward pass."""
+
+
 class RerunParts(NamedTuple):
     """Parts of a layer that selective recompute runs again other than GEMMs and moved bytes."""
 
@@ -110,7 +120,8 @@ class Work(NamedTuple):
     """Forward work of one layer on one rank for one micro-batch."""
 
     gemms: list[Gemm]
-    attention: AttentionWork | None
+    attention: AttentionWork | ScanWork | None
+    """The core of attention, or what stands for it."""
     moved_bytes: Value
     """Bytes moved by norms, residuals, activations and token permutation."""
     selective_gemms: list[Gemm]

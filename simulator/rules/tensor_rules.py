@@ -69,7 +69,7 @@ def _token_ranks(p: Any) -> Any:
 def _is_dense(task: Task) -> bool:
     """Whether every layer is attention with projections of its own and a dense MLP."""
     model = task.model
-    plain = all(kind.mlp and not kind.attention.kv_rank for kind in model.kinds)
+    plain = all(kind.mlp and kind.attention.is_plain for kind in model.kinds)
     return plain and not model.mtp_layers and not isinstance(model, Network)
 
 

@@ -9,6 +9,7 @@ Source: argument checks of Megatron-LM and torchtitan.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from ..plan.field_values import ContextComm
 from ..plan.fields import OPT_IN, spell
 from ..plan.plan import Plan, usual_fields
 from ..task import Task
+from ..workload.blocks import LinearAttention
 from .expert_rules import EXPERT_RULES
 from .format_rules import FORMAT_RULES
 from .layer_run_rules import SEGMENT_RULES, run_rows
@@ -36,7 +38,32 @@ def _head_counts(task: Task) -> tuple[int, ...]:
 
 
 def _kv_head_counts(task: Task) -> tuple[int, ...]:
-    return tuple({k.attention.kv_heads for k in task.model.kinds})
+    """Key/value heads of layers that have any and that may copy them to several ranks."""
+    of = (k.attention for k in task.model.kinds)
+    return tuple({a.kv_heads for a in of if a.heads and not isinstance(a, LinearAttention)})
+
+
+def _state_fits(p: Any, layer: LinearAttention) -> Any:
+    """Whether each rank has whole heads of a state, and whole groups of them or a part of one
+    (Megatron-Core d98e8a6, ssm/mamba_context_parallel.py)."""
+    groups = layer.kv_heads / p.tp
+    whole = (groups % p.cp == 0) | (p.cp % groups == 0)
+    return (layer.kv_heads % p.tp == 0) & (layer.heads % (p.tp * p.cp) == 0) & whole
+
+
+def _states_fit(p: Any, task: Task) -> Any:
+    out: Any = True
+    for layer in task.model.linear_attention:
+        out = out & _state_fits(p, layer)
+    return out
+
+
+def _states_message(p: Plan, task: Task) -> str:
+    layer = next(one for one in task.model.linear_attention if not _state_fits(p, one))
+    return (
+        f"{layer.mixer} has {layer.heads} heads in {layer.kv_heads} groups: tp({p.tp}) must divide "
+        f"the groups, tp x cp({p.cp}) the heads; nearest: tp={gcd(layer.kv_heads, int(p.tp))} cp=1"
+    )
 
 
 def _ffn_widths(task: Task) -> tuple[int, ...]:
@@ -123,6 +150,7 @@ RULES: tuple[Rule, ...] = (
             f"{', '.join(map(str, _kv_head_counts(t)))} key/value heads (tp)"
         ),
     ),
+    Rule("states-are-divided", ("tp", "cp"), _states_fit, _states_message),
     Rule(
         "tp-divides-ffn",
         ("tp", "tp_grid"),

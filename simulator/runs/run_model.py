@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from ..base.errors import InputError
 from ..base.typed_objects import LARGEST_SIZE
 from ..workload.adapters import ADAPTER_FORMATS, Adapters
-from ..workload.blocks import MOST_LAYERS, Attention, Block, Experts, Mlp
+from ..workload.blocks import (
+    MAMBA2,
+    MOST_LAYERS,
+    NO_ATTENTION,
+    Attention,
+    Block,
+    Experts,
+    LinearAttention,
+    Mlp,
+)
 from ..workload.model import Model
 from .published_runs import PublishedRun
 from .run_stack import STACKS, stack_of
@@ -41,8 +51,12 @@ FAMILIES = {
     "bloom": ModelFamily(positions="alibi", embedding_norm=True),
     "llama": ModelFamily(mlp="swiglu", biases="none", norm="rmsnorm", positions="rope", tied=False),
 }
-FAMILIES["moe"] = FAMILIES["llama"]
+FAMILIES["moe"] = FAMILIES["hybrid"] = FAMILIES["llama"]
 """Families of decoders by name."""
+GATED = ("swiglu", "geglu")
+"""Activations behind a gate."""
+CONVOLUTION = 4
+"""Width of the convolution of Mamba-2 layers (Megatron-Core, d_conv)."""
 CONVENTIONS = ("mlp", "biases", "norm", "positions", "tied", "embedding_norm")
 """Columns that replace what is usual in a family."""
 
@@ -93,6 +107,8 @@ def _positions(run: PublishedRun, family: ModelFamily) -> int:
 
 def _layers(run: PublishedRun, family: ModelFamily) -> tuple[tuple[Block, ...], tuple[int, ...]]:
     """The distinct blocks, and the block of every layer."""
+    if run["layer_pattern"]:
+        return _lone_parts(run, family)
     dense, step = run["dense_layers"], run["moe_every"]
     every, window = run.get("window_every", 0), run.get("attention_window", 0)
     shapes = []
@@ -105,29 +121,71 @@ def _layers(run: PublishedRun, family: ModelFamily) -> tuple[tuple[Block, ...], 
     return kinds, tuple(distinct.index(shape) for shape in shapes)
 
 
+def _lone_parts(
+    run: PublishedRun, family: ModelFamily
+) -> tuple[tuple[Block, ...], tuple[int, ...]]:
+    """The same of a hybrid whose layers are one part each, by its `layer_pattern`."""
+    main = run["layer_pattern"].partition("/")[0]
+    letters = "".join(letter * int(count or 1) for count, letter in _PARTS.findall(main))
+    if len(letters) != run["layers"] or _PARTS.sub("", main).strip():
+        raise InputError(f"layer_pattern {main} is not of {run['layers']} layers M, E, * or -")
+    if run["pp"] > 1 and any(map(str.isdigit, main)):
+        raise InputError("layer_pattern counts layers, whose order decides the stages of pp > 1")
+    distinct = sorted(set(letters))
+    parts = {
+        "M": lambda: Block(attention=_mamba2(run), norms=1),
+        "*": lambda: Block(attention=_attention(run, family, 0), norms=1),
+        "E": lambda: Block(attention=NO_ATTENTION, experts=_experts(run, family), norms=1),
+        "-": lambda: Block(attention=NO_ATTENTION, mlp=_mlp(run, family), norms=1),
+    }
+    return tuple(parts[letter]() for letter in distinct), tuple(map(distinct.index, letters))
+
+
+_PARTS = re.compile(r"(\d*)([ME*-])")
+"""Layers of a `layer_pattern`: a letter, and how many of them."""
+
+
+def _mamba2(run: PublishedRun) -> LinearAttention:
+    if not run["mamba_heads"]:
+        raise InputError("mamba_heads not stated")
+    return LinearAttention(
+        mixer=MAMBA2,
+        heads=run["mamba_heads"],
+        kv_heads=run["mamba_groups"],
+        head_dim=run["mamba_state_dim"],
+        value_dim=run["mamba_head_dim"],
+        conv=CONVOLUTION,
+        conv_bias=True,
+    )
+
+
 def _block(run: PublishedRun, family: ModelFamily, routed: bool, window: int) -> Block:
-    gated, bias = family.mlp in ("swiglu", "geglu"), family.biases == "all"
-    experts = None
-    if routed:
-        if run["moe_latent"]:
-            raise InputError("experts behind a latent projection are not modelled")
-        experts = Experts(
-            count=run["experts"],
-            top_k=run["experts_per_token"],
-            ffn=run.get("expert_ffn", run["ffn_hidden"]),
-            gated=gated,
-            bias=run["expert_biases"],
-            shared_ffn=run["shared_expert_ffn"],
-            imbalance=_imbalance(run),
-        )
-    elif run["ffn_hidden"] is None:
-        raise InputError("ffn_hidden of the layers without experts is not stated")
     return Block(
         attention=_attention(run, family, window),
-        mlp=None if routed else Mlp(ffn=run["ffn_hidden"], gated=gated, bias=bias),
-        experts=experts,
+        mlp=None if routed else _mlp(run, family),
+        experts=_experts(run, family) if routed else None,
         norms=1 if run["parallel_block"] else 2,
         parallel=run["parallel_block"],
+    )
+
+
+def _mlp(run: PublishedRun, family: ModelFamily) -> Mlp:
+    if run["ffn_hidden"] is None:
+        raise InputError("ffn_hidden of the layers without experts is not stated")
+    return Mlp(ffn=run["ffn_hidden"], gated=family.mlp in GATED, bias=family.biases == "all")
+
+
+def _experts(run: PublishedRun, family: ModelFamily) -> Experts:
+    if run["moe_latent"]:
+        raise InputError("experts behind a latent projection are not modelled")
+    return Experts(
+        count=run["experts"],
+        top_k=run["experts_per_token"],
+        ffn=run.get("expert_ffn", run["ffn_hidden"]),
+        gated=family.mlp in GATED,
+        bias=run["expert_biases"],
+        shared_ffn=run["shared_expert_ffn"],
+        imbalance=_imbalance(run),
     )
 
 

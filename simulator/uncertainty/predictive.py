@@ -27,9 +27,10 @@ ranking groups, one vote a unit: the best measured plan has the highest probabil
 DOUBLING_FIELDS = ("tp", "cp", "pp", "dp", "ep", "etp", "virtual_stages", "micro_batch")
 """Fields whose distance is in doublings."""
 
-LOW_PRECISION_SCALE, MANY_EXPERTS_SCALE = 2.0, 1.5
-"""Errors of rows below 16 bits, and of MANY_EXPERTS_FROM experts and more, over those of others:
-few like them are published. Chosen before such rows were looked at."""
+LOW_PRECISION_SCALE, MANY_EXPERTS_SCALE, STATES_SCALE = 2.0, 1.5, 1.5
+"""Errors of rows below 16 bits, of MANY_EXPERTS_FROM experts and more, and of layers with a state
+in place of keys, over those of others: few like them are published. Chosen before such rows were
+looked at."""
 MANY_EXPERTS_FROM = 32
 
 
@@ -38,9 +39,9 @@ def error_scale(task: Task, plans: Plan) -> Value:
     formats = (RECIPES[code].formats for code in plans.precision.tolist())
     low = np.array([any(form.width == "8bit" for form in each) for each in formats], bool)
     experts = max((kind.experts.count for kind in task.model.kinds if kind.experts), default=0)
-    out: Value = np.where(low, LOW_PRECISION_SCALE, 1.0) * (
-        MANY_EXPERTS_SCALE if experts >= MANY_EXPERTS_FROM else 1.0
-    )
+    wider = MANY_EXPERTS_SCALE if experts >= MANY_EXPERTS_FROM else 1.0
+    wider *= STATES_SCALE if task.model.linear_attention else 1.0
+    out: Value = np.where(low, LOW_PRECISION_SCALE, 1.0) * wider
     return out
 
 

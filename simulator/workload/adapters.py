@@ -172,6 +172,9 @@ class Adapters:
             raise InputError(
                 f"adapters of multi-head latent attention ({model.name}) are not modelled"
             )
+        if model.linear_attention:
+            mixer = model.linear_attention[0].mixer
+            raise InputError(f"adapters of {mixer} ({model.name}) are not modelled")
         if model.mtp_layers:
             raise InputError(
                 f"adapters beside multi-token prediction ({model.name}) are not modelled"

@@ -53,6 +53,11 @@ class Attention:
         """Columns of the projection that makes the gate."""
         return self.heads * self.output_gate
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether queries, keys and values are products of hidden states, and see each other."""
+        return self.heads > 0 and not self.kv_rank
+
     def parameters(self, hidden: int) -> int:
         """Weights and biases of the projections, norms excluded."""
         h, a, kv, d, dv = hidden, self.heads, self.kv_heads, self.head_dim, self.value_dim
@@ -90,7 +95,7 @@ class LinearAttention(Attention):
     """A layer with a state of fixed size in place of keys: Mamba-2, gated delta rule, lightning.
 
     Queries and keys are kv_heads of head_dim (Mamba-2: groups of its state), values heads of
-    value_dim. Its parameters are counted; Task refuses it, as its time is not modelled.
+    value_dim.
 
     Source: transformers 5.24, modeling_granitemoehybrid.py, GraniteMoeHybridMambaLayer;
     modeling_qwen3_next.py, Qwen3NextGatedDeltaNet; modeling_kimi_linear.py, modeling_minimax.py,
@@ -106,9 +111,24 @@ class LinearAttention(Attention):
     """Kimi delta attention: width between the two matrices of a gate; 0 where it is one matrix."""
 
     @property
+    def is_plain(self) -> bool:
+        return False
+
+    @property
     def state_elements(self) -> int:
         """Numbers of the state of one sequence: a key width times a value width a head."""
         return self.heads * self.head_dim * self.value_dim
+
+    @property
+    def state_multiply_adds(self) -> float:
+        """Multiply-adds of a token with the state, one token after another: it is made smaller,
+        added to and read; a delta rule first reads what it holds of the key.
+
+        Source: Megatron-Core d98e8a6, training.py, mamba_layer_flops (7 FLOPs an element) and
+        gdn_layer_flops (4 multiply-adds); lightning attention adds and reads.
+        """
+        each = {MAMBA2: 3.5, GATED_DELTA: 4.0, KIMI_DELTA: 4.0, LIGHTNING: 2.0}
+        return each[self.mixer] * self.state_elements
 
     def parameters(self, hidden: int) -> int:
         """Weights and biases of projections, convolution and decay, norms excluded."""

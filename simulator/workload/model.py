@@ -16,7 +16,7 @@ from typing import ClassVar
 from ..base.errors import InputError
 from ..base.text_tables import facts_html
 from ..base.units import format_count
-from .blocks import Block, ListedLayer
+from .blocks import Block, LinearAttention, ListedLayer
 from .layer_list import network_arguments, read_layer_list
 from .presets import preset_arguments
 from .settings import ModelSettings
@@ -171,6 +171,12 @@ class Model:
     def parameters(self) -> int:
         """Exact parameters, tied weights once, MTP layers excluded (as checkpoints count)."""
         return sum(self.parameters_by_component.values())
+
+    @property
+    def linear_attention(self) -> tuple[LinearAttention, ...]:
+        """Those of its kinds of layers with a state in place of keys."""
+        each = (kind.attention for kind in self.kinds)
+        return tuple(one for one in each if isinstance(one, LinearAttention))
 
     @property
     def active_parameters(self) -> int:

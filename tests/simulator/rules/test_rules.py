@@ -23,6 +23,12 @@ PLAN = {"tp": 2, "pp": 2}
 REFUSED = [
     ("tp-divides-heads", task(), {"tp": 128}, "tensor size 128 does not divide 64 heads"),
     ("tp-fits-kv-heads", odd(kv_heads=12, heads=96), {"tp": 16}, "16 neither divides"),
+    (
+        "states-are-divided",
+        task("granite-4.0-h-tiny"),
+        {"tp": 2},
+        "48 heads in 1 groups: tp(2) must",
+    ),
     ("tp-divides-ffn", task("llama-7b"), {"tp": 512}, "512 does not divide ffn width 11008"),
     ("listed-layers-are-whole", images(), {"tp": 2}, "tp=2 cp=1 must be 1: resnet-50 is a list"),
     ("listed-layers-recompute-whole", images(), {"recompute": "selective"}, "is a layer list"),

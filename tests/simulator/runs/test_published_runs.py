@@ -370,7 +370,7 @@ def test_what_is_not_modelled_is_refused_with_the_reason(cells: dict[str, Any], 
 
 
 def test_families_cover_the_decoders() -> None:
-    assert set(FAMILIES) == {"gpt", "mpt", "bloom", "llama", "moe"}
+    assert set(FAMILIES) == {"gpt", "mpt", "bloom", "llama", "moe", "hybrid"}
 
 
 @pytest.mark.parametrize(

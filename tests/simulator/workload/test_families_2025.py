@@ -16,8 +16,6 @@ import pytest
 
 from plan3d.cli.catalogue.catalogues import model_record
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.task import Task
 from plan3d.simulator.workload.blocks import LinearAttention
 from plan3d.simulator.workload.hf_families import FAMILIES, UNSUPPORTED_TYPES
 from plan3d.simulator.workload.model import Model
@@ -153,10 +151,9 @@ def test_layers_counted_from_one() -> None:
         ("minimax-text-01", "lightning attention"),
     ],
 )
-def test_time_of_linear_attention_is_refused(name: str, mixer: str) -> None:
+def test_layers_with_a_state_are_read(name: str, mixer: str) -> None:
     model = Model.from_config_values(CASES[name]["config"], name)
-    with pytest.raises(InputError, match=f"layers of {mixer}, .* are not modelled"):
-        Task(model, Cluster.profile("h100-sxm", gpus=8), sequence=4096, global_batch=8)
+    assert {layer.mixer for layer in model.linear_attention} == {mixer}
 
 
 def test_a_hybrid_type_whose_layers_are_all_attention_is_a_transformer() -> None:

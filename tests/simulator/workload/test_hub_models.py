@@ -37,6 +37,8 @@ PUBLISHED = {
     "gpt-oss-120b": 116_829_156_672,
     "gpt-oss-20b": 20_914_757_184,
     "gpt2-xl": 1_557_611_200,
+    "granite-4.0-h-small": 32_207_337_984,
+    "granite-4.0-h-tiny": 6_939_037_248,
     "granite-3.1-2b": 2_533_531_648,
     "granite-3.1-8b": 8_170_848_256,
     # Less the biases of the routers, which balance experts and are not trained by gradients.
