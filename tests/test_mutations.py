@@ -9,12 +9,16 @@ from pathlib import Path
 import pytest
 from not_empty import not_empty
 
-_SPEC = importlib.util.spec_from_file_location(
-    "mutants", Path(__file__).parent / "benchmarks/mutants.py"
-)
-mutants = importlib.util.module_from_spec(_SPEC)
-sys.modules["mutants"] = mutants
-_SPEC.loader.exec_module(mutants)
+
+def _benchmark(name):
+    path = Path(__file__).parent / f"benchmarks/{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+mutants, mutant_sample = _benchmark("mutants"), _benchmark("mutant_sample")
 FOLDERS = mutants.folders()
 EVERY = [mutation for folder in FOLDERS for mutation in folder.mutations]
 
@@ -43,3 +47,30 @@ def test_a_bug_that_cannot_be_planted_is_named():
     gone = mutants.Mutation(folder="step", name="gone", module="plan3d.x", old="a b", new="c")
     with pytest.raises(ValueError, match=r"step.toml, 'gone': plan3d.x has 'a b' 2 times"):
         gone.planted("a b = 1; a b = 2")
+
+
+def test_a_change_that_is_recorded_as_equivalent_is_one_that_can_be_made():
+    recorded = set(not_empty(mutant_sample.equivalents()))
+    made = set()
+    for module in {module for module, _, _ in recorded}:
+        tree = mutant_sample.parsed(module)
+        lines = mutants.source_of(module).read_text().splitlines()
+        for index, (place, _) in enumerate(mutant_sample.sites(tree)):
+            line = place.lineno
+            if (module, lines[line - 1].strip()) in {key[:2] for key in recorded}:
+                node, _ = mutant_sample.sites(mutant_sample.parsed(module))[index]
+                made.add(mutant_sample.key_of(module, line, mutant_sample.change(node)))
+    assert recorded <= made
+
+
+def test_equivalent_changes_are_no_part_of_the_share_caught(capsys):
+    """Of three caught, one that survived and one that is equivalent: three of four."""
+    module, line, change = sorted(mutant_sample.equivalents())[0]
+    lines = mutants.source_of(module).read_text().splitlines()
+    number = [text.strip() for text in lines].index(line) + 1
+    row = {"folder": "search.exact", "module": module, "line": str(number), "by": ""}
+    rows = [row | {"change": "x", "caught": caught} for caught in "1110"]
+    assert mutant_sample.report([*rows, row | {"change": change, "caught": "0"}]) == 0.75
+    said = capsys.readouterr().out
+    assert f"SURVIVED {module}:{number} x" in said
+    assert f"EQUIVALENT {module}:{number} {change}" in said

@@ -4,7 +4,8 @@
 
 Sites are what computes in simulator/, search/ and launch_files/: operators, bounds, roundings and
 numbers of sums, products and comparisons. Prints the share caught by package with its standard
-error, and the survivors. Sites that FILE has are not run again, so that a run can be ended at any
+error, and the survivors; those of equivalent_mutants.toml, which change nothing that a caller can
+see, are counted apart. Sites that FILE has are not run again, so that a run can be ended at any
 time; a smaller sample of the same seed is the beginning of a larger one. Folders are run one after
 another, the smallest first: the share of an unfinished table is that of its folders and no sample
 of all. Sites are numbered in the code: a table is good for one tree.
@@ -32,6 +33,7 @@ import resource
 import signal
 import sys
 import time
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +47,8 @@ import pytest
 PACKAGES = ("plan3d.simulator", "plan3d.search", "plan3d.launch_files")
 ENOUGH = 0.92
 """Share of the sample that must be caught."""
+EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
+"""Changes that no caller can see: a module, the text of a line, the changes of it, the reason."""
 SLACK = 10
 """CPU seconds that tests may take beside four times their usual ones, or they hang."""
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
@@ -194,6 +198,20 @@ class Loaded:
 def parsed(module: str) -> ast.Module:
     """The tree of a module in the working tree."""
     return ast.parse(mutants.source_of(module).read_text())
+
+
+def equivalents() -> set[tuple[str, str, str]]:
+    """Module, text of the line and change of each that is recorded as equivalent."""
+    return {
+        (entry["module"], entry["line"], change)
+        for entry in tomllib.loads(EQUIVALENT.read_text())["equivalent"]
+        for change in entry["changes"]
+    }
+
+
+def key_of(module: str, line: int, changed: str) -> tuple[str, str, str]:
+    """What a change is recorded by, wherever its line is."""
+    return module, mutants.source_of(module).read_text().splitlines()[line - 1].strip(), changed
 
 
 def every_site() -> list[Site]:
@@ -412,9 +430,16 @@ def rows_of(path: Path) -> list[dict[str, str]]:
 
 
 def report(rows: list[dict[str, str]]) -> float:
-    """Print the share caught by package with its standard error; the share of all."""
-    groups = defaultdict(list)
+    """Print the survivors, and the share caught by package with its standard error; the share of
+    all."""
+    groups, known = defaultdict(list), equivalents()
     for row in rows:
+        key = key_of(row["module"], int(row["line"]), row["change"])
+        if row["caught"] == "0":
+            what = "EQUIVALENT" if key in known else "SURVIVED"
+            print(f"{what} {row['module']}:{row['line']} {row['change']} ({row['by']})")
+            if key in known:
+                continue
         for name in {row["folder"].partition(".")[0], row["folder"], "all"}:
             groups[name].append(int(row["caught"]))
     for name, caught in sorted(groups.items()):
@@ -448,9 +473,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_folder(missing, asked.csv)
         print(f"{name}: {len(missing)} in {time.perf_counter() - began:.0f} s", flush=True)
     rows = [r for r in rows_of(asked.csv) if Site(r["module"], int(r["index"])) in set(chosen)]
-    for row in rows:
-        if row["caught"] == "0":
-            print(f"SURVIVED {row['module']}:{row['line']} {row['change']} ({row['by']})")
     return int(report(rows) < ENOUGH)
 
 
