@@ -13,6 +13,7 @@ import heapq
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -90,7 +91,7 @@ class _Tree:
         self.queue: list[_Box] = []
         self.box_in_progress: _Box | None = None
         """The box that is being split."""
-        self.boxes_pushed = 0
+        self.turns = count(0, -1)
         space.removed_by_rule.clear()
         unbounded = {name: np.zeros(1) for name in BOUND_NAMES}
         self._push(0, PartialPlans({**space.root.columns, **unbounded}, 1))
@@ -211,9 +212,8 @@ class _Tree:
             start, size = start + size, min(2 * size, LARGEST_BOX)
 
     def _push(self, depth: int, plans: PartialPlans) -> None:
-        self.boxes_pushed += 1
         bound = float(self._scores(plans).min())
-        heapq.heappush(self.queue, _Box(bound, -self.boxes_pushed, depth, plans))
+        heapq.heappush(self.queue, _Box(bound, next(self.turns), depth, plans))
 
 
 def _relaxations(space: Space, walk: list[Level], limit: float) -> Iterator[tuple[int, Relaxation]]:

@@ -13,6 +13,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 
 import numpy as np
 
@@ -59,7 +60,8 @@ class StageSearch:
     closed_bound: float = np.inf
     """Bound of parts that are not searched further: chunks whose layout takes longer than their
     layers need."""
-    pushed: int = 0
+    turns: Iterator[int] = field(default_factory=count)
+    """Of parts with one bound the oldest first."""
     stages_costed: int = 0
     """Stages costed."""
     labels_kept: int = 0
@@ -85,8 +87,7 @@ class StageSearch:
     def _push(self, bound: float, part: Pipeline | _Range) -> None:
         """Keep a part whose plans take at least `bound` seconds, unless that is too long."""
         if bound < self.incumbent * (1 + ORDER_MARGIN):
-            heapq.heappush(self.queue, (bound, self.pushed, part))
-            self.pushed += 1
+            heapq.heappush(self.queue, (bound, next(self.turns), part))
 
     @property
     def bound(self) -> float:

@@ -39,7 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 import mutants
 import pytest
@@ -404,6 +404,8 @@ def run_folder(chosen: list[Site], path: Path) -> None:
 
     def loop() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Processes that tests start import the program they come from, which may be any.
+        sys.modules["__main__"] = ModuleType("__main__")
         pytest.main([*OPTIONS, *own_tests(chosen[0].folder)], plugins=[Runner(chosen, warm)])
 
     reading, writing = os.pipe()
