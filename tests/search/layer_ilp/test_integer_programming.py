@@ -198,13 +198,12 @@ def uniform_row(question, **fields):
     return resolve(Plan(**usual), question.gpus)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_program_is_below_what_the_simulator_says(name):
-    model, layers, choose = CASES[name]
-    question = task(model, layers)
-    draw = np.random.default_rng(7)
+def objectives(question, choose, seed=7):
+    """The objective of the program of each pipeline for layers drawn at random, and their step."""
+    draw = np.random.default_rng(seed)
     for pipeline in not_empty(pipelines(question, axes_of(question, choices(choose)))):
         strategies = np.argwhere(pipeline.legal)
+        layers = question.model.layers
         inner = draw.choice(np.arange(1, layers), pipeline.pp - 1, replace=False)
         cuts = np.array([0, *sorted(inner), layers])
         counts = {}
@@ -221,8 +220,40 @@ def test_a_program_is_below_what_the_simulator_says(name):
             program.model.add(n == counts.get(key, 0))
         answer = solve(program.model)
         assert answer.optimal
-        assert answer.value(step.objective) * step.units.size <= costs.step.min() * (1 + 1e-9)
         assert program.solution(answer.value) == counts
+        yield answer.value(step.objective) * step.units.size, costs.step.min()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_program_is_below_what_the_simulator_says(name):
+    """By what it leaves out: a tenth where experts exchange tokens, else a fiftieth."""
+    model, layers, choose = CASES[name]
+    least = 0.84 if name.startswith("kinds") else 0.98
+    for objective, seconds in not_empty(objectives(task(model, layers), choose)):
+        assert least * seconds <= objective <= seconds * (1 + 1e-9)
+
+
+EXPERTS = {"pp": [1, 2], "tp": [2], "ep": [2], "recompute": [0, 2], "zero": [0, 1]}
+APART = {"overlap_grad_reduce": [0], "overlap_param_gather": [0]}
+EXCHANGES = {
+    "experts": ("deepseek-v3", EXPERTS),
+    "experts sharded": ("mixtral-8x7b", EXPERTS | {"tp": [1], "zero": [1, 3]}),
+    "experts apart": ("mixtral-8x7b", EXPERTS | {"tp": [1], "zero": [1, 3]} | APART),
+    "zero": ("llama-7b", CASES["zero"][2]),
+    "zero 2": ("llama-7b", CASES["zero 2"][2]),
+    "zero 2 apart": ("llama-7b", CASES["zero 2"][2] | APART | {"overlap_param_gather": [1]}),
+    "one shard apart": ("llama-7b", {"tp": [1], "zero": [0, 1], "recompute": [0]} | APART),
+}
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_a_program_has_nearly_all_of_exchanges_on_a_slow_network(name):
+    """What gradients and parameters take between nodes of two GPUs is most of a step."""
+    model, choose = EXCHANGES[name]
+    slow = Cluster.profile("h100-sxm", 8, gpus_per_node=2, inter_node_bandwidth=2e9)
+    question = replace(task(model, 4), cluster=slow)
+    for objective, seconds in not_empty(objectives(question, {"pp": [1, 2], **choose})):
+        assert 0.95 * seconds <= objective <= seconds * (1 + 1e-9)
 
 
 def test_kinds_that_no_layer_uses_bound_nothing():
