@@ -7,16 +7,17 @@ Kinds are the model's blocks, then the ends: embedding, head and MTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Mask, Value, any_nonzero
+from ..base.arrays import Index, Mask, Value, any_nonzero, distinct_rows
 from ..hardware.host import excess_copy_seconds
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
 from ..operators.layer_parts import routed_gemms
-from ..operators.task_table import at_rows
+from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy, Work, orthogonalisation_work
 from ..plan import tensor_grid
 from ..plan.field_values import Recompute
@@ -38,6 +39,9 @@ from .memory_footprint import (
     workspace_bytes,
 )
 
+EXPERT_FIELDS = ("ep", "etp", "expert_dispatch")
+"""Fields that layers without experts do not see."""
+
 
 def part_seconds(
     task: Task,
@@ -55,19 +59,21 @@ def part_seconds(
     if not _splits_plainly(task, s):
         costs = layer_cost_function(task.model)(task, recipe, s)
         return costs.table[..., SECONDS].transpose(1, 2, 0)
-    kinds = layer_kinds(task.model)
-    local = layer_context(task, recipe, s)._replace(dispatches=dispatches)
-    works = [work_of(kind, local) for kind in kinds]
-    seconds = gemms or seconds_by_kind(works, local)
-    table = np.zeros((len(kinds), SECONDS.stop, s.tp.size))
-    for i, (kind, work) in enumerate(zip(kinds, works, strict=True)):
-        own = local.for_kind(kind)
-        # A kind without work is as long as the end before it.
-        table[i] = (
-            table[i - 1]
-            if work is None
-            else layer_seconds(kind, work, seconds[i], layer_weights(kind, own), own).parts
-        )
+    table = np.zeros((len(layer_kinds(task.model)), SECONDS.stop, s.tp.size))
+    for alike in _alike_kinds(task, s):
+        own = dispatches if dispatches is None or alike.sees_all else {}
+        local = layer_context(alike.task, recipe, alike.s)._replace(dispatches=own)
+        works = [work_of(kind, local) for kind in alike.kinds]
+        known = alike.gemms_of(gemms) if gemms else seconds_by_kind(works, local)
+        for i, kind, work, seconds in zip(alike.places, alike.kinds, works, known, strict=True):
+            if work is None:
+                # A kind without work is as long as the end before it.
+                table[i] = table[i - 1]
+                continue
+            of_kind = local.for_kind(kind)
+            weights = layer_weights(kind, of_kind)
+            parts = layer_seconds(kind, work, seconds, weights, of_kind).parts
+            table[i] = parts[:, alike.which]
     return table
 
 
@@ -76,9 +82,55 @@ def layer_gemms(task: Task, recipe: Recipe, s: Strategy) -> list[GemmSeconds] | 
     and whether they split the sequence; None where parts are not costed apart."""
     if not _splits_plainly(task, s):
         return None
-    local = layer_context(task, recipe, s)
-    local = local._replace(selective_recompute=np.ones(s.tp.shape, bool))
-    return seconds_by_kind([work_of(kind, local) for kind in layer_kinds(task.model)], local)
+    out: dict[int, GemmSeconds] = {}
+    for alike in _alike_kinds(task, s):
+        local = layer_context(alike.task, recipe, alike.s)
+        local = local._replace(selective_recompute=np.ones(alike.s.tp.shape, bool))
+        found = seconds_by_kind([work_of(kind, local) for kind in alike.kinds], local)
+        for place, gemms in zip(alike.places, found, strict=True):
+            out[place] = GemmSeconds(*(each[alike.which] for each in gemms))
+    return [out[place] for place in sorted(out)]
+
+
+class _AlikeKinds(NamedTuple):
+    """Kinds of layers that see the same fields, and the strategies that differ for them."""
+
+    places: list[int]
+    """Which kinds, among all."""
+    kinds: list[LayerKind]
+    task: Task
+    s: Strategy
+    first: Index | slice
+    """The strategies `s` among all."""
+    which: Index | slice
+    """The one of `s` that each of all is."""
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether they see all fields."""
+        return isinstance(self.which, slice)
+
+    def gemms_of(self, gemms: list[GemmSeconds]) -> list[GemmSeconds]:
+        """Those of these kinds and strategies."""
+        own = [gemms[place] for place in self.places]
+        return [GemmSeconds(*(each[self.first] for each in of_kind)) for of_kind in own]
+
+
+def _alike_kinds(task: Task, s: Strategy) -> Iterator[_AlikeKinds]:
+    """The kinds that see all fields of strategies, then the others: those without experts beside
+    some with, whose strategies are fewer."""
+    kinds, every = layer_kinds(task.model), slice(None)
+    experts = [bool(kind.block and kind.block.experts) for kind in kinds]
+    if not any(experts) or s.tp.size == 1:
+        yield _AlikeKinds(list(range(len(kinds))), list(kinds), task, s, every, every)
+        return
+    columns = [column for name, column in vars(s).items() if name not in EXPERT_FIELDS]
+    keys = [column.astype(np.int64) for column in columns]
+    first, which = distinct_rows([*keys, *variant_keys(task)])
+    fewer = at_rows(task, first), s.take(first), first, which
+    for seen, strategies in ((True, (task, s, every, every)), (False, fewer)):
+        places = [place for place, has_experts in enumerate(experts) if has_experts == seen]
+        yield _AlikeKinds(places, [kinds[place] for place in places], *strategies)
 
 
 def _splits_plainly(task: Task, s: Strategy) -> bool:
