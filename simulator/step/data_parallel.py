@@ -274,7 +274,7 @@ def _zero_delay(
         reduced = full_backward_delay(s, delays + s.hooks[2])
     else:
         times = sync.reduce_scatter if zero else sync.all_reduce
-        window, turns = s.backward_window, s.turn_seconds()
+        window, turns = s.backward_window, s.turns
         away = np.minimum(copies.gradients, window)
         added = _added_at_end(times, sync.pieces, window, s, contention, turns[1], away)
         if copies is NO_COPIES:
@@ -287,7 +287,7 @@ def _zero_delay(
             reduced = _end_delay(added, waiting)[:, None] + delay
     if zero == 0:
         return reduced
-    how = s.forward_window, s, contention, s.turn_seconds()[0]
+    how = s.forward_window, s, contention, s.turns[0]
     added = _added_at_end(sync.all_gather, sync.pieces, *how)
     return reduced + _end_delay(added, s.forward_before)[None]
 
@@ -448,7 +448,7 @@ def mixed_added(
         contended = task.software.fsdp_contention
         late = slot_delays.zero_3_delays(*times, hidden_by, contended, again=again, copies=copies)
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
-    weights, turns = of(sync.all_gather, 1, 2), s.turn_seconds()
+    weights, turns = of(sync.all_gather, 1, 2), s.turns
     return AddedSync(
         reduce=_added_at_end(reduce, pieces(0, 1), s.backward_window, s, contention, turns[1]),
         gather=_added_at_end(weights, pieces(1, 2), s.forward_window, s, contention, turns[0]),

@@ -125,7 +125,7 @@ def full_backward_delay(s: Stages, delay: Value, forward: Value | float = 0.0) -
         out = np.maximum(out - np.where(uneven, _uneven_idle(s), 0.0), 0.0)
     if any_nonzero(schedules.has_turns(s.schedule)):
         later = s.turn_seconds(forward, delay - forward).sum(axis=0)
-        out = np.maximum(out + later - s.turn_seconds().sum(axis=0), 0.0)
+        out = np.maximum(out + later - s.turns.sum(axis=0), 0.0)
     by_chunk = schedules.idles_by_chunk(s.schedule)
     if by_chunk.all():
         return out

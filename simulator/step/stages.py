@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -63,7 +64,7 @@ def slowest_idle(
     return np.where(own, usual, step - sizes.m * passes.total.max(axis=0))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stages:
     """What the ranks of each skeleton do in one micro-batch, and what they hold."""
 
@@ -186,9 +187,14 @@ class Stages:
         ahead, behind = (one[..., 0, :] / send for one in each)
         return ahead, behind
 
-    def turn_seconds(self, forward: Value | float = 0.0, backward: Value | float = 0.0) -> Value:
+    @cached_property
+    def turns(self) -> Value:
         """Seconds that ranks wait for sends at turns to their next chunks, forward and backward
-        [2, .., skeleton], where passes are so many seconds longer."""
+        [2, skeleton]."""
+        return self.turn_seconds()
+
+    def turn_seconds(self, forward: Value | float = 0.0, backward: Value | float = 0.0) -> Value:
+        """The same where passes are so many seconds longer [2, .., skeleton]."""
         sizes = Sizes(self.ranks, self.virtual_stages, self.group, self.micro_batches)
         passes = self.chunk_sends(forward, backward)
         out: Value = schedules.sends_of_turns(self.schedule, sizes, passes) * self.hop_seconds
