@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from plan3d.search.whatif.single_field_changes import WORTH
 from plan3d.simulator.analysis.goodput import DAY, Reliability, Training
@@ -185,8 +186,8 @@ def reasons(costs: Costs) -> Items:
     causes = why.step_causes(costs)
     largest = ", ".join(f"{one.label} {100 * one.share:.1f} %" for one in causes[:2])
     of = f"{rate} of {format_flops(costs.peak_flops)} a GPU ({number_format(costs.plans)}, dense)"
-    settings = [one.settings for one in causes if one.settings]
-    return [("why", of), ("", f"lost: {largest}"), *(("", line) for line in settings[:REASONS])]
+    settings = islice(filter(None, (one.settings for one in causes)), REASONS)
+    return [("why", of), ("", f"lost: {largest}"), *(("", line) for line in settings)]
 
 
 def next_step(answer: PlanAnswer) -> Items:

@@ -20,10 +20,11 @@ from plan3d.simulator.base.units import (
     format_seconds,
     whole_percent,
 )
+from plan3d.simulator.hardware.provenance import provenance_counts, provenance_line
 from plan3d.simulator.plan.plan import plan_of_record
 from plan3d.simulator.reporting import report
 from plan3d.simulator.reporting.report import host_needs
-from plan3d.simulator.reporting.why import loss_shares, provenance_counts, provenance_line
+from plan3d.simulator.reporting.why import loss_shares
 from plan3d.simulator.runs.nearest_run import Nearest
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
@@ -56,7 +57,7 @@ def profile_record(task: Task) -> dict[str, Any]:
     framework = task.framework
     return {
         "hardware": task.cluster.name,
-        **provenance_counts(task.cluster),
+        **provenance_counts(task.cluster.provenance),
         "software": task.software.name,
         **({"framework": framework.name} if framework and framework.required else {}),
     }
@@ -99,7 +100,8 @@ def header(task: Task, limit: float | None = None) -> list[str]:
         f"({cluster.nodes} {'nodes' if cluster.nodes > 1 else 'node'} of {cluster.gpus_per_node}); "
         f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} {model.unit} "
         "a step",
-        f"{provenance_line(cluster)}; software {task.software.name}; {memory}"
+        f"{provenance_line(cluster.name, cluster.provenance)}; software {task.software.name}; "
+        f"{memory}"
         + (f"; plans that {launcher(task)} launches" if launcher(task) else ""),
     ]
 

@@ -21,7 +21,7 @@ from ..base.files import is_file
 from .accelerator import DEFAULT_SUSTAINED
 from .leaves import check_quantity, describe, is_path, problem
 from .profile_schema import QUANTITIES
-from .provenance import Profile, TableFile, inherit
+from .provenance import USER_SOURCE, Profile, TableFile, inherit
 
 Numbers = dict[str, float]
 T = TypeVar("T")
@@ -159,7 +159,6 @@ def _is_in(key: str, names: Sequence[str]) -> bool:
 
 
 MOST_GPUS = 10_000_000
-USER_SOURCE = "given by the user"
 POWER, SUSTAINED_KEY = "accelerator.power", "kernels.training.sustained"
 POWER_EXPONENT = 0.85
 """Of the rate that long GEMMs keep, over the power limit: 0.86 and 0.77 from 300 and 450 to 600 W

@@ -22,6 +22,8 @@ KIND_MEANINGS = {
 """Meaning of each kind of number."""
 LENT_PREFIX = "as "
 """Beginning of the source of a number that another machine lends."""
+USER_SOURCE = "given by the user"
+"""Source of such a number."""
 EXACT = ("datasheet", "rule")
 """Kinds that are not learned from runs."""
 
@@ -62,6 +64,26 @@ class Provenance:
     def citation(self) -> str:
         """The source in words."""
         return self.source.partition(": ")[2]
+
+
+def provenance_counts(provenance: Mapping[str, Provenance]) -> dict[str, int]:
+    """How many numbers of a profile were measured, and how many the user gave."""
+    return {
+        "numbers": len(provenance),
+        "measured": sum(origin.measured for origin in provenance.values()),
+        "given": sum(origin.source == USER_SOURCE for origin in provenance.values()),
+    }
+
+
+def provenance_line(name: str, provenance: Mapping[str, Provenance]) -> str:
+    """'hardware profile X: 25 of 54 numbers measured, the others datasheet or prior'."""
+    counts = provenance_counts(provenance)
+    given = [key for key, origin in provenance.items() if origin.source == USER_SOURCE]
+    by_user = f", {', '.join(given)} given by the user" if given else ""
+    return (
+        f"hardware profile {name}: {counts['measured']} of {counts['numbers']} numbers measured"
+        f"{by_user}, the others datasheet or prior"
+    )
 
 
 def inherit(origin: Provenance, base: str, proportion: str = "") -> Provenance:

@@ -13,7 +13,6 @@ from pathlib import Path
 from ..analysis.time_breakdown import KERNELS, losses
 from ..analysis.time_breakdown import LABELS as LOSSES
 from ..base.units import format_bytes, format_flops
-from ..hardware.cluster import Cluster
 from ..hardware.host import (
     COPY_EFFICIENCY,
     UPDATE_EFFICIENCY,
@@ -22,8 +21,7 @@ from ..hardware.host import (
     node_gpus,
     update_rate,
 )
-from ..hardware.profile_changes import USER_SOURCE
-from ..hardware.provenance import TableFile
+from ..hardware.provenance import TableFile, provenance_line
 from ..layers.placements import chunk_sizes
 from ..pipeline.schedule import Placement
 from ..pipeline.schedules import model_copies, placement
@@ -88,28 +86,35 @@ class Cause:
     """A key of LABELS."""
     share: float
     """Of the step; below zero where it saves time."""
-    settings: str
-    """What it comes from, in words for one line: 'bubble: pp=4, 16 micro-batches'; may be ''."""
-    sentence: str
-    """The same as a sentence with what would change it; may be ''."""
+    costs: Costs
+    """Of the one plan."""
 
     @property
     def label(self) -> str:
         """The name as people read it."""
         return LABELS[self.name]
 
+    @property
+    def settings(self) -> str:
+        """What it comes from, in words for one line: 'bubble: pp=4, 16 micro-batches'; may be
+        ''."""
+        words = _SETTINGS.get(self.name)
+        return words(self.costs, self.costs.plans.take(0)) if words else ""
+
+    @property
+    def sentence(self) -> str:
+        """The same as a sentence with what would change it; may be ''."""
+        words = _SENTENCES.get(self.name)
+        return words(self.costs, self.costs.plans.take(0), _percent(self.share)) if words else ""
+
 
 def step_causes(costs: Costs, least: float = LEAST_SHARE) -> list[Cause]:
     """Causes of one plan's step with a share of at least `least`, the largest first."""
     costs = costs.row()
-    plan, shares = costs.plans.take(0), loss_shares(costs)
+    shares = loss_shares(costs)
     del shares["peak"]
-    out = []
-    for name, share in sorted(shares.items(), key=lambda item: -abs(item[1])):
-        if abs(share) >= least:
-            words = _CAUSES[name](costs, plan, _percent(share)) if name in _CAUSES else ("", "")
-            out.append(Cause(name, share, *words))
-    return out
+    largest = sorted(shares.items(), key=lambda item: -abs(item[1]))
+    return [Cause(name, share, costs) for name, share in largest if abs(share) >= least]
 
 
 def why(costs: Costs) -> list[str]:
@@ -189,25 +194,24 @@ def _host_sentence(costs: Costs) -> str:
     )
 
 
-def _kernel_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _kernel_settings(costs: Costs, plan: Plan) -> str:
     compute, total, reached = _kernels(costs)
     largest = max(compute, key=lambda name: compute[name])
     part = 100 * compute[largest] / total
-    return (
-        f"kernels: {100 * reached:.0f} % of peak while they run, {part:.0f} % of it {largest}",
-        "",
-    )
+    return f"kernels: {100 * reached:.0f} % of peak while they run, {part:.0f} % of it {largest}"
 
 
-def _recompute_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _recompute_settings(costs: Costs, plan: Plan) -> str:
+    return f"recompute={spell('recompute', plan.recompute)} buys activation memory"
+
+
+def _recompute_sentence(costs: Costs, plan: Plan, share: str) -> str:
     mode = spell("recompute", plan.recompute)
-    return (
-        f"recompute={mode} buys activation memory",
-        f"Recompute ({mode}) costs {share} of the step and buys activation memory.",
-    )
+    return f"Recompute ({mode}) costs {share} of the step and buys activation memory."
 
 
-def _contended_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _contending(plan: Plan) -> str:
+    """The fields of a plan by which communication hides beside kernels."""
     ranks = {
         "overlap_tp": plan.tp,
         "overlap_ep": plan.ep,
@@ -216,65 +220,92 @@ def _contended_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
     }
     overlaps = [name for name, size in ranks.items() if size > 1 and getattr(plan, name) == 1]
     overlaps += ["cp_comm=p2p"] * (plan.cp > 1 and plan.cp_comm == ContextComm.P2P)
-    beside = ", ".join(overlaps)
+    return ", ".join(overlaps)
+
+
+def _contended_settings(costs: Costs, plan: Plan) -> str:
+    return f"contention: kernels beside communication ({_contending(plan)})"
+
+
+def _contended_sentence(costs: Costs, plan: Plan, share: str) -> str:
     return (
-        f"contention: kernels beside communication ({beside})",
         f"Kernels run longer by {share} of the step beside the communication that they hide "
-        f"({beside}).",
+        f"({_contending(plan)})."
     )
 
 
-def _tensor_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _tensor_settings(costs: Costs, plan: Plan) -> str:
+    hidden = "after overlap" if plan.overlap_tp else "not overlapped"
+    return f"tensor parallelism: tp={plan.tp}, {hidden}"
+
+
+def _tensor_sentence(costs: Costs, plan: Plan, share: str) -> str:
     fast = costs.task.cluster.fast_domain
     where = f"inside {fast.name}" if plan.tp <= fast.gpus else f"beyond {fast.name}"
     hidden = "after overlap" if plan.overlap_tp else "not overlapped"
-    return (
-        f"tensor parallelism: tp={plan.tp}, {hidden}",
-        f"Tensor parallelism of {plan.tp} communicates {share} of the step, {where}, {hidden}.",
-    )
+    return f"Tensor parallelism of {plan.tp} communicates {share} of the step, {where}, {hidden}."
 
 
-def _bubble_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _bubble_settings(costs: Costs, plan: Plan) -> str:
+    batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
+    return f"bubble: pp={plan.pp}, {batches:,} micro-batches, virtual_stages={plan.virtual_stages}"
+
+
+def _bubble_sentence(costs: Costs, plan: Plan, share: str) -> str:
     batches = costs.task.global_batch // (plan.dp * plan.micro_batch)
     return (
-        f"bubble: pp={plan.pp}, {batches:,} micro-batches, virtual_stages={plan.virtual_stages}",
         f"The pipeline bubble is {share}: pp = {plan.pp} with {batches} micro-batches and "
-        f"{plan.virtual_stages} virtual stages; more of either shrinks it.",
+        f"{plan.virtual_stages} virtual stages; more of either shrinks it."
     )
 
 
-def _data_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
-    ranks, overlapped = plan.dp * plan.cp, plan.overlap_grad_reduce
-    copies = " and both copies of the model" if model_copies(plan.schedule) > 1 else ""
-    if ranks == 1 and not copies:
+def _data_settings(costs: Costs, plan: Plan) -> str:
+    ranks = plan.dp * plan.cp
+    if ranks == 1 and model_copies(plan.schedule) == 1:
+        return f"hooks and copies of the engine that shards: zero={plan.zero}, over one rank"
+    overlapped = "after overlap" if plan.overlap_grad_reduce else "not overlapped"
+    return f"data parallelism: {ranks:,} ranks, zero={plan.zero}, {overlapped}"
+
+
+def _data_sentence(costs: Costs, plan: Plan, share: str) -> str:
+    ranks, several = plan.dp * plan.cp, model_copies(plan.schedule) > 1
+    if ranks == 1 and not several:
         return (
-            f"hooks and copies of the engine that shards: zero={plan.zero}, over one rank",
             f"The engine that shards calls its hooks on one rank as well, which shares nothing: "
-            f"{share} of the step (zero = {plan.zero}).",
+            f"{share} of the step (zero = {plan.zero})."
         )
+    copies = " and both copies of the model" if several else ""
     return (
-        f"data parallelism: {ranks:,} ranks, zero={plan.zero}, "
-        f"{'after overlap' if overlapped else 'not overlapped'}",
         f"Synchronising gradients and weights over dp x cp = {ranks} ranks{copies} shows {share} "
-        f"of the step {'after' if overlapped else 'without'} overlap (zero = {plan.zero}).",
+        f"of the step {'after' if plan.overlap_grad_reduce else 'without'} overlap "
+        f"(zero = {plan.zero})."
     )
 
 
-def _expert_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _expert_sizes(plan: Plan) -> str:
+    """The degrees that experts are divided by: 'ep=8, etp=2'."""
+    sizes = {name: getattr(plan, name) for name in ("ep", "etp") if getattr(plan, name) > 1}
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
+
+
+def _expert_settings(costs: Costs, plan: Plan) -> str:
+    fast = costs.task.cluster.fast_domain.gpus
+    return f"experts: all-to-alls over {_expert_sizes(plan)}, {fast} GPUs are fast-linked"
+
+
+def _expert_sentence(costs: Costs, plan: Plan, share: str) -> str:
     fast = costs.task.cluster.fast_domain.gpus
     where = "within" if plan.ep * plan.etp <= fast else "beyond"
-    sizes = {name: getattr(plan, name) for name in ("ep", "etp") if getattr(plan, name) > 1}
-    over = ", ".join(f"{name}={size}" for name, size in sizes.items())
+    over = _expert_sizes(plan).replace("=", " = ")
     return (
-        f"experts: all-to-alls over {over}, {fast} GPUs are fast-linked",
-        f"The experts' all-to-alls over {over.replace('=', ' = ')} take {share} of the step, "
-        f"{where} {fast} fast-linked GPUs.",
+        f"The experts' all-to-alls over {over} take {share} of the step, {where} {fast} "
+        "fast-linked GPUs."
     )
 
 
-def _host_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _copies_sentence(costs: Costs, plan: Plan, share: str) -> str:
     rate = copy_rate(costs.task.cluster)
-    return "", (
+    return (
         f"Copies to and from the host show {share} of the step, beyond the compute that they hide "
         f"behind: {rate / 1e9:.3g} GB/s each way a GPU."
     )
@@ -287,49 +318,37 @@ _ENDS = {
 }
 
 
-def _imbalance_cause(costs: Costs, plan: Plan, share: str) -> tuple[str, str]:
+def _imbalance_sentence(costs: Costs, plan: Plan, share: str) -> str:
     place = Placement(int(placement(plan.schedule)))
     layers = layers_per_rank(costs.task, plan)
     held = f"{min(layers)} to {max(layers)}" if min(layers) < max(layers) else f"{min(layers)}"
-    return "", (
+    return (
         f"The slowest rank works {share} of the step longer than the mean: ranks hold {held} "
         f"layers, {_ENDS[place]}."
     )
 
 
-_CAUSES: dict[str, Callable[[Costs, Plan, str], tuple[str, str]]] = {
-    "kernels": _kernel_cause,
-    "recompute": _recompute_cause,
-    "contended": _contended_cause,
-    "tensor_comm": _tensor_cause,
-    "bubble": _bubble_cause,
-    "data_comm": _data_cause,
-    "expert_comm": _expert_cause,
-    "host_comm": _host_cause,
-    "imbalance": _imbalance_cause,
+_SETTINGS: dict[str, Callable[[Costs, Plan], str]] = {
+    "kernels": _kernel_settings,
+    "recompute": _recompute_settings,
+    "contended": _contended_settings,
+    "tensor_comm": _tensor_settings,
+    "bubble": _bubble_settings,
+    "data_comm": _data_settings,
+    "expert_comm": _expert_settings,
 }
-"""Settings and sentence of a cause, by its name."""
-
-
-def provenance_counts(cluster: Cluster) -> dict[str, int]:
-    """How many numbers of the profile were measured, and how many the user gave."""
-    origins = list(cluster.provenance.values())
-    return {
-        "numbers": len(origins),
-        "measured": sum(origin.measured for origin in origins),
-        "given": sum(origin.source == USER_SOURCE for origin in origins),
-    }
-
-
-def provenance_line(cluster: Cluster) -> str:
-    """'hardware profile X: 25 of 54 numbers measured, the others datasheet or prior'."""
-    counts = provenance_counts(cluster)
-    given = [key for key, origin in cluster.provenance.items() if origin.source == USER_SOURCE]
-    by_user = f", {', '.join(given)} given by the user" if given else ""
-    return (
-        f"hardware profile {cluster.name}: {counts['measured']} of {counts['numbers']} numbers "
-        f"measured{by_user}, the others datasheet or prior"
-    )
+"""Cause.settings by name."""
+_SENTENCES: dict[str, Callable[[Costs, Plan, str], str]] = {
+    "recompute": _recompute_sentence,
+    "contended": _contended_sentence,
+    "tensor_comm": _tensor_sentence,
+    "bubble": _bubble_sentence,
+    "data_comm": _data_sentence,
+    "expert_comm": _expert_sentence,
+    "host_comm": _copies_sentence,
+    "imbalance": _imbalance_sentence,
+}
+"""Cause.sentence by name."""
 
 
 def assumptions(costs: Costs, row: int = 0, shares: Mapping[str, float] | None = None) -> list[str]:
@@ -341,7 +360,7 @@ def assumptions(costs: Costs, row: int = 0, shares: Mapping[str, float] | None =
     task, plan = costs.task, costs.plans.take(row)
     out = [
         _interval_basis(task),
-        provenance_line(task.cluster),
+        provenance_line(task.cluster.name, task.cluster.provenance),
         provenance_sentence(shares or time_provenance(costs, row)),
         *_layer_table_assumptions(task),
         *old_gpu_warnings(task),

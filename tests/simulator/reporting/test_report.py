@@ -73,7 +73,7 @@ def test_why_names_what_the_plan_loses() -> None:
 @pytest.mark.parametrize(("plan", "sizes"), [("etp=4", "etp=4"), ("ep=2 etp=2", "ep=2, etp=2")])
 def test_why_says_over_what_experts_exchange(plan: str, sizes: str) -> None:
     costs = costs_of(f"tp=4 pp=8 {plan} sequence_parallel=1", EXPERTS)
-    said, _ = why._expert_cause(costs, costs.plans.take(0), "a tenth")
+    said = why.Cause("expert_comm", 0.1, costs).settings
     assert said.startswith(f"experts: all-to-alls over {sizes}, ")
 
 

@@ -19,14 +19,14 @@ from round_numbers import (
 )
 
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.hardware.provenance import provenance_line
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.reporting.why import (
-    _contended_cause,
-    _imbalance_cause,
+    Cause,
+    _imbalance_sentence,
     assumptions,
     layers_per_rank,
     loss_shares,
-    provenance_line,
     step_causes,
     why,
 )
@@ -148,8 +148,10 @@ def test_kernels_that_run_beside_communication_are_named() -> None:
 
 def test_axes_of_one_rank_contend_with_nothing() -> None:
     costs = costs_of(task(4, 16, software=stack(kernel_contention=0.25)), "tp=4 overlap_tp=1")
-    settings, _ = _contended_cause(costs, costs.plans.take(0), "a tenth")
-    assert settings == "contention: kernels beside communication (overlap_tp)"
+    assert (
+        Cause("contended", 0.1, costs).settings
+        == "contention: kernels beside communication (overlap_tp)"
+    )
 
 
 def test_kernels_are_said_by_their_rate_and_their_classes() -> None:
@@ -222,7 +224,9 @@ def test_what_is_assumed_of_experts_vocabularies_and_ranks() -> None:
     assert "multi-token prediction (1 layer) is trained too" in deep
     origins = h100.provenance.values()
     counted = f"{sum(one.measured for one in origins)} of {len(origins)} numbers measured"
-    assert provenance_line(h100).startswith(f"hardware profile h100-sxm: {counted}, the others")
+    assert provenance_line("h100-sxm", h100.provenance).startswith(
+        f"hardware profile h100-sxm: {counted}, the others"
+    )
 
 
 def test_layers_of_one_rank_or_of_several_are_counted_once() -> None:
@@ -230,10 +234,10 @@ def test_layers_of_one_rank_or_of_several_are_counted_once() -> None:
     said = causes(unit("pp=4 micro_batch=2"))
     assert "imbalance" not in said
     costs = unit("pp=4")
-    _, sentence = _imbalance_cause(costs, costs.plans.take(0), "a tenth")
+    sentence = _imbalance_sentence(costs, costs.plans.take(0), "a tenth")
     assert "ranks hold 1 layers, the first" in sentence
     uneven = unit("pp=3 layers_per_stage=2,1,1", 3)
-    assert "ranks hold 1 to 2 layers" in _imbalance_cause(uneven, uneven.plans.take(0), "")[1]
+    assert "ranks hold 1 to 2 layers" in _imbalance_sentence(uneven, uneven.plans.take(0), "")
 
 
 def test_rates_of_a_host_are_those_of_its_copies_and_updates() -> None:
