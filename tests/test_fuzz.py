@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[1]
 TRIED_BY = {
-    "plan3d/cli/arguments/goal_arguments.py": "graph",
+    "plan3d/cli/arguments/training_arguments.py": "graph",
     "plan3d/cli/arguments/plan_arguments.py": "result",
     "plan3d/cli/arguments/task_arguments.py": "documents",
     "plan3d/cli/evidence/calibrate_steps.py": "steps",

@@ -101,8 +101,7 @@ def header(task: Task, limit: float | None = None) -> list[str]:
         f"batch {task.global_batch} x {task.sequence} = {format_count(task.tokens)} {model.unit} "
         "a step",
         f"{provenance_line(cluster.name, cluster.provenance)}; software {task.software.name}; "
-        f"{memory}"
-        + (f"; plans that {launcher(task)} launches" if launcher(task) else ""),
+        f"{memory}" + (f"; plans that {launcher(task)} launches" if launcher(task) else ""),
     ]
 
 

@@ -61,8 +61,7 @@ def part_seconds(
         return costs.table[..., SECONDS].transpose(1, 2, 0)
     table = np.zeros((len(layer_kinds(task.model)), SECONDS.stop, s.tp.size))
     for alike in _alike_kinds(task, s):
-        own = dispatches if dispatches is None or alike.sees_all else {}
-        local = layer_context(alike.task, recipe, alike.s)._replace(dispatches=own)
+        local = layer_context(alike.task, recipe, alike.s)._replace(dispatches=dispatches)
         works = [work_of(kind, local) for kind in alike.kinds]
         known = alike.gemms_of(gemms) if gemms else seconds_by_kind(works, local)
         for i, kind, work, seconds in zip(alike.places, alike.kinds, works, known, strict=True):
@@ -104,11 +103,6 @@ class _AlikeKinds(NamedTuple):
     """The strategies `s` among all."""
     which: Index | slice
     """The one of `s` that each of all is."""
-
-    @property
-    def sees_all(self) -> bool:
-        """Whether they see all fields."""
-        return isinstance(self.which, slice)
 
     def gemms_of(self, gemms: list[GemmSeconds]) -> list[GemmSeconds]:
         """Those of these kinds and strategies."""

@@ -34,10 +34,7 @@ def model_flops_per_token(model: Model, sequence: int, causal: bool = False) -> 
 
 def task_flops_per_token(task: Task, causal: bool = False) -> float:
     """The same of what a task trains, each token among those of its document."""
-    model, adapters = task.model, task.adapters
-    of_length = partial(model_flops_per_token, model, causal=causal)
-    if adapters:
-        of_length = partial(adapted_flops_per_token, model, causal=causal, adapters=adapters)
+    of_length = partial(adapted_flops_per_token, task.model, causal=causal, adapters=task.adapters)
     return mean_over_documents(task.documents, task.sequence, of_length)
 
 

@@ -54,11 +54,10 @@ class ScheduleTable(Registry[Schedule]):
     plan3d.schedules that names a Schedule."""
 
     def __init__(self, built_in: tuple[Schedule, ...]) -> None:
-        super().__init__("schedule", "plan3d.schedules", {})
-        self.rows: tuple[Schedule, ...] = ()
+        super().__init__("schedule", "plan3d.schedules", {one.name: one for one in built_in})
+        self.aliases = {alias: one.name for one in built_in for alias in one.aliases}
+        self.rows = built_in
         """Every schedule at the position that is its code."""
-        for schedule in built_in:
-            self.register(schedule.name, schedule)
 
     def register(self, name: str, thing: Schedule, aliases: Sequence[str] = ()) -> None:
         """Add a schedule; ValueError where a name is not its own or is taken by another."""

@@ -39,7 +39,7 @@ from .memory import at_least_measured, measured_peaks
 from .optimizer import optimizer_seconds, with_state_formats
 from .plan_groups import PlanGroup, SkeletonTables, send_seconds, sync_seconds, trained_task
 from .sharding_buffers import ShardingBuffers, sharding_buffers
-from .stages import Skeletons, with_paths
+from .stages import Skeletons
 
 Beaten = Callable[[Index, Value, Value], Mask]
 """Rows, their least seconds and bytes -> whether something known is better than all that they may
@@ -101,7 +101,7 @@ def _plan_group(
         skeletons, s, held = skeletons.take(used), take_last(s, used), held[:, used]
         plans, rows, of_rows = plans.take(small), rows[small], at_rows(of_rows, small)
     task, each = skeletons.task, skeletons.plans
-    s = with_paths(s, skeletons.path_seconds())
+    s = skeletons.with_paths(s)
     zeros = codes_in(zero[small])
     sync, collectives = sync_seconds(task, recipe, policy, s, zeros)
     update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None

@@ -277,9 +277,10 @@ class Skeletons(NamedTuple):
         ranks = uniform_ranks(self.task, self.plans, self.costs, self.which, self.place)
         return combine_ranks(self.task, recipe, self.plans, ranks)
 
-    def path_seconds(self) -> Value | None:
-        """What with_paths makes their stages of."""
-        return path_seconds(self.task.model, self.place, self.costs.table, self.which)
+    def with_paths(self, s: Stages) -> Stages:
+        """Their stages where uneven chunks wait for each other."""
+        longest = path_seconds(self.task.model, self.place, self.costs.table, self.which)
+        return with_paths(s, longest)
 
 
 def build_stages(
@@ -291,7 +292,7 @@ def build_stages(
 ) -> Stages:
     """Stages of a table of skeletons (Skeletons.of)."""
     skeletons = Skeletons.of(task, recipe, plans, layout_of, cost)
-    return with_paths(skeletons.even_stages(recipe), skeletons.path_seconds())
+    return skeletons.with_paths(skeletons.even_stages(recipe))
 
 
 def with_paths(s: Stages, seconds: Value | None) -> Stages:

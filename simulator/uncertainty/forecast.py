@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from .choice import REPEAT_SPREAD, Choice
 from .learned import prior_of
 from .posterior import Posterior, prior_as_posterior
 from .predictive import error_correlation, error_scale, further_variance, half_width
-from .response import SimulatedResponse
+from .response import log_steps, with_slopes
 
 
 def posterior_of(task: Task) -> Posterior:
@@ -65,8 +65,8 @@ class Forecast:
         """The forecast of a table of plans: one pass of columns a constant."""
         known, steps = posterior_of(task), task.calibration.steps if task.calibration else 0
         further = further_variance(prior_of(task), task.software.scatters, steps)
-        response = SimulatedResponse([(task, plans, np.arange(plans.rows))], known.names)
-        values, slopes = response.linearised(np.zeros(len(known.names)))
+        steps_at = partial(log_steps, task, plans, known.names)
+        values, slopes = with_slopes(steps_at, np.zeros(len(known.names)))
         timed = task.calibration.timed_plans_of(task) if task.calibration else {}
         return cls(values, slopes, error_scale(task, plans), known, plans, further, timed)
 

@@ -21,7 +21,7 @@ from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.task import Task
 
 from ...answers.question import LAST
-from . import adapter_arguments, last_answer, system_arguments
+from . import last_answer, restrictions, training_arguments
 from .task_arguments import PLAN_FIELDS, layout_of, task_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TASK_OPTIONS = (
     *("model", "cluster", "gpus", "gpus_per_node", "sequence", "global_batch"),
-    *adapter_arguments.NAMES,
+    *training_arguments.ADAPTER_OPTIONS,
 )
 """What a saved result says about its task, by the names of the options."""
 WORDS = (
@@ -72,7 +72,7 @@ class Saved:
 def plan_of(args: argparse.Namespace) -> Plan:
     """The plan of --plan, with what it leaves open to --system and to options of its fields."""
     saved = read_plan(args.plan, "--plan")
-    of_system = system_arguments.plan_of(args, saved.plan, saved.stated)
+    of_system = restrictions.with_system(args, saved.plan, saved.stated)
     plan = completed(replace(saved, plan=of_system), args)
     graph = getattr(args, "graph", None)
     if graph is not None and plan.to_dict()["topology"] != "given":

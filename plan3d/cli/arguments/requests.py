@@ -9,7 +9,7 @@ from plan3d.simulator.hardware.software_stack import ENGINE, TRAINER
 from plan3d.simulator.task import Task
 
 from ...answers.question import LaunchCommand, Question
-from . import goal_arguments, task_arguments, usual_sizes
+from . import task_arguments, training_arguments, usual_sizes
 
 
 def question_of(args: argparse.Namespace, task: Task) -> Question:
@@ -31,7 +31,7 @@ def _training(args: argparse.Namespace, task: Task) -> Training | None:
     """How much is trained; None where nothing asks how long that takes."""
     tokens, reliability = task_arguments.tokens_of(args, task.model), None
     if hasattr(args, "goodput"):
-        reliability = goal_arguments.reliability_of(args)
+        reliability = training_arguments.reliability_of(args)
     if tokens is None:
         return None
     return Training(

@@ -179,11 +179,11 @@ def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Pl
     """The plan of --plan with the varied fields; dp, and what follows, derived for the task."""
     from plan3d.search.whatif.single_field_changes import edited
 
-    from . import plan_arguments, system_arguments
+    from . import plan_arguments, restrictions
 
-    system_arguments.check_task(args, task)
+    restrictions.check_system(args, task)
     plan = edited(plan_arguments.plan_of(args), task, fields)
-    return system_arguments.plan_of(args, plan, frozenset(fields))
+    return restrictions.with_system(args, plan, frozenset(fields))
 
 
 def _search_options(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import replace
 from pathlib import Path
 
 from plan3d.simulator.analysis.closed_forms import chinchilla_tokens
@@ -12,18 +11,15 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import exists, is_folder, read_text
 from plan3d.simulator.base.units import doublings, is_whole
 from plan3d.simulator.hardware.cluster import Cluster
-from plan3d.simulator.hardware.software_stack import software_profile
-from plan3d.simulator.task import Task, default_stack
-from plan3d.simulator.workload.adapters import Adapters
+from plan3d.simulator.task import Task
 from plan3d.simulator.workload.layer_list import lists_layers
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 from plan3d.simulator.workload.presets import is_hub_id, is_preset
 
 from . import (
-    adapter_arguments,
-    framework_arguments,
-    goal_arguments,
     launch_file_arguments,
+    restrictions,
+    training_arguments,
     usual_sizes,
 )
 
@@ -120,19 +116,27 @@ def task_of(args: argparse.Namespace) -> Task:
     model = model_of(args.model)
     if args.expert_imbalance is not None:
         model = with_imbalance(model, args.expert_imbalance)
-    adapters, cluster = adapter_arguments.adapters_of(args), cluster_of(args)
-    longest = adapter_arguments.usual_sequence(model) if adapters else None
+    adapters, cluster = training_arguments.adapters_of(args), cluster_of(args)
+    longest = training_arguments.usual_sequence(model) if adapters else None
     stated = longest if args.sequence is None else args.sequence
     sequence = usual_sizes.sequence_of(model, stated)
     batch = stated_batch(args, sequence)
     if adapters and batch is None:
-        batch = adapter_arguments.BATCH
+        batch = training_arguments.BATCH
     usual = usual_sizes.usual_batch
     batch = usual(args, model, sequence, cluster.gpus) if batch is None else batch
-    asked = question(model, cluster, sequence, batch, args.software, adapters)
-    asked = with_calibration(args, framework_arguments.launched(args, asked))
-    asked = replace(asked, documents=documents_of(args))
-    return replace(asked, graph=goal_arguments.graph_of(args), goal=goal_arguments.goal_of(args))
+    asked = Task(
+        model,
+        cluster,
+        sequence=sequence,
+        global_batch=batch,
+        software=args.software,
+        adapters=adapters,
+        documents=documents_of(args),
+        graph=training_arguments.graph_of(args),
+        goal=training_arguments.goal_of(args),
+    )
+    return with_calibration(args, restrictions.launched(args, asked))
 
 
 def documents_of(args: argparse.Namespace) -> tuple[int, ...]:
@@ -160,25 +164,6 @@ def with_calibration(args: argparse.Namespace, task: Task) -> Task:
     from plan3d.simulator.uncertainty.calibration import calibrated, read_calibration
 
     return calibrated(task, read_calibration(args.calibration))
-
-
-def question(
-    model: Model,
-    cluster: Cluster,
-    sequence: int,
-    batch: int,
-    software: str | None,
-    adapters: Adapters | None = None,
-) -> Task:
-    """The task of a model, a machine and a batch under a named software profile."""
-    return Task(
-        model,
-        cluster,
-        sequence=sequence,
-        global_batch=batch,
-        software=software_profile(default_stack(adapters) if software is None else software),
-        adapters=adapters,
-    )
 
 
 def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ...screens.output import Progress, Screen, picture_form, print_json
-from ..arguments import plan_arguments, system_arguments, task_arguments
+from ..arguments import plan_arguments, restrictions, task_arguments
 
 ABOUT = """Predict time and memory of one plan, and say where they go.
 
@@ -29,12 +29,12 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         return estimate_file(args)
     task = task_arguments.task_of(args)
     question = question_of(args, task)
-    system_arguments.check_task(args, task)
+    restrictions.check_system(args, task)
     answer = estimate(question, plan_arguments.plan_of(args))
     if args.plot is not None:
         plan.write_picture(args.plot, answer)
     if args.json:
-        print_json(views.estimate_record(answer) | system_arguments.record(args))
+        print_json(views.estimate_record(answer) | restrictions.system_record(args))
     else:
-        plan.print_plan(Screen(args.verbose), answer, system_arguments.line(args))
+        plan.print_plan(Screen(args.verbose), answer, restrictions.system_line(args))
     return 0

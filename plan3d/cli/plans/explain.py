@@ -138,10 +138,10 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     from ...answers.question import Question
     from ...launch_files import frameworks
     from ..arguments import (
-        adapter_arguments,
-        framework_arguments,
         plan_arguments,
+        restrictions,
         task_arguments,
+        training_arguments,
     )
     from .import_ import imported, measured_lines, model_line, unread_sections
 
@@ -149,7 +149,7 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     if getattr(args, "plan", None) is not None:
         given = plan_arguments.read_plan(args.plan, "--plan")
         other = {name: getattr(given.plan, name) for name in sorted(given.stated)}
-    if adapter_arguments.adapters_of(args):
+    if training_arguments.adapters_of(args):
         raise InputError("--adapter does not go with a launch file, which trains all weights")
     if args.documents is not None:
         raise InputError("--documents does not go with a launch file: give model and plan instead")
@@ -169,7 +169,7 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
     for title, parts in list(unread_sections(found.launch).items())[:3]:
         for part in parts:
             warn(f"{args.file}: {part} ({title})", args.quiet)
-    asked = framework_arguments.launched(args, found.task, args.file)
+    asked = restrictions.launched(args, found.task, args.file)
     task = frameworks.with_usual(asked, found.launch.framework)
     stated = frozenset(found.launch.plan) | frozenset(other)
     plan = plan_arguments.completed(plan_arguments.Saved(found.plan, stated), args)

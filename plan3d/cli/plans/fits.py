@@ -7,11 +7,12 @@ import argparse
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software import FINE_TUNING_SOFTWARE
+from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
 
 from ...screens.output import Progress, Screen, print_json
-from ..arguments import adapter_arguments, task_arguments
+from ..arguments import task_arguments, training_arguments
 
 ABOUT = """Does it fit, with what: fine-tuning of all weights, LoRA and QLoRA.
 
@@ -53,12 +54,14 @@ def _task(args: argparse.Namespace) -> Task:
     cluster = Cluster.profile(args.cluster, gpus=gpus, memory=args.memory)
     sequence = args.sequence
     if sequence is None:
-        sequence = adapter_arguments.usual_sequence(model)
+        sequence = training_arguments.usual_sequence(model)
     batch = args.global_batch
     if batch is None:
-        batch = -(-adapter_arguments.BATCH // cluster.gpus) * cluster.gpus
+        batch = -(-training_arguments.BATCH // cluster.gpus) * cluster.gpus
     stack = FINE_TUNING_SOFTWARE if args.software is None else args.software
-    task = task_arguments.question(model, cluster, sequence, batch, stack)
+    task = Task(
+        model, cluster, sequence=sequence, global_batch=batch, software=software_profile(stack)
+    )
     if batch % cluster.gpus:
         near = batch // cluster.gpus * cluster.gpus
         nearest = ", ".join(str(n) for n in (near, near + cluster.gpus) if n)
@@ -73,4 +76,4 @@ def _adapters(args: argparse.Namespace) -> list[Adapters | None]:
     given = {**vars(args), "framework": None}
     lora = argparse.Namespace(**{**given, "adapter": "lora", "lora_base": None})
     qlora = argparse.Namespace(**{**given, "adapter": "qlora"})
-    return [None, adapter_arguments.adapters_of(lora), adapter_arguments.adapters_of(qlora)]
+    return [None, training_arguments.adapters_of(lora), training_arguments.adapters_of(qlora)]

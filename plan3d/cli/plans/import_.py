@@ -74,9 +74,10 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
 def imported(args: argparse.Namespace, other: Mapping[str, Any] | None = None) -> Imported:
     """Task and plan of a file, with `other` values of fields of its plan. Raises InputError naming
     what is missing or contradictory."""
-    from plan3d.simulator.hardware.software_stack import sharding_stack
+    from plan3d.simulator.hardware.software_stack import sharding_stack, software_profile
     from plan3d.simulator.plan.plan import resolve
     from plan3d.simulator.rules.validity import check
+    from plan3d.simulator.task import Task, default_stack
     from plan3d.simulator.workload.model import with_imbalance
 
     from ...launch_files.launch_file import batch_of, effective_plan, gpus_of, plan_of, sequence_of
@@ -103,10 +104,18 @@ def imported(args: argparse.Namespace, other: Mapping[str, Any] | None = None) -
     gpus = gpus_of(launch, cluster.gpus)
     sequence = sequence_of(launch, args.sequence, model)
     batch = batch_of(launch, plan, gpus, task_arguments.stated_batch(args, sequence))
-    stack = args.software or launch.stack or None
-    if stack is None and launch.adapters:
-        stack = exporter(launch.framework).software
-    asked = task_arguments.question(model, cluster, sequence, batch, stack, launch.adapters)
+    stack = args.software or launch.stack
+    if not stack:
+        fine_tuning = exporter(launch.framework).software
+        stack = fine_tuning if launch.adapters else default_stack(None)
+    asked = Task(
+        model,
+        cluster,
+        sequence=sequence,
+        global_batch=batch,
+        software=software_profile(stack),
+        adapters=launch.adapters,
+    )
     task = in_own_stack(asked, launch.framework)
     own = sharding_stack(task.software, False) if launch.states_sharding else task.software
     task = replace(task, software=replace(own, **launch.software))

@@ -18,7 +18,7 @@ from ...screens.output import (
     warn,
     write_whole,
 )
-from ..arguments import last_answer, system_arguments, task_arguments
+from ..arguments import last_answer, restrictions, task_arguments
 from . import two_pools
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record)
     else:
-        system = system_arguments.line(args)
+        system = restrictions.system_line(args)
         screens.print_search(Screen(args.verbose), answer, system, args.top, args.pareto)
     last_answer.keep(args, answer)
     if answer.result.interrupted:

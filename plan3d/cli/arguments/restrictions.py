@@ -1,16 +1,32 @@
-"""The option --system of several verbs: the plans that a named system leaves."""
+"""What plans are restricted to: a framework that launches them, a named system."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
+from plan3d.simulator.task import Task
+
 if TYPE_CHECKING:
     from plan3d.simulator.plan.plan import Plan
-    from plan3d.simulator.task import Task
 
 
-def check_task(args: argparse.Namespace, task: Task) -> None:
+def launched(args: argparse.Namespace, task: Task, file: str = "") -> Task:
+    """The task of --framework; InputError where --software contradicts it, or the stack of the
+    launch file that states the task."""
+    name: str | None = getattr(args, "framework", None)
+    if name is None:
+        return task
+    from ...launch_files import frameworks
+
+    if args.software is not None:
+        frameworks.check_stack(task.software, name)
+    elif file:
+        frameworks.check_stack(task.software, name, file)
+    return frameworks.for_framework(task, name)
+
+
+def check_system(args: argparse.Namespace, task: Task) -> None:
     """InputError where the task is none for --system."""
     if getattr(args, "system", None) is not None:
         from plan3d.search.systems.systems import check_gpus, system
@@ -18,7 +34,7 @@ def check_task(args: argparse.Namespace, task: Task) -> None:
         check_gpus(system(args.system), task.gpus)
 
 
-def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Plan:
+def with_system(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Plan:
     """A plan with what it leaves open to --system."""
     if getattr(args, "system", None) is None:
         return plan
@@ -28,12 +44,12 @@ def plan_of(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Pla
     return complete_plan(system(args.system), plan, stated)
 
 
-def record(args: argparse.Namespace) -> dict[str, str]:
+def system_record(args: argparse.Namespace) -> dict[str, str]:
     """What a JSON object says about --system."""
     return {} if args.system is None else {"system": args.system}
 
 
-def line(args: argparse.Namespace) -> list[str]:
+def system_line(args: argparse.Namespace) -> list[str]:
     """What --system means, for the top of an answer."""
     if getattr(args, "system", None) is None:
         return []
