@@ -35,16 +35,12 @@ class Provenance:
     source: str
     """Id and citation: 'datasheet: NVIDIA H100 datasheet'."""
     measured: bool
-    kind: str = ""
-    """One of KINDS; unless it is said, measured or datasheet."""
+    kind: str
+    """A key of KIND_MEANINGS."""
     origins: tuple[str, ...] = ()
     """Origins of published runs that the number was fitted to, or chosen by looking at."""
     neutral: float | None = None
     """The value without these runs, in SI units: counted, measured on kernels, or the ideal."""
-
-    def __post_init__(self) -> None:
-        if not self.kind:
-            object.__setattr__(self, "kind", "measured" if self.measured else "datasheet")
 
     def without_origins(self) -> Provenance:
         """The provenance of the neutral value."""

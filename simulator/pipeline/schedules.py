@@ -86,7 +86,7 @@ def schedule_code(name: str) -> int:
 
 def default_code(virtual_stages: Any) -> Any:
     """Codes of the default schedules of a stack with so many chunks a rank."""
-    one, several = schedule_code(DEFAULT_SCHEDULE), schedule_code(DEFAULT_INTERLEAVED)
+    one, several = SCHEDULE_NAMES[DEFAULT_SCHEDULE], SCHEDULE_NAMES[DEFAULT_INTERLEAVED]
     return one + (several - one) * (virtual_stages > 1)
 
 

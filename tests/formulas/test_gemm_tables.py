@@ -159,7 +159,7 @@ def gpu(folder, text=FILED, **changes):
     """The GPU above with a table file of those times."""
     path = folder / "gemm.csv"
     path.write_text("# made up\n" + text)
-    file = TableFile(str(path), Provenance(source="made up", measured=True))
+    file = TableFile(str(path), Provenance(source="made up", measured=True, kind="measured"))
     return replace(GPU, gemm_tables={"16bit": file}, **changes)
 
 

@@ -69,7 +69,7 @@ def seconds(cluster: Cluster, plan: str = "tp=2 micro_batch=2") -> float:
 
 def bare(accelerator: Accelerator) -> Accelerator:
     """Without where tables come from."""
-    unknown = Provenance(source="", measured=False)
+    unknown = Provenance(source="", measured=False, kind="datasheet")
     tables = {k: t._replace(provenance=unknown) for k, t in accelerator.gemm_tables.items()}
     return replace(accelerator, gemm_tables=tables, layer_tables={})
 
