@@ -152,6 +152,7 @@ class Task(_Question):
             )
         if self.adapters is not None:
             check_type("adapters", self.adapters, Adapters, "Adapters()")
+            object.__setattr__(self, "adapters", self.adapters.of_model(self.model))
             self._check_adapters(self.adapters)
         if self.documents:
             self._check_documents()

@@ -21,7 +21,7 @@ from ..operators.layer_parts import (
     waits_unpacked,
 )
 from ..workload.adapters import EMBEDDING, HEAD, inputs_of
-from ..workload.blocks import Block
+from ..workload.blocks import Block, LinearAttention
 from .layer_kinds import FP32_BYTES, LayerContext, LayerKind
 
 
@@ -80,7 +80,9 @@ def trains_whole(kind: LayerKind, local: LayerContext) -> bool:
 
 def _largest_matrix(block: Block, hidden: int) -> int:
     """Weights of the largest matrix of a layer."""
-    widths = [block.attention.heads * block.attention.head_dim]
+    attn = block.attention
+    widths = [attn.heads * attn.head_dim]
+    widths += [attn.projected_width] if isinstance(attn, LinearAttention) else []
     widths += [block.mlp.ffn] if block.mlp else []
     widths += [max(block.experts.ffn, block.experts.shared_ffn)] if block.experts else []
     return hidden * max(widths)
@@ -124,8 +126,10 @@ def spare_inputs(block: Block, local: LayerContext) -> SpareInputs:
     if software.keeps_packed_inputs and adapters.format.needs_unpacking:
         return SpareInputs(0, False, kept)
     reading = set() if copied else {*adapters.targets}
-    attention, mlp = {"q", "k", "v"} & reading, {"gate", "up"} & reading
-    norms = int(not attention) + int(not mlp)
+    linear = isinstance(block.attention, LinearAttention)
+    readers = [{"in_proj"} if linear else {"q", "k", "v"}] if block.attention.heads else []
+    readers += [{"gate", "up"}] if block.mlp or block.experts else []
     if block.parallel:
-        norms = int(not attention | mlp)
+        readers = [{"q", "k", "v", "gate", "up"}]
+    norms = sum(not of & reading for of in readers)
     return SpareInputs(norms, "down" not in reading, kept)

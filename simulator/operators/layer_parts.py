@@ -284,7 +284,8 @@ def cast_bytes(block: Block, task: Task, s: Strategy) -> Value:
         return np.zeros(s.tp.shape)
     around = [one for one in matrices_of(block, task.model.hidden) if one.name != AFTER_CORE]
     outputs = sum(one.outputs for one in around) / s.tp
-    width = inputs_of(around, s.tp) + outputs + qkv_width(block.attention, s.tp)
+    core = qkv_width(block.attention, s.tp) * block.attention.is_plain
+    width = inputs_of(around, s.tp) + outputs + core
     out: Value = CAST_BYTES * s.tokens(task.sequence) * width
     return out
 

@@ -53,39 +53,14 @@ again; of delta rules 0.73 over 0.38 ms (FLA, DeltaNet, A100, 16,384 tokens: til
 """
 
 
-def key_width(attn: LinearAttention) -> int:
-    """Columns of all queries, or of all keys."""
-    return attn.kv_heads * attn.head_dim
-
-
-def value_width(attn: LinearAttention) -> int:
-    """Columns of all values."""
-    return attn.heads * attn.value_dim
-
-
-def _mixed_width(attn: LinearAttention) -> int:
-    """Columns of queries, keys and values, which the convolution reads."""
-    return 2 * key_width(attn) + value_width(attn)
-
-
-def projected_width(attn: LinearAttention) -> int:
-    """Columns that the hidden states are multiplied into: queries, keys, values, the gate of the
-    output, and numbers a head (a time step; a decay and a strength)."""
-    numbers = {MAMBA2: 1, GATED_DELTA: 2, KIMI_DELTA: 1, LIGHTNING: 0}[attn.mixer]
-    gates = value_width(attn)
-    if attn.mixer == KIMI_DELTA:
-        gates = 2 * attn.gate_rank or key_width(attn) + value_width(attn)
-    return _mixed_width(attn) + gates + numbers * attn.heads
-
-
 def projections(attn: LinearAttention, hidden: int, s: Strategy, sequence: int) -> list[Gemm]:
     """Products of a layer, that of its output last. Megatron-Core splits all columns over tp."""
     tokens = s.tokens(sequence)
-    gemms = [Gemm(tokens, projected_width(attn) / s.tp, hidden)]
+    gemms = [Gemm(tokens, attn.projected_width / s.tp, hidden)]
     if attn.gate_rank:
-        for width in (key_width(attn), value_width(attn)):
+        for width in (attn.key_width, attn.value_width):
             gemms.append(Gemm(tokens, width / s.tp, attn.gate_rank))
-    return [*gemms, Gemm(tokens, hidden, value_width(attn) / s.tp)]
+    return [*gemms, Gemm(tokens, hidden, attn.value_width / s.tp)]
 
 
 def scan_work(attn: LinearAttention, s: Strategy, sequence: int) -> ScanWork:
@@ -107,9 +82,9 @@ def moved_elements(attn: LinearAttention) -> int:
     where several heads share one."""
     norms = 0
     if SCANS[attn.mixer].delta:
-        norms = 4 * key_width(attn)
+        norms = 4 * attn.key_width
         norms += 4 * attn.heads * attn.head_dim * (attn.kv_heads < attn.heads)
-    return 2 * _mixed_width(attn) * (attn.conv > 0) + 3 * value_width(attn) + norms
+    return 2 * attn.mixed_width * (attn.conv > 0) + 3 * attn.value_width + norms
 
 
 def kept_elements(attn: LinearAttention) -> int:
@@ -122,13 +97,13 @@ def kept_elements(attn: LinearAttention) -> int:
     Source: ssd_combined.py, MambaSplitConv1dScanCombinedFn; Megatron-Core d98e8a6, mamba_mixer.py
     (ExtendedRMSNorm behind it), gated_delta_net/gdn.py; fla, ChunkGatedDeltaRuleFunction.
     """
-    scan, values = SCANS[attn.mixer], value_width(attn)
-    kept = projected_width(attn) + values
+    scan, values = SCANS[attn.mixer], attn.value_width
+    kept = attn.projected_width + values
     if scan.delta:
         decays = 2 * attn.heads * attn.head_dim * (attn.mixer == KIMI_DELTA)
         of_heads = attn.heads * (2 * attn.head_dim + scan.chunk)
-        return kept + _mixed_width(attn) + of_heads + decays
-    return kept + (values if attn.mixer == MAMBA2 else _mixed_width(attn))
+        return kept + attn.mixed_width + of_heads + decays
+    return kept + (values if attn.mixer == MAMBA2 else attn.mixed_width)
 
 
 def exchanged_widths(attn: LinearAttention, tp: Value) -> tuple[Value, Value]:
@@ -137,4 +112,4 @@ def exchanged_widths(attn: LinearAttention, tp: Value) -> tuple[Value, Value]:
 
     Source: Megatron-Core d98e8a6, ssm/mamba_context_parallel.py and gated_delta_net/common.py.
     """
-    return projected_width(attn) / tp, value_width(attn) / tp
+    return attn.projected_width / tp, attn.value_width / tp

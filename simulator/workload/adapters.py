@@ -9,11 +9,11 @@ Legend: h hidden, f ffn, r rank.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..base.errors import InputError, did_you_mean
-from .blocks import Block
+from .blocks import Block, LinearAttention
 from .model import Model, Network
 
 if TYPE_CHECKING:
@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 
 ATTENTION = ("q", "k", "v", "o")
 MLP = ("gate", "up", "down")
-TARGETS = (*ATTENTION, *MLP)
+STATE = ("in_proj", "out_proj")
+"""Of layers with a state in place of keys."""
+TARGETS = (*ATTENTION, *MLP, *STATE)
 """Matrices that may have an adapter; `up` is the first matrix of an MLP without a gate."""
 WORDS = {
     "attention": ATTENTION,
     "mlp": MLP,
     "all-linear": TARGETS,
     "all": TARGETS,
-    **{f"{name}_proj": (name,) for name in TARGETS},
+    **{f"{name}_proj": (name,) for name in (*ATTENTION, *MLP)},
     **{name: (name,) for name in TARGETS},
     "fc1": ("up",),
     "fc2": ("down",),
 }
 """Targets by name: of groups, and of other frameworks."""
-ROW_PARALLEL = ("o", "down")
+ROW_PARALLEL = ("o", "down", "out_proj")
 """Matrices whose inputs tensor parallelism splits."""
 EMBEDDING, HEAD = "embed_tokens", "lm_head"
 SAVED = {
@@ -164,6 +166,15 @@ class Adapters:
         """Trained parameters of a model: of adapters, and V h of each module trained whole."""
         return self.of_layers(model) + len(self.modules_to_save) * model.vocabulary * model.hidden
 
+    def of_model(self, model: Model) -> Adapters:
+        """The same without the matrices of STATE where a model has no such layers."""
+        if model.linear_attention or not {*STATE} & {*self.targets}:
+            return self
+        left = tuple(name for name in self.targets if name not in STATE)
+        if not left:
+            raise InputError(f"{model.name} has none of the matrices {', '.join(self.targets)}")
+        return replace(self, targets=left)
+
     def check(self, model: Model) -> None:
         """Raise InputError where a model's adapters are not modelled."""
         if isinstance(model, Network):
@@ -172,9 +183,6 @@ class Adapters:
             raise InputError(
                 f"adapters of multi-head latent attention ({model.name}) are not modelled"
             )
-        if model.linear_attention:
-            mixer = model.linear_attention[0].mixer
-            raise InputError(f"adapters of {mixer} ({model.name}) are not modelled")
         if model.mtp_layers:
             raise InputError(
                 f"adapters beside multi-token prediction ({model.name}) are not modelled"
@@ -200,12 +208,17 @@ def inputs_of(matrices: list[Matrix], tp: Value) -> Value:
 def matrices_of(block: Block, hidden: int) -> list[Matrix]:
     """The matrices of a layer that may have an adapter."""
     attn, mlp = block.attention, block.mlp
-    out = [
-        Matrix("q", hidden, attn.heads * attn.head_dim),
-        Matrix("k", hidden, attn.kv_heads * attn.head_dim),
-        Matrix("v", hidden, attn.kv_heads * attn.value_dim),
-        Matrix("o", attn.heads * attn.value_dim, hidden),
-    ]
+    out: list[Matrix] = []
+    if isinstance(attn, LinearAttention):
+        out.append(Matrix("in_proj", hidden, attn.projected_width))
+        out.append(Matrix("out_proj", attn.value_width, hidden))
+    elif attn.heads:
+        out += [
+            Matrix("q", hidden, attn.heads * attn.head_dim),
+            Matrix("k", hidden, attn.kv_heads * attn.head_dim),
+            Matrix("v", hidden, attn.kv_heads * attn.value_dim),
+            Matrix("o", attn.heads * attn.value_dim, hidden),
+        ]
     if mlp:
         out += [Matrix("gate", hidden, mlp.ffn)] if mlp.gated else []
         out += [Matrix("up", hidden, mlp.ffn), Matrix("down", mlp.ffn, hidden)]

@@ -115,6 +115,31 @@ class LinearAttention(Attention):
         return False
 
     @property
+    def key_width(self) -> int:
+        """Columns of all queries, or of all keys."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Columns of all values."""
+        return self.heads * self.value_dim
+
+    @property
+    def mixed_width(self) -> int:
+        """Columns of queries, keys and values, which the convolution reads."""
+        return 2 * self.key_width + self.value_width
+
+    @property
+    def projected_width(self) -> int:
+        """Columns that hidden states are multiplied into: queries, keys, values, the gate of the
+        output, and numbers a head (a time step; a decay and a strength)."""
+        numbers = {MAMBA2: 1, GATED_DELTA: 2, KIMI_DELTA: 1, LIGHTNING: 0}[self.mixer]
+        gates = self.value_width
+        if self.mixer == KIMI_DELTA:
+            gates = 2 * self.gate_rank or self.key_width + self.value_width
+        return self.mixed_width + gates + numbers * self.heads
+
+    @property
     def state_elements(self) -> int:
         """Numbers of the state of one sequence: a key width times a value width a head."""
         return self.heads * self.head_dim * self.value_dim
@@ -133,8 +158,7 @@ class LinearAttention(Attention):
     def parameters(self, hidden: int) -> int:
         """Weights and biases of projections, convolution and decay, norms excluded."""
         h, a = hidden, self.heads
-        keys, values = self.kv_heads * self.head_dim, a * self.value_dim
-        inner = 2 * keys + values
+        keys, values, inner = self.key_width, self.value_width, self.mixed_width
         out = values * h + self.out_bias * h
         if self.mixer == LIGHTNING:
             return (2 * keys + 2 * values) * h + out

@@ -7,6 +7,7 @@ import pytest
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.workload.adapters import TARGETS
 
 RECIPE = {
     "recipe": "TrainFinetuneRecipeForNextTokenPrediction",
@@ -61,7 +62,7 @@ def test_settings_that_are_not_read_are_named():
 def test_adapters_of_a_recipe():
     peft = {"_target_": "nemo_automodel.components._peft.lora.PeftConfig", "dim": 16}
     found = launch(peft={**peft, "target_modules": "*_proj"}).adapters
-    assert (found.rank, len(found.targets)) == (16, 7)
+    assert (found.rank, found.targets) == (16, TARGETS)
     assert launch(peft={**peft, "target_modules": ["*.q_proj"]}).adapters.targets == ("q",)
 
 

@@ -15,6 +15,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.field_values import ContextComm, Recompute
 from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.workload.adapters import TARGETS
 from plan3d.simulator.workload.model import Model
 
 LLAMA_FACTORY = """
@@ -211,7 +212,7 @@ def test_adapters_and_frozen_weights_of_axolotl():
     launch = read(AXOLOTL, "axolotl")
     assert launch.model.name == "llama-3.1-8b"
     assert (launch.adapters.rank, launch.adapters.base) == (32, "nf4-dq")
-    assert launch.adapters.targets == ("q", "k", "v", "o", "gate", "up", "down")
+    assert launch.adapters.targets == TARGETS
     names = ("optimizer", "recompute", "precision", "zero")
     assert fields(launch, *names) == ["adam-8bit", "full", "bf16", 0]
     assert notes(launch) == ["sharding", "sequences"]
@@ -848,7 +849,7 @@ def test_arguments_of_older_versions_of_tools_are_read():
     assert (launch.plan["micro_batch"], launch.accumulation) == (4, 2)
     assert "--dtype" in notes(launch)
     assert launch.adapters.dropout == 0.1
-    assert len(launch.adapters.targets) == 7
+    assert launch.adapters.targets == TARGETS
 
 
 def test_optimizers_with_states_in_fewer_bits_are_none_of_their_family():

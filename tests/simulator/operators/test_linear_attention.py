@@ -218,9 +218,38 @@ def test_ranks_have_whole_heads_of_a_state(plan: dict[str, int], legal: bool) ->
             evaluate(task, given)
 
 
-def test_adapters_of_a_state_are_refused() -> None:
-    with pytest.raises(InputError, match=r"adapters of Mamba-2 \(hybrid\) are not modelled"):
-        replace(question(hybrid(MAMBA)), adapters=Adapters(), software=None)
+def adapted(*targets: str, layer: LinearAttention = MAMBA) -> Task:
+    return replace(
+        question(hybrid(layer)), adapters=Adapters(rank=8, targets=targets), software=None
+    )
+
+
+def test_adapters_of_a_state() -> None:
+    """r (h + n) and r (V a + h) of the projections of four layers; 10,304 columns of Mamba-2."""
+    task = adapted("in_proj", "out_proj")
+    assert task.trained_parameters == 4 * 8 * ((2048 + 10304) + (4096 + 2048))
+    assert adapted("all-linear").trained_parameters == task.trained_parameters + 4 * 8 * 3 * (
+        2048 + 8192
+    )
+
+
+def test_adapters_of_queries_leave_a_state_frozen() -> None:
+    with pytest.raises(InputError, match="hybrid has none of the matrices q, k, v, o"):
+        adapted("attention")
+    frozen, own = (
+        evaluate(adapted(*names), Plan(dp=8)).row()
+        for names in (("mlp",), ("mlp", "in_proj", "out_proj"))
+    )
+    assert own.seconds["compute"] > frozen.seconds["compute"]
+    assert own.memory["activations"] > frozen.memory["activations"]
+
+
+def test_models_without_a_state_have_no_adapters_of_one() -> None:
+    task = replace(question("llama-7b"), adapters=Adapters(targets=("all",)), software=None)
+    assert task.adapters is not None
+    assert task.adapters.targets == ("q", "k", "v", "o", "gate", "up", "down")
+    with pytest.raises(InputError, match="llama-7b has none of the matrices in_proj, out_proj"):
+        replace(task, adapters=Adapters(targets=("in_proj", "out_proj")))
 
 
 @pytest.mark.parametrize("mixer", sorted(SCANS))
