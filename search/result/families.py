@@ -45,7 +45,7 @@ SIMPLER: tuple[Callable[[Costs], Value], ...] = (
     lambda costs: np.asarray(costs.task.model.layers % _chunks(costs.plans) > 0),
     lambda costs: np.asarray(costs.plans.micro_batch_group > 0),
     lambda costs: np.asarray(costs.plans.virtual_stages),
-    lambda costs: 1 - np.asarray(costs.plans.overlap_grad_reduce),
+    lambda costs: np.asarray(costs.plans.overlap_grad_reduce == 0),
     lambda costs: np.asarray(costs.plans.zero > 1),
     lambda costs: costs.memory_total,
 )

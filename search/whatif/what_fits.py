@@ -220,7 +220,7 @@ def _longest(fit: Fit) -> int:
     def is_too_long(sequence: int) -> bool:
         asked = replace(task, sequence=sequence)
         _, fits = _costed(asked, _plans(asked, fit.fixed, [zero], [1]))
-        return bool(fits.max() < FITS_PROBABILITY)
+        return bool(fits[0] < FITS_PROBABILITY)
 
     most = task.model.longest_sequence or LONGEST
     sequences = [SHORTEST << i for i in range((most // SHORTEST).bit_length())]

@@ -217,6 +217,16 @@ def test_what_is_not_a_graph_is_refused(build, message):
         build(graph)
 
 
+def test_an_operator_may_take_no_time_and_no_memory_but_not_less():
+    graph, whole = empty_graph(), OperatorLayout.WHOLE
+    for name, seconds, size in (("a", 0, 0), ("b", 0, 1), ("c", 1, 0)):
+        add_operator(graph, name, [], 0, [Partition("p", whole, whole, seconds, size)])
+    assert {*graph} == {"a", "b", "c"}
+    for seconds, size in ((-1e-9, 1), (1, -1e-9)):
+        with pytest.raises(InputError, match="must not be negative"):
+            add_operator(graph, "d", [], 0, [Partition("p", whole, whole, seconds, size)])
+
+
 @pytest.mark.parametrize("limits", [{"time_limit": 0}, {"workers": 0}])
 def test_limits_that_cannot_be_kept_are_refused(limits):
     with pytest.raises(InputError, match="must be"):

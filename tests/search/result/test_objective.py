@@ -12,9 +12,10 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.families import simplest_first
 from plan3d.search.result.objective import BARRIER, bound_of, guided, score
 from plan3d.search.result.obstacle import obstacle
-from plan3d.search.result.options import Deadline, TimeIsUp
-from plan3d.search.result.search_record import BestOfDepths, BestPlans
+from plan3d.search.result.options import Deadline, SearchOptions, TimeIsUp
+from plan3d.search.result.search_record import BestOfDepths, BestPlans, SearchRecord
 from plan3d.search.result.search_result import TIE
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step.evaluate import simulate
@@ -114,7 +115,12 @@ def test_the_largest_part_of_what_does_not_fit_is_named():
     assert found.costs is not None
     smallest = found.costs.row()
     size = 12 * TASK.model.parameters / 2**30
-    said = obstacle(replace(found, smallest=smallest, limit=1e9))
+    said = obstacle(replace(found, smallest=smallest, limit=2.0**30))
+    needs = smallest.memory_bytes / 2**30
+    assert (
+        f"needs {needs:.1f} GiB on stage 0 of 1, {needs - 1:.1f} GiB over the limit of 1.0 GiB"
+        in said
+    )
     assert f"its largest part is optimizer with {size:.1f} GiB" in said
 
 
@@ -126,3 +132,41 @@ def test_seconds_are_left_until_a_deadline_and_none_behind_it(seconds, passed):
     if passed:
         with pytest.raises(TimeIsUp):
             deadline.check()
+
+
+def test_of_plans_that_need_as_little_the_first_is_the_smallest():
+    """And no plan beyond the limit, or beyond its host, is feasible."""
+    record = SearchRecord(TASK, SearchOptions(limit=1e12))
+    plans = [resolve(Plan(zero=1, overlap_grad_reduce=overlap), 8).table() for overlap in (0, 1)]
+    sizes = {simulate(TASK, plan).memory_total[0] for plan in plans}
+    assert len(sizes) == 1
+    for plan in plans:
+        record.add(plan)
+    assert record.smallest.plans.overlap_grad_reduce == 0
+    assert (record.counts.evaluated, record.counts.feasible) == (2, 2)
+    host = replace(TASK.cluster, host=replace(TASK.cluster.host, memory=1e9))
+    for limit, on_host in ((1e12, 1), (1.0, 0)):
+        crowded = SearchRecord(replace(TASK, cluster=host), SearchOptions(limit=limit))
+        crowded.add(resolve(Plan(zero=1, offload_optimizer=100), 8).table())
+        assert (crowded.counts.evaluated, crowded.counts.feasible) == (1, 0)
+        assert crowded.host_short == on_host
+
+
+@pytest.mark.parametrize(
+    ("limit", "safe", "largest"), [(10.0, None, 10.0), (10.0, 8.0, 10.0), (8.0, 10.0, 10.0)]
+)
+def test_the_largest_limit_is_that_of_a_plan_of_either_kind(limit, safe, largest):
+    assert SearchOptions(limit=limit, safe_limit=safe).largest_limit == largest
+
+
+@pytest.mark.parametrize(
+    ("budget", "costed", "ended"), [(None, 10**9, False), (5, 4, False), (5, 5, True), (5, 6, True)]
+)
+def test_a_search_ends_with_its_budget(budget, costed, ended):
+    assert SearchOptions(limit=1.0, budget=budget).ended(costed) == ended
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
+def test_a_time_limit_is_above_zero(seconds):
+    with pytest.raises(InputError, match="must be above 0"):
+        Deadline.after(seconds)

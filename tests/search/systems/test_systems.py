@@ -13,7 +13,13 @@ from not_empty import not_empty
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.space.space import Space
 from plan3d.search.systems.system_plans import complete_plan, constraints
-from plan3d.search.systems.systems import ONE_OR_MORE, SYSTEMS, TWO_OR_MORE, ValueSet, system
+from plan3d.search.systems.systems import (
+    ONE_OR_MORE,
+    SYSTEMS,
+    TWO_OR_MORE,
+    ValueSet,
+    system,
+)
 from plan3d.search.whatif.cluster_size import find_cluster, why_infeasible, with_gpus
 from plan3d.search.whatif.compare_systems import BySystem, SystemsRequest, compare_systems
 from plan3d.search.whatif.sweep import PointOptions
@@ -329,3 +335,9 @@ def test_buckets_of_data_parallelism_are_as_published(name: str, parameters: int
 )
 def test_counts_that_a_system_may_have(values: ValueSet, inside: list[bool]) -> None:
     assert [values.contains(number) for number in range(3)] == inside
+
+
+@pytest.mark.parametrize(("values", "least"), [(ONE_OR_MORE, 1), (TWO_OR_MORE, 2)])
+def test_counts_begin_with_the_least(values, least):
+    assert [values.contains(n) for n in (least - 1, least, least + 1)] == [False, True, True]
+    assert values.default == least

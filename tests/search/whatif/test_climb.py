@@ -7,6 +7,7 @@ import pytest
 from not_empty import not_empty
 
 from plan3d.search.rank_plans import Ranking, rank_plans
+from plan3d.search.result.tolerances import TOLERANCE
 from plan3d.search.whatif.climb import _proven, climbed, improved
 from plan3d.search.whatif.single_field_changes import WORTH, single_edits
 from plan3d.simulator.hardware.cluster import Cluster
@@ -120,11 +121,21 @@ def test_plan_1_begins_the_frontier_that_no_plan_beats(large_head):
     assert (np.diff(sizes) < 0).all()
 
 
-@pytest.mark.parametrize(("share", "kept", "proven"), [(2, 1, True), (0.5, 0.5, False)])
+@pytest.mark.parametrize(
+    ("share", "kept", "proven"),
+    [
+        (2, 1, True),
+        (0.5, 0.5, False),
+        (1 - TOLERANCE, 1 - TOLERANCE, True),
+        (1 - 0.9 * TOLERANCE, 1 - 0.9 * TOLERANCE, True),
+        (1 - 1.1 * TOLERANCE, 1 - 1.1 * TOLERANCE, False),
+    ],
+)
 def test_a_bound_is_at_most_the_best_plan_that_any_search_found(listed, share, kept, proven):
     """A bound above it is of plans that the other search did not have: none is left to find."""
     best = listed.best.step_seconds
-    found = _proven(replace(listed, bound=share * best, complete=False), share * best)
+    bound = best * share
+    found = _proven(replace(listed, bound=bound, complete=False), bound)
     assert found.bound == pytest.approx(kept * best)
     assert found.complete == proven
 

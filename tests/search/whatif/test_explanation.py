@@ -1,6 +1,7 @@
 """An explanation holds what it says, and refuses what it must."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -54,3 +55,16 @@ def test_it_is_sentences_and_json():
     assert record["against"]["changed"]["tp"] == [2, 4]
     assert record["edits"] == found.best_edits
     assert "against" not in explain(TASK, PLAN).to_dict()
+
+
+def test_what_memory_keeps_from_being_faster_is_said_in_percent_and_bytes():
+    """tp=8 of a 40 GB card: whole layers would be faster, and need more than there is."""
+    small = replace(TASK, cluster=Cluster.profile("a100-40gb-sxm", gpus=32))
+    found = explain(small, "tp=8 zero=1")
+    other = evaluate(small, Plan.parse("tp=1 zero=1"))
+    gain = 100 * (1 - other.step_seconds / found.costs.step_seconds)
+    lack = -other.margin / 2**30
+    assert found.binding.startswith(
+        f"Memory binds: tp=1 would be {gain:.1f} % faster, more than any edit that fits, and needs "
+        f"{lack:.1f} GiB more than a GPU has; now rank 0 is fullest with "
+    )

@@ -69,9 +69,26 @@ def test_what_is_impossible_says_why():
 
 def test_a_pool_gives_the_same_rows(monkeypatch):
     monkeypatch.setattr(sweep, "WORTH_A_POOL", -1.0)
-    done = []
-    assert run_points(POINTS, workers=2, each=done.append).rows == rows_in_turn()
+    done, processes, before = [], [], {*multiprocessing.active_children()}
+
+    def each(count):
+        done.append(count)
+        processes.append(len({*multiprocessing.active_children()} - before))
+
+    assert run_points(POINTS, workers=2, each=each).rows == rows_in_turn()
     assert done == [1, 2, 3, 4, 5, 6]
+    assert max(processes) == 2
+
+
+def test_one_worker_is_this_process(monkeypatch):
+    monkeypatch.setattr(sweep, "WORTH_A_POOL", -1.0)
+    before, more = {*multiprocessing.active_children()}, []
+
+    def each(_):
+        more.append({*multiprocessing.active_children()} - before)
+
+    assert run_points(POINTS[2:], workers=1, each=each).rows == rows_in_turn()[2:]
+    assert more == [set()] * 4
 
 
 def test_a_killed_process_loses_nothing(monkeypatch):
