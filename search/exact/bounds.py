@@ -30,7 +30,7 @@ from plan3d.simulator.layers.layer_seconds import sum_in_order
 from plan3d.simulator.layers.placements import Layouts, Placements
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.field_values import AUTO
-from plan3d.simulator.plan.fields import RESOLVED_DEFAULTS, SKELETON, STRATEGY
+from plan3d.simulator.plan.fields import SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
 from plan3d.simulator.step import data_parallel, memory, stages
@@ -221,9 +221,6 @@ class Relaxation:
             for name in names
             if name in self.known_fields
         }
-        stated = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
-        for name in set(names) | set(PLACEMENT_FIELDS):
-            full.setdefault(name, np.broadcast_to(np.int64(stated[name]), (length,)))
         # Bounds of stages that are not known hold for every cut, whatever chunks a given one has.
         return from_columns(full, self.space.layers_per_stage if self.placement_known else ())
 

@@ -202,6 +202,18 @@ def test_what_the_first_rank_cannot_hold_is_on_the_others():
     assert found.rank.tolist() == [3] * 5
 
 
+def test_blocks_beyond_most_are_on_the_other_ranks():
+    """Two dense blocks and six with experts on four ranks: eight are as many as ranks of two hold,
+    and ranks of one leave one and five to the three others."""
+    cut = Cut((0,) * 2 + (1,) * 6, ("block 0", "block 1", "embedding", "head"), 4, (2, 2, 2, 2))
+    shares = [[1, 0, 0, 0], [0, 2, 0, 0]]
+    for most in (8, 4, 2):
+        assert ideal_layout(cut, 0, most, True).counts[1:-2].tolist() == shares
+    others, *each = ideal_layout(cut, 0, 1, True).counts[1:-2].tolist()
+    assert others == pytest.approx([1 / 3, 5 / 3, 0, 1 / 3])
+    assert each == shares
+
+
 def test_of_two_kinds_the_first_rank_may_hold_either():
     """Six blocks of ten are two dense ones and at least four with experts."""
     cut = Cut((0,) * 2 + (1,) * 8, ("block 0", "block 1", "embedding", "head"), 2, (5, 5))

@@ -13,7 +13,7 @@ from plan3d.search.exact.bounds import PLACEMENT_FIELDS, SIZE_FIELDS, Relaxation
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.objective import OBJECTIVES
 from plan3d.search.result.options import SearchOptions
-from plan3d.search.space.space import Space
+from plan3d.search.space.space import PartialPlans, Space
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.fields import STRATEGY
@@ -297,3 +297,50 @@ def test_placements_are_known_by_their_fields_and_by_no_fewer():
     space = Space.of(task("dense", 8))
     assert Relaxation(space, frozenset(PLACEMENT_FIELDS)).placement_known
     assert not Relaxation(space, frozenset(PLACEMENT_FIELDS[1:])).placement_known
+
+
+@pytest.mark.parametrize(
+    ("step", "memory", "may"),
+    [
+        (1.0, 8, True),
+        (1.0, 9, False),
+        (1.1, 8, False),
+        # What surely fits may be as slow as the best that does.
+        (1.1, 6, True),
+        (1.5, 6, True),
+        (1.5, 6.1, False),
+        (1.6, 6, False),
+        (0.9, 8, True),
+    ],
+)
+def test_what_bounds_allow_to_be_as_good_as_what_is_known_may_enter(step, memory, may):
+    """1 s in 8 bytes, and 1.5 s in 6, are known."""
+    options = SearchOptions(limit=8, safe_limit=6, top=1)
+    tree = branch_and_bound._Tree(Space.of(task("dense", 8)), options, 1.0, 1.5)
+    assert tree._may_enter(np.array([step]), np.array([float(memory)])).tolist() == [may]
+    alone = branch_and_bound._Tree(Space.of(task("dense", 8)), replace(options, safe_limit=None), 1)
+    assert alone._may_enter(np.array([1.1]), np.array([6.0])).tolist() == [False]
+
+
+@pytest.mark.parametrize(
+    ("rows", "largest", "sizes"),
+    [(64, 99, [64]), (65, 99, [64, 1]), (200, 999, [64, 128, 8]), (263, 99, [64, 99, 99, 1])],
+)
+def test_boxes_double_up_to_the_largest_and_the_best_rows_come_first(
+    rows, largest, sizes, monkeypatch
+):
+    monkeypatch.setattr(branch_and_bound, "LARGEST_BOX", largest)
+    tree = branch_and_bound._Tree(Space.of(task("dense", 8)), SearchOptions(limit=1.0, top=1))
+    tree.queue.clear()
+    bounds = np.random.default_rng(0).permutation(rows).astype(float)
+    columns = {name: bounds for name in branch_and_bound.BOUND_NAMES}
+    tree._push_in_boxes(1, PartialPlans(columns, rows))
+    boxes = [branch_and_bound.heapq.heappop(tree.queue) for _ in sizes]
+    assert not tree.queue
+    assert [box.plans.rows for box in boxes] == sizes
+    ordered = np.concatenate([box.plans.columns[branch_and_bound.STEP_BOUND] for box in boxes])
+    assert ordered.tolist() == [*range(rows)]
+    # Of boxes with one bound the youngest is first.
+    for depth in (2, 3):
+        tree._push(depth, boxes[0].plans)
+    assert [branch_and_bound.heapq.heappop(tree.queue).depth for _ in range(2)] == [3, 2]

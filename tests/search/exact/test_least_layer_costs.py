@@ -12,7 +12,8 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES
 from plan3d.simulator.layers.cost_columns import SECONDS
 from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
-from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.plan.fields import STRATEGY
+from plan3d.simulator.plan.plan import Plan, concat, from_columns, resolve
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.stages import strategies
 from plan3d.simulator.task import Task
@@ -43,6 +44,25 @@ def test_tables_of_a_search_are_those_of_each_strategy(texts: list[str]) -> None
         np.testing.assert_array_equal(costs.table[which], alone.table)
         np.testing.assert_array_equal(costs.working_set[:, which], alone.working_set)
         assert len(costs.table) == len(set(asked))
+
+
+def test_strategies_are_numbered_without_gaps() -> None:
+    """All that are between the least and the largest value of each field, whatever they are."""
+    spans = {"tp": (2, 4), "micro_batch": (3, 3), "recompute": (0, 2), "ep": (5, 6)}
+    grid = np.array([*product(*(range(low, high + 1) for low, high in spans.values()))]).T
+    columns = {name: np.zeros(18, np.int64) for name in STRATEGY}
+    columns |= dict(zip(spans, grid, strict=True))
+    tables = LayerTables()
+    tables.spans = {**tables.spans, **spans}
+    keys = tables._keys(from_columns(columns))
+    assert keys is not None
+    assert sorted(keys.tolist()) == [*range(3 * 1 * 3 * 2)]
+    # What is costed is forgotten where a value lies beyond.
+    for beyond, spanned in ((0, (3, 3)), (1, (3, 4))):
+        tables.costed = {RECIPE: (np.zeros(0, np.int64), None)}  # type: ignore[dict-item]
+        tables._keys(from_columns({**columns, "micro_batch": grid[1] + beyond}))
+        assert bool(tables.costed) == (not beyond)
+        assert tables.spans["micro_batch"] == spanned
 
 
 def test_a_few_more_strategies_than_are_known_are_costed_beside_them() -> None:

@@ -373,3 +373,14 @@ def test_a_bound_on_cost_is_one_on_the_step_times_the_gpus():
     seconds, cost = search(**asked), search(**asked, objective="cost")
     assert cost.bound == pytest.approx(seconds.bound * LARGE.gpus)
     assert cost.gap == seconds.gap == 0
+
+
+def test_a_plan_that_fills_the_limit_is_on_the_frontier():
+    question = task("tied")
+    space = Space.of(question, {"pp": [1], "micro_batch": [1], "cp": [1]})
+    found = UniformPlans.of_default_space(space, SearchOptions(limit=8e10, frontier=True))
+    uniform = found.whole_stages
+    least = float(uniform.frontier.memory_total.min())
+    for limit, rows in ((least, 1), (least * (1 - 1e-9), 0)):
+        front = dynamic_programming._frontier(replace(uniform, limit=limit), None)
+        assert (0 if front is None else len(front)) == rows

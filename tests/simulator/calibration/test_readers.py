@@ -106,6 +106,25 @@ def test_nccl_json(tmp_path):
     assert table.gpus() == ("NVIDIA H200",)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "threads", "ranks", "nodes"),
+    [("a", 1, 8, 1), ("aa", 1, 16, 1), ("ab", 1, 16, 2), ("abcb", 2, 64, 3), ("", 1, 8, 1)],
+)
+def test_a_report_of_nccl_counts_ranks_by_process_and_nodes_by_host(
+    tmp_path, hosts, threads, ranks, nodes
+):
+    report = {
+        "args": ["all_reduce_perf"],
+        "nccl_version": 22809,
+        "config": {"nthreads": threads, "ngpus": 8},
+        "devices": [{"hostname": host, "device_info": "x"} for host in hosts],
+        "results": [{"size": 1024, "type": "float", "out_of_place": {"time": 1, "nwrong": 0}}],
+    }
+    table = reading(tmp_path, "run.json", json.dumps(report))
+    assert table.number("ranks").tolist() == [ranks]
+    assert table.number("nodes").tolist() == [nodes]
+
+
 def test_a_trace_of_a_profiler_is_for_explain(tmp_path):
     with pytest.raises(InputError, match="--trace FILE"):
         reading(tmp_path, "t.json", json.dumps({"traceEvents": []}))
