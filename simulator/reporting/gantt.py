@@ -39,7 +39,12 @@ MOST_OPERATIONS, MOST_RANKS = 3000, 24
 
 
 def gantt_picture(x: PlanTimeline, form: str = "png") -> bytes:
-    """The Gantt chart of a plan, in a format that matplotlib writes."""
+    """The page in a format that matplotlib writes."""
+    return image_bytes(gantt_page(x), form)
+
+
+def gantt_page(x: PlanTimeline) -> Any:
+    """The Gantt chart of a plan."""
     ranks = x.timeline.graph.ranks
     height = 1.6 + min(max(0.28 * ranks, 1.2), 9.0)
     drawn = figure(INCHES, height)
@@ -54,7 +59,7 @@ def gantt_picture(x: PlanTimeline, form: str = "png") -> bytes:
             _boxes(axes, x, letter, scale)
         _numbers(axes, x, scale)
     _frame(axes, x, scale, unit, shared)
-    return image_bytes(drawn, form)
+    return drawn
 
 
 def timeline_chart(x: PlanTimeline) -> dict[str, Any]:

@@ -31,8 +31,12 @@ COLOURS = dict(zip(TENANTS, (BLUE, ORANGE, GREEN, SKY, PINK, YELLOW, GREY, PALE)
 
 
 def memory_picture(found: MemoryTimeline, form: str = "png") -> bytes:
-    """The bytes of the fullest rank through a step beside the peaks of all ranks, in a format that
-    matplotlib writes."""
+    """The page in a format that matplotlib writes."""
+    return image_bytes(memory_page(found), form)
+
+
+def memory_page(found: MemoryTimeline) -> Any:
+    """The bytes of the fullest rank through a step beside the peaks of all ranks."""
     drawn, costs = figure(14, 5.2), found.timeline.costs
     left, right = drawn.subplots(1, 2, width_ratios=(1.8, 1))
     _draw_step(left, found)
@@ -46,7 +50,7 @@ def memory_picture(found: MemoryTimeline, form: str = "png") -> bytes:
     left.set_ylabel("memory of a GPU / GiB")
     legend_beside(right)
     drawn.suptitle(f"{job_title(costs)}: {escape_math(str(found.timeline.plan))}", fontsize=11)
-    return image_bytes(drawn, form)
+    return drawn
 
 
 def _draw_step(axes: Any, found: MemoryTimeline) -> None:

@@ -15,6 +15,11 @@ from .plots import job_title
 
 
 def traced_parts(comparison: Comparison, form: str) -> bytes:
+    """The page in a format that matplotlib writes."""
+    return image_bytes(traced_page(comparison), form)
+
+
+def traced_page(comparison: Comparison) -> Any:
     """Two stacked bars, of the parts of a step as predicted and as measured, and beside each part
     their ratio; below them what runs when in the slowest layer."""
     rank, layer = comparison.job.slowest_layer
@@ -27,7 +32,7 @@ def traced_parts(comparison: Comparison, form: str) -> bytes:
     handles, labels = axes.get_legend_handles_labels()
     title = "part (measured / predicted)"
     drawn.legend(handles[::-1], labels[::-1], loc="outside right center", title=title, fontsize=8)
-    return image_bytes(drawn, form)
+    return drawn
 
 
 def _stacked_parts(axes: Any, comparison: Comparison) -> dict[str, str]:

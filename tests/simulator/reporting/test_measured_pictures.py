@@ -159,3 +159,19 @@ def test_the_largest_sources_have_colours_of_their_own():
     colours = [validation_plot._colour(number) for number in range(14)]
     assert colours[12:] == ["0.5", "0.5"]
     assert len(set(colours)) == 13
+
+
+@pytest.mark.parametrize(("layers", "panels"), [(0, 1), (1, 2)])
+def test_a_traced_step_has_a_panel_for_its_slowest_layer_where_it_has_one(layers, panels, tmp_path):
+    """2.6 inches each beside 2.2 for titles; a layer runs from an attention to the next."""
+    events = [kernel("flash_fwd_kernel", 6 * at, 2) for at in range(2 * layers)]
+    events += [kernel("nvjet", 6 * at + 2, 3) for at in range(3)]
+    path = tmp_path / "0.json"
+    path.write_text(json.dumps({"distributedInfo": {"rank": 0}, "traceEvents": events}))
+    traced = traced_job(read_traces([str(path)]), Sizes())
+    drawn = traced_plot.traced_page(compare(unit_costs(unit_task(1, 2), "pp=1"), traced))
+    assert drawn.get_size_inches() == pytest.approx([7.5, 2.2 + 2.6 * panels])
+    assert len(drawn.axes) == panels
+    heights = [axes.get_subplotspec().get_gridspec().get_height_ratios() for axes in drawn.axes]
+    assert heights == [(2, 1)[:panels]] * panels
+    assert [axes.get_xlim() for axes in drawn.axes[1:]] == [pytest.approx((0, 6))] * layers

@@ -476,3 +476,23 @@ def test_shares_of_intervals_are_stacked(axes, monkeypatch):
     second = backward.get_paths()[1].get_extents().extents
     share = (38 / 3 - 9) * 3 / 19
     assert second == near([190 / 3, 0.43 - 0.86 * share, 380 / 3, 0.43])
+
+
+@pytest.mark.parametrize(("plan", "fits"), [("zero=3", True), ("zero=0", False)])
+def test_the_axes_of_memory_reach_above_what_is_held_and_what_there_is(plan, fits):
+    """By 8 %; the peak is named on the side where there is room."""
+    found = memory_timeline(task(gpus=8), Plan.parse(plan))
+    drawn = memory_plot.memory_page(found)
+    assert drawn.get_size_inches().tolist() == [14, 5.2]
+    capacity = found.timeline.costs.row().capacity
+    peak = max(rank.peak_bytes for rank in found.ranks)
+    assert (peak <= capacity) == fits
+    assert len(drawn.axes) == 2
+    for axes in drawn.axes[:2]:
+        assert axes.get_ylim() == near([0, 1.08 * max(peak, capacity) / GIB])
+        (line,) = axes.lines
+        assert line.get_ydata() == near([capacity / GIB] * 2)
+    moment = found.worst.moments[found.worst.peak].seconds
+    late = 2 * moment > found.timeline.step_seconds
+    (said,) = drawn.axes[0].texts
+    assert said.get_horizontalalignment() == ("right" if late else "left")

@@ -424,3 +424,49 @@ def test_gradients_are_reduced_among_replicas_and_shares_of_sequences(plan, grou
     x = timeline_of(round_numbers.task(8, 8), Plan.parse(f"{plan} zero=0 overlap_grad_reduce=0"))
     events = [e for e in trace(x)["traceEvents"] if e["ph"] == "X" and e["tid"] == DATA]
     assert {e["args"]["Group size"] for e in events} == {group}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "height"), [(2, 1.2), (4, 1.2), (5, 1.4), (16, 4.48), (32, 8.96), (40, 9.0)]
+)
+def test_a_gantt_chart_is_as_high_as_its_rows(ranks, height):
+    """Rows of 0.28 inches, 1.2 to 9 in all, and 1.6 for titles; of many ranks some are named."""
+    deep = task(ranks, 4, layers=(layer(),) * ranks)
+    drawn = gantt.gantt_page(timeline_of(deep, Plan(pp=ranks)))
+    assert drawn.get_size_inches().tolist() == [14, pytest.approx(1.6 + height)]
+    (axes,) = drawn.axes
+    step = {2: 1, 4: 1, 5: 1, 16: 1, 32: 4, 40: 8}[ranks]
+    assert axes.get_yticks().tolist() == [*range(0, ranks, step)]
+
+
+@pytest.mark.parametrize(("shortest", "shared"), [(0.99, True), (1.0, False), (1.01, False)])
+def test_operations_narrower_than_a_hundredth_of_an_inch_are_drawn_as_shares(
+    shortest, shared, monkeypatch
+):
+    x = timeline()
+    monkeypatch.setattr(gantt, "NARROWEST", gantt._narrowest_inches(x) / shortest)
+    (axes,) = gantt.gantt_page(x).axes
+    assert ("share of an interval" in axes.get_title(loc="left")) == shared
+
+
+@pytest.mark.parametrize(
+    ("batch", "digit", "numbered"),
+    [
+        # Boxes of 14 x 0.92 x 2 / 19 = 1.356 inches for one digit and 0.03 inches.
+        (4, 1.32, True),
+        (4, 1.33, False),
+        # Ten micro-batches are numbered up to 9, eleven up to 10.
+        (20, 0.3, True),
+        (22, 0.3, False),
+    ],
+)
+def test_micro_batches_are_numbered_where_boxes_have_room_for_it(
+    batch, digit, numbered, monkeypatch
+):
+    monkeypatch.setattr(gantt, "DIGIT", digit)
+    x = timeline(batch=batch)
+    assert x.micro_batches == batch // 2
+    if batch > 4:
+        assert digit + 0.03 < gantt._narrowest_inches(x) < 2 * digit + 0.03
+    (axes,) = gantt.gantt_page(x).axes
+    assert bool(axes.texts) == numbered
