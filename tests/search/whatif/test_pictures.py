@@ -136,3 +136,8 @@ def test_nine_backends_begin_with_the_first_colour_again(race):
     assert len(set(colours)) == 8
     assert colours[8] == colours[0]
     assert lines[8].get_linestyle() == lines[0].get_linestyle()
+
+
+def test_one_point_is_in_proportion_to_nothing():
+    speed, mfu = sweep_plot.page([row(8, 100.0, 0.4)]).axes
+    assert [line.get_xdata().tolist() for line in (*speed.lines, *mfu.lines)] == [[8], [8]]
