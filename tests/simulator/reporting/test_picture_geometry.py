@@ -496,3 +496,33 @@ def test_the_axes_of_memory_reach_above_what_is_held_and_what_there_is(plan, fit
     late = 2 * moment > found.timeline.step_seconds
     (said,) = drawn.axes[0].texts
     assert said.get_horizontalalignment() == ("right" if late else "left")
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "colour"),
+    [
+        ("ideal", 1.0, plots.BLUE),
+        ("ideal", -1.0, plots.GREEN),
+        ("matmul", 0.5, plots.ORANGE),
+        ("matmul", 0.0, plots.ORANGE),
+        ("recompute", 2.0, plots.ORANGE),
+        ("contended", 0.1, plots.ORANGE),
+        ("data_comm", 0.1, plots.SKY),
+        ("data_comm", -0.1, plots.GREEN),
+        ("bubble", 1.5, plots.PINK),
+    ],
+)
+def test_bars_of_a_waterfall_are_coloured_by_what_they_are(name, seconds, colour):
+    """What saves time is green, whatever it is."""
+    assert plots._colour(Loss(name, name, seconds, 0.0, None)) == colour
+
+
+def test_the_ninth_product_of_a_roofline_has_the_first_colour_again(axes):
+    plots.roofline(axes, costs_of(task("deepseek-v3", 64), "tp=2 ep=8"))
+    points = [line for line in axes.lines if line.get_label() != "datasheet roof"]
+    assert len(points) > 8
+    colours = [line.get_color() for line in points]
+    assert len(set(colours[:8])) == 8
+    assert colours[8:] == [colours[i % 8] for i in range(8, len(points))]
+    markers = [line.get_marker() for line in points]
+    assert markers == [plots.MARKERS[i % len(plots.MARKERS)] for i in range(len(points))]

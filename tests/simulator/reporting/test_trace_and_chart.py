@@ -10,6 +10,7 @@ rank 1      F0 2.5-4.5, B0 4.5-8.5, F1 8.5-10.5, B1 10.5-14.5
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -470,3 +471,28 @@ def test_micro_batches_are_numbered_where_boxes_have_room_for_it(
         assert digit + 0.03 < gantt._narrowest_inches(x) < 2 * digit + 0.03
     (axes,) = gantt.gantt_page(x).axes
     assert bool(axes.texts) == numbered
+
+
+@pytest.mark.parametrize(
+    ("plan", "layers", "joint"),
+    [
+        ("pp=4 schedule=dualpipe", 8, True),
+        ("pp=4 schedule=dualpipe-v virtual_stages=2", 8, True),
+        ("pp=4 virtual_stages=2", 8, False),
+    ],
+)
+def test_a_rank_waits_where_nothing_of_its_own_runs_before_what_it_receives(plan, layers, joint):
+    """Once for two passes that run together, by brute force over all operations."""
+    x = timeline_of(task(4, 16, layers=(layer(),) * layers), Plan.parse(plan))
+    rows, received = _operations(x), x.timeline.graph.received_boundary >= 0
+    expected = set()
+    for (rank, _, _, _, start, _), needs in zip(rows, received, strict=True):
+        ends = [row[5] for row in rows if row[0] == rank and row[5] <= start]
+        free = max(ends, default=0.0)
+        if needs and start > free:
+            expected.add((rank, free, start - free))
+    together = sum(a[0] == b[0] and a[4] == b[4] for a, b in pairwise(rows))
+    assert (together > 0) == joint
+    waits = slices(x, PIPELINE, "kernel")
+    found = sorted((rank, *one[1:]) for rank, own in waits.items() for one in own)
+    assert np.array(found) == pytest.approx(np.array(sorted(expected)))
