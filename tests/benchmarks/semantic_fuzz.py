@@ -31,7 +31,7 @@ from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.runs.published_runs import read_runs
-from plan3d.simulator.runs.run_stack import software_of
+from plan3d.simulator.runs.run_tasks import questions
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
@@ -63,8 +63,9 @@ SLACK = 1e-9
 
 @cache
 def stacks() -> tuple[tuple[Software, ...], tuple[Software, ...]]:
-    """The shipped ones, and those of published runs."""
-    return tuple(SOFTWARE.values()), tuple(dict.fromkeys(map(software_of, read_runs())))
+    """The shipped ones, and those of published runs that can be predicted."""
+    published = (q.task.software for q in questions(read_runs()) if not isinstance(q, str))
+    return tuple(SOFTWARE.values()), tuple(dict.fromkeys(published))
 
 
 def random_adapters(draw: np.random.Generator) -> Adapters:
