@@ -38,11 +38,11 @@ def longest_paths(counts: Value, lengths: Value, ends: Value, group: int) -> Val
     out = _equal_chunk_layers(counts, sizes, ends, group or counts.shape[2])
     if uneven.any() and sizes[0].size <= MOST_CHUNKS:
         there = np.flatnonzero(counts.any(axis=(0, 1, 2)))
-        found = np.zeros((uneven.sum(), len(PATH_GROUPS), len(LENGTH_GUESSES), 2, lengths.size))
+        found = np.zeros((uneven.sum(), len(PATH_GROUPS) + 1, len(LENGTH_GUESSES), 2, lengths.size))
         found[..., there] = _path_layers(
             counts[uneven][..., there], lengths[there], ends[there], group
         )
-        out[uneven] = _with_cycle(found, axis=1).reshape(-1, *out.shape[1:])
+        out[uneven] = found.reshape(-1, *out.shape[1:])
     return out
 
 
@@ -58,7 +58,11 @@ def _equal_chunk_layers(counts: Value, sizes: Value, ends: Value, group: int) ->
 
 def _path_layers(counts: Value, lengths: Value, ends: Value, group: int) -> Value:
     """Layers on the longest paths [cut, group, guess, direction, kind], which are how fast a
-    makespan grows with the length of a kind."""
+    makespan grows with the length of a kind, and of a further group.
+
+    Where the path after five groups has less of a kind than the one after two it is another one,
+    and a further group adds to it what the rank does that works longest.
+    """
     cuts, kinds = counts.shape[0], lengths.size
     # No sum of lengths is another's: one path is the longest.
     own = lengths * (1 + 1e-3 * np.sqrt(1.0 + np.arange(kinds)))
@@ -72,8 +76,14 @@ def _path_layers(counts: Value, lengths: Value, ends: Value, group: int) -> Valu
     )
     shape = (len(PATH_GROUPS), cuts, len(LENGTH_GUESSES), 1 + 2 * kinds)
     found = makespans(on, back, group).reshape(shape).swapaxes(0, 1)
-    grown = (found[..., 1:] - found[..., :1]) / LENGTH_CHANGE
-    return np.rint(grown).reshape(cuts, len(PATH_GROUPS), len(LENGTH_GUESSES), 2, kinds)
+    grown = np.rint((found[..., 1:] - found[..., :1]) / LENGTH_CHANGE)
+    paths = grown.reshape(cuts, len(PATH_GROUPS), len(LENGTH_GUESSES), 2, kinds)
+    paths = _with_cycle(paths, axis=1)
+    ranks, another = counts.sum(axis=1), (paths[:, -1] < 0).any(axis=(-2, -1))
+    longest = (ranks @ np.transpose(forward)).argmax(axis=1)[..., None]
+    own = (group or ranks.shape[1]) * np.take_along_axis(ranks, longest, axis=1)
+    paths[:, -1] = np.where(another[..., None, None], own[:, :, None], paths[:, -1])
+    return paths
 
 
 def makespans(forward: Value, backward: Value, group: int) -> Value:

@@ -96,6 +96,16 @@ def test_layers_on_the_path_through_a_large_chunk():
     assert found[0].tolist() == [6, 2, 1, 9, 2, 1]
 
 
+def test_a_further_group_has_less_of_nothing():
+    """Chunks of 3, 1, 1 and 1 blocks, the head on the last; two micro-batches. A head that takes
+    1.35 blocks is on the longest path four times after two groups, and twice after five: then rank
+    0 works without a gap, 4 blocks and the embedding of each micro-batch."""
+    (found,) = longest_chunk_paths((Cut((0,) * 6, KINDS, 2, (3, 1, 1, 1), group=2, lengths=EQUAL),))
+    each = found.reshape(len(PATH_GROUPS) + 1, len(LENGTH_GUESSES), 2, 3)
+    assert each[1:3, 1, :, 2].tolist() == [[4, 4], [2, 2]]
+    assert (each[-1] == [2 * 4, 2, 0]).all()
+
+
 def test_equal_chunks_need_no_search():
     """4 blocks in chunks of 1 on two ranks: R does 2 blocks and the head for each micro-batch once
     a first chunk, with the embedding, has run, which runs back at the end."""
