@@ -46,23 +46,33 @@ def faster_ranks(s: Sizes[Value], slowest: Passes, others: Passes) -> Passes:
 
 
 def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
-    """(p-2) [max(f, b) + (u-1) |f-b|] of equal ranks, for any f and b.
+    """The longest path through a step, less what an outer rank works: of outer ranks with F and B
+    and n = (p-2)/2 pairs of inner ranks, with f and b each, the largest of
 
-    Where f = b the published share (p-2) / (2m + p-2) of a step (table 2); of one unit with b >= f
-    a step of p f + (2p-2) b, the longest path of section 3.4. Between units either pass waits for
-    the longer one; that the paper doubles forward passes to avoid it is not modelled. An outer pair
-    that is slower by d works (m - 2u) d instead of waiting, but for half of f + b + (u-1) |f-b| a
-    rank between, and waits so much longer for inner ranks that are slower: as the event simulation
-    has it. Of inner ranks the work alone is asked.
+        n [max(2 f - F, 0) + max(2 b - B, 0)]
+        2 n u (2 f - F - B) + n max(2 b, B)
+        2 n u (2 b - F - B) + n max(2 f, F)
+        4 n u max(f, b) + (4 u + 2 n - 2) min(f, b) - (m-1)(F+B)
+
+    The first is of outer ranks that work all the time once the inner ones have let them begin, and
+    until these let them end; the next two are of outer and inner ranks in turn, of which either
+    pass waits for the longer one between units; the last is of inner ranks that wait for outer ones
+    but once. Of equal ranks (p-2) [max(f, b) + (u-1) |f-b|]: where f = b the published share
+    (p-2) / (2m + p-2) of a step (table 2), of one unit with b >= f a step of p f + (2p-2) b, the
+    longest path of section 3.4. That the paper doubles forward passes not to wait between units is
+    not modelled. Equals the event simulation where inner ranks are alike; else their mean counts.
     """
     fast = faster_ranks(s, slowest, others)
     f, b, units = fast.forward, fast.input_gradient + fast.weight_gradient, s.m / s.p
-    between = (units - 1) * np.abs(f - b)
-    slower = slowest.total - fast.total
-    equal = np.maximum(f, b) + between
-    inner = s.p - 2
-    spared = (s.m - 2 * units) * slower
-    return np.maximum(inner * equal - spared, inner * (f + b + between) / 2)
+    own, back = slowest.forward, slowest.input_gradient + slowest.weight_gradient
+    pairs, both = (s.p - 2) / 2, own + back
+    ends = np.maximum(2 * f - own, 0.0) + np.maximum(2 * b - back, 0.0)
+    turns = 2 * pairs * units
+    forward = turns * (2 * f - both) + pairs * np.maximum(2 * b, back)
+    backward = turns * (2 * b - both) + pairs * np.maximum(2 * f, own)
+    inside = 2 * turns * np.maximum(f, b) + (4 * units + s.p - 4) * np.minimum(f, b)
+    inside = inside - (s.m - 1) * both
+    return np.maximum(np.maximum(pairs * ends, forward), np.maximum(backward, inside))
 
 
 def _sends(s: Sizes[Value]) -> Value:

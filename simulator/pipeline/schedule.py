@@ -114,7 +114,8 @@ class Schedule:
     idle_grows: bool = True
     """Whether longer passes never shorten idle seconds, so that bounds may be put on them."""
     idle_of_first: bool = False
-    """Whether that is what the first rank idles, slowest or not."""
+    """Whether that is what the first rank idles, slowest or not. Any other idles at least while the
+    first micro-batch comes from it and the last gradient goes to it."""
     uneven_paths: bool = False
     """Whether chunks of unequal size take as long as the paths of `uneven_chunks`; else their
     mean counts."""

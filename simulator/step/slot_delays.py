@@ -152,7 +152,7 @@ def _delay_of_longer_passes(s: Stages, split: Passes) -> Value:
     for case in np.ndindex(cases):
         late = Passes(*(one + delay[case] for one, delay in zip(own, split, strict=True)))
         slowest = late.total.max(axis=0)
-        idle = slowest_idle(s.schedule, sizes, late, s.ranks_alike, s.idle_seconds)
+        idle = slowest_idle(s.schedule, sizes, late, s.ranks_alike, s.rank, s.idle_seconds)
         longer = s.micro_batches * (slowest - s.slowest_seconds) + idle - s.idle_seconds
         out[case] = np.maximum(longer, 0.0)
     return out

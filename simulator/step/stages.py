@@ -48,17 +48,24 @@ def rank_passes(stage: Value) -> Passes:
 
 
 def slowest_idle(
-    schedule: Column, sizes: Sizes[Value], passes: Passes, alike: Value, usual: Value
+    schedule: Column,
+    sizes: Sizes[Value],
+    passes: Passes,
+    alike: Value,
+    rank: Value,
+    usual: Value,
 ) -> Value:
-    """Seconds that the slowest rank idles in a step of these passes [class, skeleton]; `usual` is
-    what 1F1B makes of it.
+    """Seconds that the slowest rank idles in a step of these passes [class, skeleton]; `alike` are
+    the ranks of each class and `rank` its first, `usual` is what 1F1B makes of it.
 
     Closed forms ask which rank sets the pace. The step is the longest over all ranks asked about,
     so that it does not jump where another becomes the slowest: longer passes never shorten it.
     """
     rest = Passes(*((part * alike).sum(axis=0) - part for part in passes))
     idle = schedules.idle_seconds(schedule, sizes, passes, rest, usual)
-    idle[..., 1:, :] *= ~schedules.idle_of_first(schedule)
+    inside = (rank[1:] > 0) & (rank[1:] < sizes.p - 1)
+    of_first = schedules.idle_of_first(schedule)
+    idle[1:] = np.where(of_first, inside * passes.total[0], idle[1:])
     step = np.where(alike > 0, sizes.m * passes.total + idle, -np.inf).max(axis=0)
     own = schedules.idles_by_chunk(schedule)
     return np.where(own, usual, step - sizes.m * passes.total.max(axis=0))
@@ -452,7 +459,7 @@ def _idle_seconds(
     if all_nonzero(schedules.idles_by_chunk(schedule)):
         return idle
     passes = rank_passes(ranks.costs)
-    return slowest_idle(schedule, sizes, passes, ranks.ranks_alike, idle)
+    return slowest_idle(schedule, sizes, passes, ranks.ranks_alike, ranks.rank, idle)
 
 
 def _largest_in_flight(ranks: Ranks, schedule: Column, sizes: Sizes[Value]) -> tuple[Value, Value]:

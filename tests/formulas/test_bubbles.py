@@ -257,7 +257,7 @@ def test_longer_passes_never_make_a_step_shorter(schedule, p, m, seconds, longer
         each = each[:, :p, None]
         codes, one = np.array([schedule_code(schedule)]), np.ones((p, 1))
         size = Sizes(*(np.array([float(n)]) for n in (p, 1, p, m)))
-        idle = slowest_idle(codes, size, Passes(*each), one, np.zeros(1))
+        idle = slowest_idle(codes, size, Passes(*each), one, 0 * one, np.zeros(1))
         return float(m * each.sum(axis=0).max() + idle[0])
 
     assert step(seconds + longer) >= step(seconds) * (1 - 1e-9)

@@ -117,7 +117,8 @@ def test_each_pass_hides_its_own():
     stages = replace(
         group.stages,
         **{"forward": 2 * one, "backward": 3 * one, "weight_gradient": one},
-        **{"ranks_alike": 4 * one, "slowest_seconds": 5 * one[0], "idle_seconds": 9 * one[0]},
+        **{"ranks_alike": 4 * one, "rank": 0 * one},
+        **{"slowest_seconds": 5 * one[0], "idle_seconds": 9 * one[0]},
     )
     assert stages.micro_batches == 8
     delays = slot_delays.zero_3_delays(3 * one, 2 * one, 1e12 * one, stages, contention=0.0)
