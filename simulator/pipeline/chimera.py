@@ -72,7 +72,8 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     backward = turns * (2 * b - both) + pairs * np.maximum(2 * f, own)
     inside = 2 * turns * np.maximum(f, b) + (4 * units + s.p - 4) * np.minimum(f, b)
     inside = inside - (s.m - 1) * both
-    return np.maximum(np.maximum(pairs * ends, forward), np.maximum(backward, inside))
+    out: Value = np.maximum(np.maximum(pairs * ends, forward), np.maximum(backward, inside))
+    return out
 
 
 def _sends(s: Sizes[Value]) -> Value:

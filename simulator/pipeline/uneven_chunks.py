@@ -79,10 +79,10 @@ def _path_layers(counts: Value, lengths: Value, ends: Value, group: int) -> Valu
     grown = np.rint((found[..., 1:] - found[..., :1]) / LENGTH_CHANGE)
     paths = grown.reshape(cuts, len(PATH_GROUPS), len(LENGTH_GUESSES), 2, kinds)
     paths = _with_cycle(paths, axis=1)
-    ranks, another = counts.sum(axis=1), (paths[:, -1] < 0).any(axis=(-2, -1))
+    ranks, least = counts.sum(axis=1), paths[:, -1].min(axis=(-2, -1))
     longest = (ranks @ np.transpose(forward)).argmax(axis=1)[..., None]
     own = (group or ranks.shape[1]) * np.take_along_axis(ranks, longest, axis=1)
-    paths[:, -1] = np.where(another[..., None, None], own[:, :, None], paths[:, -1])
+    paths[:, -1] = np.where(least[..., None, None] < 0, own[:, :, None], paths[:, -1])
     return paths
 
 

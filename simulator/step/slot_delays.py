@@ -51,14 +51,16 @@ def added_seconds(
 ) -> Value:
     """Seconds that communication, and copies in its stream, add to `window` seconds of compute.
 
-    At least the tail (the last piece, which nothing follows) is exposed; with contention w compute
-    is slower by w of what hides, and what is exposed is what is added without (PlanGroup.exposed);
-    a copy takes no multiprocessors. Never more than not overlapping at all. One window hides all of
-    it: more compute never makes a pass shorter.
+    At least the tail (the last piece, which nothing follows) is exposed, and runs beside nothing;
+    with contention w compute is slower by w of what hides, and what is exposed is what is added
+    without (PlanGroup.exposed); a copy takes no multiprocessors. Never more than not overlapping at
+    all. One window hides all of it: more compute never makes a pass shorter.
     """
-    shown = np.maximum(communication + copies - window, tail)
-    shown = shown + contention * np.minimum(communication, window)
-    return np.minimum(shown, communication + copies)
+    both = communication + copies
+    shown = np.maximum(both - window, tail)
+    beside = communication * (1 - tail / np.maximum(both, 1e-300))
+    out: Value = np.minimum(shown + contention * np.minimum(beside, window), both)
+    return out
 
 
 def zero_3_delays(

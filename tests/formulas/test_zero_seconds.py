@@ -91,11 +91,19 @@ def test_what_is_longer_than_its_window_shows():
 
 
 def test_the_last_piece_shows_because_nothing_follows_it():
-    assert added_seconds(np.array(6.0), np.array(8.0), np.array(2.0), 0.25) == 2 + 0.25 * 6
+    """Of three pieces of 2 ms; .25 of the two that run beside kernels slows these."""
+    assert added_seconds(np.array(6.0), np.array(8.0), np.array(2.0), 0.25) == 2 + 0.25 * 4
 
 
 def test_overlap_never_shows_more_than_none():
-    assert added_seconds(np.array(6.0), np.array(8.0), np.array(5.0), 0.5) == 6
+    assert added_seconds(np.array(6.0), np.array(8.0), np.array(2.0), 1.5) == 6
+
+
+def test_copies_slow_no_kernels():
+    """6 ms in three pieces, each with 1 ms of copies: the last of 3 ms shows, and .25 of two pieces
+    slows kernels, as without copies."""
+    found = added_seconds(np.array(6.0), np.array(18.0), np.array(3.0), 0.25, np.array(3.0))
+    assert found == 3 + 0.25 * 4
 
 
 def test_the_last_chunk_hides_behind_its_own_pass_beside_its_copies():
@@ -119,9 +127,9 @@ def test_zero_0_all_reduces_gradients_once():
 
 
 def test_zero_1_scatters_gradients_and_gathers_weights_once():
-    """Reduce-scatter 4 ms, or 5 by bucket behind 8: 1 shows, .25 x 5 contends. All-gather 2 ms, or
-    3 by bucket behind 2.5: .6 (a bucket) and .25 x 2.5."""
-    reduced, gathered = 1 + 0.25 * 5, 0.6 + 0.25 * 2.5
+    """Reduce-scatter 4 ms, or 5 by bucket behind 8: 1 shows, .25 x 4 contends. All-gather 2 ms, or
+    3 by bucket behind 2.5: .6 (a bucket) and .25 x 2.4."""
+    reduced, gathered = 1 + 0.25 * 4, 0.6 + 0.25 * 2.4
     assert milliseconds(1) == [[4 + 2, 4 + gathered], [reduced + 2, reduced + gathered]]
 
 
@@ -131,8 +139,8 @@ def test_overlapped_buckets_show_no_more_than_one_reduction():
 
 
 def test_zero_2_scatters_every_micro_batch_and_gathers_once():
-    """Four times 5 ms by bucket, or 1 + .25 x 5; weights as under ZeRO 1."""
-    reduced, gathered = 1 + 0.25 * 5, 0.6 + 0.25 * 2.5
+    """Four times 5 ms by bucket, or 1 + .25 x 4; weights as under ZeRO 1."""
+    reduced, gathered = 1 + 0.25 * 4, 0.6 + 0.25 * 2.4
     assert milliseconds(2) == [
         [4 * 5 + 2, 4 * 5 + gathered],
         [4 * reduced + 2, 4 * reduced + gathered],
@@ -143,8 +151,8 @@ def test_zero_3_gathers_twice_and_scatters_every_micro_batch():
     """Section 7.2: 1.5 times the volume. By layer 4 and 6 ms, a tenth of which shows at least; half
     of what hides contends. Backward gathers and scatters share the window of 8 ms."""
     ahead = (4 - 2.5) + 0.5 * 2.5
-    behind = 0.4 + 0.5 * 4
-    scattered = 0.6 + 0.5 * 6
+    behind = 0.4 + 0.5 * 3.6
+    scattered = 0.6 + 0.5 * 5.4
     together = (4 + 6 - 8) + 0.5 * 8
     assert milliseconds(3) == [
         [4 * (4 + 4 + 6), 4 * (ahead + behind + 6)],
@@ -161,8 +169,8 @@ def test_copies_out_of_gathered_buffers_hide_behind_nothing():
 def test_what_stays_gathered_is_not_gathered_or_copied_again():
     """Half of 4 ms by layer, and half of the 1 ms that it is copied for."""
     half = SYNC._replace(copies=np.full((1, 1), 1 * MS), kept_share=0.5)
-    ahead, behind = (4 - 2.5) + 0.5 * 2.5, 0.2 + 0.5 * 2
-    scattered, together = 0.6 + 0.5 * 6, 0.8 + 0.5 * 8
+    ahead, behind = (4 - 2.5) + 0.5 * 2.5, 0.2 + 0.5 * 1.8
+    scattered, together = 0.6 + 0.5 * 5.4, 0.8 + 0.5 * 7.2
     assert milliseconds(3, sync=half) == [
         [4 * (4 + 2 + 6 + 1.5), 4 * (ahead + behind + 6 + 1.5)],
         [4 * (4 + 2 + scattered + 1.5), 4 * (ahead + together + 1.5)],
@@ -277,14 +285,14 @@ def test_gossip_hides_behind_all_compute_of_a_step(passes, shown):
         (
             (1, 3),
             4 + 2 + 4 * (4 + 4 + 6),
-            (1 + 0.25 * 5) + (0.6 + 0.25 * 2.5) + 4 * (1.5 + 0.5 * 2.5 + 2 + 0.5 * 8),
+            (1 + 0.25 * 4) + (0.6 + 0.25 * 2.4) + 4 * (1.5 + 0.5 * 2.5 + 2 + 0.5 * 8),
         ),
         # Both reduce at the end: 8 + 4 ms, or 15 of ten buckets behind 8.
-        ((0, 1), 8 + 4 + 2, (7 + 0.25 * 8) + (0.6 + 0.25 * 2.5)),
+        ((0, 1), 8 + 4 + 2, (7 + 0.25 * 8) + (0.6 + 0.25 * 2.4)),
         # A scatter every micro-batch; weights of both stages that keep them are gathered together.
-        ((2, 0), 4 * 5 + 8 + 2, 4 * (1 + 0.25 * 5) + (2 + 0.25 * 8) + (0.6 + 0.25 * 2.5)),
+        ((2, 0), 4 * 5 + 8 + 2, 4 * (1 + 0.25 * 4) + (2 + 0.25 * 8) + (0.6 + 0.25 * 2.4)),
         # 6 ms of buckets behind 2.5 would show more than the 4 that both take at once.
-        ((1, 2), 4 * 5 + 4 + 4, 4 * (1 + 0.25 * 5) + (1 + 0.25 * 5) + 4),
+        ((1, 2), 4 * 5 + 4 + 4, 4 * (1 + 0.25 * 4) + (1 + 0.25 * 4) + 4),
     ],
 )
 def test_runs_of_a_stage_synchronise_each_in_its_way(zeros, alone, overlapped):

@@ -38,8 +38,8 @@ SC21 = (
     "--fix recompute=full --system"
 )
 ROWS = {
-    "gossip over horovod": ((f"{IMAGES} gossip,horovod",), "1.27"),
-    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.65"),
+    "gossip over horovod": ((f"{IMAGES} gossip,horovod",), "1.24"),
+    "horovod over parameter-server": ((f"{IMAGES} horovod,parameter-server",), "3.72"),
     "downpour over parameter-server": ((f"{IMAGES} downpour,parameter-server",), "1.12"),
     "axonn over megatron": (
         (f"{AXONN} --system axonn", f"{AXONN} --system megatron --fix overlap_tp=0 "
