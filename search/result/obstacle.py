@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.units import GIB
 from plan3d.simulator.plan.fields import spell
+from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.reporting.report import host_needs
+from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
 
 if TYPE_CHECKING:
@@ -38,8 +40,9 @@ class NearestChoices:
 
 
 def obstacle(result: SearchResult) -> str:
-    """The line that says which rules remove every plan, or what exceeds the memory and where; and
-    which of the values that were chosen must change, with the nearest that leave a plan."""
+    """The line that says which rules remove every plan and what is wrong with the plainest, or what
+    exceeds the memory and where; and which of the values that were chosen must change, with the
+    nearest that leave a plan."""
     smallest = result.smallest
     changes = result.nearest_choices(None if smallest is None else result.limit)
     if smallest is None:
@@ -58,9 +61,12 @@ def _no_legal_choice(changes: NearestChoices) -> str:
 
 def _no_legal_plan(result: SearchResult) -> str:
     removed = [f"{name} {count:,}" for name, count in result.counts.removed.items() if count]
+    plainest = resolve(Plan(), result.task.gpus)
+    broken = [message for _, message in violations(plainest, result.task)]
     return (
         f"no legal plan among {result.counts.candidates:,} candidates; "
         f"removed by {', '.join(removed[:4])}"
+        + "".join(f"; of {plainest}: {message}" for message in broken[:1])
     )
 
 

@@ -81,7 +81,8 @@ GRID_RULES = (
         lambda p, t: _is_1d(p) | _is_dense(t),
         lambda p, t: (
             f"tp_grid={spell('tp_grid', p.tp_grid)} is modelled for dense transformer layers, not "
-            "for experts, latent attention, multi-token prediction or a list of layers; nearest: 1d"
+            "for experts, latent attention, states, multi-token prediction or a list of layers; "
+            "nearest: 1d"
         ),
     ),
     Rule(

@@ -60,9 +60,9 @@ def test_a_sweep_names_it_too() -> None:
 def test_what_no_chosen_field_empties_is_said_as_before() -> None:
     # 37 divides neither heads, layers, sequence nor batch
     odd = Task(TASK.model, Cluster.profile("h100-sxm", gpus=296), sequence=8192, global_batch=512)
-    assert "no legal plan among" in str(
-        find_plans(odd, choose={"recompute": ["full"], "micro_batch": [1]})
-    )
+    found = str(find_plans(odd, choose={"recompute": ["full"], "micro_batch": [1]}))
+    assert "no legal plan among" in found
+    assert "; of dp=296: global batch 512 is not a multiple of micro_batch(1) x dp(296)" in found
 
 
 def test_values_are_as_far_as_their_doublings() -> None:
