@@ -194,17 +194,23 @@ class SearchRecord:
         sure = -np.inf if self.options.safe_limit is None else self.options.safe_limit
 
         def beaten(rows: Index, least: Value, memory: Value) -> Mask:
-            order = np.argsort(least, kind="stable")
-            inside, safe = (order[memory[order] <= most] for most in (self.options.limit, sure))
-            first = np.concatenate([inside[first_of_each(depth[rows[inside]])[0]], safe[:1]])
+            inside, safe = memory <= self.options.limit, memory <= sure
+            best, of = np.full(depth.max() + 1, np.inf), depth[rows]
+            np.minimum.at(best, of[inside], least[inside])
+            # Plans that differ in their synchronisation alone take the same at least.
+            known = inside & (least == best[of]) | safe & (least == least[safe].min(initial=np.inf))
+            first = np.flatnonzero(known)
             costs = simulate(self.task, plans.take(rows[first]))
             if costs.uses_host or not first.size:
                 return np.zeros(rows.size, bool)
-            fastest, best = self.families.fastest.copy(), np.full(depth.max() + 1, np.inf)
-            np.minimum.at(fastest, family[rows[first]], costs.step)
-            np.minimum.at(best, depth[rows[first]], costs.step)
-            slowest = np.maximum(best[depth[rows]], (1 + ALIKE) * fastest[family[rows]])
-            slowest = np.where(memory <= sure, np.maximum(slowest, costs.step[-1]), slowest)
+            fastest, step = self.families.fastest.copy(), np.full(rows.size, np.inf)
+            step[first] = costs.step
+            best[:] = np.inf
+            np.minimum.at(fastest, family[rows[inside]], step[inside])
+            np.minimum.at(best, of[inside], step[inside])
+            slowest = np.maximum(best[of], (1 + ALIKE) * fastest[family[rows]])
+            surely = step[safe].min(initial=np.inf)
+            slowest = np.where(safe, np.maximum(slowest, surely), slowest)
             out: Mask = (least > slowest) & (memory > memory.min())
             return out
 
