@@ -198,11 +198,11 @@ class LayerTables:
 
 def _may_have(task: Task, s: Strategy, name: str, value: int, varied: Collection[str]) -> Mask:
     """Which strategies may have a value of a field by the rules that read no other `varied` one."""
-    out = np.ones(s.tp.size, bool)
+    out, others = np.ones(s.tp.size, bool), {*varied, *LEAST_TIME} - {name}
     for rule in (*RULES, *(task.framework.rules if task.framework else ())):
-        read = set(rule.fields)
-        alone = not {*varied, *LEAST_TIME} & read - {name}
-        if name in read and alone and read <= set(STRATEGY):
+        if name not in rule.fields or not others.isdisjoint(rule.fields):
+            continue
+        if set(rule.fields) <= set(STRATEGY):
             columns = {n: getattr(s, n).astype(np.int64) for n in rule.fields}
             columns[name] = np.full(s.tp.size, value)
             out &= rule.ok(SimpleNamespace(**columns), task)

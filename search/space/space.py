@@ -67,13 +67,11 @@ class PartialPlans(NamedTuple):
     columns: Columns
     rows: int
 
-    def take(self, rows: Index, names: Collection[str] | None = None) -> PartialPlans:
-        """The chosen rows; of these columns and of what is the same in every row, where there are
-        `names`."""
+    def take(self, rows: Index) -> PartialPlans:
+        """The chosen rows."""
         columns = {
             name: column.take(rows) if isinstance(column, np.ndarray) else column
             for name, column in self.columns.items()
-            if names is None or name in names or not isinstance(column, np.ndarray)
         }
         return PartialPlans(columns, rows.size)
 
@@ -230,10 +228,12 @@ class Space:
         else:
             rows = np.repeat(np.arange(plans.rows), level.values.size)
             own = {level.name: np.tile(level.values, plans.rows)}
+        varied = {n: c for n, c in plans.columns.items() if isinstance(c, np.ndarray)}
+        constant = {n: c for n, c in plans.columns.items() if n not in varied}
         for rule in level.rules:
             # Only what a rule reads is gathered before it has left out its rows.
-            grown = plans.take(rows, rule.fields)
-            legal = level.legal(PartialPlans({**grown.columns, **own}, rows.size), rule)
+            read = {name: varied[name].take(rows) for name in rule.fields if name in varied}
+            legal = level.legal(PartialPlans({**constant, **read, **own}, rows.size), rule)
             removed = rows.size - int(np.count_nonzero(legal))
             if removed:
                 self.removed_by_rule[rule.name] += removed * level.completions
