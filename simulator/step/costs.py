@@ -232,14 +232,15 @@ class Costs:
     def take(self, rows: Any) -> Costs:
         """Costs of the chosen rows, in that order: an index array, a slice or a mask."""
         chosen = np.arange(len(self))[rows]
-        groups = []
+        plans, groups = self.plans.take(chosen), []
         for group in self.groups:
             place = np.full(len(self), -1)
             place[group.rows] = np.arange(group.rows.size)
             mine = np.flatnonzero(place[chosen] >= 0)
             if mine.size:
-                groups.append(group.take(place[chosen[mine]], mine))
-        plans, step, memory = self.plans.take(chosen), self.step[chosen], self.memory_total[chosen]
+                own = plans if mine.size == chosen.size else plans.take(mine)
+                groups.append(group.take(place[chosen[mine]], mine, own))
+        step, memory = self.step[chosen], self.memory_total[chosen]
         return Costs(self.task, plans, tuple(groups), step, memory, False)
 
     def row(self, row: int = 0) -> Costs:

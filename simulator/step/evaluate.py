@@ -142,11 +142,11 @@ class SegmentGroup(PlanGroup):
     def _sync_seconds(self, task: Task) -> Value:
         return _shard_sync_seconds(task, self.recipe, self.segmented)
 
-    def take(self, which: Index, rows: Index) -> Self:
-        """The chosen ones of its rows, which stand at `rows` in another table."""
+    def take(self, which: Index, rows: Index, plans: Plan) -> Self:
+        """The chosen ones of its rows, of these plans, which stand at `rows` in another table."""
         used = self.skeleton[which][first_of_each(self.skeleton[which])[0]]
         segmented = take_last(self.segmented, used)
-        taken = super().take(which, rows)
+        taken = super().take(which, rows, plans)
         return replace(taken, stages=segmented.stages, segmented=segmented)
 
     def rank_moments(self, zero: int) -> memory.Moments:

@@ -121,14 +121,14 @@ class PlanGroup:
         """Dense FLOP/s of the GEMM format."""
         return peak_flops(self.task.cluster.accelerator, self.recipe.linear.peak)
 
-    def take(self, which: Index, rows: Index) -> Self:
-        """The chosen ones of its rows, which stand at `rows` in another table."""
+    def take(self, which: Index, rows: Index, plans: Plan) -> Self:
+        """The chosen ones of its rows, of these plans, which stand at `rows` in another table."""
         chosen = self.skeleton[which]
         first, skeleton = first_of_each(chosen)
         return replace(
             self,
             task=at_rows(self.task, which),
-            plans=self.plans.take(which),
+            plans=plans,
             rows=rows,
             stages=take_last(self.stages, chosen[first]),
             skeleton=skeleton,
