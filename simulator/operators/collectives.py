@@ -48,7 +48,8 @@ def inside_domain(length: Value | float, cluster: Cluster) -> Mask:
         cluster.gpus > cluster.fast_domain.gpus
         and cluster.fast_domain.gpus <= cluster.gpus_per_node
     ):
-        inside = inside & (cluster.fast_domain.gpus % length == 0)
+        groups = cluster.fast_domain.gpus / length
+        inside = inside & (groups == np.floor(groups))
     return inside
 
 
