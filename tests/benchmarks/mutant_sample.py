@@ -6,14 +6,14 @@ Sites are what computes in simulator/, search/ and launch_files/: operators, bou
 numbers of sums, products and comparisons. Prints the share caught by package with its standard
 error, and the survivors; those of equivalent_mutants.toml, which change nothing that a caller can
 see, are counted apart. Sites that FILE has are not run again, so that a run can be ended at any
-time; a smaller sample of the same seed is the beginning of a larger one. Folders are run one after
-another, the smallest first: the share of an unfinished table is that of its folders and no sample
-of all. Sites are numbered in the code: a table is good for one tree.
+time; a smaller sample of the same seed is the beginning of a larger one, and so is an unfinished
+table but for what is computed while modules load, which comes last. Sites are numbered in the code:
+a table is good for one tree.
 
-The tests of a folder are collected once and run once with a probe at each site of the sample. Each
-bug then gets a fork, in which functions have changed code, and the tests that came by it, cheapest
-first, until one fails; then those behind them in a file, which may read what caches and fixtures
-keep. What is computed while modules load is left to the whole folder, in a
+The tests of all folders are collected once and run once with a probe at each site of the sample.
+Each bug then gets a fork, in which functions have changed code, and the tests of its folder that
+came by it, cheapest first, until one fails; then those behind them in a file, which may read what
+caches and fixtures keep. What is computed while modules load is left to the whole folder, in a
 process of its own. (General tools start a process and a whole folder for each bug.)
 """
 
@@ -283,7 +283,7 @@ def _verdict(work: Callable[[], object], cpu_seconds: float) -> str:
 
 
 class Runner:
-    """A plugin of pytest that runs the bugs of a folder in place of its tests."""
+    """A plugin of pytest that runs bugs in place of the tests, each by those of its folder."""
 
     def __init__(self, chosen: list[Site], told: Callable[..., None]) -> None:
         self.chosen = chosen
@@ -314,8 +314,9 @@ class Runner:
             raise RuntimeError("tests fail without a bug")
         seconds, reached = mapped
         for number, site in enumerate(self.chosen):
-            mine = [name for name in seconds if number in reached.get(name, ())]
-            tests = {**dict.fromkeys(mine), **dict.fromkeys(_behind(mine, [*seconds]))}
+            own = [name for name in seconds if name.startswith(tuple(own_tests(site.folder)))]
+            mine = [name for name in own if number in reached.get(name, ())]
+            tests = {**dict.fromkeys(mine), **dict.fromkeys(_behind(mine, own))}
             _, inside = sites(parsed(site.module))[site.index]
             if not inside or number in self.reached[None]:
                 self.told(site, "loading", 0.0)
@@ -383,8 +384,10 @@ def _loading(site: Site) -> str:
     return first.name or ("" if code == 0 else f"pytest ends with {int(code)}")
 
 
-def run_folder(chosen: list[Site], path: Path) -> None:
-    """Run the bugs of one folder and add them to the table."""
+def run(chosen: list[Site], path: Path) -> None:
+    """Run some bugs and add them to the table."""
+    every = dict.fromkeys(name for site in chosen for name in own_tests(site.folder))
+    tests = [name for name in every if not any(name.startswith(f"{one}/") for one in every)]
 
     def told(site: Site, by: str, seconds: float) -> None:
         node = sites(parsed(site.module))[site.index][0]
@@ -406,7 +409,7 @@ def run_folder(chosen: list[Site], path: Path) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         # Processes that tests start import the program they come from, which may be any.
         sys.modules["__main__"] = ModuleType("__main__")
-        pytest.main([*OPTIONS, *own_tests(chosen[0].folder)], plugins=[Runner(chosen, warm)])
+        pytest.main([*OPTIONS, *tests], plugins=[Runner(chosen, warm)])
 
     reading, writing = os.pipe()
     _forked(loop, 7200)
@@ -465,15 +468,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not asked.csv.exists():
         asked.csv.write_text(",".join(FIELDS) + "\n")
     done = {Site(row["module"], int(row["index"])) for row in rows_of(asked.csv)}
-    folders = defaultdict(list)
-    for site in chosen:
-        if site not in done and (not asked.folder or site.folder in asked.folder):
-            folders[site.folder].append(site)
-    print(f"{len(every)} sites, {sum(map(len, folders.values()))} to run", flush=True)
-    for name, missing in sorted(folders.items(), key=lambda pair: len(pair[1])):
-        began = time.perf_counter()
-        run_folder(missing, asked.csv)
-        print(f"{name}: {len(missing)} in {time.perf_counter() - began:.0f} s", flush=True)
+    wanted = [site for site in chosen if not asked.folder or site.folder in asked.folder]
+    missing = [site for site in wanted if site not in done]
+    print(f"{len(every)} sites, {len(missing)} to run", flush=True)
+    if missing:
+        run(missing, asked.csv)
     rows = [r for r in rows_of(asked.csv) if Site(r["module"], int(r["index"])) in set(chosen)]
     return int(report(rows) < ENOUGH)
 
