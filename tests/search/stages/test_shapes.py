@@ -101,8 +101,9 @@ def test_every_pipeline_counts_its_gpus_sequences_and_chunks():
         assert p.has_equal_stages
         assert p.repeated_chunks == 2 * p.micro_batches - 1
         assert not p.allows_bare_head
-    assert all(p.allows_bare_head == (p.pp > 1) for p in pipelines_of(DENSE, [1, 2], Shape(ONE)))
-    assert not any(p.allows_bare_head for p in pipelines_of(PREDICTED, [2], Shape(ONE)))
+    whole = pipelines_of(DENSE, [1, 2], Shape(ONE))
+    assert {(p.pp, p.allows_bare_head) for p in whole} == {(1, False), (2, True)}
+    assert {p.allows_bare_head for p in pipelines_of(PREDICTED, [2], Shape(ONE))} == {False}
 
 
 def test_stages_of_unequal_gpus_have_any_number_that_leaves_one_for_each_other():
