@@ -5,7 +5,7 @@ import ast
 import pytest
 
 from plan3d.launch_files.deepspeed import spelling as deepspeed
-from plan3d.launch_files.documents import json_text
+from plan3d.launch_files.documents import json_text, leaves
 from plan3d.launch_files.launch_file import Launch
 from plan3d.launch_files.logs import printed_settings as printed
 from plan3d.launch_files.mcore import nemo, run
@@ -323,3 +323,18 @@ def test_shares_are_from_0_to_1(fraction):
 )
 def test_windows_of_nemo_are_left_of_a_query(window, keys):
     assert nemo._window(Numbers(window_size=window), None) == keys
+
+
+def test_documents_are_read_sixteen_deep():
+    """What is nested deeper is one value."""
+    value = 7
+    for _ in range(20):
+        value = {"a": value}
+    ((path, rest),) = leaves(value)
+    assert path == ("a",) * 16
+    assert str(rest).count("{") == 4
+    assert [*leaves({"a": {"b": 1, "c": {}}, "d": [2]})] == [
+        (("a", "b"), 1),
+        (("a", "c"), {}),
+        (("d",), [2]),
+    ]
