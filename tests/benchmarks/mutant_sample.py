@@ -86,7 +86,8 @@ class Site:
         return ".".join(parts[1:3] if deep else parts[1:2])
 
 
-def own_tests(folder: str) -> list[str]:
+@functools.cache
+def own_tests(folder: str) -> tuple[str, ...]:
     """The folder of tests that mirrors a package, what else answers for it, and all formulas."""
     mirror = f"tests/{folder.replace('.', '/').replace('launch_files', 'plan3d/launch_files')}"
     answering = {f.name: list(f.tests) for f in mutants.folders()}
@@ -94,7 +95,7 @@ def own_tests(folder: str) -> list[str]:
     others = [path for name in dict.fromkeys(names) for path in answering.get(name, [])]
     formulas = "tests/formulas"
     more = [path for path in others if not path.startswith((mirror, formulas))]
-    return [mirror, *more, *([formulas] if folder != "launch_files" else [])]
+    return (mirror, *more, *([formulas] if folder != "launch_files" else []))
 
 
 def _text(node: ast.AST) -> bool:
@@ -314,7 +315,7 @@ class Runner:
             raise RuntimeError("tests fail without a bug")
         seconds, reached = mapped
         for number, site in enumerate(self.chosen):
-            own = [name for name in seconds if name.startswith(tuple(own_tests(site.folder)))]
+            own = [name for name in seconds if name.startswith(own_tests(site.folder))]
             mine = [name for name in own if number in reached.get(name, ())]
             tests = {**dict.fromkeys(mine), **dict.fromkeys(_behind(mine, own))}
             _, inside = sites(parsed(site.module))[site.index]

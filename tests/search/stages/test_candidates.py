@@ -12,6 +12,7 @@ from plan3d.search.stages.candidates import _cells, _no_better_than_previous, ca
 from plan3d.search.stages.intervals import Intervals
 from plan3d.search.stages.pipeline import pipelines
 from plan3d.search.stages.stage_space import Shape, most_overlap, stage_space
+from plan3d.search.stages.stage_table import StageTable
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.fields import code
 from plan3d.simulator.plan.plan import from_columns
@@ -165,3 +166,38 @@ def test_a_cell_has_a_candidate_for_every_number_of_layers_that_recompute_more()
     }
     assert counts == {0: [1], 1: [2], 2: [4]}
     assert cells.kind.size == 3 * pipeline.tp.size
+
+
+@pytest.mark.parametrize("share", [0.7, 1.001])
+def test_a_stage_may_be_each_undominated_candidate_of_the_layers_it_holds(share):
+    """Of every interval of a class the same ones, all of whose micro-batches in flight fit."""
+    pipeline = pipeline_of()
+    every = Intervals.of(pipeline, np.inf, np.inf)
+    whole = candidates(pipeline, 1e12, np.inf, every, NEVER)
+    flights = pipeline.in_flight
+    held = whole.costs.static_bytes + whole.costs.micro_batch_bytes * flights[0]
+    limit, longest = share * held.max(), share * whole.costs.seconds.max()
+    table = StageTable.of(pipeline, limit, longest, NEVER)
+    own = table.candidates
+    assert len(table.entries) == 2
+    for stage, entries in enumerate(table.entries):
+        ends = [*zip(entries.start.tolist(), entries.end.tolist(), strict=True)]
+        assert ends
+        assert [end for _, end in ends] == sorted(end for _, end in ends)
+        chosen = {}
+        for interval, candidate in zip(ends, entries.candidate.tolist(), strict=True):
+            chosen.setdefault(interval, []).append(candidate)
+        by_kind = {}
+        for interval in chosen:
+            (kind,) = {*own.kind[chosen[interval]].tolist()}
+            by_kind.setdefault(kind, []).append(sorted(chosen[interval]))
+        for kind, alike in not_empty(by_kind.items()):
+            one = alike[0]
+            assert alike == [one] * len(alike)
+            fits = np.flatnonzero((own.kind == kind) & (own.most_in_flight >= flights[stage]))
+            assert len(one) == len({*one} & {*fits.tolist()})
+            assert own.costs.seconds[one].min() == own.costs.seconds[fits].min()
+        assert entries.costs[0].tolist() == own.costs.seconds[entries.candidate].tolist()
+        assert entries.costs[2].tolist() == own.costs.forward[entries.candidate].tolist()
+        assert entries.tp.tolist() == pipeline.tp[own.strategy[entries.candidate]].tolist()
+        assert not entries.gpus.any()
