@@ -63,19 +63,21 @@ def declared_names(tokens: Sequence[Token], begin: int) -> set[str]:
     return {text.partition("=")[0].removesuffix("+") for text in texts}
 
 
-def with_attributes(value: Value, before: str, kinds: str, variables: Variables) -> Value:
-    """A value that is assigned to a variable of these attributes, after the text that it is added
+def with_attributes(value: Value, before: Value | None, kinds: str, variables: Variables) -> Value:
+    """A value that is assigned to a variable of these attributes, after the one that it is added
     to: a number of `declare -i`, small letters of -l, capital ones of -u."""
     if not kinds or value.array or any(word.unresolved for word in value.words):
         return value
-    text = before + value.text
+    added_to = before.text if before else ""
+    text = added_to + value.text
     if "i" in kinds:
-        number = arithmetic(f"{before or 0}+({value.text or 0})", variables.number)
+        number = arithmetic(f"{added_to or 0}+({value.text or 0})", variables.number)
         text = str(number)
         if number is None:
             raise InputError(f"{variables.file}: declare -i: {one_line(value.text)[:60]} is open")
     text = text.lower() if "l" in kinds else text.upper() if "u" in kinds else text
-    return replace(Value.of(text), condition=value.condition)
+    condition = value.condition or (before.condition if before else "")
+    return replace(Value.of(text), condition=condition)
 
 
 def array_words(

@@ -84,8 +84,10 @@ class Reader:
     """Whether the last command succeeded."""
     dependences: list[str] = field(default_factory=list)
     """What the truths of tests in this list of commands depend on."""
-    outer_lists: list[tuple[Truth, Truth, list[str]]] = field(default_factory=list)
-    """Guard, status and dependences of the lists around this one, at each `{`."""
+    negates: bool = False
+    """The status of the command is the opposite: `! COMMAND`."""
+    outer_lists: list[tuple[Truth, Truth, list[str], bool]] = field(default_factory=list)
+    """Guard, status, dependences and negation of the lists around this one, at each `{`."""
     starts_command: bool = True
     """A command begins here."""
     depth: int = 0
@@ -172,6 +174,9 @@ class Reader:
                 self.script.piped.update(range(first, len(self.script.commands)))
             self.position, self.starts_command = end + 1, False
             return
+        if token.text in ("|", "|&"):
+            return
+        self.negates = False
         if token.text in ("&&", "||"):
             self.guard = self.status if token.text == "&&" else negation(self.status)
         elif token.text != "(":
@@ -212,6 +217,8 @@ class Reader:
         values |= own
         if command[0].text in self.functions:
             self._call(command)
+            truth, self.status = self.status, None
+            self._succeed(truth)
         elif command[0].text in (*COMMANDS, "set", "shopt"):
             self._assign_by_command(command, given)
         elif command[0].text == "cd":
@@ -249,7 +256,8 @@ class Reader:
     def _give(self, assigned: Assigned) -> None:
         """Give variables what a command assigns; what is not known is open from here on."""
         variables, reached = self.script.variables, both(self.branches.reached, self.guard)
-        for name, value in assigned.items():
+        for name, made in assigned.items():
+            value = made and with_attributes(made, None, self._kinds(name), variables)
             if reached and value is None and name in variables.outside:
                 variables.values.pop(name, None)
             elif reached and value is None:
@@ -257,8 +265,12 @@ class Reader:
             elif reached and not (value and name in variables.outside):
                 self.script.assign(name, False, value or Value(()))
             elif not reached:
-                made = value or variables.values.get(name) or Value.left_open(name)
-                variables.values[name] = replace(made, condition=self._doubt() or CONDITION)
+                other = value or variables.values.get(name) or Value.left_open(name)
+                variables.values[name] = replace(other, condition=self._doubt() or CONDITION)
+
+    def _kinds(self, name: str) -> str:
+        """The attributes of a variable that change what is assigned to it."""
+        return "".join(set("ilu") & {*self.script.attributes.get(name, "")})
 
     def _call(self, command: list[Word]) -> None:
         """Run a function with its arguments and its own variables."""
@@ -291,25 +303,24 @@ class Reader:
         """Whether a word begins a test that is a command of its own, which decides whether the
         command after && or || is reached."""
         first = self.position - 1
-        negated = token.unquoted and token.text == "!" and self.position < len(self.tokens)
-        begin = self.tokens[self.position] if negated else token
-        text = begin.text if isinstance(begin, Word) and not begin.parts[0].quoted else ""
+        text = "" if token.parts[0].quoted else token.text
         closing = {"[": "]", "[[": "]]"}.get(text, "")
         if not self.starts_command or not (closing or text.startswith("((")):
             return False
         reached = both(self.branches.reached, self.guard)
-        if not closing and reached is not False and isinstance(begin, Word):
-            for expression in assigning(begin.text[2:-2]):
+        if not closing and reached is not False:
+            for expression in assigning(text[2:-2]):
                 self._give(let(expression, self.script.variables))
-        self.position = first + negated
+        self.position = first
         truth, dependences = self._condition(closing)
         self.dependences += [] if truth is not None else dependences
-        self._succeed(negation(truth) if negated else truth)
+        self._succeed(truth)
         self.starts_command = False
         return True
 
     def _succeed(self, truth: Truth) -> None:
         """Set the status of the list after a command with this truth, where it is reached."""
+        truth = negation(truth) if self.negates else truth
         if self.guard is None:
             self.status = truth if truth is self.status else None
         elif self.guard:
@@ -330,10 +341,13 @@ class Reader:
             return True
         if text not in _WORDS and self._function():
             return True
-        if text == "{":
+        if text == "!":
+            self.negates = not self.negates
+        elif text == "{":
             self.branches.enter(self.guard, self.dependences)
-            self.outer_lists.append((self.guard, self.status, self.dependences))
+            self.outer_lists.append((self.guard, self.status, self.dependences, self.negates))
             self._end_list()
+            self.negates = False
         elif text == "}":
             self._leave_group()
         elif text in _BODIES:
@@ -406,14 +420,15 @@ class Reader:
 
     def run_group(self, tokens: list[Token]) -> None:
         """Read the commands of a function, or of a text, as one command of the list here."""
-        outer = self.guard, self.dependences
-        self.branches.enter(*outer)
+        outer = self.guard, self.dependences, self.negates
+        self.branches.enter(*outer[:2])
         self._end_list()
+        self.negates = False
         try:
             self.run(tokens)
         finally:
             self.branches.leave()
-            self.guard, self.dependences = outer
+            self.guard, self.dependences, self.negates = outer
 
     def truth(self, tokens: list[Token]) -> tuple[Truth, list[str]]:
         """The truth of the condition of a loop, and what it depends on."""
@@ -426,7 +441,7 @@ class Reader:
         """End the commands between braces, whose status is that of the last one."""
         if self.outer_lists:
             truth = self.status
-            self.guard, self.status, self.dependences = self.outer_lists.pop()
+            self.guard, self.status, self.dependences, self.negates = self.outer_lists.pop()
             self._succeed(truth)
             self.branches.leave()
 
@@ -459,11 +474,10 @@ class Reader:
         self._succeed(True)
         if subscript:
             value, appends = element(self.script, name, subscript, words, condition, appends)
-        kinds = "".join(set("ilu") & {*self.script.attributes.get(name, "")})
+        kinds = self._kinds(name)
         if kinds and not subscript:
             known = variables.lookup(name) if appends else None
-            text = known.text if known else ""
-            value, appends = with_attributes(value, text, kinds, variables), False
+            value, appends = with_attributes(value, known, kinds, variables), False
         if not appends:
             value = in_environment(self.script, name, value, token.line)
         before = variables.values.get(name)

@@ -448,6 +448,25 @@ torchrun a.py --q 0 $# $1 $B $C $D
 f() { exit 3; }
 A=$(f; echo x); (f); (f) || B=2
 torchrun a.py --q 0 ${A:-1}
+====
+declare -i n m=2; read n k <<< "2+3 4+5"; printf -v m "%d*3" 4; m+=1
+declare -u U; read -r U <<< llama; declare -l L; printf -v L "%s-B" 7
+torchrun a.py --q 0 $n $k $m $U $L
+====
+f() { A=1; false; }
+g() { true; }
+! f && B=2 || B=3
+! true && C=1
+! false && D=4
+! { true; false; } && E=5
+! (false) && F=6 || F=7
+! g || G=8; ! ! true && H=9; ! C=2 || I=10
+false && ! true && J=11
+! [ 1 = 2 ] && K=12; ! ((0)) && L=13; ! [[ a == a ]] || M=14; ! echo x | false && N=15
+false && echo x | A+=2; true || ! true | false || A+=3
+if ! false; then O=16; fi; while ! true; do P=17; done
+A="$A $B $C $D ${E:-no} $F ${G:-no} ${H:-no} ${I:-no} ${J:-no}"
+torchrun a.py --q 0 $A $K $L ${M:-no} $N $O ${P:-no}
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
