@@ -21,6 +21,7 @@ from ..tables import Row, UnmodelledKeys
 from ..trainer.models import known_model
 from .fields import is_on
 from .primus_keys import OTHERS
+from .primus_models import as_in_primus
 from .run import check_model, read_run, unread_fields
 
 TITLE = "Primus"
@@ -52,6 +53,7 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     model = options.model or model_of_class(_RELEASE.sub("", name))
     if model is None:
         raise launch.refuse(f"trains {name[:60]}, which is no preset: give --model config.json")
+    model = model if options.model else as_in_primus(model, name, values, launch)
     check_model(values, model, launch)
     model = _with_vocabulary(model, values, launch, options.vocabulary)
     if values.get("use_torch_fsdp2"):

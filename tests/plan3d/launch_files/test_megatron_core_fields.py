@@ -11,6 +11,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
 from plan3d.simulator.plan.field_values import Dispatch, Recompute
+from plan3d.simulator.workload.model import Model
 
 SWIFT = """
 NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 \\
@@ -278,7 +279,6 @@ def test_a_trait_that_a_named_model_has_not_is_refused(override):
     [
         ("add_qkv_bias: true\n      kv_channels: 128\n      swiglu: true", "qwen2.5_7B"),
         ("normalization: RMSNorm\n      window_size: null", "qwen2.5_7B"),
-        ("window_size: [128, 0]\n      add_bias_linear: true", "gpt_oss_20B"),
         ("multi_latent_attention: true\n      kv_lora_rank: 512", "deepseek_v3"),
         ("moe_layer_freq: [0, 0, 0" + ", 1" * 58 + "]", "deepseek_v3"),
         ("group_query_attention: true", "qwen2.5_7B"),
@@ -296,13 +296,41 @@ def test_layers_that_are_sparse_in_another_run_are_refused(freq):
         primus(f"moe_layer_freq: {freq}", "deepseek_v3")
 
 
+@pytest.mark.parametrize(
+    ("name", "published", "more"),
+    [
+        ("llama3.2_1B", "llama-3.2-1b", 128_256 * 2048),
+        ("qwen2.5_7B", "qwen2.5-7b", -28 * (3584 + 2 * 512)),
+        ("qwen2.5_3B", "qwen2.5-3b", 151_936 * 2048 - 36 * (2048 + 2 * 256)),
+        ("qwen3_8B", "qwen3-8b", -36 * 2 * 128),
+        ("llama3.1_8B", "llama-3.1-8b", 0),
+    ],
+)
+def test_models_of_primus_are_those_of_its_own_files(name, published, more):
+    found = primus(model=name)
+    assert found.model.parameters - Model.preset(published).parameters == more
+    assert any("of Primus has" in one for one in found.left_out) == bool(more)
+
+
+def test_a_model_of_primus_that_is_another_one_is_refused():
+    with pytest.raises(InputError, match="gpt_oss_20B, which in Primus has a shared expert"):
+        primus(model="gpt_oss_20B")
+    override = "window_size: [128, 0]\n      add_bias_linear: true"
+    text = PRIMUS.replace("OVERRIDE", override).replace("FRAMEWORK", "megatron")
+    text = text.replace("MODEL_NAME", "gpt_oss_20B")
+    given = ReaderOptions(model=Model.preset("gpt-oss-20b"))
+    found = READERS["primus"](text, "run.yaml", given)
+    assert found.model.name == "gpt-oss-20b"
+    assert not [one for one in found.unread if not one.why_neutral]
+
+
 def test_the_tokenizer_of_primus_decides_the_vocabulary():
     found = primus("tokenizer_model: meta-llama/Llama-3.1-8B")
     assert (found.model.vocabulary, found.vocabulary_source) == (128_256, "meta-llama/Llama-3.1-8B")
     assert primus("tokenizer_model: Qwen/Qwen2.5-7B").model.vocabulary == 152_064
     assert (
         "its tokenizer /own/tokenizer is not known"
-        in primus("tokenizer_model: /own/tokenizer").left_out[0]
+        in primus("tokenizer_model: /own/tokenizer").left_out[-1]
     )
 
 
