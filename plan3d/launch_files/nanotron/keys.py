@@ -162,10 +162,13 @@ TABLE: Table = (
     *group(Effect.MODEL, "it weighs its data by a second model", "doremi"),
     *group(Effect.COST, "time or memory", "general.ignore_sanity_checks=true"),
     *neutral("checkpoints and evaluation", "checkpoints lighteval s3_upload"),
-    *neutral("logs and profiles", "general logging metrics_logging profiler"),
+    *neutral(
+        "logs and profiles",
+        "experiment_logger general kill_switch_path logging metrics_logging profile profiler",
+    ),
     *neutral(
         "data, and the length of the run",
-        "data data_stages model.init_method tokenizer tokens.limit_test_batches "
+        "brrr_data data data_stages model.init_method tokenizer tokens.limit_test_batches "
         "tokens.limit_val_batches tokens.train_steps tokens.val_check_interval",
     ),
 )

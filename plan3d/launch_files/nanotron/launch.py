@@ -123,9 +123,10 @@ def write(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     return "\n".join(top) + f"\n{text}"
 
 
-MODEL_CONFIG, CLASSES = ("model", "model_config"), "LlamaConfig and Qwen2Config"
-"""The section of the model, and the classes that are read. nanotron takes the first class that has
-every key of a file (dacite, strict); so a key that both lack says that the model is another one."""
+MODEL_CONFIG = ("model", "model_config")
+SECTIONS = {row.key.partition(".")[0] for row in TABLE}
+"""Sections of its configuration. nanotron refuses a key that no class of it has (dacite, strict):
+one of these, or of the model, belongs to other model code."""
 PROGRAM, CONFIG_FILE = "run_train.py", "--config-file"
 
 
@@ -168,9 +169,10 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     launch.unread = config.unread(TABLE, read_implied(TABLE, config, n))
     for one in launch.unread:
         is_known = one.affects_cost or one.why_neutral or one.is_derived
-        if one.path[:2] == MODEL_CONFIG and not is_known:
-            why = f"is in none of {CLASSES}, so that the model is another one"
-            raise config.value_error(".".join(one.path), why)
+        if not is_known and (one.path[0] not in SECTIONS or one.path[:2] == MODEL_CONFIG):
+            path = one.path[: 1 + (one.path[0] in SECTIONS) * 2]
+            why = "is in no class of its configuration that is read, so that it is another model"
+            raise launch.refuse(f"$.{'.'.join(path)} {why} (LlamaConfig, Qwen2Config)")
     return launch
 
 

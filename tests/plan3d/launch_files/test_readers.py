@@ -806,7 +806,16 @@ def test_a_nanotron_file():
         ("hidden_size: 512", "hidden_size: 513", "is 8, which does not divide 513"),
         ("rope_scaling: null", "moe_config: {num_experts: 8}", "moe_config is not modelled"),
         ("rope_scaling: null", "num_local_experts: 8", "num_local_experts is not modelled"),
-        ("rope_scaling: null", "activation_function: gelu", r"\.activation_function is in none of"),
+        (
+            "rope_scaling: null",
+            "activation_function: gelu",
+            r"\.activation_function is in no class",
+        ),
+        (
+            "general: {",
+            "infini_attention: {length: 8}\ngeneral: {",
+            r"\$.infini_attention is in no",
+        ),
         ("zero_stage: 0", "zero_stage: 3", r"\$.optimizer.zero_stage is 3"),
         ("{dp: 2", "{expert_parallel_size: 2, dp: 2", "experts of nanotron are not modelled"),
     ],
