@@ -47,6 +47,8 @@ def _contents(text: str, file: str, inputs: ScriptInputs, opens_all: bool) -> Sc
         variables.outside.setdefault(name, Value.of(value))
     if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")
+    if text.endswith("\\") and not text.endswith("\\\\"):
+        text = text[:-1]
     text = _PLACEHOLDER.sub(lambda found: found[1].replace(" ", "_"), text)
     reader = Reader(read_commands(text, file), script)
     variables.output_of = partial(output_of, reader)

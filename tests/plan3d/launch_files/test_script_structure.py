@@ -6,6 +6,7 @@ from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.shell.batch_job import job_gpus, job_sizes, job_variables, with_tasks
 from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.shell.launch_script import training_words
 from plan3d.launch_files.shell.script import read_script
 from plan3d.simulator.base.errors import InputError
 
@@ -82,6 +83,12 @@ def test_a_sourced_file_that_is_not_there_is_named():
 def test_files_that_source_each_other_end():
     with pytest.raises(InputError, match="nested too deeply"):
         launch(f"source a.sh\n{RUN}\n", {"a.sh": "source a.sh\n"})
+
+
+@pytest.mark.parametrize("end", ["", " \\", "\\"])
+def test_a_script_may_end_in_a_line_that_would_go_on(end):
+    script = read_script(f"torchrun a.py --num-layers 2{end}", "run.sh")
+    assert [word.text for word in training_words(script)] == ["--num-layers", "2"]
 
 
 def test_a_counter_of_itself_ends():
