@@ -33,6 +33,7 @@ GATED_MLP = "a gated MLP"
 EXPERTS = "experts"
 DENSE_LAYERS = "dense layers among experts"
 SHARED_EXPERTS = "shared experts"
+LATENT_EXPERTS = "a latent projection before experts"
 SHARED_EXPERT_GATE = "a gate of the shared experts"
 ROUTER_BIAS = "biases of experts or router"
 EMBEDDING_NORM = "a norm after the embedding"
@@ -188,6 +189,8 @@ def _mlp_features(layer: Block) -> Iterator[str]:
         yield GATED_MLP if e.gated else UNGATED_MLP
         if e.shared_ffn:
             yield SHARED_EXPERTS
+        if e.latent:
+            yield LATENT_EXPERTS
         if e.shared_gate:
             yield SHARED_EXPERT_GATE
         if e.bias or e.router_bias:

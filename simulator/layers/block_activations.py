@@ -162,7 +162,9 @@ def _expert_activations(
     operand = quantisation.kept_bytes(local).operand / element
     rows = operand * (task.adapters is None) + task.software.keeps_expert_output
     widths = kept_widths(experts.gated, local, spare)
-    kept = widths * product + element * routed * rows * task.model.hidden
+    kept = widths * product + element * routed * rows * experts.width(task.model.hidden)
+    # What comes back reads the second projection; what it is made of is a norm's output.
+    kept = kept + element * operand * tokens * experts.latent / local.norm_split
     kept = kept + 4 * tokens * experts.count / local.norm_split
     kept = kept + _shared_activations(experts, local, spare)
     return kept, operand * (not spare.mlp_product) * product

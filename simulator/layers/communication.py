@@ -187,7 +187,7 @@ def expert_exchange(experts: Experts, local: LayerContext) -> Value:
     expert the tokens are gathered and scattered as well, or over all ranks of the experts at once
     (Megatron-Core d98e8a6, token_dispatcher.py, MoEAllGatherTokenDispatcher)."""
     s, cluster = local.s, local.task.cluster
-    width = local.task.model.hidden * local.recipe.wire
+    width = experts.width(local.task.model.hidden) * local.recipe.wire
     tokens = local.tokens * experts.imbalance / s.tp * width
     size = tokens * experts.top_k
     group = collectives.place_group(s.ep, s.etp, cluster)

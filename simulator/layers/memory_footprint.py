@@ -120,7 +120,8 @@ def kept_activations(kind: LayerKind, local: LayerContext) -> tuple[Value, Value
     if kind.block.experts:
         rows = local.tokens / s.tp * s.ep * s.etp * (s.expert_dispatch == Dispatch.ALL_GATHER)
         # Those of all ranks, as they come and as sums of outputs leave.
-        gathered = gathered + 2 * local.recipe.activation * local.task.model.hidden * rows
+        width = kind.block.experts.width(local.task.model.hidden)
+        gathered = gathered + 2 * local.recipe.activation * width * rows
     everything, dropped = block_activations(kind.block, local)
     if frozen := layer_weights(kind, local).frozen:
         everything = everything + frozen.waiting_bytes
@@ -205,7 +206,7 @@ def inputs_of_modules(kind: LayerKind, local: LayerContext) -> Value | None:
     }
     if experts:
         routed = layer_parts.expert_assignments(experts, s, task.sequence)
-        each["expert_fc1"] = operand * routed * task.model.hidden
+        each["expert_fc1"] = operand * routed * experts.width(task.model.hidden)
         each["moe_act"] = bytes_of.activation * routed * (1 + experts.gated) * experts.ffn / s.etp
     return found + sum((each[name] for name in names if name in each), found)
 

@@ -136,8 +136,12 @@ def expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> l
     tokens = s.tokens(sequence)
     local = experts.count / s.ep
     each = expert_assignments(experts, s, sequence) / local
-    gemms = mlp_gemms(experts.expert_mlp, hidden, s.etp, each, local)
+    gemms = mlp_gemms(experts.expert_mlp, experts.width(hidden), s.etp, each, local)
     gemms.append(Gemm(tokens / s.norm_split, float(experts.count), hidden))
+    if experts.latent:
+        # Whole on every tensor rank (Megatron-Core d98e8a6, moe_layer.py, fc1_latent_proj).
+        gemms.append(Gemm(tokens / s.norm_split, float(experts.latent), hidden))
+        gemms.append(Gemm(tokens / s.norm_split, hidden, float(experts.latent)))
     if experts.shared_mlp:
         gemms += mlp_gemms(experts.shared_mlp, hidden, s.tp, tokens, 1.0)
     return gemms
@@ -145,12 +149,13 @@ def expert_gemms(experts: Experts, hidden: int, s: Strategy, sequence: int) -> l
 
 def routed_gemms(experts: Experts, hidden: int, s: Strategy) -> list[Gemm]:
     """Products of a rank's routed experts with one token each."""
-    return mlp_gemms(experts.expert_mlp, hidden, s.etp, np.ones(s.ep.shape), experts.count / s.ep)
+    width, each = experts.width(hidden), np.ones(s.ep.shape)
+    return mlp_gemms(experts.expert_mlp, width, s.etp, each, experts.count / s.ep)
 
 
 def routed_bytes(experts: Experts, hidden: int, s: Strategy, routed: Value) -> Value:
     """Activations of the routed experts, and the biases of their outputs."""
-    biases = EXPERT_BIAS_BYTES * experts.bias * hidden * routed
+    biases = EXPERT_BIAS_BYTES * experts.bias * experts.width(hidden) * routed
     return activation_bytes(experts.expert_mlp, s.etp, routed) + biases
 
 
@@ -196,7 +201,7 @@ def permuted_bytes(
         [s.expert_dispatch == code for code in Dispatch],
         [to_ranks + sorted_again, handed_over, of_gathered],
     )
-    out: Value = 2 * routed * hidden * passes
+    out: Value = 2 * routed * experts.width(hidden) * passes
     return out
 
 

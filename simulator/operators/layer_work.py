@@ -86,7 +86,7 @@ def block_work(
     if block.experts:
         routed = expert_assignments(block.experts, s, sequence)
         permuted = permuted_bytes(block.experts, hidden, s, routed, fused_permutation)
-        padded = padded_bytes(hidden, s, routed)
+        padded = padded_bytes(block.experts.width(hidden), s, routed)
     return Work(
         gemms=gemms,
         attention=_core_work(attn, s, sequence, documents),

@@ -67,8 +67,8 @@ def multiply_adds(model: Model, block: Block, sequence: int, causal: bool) -> fl
     """
     counts = block.parameters(model.hidden, model.norm_width)
     del counts["norms"]
-    if block.experts:
-        counts["experts"] = block.experts.top_k * block.experts.expert_mlp.parameters(model.hidden)
+    if e := block.experts:
+        counts["experts"] = e.top_k * e.expert_mlp.parameters(e.width(model.hidden))
     attn = block.attention
     whole = min(attn.window or sequence, attn.index_topk or sequence, sequence)
     span = causal_span(attn, sequence) if causal else whole

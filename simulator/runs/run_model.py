@@ -176,8 +176,6 @@ def _mlp(run: PublishedRun, family: ModelFamily) -> Mlp:
 
 
 def _experts(run: PublishedRun, family: ModelFamily) -> Experts:
-    if run["moe_latent"]:
-        raise InputError("experts behind a latent projection are not modelled")
     return Experts(
         count=run["experts"],
         top_k=run["experts_per_token"],
@@ -185,6 +183,7 @@ def _experts(run: PublishedRun, family: ModelFamily) -> Experts:
         gated=family.mlp in GATED,
         bias=run["expert_biases"],
         shared_ffn=run["shared_expert_ffn"],
+        latent=run["moe_latent"] or 0,
         imbalance=_imbalance(run),
     )
 

@@ -211,6 +211,17 @@ class Experts:
     """Groups that a token's experts come from."""
     imbalance: float = 1.0
     """Tokens of the busiest rank of experts over their mean."""
+    latent: int = 0
+    """Width that tokens are projected to on their way to routed experts, which work at it
+    (LatentMoE, Nemotron 3 Super); 0 for that of hidden states."""
+
+    def width(self, hidden: int) -> int:
+        """Width of a token on its way to routed experts."""
+        return self.latent or hidden
+
+    def projections(self, hidden: int) -> int:
+        """Weights that project tokens to `latent` and back."""
+        return 2 * hidden * self.latent
 
     @property
     def expert_mlp(self) -> Mlp:
@@ -254,8 +265,8 @@ class Block:
             counts["mlp"] = self.mlp.parameters(hidden)
         if self.experts:
             e = self.experts
-            counts["experts"] = e.count * e.expert_mlp.parameters(hidden)
-            counts["router"] = e.count * (hidden + e.router_bias)
+            counts["experts"] = e.count * e.expert_mlp.parameters(e.width(hidden))
+            counts["router"] = e.count * (hidden + e.router_bias) + e.projections(hidden)
             if e.shared_mlp:
                 counts["shared_experts"] = e.shared_mlp.parameters(hidden) + e.shared_gate * hidden
         return counts

@@ -323,4 +323,5 @@ def _experts(config: JsonObject, family: ConfigFamily) -> Experts:
         router_bias=family.expert_bias or family.router_bias,
         groups=config.size("n_group", "num_expert_group", default=1, most=count),
         group_limit=config.size("topk_group", default=1, most=count),
+        latent=config.size("moe_latent_size", default=0),
     )

@@ -300,7 +300,6 @@ FAMILIES = {
             *_NO_MLP_BIAS,
             ("use_bias", False),
             ("mamba_proj_bias", False),
-            ("moe_latent_size", None),
             ("n_shared_experts", 1),
         ),
     ),

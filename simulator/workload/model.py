@@ -185,7 +185,7 @@ class Model:
         for kind in self.order:
             e = self.kinds[kind].experts
             if e:
-                idle += (e.count - e.top_k) * e.expert_mlp.parameters(self.hidden)
+                idle += (e.count - e.top_k) * e.expert_mlp.parameters(e.width(self.hidden))
         return self.parameters - idle
 
 

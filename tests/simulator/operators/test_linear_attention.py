@@ -12,6 +12,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES, Precision
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.operators import kernel_times
+from plan3d.simulator.operators.layer_parts import expert_gemms
 from plan3d.simulator.operators.layer_work import block_work
 from plan3d.simulator.operators.linear_attention import (
     SCANS,
@@ -33,6 +34,7 @@ from plan3d.simulator.workload.blocks import (
     MAMBA2,
     NO_ATTENTION,
     Block,
+    Experts,
     LinearAttention,
     Mlp,
 )
@@ -163,6 +165,42 @@ def test_model_flops_count_the_state(layer: LinearAttention, each: float) -> Non
     state = layer.heads * layer.head_dim * layer.value_dim
     assert found - matrices == pytest.approx(6 * 4 * each * state)
     assert model_flops_per_token(model, 4096) == model_flops_per_token(model, 65536, causal=True)
+
+
+def test_experts_behind_a_latent_projection() -> None:
+    """512 experts of 2688 at a width of 1024 on 64 ranks: products of tokens of that width, two
+    projections that are whole on every tensor rank, and a router of hidden states."""
+    experts = Experts(count=512, top_k=22, ffn=2688, gated=False, latent=1024)
+    block = Block(attention=NO_ATTENTION, experts=experts, norms=1)
+    counts = block.parameters(4096, 4096)
+    assert counts["experts"] == 512 * 2 * 1024 * 2688
+    assert counts["router"] == 512 * 4096 + 2 * 4096 * 1024
+    s = Strategy.of(ep=64, tp=2, etp=1, sequence_parallel=1)
+    each = 1024 * 22 / 2 / 8
+    sizes = [
+        tuple(float(np.ravel(side)[0]) for side in gemm)
+        for gemm in expert_gemms(experts, 4096, s, 1024)
+    ]
+    assert sizes == [
+        (each, 2688, 1024, 8),
+        (each, 1024, 2688, 8),
+        (512, 512, 4096, 1),
+        (512, 1024, 4096, 1),
+        (512, 4096, 1024, 1),
+    ]
+
+
+def test_tokens_are_exchanged_at_their_latent_width() -> None:
+    def exchanged(latent: int) -> float:
+        experts = Experts(count=64, top_k=8, ffn=1024, latent=latent)
+        block = Block(attention=MAMBA, experts=experts)
+        model = replace(hybrid(MAMBA), kinds=(block,))
+        task = replace(question(model, gpus=64), global_batch=64)
+        plan = Plan(dp=64, ep=64, expert_dispatch="alltoall")
+        return evaluate(task, plan).row().seconds["expert_comm"]
+
+    assert exchanged(512) == pytest.approx(exchanged(0) / 4, rel=0.15)
+    assert exchanged(512) < exchanged(1024) < exchanged(0)
 
 
 def test_a_layer_without_attention_has_its_mlp_alone() -> None:
