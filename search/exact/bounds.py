@@ -395,8 +395,10 @@ class Relaxation:
         overlapped = np.where(s.virtual_stages > 1, float(bool(hidden)), 0.0)
         contention = self.space.task.software.contention
         sizes = stages.sizes_of(plans, s.micro_batches)
-        slack = s.slack_sends() if self.stages_known else np.inf
-        return schedules.sends(plans.schedule, sizes, overlapped, contention, slack) * s.hop_seconds
+        # Delays of micro-batches may give the first rank time to send all that it can.
+        return (
+            schedules.sends(plans.schedule, sizes, overlapped, contention, np.inf) * s.hop_seconds
+        )
 
     def _update(self, recipe: Recipe, s: Stages) -> Value:
         """Least seconds of an optimizer step [ZeRO stage, row]."""

@@ -148,6 +148,8 @@ fuller_inside = ScheduleFact(attrgetter("fuller_inside"))
 """Whether inner ranks keep more micro-batches in flight than outer ones."""
 has_turns = ScheduleFact(lambda s: s.turns is not None)
 """Whether ranks wait for sends at turns to their next chunks."""
+has_end_sends = ScheduleFact(lambda s: s.end_sends is not None)
+"""Whether fewer sends show where the first rank sets the pace."""
 forward_first = ScheduleFact(attrgetter("forward_first"))
 """Whether every forward pass comes before the first backward pass."""
 

@@ -47,9 +47,10 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
         i + (p-2)w - (p-1)f;  (p-2)(w-f);  (p-2)(f-i);  (p-1)(i-f)
 
     which is 0 when all are equal (Qi et al. 2024 b); the others are those of the event
-    simulation, which these equal. A rank slower by d waits m d less, but (p-1)(i-w) for gradients,
-    where w is its own, which it has to do meanwhile; below five ranks another 5-p of their excess
-    less: so the event simulation, within 1.5 % of a step.
+    simulation, which these equal. A rank slower by d waits (m-1) d less, for one micro-batch fills
+    and drains the V through it, but (p-1)(i-w) for gradients, where w is its own, which it has to
+    do meanwhile; below five ranks another 5-p of their excess less: so the event simulation, within
+    1.5 % of a step.
     """
     n = np.maximum(s.p - 1, 1)
     f, i, w = others.mean(2 * n)
@@ -60,7 +61,7 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     own_w = slowest.weight_gradient / 2
     own = n * (i - own_w) - np.maximum(4 - n, 0) * np.maximum(own_w - w, 0.0)
     own = np.minimum(own, equal)
-    slack = s.m * (slowest.total - others.total / n)
+    slack = (s.m - 1) * (slowest.total - others.total / n)
     out: Value = np.maximum(np.maximum(equal - np.maximum(slack, 0.0), own), 0.0)
     return out
 

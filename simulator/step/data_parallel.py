@@ -260,13 +260,7 @@ def _zero_delay(
     once or after every micro-batch, updated weights gathered once or for every pass
     [2, 2, skeleton]."""
     if zero == 3:
-        layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
-        again = -sync.kept_share * sync.all_gather[LAYERS]
-        forward, backward, _ = s.hooks
-        moved = sync.copies + forward, sync.copies * (1 - sync.kept_share) + backward
-        hidden_by = replace(s, forward=s.forward + forward, backward=s.backward + backward)
-        late = slot_delays.zero_3_delays(*layers, hidden_by, contention, copies, again, moved)
-        return slot_delays.delay_seconds(s, late)
+        return slot_delays.delay_seconds(s, _zero_3_delays(sync, s, contention, copies))
     if zero == 2:
         scatter, pieces = sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS]
         hidden_by = replace(s, backward=s.backward + s.hooks[2])
@@ -290,6 +284,38 @@ def _zero_delay(
     how = s.forward_window, s, contention, s.turns[0]
     added = _added_at_end(sync.all_gather, sync.pieces, *how)
     return reduced + _end_delay(added, s.forward_before)[None]
+
+
+def _zero_3_delays(
+    sync: Synchronisation, s: Stages, contention: float, copies: HostCopies
+) -> Delays:
+    """Those of every micro-batch, which gathers all weights twice and reduces all gradients."""
+    layers = sync.all_gather[LAYERS], sync.reduce_scatter[LAYERS], sync.pieces[LAYERS]
+    again = -sync.kept_share * sync.all_gather[LAYERS]
+    forward, backward, _ = s.hooks
+    moved = sync.copies + forward, sync.copies * (1 - sync.kept_share) + backward
+    hidden_by = replace(s, forward=s.forward + forward, backward=s.backward + backward)
+    return slot_delays.zero_3_delays(*layers, hidden_by, contention, copies, again, moved)
+
+
+def longer_passes(
+    task: Task,
+    sync: Synchronisation,
+    s: Stages,
+    zeros: Sequence[int],
+    copies: Sequence[HostCopies] = (NO_COPIES, NO_COPIES),
+) -> Value:
+    """Seconds by which it makes the passes of a micro-batch longer, where weight gradients are
+    deferred [4, 2, 2, class, skeleton]; axes as in sync_seconds."""
+    out = np.zeros((4, 2, 2, *s.forward.shape))
+    for zero in zeros:
+        away = copies[min(zero, 1)]
+        if zero == 3:
+            delays = _zero_3_delays(sync, s, task.software.fsdp_contention, away)
+        else:
+            delays = _copy_delays(away.gradients, s)
+        out[zero] = delays.split_backward.total
+    return out
 
 
 NORM_BYTES = 18
@@ -319,10 +345,14 @@ def _check_seconds(task: Task, zero: int, s: Stages) -> Value:
 def _copy_delay(gradients: Value | float, s: Stages) -> Value:
     """Seconds by which gradients that go to the host in every micro-batch, and are reduced once,
     delay a step [skeleton]."""
+    return np.maximum(slot_delays.delay_seconds(s, _copy_delays(gradients, s)), 0.0)
+
+
+def _copy_delays(gradients: Value | float, s: Stages) -> Delays:
+    """Those of every micro-batch whose gradients go to the host."""
     none, window = np.zeros(s.backward.shape), s.backward_window
     of_weights = np.maximum(gradients - s.weight_gradient, 0.0)
-    late = Delays(np.maximum(gradients - window, 0.0), Passes(none, none, of_weights))
-    return np.maximum(slot_delays.delay_seconds(s, late), 0.0)
+    return Delays(np.maximum(gradients - window, 0.0), Passes(none, none, of_weights))
 
 
 def _added_at_end(

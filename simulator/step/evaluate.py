@@ -17,6 +17,7 @@ from ..base.arrays import (
     Index,
     Mask,
     Value,
+    any_nonzero,
     codes_in,
     distinct_rows,
     first_of_each,
@@ -26,7 +27,7 @@ from ..base.arrays import (
 from ..hardware.precision import RECIPES, Recipe
 from ..layers.placements import LayoutFunction
 from ..operators.task_table import at_rows, variant_keys
-from ..pipeline import stage_placement
+from ..pipeline import schedules, stage_placement
 from ..plan.fields import POLICY, RECIPE_FIELDS, SKELETON
 from ..plan.plan import Plan, PlanLike, as_plan, resolve
 from ..plan.synchronisation import SyncPolicy, policy_of, through_servers
@@ -39,6 +40,7 @@ from .memory import at_least_measured, measured_peaks
 from .optimizer import optimizer_seconds, with_state_formats
 from .plan_groups import PlanGroup, SkeletonTables, send_seconds, sync_seconds, trained_task
 from .sharding_buffers import ShardingBuffers, sharding_buffers
+from .slot_delays import NO_COPIES
 from .stages import Skeletons
 
 Beaten = Callable[[Index, Value, Value], Mask]
@@ -105,6 +107,7 @@ def _plan_group(
     zeros = codes_in(zero[small])
     sync, collectives = sync_seconds(task, recipe, policy, s, zeros)
     update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None
+    hosts = [NO_COPIES, NO_COPIES]
     if policy.offload_optimizer or policy.offload_parameters:
         update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)
         hosts = offload.host_copies(task, recipe, policy, collectives, s)
@@ -112,9 +115,13 @@ def _plan_group(
         slots = np.maximum(both - sync, 0.0)
     else:
         update = update.max(axis=1) * (not through_servers(policy.sync))
+    slack = s.slack_sends()
+    if any_nonzero(schedules.has_end_sends(s.schedule)) and policy.is_default:
+        slack = s.slack_sends(data_parallel.longer_passes(task, collectives, s, zeros, hosts))
     tables = SkeletonTables(
         sync=sync,
-        sends=send_seconds(task, each, s),
+        slack=slack,
+        sends=send_seconds(task, each, s, slack),
         update=update,
         copies=copies,
         slot_copies=slots,
@@ -178,7 +185,8 @@ def _segment_group(
         skeleton=np.arange(plans.rows),
         tables=SkeletonTables(
             sync=_shard_sync_seconds(task, recipe, segmented),
-            sends=send_seconds(task, plans, s),
+            slack=s.slack_sends(),
+            sends=send_seconds(task, plans, s, s.slack_sends()),
             update=np.broadcast_to(update, (2, *update.shape)),
             copies=None,
             slot_copies=None,

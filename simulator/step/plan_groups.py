@@ -63,8 +63,12 @@ class SkeletonTables:
     sync: Value
     """Seconds by which data-parallel communication delays a step [ZeRO stage, overlap_grad_reduce,
     overlap_param_gather, skeleton]."""
+    slack: Value
+    """Boundary tensors that can be sent in the time by which the first rank works longest
+    [skeleton]; [ZeRO stage, overlap_grad_reduce, overlap_param_gather, skeleton] where that follows
+    from delays of micro-batches."""
     sends: Value
-    """Seconds by which pipeline sends do [overlap_p2p, skeleton]."""
+    """Seconds by which pipeline sends delay a step [overlap_p2p, .., skeleton], axes of `slack`."""
     update: Value
     """Seconds of the optimizer [ZeRO or not, skeleton]."""
     copies: Value | None
@@ -169,8 +173,7 @@ class PlanGroup:
 
     def send_delay(self) -> Value:
         """Seconds by which sends between stages delay it."""
-        out: Value = self.tables.sends[self.plans.overlap_p2p, self.skeleton]
-        return out
+        return self._of_sends(self.tables.sends)
 
     @cached_property
     def exposed(self) -> Exposed:
@@ -179,7 +182,7 @@ class PlanGroup:
         task = at_rows(self.task, first)
         software = replace(task.software, contention=0.0, fsdp_contention=0.0)
         task, plans = replace(task, software=software), self.plans.take(first)
-        sends = send_seconds(task, plans, self.stages)[self.plans.overlap_p2p, self.skeleton]
+        sends = self._of_sends(send_seconds(task, plans, self.stages, self.tables.slack))
         sync = self._of_overlaps(self._sync_seconds(task))
         if not software.copies_gathered:
             return Exposed(sync, sends, np.zeros(sync.shape))
@@ -209,6 +212,13 @@ class PlanGroup:
         if self.tables.slot_copies is None:
             return np.zeros(self.rows.size)
         return self._of_overlaps(self.tables.slot_copies)
+
+    def _of_sends(self, table: Value) -> Value:
+        """The rows of a table by overlap_p2p, which may differ by ZeRO stage and both overlaps."""
+        p = self.plans
+        of_delays = (self.zero, p.overlap_grad_reduce, p.overlap_param_gather)[: table.ndim - 2]
+        out: Value = table[p.overlap_p2p, *of_delays, self.skeleton]
+        return out
 
     def _of_overlaps(self, table: Value) -> Value:
         """The rows of a table by ZeRO stage and both overlaps."""
@@ -349,12 +359,13 @@ def sync_seconds(
     return sync, collectives
 
 
-def send_seconds(task: Task, plans: Plan, s: Stages) -> Value:
-    """Seconds by which sends delay a step, not overlapped and overlapped [2, skeleton]."""
+def send_seconds(task: Task, plans: Plan, s: Stages, slack: Value) -> Value:
+    """Seconds by which sends delay a step, not overlapped and overlapped [2, .., skeleton], of
+    which `slack` may hide [.., skeleton]."""
     sizes = stages.sizes_of(plans, s.micro_batches)
-    overlapped, contention = np.array([[0.0], [1.0]]), task.software.contention
-    spare = s.slack_sends(), s.chunk_sends()
-    hops = schedules.sends(plans.schedule, sizes, overlapped, contention, *spare)
+    overlapped = np.array([0.0, 1.0]).reshape(2, *[1] * slack.ndim)
+    how = task.software.contention, slack, s.chunk_sends()
+    hops = schedules.sends(plans.schedule, sizes, overlapped, *how)
     out: Value = hops * s.hop_seconds
     return out
 

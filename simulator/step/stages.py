@@ -100,7 +100,9 @@ class Stages:
     """Seconds per micro-batch of each pass [class, skeleton]."""
     forward_before: Value
     backward_before: Value
-    """The same summed over all earlier ranks: how long a class waits for them [class, skeleton]."""
+    """How long a class waits for others at either end of a step: the same summed over all earlier
+    ranks, and by how much its own is shorter than the longest where the schedule counts all as long
+    [class, skeleton]."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
     host_activations: Value | None
@@ -207,13 +209,14 @@ class Stages:
         out: Value = schedules.sends_of_turns(self.schedule, sizes, passes) * self.hop_seconds
         return out
 
-    def slack_sends(self) -> Value:
+    def slack_sends(self, longer: Value | float = 0.0) -> Value:
         """Boundary tensors that can be sent in the time by which the first rank is busy longer than
-        any other in a step [skeleton]."""
-        both = self.forward + self.backward
+        any other in a step [.., skeleton], where passes are so many seconds longer [.., class,
+        skeleton]."""
+        both = self.forward + self.backward + longer
         first = (self.rank == 0) & (self.ranks_alike == 1)
-        others = np.where(first | (self.ranks_alike == 0), 0.0, both).max(axis=0)
-        longer = np.maximum(np.where(first, both, 0.0).max(axis=0) - others, 0.0)
+        others = np.where(first | (self.ranks_alike == 0), 0.0, both).max(axis=-2)
+        longer = np.maximum(np.where(first, both, 0.0).max(axis=-2) - others, 0.0)
         out: Value = self.micro_batches * longer / np.maximum(self.hop_seconds, 1e-300)
         return out
 
@@ -333,6 +336,12 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     filled = np.maximum((ranks.total_seconds - slowest) / plans.virtual_stages - idle, 0.0)
     filled = ranks.rank / np.maximum(sizes.p - 1, 1) * filled
     filled = np.maximum(filled - (slowest - seconds), 0.0)
+    # A closed form of its own has every rank start and end a step of several micro-batches as the
+    # slowest does.
+    own, backward = ~schedules.idles_by_chunk(schedule) & (m > 1), seconds - forward
+    spare_forward, spare_backward = (
+        own * (passes.max(axis=0) - passes) for passes in (forward, backward)
+    )
     flight, fullest = _largest_in_flight(ranks, schedule, sizes)
     activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)
     without_loss = buffers_without_loss(ranks, buffers)
@@ -352,9 +361,9 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         hop_seconds=ranks.hop_seconds,
         tied_embedding_seconds=_tied_embedding_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
-        backward=seconds - forward,
-        forward_before=forward_before,
-        backward_before=np.maximum(both_before - forward_before - filled, 0.0),
+        backward=backward,
+        forward_before=forward_before + spare_forward,
+        backward_before=np.maximum(both_before - forward_before - filled, 0.0) + spare_backward,
         activations=activations,
         host_activations=flight * stage[Cost.HOST_ACTIVATIONS] if offloads else None,
         weight_gradient_inputs=stage[Cost.WEIGHT_GRADIENT_INPUTS],

@@ -142,7 +142,7 @@ def test_sends_that_the_time_of_a_longer_first_rank_has_room_for():
     to spare, 16 sends of half a second. None where another is as long; padding counts for none."""
     (group,) = evaluate(unit_task(4), Plan.parse("pp=4")).groups
 
-    def spare(forward, backward, alike=(1, 2, 1, 0)):
+    def spare(forward, backward, alike=(1, 2, 1, 0), longer=(0, 0, 0, 0)):
         stages = replace(
             group.stages,
             forward=np.array(forward, float)[:, None],
@@ -151,11 +151,13 @@ def test_sends_that_the_time_of_a_longer_first_rank_has_room_for():
             rank=np.array([[0], [1], [3], [0]]),
             hop_seconds=np.array([0.5]),
         )
-        return stages.slack_sends().item()
+        return stages.slack_sends(np.array(longer, float)[:, None]).item()
 
     assert spare([2, 3, 1, 9], [5, 3, 4, 9]) == 16
     assert spare([2, 3, 1, 9], [5, 4, 4, 9]) == 0
     assert spare([2, 3, 1, 9], [5, 5, 4, 9]) == 0
+    # With what delays its micro-batches one of the others is half a second longer.
+    assert spare([2, 3, 1, 9], [5, 3, 4, 9], longer=(1, 1.5, 0, 0)) == 8
     # Ranks that are alike with the first are as long as it is.
     assert spare([2, 1, 1, 9], [5, 3, 4, 9], alike=(2, 1, 1, 0)) == 0
 
