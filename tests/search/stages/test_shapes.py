@@ -191,3 +191,17 @@ def test_chunks_of_a_rank_hold_all_its_layers(layers, chunks):
         found = divide(layers, chunks)
         assert (found.sum(), found.size) == (layers, chunks)
         assert found.max() - found.min() <= 1
+
+
+def test_a_layer_keeps_the_least_of_its_zero_stages_and_what_the_allocator_adds():
+    """A quarter more, and of that a fifth for what is not counted: half as much again."""
+    software = replace(DENSE.software, allocator_slack=0.25, uncounted=0.2)
+    slack = replace(DENSE, software=software)
+    sharded = pipelines_of(slack, [2], Shape(ONE), zero=[0, 1], tp=[1])
+    whole = pipelines_of(slack, [2], Shape(ONE), zero=[0], tp=[1])
+    assert len(sharded) == len(whole) > 0
+    for one, other in zip(sharded, whole, strict=True):
+        states = one.layers.state_bytes
+        assert (states[1] < states[0]).all()
+        assert one.least_state_bytes == pytest.approx(1.5 * states[1])
+        assert other.least_state_bytes == pytest.approx(1.5 * states[0])
