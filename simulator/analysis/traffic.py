@@ -78,9 +78,9 @@ class Traffic:
             out["spectral_gap"] = self.mixing.spectral_gap
             out["graph_period"] = self.mixing.period
         if self.outer:
-            out["site_bytes_sent"] = float(self.outer.sent.max())
-            out["site_seconds"] = float(self.outer.seconds.max())
-            out["site_exposed_seconds"] = float(self.outer.exposed.max())
+            out["site_bytes_sent"] = self.outer.sent.item()
+            out["site_seconds"] = self.outer.seconds.item()
+            out["site_exposed_seconds"] = self.outer.exposed.item()
         return out
 
 

@@ -271,8 +271,8 @@ def _numbers(first: str, last: str, step: str | None) -> list[str] | None:
     if first.isalpha() is not last.isalpha():
         return None
     begin, end = (ord(one) if one.isalpha() else int(one) for one in (first, last))
-    by = max(abs(int(step or 1)), 1) * (1 if end >= begin else -1)
-    values = range(begin, end + (1 if by > 0 else -1), by)
+    way = 1 if end >= begin else -1
+    values = range(begin, end + way, way * max(abs(int(step or 1)), 1))
     if len(values) > MOST_BRACED:
         return None
     padded = any(one.lstrip("-")[:1] == "0" and len(one.lstrip("-")) > 1 for one in (first, last))

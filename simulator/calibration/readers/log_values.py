@@ -366,7 +366,7 @@ def _iterations_before(numbers: Sequence[int | None]) -> list[int]:
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers):
         return list(range(len(numbers) + 1))
-    every = max(known[1] - known[0], 1) if len(known) > 1 else max(known, default=1)
+    every = max(known[1] - known[0], 1) if len(known) > 1 else (known or [1])[0]
     out: list[int] = []
     start = last = 0
     for number in known:

@@ -454,3 +454,9 @@ def test_words_that_stand_for_paths_and_tasks_of_slurm():
 def test_a_script_that_starts_another_one_names_it(start, more):
     with pytest.raises(InputError, match=r"line 2: starts \S*train\.s\w+, .* give that script"):
         launch(f"export TP=2\n{start}\n{more}")
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_loops_that_are_not_closed_are_counted(count):
+    """Beyond twenty their ends are not looked for any more."""
+    assert read_script("for i in 1 2; do echo\n" * count, "a.sh").unclosed == count

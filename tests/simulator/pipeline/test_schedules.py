@@ -259,3 +259,12 @@ def test_zb_h2_holds_back_as_much_as_ends_its_ranks_together():
     assert zb_h2._idle(s, one, others) == pytest.approx([0])
     late = [zb_h2._ends_late(s, one, one, held, np.array([3.0])) for held in (3, 7)]
     assert np.ravel(late).tolist() == [0, 3]
+
+
+def test_zb_h2_holds_back_less_where_the_slowest_has_short_weight_gradients():
+    """Fifteen micro-batches and a slowest rank of 3, 3 and a quarter: with three weight gradients a
+    rank 2 x 3 + 1 - 7 / 4 = 3 + 4 - 7 / 4 = 5.25; with seven, all that it has, 3 + 8 - 15 / 4."""
+    slowest = Passes(*(np.array([part]) for part in (3.0, 3.0, 0.25)))
+    others = Passes(*(np.array([2 * part]) for part in (1.5, 1.5, 1.0)))
+    s = Sizes(*(np.array([n]) for n in (3, 1, 3, 15)))
+    assert zb_h2._idle(s, slowest, others) == pytest.approx([5.25])

@@ -76,6 +76,23 @@ def test_measured_ranks_stand_below_their_stage(job):
     assert order[1] == 100_001
 
 
+def test_each_measured_rank_is_a_process_of_its_own(tmp_path):
+    names = []
+    for rank in (0, 1):
+        path = tmp_path / f"{rank}.json"
+        events = [kernel("nvjet", 5, 4), kernel("nvjet", 10, 1)]
+        path.write_text(json.dumps({"distributedInfo": {"rank": rank}, "traceEvents": events}))
+        names.append(str(path))
+    job = traced_job(read_traces(names), Sizes())
+    events = beside_measured(timeline_of(unit_task(2, 2), Plan.parse("pp=2")), job)["traceEvents"]
+    told = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert sorted(told) == [0, 1, MEASURED, MEASURED + 1]
+    assert told[MEASURED].startswith("measured, rank 0")
+    assert told[MEASURED + 1].startswith("measured, rank 1")
+    own = {e["pid"] for e in events if e["ph"] == "X" and e["name"] == "matmul"}
+    assert own == {MEASURED, MEASURED + 1}
+
+
 def test_kernels_of_a_stream_that_run_beside_each_other_have_threads_of_their_own():
     found = _threads([7, 7, 7, 8, 7], [0, 1, 2, 2, 4], [3, 4, 5, 3, 6])
     assert found == [(7, 0), (7, 1), (7, 2), (8, 0), (7, 0)]
