@@ -49,7 +49,8 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     if software.never_gathers_again:
         inputs = inputs * u
     cores = element * tokens * (layer_parts.core_inputs(attn, s.tp) + spare.adapter_widths)
-    if software.packed_qkv and attn.is_plain and not task.model.learned_positions:
+    linear = isinstance(attn, LinearAttention)
+    if software.packed_qkv and not linear and not task.model.learned_positions:
         cores = cores + element * tokens * layer_parts.rotated_width(attn, s.tp)
     inputs = inputs + element * hidden * software.copied_inputs * ((s.tp > 1) & (u == 1))
     of_heads = tokens * layer_parts.normed_width(attn, s.tp)
