@@ -1,18 +1,22 @@
-"""Counts the plans that come back as they were from launch files, from text and from JSON.
+"""Counts the plans that come back as they were from launch files, text, JSON, CSV and sessions.
 
     python tests/benchmarks/round_trips.py --plans 40 --texts 25000
 
 takes as many random legal plans of every model on 8, 12 and 16 GPUs, and compares plan, model and
 batch of each launch file that is read again; then as many of every task of TASKS over all fields,
-and compares fields and costs of what str(plan) and its JSON give back.
+and compares fields and costs of what str(plan), its JSON, a row of a CSV file of plans and a run of
+a tuning session give back.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import importlib.util
+import io
 import json
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,9 +28,11 @@ from plan3d.simulator.plan.field_values import Choice, Flag
 from plan3d.simulator.plan.fields import AXES, FIELDS
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.rules.validity import legal_rows
+from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.evaluate import simulate
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
+from plan3d.tuning.session import STATE_FILE, Run, Session, resume_session, run_name
 
 TASKS = (
     ("llama-7b", "h100-sxm", 16, 2048, 96),
@@ -86,8 +92,26 @@ def every_field(task: Task, draw: np.random.Generator) -> Plan:
     return plans.take(np.flatnonzero(legal_rows(plans, task)))
 
 
+def csv_rows(costs: Costs) -> list[dict[str, str]]:
+    """The rows of a CSV file of plans, as `search --csv` writes it."""
+    return list(csv.DictReader(io.StringIO(costs.to_frame().to_csv())))
+
+
+def from_csv(row: dict[str, str]) -> Plan:
+    """The plan of a row."""
+    return Plan.parse(" ".join(f"{name}={row[name]}" for name in FIELDS if row.get(name)))
+
+
+def session_plans(rows: list[Plan]) -> list[Plan]:
+    """The plans of the runs of a session that is written and resumed."""
+    runs = [Run(n, row.to_record(), f"{run_name(n)}.sh") for n, row in enumerate(rows, 1)]
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, STATE_FILE).write_text(Session({}, runs).text, encoding="utf-8")
+        return [run.as_plan() for run in resume_session(Path(folder), {}).runs]
+
+
 def compare_texts(wanted: int, seed: int) -> int:
-    """Count plans whose text or JSON gives back another plan, or one with other costs."""
+    """Count plans of which some form gives back another plan, or one with other costs."""
     wrong = 0
     for model, machine, gpus, sequence, batch in TASKS:
         cluster = Cluster.profile(machine, gpus=gpus)
@@ -99,11 +123,16 @@ def compare_texts(wanted: int, seed: int) -> int:
             plans = plans.take(np.arange(min(plans.rows, wanted - count)))
             rows = [plans.take(i) for i in range(plans.rows)]
             schedules |= {int(row.schedule) for row in rows}
-            texts = concat([resolve(Plan.parse(str(row)), gpus).table() for row in rows])
-            records = [json.loads(json.dumps(row.to_dict())) for row in rows]
-            jsons = concat([resolve(Plan(**record), gpus).table() for record in records])
-            for back in (texts, jsons):
-                costs, again = simulate(task, plans), simulate(task, back)
+            costs = simulate(task, plans)
+            forms = (
+                [Plan.parse(str(row)) for row in rows],
+                [Plan(**json.loads(json.dumps(row.to_dict()))) for row in rows],
+                [from_csv(row) for row in csv_rows(costs)],
+                session_plans(rows),
+            )
+            for form in forms:
+                back = concat([resolve(plan, gpus).table() for plan in form])
+                again = simulate(task, back)
                 same = (costs.step == again.step) & (costs.memory_total == again.memory_total)
                 for name in AXES:
                     same &= np.asarray(getattr(plans, name) == getattr(back, name))

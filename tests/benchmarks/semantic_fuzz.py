@@ -6,7 +6,8 @@ Holds: seconds and bytes are finite, not negative and add up; no plan beats the 
 row alone is the row of its table; faster links, a shorter latency and more arithmetic are never
 slower, and change no byte where what is held back does not follow from times; a larger batch, a
 longer sequence and recomputation of all layers are never faster. What does not is counted by rule,
-with the worst case of each. Stacks are the shipped ones and those of published runs.
+with the worst case of each; the exit code is 1 where one is above ALLOWED. Stacks are the shipped
+ones and those of published runs.
 """
 
 from __future__ import annotations
@@ -55,10 +56,12 @@ CHOOSE = {
     "offload_parameters": [0, 100],
     "nvme": ["none", "optimizer", "parameters", "both"],
 }
-ROWS = 700
+ROWS = 150
 """Plans of a task at most."""
 SLACK = 1e-9
 """Relative difference that rounding may make."""
+ALLOWED = 1e-4
+"""That closed forms near the event simulation may make."""
 
 
 @cache
@@ -131,6 +134,8 @@ class Broken:
 
     def __init__(self) -> None:
         self.times: Counter[str] = Counter()
+        self.above: Counter[str] = Counter()
+        """Those above ALLOWED."""
         self.worst: dict[str, tuple[float, str]] = {}
 
     def add(self, rule: str, excess: np.ndarray, costs: Costs) -> None:
@@ -140,6 +145,7 @@ class Broken:
         if not bad.size:
             return
         self.times[rule] += bad.size
+        self.above[rule] += int((excess > ALLOWED).sum())
         at = int(excess.argmax())
         if excess[at] > self.worst.get(rule, (0.0, ""))[0]:
             task = costs.task
@@ -210,9 +216,10 @@ def main() -> int:
     print(f"{seen} legal plans of {tasks} tasks, {refused} tasks refused, {made} comparisons")
     for rule, times in broken.times.most_common():
         worst, where = broken.worst[rule]
-        print(f"{times:8} not: {rule}; worst {worst:.2%}: {where}")
+        above = f"{broken.above[rule]} by more than {ALLOWED:.2%}"
+        print(f"{times:8} not: {rule}, {above}; worst {worst:.4%}: {where}")
     print(f"{time.perf_counter() - began:.0f} s")
-    return bool(broken.times)
+    return bool(broken.above.total())
 
 
 if __name__ == "__main__":
