@@ -27,7 +27,7 @@ from ..plan.plan import Plan
 from ..task import Task
 from ..workload.model import Model, Network
 
-BLOCK = 512
+BLOCK = 256
 """Rows whose layers are added up together: what fits a cache."""
 FEW_COSTS, LONG_BLOCK = 3, 4096
 """Costs that are added up kind by kind, and the rows that then fit a cache."""
