@@ -13,6 +13,7 @@ from plan3d.search.result.search_result import TIE, SearchResult
 from plan3d.simulator.analysis.goodput import Training
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
+from plan3d.simulator.plan.plan import families, family_name
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.costs_tables import number_format
@@ -30,7 +31,7 @@ from ..answers.search import SearchAnswer
 from . import plan_lines, views
 from .output import Screen
 from .plan import print_breakdown
-from .search_json import TO_TIME, best_step, compared_steps, family_records
+from .search_json import TO_TIME, best_step, compared_steps
 
 LISTED = 4
 """Plans of the first screen where the user does not say how many."""
@@ -375,10 +376,10 @@ def family_columns(result: SearchResult) -> dict[str, list[str]]:
     """Columns of a ranking of families; none of a ranking of plans."""
     if result.families is None:
         return {}
-    records = family_records(result)
+    assert result.costs is not None
     return {
-        "family": [record["plan_family"] for record in records],
-        "alike": [f"{record['family_plans']:,}" for record in records],
+        "family": [family_name(one) for one in families(result.costs.plans)],
+        "alike": [f"{count:,}" for count in result.families.plans.tolist()],
     }
 
 

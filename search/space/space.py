@@ -34,7 +34,7 @@ from plan3d.simulator.plan.fields import (
     code,
 )
 from plan3d.simulator.plan.gossip_graphs import Topology
-from plan3d.simulator.plan.plan import Plan, from_columns, usual_fields
+from plan3d.simulator.plan.plan import USUAL_FIELDS, Plan, from_columns
 from plan3d.simulator.plan.stage_layout import mtp_stage, read_layout
 from plan3d.simulator.plan.synchronisation import gossips
 from plan3d.simulator.plan.tensor_grid import every_grid
@@ -247,7 +247,7 @@ class Space:
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules that some of its plans may break."""
-        stated = {n for n, usual in usual_fields().items() if self.axes[n] != (usual,)}
+        stated = {n for n, usual in USUAL_FIELDS.items() if self.axes[n] != (usual,)}
         framework = self.task.framework.rules if self.task.framework else ()
         return (*binding_rules(stated, self.task), *framework)
 

@@ -16,8 +16,8 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Name -> thing; a thing of the package may be given as the text that `load` turns into it,
-    'module:attribute' unless said otherwise."""
+    """Name -> thing, in the order in which they were added; a thing of the package may be given as
+    the text that `load` turns into it, 'module:attribute' unless said otherwise."""
 
     def __init__(
         self,
@@ -46,11 +46,6 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._known)
-
-    @property
-    def names(self) -> list[str]:
-        """In the order in which they were added."""
-        return list(self._known)
 
     def register(self, name: str, thing: T, aliases: Sequence[str] = ()) -> None:
         """Add a thing, by further names too; ValueError where one is taken by another thing."""
@@ -104,11 +99,11 @@ class Codes(Mapping[str, int]):
     def __getitem__(self, name: str) -> int:
         if not self._registry.is_registered(name):
             raise KeyError(name)
-        return self._registry.names.index(self._registry.aliases.get(name, name))
+        return list(self._registry).index(self._registry.aliases.get(name, name))
 
     def name_of(self, code: int) -> str:
         """The name of a code that there is."""
-        return self._registry.names[code]
+        return list(self._registry)[code]
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._registry.is_registered(name)
@@ -128,7 +123,7 @@ class ByCode(Mapping[int, T], Generic[T]):
         self._registry = registry
 
     def __getitem__(self, code: int) -> T:
-        names = self._registry.names
+        names = list(self._registry)
         if not 0 <= code < len(names):
             raise KeyError(code)
         return self._registry[names[code]]

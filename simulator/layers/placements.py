@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import cached_property
 
 import numpy as np
 
@@ -28,11 +29,15 @@ class Layouts:
     def __init__(self, task: Task, layout_of: LayoutFunction) -> None:
         self.task, self.layout_of = task, layout_of
         self.kinds = tuple(kind.name for kind in layer_kinds(task.model))
-        self.lengths = relative_lengths(task)
         self.numbers: dict[tuple[object, ...], int] = {}
         """Numbers of layouts by the fields of a skeleton that decide them."""
         self.cuts: list[stage_placement.Cut] = []
         self.every: list[stage_placement.StageLayout] = []
+
+    @cached_property
+    def lengths(self) -> tuple[float, ...]:
+        """Relative seconds of layers of each kind."""
+        return relative_lengths(self.task)
 
     def place(self, plans: Plan) -> Index:
         """The layout of each row, new ones included."""
@@ -58,9 +63,8 @@ class Layouts:
         pp, virtual, first, last, mtp_stage, place, group = shape
         chunks = _chunk_layers(self.task, explicit, pp, virtual, first, last, place)
         order = self.task.model.order
-        cut = stage_placement.Cut(
-            order, self.kinds, pp, chunks, place, mtp_stage, group, self.lengths
-        )
+        lengths = self.lengths if virtual > 1 else ()
+        cut = stage_placement.Cut(order, self.kinds, pp, chunks, place, mtp_stage, group, lengths)
         self.numbers[explicit, *shape] = len(self.every)
         self.cuts.append(cut)
         self.every.append(self.layout_of(cut))

@@ -164,10 +164,12 @@ class Rerun(NamedTuple):
 
 
 def rerun_norms(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> int:
-    """Norms of a layer that recompute of `ops` runs again."""
+    """Norms of a layer that recompute of `ops` runs again: those that a linear layer alone reads
+    are part of it. Several do so in latent attention, a router and its experts."""
     if "layernorm" not in ops:
         return 0
-    return block.lone_norms if norm_in_linear else block.norms
+    several = bool(block.attention.kv_rank) + bool(block.experts)
+    return min(several, block.norms) if norm_in_linear else block.norms
 
 
 def rerun_modules(block: Block, ops: tuple[str, ...], norm_in_linear: bool) -> tuple[str, ...]:

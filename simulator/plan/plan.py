@@ -265,9 +265,8 @@ def _unchecked(
     return plan
 
 
-def usual_fields() -> dict[str, int]:
-    """The resolved defaults of all fields, which is 1f1b of schedules."""
-    return RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
+USUAL_FIELDS = RESOLVED_DEFAULTS | {"schedule": schedules.default_code(1)}
+"""The resolved defaults of all fields, which is 1f1b of schedules."""
 
 
 def from_columns(
@@ -275,11 +274,11 @@ def from_columns(
     layers_per_stage: tuple[int, ...] = (),
     segments: Segments | None = None,
 ) -> Plan:
-    """A table from the columns of a search space. Missing fields take their usual_fields."""
+    """A table from the columns of a search space. Missing fields take their USUAL_FIELDS."""
     n = max(np.size(c) for c in columns.values())
     full = {
         name: columns[name] if name in columns else np.broadcast_to(np.int64(default), (n,))
-        for name, default in usual_fields().items()
+        for name, default in USUAL_FIELDS.items()
     }
     return _unchecked(full, layers_per_stage, segments)
 

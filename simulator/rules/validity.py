@@ -19,7 +19,7 @@ from ..base.errors import InputError
 from ..pipeline.schedules import model_copies
 from ..plan.field_values import ContextComm
 from ..plan.fields import OPT_IN, spell
-from ..plan.plan import Plan, usual_fields
+from ..plan.plan import USUAL_FIELDS, Plan
 from ..task import Task
 from ..workload.blocks import LinearAttention
 from .expert_rules import EXPERT_RULES
@@ -378,7 +378,7 @@ def _applicable_rules(plans: Plan, task: Task) -> tuple[Rule, ...]:
     framework = task.framework.rules if task.framework and task.framework.required else ()
     if plans.segments:
         return (*_SEGMENTED_RULES, ONE_STRATEGY) if framework else _SEGMENTED_RULES
-    columns = ((name, getattr(plans, name) != usual) for name, usual in usual_fields().items())
+    columns = ((name, getattr(plans, name) != usual) for name, usual in USUAL_FIELDS.items())
     stated = {name for name, away in columns if away is True or np.any(away)}
     return (*binding_rules(stated, task), *framework)
 

@@ -249,12 +249,6 @@ class Block:
     stays_16_bit: bool = False
     """Its products stay in 16 bits where a plan scales those of the other layers."""
 
-    @property
-    def lone_norms(self) -> int:
-        """Norms of hidden width that no linear layer alone reads: several do so in latent
-        attention, a router and its experts."""
-        return min(bool(self.attention.kv_rank) + bool(self.experts), self.norms)
-
     def parameters(self, hidden: int, norm_width: int) -> Counter[str]:
         """Parameters by component; norm_width is h, or 2h when norms have a bias."""
         counts = Counter(

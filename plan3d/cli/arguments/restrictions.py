@@ -26,12 +26,11 @@ def launched(args: argparse.Namespace, task: Task, file: str = "") -> Task:
     return frameworks.for_framework(task, name)
 
 
-def check_system(args: argparse.Namespace, task: Task) -> None:
-    """InputError where the task is none for --system."""
-    if getattr(args, "system", None) is not None:
-        from plan3d.search.systems.systems import check_gpus, system
+def check_system(name: str, task: Task) -> None:
+    """InputError where the task is none for a system."""
+    from plan3d.search.systems.systems import check_gpus, system
 
-        check_gpus(system(args.system), task.gpus)
+    check_gpus(system(name), task.gpus)
 
 
 def with_system(args: argparse.Namespace, plan: Plan, stated: frozenset[str]) -> Plan:
@@ -49,11 +48,9 @@ def system_record(args: argparse.Namespace) -> dict[str, str]:
     return {} if args.system is None else {"system": args.system}
 
 
-def system_line(args: argparse.Namespace) -> list[str]:
-    """What --system means, for the top of an answer."""
-    if getattr(args, "system", None) is None:
-        return []
+def system_line(name: str) -> str:
+    """What a system means, for the top of an answer."""
     from plan3d.search.systems.systems import system
 
-    named = system(args.system)
-    return [f"system {named.name}: {named.meaning} ({named.source})"]
+    named = system(name)
+    return f"system {named.name}: {named.meaning} ({named.source})"

@@ -181,7 +181,8 @@ def _plan_at(args: argparse.Namespace, task: Task, fields: dict[str, int]) -> Pl
 
     from . import plan_arguments, restrictions
 
-    restrictions.check_system(args, task)
+    if args.system is not None:
+        restrictions.check_system(args.system, task)
     plan = edited(plan_arguments.plan_of(args), task, fields)
     return restrictions.with_system(args, plan, frozenset(fields))
 

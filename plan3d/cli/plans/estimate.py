@@ -29,12 +29,15 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         return estimate_file(args)
     task = task_arguments.task_of(args)
     question = question_of(args, task)
-    restrictions.check_system(args, task)
+    system = []
+    if args.system is not None:
+        restrictions.check_system(args.system, task)
+        system.append(restrictions.system_line(args.system))
     answer = estimate(question, plan_arguments.plan_of(args))
     if args.plot is not None:
         plan.write_picture(args.plot, answer)
     if args.json:
         print_json(views.estimate_record(answer) | restrictions.system_record(args))
     else:
-        plan.print_plan(Screen(args.verbose), answer, restrictions.system_line(args))
+        plan.print_plan(Screen(args.verbose), answer, system)
     return 0

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if args.json:
         print_json(record)
     else:
-        system = restrictions.system_line(args)
+        system = [] if args.system is None else [restrictions.system_line(args.system)]
         screens.print_search(Screen(args.verbose), answer, system, args.top, args.pareto)
     last_answer.keep(args, answer)
     if answer.result.interrupted:

@@ -170,7 +170,6 @@ def test_rows_of_partial_plans():
     assert plans.span(1, 3).rows == 2
     taken = plans.take(np.array([3, 0]))
     assert (taken.columns["tp"].tolist(), taken.columns["pp"], taken.rows) == ([8, 1], 2, 2)
-    assert plans.take(np.array([0]), names=()).columns == {"pp": 2}
 
 
 # What a search opens besides
