@@ -122,10 +122,9 @@ def build_segmented(task: Task, recipe: Recipe, plans: Plan) -> SegmentedStages:
     ranks = ranks_of(task, plans, runs, int(plans.pp.max()))
     first = np.array([(shard == i).argmax(axis=0) for i in range(size)])
     there = np.array([(shard == i).any(axis=0) for i in range(size)])
+    s, longest = combine_ranks(task, recipe, plans, ranks), looped_path_seconds(plans, runs)
     return SegmentedStages(
-        stages=with_paths(
-            combine_ranks(task, recipe, plans, ranks), looped_path_seconds(plans, runs)
-        ),
+        stages=s if longest is None else with_paths(s, longest),
         shards=_shared_weights(task, plans, runs, shard, size),
         stage=np.where(there, np.take_along_axis(runs.stage, first, 0), PADDING),
         zero=np.take_along_axis(runs.zero, first, 0),

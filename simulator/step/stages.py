@@ -290,7 +290,7 @@ class Skeletons(NamedTuple):
     def with_paths(self, s: Stages) -> Stages:
         """Their stages where uneven chunks wait for each other."""
         longest = path_seconds(self.task.model, self.place, self.costs.table, self.which)
-        return with_paths(s, longest)
+        return s if longest is None else with_paths(s, longest)
 
 
 def build_stages(
@@ -305,11 +305,9 @@ def build_stages(
     return skeletons.with_paths(skeletons.even_stages(recipe))
 
 
-def with_paths(s: Stages, seconds: Value | None) -> Stages:
+def with_paths(s: Stages, seconds: Value) -> Stages:
     """The stages, of which none takes less than the longest paths of its uneven chunks [path,
     skeleton]."""
-    if seconds is None:
-        return s
     group = np.where(schedules.forward_first(s.schedule), s.ranks, s.group)
     longest = uneven_chunks.path_seconds(seconds, s.micro_batches / group)
     longest = np.maximum(longest - s.micro_batches * s.slowest_seconds, s.idle_seconds)
