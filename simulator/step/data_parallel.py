@@ -312,9 +312,9 @@ def longer_passes(
         away = copies[min(zero, 1)]
         if zero == 3:
             delays = _zero_3_delays(sync, s, task.software.fsdp_contention, away)
-        else:
-            delays = _copy_delays(away.gradients, s)
-        out[zero] = delays.split_backward.total
+            out[zero] = delays.split_backward.total
+        elif away is not NO_COPIES:
+            out[zero] = _copy_delays(away.gradients, s).split_backward.total
     return out
 
 
