@@ -51,6 +51,8 @@ EQUIVALENT = Path(__file__).with_name("equivalent_mutants.toml")
 """Changes that no caller can see: a module, the text of a line, the changes of it, the reason."""
 SLACK = 10
 """CPU seconds that tests may take beside four times their usual ones, or they hang."""
+LOADED = 600
+"""CPU seconds that all tests of a folder may take, or they hang."""
 OPERATORS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub,
     ast.Sub: ast.Add,
@@ -423,7 +425,7 @@ def run(chosen: list[Site], path: Path) -> None:
     for site in later:
         began = os.times().children_user
         os.sys.stdout.flush()
-        by = _verdict(functools.partial(_quiet, _loading, site), 90)
+        by = _verdict(functools.partial(_quiet, _loading, site), LOADED)
         told(site, by, os.times().children_user - began)
 
 

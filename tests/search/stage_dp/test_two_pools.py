@@ -6,6 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 import pytest
+from not_empty import not_empty
 
 from plan3d.launch_files.frameworks import framework
 from plan3d.search.rank_plans import Ranking, rank_plans
@@ -43,6 +44,7 @@ def test_pools_of_one_kind_are_one_cluster():
     assert exact.complete
     assert found.plan.step_seconds == pytest.approx(exact.best.step_seconds, rel=1e-9)
     assert sum(stage.layers for stage in found.plan.stages) == 7
+    assert 0 < found.seconds_searching < 100
     (alike,) = found.plan.plan
     largest = max(stage.memory_bytes for stage in found.plan.stages)
     assert largest == pytest.approx(evaluate(whole, alike).memory_bytes, rel=1e-9)
@@ -185,3 +187,25 @@ def test_what_the_program_does_not_have_is_refused():
         search(tasks, (6e10, 6e10), (np.inf, np.inf), {"virtual_stages": ["2"]})
     with pytest.raises(InputError, match="one value of precision"):
         search(tasks, (6e10, 6e10), (np.inf, np.inf), {"precision": ["bf16", "fp16"]})
+
+
+@pytest.mark.parametrize(
+    ("layers", "megatron", "counts"),
+    [
+        # A layer for each stage of both pools, first one pool and then the other.
+        (2, False, {(1, 1)}),
+        (3, False, {(1, 1), (1, 2), (2, 1)}),
+        (4, False, {(1, 1), (1, 2), (2, 1), (2, 2)}),
+        # Of a framework stages have as many GPUs in both.
+        (4, True, {(1, 1), (2, 2)}),
+    ],
+)
+def test_pools_are_cut_into_no_more_stages_than_there_are_layers(layers, megatron, counts):
+    tasks = task("a100-80gb-sxm", 2, layers=layers), task("h100-sxm", 2, layers=layers)
+    found = [*pooled_pipelines(tasks, FEW, framework("megatron") if megatron else None)]
+    for swapped in (False, True):
+        own = {one.counts for one in found if one.swapped == swapped}
+        assert own == counts
+        first = {one.pools[0].task.cluster.name for one in found if one.swapped == swapped}
+        assert first == {"h100-sxm" if swapped else "a100-80gb-sxm"}
+    assert all(one.pp == sum(one.counts) for one in not_empty(found))
