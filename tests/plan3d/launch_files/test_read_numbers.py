@@ -338,3 +338,12 @@ def test_documents_are_read_sixteen_deep():
         (("a", "c"), {}),
         (("d",), [2]),
     ]
+
+
+@pytest.mark.parametrize(("left", "right"), [("[", "]"), ("f(", ")"), ("A(x=", ")")])
+@pytest.mark.parametrize(("depth", "read"), [(1, True), (15, True), (16, False)])
+def test_printed_fields_are_read_sixteen_deep(left, right, depth, read):
+    """Of lists, calls and fields inside each other."""
+    text = f"{left * depth}B(y=1, z=None){right * depth}"
+    found = str(printed._fields_of(ast.parse(text, mode="eval").body))
+    assert ("{'y': 1}" in found) == read

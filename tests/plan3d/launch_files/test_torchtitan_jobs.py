@@ -132,7 +132,8 @@ def test_a_command_overrides_an_older_name():
 
 
 @pytest.mark.parametrize(
-    ("tensor_ranks", "shards", "named"), [(1, 1, "autocast"), (8, 1, "fp32, in which"), (1, 8, "")]
+    ("tensor_ranks", "shards", "named"),
+    [(1, 1, "autocast"), (2, 1, "fp32, in which"), (8, 1, "fp32, in which"), (1, 8, "")],
 )
 def test_what_computes_in_another_format_without_fsdp_is_named(tensor_ranks, shards, named):
     sizes = {"tensor_parallel_degree": tensor_ranks, "data_parallel_shard_degree": shards}

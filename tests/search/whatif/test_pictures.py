@@ -8,7 +8,7 @@ from not_empty import not_empty
 
 from plan3d import Cluster, Model, Task, compare_backends, compare_systems
 from plan3d.search.result.search_result import Trace
-from plan3d.search.whatif import backend_plot, sweep_plot, systems_plot
+from plan3d.search.whatif import backend_plot, sweep_plot, sweep_text, systems_plot
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.reporting.palette import CYCLE
 
@@ -141,3 +141,17 @@ def test_nine_backends_begin_with_the_first_colour_again(race):
 def test_one_point_is_in_proportion_to_nothing():
     speed, mfu = sweep_plot.page([row(8, 100.0, 0.4)]).axes
     assert [line.get_xdata().tolist() for line in (*speed.lines, *mfu.lines)] == [[8], [8]]
+
+
+def test_a_sweep_is_a_table_of_its_first_points_with_plans_at_the_left_of_their_column():
+    numbers = {"step_seconds": 1.5, "memory_bytes": 2**30, "probability_fits": 1.0}
+    rows = [row(8 * n, 100.0 * n, 0.4, plan=f"dp={8 * n}") | numbers for n in range(1, 20)]
+    for row_of in rows:
+        row_of["plan"] = row_of.pop("plan")
+    for count, more in ((18, ""), (19, "... and 1 points more: to_frame()")):
+        header, *lines = sweep_text.text(rows[:count]).splitlines()
+        place = header.index("plan")
+        plans = [line for line in lines if "dp=" in line]
+        assert len(plans) == 18
+        assert {line.index("dp=") for line in plans} == {place}
+        assert (lines[-1] if more else "") == more

@@ -114,3 +114,14 @@ def test_biases_are_tensors_with_a_gradient(model: str, biases: int) -> None:
     for name, more in (("qkv_bias", 3), ("out_bias", 1)):
         other = replace(bare, attention=replace(bare.attention, **{name: True}))
         assert trained_tensors(other, whole) - least == more
+
+
+@pytest.mark.parametrize(("ranks", "matrices"), [(1, 24), (2, 12), (8, 3)])
+def test_a_rank_has_the_tensors_of_its_share_of_the_experts(ranks: int, matrices: int) -> None:
+    """Eight of three matrices each; beside them projections, norms and the router."""
+    where = Cluster.profile("h100-sxm", gpus=8)
+    whole = Task(Model.preset("mixtral-8x7b"), where, sequence=2048, global_batch=32)
+    (block,) = whole.model.kinds
+    rest = trained_tensors(block, whole, 8) - 3
+    assert trained_tensors(block, whole, ranks) == rest + matrices
+    assert rest == 4 + 2 + 1

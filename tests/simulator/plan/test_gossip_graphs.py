@@ -5,7 +5,7 @@ from __future__ import annotations
 import networkx
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from plan3d.simulator.base.errors import InputError
@@ -43,6 +43,9 @@ def test_a_ring_is_the_cycle_of_networkx(n):
 
 
 @given(sizes, st.booleans())
+@example(4, True)
+@example(6, True)
+@example(9, True)
 def test_a_lattice_is_the_grid_graph_of_networkx(n, wraps):
     edges = lattice(n, wraps)
     rows = max(d for d in range(1, n + 1) if n % d == 0 and d * d <= n)
@@ -52,6 +55,7 @@ def test_a_lattice_is_the_grid_graph_of_networkx(n, wraps):
     number = {node: node[0] * (n // rows) + node[1] for node in graph.nodes}
     theirs = networkx.relabel_nodes(graph, number)
     assert {frozenset(e) for e in ours.edges} == {frozenset(e) for e in theirs.edges}
+    assert len(edges) == ours.number_of_edges()
     facts = mixing(Topology.TORUS if wraps else Topology.GRID, n, 1)
     assert facts.second_singular == pytest.approx(
         second_singular(mixing_matrix(edges, n)), abs=1e-9

@@ -17,6 +17,7 @@ from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.runs.published_runs import NEEDED, SHIPPED, PublishedRun, columns, read_runs
 from plan3d.simulator.runs.run_model import FAMILIES
+from plan3d.simulator.runs.run_plan import _shard
 from plan3d.simulator.runs.run_stack import STACKS
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.evaluate import evaluate
@@ -457,3 +458,12 @@ def test_norms_of_torchtune_are_fused_where_it_compiles(
     )[0]
     assert isinstance(answer, Question)
     assert answer.task.software.fused_norm == fused
+
+
+@pytest.mark.parametrize(
+    ("group", "zero", "shard"),
+    [(1, 3, 0), (2, 3, 2), (4, 3, 4), (7, 3, 7), (8, 3, 0), (9, 3, 0), (2, 0, 0)],
+)
+def test_a_group_that_shards_is_said_where_it_is_some_of_the_ranks(group, zero, shard):
+    run = PublishedRun({"shard_ranks": group})
+    assert _shard(run, 8, zero) == shard
