@@ -19,6 +19,7 @@ from plan3d.launch_files.shell.script import read_script
 from plan3d.launch_files.tables import Numbers
 from plan3d.launch_files.torchtitan.spelling import layers_of_chunks
 from plan3d.launch_files.trainer.commands import typed
+from plan3d.launch_files.yaml_frameworks import framework_of_document
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.workload.model import Model
 
@@ -347,3 +348,23 @@ def test_printed_fields_are_read_sixteen_deep(left, right, depth, read):
     text = f"{left * depth}B(y=1, z=None){right * depth}"
     found = str(printed._fields_of(ast.parse(text, mode="eval").body))
     assert ("{'y': 1}" in found) == read
+
+
+@pytest.mark.parametrize(
+    ("names", "reads"),
+    [
+        (["general", "model"], True),
+        (["tokens", "general"], True),
+        (["parallelism"], True),
+        (["model"], False),
+        (["general"], False),
+        ([], False),
+    ],
+)
+def test_two_sections_of_nanotron_make_one_of_its_files_or_its_parallelism_alone(names, reads):
+    text = "".join(f"{name}:\n  some_key_of_nobody: 1\n" for name in [*names, "other"])
+    if reads:
+        assert framework_of_document(text, "a.yaml") == "nanotron"
+    else:
+        with pytest.raises(InputError, match="not two of nanotron's sections"):
+            framework_of_document(text, "a.yaml")

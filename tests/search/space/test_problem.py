@@ -126,6 +126,9 @@ def test_vectors_of_points_give_them_back(name, seed):
     assert vectors.shape == (20, coordinates(problem)[-1].stop)
     assert (nearest_points(problem, vectors) == points).all()
     assert (vectors <= highest_coordinates(problem)).all()
+    last = [np.full(1, len(variable.values) - 1) for variable in problem.variables]
+    ends = encode(problem, np.stack(last, axis=1))[0]
+    assert ((highest_coordinates(problem) == ends) | (ends == 0)).all()
     anywhere = random.uniform(-2, highest_coordinates(problem) + 2, vectors.shape)
     all_legal(problem, nearest_points(problem, anywhere))
 
