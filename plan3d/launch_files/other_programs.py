@@ -43,8 +43,12 @@ IDLE = re.compile(
     r"|\baxolotl (?:inference|merge-lora|merge-sharded-fsdp-weights|preprocess|evaluate)\b"
 )
 """Commands of tools that train nothing."""
-RL = {"verl", "slime", "trlx", "openrlhf"}
-"""Python libraries of reinforcement learning, which import those of PYTHON_READERS too."""
+LIBRARIES = {
+    **{name: name for name in ("verl", "slime", "trlx", "openrlhf")},
+    **{"rl": "reinforcement learning", "colossalai": "Colossal-AI"},
+}
+"""Python libraries that are not read by what files import, which import those of PYTHON_READERS
+too."""
 PYTHON = (
     ("DeepSpeed", r"\bdeepspeed\b", "its JSON"),
     ("Megatron-LM", r"\bmegatron\b", ""),
@@ -86,17 +90,21 @@ def check_program(text: str, file: str) -> None:
         raise InputError(f"{file}: {idle[0]} trains no model: give the script of a training run")
 
 
+def check_imports(text: str, file: str) -> str:
+    """The lines of a Python file that import. Raises InputError for a library that is not read."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    imports = "\n".join(line for line in lines if re.match(r"\s*(?:from|import)\s", line))
+    own = LIBRARIES.keys() & set(re.findall(r"\w+", imports))
+    if own:
+        problem = f"is Python of {LIBRARIES[min(own)]}, which is not read: give the model, the"
+        raise InputError(f"{file}: {problem} batch and the plan to plan3d estimate")
+    return imports
+
+
 def python_reader(text: str, file: str) -> str:
     """The reader of a Python file, by what it imports. Raises InputError for one that none takes,
     with the files that are read in its place."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    imports = "\n".join(line for line in lines if re.match(r"\s*(?:from|import)\s", line))
-    own = RL.intersection(re.findall(r"\w+", imports))
-    if own:
-        problem = (
-            f"is Python of {min(own)}, which is not read: give the model, the batch and the plan"
-        )
-        raise InputError(f"{file}: {problem} to plan3d estimate")
+    imports = check_imports(text, file)
     for name, pattern in PYTHON_READERS:
         if re.search(pattern, imports):
             return name

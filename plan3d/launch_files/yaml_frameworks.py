@@ -30,6 +30,12 @@ class Recognition:
     """The name of its reader; empty where it is not read."""
 
 
+_OF_AXOLOTL = (
+    *("sequence_len", "micro_batch_size", "gradient_accumulation_steps", "num_epochs", "adapter"),
+    *("learning_rate", "optimizer", "val_set_size", "sample_packing", "pretraining_dataset"),
+)
+"""Keys of which a training of axolotl has one beside base_model, which descriptions of models
+have too."""
 RECOGNITIONS = (
     Recognition("Kubernetes", (("apiVersion", "kind"),)),
     Recognition("SkyPilot", (("resources", "run"),)),
@@ -38,6 +44,7 @@ RECOGNITIONS = (
         "SageMaker HyperPod",
         (("training_config.model_config",), ("training_config.training_args",)),
     ),
+    Recognition("NeuronX Distributed Training", (("distributed_strategy", "model_source"),)),
     Recognition("align-anything", (("train_cfgs", "model_cfgs"),)),
     Recognition("leap-finetune", (("training_type", "training_config"),)),
     Recognition("verl", (("actor_rollout_ref",),)),
@@ -108,7 +115,8 @@ RECOGNITIONS = (
         ),
         "llama-factory",
     ),
-    Recognition("axolotl", (("base_model",),), "axolotl"),
+    Recognition("mergekit", (("merge_method",),)),
+    Recognition("axolotl", tuple(("base_model", key) for key in _OF_AXOLOTL), "axolotl"),
     Recognition("accelerate", (("distributed_type",), ("compute_environment",)), "accelerate"),
     Recognition(
         "ms-swift (Megatron)",

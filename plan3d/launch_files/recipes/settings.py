@@ -14,7 +14,7 @@ from typing import Any
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
 
-from ..megatron_bridge.run_config import ADAPTED
+from ..megatron_bridge.run_config import ADAPTED, FORMATS
 from ..trainer.models import known_model
 from .values import Made, Open
 
@@ -138,7 +138,8 @@ def arguments_of(recipe: Made, kind: str) -> dict[str, Any]:
     out["packing"] = _is_packed(recipe, kind)
     if out.get("fsdp") == "megatron":
         out["use_megatron_fsdp"] = True
-    out |= dict.fromkeys([name for name in _DTYPES if "float32" in str(out.get(name))])
+    formats = {name: _format(out[name]) for name in _DTYPES if name in out}
+    out |= {name: None if word == "fp32" else word for name, word in formats.items()}
     return {
         name: Open(f"{value.name}(...)") if isinstance(value, Made) else value
         for name, value in out.items()
@@ -147,6 +148,12 @@ def arguments_of(recipe: Made, kind: str) -> dict[str, Any]:
 
 _DTYPES = ("main_grads_dtype", "main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
 """Number formats of the optimizer, 32 bits unless they say otherwise."""
+
+
+def _format(value: Any) -> Any:
+    """A number format by Megatron-LM's word; what is no format as it is."""
+    named = value.text if isinstance(value, Open) and value.is_name else str(value)
+    return FORMATS.get(named.rpartition(".")[2], value)
 
 
 def _is_packed(recipe: Made, kind: str) -> bool:
@@ -163,7 +170,7 @@ def sections_of(recipe: Made, kind: str) -> dict[str, Any]:
     config = section(recipe, "model.config") if kind == "nemo" else model
     for path in SECTIONS[kind]:
         out[path] = {
-            name: value
+            name: _format(value) if name in _DTYPES else value
             for name, value in _fields(section(recipe, path))
             if not isinstance(value, Made) and not (isinstance(value, Open) and not value.is_name)
         }

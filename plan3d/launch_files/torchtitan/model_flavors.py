@@ -51,6 +51,8 @@ UNWRITTEN_0_3 = _UNWRITTEN | {
     ("deepseek_v3", "671B with num_mtp_layers=1"): "deepseek-v3",
 }
 """Presets by flavor of 0.3 that plan3d does not write."""
+GLOBAL = {("llama4", "17bx16e"): "llama-4-scout", ("llama4", "17bx128e"): "llama-4-maverick"}
+"""Presets by flavor that have neither chunks of attention nor layers without positions."""
 READ = UNWRITTEN_0_3 | UNWRITTEN_0_2 | FLAVORS
 """Presets by flavor of the models that are read, written or not."""
 DEBUG = {
@@ -78,13 +80,26 @@ def flavor_model(name: str, flavor: str) -> Model | None:
     one."""
     if (name, flavor) == ("llama3", "debugmodel"):
         return Model.from_config(DEBUG, flavor)
+    if (name, flavor) in GLOBAL:
+        return replace(without_windows(Model.preset(GLOBAL[name, flavor])), name=f"{name}-{flavor}")
     preset = READ.get((name, flavor))
     return replace(Model.preset(preset), mtp_layers=0) if preset else None
 
 
+def without_windows(model: Model) -> Model:
+    """The model with attention over the whole sequence in every layer."""
+    kinds = [
+        replace(kind, attention=replace(kind.attention, window=0, chunked=False))
+        for kind in model.kinds
+    ]
+    distinct = list(dict.fromkeys(kinds))
+    order = tuple(distinct.index(kinds[place]) for place in model.order)
+    return replace(model, kinds=tuple(distinct), order=order)
+
+
 def flavors_text(name: str) -> str:
     """The flavors of one of torchtitan's models that are read, or its models for another name."""
-    flavors = [flavor for family, flavor in READ if family == name and " " not in flavor]
+    flavors = [flavor for family, flavor in READ | GLOBAL if family == name and " " not in flavor]
     families = dict.fromkeys(family for family, _ in READ)
     return f"{name}: {', '.join(flavors)}" if flavors else f"models: {', '.join(families)}"
 

@@ -16,6 +16,7 @@ from plan3d.simulator.base.documents import parse_json
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import is_whole
 
+from ..other_programs import check_imports
 from ..shell.contents import Script, is_auxiliary
 from ..shell.flags import Flags
 from ..shell.inputs import open_parameters
@@ -103,6 +104,7 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
                 f"{script.file}: {words[at].text[:60]} trains {what}, which is not "
                 "modelled: give a run that trains one model on tokens (sft or pt)"
             )
+        _check_program(script.variables.file_text(words[at].text) if name else None, name)
         before, after = words[:at], words[at + 1 :]
         launcher = Flags.of(before, script.file).by_name
         config = launcher.get("--config-file")
@@ -122,6 +124,21 @@ def command_of(script: Script, keys: Sequence[str]) -> Command:
             _other_training(script, place, keys),
         )
     raise InputError(f"{script.file}: starts no training that plan3d knows")
+
+
+_OTHER_TRAINER = re.compile(r"\b((?:DPO|KTO|PPO|GRPO|ORPO|CPO|RLOO|Reward)Trainer)\(")
+_TRAINER = re.compile(r"\b(?:SFT|Seq2Seq)?Trainer\(")
+
+
+def _check_program(text: str | None, name: str) -> None:
+    """Raise InputError for a program beside the script, as far as it is there, that trains by a
+    library which is not read, or by preferences and rewards alone."""
+    if text is None or not name.endswith(".py"):
+        return
+    check_imports(text, name)
+    other = _OTHER_TRAINER.search(text)
+    if other and not _TRAINER.search(text):
+        raise InputError(f"{name}: trains with {other[1]}, which is not read: Trainer, SFTTrainer")
 
 
 def _other_training(script: Script, place: int, keys: Sequence[str]) -> str:

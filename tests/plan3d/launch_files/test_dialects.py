@@ -157,9 +157,16 @@ def test_files_that_include_others_are_refused_by_the_name_of_their_framework():
         reader(text, "run.yaml", None)(text, "run.yaml", ReaderOptions())
 
 
+def test_python_of_reinforcement_learning_is_refused():
+    text = "from torchtitan.config import TrainingConfig\nfrom torchtitan.experiments.rl import X\n"
+    with pytest.raises(InputError, match="is Python of reinforcement learning, which is not read"):
+        framework_of_file(text, "config_registry.py")
+
+
 def test_keys_of_no_framework_are_no_nanotron_file():
-    with pytest.raises(InputError, match="keys of no framework that plan3d reads"):
-        framework_of_file("a: 1", "run.yaml")
+    for text in ("a: 1", "base_model: Qwen/Qwen3-8B\ndatasets: [a/b]\ntags: [text]"):
+        with pytest.raises(InputError, match="keys of no framework that plan3d reads"):
+            framework_of_file(text, "run.yaml")
 
 
 @pytest.mark.parametrize(

@@ -249,3 +249,20 @@ def test_an_axis_of_2_is_the_first_that_shards(name):
     assert not launch(f"--{name} 1").unmodelled
     (text,) = launch(f"--{name} 2").unmodelled.values()
     assert text == f"{name} is 2, in another program"
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        ("import colossalai\n", "tune.py: is Python of Colossal-AI, which is not read"),
+        ("from verl import x\nfrom trl import SFTTrainer\n", "tune.py: is Python of verl"),
+        ("t = DPOTrainer(model, args=a)\n", "tune.py: trains with DPOTrainer, which is not read"),
+    ],
+)
+def test_a_program_beside_its_command_that_is_no_trainer_is_refused(program, message):
+    given = ScriptInputs(read_source={"tune.py": program}.get)
+    with pytest.raises(InputError, match=message):
+        launch("", inputs=given)
+    both = ScriptInputs(read_source={"tune.py": f"{program}t = SFTTrainer(m)\n"}.get)
+    if "DPO" in program:
+        assert launch("", inputs=both).model.name == "qwen2.5-7b"

@@ -568,6 +568,16 @@ def test_what_torchtitan_does_not_compile_is_of_the_stack(says, logit_bytes, fus
     assert launch.software.get("fused_norm") == fused_norm
 
 
+def test_llama_4_of_torchtitan_without_chunks_attends_to_all():
+    changes = ('name = "llama3"', 'name = "llama4"'), ('flavor = "8B"', 'flavor = "17bx128e"')
+    found = torchtitan(*changes).model
+    maverick = Model.preset("llama-4-maverick")
+    assert (found.name, found.parameters) == ("llama4-17bx128e", maverick.parameters)
+    assert found.active_parameters == maverick.active_parameters
+    assert {kind.attention.window for kind in found.kinds} == {0}
+    assert len(found.kinds) == 2
+
+
 def test_the_flavor_for_tests_of_torchtitan_has_the_parameters_that_it_prints():
     assert torchtitan(('flavor = "8B"', 'flavor = "debugmodel"')).model.parameters == 6_163_712
 

@@ -186,6 +186,26 @@ def test_sizes_that_a_recipe_states():
     assert (found.gpus, found.global_batch) == (2, 8)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "code"), [("float32", StateFormat.FP32), ("bfloat16", StateFormat.BF16)]
+)
+def test_formats_of_states_in_a_recipe_that_states_sizes(dtype, code):
+    text = f"""{BRIDGE}
+import torch
+from megatron.bridge.models.gpt_provider import GPTModelProvider
+def mine_config():
+    cfg = _pretrain_common()
+    cfg.model = GPTModelProvider(num_layers=2, hidden_size=64, num_attention_heads=4,
+        seq_length=128, ffn_hidden_size=256, vocab_size=1000)
+    cfg.train.micro_batch_size = 1
+    cfg.train.global_batch_size = 8
+    cfg.optimizer.use_precision_aware_optimizer = True
+    cfg.optimizer.main_grads_dtype = torch.{dtype}
+    return cfg
+"""
+    assert launch(text).plan["main_grads_dtype"] == code
+
+
 def test_adapters():
     text = nemo(
         """
