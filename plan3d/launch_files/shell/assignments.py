@@ -1,6 +1,7 @@
-"""Assignments: NAME=VALUE, arrays, defaults, and the commands `set`, `read`, `let` and their like.
+"""Assignments: NAME=VALUE, arrays, defaults, and the commands `set`, `read`, `let` and their like,
+at a place of a script that may or may not be reached.
 
-Source: Bash Reference Manual, 4.2 (builtin commands), 4.3.1 (set).
+Source: Bash Reference Manual, 4.2 (builtin commands), 4.3 (set and shopt).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
+from typing import Protocol
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
@@ -19,7 +21,7 @@ from .contents import Script
 from .expansions import formatted
 from .lexer import Operator, Token
 from .variables import LONGEST_NAME, OPEN_ARGUMENTS, Value, Variables, may_vanish
-from .words import Part, Word
+from .words import CONDITION, Part, Word
 
 COMMANDS = ("read", "let", "unset", "printf", "mapfile", "readarray")
 _ASSIGN = re.compile(r"([A-Za-z_]\w{0,200})(\[[^\[\]]{1,60}\])?(\+?)=")
@@ -242,3 +244,62 @@ def _read(texts: list[str], given: str | None, variables: Variables, line: int) 
         return {names[0]: Value(tuple(Word((Part(one, line),)) for one in fields), array=True)}
     fields += [""] * (len(names) - len(fields))
     return {name: Value.of(one.strip()) for name, one in zip(names, fields, strict=False)}
+
+
+class Place(Protocol):
+    """Where the reader of a script is."""
+
+    script: Script
+
+    @property
+    def reached(self) -> Truth:
+        """Whether it is reached."""
+
+    def doubt(self) -> str:
+        """What that depends on; '' where it is certain."""
+
+
+def assign_by_command(place: Place, command: Sequence[Word], given: str | None) -> None:
+    """Run a command that assigns; `given` is its input, where that is known."""
+    script, reached = place.script, place.reached
+    variables, name = script.variables, command[0].text
+    texts = [word.text for word in command[1:]]
+    if name == "shopt":
+        if reached and "nocasematch" in texts:
+            variables.any_case = "-s" in texts
+    elif name == "let":
+        for word in command[1:]:
+            give(place, assignments([command[0], word], given, variables))
+    elif name == "set":
+        words, exports = script_arguments(command), exports_all(command)
+        if exports is not None and reached:
+            script.exports_all = exports
+        if words is not None and reached is not False:
+            variables.set_arguments(words if reached else OPEN_ARGUMENTS)
+    elif name == "unset" and reached:
+        for one in assignments(command, given, variables):
+            variables.values.pop(one, None)
+    else:
+        give(place, assignments(command, given, variables))
+
+
+def give(place: Place, assigned: Assigned) -> None:
+    """Give variables what a command assigns; what is not known is open from here on."""
+    script, reached = place.script, place.reached
+    variables = script.variables
+    for name, made in assigned.items():
+        value = made and with_attributes(made, None, attributes_of(script, name), variables)
+        if reached and value is None and name in variables.outside:
+            variables.values.pop(name, None)
+        elif reached and value is None:
+            variables.values[name] = Value.left_open(name)
+        elif reached and not (value and name in variables.outside):
+            script.assign(name, False, value or Value(()))
+        elif not reached:
+            other = value or variables.values.get(name) or Value.left_open(name)
+            variables.values[name] = replace(other, condition=place.doubt() or CONDITION)
+
+
+def attributes_of(script: Script, name: str) -> str:
+    """The attributes of a variable that change what is assigned to it: letters of `declare`."""
+    return "".join(set("ilu") & {*script.attributes.get(name, "")})

@@ -8,7 +8,7 @@ their values refuse them by line.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from plan3d.simulator.base.errors import InputError
@@ -17,31 +17,22 @@ from . import lexer
 from .arrays import element, elements_of
 from .assignments import (
     COMMANDS,
-    Assigned,
     array_words,
+    assign_by_command,
     assigned_parts,
-    assignments,
+    attributes_of,
     comes_before_command,
     declared_names,
-    exports_all,
+    give,
     give_defaults,
     in_environment,
     let,
-    script_arguments,
     shift,
     stored,
     with_attributes,
 )
 from .blocks import LOOPS, OPEN, closing_bracket, function_block, only_way
-from .conditions import (
-    Branches,
-    Truth,
-    assigning,
-    both,
-    is_comparison,
-    negation,
-    read_condition,
-)
+from .conditions import Branches, CommandList, Truth, assigning, both, is_comparison, read_condition
 from .contents import Document, Script
 from .inner_commands import (
     change_folder,
@@ -53,7 +44,7 @@ from .inner_commands import (
 )
 from .lexer import HereDocument, Operator, Token
 from .loops import MOST_UNCLOSED, Leave, levels, run_case, run_loop
-from .variables import OPEN_ARGUMENTS, Value
+from .variables import Value
 from .words import CONDITION, Word, braced
 
 _ENDS = ("fi", "done")
@@ -78,16 +69,10 @@ class Reader:
     script: Script
     position: int = 0
     branches: Branches = field(default_factory=Branches)
-    guard: Truth = True
-    """Whether the command after && or || is reached."""
-    status: Truth = None
-    """Whether the last command succeeded."""
-    dependences: list[str] = field(default_factory=list)
-    """What the truths of tests in this list of commands depend on."""
-    negates: bool = False
-    """The status of the command is the opposite: `! COMMAND`."""
-    outer_lists: list[tuple[Truth, Truth, list[str], bool]] = field(default_factory=list)
-    """Guard, status, dependences and negation of the lists around this one, at each `{`."""
+    joined: CommandList = field(default_factory=CommandList)
+    """The commands around this token that are joined by && and ||."""
+    outer_lists: list[CommandList] = field(default_factory=list)
+    """The lists around that one, at each `{`."""
     starts_command: bool = True
     """A command begins here."""
     depth: int = 0
@@ -108,6 +93,11 @@ class Reader:
     """What these had before: words of the command see that."""
     given: str | None = None
     """The input of the command that is being read, where it stands in the script."""
+
+    @property
+    def reached(self) -> Truth:
+        """Whether this token is reached."""
+        return both(self.branches.reached, self.joined.guard)
 
     def inner(self, tokens: list[Token]) -> None:
         """Read tokens as a shell of their own, with the variables and functions of this one."""
@@ -133,7 +123,7 @@ class Reader:
                 self._operator(token)
             elif self._structure(token) or self._test(token):
                 continue
-            elif both(self.branches.reached, self.guard) is False:
+            elif self.reached is False:
                 self.starts_command = False
             elif not self._assignment(token):
                 self._word(token)
@@ -174,33 +164,23 @@ class Reader:
                 self.script.piped.update(range(first, len(self.script.commands)))
             self.position, self.starts_command = end + 1, False
             return
-        if token.text in ("|", "|&"):
-            return
-        self.negates = False
-        if token.text in ("&&", "||"):
-            self.guard = self.status if token.text == "&&" else negation(self.status)
-        elif token.text != "(":
-            self._end_list()
+        self.joined.join(token.text)
 
     def _subshell(self, tokens: list[Token]) -> None:
         """Read commands whose assignments are theirs alone, and which end with their own `exit`."""
-        if both(self.branches.reached, self.guard) is False:
+        if self.reached is False:
             return
         script = self.script
-        functions, truth = dict(self.functions), self.status
+        functions, status = dict(self.functions), self.joined.status
         with script.subshell():
             try:
                 self.run_group(tokens)
             except Leave:
-                self.status = None
+                self.joined.status = None
         self.functions.clear()
         self.functions |= functions
-        truth, self.status = self.status, truth
-        self._succeed(truth)
-
-    def _end_list(self) -> None:
-        """End a list of commands that are joined by && and ||."""
-        self.guard, self.dependences = True, []
+        truth, self.joined.status = self.joined.status, status
+        self.joined.succeed(truth)
 
     def _end_command(self) -> None:
         """Run what a command runs that is read to its end: a function, `eval` or `bash -c`."""
@@ -217,60 +197,16 @@ class Reader:
         values |= own
         if command[0].text in self.functions:
             self._call(command)
-            truth, self.status = self.status, None
-            self._succeed(truth)
+            truth, self.joined.status = self.joined.status, None
+            self.joined.succeed(truth)
         elif command[0].text in (*COMMANDS, "set", "shopt"):
-            self._assign_by_command(command, given)
+            assign_by_command(self, command, given)
         elif command[0].text == "cd":
             change_folder(self.script, command)
         else:
             start_script(self, command, own)
             self._run_inside(command)
         self.script.variables.restore(before)
-
-    def _assign_by_command(self, command: list[Word], given: str | None) -> None:
-        """Run `set`, `read`, `let` and their like."""
-        variables, reached = self.script.variables, both(self.branches.reached, self.guard)
-        if command[0].text == "shopt":
-            if reached and "nocasematch" in (word.text for word in command[1:]):
-                variables.any_case = "-s" in (word.text for word in command)
-            return
-        if command[0].text == "let":
-            for word in command[1:]:
-                self._give(assignments([command[0], word], given, variables))
-            return
-        if command[0].text == "set":
-            words = script_arguments(command)
-            exports = exports_all(command)
-            if exports is not None and reached:
-                self.script.exports_all = exports
-            if words is not None and reached is not False:
-                variables.set_arguments(words if reached else OPEN_ARGUMENTS)
-            return
-        if command[0].text == "unset" and reached:
-            for name in assignments(command, given, variables):
-                variables.values.pop(name, None)
-            return
-        self._give(assignments(command, given, variables))
-
-    def _give(self, assigned: Assigned) -> None:
-        """Give variables what a command assigns; what is not known is open from here on."""
-        variables, reached = self.script.variables, both(self.branches.reached, self.guard)
-        for name, made in assigned.items():
-            value = made and with_attributes(made, None, self._kinds(name), variables)
-            if reached and value is None and name in variables.outside:
-                variables.values.pop(name, None)
-            elif reached and value is None:
-                variables.values[name] = Value.left_open(name)
-            elif reached and not (value and name in variables.outside):
-                self.script.assign(name, False, value or Value(()))
-            elif not reached:
-                other = value or variables.values.get(name) or Value.left_open(name)
-                variables.values[name] = replace(other, condition=self._doubt() or CONDITION)
-
-    def _kinds(self, name: str) -> str:
-        """The attributes of a variable that change what is assigned to it."""
-        return "".join(set("ilu") & {*self.script.attributes.get(name, "")})
 
     def _call(self, command: list[Word]) -> None:
         """Run a function with its arguments and its own variables."""
@@ -307,24 +243,16 @@ class Reader:
         closing = {"[": "]", "[[": "]]"}.get(text, "")
         if not self.starts_command or not (closing or text.startswith("((")):
             return False
-        reached = both(self.branches.reached, self.guard)
+        reached = self.reached
         if not closing and reached is not False:
             for expression in assigning(text[2:-2]):
-                self._give(let(expression, self.script.variables))
+                give(self, let(expression, self.script.variables))
         self.position = first
         truth, dependences = self._condition(closing)
-        self.dependences += [] if truth is not None else dependences
-        self._succeed(truth)
+        self.joined.dependences += [] if truth is not None else dependences
+        self.joined.succeed(truth)
         self.starts_command = False
         return True
-
-    def _succeed(self, truth: Truth) -> None:
-        """Set the status of the list after a command with this truth, where it is reached."""
-        truth = negation(truth) if self.negates else truth
-        if self.guard is None:
-            self.status = truth if truth is self.status else None
-        elif self.guard:
-            self.status = truth
 
     def _structure(self, token: Word) -> bool:
         """Whether a word is a keyword or a prefix of assignments; branches are entered and left."""
@@ -335,23 +263,22 @@ class Reader:
             self.is_local &= "g" not in text
             self.script.declare(declared_names(self.tokens, self.position), text[1:])
             return True
-        if self.is_local and text.isidentifier() and both(self.branches.reached, self.guard):
+        if self.is_local and text.isidentifier() and self.reached:
             self._keep_outer(text)
             self.script.variables.values[text] = Value(())
             return True
         if text not in _WORDS and self._function():
             return True
         if text == "!":
-            self.negates = not self.negates
+            self.joined.negates = not self.joined.negates
         elif text == "{":
-            self.branches.enter(self.guard, self.dependences)
-            self.outer_lists.append((self.guard, self.status, self.dependences, self.negates))
-            self._end_list()
-            self.negates = False
+            self.branches.enter(self.joined.guard, self.joined.dependences)
+            self.outer_lists.append(self.joined)
+            self.joined = CommandList(self.joined.status)
         elif text == "}":
             self._leave_group()
         elif text in _BODIES:
-            self._end_list()
+            self.joined.end()
         elif text not in _WORDS:
             return False
         elif text in _PREFIXES:
@@ -402,7 +329,7 @@ class Reader:
                 f"{self.script.file}: files, loops or conditions are nested too deeply"
             )
         outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
-        around_list = self.guard, self.dependences
+        around_list = self.joined, self.joined.guard, self.joined.dependences
         around = len(self.branches.branch_truths), len(self.outer_lists)
         self.depth, self.starts_command = self.depth + 1, True
         try:
@@ -415,20 +342,21 @@ class Reader:
             raise
         finally:
             self.tokens, self.position = outer
-            self.guard, self.dependences = around_list
+            status, self.joined = self.joined.status, around_list[0]
+            self.joined.status = status
+            self.joined.guard, self.joined.dependences = around_list[1:]
             self.depth, self.starts_command = self.depth - 1, True
 
     def run_group(self, tokens: list[Token]) -> None:
         """Read the commands of a function, or of a text, as one command of the list here."""
-        outer = self.guard, self.dependences, self.negates
-        self.branches.enter(*outer[:2])
-        self._end_list()
-        self.negates = False
+        outer = self.joined
+        self.branches.enter(outer.guard, outer.dependences)
+        self.joined = CommandList(outer.status)
         try:
             self.run(tokens)
         finally:
             self.branches.leave()
-            self.guard, self.dependences, self.negates = outer
+            outer.status, self.joined = self.joined.status, outer
 
     def truth(self, tokens: list[Token]) -> tuple[Truth, list[str]]:
         """The truth of the condition of a loop, and what it depends on."""
@@ -440,9 +368,8 @@ class Reader:
     def _leave_group(self) -> None:
         """End the commands between braces, whose status is that of the last one."""
         if self.outer_lists:
-            truth = self.status
-            self.guard, self.status, self.dependences, self.negates = self.outer_lists.pop()
-            self._succeed(truth)
+            truth, self.joined = self.joined.status, self.outer_lists.pop()
+            self.joined.succeed(truth)
             self.branches.leave()
 
     def _condition(self, closing: str = "then") -> tuple[Truth, list[str]]:
@@ -469,12 +396,12 @@ class Reader:
             words = elements_of(found_words)
         else:
             words = [Word(tuple(map(stored, variables.expanded_parts(rest))))]
-        condition = self._doubt()
+        condition = self.doubt()
         value = Value(tuple(words), array, condition)
-        self._succeed(True)
+        self.joined.succeed(True)
         if subscript:
             value, appends = element(self.script, name, subscript, words, condition, appends)
-        kinds = self._kinds(name)
+        kinds = attributes_of(self.script, name)
         if kinds and not subscript:
             known = variables.lookup(name) if appends else None
             value, appends = with_attributes(value, known, kinds, variables), False
@@ -500,17 +427,17 @@ class Reader:
         hidden, self.hidden_values = self.hidden_values, {}
         self.script.variables.restore(hidden)
 
-    def _doubt(self) -> str:
+    def doubt(self) -> str:
         """What it depends on whether this place is reached; '' where that is certain."""
-        if self.branches.condition or self.guard is not None:
+        if self.branches.condition or self.joined.guard is not None:
             return self.branches.condition
-        return " and ".join(dict.fromkeys(self.dependences)) or CONDITION
+        return " and ".join(dict.fromkeys(self.joined.dependences)) or CONDITION
 
     def _count(self, word: Word) -> None:
         """Assign what arithmetic inside a word assigns: $((N++))."""
         for part in word.parts:
             for expression in assigning(part.raw[3:-2]) if part.raw.startswith("$((") else ():
-                self._give(let(expression, self.script.variables))
+                give(self, let(expression, self.script.variables))
 
     def _word(self, token: Word) -> None:
         script = self.script
@@ -518,18 +445,18 @@ class Reader:
             self._give_back()
             self.command = []
             script.commands.append(self.command)
-            condition = self._doubt()
+            condition = self.doubt()
             if condition:
                 script.conditions[len(script.commands) - 1] = condition
-            self._succeed(_STATUS.get(token.text))
+            self.joined.succeed(_STATUS.get(token.text))
         name = token.text if self.starts_command and token.unquoted else ""
         if name == "shift":
-            reached = both(self.branches.reached, self.guard)
+            reached = self.reached
             shift(self.tokens, self.position, reached, script.variables)
         elif name == ":":
-            give_defaults(self.tokens, self.position, script, self._doubt())
+            give_defaults(self.tokens, self.position, script, self.doubt())
         elif name in _LEAVING:
-            if both(self.branches.reached, self.guard):
+            if self.reached:
                 raise Leave(name, token.line, levels(self))
         elif name in ("source", "."):
             run_source(self)

@@ -413,3 +413,39 @@ class Branches:
             self.earlier_truths.pop()
             self.outer_truths.pop()
             self.dependences.pop()
+
+
+@dataclass
+class CommandList:
+    """Where the reader of a script is in such a list."""
+
+    status: Truth = None
+    """Whether the last command succeeded."""
+    guard: Truth = True
+    """Whether the command after && or || is reached."""
+    negates: bool = False
+    """The status of the command is the opposite: `! COMMAND`."""
+    dependences: list[str] = field(default_factory=list)
+    """What the truths of tests in the list depend on."""
+
+    def succeed(self, truth: Truth) -> None:
+        """Set the status after a command with this truth, where it is reached."""
+        truth = negation(truth) if self.negates else truth
+        if self.guard is None:
+            self.status = truth if truth is self.status else None
+        elif self.guard:
+            self.status = truth
+
+    def join(self, operator: str) -> None:
+        """Go on behind an operator, which ends the list unless it joins its commands."""
+        if operator in ("|", "|&"):
+            return
+        self.negates = False
+        if operator in ("&&", "||"):
+            self.guard = self.status if operator == "&&" else negation(self.status)
+        elif operator != "(":
+            self.end()
+
+    def end(self) -> None:
+        """Begin another list."""
+        self.guard, self.dependences = True, []
