@@ -78,10 +78,13 @@ def test_a_few_more_strategies_than_are_known_are_costed_beside_them() -> None:
     assert len(tables.costed[RECIPE][0]) == len(many)
 
 
-def test_parts_are_those_of_the_cost_table() -> None:
-    columns = strategies(table([*FIRST, *LATER]))
-    costs = layer_cost_function(TASK.model)(TASK, RECIPE, columns)
-    parts = part_seconds(TASK, RECIPE, columns)
+@pytest.mark.parametrize("model", ["mixtral-8x7b", "deepseek-v3", "nemotron-3-nano-30b-a3b"])
+def test_parts_are_those_of_the_cost_table(model: str) -> None:
+    """Also where layers without experts are costed once for all ways to divide experts."""
+    task = replace(TASK, model=Model.preset(model))
+    columns = strategies(table([*FIRST, *LATER, "tp=2 dp=32 ep=4 etp=2", "tp=2 dp=32 ep=8"]))
+    costs = layer_cost_function(task.model)(task, RECIPE, columns)
+    parts = part_seconds(task, RECIPE, columns)
     np.testing.assert_array_equal(parts, costs.table[..., SECONDS].transpose(1, 2, 0))
 
 
