@@ -334,9 +334,9 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     filled = np.maximum((ranks.total_seconds - slowest) / plans.virtual_stages - idle, 0.0)
     filled = ranks.rank / np.maximum(sizes.p - 1, 1) * filled
     filled = np.maximum(filled - (slowest - seconds), 0.0)
-    # A closed form of its own has every rank start and end a step of several micro-batches as the
-    # slowest does.
-    own, backward = ~schedules.idles_by_chunk(schedule) & (m > 1), seconds - forward
+    # Where the slowest rank idles less behind longer passes of its own, all start and end a step of
+    # several micro-batches as it does.
+    own, backward = ~schedules.idle_grows(schedule) & (m > 1), seconds - forward
     spare_forward, spare_backward = (
         own * (passes.max(axis=0) - passes) for passes in (forward, backward)
     )

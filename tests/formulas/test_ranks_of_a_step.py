@@ -105,15 +105,16 @@ def test_ranks_whose_weight_gradients_fill_the_drain_wait_for_no_others(schedule
 
 
 def test_ranks_that_are_faster_wait_for_the_slowest_at_both_ends():
-    """Chimera: passes of 2 and 4 seconds on the outer ranks, of 1 and 2 on the inner ones. Ranks of
-    1F1B wait for those before alone, which their step adds up."""
+    """Chimera: passes of 2 and 4 seconds on the outer ranks, of 1 and 2 on the inner ones. Other
+    ranks wait for those before alone, which their step adds up."""
     layers = tuple(layer(float(n)) for n in (2, 1, 1, 2))
     (group,) = costs(task(4, 16, layers), "pp=4 schedule=chimera").groups
     assert group.stages.forward[:, 0].tolist() == [2, 1]
     assert group.stages.forward_before[:, 0].tolist() == [0, 2 - 1]
     assert group.stages.backward_before[:, 0].tolist() == [0, 4 - 2]
-    (group,) = costs(task(4, 16, layers), "pp=4").groups
-    assert group.stages.forward_before[:, 0].tolist() == [0, 2]
+    for schedule in ("1f1b", "naive"):
+        (group,) = costs(task(4, 16, layers), f"pp=4 schedule={schedule}").groups
+        assert group.stages.forward_before[:, 0].tolist() == [0, 2]
 
 
 def test_what_a_stage_costs_on_its_own():
