@@ -334,11 +334,12 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     filled = np.maximum((ranks.total_seconds - slowest) / plans.virtual_stages - idle, 0.0)
     filled = ranks.rank / np.maximum(sizes.p - 1, 1) * filled
     filled = np.maximum(filled - (slowest - seconds), 0.0)
-    # Where the slowest rank idles less behind longer passes of its own, all start and end a step of
-    # several micro-batches as it does.
-    own, backward = ~schedules.idle_grows(schedule) & (m > 1), seconds - forward
+    # Where the slowest rank idles less behind longer passes of its own, all start and end a step as
+    # it does, as far as its micro-batches fill the pipeline.
+    full = np.minimum((m - 1) / np.maximum(sizes.p - 1, 1), 1.0)
+    paced, backward = full * ~schedules.idle_grows(schedule), seconds - forward
     spare_forward, spare_backward = (
-        own * (passes.max(axis=0) - passes) for passes in (forward, backward)
+        paced * (passes.max(axis=0) - passes) for passes in (forward, backward)
     )
     flight, fullest = _largest_in_flight(ranks, schedule, sizes)
     activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)

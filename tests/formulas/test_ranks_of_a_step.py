@@ -115,6 +115,9 @@ def test_ranks_that_are_faster_wait_for_the_slowest_at_both_ends():
     for schedule in ("1f1b", "naive"):
         (group,) = costs(task(4, 16, layers), f"pp=4 schedule={schedule}").groups
         assert group.stages.forward_before[:, 0].tolist() == [0, 2]
+    # Two of four micro-batches that would fill the pipeline: a third of it.
+    (group,) = costs(task(4, 2, layers), "pp=4 schedule=zb-h1").groups
+    assert group.stages.forward_before[:, 0] == pytest.approx([0, 2 + 1 / 3])
 
 
 def test_what_a_stage_costs_on_its_own():
