@@ -10,6 +10,7 @@ from not_empty import not_empty
 
 from plan3d.launch_files.frameworks import framework
 from plan3d.search.rank_plans import Ranking, rank_plans
+from plan3d.search.result.options import NEVER
 from plan3d.search.stage_dp.two_pools import pooled_pipelines, search
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -209,3 +210,65 @@ def test_pools_are_cut_into_no_more_stages_than_there_are_layers(layers, megatro
         first = {one.pools[0].task.cluster.name for one in found if one.swapped == swapped}
         assert first == {"h100-sxm" if swapped else "a100-80gb-sxm"}
     assert all(one.pp == sum(one.counts) for one in not_empty(found))
+
+
+def test_stages_of_the_best_plan_are_left_whatever_time_it_leaves():
+    """In the seconds of its slowest stage: what other stages do at least is what the faster pool
+    needs. No bound of a pipeline is above a plan of it."""
+    tasks = task("a100-80gb-sxm", 2, layers=5), task("h100-sxm", 2, layers=5)
+    limits = (7e10, 7e10)
+    found = search(tasks, limits, (np.inf, np.inf), FEW)
+    stages, layers = found.plan.stages, [stage.layers for stage in found.plan.stages]
+    ends = np.cumsum([0, *layers]).tolist()
+    clusters = [stage.cluster for stage in stages]
+    mine = [
+        one
+        for one in pooled_pipelines(tasks, FEW)
+        if one.micro_batches == found.plan.micro_batches
+        and {**one.shared} == {**found.plan.shared}
+        and [one.pools[i].task.cluster.name for i in np.repeat([0, 1], one.counts)] == clusters
+    ]
+    assert len(mine) == 1
+    slowest = max(stage.seconds for stage in stages)
+    for longest in (slowest * (1 + 1e-9), 2 * slowest, np.inf):
+        own = limits[::-1] if mine[0].swapped else limits
+        table = mine[0].table(own, longest, NEVER)
+        for i, entries in enumerate(table.entries):
+            held = {*zip(entries.start.tolist(), entries.end.tolist(), strict=True)}
+            assert (ends[i], ends[i + 1]) in held
+    assert mine[0].least_seconds.step <= found.plan.step_seconds
+    assert mine[0].least_seconds.slowest <= slowest
+    assert mine[0].table(own, 0.5 * slowest, NEVER) is None
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "slowest", "traversal"),
+    [
+        # In all 3 (1 + 4) + 1 + 2 = 18 and 8 s, w = 9 / 4. Of each kind the less of s and w s',
+        # 2.25 x 5 + 1 + 2, over 1 + 2 w stages.
+        ([[4, 3, 1, 2], [3, 4, 2, 2]], [[2, 1, 2, 1], [1, 2, 2, 1]], 14.25 / 5.5, 5 + 1 + 1),
+        # The one block of ten seconds is on a stage of either pool.
+        ([[10, 1, 1, 1]] * 2, [[10, 1, 1, 1]] * 2, 10, 10 + 4 + 1 + 1),
+    ],
+)
+def test_the_slowest_of_stages_of_two_pools_does_its_share_and_any_layer(
+    first, second, slowest, traversal
+):
+    """A block of one kind, four of another, an embedding and a head on one stage and two."""
+    model = replace(Model.preset("deepseek-v3"), order=(0, 1, 1, 1, 1), mtp_layers=0)
+    tasks = [
+        Task(model, Cluster.profile(name, gpus=2), sequence=1024, global_batch=8)
+        for name in ("a100-80gb-sxm", "h100-sxm")
+    ]
+    one = next(
+        one
+        for one in pooled_pipelines(tuple(tasks), FEW)
+        if one.counts == (1, 2) and not one.swapped
+    )
+    for pool, seconds in zip(one.pools, (first, second), strict=True):
+        vars(pool.layers)["least_seconds"] = np.array(seconds, float)
+    found = one.least_seconds
+    assert found.slowest == pytest.approx(slowest)
+    assert found.traversal == pytest.approx(traversal)
+    sends = [pool.least_seconds.sends for pool in one.pools]
+    assert found.sends == min(sends) < max(sends)
