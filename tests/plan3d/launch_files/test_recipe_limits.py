@@ -40,3 +40,7 @@ def test_calls_one_after_the_other_are_not_inside_each_other():
     text = "class A:\n    size = 3\nclass B(A):\n    pass\ndef f(n):\n    return n + 1\nx = 0\n"
     found = values_of(text + "x = f(x)\n" * 40 + "y = B().size\n" * 40)
     assert (found["x"], found["y"]) == (40, 3)
+    # However many there were, those inside each other are no deeper.
+    bases = "class A:\n    size = 3\nclass B(A):\n    pass\n" + "y = B().size\n" * 40
+    assert isinstance(values_of(bases + nested(17))["x"], Open)
+    assert values_of(bases + nested(16))["x"] == 7

@@ -132,11 +132,18 @@ def test_a_command_overrides_an_older_name():
 
 
 @pytest.mark.parametrize(
-    ("tensor_ranks", "shards", "named"),
-    [(1, 1, "autocast"), (2, 1, "fp32, in which"), (8, 1, "fp32, in which"), (1, 8, "")],
+    ("tensor_ranks", "stages", "shards", "named"),
+    [
+        (1, 1, 1, "autocast"),
+        (2, 1, 1, "fp32, in which"),
+        (8, 1, 1, "fp32, in which"),
+        (1, 2, 1, "fp32, in which"),
+        (1, 1, 8, ""),
+    ],
 )
-def test_what_computes_in_another_format_without_fsdp_is_named(tensor_ranks, shards, named):
+def test_what_computes_in_another_format_without_fsdp_is_named(tensor_ranks, stages, shards, named):
     sizes = {"tensor_parallel_degree": tensor_ranks, "data_parallel_shard_degree": shards}
+    sizes["pipeline_parallel_degree"] = stages
     axes = "\n".join(f"{name} = {value}" for name, value in sizes.items())
     text = f"[training]\nlocal_batch_size = 1\nseq_len = 4096\n[parallelism]\n{axes}\n"
     said = [one for one in job(text).left_out if "taken as bf16" in one]
