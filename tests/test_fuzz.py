@@ -33,6 +33,7 @@ TRIED_BY = {
     "plan3d/launch_files/mcore/swift.py": "megatron-swift",
     "plan3d/launch_files/megatron_bridge/overrides.py": "bridge-overrides",
     "plan3d/launch_files/megatron_bridge/run_config.py": "bridge",
+    "plan3d/launch_files/megatron/yaml_arguments.py": "flags",
     "plan3d/launch_files/nanotron/launch.py": "nanotron",
     "plan3d/launch_files/torchtitan/command.py": "torchtitan-command",
     "plan3d/launch_files/torchtitan/launch.py": "torchtitan",

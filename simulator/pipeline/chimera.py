@@ -53,14 +53,17 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
         2 n u (2 f - F - B) + n max(2 b, B)
         2 n u (2 b - F - B) + n max(2 f, F)
         4 n u max(f, b) + (4 u + 2 n - 2) min(f, b) - (m-1)(F+B)
+        n [f + b + (u-1) |f - b|]
 
     The first is of outer ranks that work all the time once the inner ones have let them begin, and
     until these let them end; the next two are of outer and inner ranks in turn, of which either
     pass waits for the longer one between units; the last is of inner ranks that wait for outer ones
-    but once. Of equal ranks (p-2) [max(f, b) + (u-1) |f-b|]: where f = b the published share
+    but once. An outer rank is slower by the head, which one of its two stages has: micro-batches of
+    the other wait as those of equal ranks do, the last of the five. Of equal ranks (p-2) [max(f, b) + (u-1) |f-b|]: where f = b the published share
     (p-2) / (2m + p-2) of a step (table 2), of one unit with b >= f a step of p f + (2p-2) b, the
     longest path of section 3.4. That the paper doubles forward passes not to wait between units is
-    not modelled. Equals the event simulation where inner ranks are alike; else their mean counts.
+    not modelled. Equals the event simulation where inner ranks are alike and no slower rank is so in
+    both of its stages; of other inner ranks their mean counts.
     """
     fast = faster_ranks(s, slowest, others)
     f, b, units = fast.forward, fast.input_gradient + fast.weight_gradient, s.m / s.p
@@ -72,7 +75,9 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     backward = turns * (2 * b - both) + pairs * np.maximum(2 * f, own)
     inside = 2 * turns * np.maximum(f, b) + (4 * units + s.p - 4) * np.minimum(f, b)
     inside = inside - (s.m - 1) * both
-    out: Value = np.maximum(np.maximum(pairs * ends, forward), np.maximum(backward, inside))
+    half = pairs * (f + b + (units - 1) * np.abs(f - b))
+    paths = np.stack([pairs * ends, forward, backward, inside, half])
+    out: Value = paths.max(axis=0)
     return out
 
 
