@@ -59,11 +59,12 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     until these let them end; the next two are of outer and inner ranks in turn, of which either
     pass waits for the longer one between units; the last is of inner ranks that wait for outer ones
     but once. An outer rank is slower by the head, which one of its two stages has: micro-batches of
-    the other wait as those of equal ranks do, the last of the five. Of equal ranks (p-2) [max(f, b) + (u-1) |f-b|]: where f = b the published share
-    (p-2) / (2m + p-2) of a step (table 2), of one unit with b >= f a step of p f + (2p-2) b, the
-    longest path of section 3.4. That the paper doubles forward passes not to wait between units is
-    not modelled. Equals the event simulation where inner ranks are alike and no slower rank is so in
-    both of its stages; of other inner ranks their mean counts.
+    the other wait as those of equal ranks do, the last of the five. Of equal ranks (p-2) [max(f, b)
+    + (u-1) |f-b|]: where f = b the published share (p-2) / (2m + p-2) of a step (table 2), of one
+    unit with b >= f a step of p f + (2p-2) b, the longest path of section 3.4. That the paper
+    doubles forward passes not to wait between units is not modelled. Equals the event simulation
+    where inner ranks are alike and no slower rank is so in both of its stages; of other inner ranks
+    their mean counts.
     """
     fast = faster_ranks(s, slowest, others)
     f, b, units = fast.forward, fast.input_gradient + fast.weight_gradient, s.m / s.p
