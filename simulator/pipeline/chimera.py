@@ -57,7 +57,7 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
 
     The first is of outer ranks that work all the time once the inner ones have let them begin, and
     until these let them end; the next two are of outer and inner ranks in turn, of which either
-    pass waits for the longer one between units; the fourth is of inner ranks that wait for outer ones
+    pass waits for the longer one between units; the fourth of inner ranks that wait for outer ones
     but once. An outer rank is slower by the head, which one of its two stages has: micro-batches of
     the other wait as those of equal ranks do, the last of the five. Of equal ranks (p-2) [max(f, b)
     + (u-1) |f-b|]: where f = b the published share (p-2) / (2m + p-2) of a step (table 2), of one
