@@ -39,6 +39,17 @@ PATIENCE = 1.0
 """Seconds before a progress bar appears."""
 
 
+def _at_commas(word: str, room: int) -> str:
+    """A word that is longer than a line in parts that are not, cut behind commas where it has any:
+    a list of layers of stages."""
+    parts = [""]
+    for piece in word.replace(",", ", ").split(" ") if len(word) > room else [word]:
+        if parts[-1] and len(parts[-1]) + len(piece) > room:
+            parts.append("")
+        parts[-1] += piece
+    return " ".join(parts)
+
+
 class Screen:
     """Standard output: at most NARROW columns; where all `details` are asked for, sentences as wide
     as the terminal, and tables too, which in a pipe are whole."""
@@ -78,8 +89,14 @@ class Screen:
 
     def _wrap(self, text: str, first: str, then: str) -> list[str]:
         whole = escape_unprintable(" ".join(text.splitlines()))
+        if self.details:
+            given = whole
+        else:
+            room = self.width - len(then)
+            given = " ".join(_at_commas(word, room) for word in whole.split(" "))
+            given = given.replace(" %", UNBROKEN)
         return textwrap.wrap(
-            whole if self.details else whole.replace(" %", UNBROKEN),
+            given,
             self.width,
             initial_indent=first,
             subsequent_indent=then,

@@ -338,3 +338,18 @@ def test_a_near_run_outside_of_the_forecast_is_said_to_be(
         shown,
     )
     assert "forecast" not in printed(capsys, "search", *LLAMA, "--global-batch", "64")
+
+
+def test_a_word_longer_than_a_line_is_cut_behind_its_commas(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    stages = ",".join(["3"] * 40)
+    Screen().items([("ran", f"17.6 s: tp=2 pp=40 layers_per_stage={stages} zero=1")])
+    first, second, third = capsys.readouterr().out.splitlines()
+    assert first == "ran       17.6 s: tp=2 pp=40"
+    assert second.startswith("          layers_per_stage=3,3,")
+    assert second.endswith(",")
+    assert len(second) <= 80
+    assert third.endswith("3,3 zero=1")
+    assert f"{second.strip()}{third.split()[0]}" == f"layers_per_stage={stages}"
