@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -30,6 +31,8 @@ WIDE_RANGE = 8.0
 """Largest over smallest value from which an axis is logarithmic."""
 MOST_NAMED = 10
 """Ranked plans that are numbered and spelled out."""
+LABEL_COLUMNS = 90
+"""Characters of a line below the frontier, which is as wide as the picture."""
 POINT_SHIFT = 0.12
 """How far points of two series are apart over one word, where words are 1 apart."""
 MOST_TICKS = 16
@@ -56,8 +59,8 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     place = axes.get_xaxis_transform()
     said = axes.text(limit / GIB, 0.98, "limit of the search ", rotation=90, transform=place,
                      ha="right", va="top", fontsize=8)  # fmt: skip
-    for rank, plan in enumerate(named.plans, 1):
-        axes.plot([], [], linestyle="", label=f"{rank}: {escape_math(str(plan))}")
+    for label in plan_labels(named):
+        axes.plot([], [], linestyle="", label=label)
     axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
     decade_ticks(axes.yaxis)
     axes.set_title(f"{job_title(frontier)}: time against memory", loc="left")
@@ -69,9 +72,16 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     return axes
 
 
+def plan_labels(named: Costs) -> list[str]:
+    """Ranks and plans, in lines that are no wider than the picture."""
+    texts = [f"{rank}: {escape_math(str(plan))}" for rank, plan in enumerate(named.plans, 1)]
+    return [textwrap.fill(text, LABEL_COLUMNS, subsequent_indent="    ") for text in texts]
+
+
 def frontier_page(frontier: Costs, ranked: Costs, limit: float) -> Any:
     """The frontier of a search as a figure."""
-    drawn = figure(8, 5.9 + 0.22 * min(len(ranked), MOST_NAMED))
+    labels = plan_labels(ranked.take(slice(0, MOST_NAMED)))
+    drawn = figure(8, 5.9 + 0.22 * sum(len(label.splitlines()) for label in labels))
     pareto(drawn.add_subplot(), frontier, ranked, limit)
     return drawn
 

@@ -120,6 +120,28 @@ def test_every_numbered_plan_is_spelled_out(axes, top):
     assert names(axes)[1] == f"the {top} listed plans{first} by rank"
 
 
+def test_long_plans_fit_below_the_frontier():
+    """Their lines are no wider than the picture, whose axes keep their width, and its title."""
+    fields = {"recompute": "selective", "expert_dispatch": "hierarchical", "micro_batch": 4}
+    plan = Plan(tp=2, pp=2, ep=16, virtual_stages=3, overlap_ep=1, last_stage_layers=19, **fields)
+    moe = Task(Model.preset("qwen3.5-35b-a3b"), Cluster.profile("h100-sxm", gpus=64),
+               sequence=4096, global_batch=1024)  # fmt: skip
+    costs = evaluate(moe, plan)
+    page = plots_many.frontier_page(costs, costs, costs.capacity)
+    canvas = FigureCanvasAgg(page)
+    canvas.draw()
+    (axes,) = page.axes
+    assert axes.get_window_extent().width > page.bbox.width * 0.8
+    drawn = [axes.get_legend(), axes._left_title]
+    boxes = [one.get_window_extent(canvas.get_renderer()) for one in drawn]
+    assert all(box.x0 >= 0 and box.x1 <= page.bbox.x1 for box in boxes)
+    assert " ".join(names(axes)[2].split()) == f"1: {plan_text(costs)}"
+
+
+def plan_text(costs):
+    return str(next(iter(costs.plans)))
+
+
 def boxes_of(page):
     """Boxes of the numbers of plans, and what they may not cover: markers, the limit, its text."""
     canvas = FigureCanvasAgg(page)
