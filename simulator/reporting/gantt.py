@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.printable import escape_math
 from ..base.units import format_seconds
 from ..pipeline.operation_orders import Pass
 from ..plan.fields import spell
 from ..step.plan_timeline import PlanTimeline
 from .palette import BLUE, GREEN, ORANGE, PALE, figure, image_bytes, time_axis
-from .plots import job_title
+from .plots import plan_title
 
 COLOURS = {"F": BLUE, "B": ORANGE, "W": GREEN}
 """By pass."""
@@ -26,6 +25,8 @@ LIGHTEST = 0.55
 """How far the colour of a rank's last chunk goes to white."""
 ROW_NAMES = 16
 """Rows that are all named."""
+TITLE_SIZE = 12
+"""Points of the title, which stands above the legend."""
 INCHES = 14.0
 """Width of the picture."""
 NARROWEST = 0.012
@@ -237,10 +238,11 @@ def _frame(axes: Any, x: PlanTimeline, scale: float, unit: str, shared: bool) ->
     idle = float(np.mean(t.idle) / t.step_seconds)
     name = spell("schedule", x.plan.schedule)
     axes.set_title(
-        f"{job_title(x.task)}: {escape_math(str(x.plan))}\n"
+        f"{plan_title(x.task, x.plan, 0.95 * axes.figure.bbox_inches.width, TITLE_SIZE)}\n"
         f"{name}, {g.micro_batches} micro-batches: {format_seconds(float(t.step_seconds))}, "
         f"{100 * idle:.1f} % idle{'; height: share of an interval' if shared else ''}",
         loc="left",
+        fontsize=TITLE_SIZE,
     )
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..base.printable import escape_math
 from ..base.units import GIB
 from ..step.memory_timeline import TENANTS, MemoryTimeline
 from .palette import (
@@ -24,7 +23,7 @@ from .palette import (
     open_frame,
     time_axis,
 )
-from .plots import job_title, legend_beside
+from .plots import TITLE_POINTS, legend_beside, plan_title
 
 COLOURS = dict(zip(TENANTS, (BLUE, ORANGE, GREEN, SKY, PINK, YELLOW, GREY, PALE), strict=True))
 """By tenant; those of memory.PARTS as in other pictures."""
@@ -49,7 +48,8 @@ def memory_page(found: MemoryTimeline) -> Any:
         open_frame(axes)
     left.set_ylabel("memory of a GPU / GiB")
     legend_beside(right)
-    drawn.suptitle(f"{job_title(costs)}: {escape_math(str(found.timeline.plan))}", fontsize=11)
+    title = plan_title(costs, found.timeline.plan, drawn.get_figwidth())
+    drawn.suptitle(title, fontsize=TITLE_POINTS)
     return drawn
 
 

@@ -7,6 +7,7 @@ Universal Design.
 from __future__ import annotations
 
 import io
+import textwrap
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,10 @@ PALE = "#EDEDED"
 CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, BLACK, YELLOW)
 """Colours of series in turn."""
 
+CHARACTER = 0.62
+"""Width of a character in sizes of its font, a little above the mean of plans in DejaVu Sans."""
+POINTS = 72
+"""Points of a font's size an inch."""
 DOTS = 150
 """Dots an inch of a bitmap."""
 
@@ -27,6 +32,12 @@ def figure(width: float, height: float) -> Any:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def in_lines(text: str, inches: float, points: float) -> str:
+    """A text in lines of at most so many inches at a font's size."""
+    columns = int(inches * POINTS / (CHARACTER * points))
+    return textwrap.fill(text, columns, subsequent_indent="    ")
 
 
 def image_bytes(drawn: Any, form: str = "png") -> bytes:

@@ -35,6 +35,7 @@ from .palette import (
     decade_ticks,
     figure,
     image_bytes,
+    in_lines,
     open_frame,
     time_axis,
 )
@@ -46,6 +47,8 @@ MEMORY_COLOURS = dict(
     zip(memory.PARTS, (BLUE, ORANGE, GREEN, SKY, PINK, YELLOW, GREY), strict=True)
 )
 COMMUNICATION = ("tensor_comm", "context_comm", "expert_comm", "pipeline_comm", "data_comm")
+TITLE_POINTS = 11
+"""Size of a page's title."""
 MARKERS = "osD^vP*Xh<>d"
 
 
@@ -53,6 +56,13 @@ def job_title(about: Costs | Task) -> str:
     """A title's model, GPUs and accelerator."""
     task = about if isinstance(about, Task) else about.task
     return escape_math(f"{task.model.name} on {task.gpus} x {task.cluster.accelerator.name}")
+
+
+def plan_title(
+    about: Costs | Task, plan: object, inches: float, points: float = TITLE_POINTS
+) -> str:
+    """A title's model, GPUs, accelerator and plan, in lines of at most so many inches."""
+    return in_lines(f"{job_title(about)}: {escape_math(str(plan))}", inches, points)
 
 
 def waterfall(axes: Any, bars: Sequence[Loss], mfu: float) -> Any:
@@ -183,12 +193,18 @@ def roofline(axes: Any, costs: Costs) -> Any:
 
 def time_and_memory(costs: Costs, bars: Sequence[Loss], form: str) -> bytes:
     """Waterfall and memory of one plan side by side."""
+    return image_bytes(time_and_memory_page(costs, bars), form)
+
+
+def time_and_memory_page(costs: Costs, bars: Sequence[Loss]) -> Any:
+    """The figure of `time_and_memory`."""
     costs, drawn = costs.row(), figure(13, 4.6)
     left, right = drawn.subplots(1, 2)
     waterfall(left, bars, costs.mfu)
     memory_bars(right, stage_records(costs), costs.capacity, fitting_share(costs))
-    drawn.suptitle(f"{job_title(costs)}: {escape_math(str(costs.plans))}", fontsize=11)
-    return image_bytes(drawn, form)
+    title = plan_title(costs, costs.plans, drawn.get_figwidth())
+    drawn.suptitle(title, fontsize=TITLE_POINTS)
+    return drawn
 
 
 def explanation(
@@ -211,5 +227,6 @@ def explanation_page(costs: Costs, bars: Sequence[Loss], found: Sequence[Sensiti
     memory_bars(upper[1], stage_records(costs), costs.capacity, fitting_share(costs))
     tornado(lower[0], found, costs.step_seconds)
     roofline(lower[1], costs)
-    page.suptitle(f"{job_title(costs)}\n{summary(costs)}", fontsize=11)
+    about = in_lines(summary(costs), page.get_figwidth(), TITLE_POINTS)
+    page.suptitle(f"{job_title(costs)}\n{about}", fontsize=TITLE_POINTS)
     return page

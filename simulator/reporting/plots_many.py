@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +21,7 @@ from .palette import (
     decade_ticks,
     figure,
     image_bytes,
+    in_lines,
     open_frame,
 )
 from .plots import job_title
@@ -31,8 +31,10 @@ WIDE_RANGE = 8.0
 """Largest over smallest value from which an axis is logarithmic."""
 MOST_NAMED = 10
 """Ranked plans that are numbered and spelled out."""
-LABEL_COLUMNS = 90
-"""Characters of a line below the frontier, which is as wide as the picture."""
+WIDTH, LABELLED = 8.0, 6.5
+"""Inches of the frontier, and of a line of text below it."""
+LABEL_POINTS = 8
+"""Size of that text."""
 POINT_SHIFT = 0.12
 """How far points of two series are apart over one word, where words are 1 apart."""
 MOST_TICKS = 16
@@ -64,7 +66,9 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     axes.set(xlabel="memory of the fullest rank / GiB", ylabel="step / s", yscale="log")
     decade_ticks(axes.yaxis)
     axes.set_title(f"{job_title(frontier)}: time against memory", loc="left")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=8)
+    axes.legend(
+        loc="upper center", bbox_to_anchor=(0.5, -0.12), frameon=False, fontsize=LABEL_POINTS
+    )
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     open_frame(axes)
@@ -75,13 +79,13 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
 def plan_labels(named: Costs) -> list[str]:
     """Ranks and plans, in lines that are no wider than the picture."""
     texts = [f"{rank}: {escape_math(str(plan))}" for rank, plan in enumerate(named.plans, 1)]
-    return [textwrap.fill(text, LABEL_COLUMNS, subsequent_indent="    ") for text in texts]
+    return [in_lines(text, LABELLED, LABEL_POINTS) for text in texts]
 
 
 def frontier_page(frontier: Costs, ranked: Costs, limit: float) -> Any:
     """The frontier of a search as a figure."""
     labels = plan_labels(ranked.take(slice(0, MOST_NAMED)))
-    drawn = figure(8, 5.9 + 0.22 * sum(len(label.splitlines()) for label in labels))
+    drawn = figure(WIDTH, 5.9 + 0.22 * sum(len(label.splitlines()) for label in labels))
     pareto(drawn.add_subplot(), frontier, ranked, limit)
     return drawn
 

@@ -21,9 +21,12 @@ from plan3d.simulator.base.units import GIB
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import plots, plots_many
+from plan3d.simulator.reporting.gantt import gantt_page
+from plan3d.simulator.reporting.memory_plot import memory_page
 from plan3d.simulator.reporting.palette import CYCLE, image_bytes, time_axis
 from plan3d.simulator.reporting.report import stage_records
 from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.step.memory_timeline import memory_timeline
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
@@ -120,26 +123,48 @@ def test_every_numbered_plan_is_spelled_out(axes, top):
     assert names(axes)[1] == f"the {top} listed plans{first} by rank"
 
 
-def test_long_plans_fit_below_the_frontier():
-    """Their lines are no wider than the picture, whose axes keep their width, and its title."""
+@cache
+def long_plan():
+    """Costs of a plan that is longer than a picture is wide."""
     fields = {"recompute": "selective", "expert_dispatch": "hierarchical", "micro_batch": 4}
     plan = Plan(tp=2, pp=2, ep=16, virtual_stages=3, overlap_ep=1, last_stage_layers=19, **fields)
     moe = Task(Model.preset("qwen3.5-35b-a3b"), Cluster.profile("h100-sxm", gpus=64),
                sequence=4096, global_batch=1024)  # fmt: skip
-    costs = evaluate(moe, plan)
-    page = plots_many.frontier_page(costs, costs, costs.capacity)
+    return evaluate(moe, plan)
+
+
+def assert_inside(page, texts):
+    """Draw a page, and assert that all of its texts are on it."""
     canvas = FigureCanvasAgg(page)
     canvas.draw()
-    (axes,) = page.axes
-    assert axes.get_window_extent().width > page.bbox.width * 0.8
-    drawn = [axes.get_legend(), axes._left_title]
-    boxes = [one.get_window_extent(canvas.get_renderer()) for one in drawn]
+    boxes = [one.get_window_extent(canvas.get_renderer()) for one in not_empty(texts)]
     assert all(box.x0 >= 0 and box.x1 <= page.bbox.x1 for box in boxes)
-    assert " ".join(names(axes)[2].split()) == f"1: {plan_text(costs)}"
 
 
-def plan_text(costs):
-    return str(next(iter(costs.plans)))
+def test_long_plans_fit_below_the_frontier():
+    """Their lines are no wider than the picture, whose axes keep their width, and its title."""
+    costs = long_plan()
+    page = plots_many.frontier_page(costs, costs, costs.capacity)
+    (axes,) = page.axes
+    assert_inside(page, [axes.get_legend(), axes._left_title])
+    assert axes.get_window_extent().width > page.bbox.width * 0.8
+    plan = next(iter(costs.plans))
+    assert " ".join(names(axes)[2].split()) == f"1: {plan}"
+
+
+def test_long_plans_fit_into_titles():
+    costs = long_plan()
+    found = memory_timeline(costs.task, costs.plans)
+    pages = (
+        plots.explanation_page(costs, waterfall(costs), sensitivities(costs)),
+        plots.time_and_memory_page(costs, waterfall(costs)),
+        memory_page(found),
+    )
+    for page in pages:
+        assert_inside(page, page.texts)
+        assert "last_stage_layers=19" in page.get_suptitle()
+    page = gantt_page(found.timeline)
+    assert_inside(page, [page.axes[0]._left_title])
 
 
 def boxes_of(page):
