@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from plan3d.simulator.workload.blocks import Attention, Block, Experts, LinearAttention, Mlp
+from plan3d.simulator.workload.blocks import Attention, Block, Experts, Mlp
 from plan3d.simulator.workload.model import Model, Network, with_imbalance
 
 LATENT_ATTENTION = "latent attention (MLA)"
@@ -156,8 +156,8 @@ def _layer_features(model: Model) -> Iterator[str]:
 
 
 def _attention_features(a: Attention, hidden: int) -> Iterator[str]:
-    if isinstance(a, LinearAttention):
-        yield a.mixer
+    if a.has_state:
+        yield a.mixes_by
         return
     if not a.heads:
         yield LONE_PARTS

@@ -25,8 +25,8 @@ import numpy as np
 from plan3d.simulator.base.arrays import Index, Mask, Value, distinct_rows
 from plan3d.simulator.hardware.precision import RECIPES, Recipe
 from plan3d.simulator.layers.cost_columns import Cost, LayerCosts
+from plan3d.simulator.layers.gemm_seconds import sum_in_order
 from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
-from plan3d.simulator.layers.layer_seconds import sum_in_order
 from plan3d.simulator.layers.placements import Layouts, Placements
 from plan3d.simulator.pipeline import schedules, stage_placement
 from plan3d.simulator.plan.field_values import AUTO

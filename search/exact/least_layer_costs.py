@@ -22,8 +22,8 @@ from plan3d.simulator.base.arrays import (
 from plan3d.simulator.hardware.precision import Recipe
 from plan3d.simulator.hardware.software import Software
 from plan3d.simulator.layers.cost_columns import COLLECTIVES, SECONDS, Cost, LayerCosts, joined
+from plan3d.simulator.layers.gemm_seconds import GemmSeconds
 from plan3d.simulator.layers.layer_costs import layer_cost_function, layer_gemms, part_seconds
-from plan3d.simulator.layers.layer_seconds import GemmSeconds
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import STRATEGY

@@ -17,7 +17,7 @@ import numpy as np
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import RECIPES, Optimizer, Precision
 from plan3d.simulator.operators import kernel_times
-from plan3d.simulator.operators.layer_parts import causal_span, kv_heads_per_rank
+from plan3d.simulator.operators.attention import causal_span, kv_heads_per_rank
 from plan3d.simulator.operators.work import AttentionWork, Gemm
 from plan3d.simulator.step.memory import bytes_of_states
 from plan3d.simulator.task import Task

@@ -12,8 +12,15 @@ from ..base.arrays import Value
 from ..hardware.precision import NVFP4
 from ..hardware.software import OP_LIST
 from ..operators import layer_parts
+from ..operators.attention import (
+    ATTENTION_KINDS,
+    kv_heads_per_rank,
+    normed_width,
+    qkv_width,
+    rotated_width,
+)
 from ..operators.layer_work import rerun_norms
-from ..workload.blocks import Block, Experts, LinearAttention
+from ..workload.blocks import Block, Experts
 from . import quantisation
 from .frozen_weights import SpareInputs, spare_inputs
 from .layer_kinds import FP32_BYTES, LayerContext
@@ -48,14 +55,20 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     inputs = operand * element * block.norms * hidden / u - unread
     if software.never_gathers_again:
         inputs = inputs * u
-    cores = element * tokens * (layer_parts.core_inputs(attn, s.tp) + spare.adapter_widths)
-    linear = isinstance(attn, LinearAttention)
-    if software.packed_qkv and not linear and not task.model.learned_positions:
-        cores = cores + element * tokens * layer_parts.rotated_width(attn, s.tp)
+    of_core = ATTENTION_KINDS[type(attn)].kept_width(attn, s.tp)
+    cores = element * tokens * (of_core + spare.adapter_widths)
+    if software.packed_qkv and not attn.has_state and not task.model.learned_positions:
+        cores = cores + element * tokens * rotated_width(attn, s.tp)
     inputs = inputs + element * hidden * software.copied_inputs * ((s.tp > 1) & (u == 1))
-    of_heads = tokens * layer_parts.normed_width(attn, s.tp)
+    of_heads = tokens * normed_width(attn, s.tp)
     kept = norms + inputs + cores + local.stream * of_heads
-    kept = kept + _eager_norm_bytes(local) * (block.norms * hidden / u + of_heads)
+    # An eager RMSNorm keeps its fp32 input in the place of that in 16 bits, and what its trained
+    # weight multiplies.
+    how = local.recipe.quantisation
+    weighted = FP32_BYTES if how and how.recasts_weights else local.stream
+    multiplied = weighted if task.adapters is None else 0.0
+    of_eager = layer_parts.eager_norms(task, s) * (FP32_BYTES - local.stream + multiplied)
+    kept = kept + of_eager * (block.norms * hidden / u + of_heads)
     dropped = np.zeros(tokens.shape)
     kept = kept + bytes_of.attention * tokens * heads
     if attn.output_gate:
@@ -68,7 +81,7 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     if attn.kv_rank:
         kept = kept + element * tokens * (attn.kv_rank + attn.rope_dim + attn.q_rank) / u
         if "mla_up_proj" in ops:
-            dropped = dropped + element * tokens * layer_parts.qkv_width(attn, s.tp)
+            dropped = dropped + element * tokens * qkv_width(attn, s.tp)
     if not software.flash_attention:
         scores = stored_scores(block, local)
         kept = kept + scores
@@ -95,15 +108,6 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     return kept, dropped
 
 
-def _eager_norm_bytes(local: LayerContext) -> Value:
-    """Further bytes a normed unit that an eager RMSNorm keeps [strategy]: its fp32 input in the
-    place of that in 16 bits, and what its trained weight multiplies."""
-    task, element, how = local.task, local.stream, local.recipe.quantisation
-    product = FP32_BYTES if how and how.recasts_weights else element
-    multiplied = product if task.adapters is None else 0.0
-    return layer_parts.eager_norms(task, local.s) * (FP32_BYTES - element + multiplied)
-
-
 def stored_scores(block: Block, local: LayerContext) -> Value:
     """Bytes of attention scores that are kept where they are materialised."""
     software = local.task.software
@@ -113,9 +117,7 @@ def stored_scores(block: Block, local: LayerContext) -> Value:
 def score_bytes(block: Block, local: LayerContext, each: float) -> Value:
     """Bytes of the attention scores of a layer at `each`, none where they are never in memory."""
     scores = block.attention.heads * local.task.sequence * local.tokens / local.s.tp
-    stored = not (
-        local.task.software.flash_attention or isinstance(block.attention, LinearAttention)
-    )
+    stored = not (local.task.software.flash_attention or block.attention.has_state)
     out: Value = each * stored * scores
     return out
 
@@ -132,7 +134,7 @@ def _op_list_kept(block: Block, local: LayerContext) -> Value:
     what the backward graph reads is saved); torchao, prototype/mx_formats/nvfp4_linear.py.
     """
     attn, s, hidden = block.attention, local.s, local.task.model.hidden
-    values = layer_parts.kv_heads_per_rank(attn, s.tp) * attn.value_dim
+    values = kv_heads_per_rank(attn, s.tp) * attn.value_dim
     heads = attn.heads * (attn.head_dim + attn.value_dim) / s.tp
     ffn = block.mlp.ffn / s.tp if block.mlp else 0.0
     widths = hidden / local.norm_split + heads + values + ffn

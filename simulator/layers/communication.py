@@ -24,11 +24,12 @@ import numpy as np
 
 from ..base.arrays import Value, any_nonzero, codes_in
 from ..hardware.cluster import Cluster
-from ..operators import collectives, grid_gemms, layer_parts, linear_attention
+from ..operators import collectives, grid_gemms, layer_parts
+from ..operators.attention import ATTENTION_KINDS, kv_heads_per_rank
 from ..operators.grid_gemms import Messages
 from ..plan.field_values import ContextComm, Dispatch, Recompute
 from ..plan.tensor_grid import Grid, MeshCollective
-from ..workload.blocks import Block, Experts, LinearAttention
+from ..workload.blocks import Block, Experts
 from .layer_kinds import LayerContext, LayerKind, matrices_of
 
 
@@ -55,7 +56,7 @@ def context_overlap(
 ) -> tuple[Overlap, Overlap]:
     """What getting keys and values of the whole sequence adds, forward and backward."""
     out = np.zeros((2, 2, local.s.cp.size))
-    if isinstance(block.attention, LinearAttention):
+    if block.attention.has_state:
         # A state is handed on along a whole sequence, whatever other layers do.
         return _head_exchange(block, core, local)
     for code in ContextComm:
@@ -69,7 +70,7 @@ def context_overlap(
 def _key_value_bytes(block: Block, local: LayerContext) -> Value:
     """Bytes of the keys and values of one rank's part of the sequence."""
     attn = block.attention
-    width = layer_parts.kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
+    width = kv_heads_per_rank(attn, local.s.tp) * (attn.head_dim + attn.value_dim)
     out: Value = local.tokens * width * local.recipe.wire
     return out
 
@@ -112,10 +113,8 @@ def _head_exchange(
     parts of them of all heads: two all-to-alls a pass (Jacobs et al. 2023, section 3)."""
     s, attn, cluster = local.s, block.attention, local.task.cluster
     group = collectives.place_group(s.cp, s.tp, cluster)
-    widths = layer_parts.qkv_width(attn, s.tp), attn.heads * attn.value_dim / s.tp
-    if isinstance(attn, LinearAttention):
-        widths = linear_attention.exchanged_widths(attn, s.tp)
     element = local.tokens * local.recipe.wire
+    widths = ATTENTION_KINDS[type(attn)].exchanged_widths(attn, s.tp)
     inputs, output = (element * width for width in widths)
     both = collectives.all_to_all(inputs, group, cluster)
     both = both + collectives.all_to_all(output, group, cluster)

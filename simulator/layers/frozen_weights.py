@@ -12,7 +12,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import FP32_ENDS
-from ..operators.layer_parts import (
+from ..operators.adapter_work import (
     AFTER_CORE,
     UNPACKED_BYTES,
     casts_to_fp32,
@@ -20,8 +20,8 @@ from ..operators.layer_parts import (
     hands_on_fp32,
     waits_unpacked,
 )
-from ..workload.adapters import EMBEDDING, HEAD, inputs_of
-from ..workload.blocks import Block, LinearAttention
+from ..workload.adapters import EMBEDDING, HEAD, ROW_PARALLEL, inputs_of
+from ..workload.blocks import Block
 from .layer_kinds import FP32_BYTES, LayerContext, LayerKind
 
 
@@ -80,9 +80,7 @@ def trains_whole(kind: LayerKind, local: LayerContext) -> bool:
 
 def _largest_matrix(block: Block, hidden: int) -> int:
     """Weights of the largest matrix of a layer."""
-    attn = block.attention
-    widths = [attn.heads * attn.head_dim]
-    widths += [attn.projected_width] if isinstance(attn, LinearAttention) else []
+    widths = [block.attention.widest]
     widths += [block.mlp.ffn] if block.mlp else []
     widths += [max(block.experts.ffn, block.experts.shared_ffn)] if block.experts else []
     return hidden * max(widths)
@@ -126,10 +124,8 @@ def spare_inputs(block: Block, local: LayerContext) -> SpareInputs:
     if software.keeps_packed_inputs and adapters.format.needs_unpacking:
         return SpareInputs(0, False, kept)
     reading = set() if copied else {*adapters.targets}
-    linear = isinstance(block.attention, LinearAttention)
-    readers = [{"in_proj"} if linear else {"q", "k", "v"}] if block.attention.heads else []
-    readers += [{"gate", "up"}] if block.mlp or block.experts else []
-    if block.parallel:
-        readers = [{"q", "k", "v", "gate", "up"}]
-    norms = sum(not of & reading for of in readers)
+    of_attention = {m.name for m in block.attention.matrices(hidden)} - {*ROW_PARALLEL}
+    of_mlp = {"gate", "up"} if block.mlp or block.experts else set()
+    readers = [of_attention | of_mlp] if block.parallel else [of_attention, of_mlp]
+    norms = sum(bool(of) and not of & reading for of in readers)
     return SpareInputs(norms, "down" not in reading, kept)

@@ -13,11 +13,14 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..operators.layer_parts import ADAPTER_LAUNCHES, adapter_launches, packed_launches
-from ..operators.linear_attention import SCANS
+from ..operators import kernel_times
+from ..operators.adapter_work import ADAPTER_LAUNCHES, adapter_launches, packed_launches
+from ..operators.attention import ATTENTION_KINDS
 from ..task import Task
-from ..workload.blocks import Block, LinearAttention
+from ..workload.blocks import Block
+from .gemm_seconds import sum_in_order
 from .layer_kinds import LayerContext
+from .memory_footprint import LayerWeights
 
 LAYER_KERNELS = {"attn": 7, "mlp": 6}
 """Kernels of a plain layer by the CUDA graph of Megatron-Core that holds them: norm, queries with
@@ -28,6 +31,10 @@ MEASURED_LAUNCHES = 11
 ROUTING_GRAPHS = {"moe_router": 27, "moe_preprocess": 8}
 """Those of the way to the experts: TopKRouter with its auxiliary loss, and the counts of tokens by
 rank and expert without their copies to the host (token_dispatcher.py, preprocess)."""
+
+
+LAUNCH_SHARPNESS = 8.0
+"""Exponent of the smooth maximum of a layer's work and its launch floor."""
 
 
 def launch_seconds(block: Block, local: LayerContext) -> Value | float:
@@ -62,11 +69,10 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
 def _kernels_of_parts(block: Block) -> dict[str, int]:
     """Kernels of the parts of a layer, by the name of their CUDA graph: a scan has its own in the
     place of the one of attention."""
-    parts = {}
-    if isinstance(block.attention, LinearAttention):
-        parts["mamba"] = LAYER_KERNELS["attn"] - 1 + SCANS[block.attention.mixer].kernels
-    elif block.attention.heads:
-        parts["attn"] = LAYER_KERNELS["attn"]
+    parts, attn = {}, block.attention
+    if attn.heads:
+        called = ATTENTION_KINDS[type(attn)].host_calls(attn)
+        parts[called.graph] = LAYER_KERNELS["attn"] - 1 + called.core_kernels
     if block.mlp or block.experts:
         parts["mlp"] = LAYER_KERNELS["mlp"]
     return parts
@@ -89,10 +95,7 @@ def modules_of(block: Block) -> Modules:
     """Modules of a block: four projections, norms, the matrices of an MLP and of the router; the
     layer, its attention, its MLP and the activation of that; and each expert with its own."""
     attn = block.attention
-    of_attention = 4 + 2 * bool(attn.query_key_norm) if attn.heads else 0
-    if isinstance(attn, LinearAttention):
-        of_attention = SCANS[attn.mixer].modules
-    dense = of_attention + block.norms
+    dense = ATTENTION_KINDS[type(attn)].host_calls(attn).modules + block.norms
     dense += (2 + block.mlp.gated) if block.mlp else 0
     others = 1 + (attn.heads > 0) + 2 * bool(block.mlp)
     if not block.experts:
@@ -155,6 +158,42 @@ def hook_seconds(block: Block, trained: Value, local: LayerContext) -> HookSecon
     forward = called * software.module_seconds
     of_gradients = tensors * software.gradient_seconds + reductions * software.reduction_seconds
     return HookSeconds(forward, BACKWARD_HOOKS * forward, of_gradients)
+
+
+def launched_seconds(work: Value, floor: Value | float) -> Value:
+    """Seconds of a pass of kernels whose launches take `floor`."""
+    return kernel_times.smooth_maximum(work, floor, LAUNCH_SHARPNESS)
+
+
+def seconds_of_hooks(
+    block: Block,
+    weights: LayerWeights,
+    seconds: Value,
+    floors: Value,
+    local: LayerContext,
+) -> tuple[Value, ...]:
+    """Seconds that hooks, which delay launches, add to a pass: as in LayerSeconds. A backward pass
+    has those of the forward pass that runs again in it; `seconds` and `floors` are of all three
+    [pass, strategy]."""
+    hooks = hook_seconds(block, weights.dense + weights.expert, local)
+    again: Value = np.where(local.full_recompute, 1.0, 0.0)
+    once = np.ones(again.size)
+
+    def added(passes: Value, more: Value | float) -> Value:
+        work, floor, usual = (
+            sum_in_order(each * passes)
+            for each in (seconds, floors, launched_seconds(seconds, floors))
+        )
+        return np.maximum(launched_seconds(work, floor + more) - usual, 0.0)
+
+    forward: Value = np.stack([once, 0 * once, 0 * once])
+    backward: Value = np.stack([0 * once, once, again])
+    around = hooks.backward + hooks.gradients + again * hooks.forward
+    return (
+        added(forward, hooks.forward),
+        added(backward, around),
+        added(backward, hooks.gradients),
+    )
 
 
 def _held(graphs: set[str], kernels: Mapping[str, int]) -> int:

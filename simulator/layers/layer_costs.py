@@ -25,9 +25,10 @@ from ..task import Task
 from ..workload.blocks import ListedLayer
 from ..workload.model import Model, Network
 from .cost_columns import HOOKS, SECONDS, Cost, LayerCosts, joined
+from .gemm_seconds import GemmSeconds, seconds_by_kind
 from .launches import trained_tensors
 from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
-from .layer_seconds import GemmSeconds, layer_seconds, seconds_by_kind
+from .layer_seconds import layer_seconds
 from .memory_footprint import (
     LayerWeights,
     gathered_inputs,

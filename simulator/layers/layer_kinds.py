@@ -20,8 +20,9 @@ from ..base.arrays import (
 from ..hardware import layer_tables
 from ..hardware.precision import Recipe
 from ..operators import collectives, grid_gemms, layer_work
+from ..operators.adapter_work import hands_on_fp32, with_adapters
 from ..operators.grid_gemms import local_gemm
-from ..operators.layer_parts import eager_norms, hands_on_fp32, with_adapters
+from ..operators.layer_parts import eager_norms
 from ..operators.model_flops import multiply_adds
 from ..operators.work import GridStrategy, Strategy, Work, add_work
 from ..plan.field_values import Recompute

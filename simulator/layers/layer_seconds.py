@@ -1,6 +1,5 @@
 """Seconds of one layer for a micro-batch on one rank: both passes by part, and what runs again.
 
-GEMMs are timed for all kinds of layers together, and once for strategies with equal GEMMs.
 A pass is the sum of its parts: kernels, exposed communication, by how much hidden communication
 slows kernels, and what its launches add.
 """
@@ -11,25 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Index, Value, any_nonzero, distinct_rows
+from ..base.arrays import Value, any_nonzero
 from ..hardware.precision import Recipe
 from ..operators import kernel_times, layer_work
-from ..operators.layer_parts import (
-    CAST_BYTES,
-    UNPACKED_BYTES,
-    cast_bytes,
-    routed_gemms,
-    unpacked_bytes,
-)
-from ..operators.task_table import at_rows, variant_keys
-from ..operators.work import Gemm, Strategy, Work
+from ..operators.adapter_work import CAST_BYTES, UNPACKED_BYTES, cast_bytes, unpacked_bytes
+from ..operators.layer_parts import routed_gemms
+from ..operators.work import Strategy, Work
 from ..task import Task
-from ..workload.blocks import Block, Experts
+from ..workload.blocks import Experts
 from . import quantisation
 from .communication import context_overlap, expert_exchange, grid_overlap, overlap, tensor_overlap
 from .cost_columns import COMMUNICATION, COMPUTE, SECONDS, Cost
 from .frozen_weights import trains_whole
-from .launches import hook_seconds, launch_seconds
+from .gemm_seconds import GemmSeconds, adapter_seconds, seconds_by_kind, sum_in_order
+from .launches import launch_seconds, launched_seconds, seconds_of_hooks
 from .layer_kinds import (
     LayerContext,
     LayerKind,
@@ -41,16 +35,10 @@ from .layer_kinds import (
 )
 from .memory_footprint import LayerWeights, loss_pieces
 
-LAUNCH_SHARPNESS = 8.0
-"""Exponent of the smooth maximum of a layer's work and its launch floor."""
-
 _TENSOR = [Cost.TENSOR_COMM, Cost.TENSOR_CONTENTION]
 _CONTEXT = [Cost.CONTEXT_COMM, Cost.CONTEXT_CONTENTION]
 _EXPERTS = [Cost.EXPERT_COMM, Cost.EXPERT_CONTENTION]
 """What an Overlap adds, exposed and by contention."""
-FEW = 1024
-"""Numbers that one call adds up faster than a call a row."""
-
 LAUNCHES_BEHIND_WAIT = 25
 """Those in `expert_seconds` of a stack: the copy of the counts of experts, and what a forward pass
 in 16 bits launches behind the host's wait for it."""
@@ -95,16 +83,6 @@ class BothPasses(NamedTuple):
     """As in LayerSeconds."""
     launch_again: Value | float = 0.0
     """That launches add to a forward pass that runs again."""
-
-
-class GemmSeconds(NamedTuple):
-    """Seconds of the forward GEMMs of a layer [strategy]."""
-
-    forward: Value
-    """Of all."""
-    selective: Value
-    """Of those that selective recompute runs again."""
-    last: Value
 
 
 def layer_seconds(
@@ -213,7 +191,7 @@ def _passes(
     raised = launched_seconds(seconds, least)
     hooks: tuple[Value | float, ...] = (0.0, 0.0, 0.0)
     if task.software.has_hooks:
-        hooks = _added_by_hooks(kind.block, weights, seconds, least, local)
+        hooks = seconds_of_hooks(kind.block, weights, seconds, least, local)
     launch = raised - seconds
     out[:, Cost.LAUNCH] = launch[:2]
     again = launch[2] if len(runs) > 2 else launch[0]
@@ -224,42 +202,6 @@ def _passes(
     if experts:
         out[0, Cost.LAUNCH] += _expert_wait_seconds(experts, local)
     return BothPasses(out, exchange, overlapped, weight, split, hooks, again)
-
-
-def launched_seconds(work: Value, floor: Value | float) -> Value:
-    """Seconds of a pass of kernels whose launches take `floor`."""
-    return kernel_times.smooth_maximum(work, floor, LAUNCH_SHARPNESS)
-
-
-def _added_by_hooks(
-    block: Block,
-    weights: LayerWeights,
-    seconds: Value,
-    floors: Value,
-    local: LayerContext,
-) -> tuple[Value, ...]:
-    """Seconds that hooks, which delay launches, add to a pass: as in LayerSeconds. A backward pass
-    has those of the forward pass that runs again in it; `seconds` and `floors` are of all three
-    [pass, strategy]."""
-    hooks = hook_seconds(block, weights.dense + weights.expert, local)
-    again: Value = np.where(local.full_recompute, 1.0, 0.0)
-    once = np.ones(again.size)
-
-    def added(passes: Value, more: Value | float) -> Value:
-        work, floor, usual = (
-            sum_in_order(each * passes)
-            for each in (seconds, floors, launched_seconds(seconds, floors))
-        )
-        return np.maximum(launched_seconds(work, floor + more) - usual, 0.0)
-
-    forward: Value = np.stack([once, 0 * once, 0 * once])
-    backward: Value = np.stack([0 * once, once, again])
-    around = hooks.backward + hooks.gradients + again * hooks.forward
-    return (
-        added(forward, hooks.forward),
-        added(backward, around),
-        added(backward, hooks.gradients),
-    )
 
 
 def _kernel_seconds(
@@ -398,79 +340,6 @@ def _repeated(work: Work, local: LayerContext) -> Value:
     )
     for parts, share in shares:
         out[np.array(parts) - COMMUNICATION.start] += selective * share
-    return out
-
-
-def seconds_by_kind(works: list[Work | None], local: LayerContext) -> list[GemmSeconds]:
-    """Seconds of the GEMMs of each kind.
-
-    Those of the head and of layers in 16 bits have a format of their own (Recipe.head). Experts
-    that are modules of their own (expert_launches) multiply one after another.
-    """
-    every = [g for w in works if w for g in (*w.gemms, *w.selective_gemms)]
-    rows, task, recipe = local.s.tp.size, local.task, local.recipe
-    first, which = _alike_in_size(local)
-    fewer = first.size < rows
-    if fewer:
-        every, rows = [_take_rows(gemm, first) for gemm in every], first.size
-    accelerator = task.cluster.accelerator
-    loops = np.ones((len(every), rows))
-    if task.software.expert_launches:
-        for row, gemm in zip(loops, every, strict=True):
-            row[:] = gemm.batch
-        every = [gemm._replace(batch=1.0) for gemm in every]
-    sustained = kernel_times.sustained_share(at_rows(task, first).software, accelerator, task.gpus)
-    seconds = loops * kernel_times.gemm_seconds(every, rows, accelerator, recipe, sustained)
-    out, at = [], 0
-    for work in works:
-        middle = at + (len(work.gemms) if work else 0)
-        end = middle + (len(work.selective_gemms) if work else 0)
-        own, again = seconds[at:middle], seconds[middle:end]
-        if work and work.wide and recipe.head != recipe.linear:
-            of_head = recipe.of_head()
-            both = kernel_times.gemm_seconds(every[at:end], rows, accelerator, of_head, sustained)
-            own, again = both[: middle - at], both[middle - at :]
-        last = own[-1] if len(own) else np.zeros(rows)
-        out.append(GemmSeconds(sum_in_order(own), sum_in_order(again), last))
-        at = end
-    return [GemmSeconds(*(each[which] for each in of_kind)) for of_kind in out] if fewer else out
-
-
-def adapter_seconds(work: Work, local: LayerContext) -> Value:
-    """Forward seconds of the products of adapters: too thin for tables of GEMMs."""
-    task, rows = local.task, local.s.tp.size
-    accelerator = task.cluster.accelerator
-    sustained = kernel_times.sustained_share(task.software, accelerator, task.gpus)
-    sizes = kernel_times.stack_gemms([*work.adapter_gemms], rows)
-    return sum_in_order(kernel_times.roofline_seconds(sizes, accelerator, local.recipe, sustained))
-
-
-def _alike_in_size(local: LayerContext) -> tuple[Index, Index]:
-    """Strategies that stand for all with GEMMs of the same sizes and rate, and each one's place
-    there."""
-    s = local.s
-    if s.tp.size == 1 or local.grid is not None:
-        return np.arange(s.tp.size), np.arange(s.tp.size)
-    sizes = (s.tp, s.cp, s.ep, s.etp, s.micro_batch, s.sequence_parallel)
-    columns = [size.astype(np.int64) for size in sizes]
-    return distinct_rows([*columns, *variant_keys(local.task)])
-
-
-def _take_rows(gemm: Gemm, rows: Index) -> Gemm:
-    """The products of the chosen strategies."""
-    return Gemm(*(side[rows] if isinstance(side, np.ndarray) else side for side in gemm))
-
-
-def sum_in_order(parts: Value) -> Value:
-    """The sum over the first axis; np.sum rounds a single row differently from a column."""
-    if not len(parts):
-        return np.zeros(parts.shape[1])
-    if parts.size < FEW:
-        few: Value = np.add.accumulate(parts, axis=0)[-1]
-        return few
-    out: Value = parts[0].copy()
-    for part in parts[1:]:
-        out += part
     return out
 
 

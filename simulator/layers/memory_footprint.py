@@ -21,6 +21,8 @@ from ..base.arrays import Value
 from ..base.units import GIB
 from ..hardware.precision import FP8
 from ..operators import grid_gemms, layer_parts
+from ..operators.adapter_work import casts_to_fp32
+from ..operators.attention import ATTENTION_KINDS, kv_heads_per_rank
 from ..operators.work import Work
 from ..plan.field_values import Dispatch, Loss
 from ..task import Task
@@ -95,7 +97,7 @@ def _block_parameters(block: Block, local: LayerContext) -> tuple[Value, Value]:
     counts = block.parameters(model.hidden, model.norm_width)
     attn = block.attention
     down = model.hidden * (attn.q_rank + attn.kv_rank + attn.rope_dim) if attn.kv_rank else 0
-    repeated = layer_parts.kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
+    repeated = kv_heads_per_rank(attn, s.tp) - attn.kv_heads / s.tp
     width = (attn.head_dim + attn.value_dim) * model.hidden
     extra = 0.0 if attn.kv_rank else repeated * width * (s.tp / ranks)
     split = counts["attention"] - down + counts["mlp"] + counts["shared_experts"]
@@ -148,7 +150,7 @@ def _working_set(block: Block, local: LayerContext, everything: Value) -> Value:
         return np.maximum(software.working_sets * everything, least)
     whole = block_activations(block, local._replace(task=replace(local.task, adapters=None)))[0]
     product: Value | float = 0.0
-    copied = "down" in adapters.targets and not layer_parts.casts_to_fp32(adapters, software)
+    copied = "down" in adapters.targets and not casts_to_fp32(adapters, software)
     if block.mlp and spare_inputs(block, local).mlp_product and not copied:
         product = local.stream * local.tokens * block.mlp.ffn / local.s.tp
     wider = local.stream / local.recipe.activation
@@ -200,7 +202,7 @@ def inputs_of_modules(kind: LayerKind, local: LayerContext) -> Value | None:
     each: dict[str, Value] = {
         **dict.fromkeys(("attn_norm", "mlp_norm"), element * hidden),
         "qkv_linear": operand * hidden,
-        "core_attn": element * local.tokens * layer_parts.core_inputs(attn, s.tp)
+        "core_attn": element * local.tokens * ATTENTION_KINDS[type(attn)].kept_width(attn, s.tp)
         + stored_scores(kind.block, local),
         "attn_proj": min(element, bytes_of.attention) * local.tokens * heads,
     }

@@ -28,7 +28,7 @@ from ..plan.tensor_grid import (
     weight_gradient_collectives,
 )
 from ..workload.blocks import Block
-from . import layer_parts
+from .attention import qkv_width
 from .work import Gemm
 
 
@@ -60,7 +60,7 @@ def block_matrices(block: Block, hidden: int, grid: Grid) -> list[Matrix]:
     """The matrices of a dense transformer layer."""
     attn, mlp = block.attention, block.mlp
     wide = np.asarray(grid.features, float)
-    heads = layer_parts.qkv_width(attn, wide) * wide + attn.gate_width
+    heads = qkv_width(attn, wide) * wide + attn.gate_width
     out = [
         Matrix("queries, keys, values", heads * 0 + hidden, heads, down=False),
         Matrix("attention output", attn.heads * attn.value_dim, hidden, down=True),

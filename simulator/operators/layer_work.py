@@ -7,38 +7,30 @@ A = T top_k etp / t assignments of tokens to experts. Fields of Strategy are flo
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.software import OP_LIST
-from ..plan.field_values import ContextComm
-from ..task import mean_over_documents
-from ..workload.blocks import Attention, Block, LinearAttention
+from ..workload.blocks import Block
 from ..workload.model import Model
+from .attention import ATTENTION_KINDS, kv_heads_per_rank, latent_up_gemms, normed_width
 from .layer_parts import (
     EAGER_NORM_BYTES,
     EAGER_NORM_KERNELS,
     FP32_NORM_BYTES,
     FP32_NORM_KERNELS,
     activation_bytes,
-    attention_gemms,
-    causal_span,
     expert_assignments,
     expert_gemms,
-    kv_heads_per_rank,
-    latent_up_gemms,
     layer_bytes,
     mlp_gemms,
-    normed_width,
     padded_bytes,
     permuted_bytes,
     routed_bytes,
 )
-from .linear_attention import scan_work
-from .work import AttentionWork, Gemm, RerunParts, ScanWork, Strategy, Work
+from .work import Gemm, RerunParts, Strategy, Work
 
 LOSS_BYTES = 8
 """Bytes that cross-entropy moves forward per logit (fp32 logits)."""
@@ -67,8 +59,8 @@ def block_work(
     `norm_in_linear` whether norms are parts of linear layers, and `fp32` whether all between
     products is fp32."""
     tokens = s.tokens(sequence)
-    attn = block.attention
-    gemms = attention_gemms(attn, hidden, s, sequence)
+    attn, kind = block.attention, ATTENTION_KINDS[type(block.attention)]
+    gemms = kind.projections(attn, hidden, s, sequence)
     if block.mlp:
         gemms += mlp_gemms(block.mlp, hidden, s.tp, tokens, 1.0)
     if block.experts:
@@ -89,7 +81,7 @@ def block_work(
         padded = padded_bytes(block.experts.width(hidden), s, routed)
     return Work(
         gemms=gemms,
-        attention=_core_work(attn, s, sequence, documents),
+        attention=kind.core(attn, s, sequence, documents),
         moved_bytes=(1 + fp32) * layer_bytes(block, hidden, s, sequence)
         + permuted
         + eager_norms * norm_bytes * tokens * normed,
@@ -102,24 +94,6 @@ def block_work(
         permuted_bytes=permuted,
         padded_bytes=padded,
         rerun=again.parts,
-    )
-
-
-def _core_work(
-    attn: Attention, s: Strategy, sequence: int, documents: tuple[int, ...]
-) -> AttentionWork | ScanWork | None:
-    """The core of attention, or what stands for it; None of a layer without any."""
-    if isinstance(attn, LinearAttention):
-        return scan_work(attn, s, sequence)
-    if not attn.heads:
-        return None
-    return AttentionWork(
-        rows=s.tokens(sequence) * attn.heads / s.tp,
-        width=attn.head_dim + attn.value_dim,
-        span=mean_over_documents(documents, sequence, partial(causal_span, attn)),
-        sequence=sequence,
-        aligned=attn.head_dim % 8 == 0 and attn.value_dim % 8 == 0,
-        kernels=np.where(s.cp_comm == ContextComm.P2P, s.cp, 1.0),
     )
 
 
@@ -209,7 +183,7 @@ def selective_rerun(
     if "mla_up_proj" in ops and attn.kv_rank:
         gemms += latent_up_gemms(attn, hidden, s, tokens)
     if "out_proj" in ops:
-        gemms += attention_gemms(attn, hidden, s, sequence)[-1:]
+        gemms += ATTENTION_KINDS[type(attn)].projections(attn, hidden, s, sequence)[-1:]
     if mlp and {"mlp", "mlp_in", "gelu"} & {*ops}:
         moved = moved + activation_bytes(mlp, s.tp, tokens)
         inputs, out = mlp_gemms(mlp, hidden, s.tp, tokens, 1.0)
@@ -228,7 +202,7 @@ def selective_rerun(
         moved = moved + activation_bytes(experts.shared_mlp, s.tp, tokens)
     whole = (bool(mlp) and "mlp" in ops) or shared
     exchange = bool(experts) and "moe" in ops
-    core = "core_attn" in ops and not isinstance(attn, LinearAttention)
+    core = "core_attn" in ops and not attn.has_state
     return Rerun(gemms, moved, RerunParts(core, int(whole), exchange))
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from ..base.arrays import Value
 from ..workload.blocks import GATED_DELTA, KIMI_DELTA, LIGHTNING, MAMBA2, LinearAttention
-from .work import Gemm, ScanWork, Strategy
+from .work import Gemm, HostCalls, ScanWork, Strategy
 
 
 class Scan(NamedTuple):
@@ -63,8 +63,10 @@ def projections(attn: LinearAttention, hidden: int, s: Strategy, sequence: int) 
     return [*gemms, Gemm(tokens, hidden, attn.value_width / s.tp)]
 
 
-def scan_work(attn: LinearAttention, s: Strategy, sequence: int) -> ScanWork:
-    """The kernels that carry the state."""
+def core_work(
+    attn: LinearAttention, s: Strategy, sequence: int, documents: tuple[int, ...] = ()
+) -> ScanWork:
+    """The kernels that carry the state, whatever the lengths of documents."""
     scan, heads, groups = SCANS[attn.mixer], attn.heads, attn.kv_heads
     k, v, q = attn.head_dim, attn.value_dim, scan.chunk
     flops = 2 * q * k * groups + heads * (2 * q * v + 4 * k * v)
@@ -87,9 +89,10 @@ def moved_elements(attn: LinearAttention) -> int:
     return 2 * attn.mixed_width * (attn.conv > 0) + 3 * attn.value_width + norms
 
 
-def kept_elements(attn: LinearAttention) -> int:
-    """Elements a token that are kept for the backward pass, the input of the output projection left
-    out: what the convolution and the gate read, and the output of the scan before and behind it.
+def kept_width(attn: LinearAttention, tp: Value) -> Value:
+    """Columns on a rank that are kept for the backward pass, the input of the output projection
+    left out: what the convolution and the gate read, and the output of the scan before and behind
+    it.
 
     Mamba-2's fused kernel makes the convolution again; delta rules keep its output, queries and
     keys of every head with their norms, and the inverse of each chunk, and lightning attention what
@@ -102,8 +105,8 @@ def kept_elements(attn: LinearAttention) -> int:
     if scan.delta:
         decays = 2 * attn.heads * attn.head_dim * (attn.mixer == KIMI_DELTA)
         of_heads = attn.heads * (2 * attn.head_dim + scan.chunk)
-        return kept + attn.mixed_width + of_heads + decays
-    return kept + (values if attn.mixer == MAMBA2 else attn.mixed_width)
+        return (kept + attn.mixed_width + of_heads + decays) / tp
+    return (kept + (values if attn.mixer == MAMBA2 else attn.mixed_width)) / tp
 
 
 def exchanged_widths(attn: LinearAttention, tp: Value) -> tuple[Value, Value]:
@@ -113,3 +116,8 @@ def exchanged_widths(attn: LinearAttention, tp: Value) -> tuple[Value, Value]:
     Source: Megatron-Core d98e8a6, ssm/mamba_context_parallel.py and gated_delta_net/common.py.
     """
     return attn.projected_width / tp, attn.value_width / tp
+
+
+def host_calls(attn: LinearAttention) -> HostCalls:
+    """Modules, and the kernels of the scan with the convolution and the norm behind."""
+    return HostCalls(SCANS[attn.mixer].modules, SCANS[attn.mixer].kernels, "mamba")

@@ -6,9 +6,9 @@ from functools import partial
 
 from ..task import Task, mean_over_documents
 from ..workload.adapters import HEAD, Adapters
-from ..workload.blocks import Block, LinearAttention
+from ..workload.blocks import Block
 from ..workload.model import Model, Network
-from .layer_parts import causal_span
+from .attention import causal_span
 
 
 def model_flops_per_token(model: Model, sequence: int, causal: bool = False) -> float:
@@ -72,7 +72,8 @@ def multiply_adds(model: Model, block: Block, sequence: int, causal: bool) -> fl
     attn = block.attention
     whole = min(attn.window or sequence, attn.index_topk or sequence, sequence)
     span = causal_span(attn, sequence) if causal else whole
-    scores = attn.heads * (attn.head_dim + attn.value_dim) * span
-    if isinstance(attn, LinearAttention):
-        scores = attn.state_multiply_adds * (sequence > 0)
-    return counts.total() + scores + attn.index_heads * attn.index_dim * sequence / 2
+    return (
+        counts.total()
+        + attn.core_multiply_adds(span)
+        + attn.index_heads * attn.index_dim * sequence / 2
+    )

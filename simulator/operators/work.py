@@ -105,6 +105,16 @@ class ScanWork(NamedTuple):
     """Seconds of the backward pass over those of the forward pass."""
 
 
+class HostCalls(NamedTuple):
+    """What the host calls for the attention of a layer."""
+
+    modules: int
+    """With weights of their own."""
+    core_kernels: int
+    graph: str
+    """The CUDA graph of Megatron-Core that holds its kernels."""
+
+
 class RerunParts(NamedTuple):
     """Parts of a layer that selective recompute runs again other than GEMMs and moved bytes."""
 

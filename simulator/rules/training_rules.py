@@ -10,7 +10,7 @@ from ..base.errors import InputError
 from ..hardware.accelerator import peak_flops
 from ..hardware.precision import FP8, RECIPES, Optimizer
 from ..hardware.software import OP_LIST, Software
-from ..operators.layer_parts import UNPACKED_BYTES
+from ..operators.adapter_work import UNPACKED_BYTES
 from ..operators.layer_work import rerun_modules
 from ..pipeline.schedules import defers
 from ..plan.field_values import Loss, Recompute, names_of

@@ -40,7 +40,7 @@ def _head_counts(task: Task) -> tuple[int, ...]:
 def _kv_head_counts(task: Task) -> tuple[int, ...]:
     """Key/value heads of layers that have any and that may copy them to several ranks."""
     of = (k.attention for k in task.model.kinds)
-    return tuple({a.kv_heads for a in of if a.heads and not isinstance(a, LinearAttention)})
+    return tuple({a.kv_heads for a in of if a.heads and not a.has_state})
 
 
 def _state_fits(p: Any, layer: LinearAttention) -> Any:

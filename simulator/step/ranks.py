@@ -195,6 +195,7 @@ def uniform_ranks(
     without_loss = working_set_without_loss(task, costs)
     crosses, copies = pp * stride > cluster.fast_domain.gpus, model_copies(plans.schedule)
     hop = collectives.send(boundary, crosses, cluster)
+    boundary_bytes, hop_seconds = _at_boundaries(boundary, hop, place)
     data_group = expert_group = collectives.place_group(dp * cp, tp, cluster)
     if any(kind.experts for kind in task.model.kinds):
         folded = plans.etp * plans.ep
@@ -221,8 +222,8 @@ def uniform_ranks(
         working_set_without_loss=None
         if without_loss is None
         else _largest_of_kinds(without_loss[:, which], present),
-        boundary_bytes=_boundary_bytes(boundary, place),
-        hop_seconds=_mean_over_cuts(hop, place),
+        boundary_bytes=boundary_bytes,
+        hop_seconds=hop_seconds,
         tp=tp,
         end_tp=weight_split(plans, tp),
         rank=place.rank[:, place.which],
@@ -301,22 +302,15 @@ def weight_split(plans: Plan, tp: Value) -> Value:
     return tensor_grid.grid_numbers(plans.tp_grid, tp, lambda grid: grid.weights).astype(float)
 
 
-def _boundary_bytes(by_kind: Value, place: Placements) -> Value:
+def _at_boundaries(sent: Value, seconds: Value, place: Placements) -> tuple[Value, Value]:
     """Bytes of the largest tensor that ranks exchange [class, skeleton], of what layers hand on
-    [kind, skeleton]; one row where all layers hand on the same."""
-    if place.boundaries is None:
-        out: Value = by_kind[0]
-        return out
-    return _largest_of_kinds(by_kind, place.boundaries.transpose(2, 1, 0).take(place.which, axis=2))
-
-
-def _mean_over_cuts(by_kind: Value, place: Placements) -> Value:
-    """The mean over the boundaries between chunks [skeleton] of what layers hand on
-    [kind, skeleton]; one row where all layers hand on the same."""
-    if place.cuts is None:
-        out: Value = by_kind[0]
-        return out
-    return np.asarray((place.cuts[place.which].T * by_kind).sum(axis=0))
+    [kind, skeleton], and the mean over the boundaries between chunks of the `seconds` that it takes
+    [skeleton]; those of one kind where all layers hand on the same."""
+    if place.boundaries is None or place.cuts is None:
+        return sent[0], seconds[0]
+    behind = place.boundaries.transpose(2, 1, 0).take(place.which, axis=2)
+    mean = (place.cuts[place.which].T * seconds).sum(axis=0)
+    return _largest_of_kinds(sent, behind), np.asarray(mean)
 
 
 def path_seconds(model: Model, place: Placements, costs: Value, strategy: Index) -> Value | None:

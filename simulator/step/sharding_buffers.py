@@ -13,7 +13,7 @@ import numpy as np
 
 from ..base.arrays import Mask, Value
 from ..hardware.precision import Recipe
-from ..operators.layer_parts import UNPACKED_BYTES
+from ..operators.adapter_work import UNPACKED_BYTES
 from ..task import Task
 from .ranks import EndUnits, Weights, has_root_unit
 

@@ -25,11 +25,10 @@ from ..base.arrays import (
 )
 from ..hardware.precision import Recipe
 from ..layers.cost_columns import A2A, HOOKS, SECONDS, Cost, LayerCosts
+from ..layers.launches import launched_seconds
 from ..layers.layer_costs import LayerCostFunction, layer_cost_function
-from ..layers.layer_seconds import LAUNCH_SHARPNESS
 from ..layers.placements import LayoutFunction, Layouts, Placements
 from ..operators import collectives, kernel_times
-from ..operators.kernel_times import smooth_maximum
 from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy
 from ..pipeline import schedules, uneven_chunks
@@ -400,11 +399,11 @@ def _with_pipeline_launches(task: Task, ranks: Ranks, pp: Value) -> Ranks:
     backward_floor = software.backward_floor_ratio * floor
     weight = ranks.costs[Cost.WEIGHT_GRADIENT]
     rest = backward + ranks.costs[Cost.SPLIT_LAUNCH] - weight
-    longer = _raised_by(backward, backward_floor)
-    ranks = _with_launches(ranks, _raised_by(forward, floor), longer)
+    longer = launched_seconds(backward, backward_floor) - backward
+    ranks = _with_launches(ranks, launched_seconds(forward, floor) - forward, longer)
     share = kernel_times.weight_launch_share(software, cluster.accelerator)
-    weight = weight + _raised_by(weight, share * backward_floor)
-    rest = rest + _raised_by(rest, (1 - share) * backward_floor)
+    weight = launched_seconds(weight, share * backward_floor)
+    rest = launched_seconds(rest, (1 - share) * backward_floor)
     ranks.costs[Cost.WEIGHT_GRADIENT] = weight
     ranks.costs[Cost.SPLIT_LAUNCH] = np.maximum(weight + rest - backward - longer, 0.0)
     return ranks
@@ -423,12 +422,6 @@ def _with_launches(ranks: Ranks, forward: Value | float, backward: Value) -> Ran
     sums = [(table[columns] * alike).sum(axis=1) for table in (costs, ranks.costs)]
     before = ranks.seconds_before * (sums[0] / np.maximum(sums[1], 1e-300))[:, None]
     return replace(ranks, costs=costs, total_seconds=total, seconds_before=before)
-
-
-def _raised_by(seconds: Value, floor: Value) -> Value:
-    """Seconds that a launch floor adds to a pass."""
-    out: Value = smooth_maximum(seconds, floor, LAUNCH_SHARPNESS) - seconds
-    return out
 
 
 def bytes_in_flight(

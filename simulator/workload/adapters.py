@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..base.errors import InputError, did_you_mean
-from .blocks import Block, LinearAttention
+from .blocks import Block, Matrix
 from .model import Model, Network
 
 if TYPE_CHECKING:
@@ -91,14 +91,6 @@ ADAPTER_FORMATS = {"lora": "bf16", "qlora": "nf4-dq"}
 """Kinds of adapters on a command line, and the format of what they leave frozen."""
 
 
-class Matrix(NamedTuple):
-    """A frozen matrix with an adapter."""
-
-    name: str
-    inputs: int
-    outputs: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
     """Low-rank adapters of some matrices of every layer; all other weights are frozen.
@@ -147,7 +139,7 @@ class Adapters:
 
     def matrices(self, block: Block, hidden: int) -> list[Matrix]:
         """The matrices of a layer that have an adapter."""
-        return [one for one in matrices_of(block, hidden) if one.name in self.targets]
+        return [one for one in block.matrices(hidden) if one.name in self.targets]
 
     def inputs(self, block: Block, hidden: int, tp: Value) -> Value:
         """Elements that the adapters of a layer read of a token on one of tp ranks."""
@@ -202,26 +194,6 @@ def inputs_of(matrices: list[Matrix], tp: Value) -> Value:
     split = sum(one.inputs for one in matrices if one.name in ROW_PARALLEL)
     whole = sum(one.inputs for one in matrices) - split
     out: Value = whole + split / tp
-    return out
-
-
-def matrices_of(block: Block, hidden: int) -> list[Matrix]:
-    """The matrices of a layer that may have an adapter."""
-    attn, mlp = block.attention, block.mlp
-    out: list[Matrix] = []
-    if isinstance(attn, LinearAttention):
-        out.append(Matrix("in_proj", hidden, attn.projected_width))
-        out.append(Matrix("out_proj", attn.value_width, hidden))
-    elif attn.heads:
-        out += [
-            Matrix("q", hidden, attn.heads * attn.head_dim),
-            Matrix("k", hidden, attn.kv_heads * attn.head_dim),
-            Matrix("v", hidden, attn.kv_heads * attn.value_dim),
-            Matrix("o", attn.heads * attn.value_dim, hidden),
-        ]
-    if mlp:
-        out += [Matrix("gate", hidden, mlp.ffn)] if mlp.gated else []
-        out += [Matrix("up", hidden, mlp.ffn), Matrix("down", mlp.ffn, hidden)]
     return out
 
 

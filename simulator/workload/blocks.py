@@ -7,15 +7,33 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 MOST_LAYERS = 10_000
 """Layers of the deepest model."""
+
+
+ATTENTION = "attention"
+MAMBA2 = "Mamba-2"
+GATED_DELTA = "gated delta net"
+KIMI_DELTA = "Kimi delta attention"
+LIGHTNING = "lightning attention"
+
+
+class Matrix(NamedTuple):
+    """A matrix that may have an adapter."""
+
+    name: str
+    inputs: int
+    outputs: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention:
     """One attention layer; plain multi-head, grouped-query or multi-head latent (MLA)."""
 
+    has_state: ClassVar[bool] = False
+    """Whether a state of fixed size stands in the place of keys."""
     heads: int
     kv_heads: int
     """Key/value heads: equal to heads for multi-head, fewer for grouped-query attention."""
@@ -49,6 +67,11 @@ class Attention:
     number a head, value_dim for one an element (Qwen 3.5)."""
 
     @property
+    def mixes_by(self) -> str:
+        """Name of what mixes the tokens of the layer."""
+        return ATTENTION if self.heads else "none"
+
+    @property
     def gate_width(self) -> int:
         """Columns of the projection that makes the gate."""
         return self.heads * self.output_gate
@@ -57,6 +80,26 @@ class Attention:
     def is_plain(self) -> bool:
         """Whether queries, keys and values are products of hidden states, and see each other."""
         return self.heads > 0 and not self.kv_rank
+
+    def core_multiply_adds(self, span: float) -> float:
+        """Multiply-adds of a token whose query sees `span` keys: scores, and what they weight."""
+        return self.heads * (self.head_dim + self.value_dim) * span
+
+    @property
+    def widest(self) -> int:
+        """Columns of its largest product of hidden states."""
+        return self.heads * self.head_dim
+
+    def matrices(self, hidden: int) -> list[Matrix]:
+        """The matrices that may have an adapter; that of the output last."""
+        if not self.heads:
+            return []
+        return [
+            Matrix("q", hidden, self.heads * self.head_dim),
+            Matrix("k", hidden, self.kv_heads * self.head_dim),
+            Matrix("v", hidden, self.kv_heads * self.value_dim),
+            Matrix("o", self.heads * self.value_dim, hidden),
+        ]
 
     def parameters(self, hidden: int) -> int:
         """Weights and biases of the projections, norms excluded."""
@@ -84,11 +127,6 @@ class Attention:
 NO_ATTENTION = Attention(heads=0, kv_heads=0, head_dim=0, value_dim=0)
 """Of a layer that is an MLP or a mixture of experts alone."""
 
-MAMBA2 = "Mamba-2"
-GATED_DELTA = "gated delta net"
-KIMI_DELTA = "Kimi delta attention"
-LIGHTNING = "lightning attention"
-
 
 @dataclass(frozen=True, kw_only=True)
 class LinearAttention(Attention):
@@ -102,6 +140,7 @@ class LinearAttention(Attention):
     MiniMaxLightningAttention.
     """
 
+    has_state: ClassVar[bool] = True
     mixer: str
     """MAMBA2, GATED_DELTA, KIMI_DELTA or LIGHTNING."""
     conv: int = 0
@@ -109,6 +148,10 @@ class LinearAttention(Attention):
     conv_bias: bool = False
     gate_rank: int = 0
     """Kimi delta attention: width between the two matrices of a gate; 0 where it is one matrix."""
+
+    @property
+    def mixes_by(self) -> str:
+        return self.mixer
 
     @property
     def is_plain(self) -> bool:
@@ -144,8 +187,7 @@ class LinearAttention(Attention):
         """Numbers of the state of one sequence: a key width times a value width a head."""
         return self.heads * self.head_dim * self.value_dim
 
-    @property
-    def state_multiply_adds(self) -> float:
+    def core_multiply_adds(self, span: float) -> float:
         """Multiply-adds of a token with the state, one token after another: it is made smaller,
         added to and read; a delta rule first reads what it holds of the key.
 
@@ -153,7 +195,17 @@ class LinearAttention(Attention):
         gdn_layer_flops (4 multiply-adds); lightning attention adds and reads.
         """
         each = {MAMBA2: 3.5, GATED_DELTA: 4.0, KIMI_DELTA: 4.0, LIGHTNING: 2.0}
-        return each[self.mixer] * self.state_elements
+        return each[self.mixer] * self.state_elements * (span > 0)
+
+    @property
+    def widest(self) -> int:
+        return self.projected_width
+
+    def matrices(self, hidden: int) -> list[Matrix]:
+        return [
+            Matrix("in_proj", hidden, self.projected_width),
+            Matrix("out_proj", self.value_width, hidden),
+        ]
 
     def parameters(self, hidden: int) -> int:
         """Weights and biases of projections, convolution and decay, norms excluded."""
@@ -248,6 +300,14 @@ class Block:
     """Attention and MLP read the same input (GPT-J): one residual, one TP collective each way."""
     stays_16_bit: bool = False
     """Its products stay in 16 bits where a plan scales those of the other layers."""
+
+    def matrices(self, hidden: int) -> list[Matrix]:
+        """The matrices that may have an adapter."""
+        out, mlp = self.attention.matrices(hidden), self.mlp
+        if mlp:
+            out += [Matrix("gate", hidden, mlp.ffn)] if mlp.gated else []
+            out += [Matrix("up", hidden, mlp.ffn), Matrix("down", mlp.ffn, hidden)]
+        return out
 
     def parameters(self, hidden: int, norm_width: int) -> Counter[str]:
         """Parameters by component; norm_width is h, or 2h when norms have a bias."""

@@ -8,7 +8,7 @@ import pytest
 from round_numbers import MODEL, SCORES, costs_of, stack, task
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.operators.layer_parts import causal_span
+from plan3d.simulator.operators.attention import causal_span
 from plan3d.simulator.operators.model_flops import task_flops_per_token
 from plan3d.simulator.task import mean_over_documents
 from plan3d.simulator.workload.blocks import Attention

@@ -12,6 +12,13 @@ import pytest
 from round_numbers import stack, task
 
 from plan3d.simulator.operators import layer_parts, layer_work
+from plan3d.simulator.operators.adapter_work import with_adapters
+from plan3d.simulator.operators.attention import (
+    causal_span,
+    kv_heads_per_rank,
+    qkv_width,
+    rotated_width,
+)
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.field_values import ContextComm, Dispatch
 from plan3d.simulator.workload.adapters import Adapters
@@ -60,7 +67,7 @@ def test_tokens_of_a_rank():
 )
 def test_keys_seen_on_average(changes, span):
     """Of a sequence of 4096 tokens under the causal mask: counted."""
-    assert layer_parts.causal_span(attention(**changes), 4096) == span
+    assert causal_span(attention(**changes), 4096) == span
 
 
 @pytest.mark.parametrize(
@@ -77,14 +84,14 @@ def test_grouped_query_heads(tp, heads, width):
 
     Source: Ainslie et al. 2023 (grouped-query attention); Megatron-Core's num_query_groups.
     """
-    assert layer_parts.kv_heads_per_rank(attention(), np.array([float(tp)])) == heads
-    assert layer_parts.qkv_width(attention(value_dim=128), np.array([float(tp)])) == width
+    assert kv_heads_per_rank(attention(), np.array([float(tp)])) == heads
+    assert qkv_width(attention(value_dim=128), np.array([float(tp)])) == width
 
 
 def test_widths_of_keys_and_values():
     """Heads of 192 for keys and 128 for values."""
     uneven = attention(head_dim=192)
-    assert layer_parts.qkv_width(uneven, np.array([2.0])) == 4 * 192 + 1 * (192 + 128)
+    assert qkv_width(uneven, np.array([2.0])) == 4 * 192 + 1 * (192 + 128)
 
 
 def test_gemms_of_a_dense_layer():
@@ -309,8 +316,8 @@ def test_shared_experts_run_again_as_a_dense_mlp_does():
 
 def test_queries_and_keys_are_what_rotary_positions_turn():
     """On four ranks two heads of queries each, and a copy of one of two heads of keys."""
-    assert layer_parts.rotated_width(attention(), 4) == (2 + 1) * 128
-    assert layer_parts.rotated_width(attention(), 1) == (8 + 2) * 128
+    assert rotated_width(attention(), 4) == (2 + 1) * 128
+    assert rotated_width(attention(), 1) == (8 + 2) * 128
 
 
 def test_outputs_of_adapters_are_scaled_and_added():
@@ -322,7 +329,7 @@ def test_outputs_of_adapters_are_scaled_and_added():
     for fused in (False, True):
         asked = task(2, software=stack(fused_adapters=fused))
         plain = work(block, s, hidden=1024, sequence=1024)
-        own = layer_parts.with_adapters(plain, adapters, block, asked, s)
+        own = with_adapters(plain, adapters, block, asked, s)
         assert own.moved_bytes == plain.moved_bytes
         moved[fused] = [float(np.squeeze(one)) for one in own.adapter_bytes]
         assert len(own.adapter_gemms) == 4

@@ -13,7 +13,8 @@ from plan3d.launch_files.registry import EXPORTERS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.layers.memory_footprint import kept_activations
-from plan3d.simulator.operators.layer_parts import attention_gemms, layer_bytes
+from plan3d.simulator.operators.attention import projections
+from plan3d.simulator.operators.layer_parts import layer_bytes
 from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.plan import Plan
@@ -33,8 +34,8 @@ def gated(width: int) -> Model:
 
 def test_columns_of_the_gate_are_in_the_product_of_queries() -> None:
     s = Strategy.of(tp=2, micro_batch=1)
-    bare = attention_gemms(KIND.attention, 2048, s, 1024)[0]
-    each = attention_gemms(gated(64).kinds[0].attention, 2048, s, 1024)[0]
+    bare = projections(KIND.attention, 2048, s, 1024)[0]
+    each = projections(gated(64).kinds[0].attention, 2048, s, 1024)[0]
     assert np.all(each.n - bare.n == WIDTH / 2)
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from plan3d.search.systems.systems import SYSTEMS, System, Values, ValueSet, describe_values, system
 from plan3d.simulator.base.text_tables import Table, select_columns
 from plan3d.simulator.base.units import format_count
-from plan3d.simulator.workload.blocks import Attention, LinearAttention
+from plan3d.simulator.workload.blocks import ATTENTION
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import hub_id_of, preset_names
 
@@ -78,15 +78,13 @@ class Catalogue:
         screen.lines(entry.lines[1:] if screen.details else entry.lines[1:2])
 
 
-ATTENTION = "attention"
-
-
 def model_record(model: Model) -> dict[str, Any]:
     """One model as JSON holds it."""
     experts = next((kind.experts for kind in model.kinds if kind.experts), None)
     widths = [kind.mlp.ffn for kind in model.kinds if kind.mlp]
-    mixers = Counter(_mixer(model.kinds[kind].attention) for kind in model.order if model.kinds)
-    with_keys = [kind.attention for kind in model.kinds if _mixer(kind.attention) == ATTENTION]
+    each = [kind.attention for kind in model.kinds]
+    mixers = Counter(each[kind].mixes_by for kind in model.order if each)
+    with_keys = [one for one in each if one.mixes_by == ATTENTION]
     attention = with_keys[0] if with_keys else None
     return {
         "name": model.name,
@@ -110,13 +108,6 @@ def model_record(model: Model) -> dict[str, Any]:
         "left_out": list(model.left_out),
         **({"layer_mixers": dict(mixers)} if set(mixers) - {ATTENTION} else {}),
     }
-
-
-def _mixer(attention: Attention) -> str:
-    """What mixes the tokens of a layer."""
-    if isinstance(attention, LinearAttention):
-        return attention.mixer
-    return ATTENTION if attention.heads else "none"
 
 
 def models_records() -> list[dict[str, Any]]:

@@ -9,9 +9,9 @@ import pytest
 import round_numbers
 
 from plan3d.simulator.hardware.cluster import Cluster
+from plan3d.simulator.layers.gemm_seconds import FEW, sum_in_order
 from plan3d.simulator.layers.launches import launch_seconds, trained_tensors
 from plan3d.simulator.layers.layer_kinds import EXPERT_SLOWDOWN, layer_kinds, relative_lengths
-from plan3d.simulator.layers.layer_seconds import FEW, sum_in_order
 from plan3d.simulator.layers.placements import looped_groups
 from plan3d.simulator.operators.model_flops import multiply_adds
 from plan3d.simulator.plan.plan import Plan, resolve

@@ -16,10 +16,10 @@ from plan3d.simulator.operators.layer_parts import expert_gemms
 from plan3d.simulator.operators.layer_work import block_work
 from plan3d.simulator.operators.linear_attention import (
     SCANS,
-    kept_elements,
+    core_work,
+    kept_width,
     moved_elements,
     projections,
-    scan_work,
 )
 from plan3d.simulator.operators.model_flops import model_flops_per_token
 from plan3d.simulator.operators.work import ScanWork, Strategy
@@ -86,7 +86,7 @@ def question(model: Model | str, gpus: int = 8, sequence: int = 4096) -> Task:
     ids=lambda value: getattr(value, "mixer", None),
 )
 def test_arithmetic_and_bytes_of_a_token(layer: LinearAttention, flops: int, moved: int) -> None:
-    work = scan_work(layer, TOKEN, 1)
+    work = core_work(layer, TOKEN, 1)
     assert work.flops[0] == flops
     assert work.moved_bytes[0] == moved
 
@@ -109,7 +109,7 @@ def test_products_have_the_matrices_of_the_layer(layer: LinearAttention) -> None
 
 @pytest.mark.parametrize("layer", EVERY, ids=lambda layer: layer.mixer)
 def test_tensor_and_context_ranks_share_a_scan(layer: LinearAttention) -> None:
-    one, four = scan_work(layer, TOKEN, 4096), scan_work(layer, Strategy.of(tp=2, cp=2), 4096)
+    one, four = core_work(layer, TOKEN, 4096), core_work(layer, Strategy.of(tp=2, cp=2), 4096)
     assert four.flops[0] == one.flops[0] / 4
     assert four.moved_bytes[0] == one.moved_bytes[0] / 4
 
@@ -125,8 +125,8 @@ def test_elements_beside_the_scan() -> None:
 def test_elements_that_are_kept() -> None:
     """What the projection made (with 64 time steps; two numbers of 32 heads), and outputs of the
     scan; delta rules the convolution's, queries and keys of all heads and 64 numbers of a chunk."""
-    assert kept_elements(MAMBA) == (2 * 1024 + 2 * 4096 + 64) + 2 * 4096
-    assert kept_elements(DELTA) == (2 * 2048 + 2 * 4096 + 64) + 4096 + 8192 + 32 * (256 + 64)
+    assert kept_width(MAMBA, 1) == (2 * 1024 + 2 * 4096 + 64) + 2 * 4096
+    assert kept_width(DELTA, 1) == (2 * 2048 + 2 * 4096 + 64) + 4096 + 8192 + 32 * (256 + 64)
 
 
 def test_a_scan_takes_what_was_measured() -> None:
