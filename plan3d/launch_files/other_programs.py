@@ -32,6 +32,9 @@ PROGRAMS = (
         r"\bnemo llm\b|\blauncher_scripts/main\.py\b"
         r"|\bmegatron_\w+_(?:pretraining|finetuning)\.py\b",
     ),
+    ("NeMo-Aligner", r"\btrain_gpt_\w+\.py\b.*\bmodel\."),
+    ("dolomite-engine", r"\b(?:lm_engine|dolomite_engine)\.\w+"),
+    ("ArcticTraining", r"\barctic_training\b.*\.ya?ml\b"),
     ("DeepSpeed-Chat (RLHF)", r"--actor_model_name_or_path\b"),
     ("ms-swift (RLHF)", r"\b(?:swift|megatron) rlhf\b"),
     ("TRL (RL)", r"\btrl (?:dpo|grpo|kto|rloo|ppo)\b"),

@@ -3,7 +3,8 @@
 Source: examples of LLaMA-Factory (README of examples/, and examples/v1 of its second design),
 axolotl (examples), ms-swift (examples/yaml), the file of `accelerate config`, NeMo 1 (Hydra) and
 2 (nemo-run), NeMo-RL, Megatron-Bridge, torchtune's recipes, verl's ppo_trainer.yaml, llm-foundry's
-and OLMo's pretraining files, MaxText's base.yml, Primus, Megatron-LM's --yaml-cfg.
+and OLMo's pretraining files, MaxText's base.yml, Primus, Megatron-LM's --yaml-cfg, VeOmni
+(configs), ArcticTraining (projects), dolomite-engine and nnScaler (examples), Neuron's NeMo.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ class Recognition:
 
 
 _OF_AXOLOTL = (
-    *("sequence_len", "micro_batch_size", "gradient_accumulation_steps", "num_epochs", "adapter"),
-    *("learning_rate", "optimizer", "val_set_size", "sample_packing", "pretraining_dataset"),
+    *("sequence_len", "micro_batch_size", "gradient_accumulation_steps", "adapter"),
+    *("val_set_size", "sample_packing", "pretraining_dataset"),
 )
 """Keys of which a training of axolotl has one beside base_model, which descriptions of models
-have too."""
+have too; or it has data sets beside one of the next."""
+_OF_TRAINERS = ("num_epochs", "learning_rate", "optimizer")
 RECOGNITIONS = (
     Recognition("Kubernetes", (("apiVersion", "kind"),)),
     Recognition("SkyPilot", (("resources", "run"),)),
@@ -47,9 +49,17 @@ RECOGNITIONS = (
     Recognition("NeuronX Distributed Training", (("distributed_strategy", "model_source"),)),
     Recognition("align-anything", (("train_cfgs", "model_cfgs"),)),
     Recognition("leap-finetune", (("training_type", "training_config"),)),
+    Recognition("Weights & Biases (settings of a run)", (("_wandb.value",),)),
+    Recognition("MosaicML's command line", (("integrations", "compute", "command"),)),
+    Recognition("ArcticTraining", (("data.sources", "model.name_or_path"),)),
+    Recognition("dolomite-engine", (("model_args", "training_parameters"),)),
+    Recognition("DistillKit", (("teacher", "loss_functions"),)),
+    Recognition("nnScaler", (("compute_config", "pas_policy"),)),
+    Recognition("ChatLearn", (("models", "runtime_args"),)),
     Recognition("verl", (("actor_rollout_ref",),)),
     Recognition("slime", (("rollout_num_gpus",), ("actor_num_gpus_per_node",))),
     Recognition("NeMo-RL", (("policy", "grpo"), ("policy", "sft"), ("policy", "dpo"))),
+    Recognition("NeMo for AWS Neuron", (("trainer", "model.wrap_with_zero"),)),
     Recognition(
         "NeMo",
         (("trainer", "model.encoder_seq_length", "model.num_layers"),),
@@ -89,6 +99,14 @@ RECOGNITIONS = (
     ),
     Recognition("GPT-NeoX", (("pipe_parallel_size",), ("pipe-parallel-size",))),
     Recognition("oumi", (("model.model_name", "training.trainer_type"),)),
+    Recognition(
+        "torchtitan in YAML (a Python recipe or TOML is read)",
+        (("parallelism.data_parallel_shard_degree",), ("parallelism.pipeline_parallel_degree",)),
+    ),
+    Recognition(
+        "VeOmni",
+        (("train.accelerator",), ("model.ops_implementation",), ("model.model_path", "train")),
+    ),
     Recognition("LitGPT", (("train.micro_batch_size", "train.global_batch_size"),)),
     Recognition("FlagScale", (("experiment.task",), ("system", "model.num_layers"))),
     Recognition("Levanter", (("trainer.tracker",), ("trainer.train_batch_size",))),
@@ -116,7 +134,14 @@ RECOGNITIONS = (
         "llama-factory",
     ),
     Recognition("mergekit", (("merge_method",),)),
-    Recognition("axolotl", tuple(("base_model", key) for key in _OF_AXOLOTL), "axolotl"),
+    Recognition(
+        "axolotl",
+        (
+            *(("base_model", key) for key in _OF_AXOLOTL),
+            *(("base_model", "datasets", key) for key in _OF_TRAINERS),
+        ),
+        "axolotl",
+    ),
     Recognition("accelerate", (("distributed_type",), ("compute_environment",)), "accelerate"),
     Recognition(
         "ms-swift (Megatron)",
@@ -141,6 +166,11 @@ RECOGNITIONS = (
         "Hugging Face's Trainer",
         (("per_device_train_batch_size",), ("model_name_or_path", "learning_rate")),
         "trainer",
+    ),
+    Recognition("Hydra that is put together of others (defaults)", (("defaults",),)),
+    Recognition(
+        "sizes of a model of Megatron-LM alone",
+        (("num_layers", "hidden_size", "num_attention_heads"),),
     ),
 )
 """Frameworks in the order in which documents are compared with them."""

@@ -53,6 +53,13 @@ BUCKETS = ("reduce_bucket_size", "allgather_bucket_size")
 FORMATS = {Precision.FP16: "fp16", Precision.FP32: "", Precision.BF16: "bf16"}
 """The section that switches a 16-bit format on, by precision."""
 GRADIENT_FORMAT = choice({"bf16": StateFormat.BF16, "fp32": StateFormat.FP32}, ("fp16",))
+_OF_32_BITS = ("fp32", "float32", "float", "torch.float32")
+_OF_BF16 = ("bf16", "bfloat16", "torch.bfloat16")
+ADDING_FORMAT = choice(
+    dict.fromkeys(_OF_BF16, StateFormat.BF16) | dict.fromkeys(_OF_32_BITS, StateFormat.FP32),
+    ("fp16", "float16", "half", "torch.float16"),
+)
+"""The format in which gradients are added up, in the words of DtypeEnum (inference/config.py)."""
 IN_BF16 = Codec(
     lambda code: code == StateFormat.BF16,
     lambda source, key, n: StateFormat.BF16 if source.switch(key) else StateFormat.USUAL,
@@ -159,7 +166,7 @@ CONFIG: Table = (
     optional("bf16.enabled", "bf16", False, codec=SWITCH),
     optional("fp16.enabled", "fp16", False, codec=SWITCH),
     optional("communication_data_type", "grad_reduce_dtype", codec=GRADIENT_FORMAT),
-    optional("data_types.grad_accum_dtype", "main_grads_dtype", codec=GRADIENT_FORMAT),
+    optional("data_types.grad_accum_dtype", "main_grads_dtype", codec=ADDING_FORMAT),
     optional("bf16.bf16_master_weights_and_grads", "main_params_dtype", codec=IN_BF16),
     optional("bf16.bf16_optimizer_states", "exp_avg_dtype", codec=IN_BF16),
     optional("bf16.bf16_optimizer_states", "exp_avg_sq_dtype", codec=IN_BF16),

@@ -65,6 +65,8 @@ num_micro_batches_with_partial_activation_checkpoints use_flash_attention=false
 wgrad_deferral_limit
 """
 """Keys of a model that change time or memory and are not modelled."""
+_MULTIHEAD, _PRE_NORM = OFF | {"multihead"}, OFF | {"pre_ln"}
+"""The usual attention and order of norms, or none stated."""
 TABLE: Table = (
     *table_of("nemo"),
     Row("trainer.precision", "format", ANY, 32),
@@ -96,6 +98,8 @@ TABLE: Table = (
         Unmodelled("encoder", Effect.MODEL, _DECODER),
         Unmodelled("retro", Effect.MODEL, _DECODER),
         *(Unmodelled(key, Effect.MODEL, _DECODER) for key in ("mm_cfg", "img_h", "vision", "text")),
+        Unmodelled("attention_type", Effect.MODEL, "modelled: multihead", idle=_MULTIHEAD),
+        Unmodelled("transformer_block_type", Effect.MODEL, "modelled: pre_ln", idle=_PRE_NORM),
         Unmodelled("rampup_batch_size"),
         Row("fsdp", "is_fsdp", TRUTH, False),
         Unmodelled("peft.peft_scheme", Effect.MODEL, "give a run that trains all weights"),

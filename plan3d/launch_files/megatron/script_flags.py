@@ -135,8 +135,8 @@ def _check_sizes(flags: Flags, program: str, is_whole: bool, launch: Launch) -> 
     if is_whole and not any(map(flags.contains, SIZES)):
         what = f"starts {program[-60:]}, which" if program else "starts no training, and"
         raise launch.refuse(f"{what} has no sizes of a model of Megatron-LM{other}")
-    named = _OWN_NAMES.search(program.rpartition("/")[2])
-    if program and not named and not any(map(flags.contains, OWN_FLAGS)):
+    may_be_own = not is_whole and _OWN_NAMES.search(program.rpartition("/")[2])
+    if program and not may_be_own and not any(map(flags.contains, OWN_FLAGS)):
         advice = other or ": give the model, the batch and the plan to plan3d estimate"
         raise launch.refuse(f"starts {program[-60:]}, a program that is not known{advice}")
 

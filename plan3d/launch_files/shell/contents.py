@@ -179,19 +179,28 @@ class Script:
         places = [i for i, command in enumerate(self.commands) if program_place(command) >= 0]
         return sorted(places, key=lambda place: command_rank(self.commands[place]))
 
+    def program_without_flags(self) -> str:
+        """The last program that is started, that may train and that no flags are given to; ''
+        where there is none."""
+        started = (own for own in reversed(self.commands) if own and own[0].text not in SHOWING)
+        names = (own[at].text for own in started if (at := _python_place(own)) >= 0)
+        return next((name for name in names if not is_auxiliary(name)), "")
+
 
 def program_place(command: list[Word]) -> int:
     """Where the Python file or module is that a command gives flags to; -1 where it has none."""
-    texts = [word.text for word in command]
-    at = next((i for i, text in enumerate(texts) if text.endswith(".py")), None)
-    if at is None:
-        pairs = enumerate(pairwise(texts), 1)
-        modules = (i for i, (option, name) in pairs if option == "-m" and _is_program(name))
-        at = next(modules, None)
-    if at is None:
-        return -1
+    at = _python_place(command)
     flags = [word.text for word in command[at:] if word.text.startswith("--")]
-    return at if flags and flags != ["--help"] else -1
+    return at if at >= 0 and flags and flags != ["--help"] else -1
+
+
+def _python_place(command: list[Word]) -> int:
+    """Where the Python file or module of a command is; -1 where it has none."""
+    texts = [word.text for word in command]
+    files = (i for i, text in enumerate(texts) if text.endswith(".py"))
+    pairs = enumerate(pairwise(texts), 1)
+    modules = (i for i, (option, name) in pairs if option == "-m" and _is_program(name))
+    return next(chain(files, modules), -1)
 
 
 def _is_program(module: str) -> bool:

@@ -47,8 +47,22 @@ def script_of(text: str, file: str, inputs: ScriptInputs = NO_INPUTS) -> Script:
     if stops:
         raise InputError(f"{file}: line {script.end_line}: the script stops here before it trains")
     if is_empty:
-        raise InputError(f"{file}: holds no flags of Megatron-LM")
+        raise InputError(f"{file}: {_why_empty(script)}")
     return script
+
+
+def _why_empty(script: Script) -> str:
+    """Why a script holds no flags: they are in a file that it sources, or it starts a program that
+    has none."""
+    program = script.program_without_flags()
+    if program and script.missing_sources:
+        return f"its flags may be in {', '.join(script.missing_sources)}, sourced and not there"
+    if program:
+        return (
+            f"starts {one_line(program)[-60:]}, a program that is not known: give the model, the "
+            "batch and the plan to plan3d estimate"
+        )
+    return "holds no flags of Megatron-LM"
 
 
 def missing_script(script: Script, started: Started) -> str:

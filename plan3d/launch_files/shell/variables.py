@@ -24,7 +24,10 @@ from .lexer import Token, Unclosed
 from .words import CONDITION, Part, Word, braced, key_of, split_at, split_words
 
 LONGEST = 1_000_000
-"""Characters of the largest script, and of what its variables are replaced by."""
+"""Characters of the largest script."""
+MOST_EXPANDED = 20_000_000
+"""Characters that its variables are replaced by, all places together: a list of 200 files to which
+each line adds one takes 2 million."""
 MOST_CHOICES = 200
 """Texts with which an open parameter is compared that are noted."""
 MOST_SEARCHED = 500
@@ -375,10 +378,10 @@ class Variables:
         return document_of(read_tokens(source, self.file)) if source else None
 
     def _count_characters(self, fields: list[list[Part]]) -> None:
-        """Count the characters of expansions; InputError where they are more than LONGEST."""
+        """Count the characters of expansions; InputError where they are more than MOST_EXPANDED."""
         self.expanded_characters += sum(len(part.text) + 1 for parts in fields for part in parts)
-        if self.expanded_characters > LONGEST:
-            raise InputError(f"{self.file}: a variable is longer than {LONGEST} characters")
+        if self.expanded_characters > MOST_EXPANDED:
+            raise InputError(f"{self.file}: variables hold over {MOST_EXPANDED:,} characters")
 
     def _known(self, part: Part, text: str) -> Part:
         """A part with this text, which has the conditions of the variables that it is made of."""

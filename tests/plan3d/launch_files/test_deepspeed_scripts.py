@@ -11,6 +11,7 @@ from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
+from plan3d.simulator.plan.field_values import StateFormat
 
 RUN = (
     "deepspeed --num_nodes 1 --num_gpus 8 pretrain_gpt.py --num-layers 4 --hidden-size 64 "
@@ -199,6 +200,15 @@ def engine(**sections):
 )  # fmt: skip
 def test_keys_of_the_engine_that_change_time_or_memory_are_said_to(sections, place):
     assert [one.place for one in engine(**sections).unread if one.affects_cost] == [f"$.{place}"]
+
+
+@pytest.mark.parametrize(
+    ("word", "format"),
+    [("float32", "FP32"), ("torch.float32", "FP32"), ("bfloat16", "BF16"), ("bf16", "BF16")],
+)
+def test_the_format_in_which_gradients_are_added_up_has_words_of_torch_too(word, format):
+    plan = engine(data_types={"grad_accum_dtype": word}).plan
+    assert plan["main_grads_dtype"] == StateFormat[format]
 
 
 @pytest.mark.parametrize("key", ["cpu_offload_param", "cpu_offload_params"])

@@ -164,7 +164,9 @@ def test_python_of_reinforcement_learning_is_refused():
 
 
 def test_keys_of_no_framework_are_no_nanotron_file():
-    for text in ("a: 1", "base_model: Qwen/Qwen3-8B\ndatasets: [a/b]\ntags: [text]"):
+    """Nor is a model that learns at some rate axolotl's."""
+    model = "base_model: Qwen/Qwen3-8B\n"
+    for text in ("a: 1", f"{model}datasets: [a/b]\ntags: [text]", f"{model}learning_rate: 1e-5"):
         with pytest.raises(InputError, match="keys of no framework that plan3d reads"):
             framework_of_file(text, "run.yaml")
 
@@ -181,6 +183,9 @@ def test_keys_of_no_framework_are_no_nanotron_file():
         ("python deepy.py train.py configs/49M.yml", "GPT-NeoX"),
         ("swift rlhf \\\n --rlhf_type dpo", "ms-swift (RLHF)"),
         ("python examples/megatron_gpt_pretraining.py trainer.devices=8", "NeMo"),
+        ("torchrun gpt/train_gpt_sft.py \\\n model.optim.lr=5e-6", "NeMo-Aligner"),
+        ("torchrun -m lm_engine.pretrain --config $1", "dolomite-engine"),
+        ("arctic_training run-sft.yml", "ArcticTraining"),
     ],
 )
 def test_programs_that_are_not_read_are_refused_by_their_names(line, title):

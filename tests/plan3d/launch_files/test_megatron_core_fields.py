@@ -173,6 +173,8 @@ def test_a_llama_of_nemo():
         ({"tokenizer": {"library": "sentencepiece"}}, "decides the vocabulary: give --vocabulary"),
         ({"position_embedding_type": "alibi"}, "is alibi, which is not modelled"),
         ({"mm_cfg": {"llm": 1}}, r"\$.model.mm_cfg is not modelled"),
+        ({"attention_type": "multiquery"}, r"\$.model.attention_type is not modelled"),
+        ({"transformer_block_type": "gpt_j"}, r"\$.model.transformer_block_type is not modelled"),
         ({"num_attention_heads": 15}, "is 15, which does not divide 2048"),
         ({"trainer__precision": "fp4"}, "must be one of 32, 16, bf16"),
         ({"window_size": 5}, r"must be \[LEFT, 0\]"),

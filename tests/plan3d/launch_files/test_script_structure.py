@@ -198,11 +198,21 @@ def test_a_branch_that_trains_and_ends_is_asked_for():
         ("hf_to_megatron.py --size 7 --tokenizer-type x", "does not train a language model"),
         ("finetune.py --use-checkpoint-args --micro-batch-size 1", "model in a checkpoint"),
         ("pretrain_gpt.py --lr 1 ${MORE[@]}", "--num-layers is missing"),
+        ("gpt_own.py --num_layers 2 --hidden_width 8", "gpt_own.py, a program that is not known"),
+        ("own/run.py model.size=7b", "starts own/run.py, a program that is not known"),
+        ("-m own.train", "starts own.train, a program that is not known"),
+        ("get_data.py out", "holds no flags of Megatron-LM"),
     ],
 )
 def test_what_lacks_sizes_is_refused_by_its_reason(command, asked):
     with pytest.raises(InputError, match=asked):
         launch(f"torchrun --nproc-per-node 8 {command}\n")
+
+
+def test_flags_that_are_all_in_a_sourced_file_are_looked_for_there():
+    text = "source conf/$SIZE.sh\nmpirun -np 8 python pretrain_gpt.py ${ALL[@]}\n"
+    with pytest.raises(InputError, match=r"may be in conf/\$SIZE.sh \(line 1; --set SIZE=VALUE\)"):
+        launch(text)
 
 
 def test_a_sourced_file_that_an_argument_names_is_asked_for():

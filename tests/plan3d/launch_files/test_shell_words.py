@@ -302,13 +302,19 @@ def test_the_last_of_a_flag_counts():
         ('A="--num-layers 2\n', "not closed"),
         ("\x00\x01", "not a shell script"),
         ("A=" + "1" * 1_000_001, "not a shell script"),
-        ("A=" + "a" * 999 + "$A\n" + "A=$A$A$A$A$A$A$A$A\n" * 9, "longer than"),
+        ("A=" + "a" * 999 + "$A\n" + "A=$A$A$A$A$A$A$A$A\n" * 9, "variables hold over"),
     ],
 )
 def test_what_is_no_script_is_refused_in_one_line(text, message):
     with pytest.raises(InputError, match=message) as error:
         read_script(text, "run.sh")
     assert "\n" not in str(error.value)
+
+
+def test_a_list_of_many_files_grows_line_by_line():
+    lines = "".join(f'D="${{D}} 5 /data/{i:0100}"\n' for i in range(150))
+    found = values(f"{lines}python a.py --num-layers 2 --data-path $D\n")
+    assert found["--data-path"][-1].endswith("149")
 
 
 @pytest.mark.parametrize(
