@@ -95,6 +95,9 @@ class SpareInputs(NamedTuple):
     """The product of ffn width that the last matrix of the MLP reads."""
     adapter_widths: Value | float
     """Widths that adapters keep in addition: r of each, and its own input behind a dropout."""
+    gathered: int = 0
+    """Outputs of norms that adapters read as they are, and so of all tokens of their tensor
+    ranks."""
 
 
 ALL_INPUTS_NEEDED = SpareInputs(0, False, 0.0)
@@ -127,5 +130,6 @@ def spare_inputs(block: Block, local: LayerContext) -> SpareInputs:
     of_attention = {m.name for m in block.attention.matrices(hidden)} - {*ROW_PARALLEL}
     of_mlp = {"gate", "up"} if block.mlp or block.experts else set()
     readers = [of_attention | of_mlp] if block.parallel else [of_attention, of_mlp]
-    norms = sum(bool(of) and not of & reading for of in readers)
-    return SpareInputs(norms, "down" not in reading, kept)
+    readers = [of for of in readers if of]
+    norms = sum(not of & reading for of in readers)
+    return SpareInputs(norms, "down" not in reading, kept, len(readers) - norms)

@@ -100,13 +100,21 @@ class KeptBytes(NamedTuple):
 
 
 def kept_bytes(local: LayerContext) -> KeptBytes:
-    """Bytes an element of what is kept, scaled where the stack keeps it so."""
-    software, how, element = local.task.software, local.recipe.quantisation, local.recipe.activation
-    if how is None or not software.keeps_scaled:
+    """Bytes an element of what is kept, scaled where the stack keeps it so. Frozen weights need no
+    operand of theirs, adapters read 16 bits."""
+    software, element, scaled = local.task.software, local.recipe.activation, scaled_bytes(local)
+    if scaled is None:
         return KeptBytes(element, element, element)
-    output = software.scaled_output_bytes or element + how.kept_bytes
-    read = how.kept_bytes if software.scales_activation_inputs else element
-    return KeptBytes(how.kept_bytes, output, read)
+    read = scaled if software.scales_activation_inputs else element
+    if local.task.adapters:
+        return KeptBytes(element, element, read)
+    return KeptBytes(scaled, software.scaled_output_bytes or element + scaled, read)
+
+
+def scaled_bytes(local: LayerContext) -> float | None:
+    """Bytes an element of an operand that is kept as it was scaled; None where none is."""
+    how = local.recipe.quantisation
+    return how.kept_bytes if how and local.task.software.keeps_scaled else None
 
 
 def weight_copies(kind: LayerKind, local: LayerContext, parameters: Value) -> Value:

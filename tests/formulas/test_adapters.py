@@ -179,6 +179,45 @@ def test_only_inputs_that_adapters_read_are_kept(targets, tensors, adapters):
     assert kept[0] == 2 * TOKENS * (tensors * 1024 + adapters * 8)
 
 
+@pytest.mark.parametrize(
+    ("targets", "tensors"),
+    [
+        # Of inputs, q, k, v, output and the MLP's 4 h a quarter waits; what adapters read is whole.
+        (("all",), (2 + 4 + 8) / 4 + 2),
+        (("q",), (2 + 4 + 4) / 4 + 1),
+        (("o",), (2 + 4 + 4) / 4),
+    ],
+)
+@pytest.mark.parametrize(("in_linear", "sharded"), [(False, 0), (True, 1 / 4)])
+def test_inputs_of_adapters_are_gathered_under_sequence_parallelism(
+    targets, tensors, in_linear, sharded
+):
+    """A product that contains its norm keeps the shard of what it hands out besides."""
+    seen = tuned(Adapters(rank=8, targets=targets), 4, software=stack(norm_in_linear=in_linear))
+    kept = kept_activations(kind(MODEL, "block 0"), local(seen, "tp=4"))[0]
+    read = {("all",): 2, ("q",): 1, ("o",): 0}[targets]
+    ranks = 6 * 8 if targets == ("all",) else 8
+    assert kept[0] == 2 * TOKENS * ((tensors + read * sharded) * 1024 + ranks)
+
+
+@pytest.mark.parametrize(
+    ("targets", "tensors"), [(("all",), 4 + 4 + 8), (("q", "k", "v", "o"), 3 + 4 + 4)]
+)
+def test_adapters_read_16_bits_where_frozen_products_are_in_8(targets, tensors):
+    """What a frozen product reads in 8 bits waits only where its norm is part of it."""
+    chosen = Adapters(rank=8, targets=targets)
+    kept, beside = (
+        kept_activations(
+            kind(MODEL, "block 0"),
+            local(tuned(chosen, software=stack(norm_in_linear=one)), "tp=1 precision=fp8"),
+        )[0][0]
+        for one in (False, True)
+    )
+    ranks = (6 if targets == ("all",) else 4) * 8
+    assert kept == 2 * TOKENS * (tensors * 1024 + ranks)
+    assert beside - kept == TOKENS * 1024 * (2 if targets == ("all",) else 1)
+
+
 def test_a_gated_mlp_keeps_gate_and_value():
     gated = Block(attention=ATTENTION, mlp=Mlp(ffn=4096, gated=True))
     model = replace(MODEL, kinds=(gated,))

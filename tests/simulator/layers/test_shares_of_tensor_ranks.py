@@ -54,13 +54,17 @@ def seen(block, changes, text, adapters=None):
     ],
 )
 def test_activations_are_split(name, changes, text, adapters):
-    """But for what adapters keep of their own width, r of each on every rank."""
+    """But for what adapters keep of their own width, r of each on every rank, and for the outputs
+    of norms that they read, which are gathered."""
     asked = [seen(BLOCKS[name], changes, f"tp={tp} {text}", adapters) for tp in (1, 2)]
     whole, half = (block_activations(BLOCKS[name], one) for one in asked)
-    narrow = 2 * asked[0].tokens * spare_inputs(BLOCKS[name], asked[0]).adapter_widths
-    assert half[0] == pytest.approx(whole[0] / 2 + narrow / 2)
-    if OP_LIST not in changes.get("selective", ()):
-        assert half[1] == pytest.approx(whole[1] / 2)
+    spare, selective = spare_inputs(BLOCKS[name], asked[0]), changes.get("selective", ())
+    narrow = 2 * asked[0].tokens * spare.adapter_widths
+    gathered = 2 * asked[0].tokens * 1024 * spare.gathered
+    assert half[0] == pytest.approx(whole[0] / 2 + narrow / 2 + gathered / 2)
+    if OP_LIST not in selective:
+        dropped = gathered * ("layernorm" in selective)
+        assert half[1] == pytest.approx(whole[1] / 2 + dropped / 2)
     else:
         assert half[0] - half[1] == pytest.approx((whole[0] - whole[1]) / 2)
 
