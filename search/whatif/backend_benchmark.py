@@ -85,9 +85,9 @@ class BackendBenchmark:
         plot().save("backends.png")."""
         from plan3d.simulator.reporting.palette import Picture
 
-        from .backend_plot import page
+        from .pictures import race_page
 
-        return Picture(page(self))
+        return Picture(race_page(self))
 
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html())

@@ -110,9 +110,9 @@ class BySystem:
         elsewhere plot().save("systems.png"). InputError where none fits."""
         from plan3d.simulator.reporting.palette import Picture
 
-        from .systems_plot import page
+        from .pictures import systems_page
 
-        return Picture(page(self))
+        return Picture(systems_page(self))
 
     def _repr_html_(self) -> str:
         return frame_html(self.to_frame())

@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import is_local
-from plan3d.simulator.base.printable import full_text
-from plan3d.simulator.base.text_tables import frame_html
+from plan3d.simulator.base.printable import full_text, shorten
+from plan3d.simulator.base.text_tables import Table, format_table, frame_html
+from plan3d.simulator.base.units import GIB, whole_percent
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.report import step_bounds, training_record
 from plan3d.simulator.step.costs import Costs
@@ -41,13 +42,23 @@ from ..result.search_result import SearchResult
 from ..space.space import Choices
 from .climb import climbed
 from .schedulers import Scheduler, results_on
-from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile
+from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile, varied
 
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
 
 TABLE_COLUMNS = ("step_seconds", "tokens_per_second", "mfu", "probability_fits", "plan", "detail")
 """Columns of a notebook's table besides what was varied."""
+POINTS, WIDEST = 18, 100
+"""Points that are shown, and characters of a plan or of why there is none."""
+TEXT_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
+    ("step_seconds", "step s", lambda x: f"{x:.4g}"),
+    ("tokens_per_second", "tokens/s", lambda x: f"{x:,.0f}"),
+    ("mfu", "MFU %", lambda x: f"{100 * x:.1f}"),
+    ("memory_bytes", "mem GiB", lambda x: f"{x / GIB:.1f}"),
+    ("probability_fits", "fits %", whole_percent),
+)
+"""Columns of numbers of a text: key, header with unit, how it is written."""
 Row = dict[str, Any]
 NumberedRows = Generator[tuple[int, Row], None, None]
 """Numbers of points and their rows, as they finish."""
@@ -120,9 +131,9 @@ class Sweep:
         plot().save("sweep.png"). InputError where no point has a plan."""
         from plan3d.simulator.reporting.palette import Picture
 
-        from .sweep_plot import page
+        from .pictures import sweep_page
 
-        return Picture(page(self.rows))
+        return Picture(sweep_page(self.rows))
 
     def _repr_html_(self) -> str:
         frame = self.to_frame()
@@ -131,9 +142,24 @@ class Sweep:
         return frame_html(frame[names])
 
     def __str__(self) -> str:
-        from .sweep_text import text
-
-        return text(self.rows) if self.rows else repr(self)
+        """The table of the first POINTS, and how many there are more."""
+        if not self.rows:
+            return repr(self)
+        names = varied(self.rows)
+        cells = tuple(
+            (
+                *(str(row[name]) for name in names),
+                *(write(row[key]) if key in row else "-" for key, _, write in TEXT_COLUMNS),
+                shorten(str(row.get("plan") or row["detail"] or row["status"]), WIDEST),
+            )
+            for row in self.rows[:POINTS]
+        )
+        headers = (*names, *(head for _, head, _ in TEXT_COLUMNS), "plan")
+        table = format_table(
+            Table(headers=headers, rows=cells, words=frozenset({len(headers) - 1}))
+        )
+        left = len(self.rows) - POINTS
+        return table if left <= 0 else f"{table}\n... and {left} points more: to_frame()"
 
     def __repr__(self) -> str:
         done = sum(row["status"] == OK for row in self.rows)

@@ -11,7 +11,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,12 @@ TEXTS = ("status", "detail", "verdict", "plan", "number_format")
 """Columns that are never numbers."""
 NEEDED = ("step_seconds", "tokens_per_second", "mfu", "peak_flops", "memory_bytes", *TEXTS)
 """Columns of a row with a plan, which has whatever other columns there are, too."""
+
+
+def varied(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """The fields that a sweep varied, in their order."""
+    names = list(rows[0])[: list(rows[0]).index("status")] if rows else []
+    return [name for name in names if name != "gpus" or len({row["gpus"] for row in rows}) > 1]
 
 
 class SweepFile:

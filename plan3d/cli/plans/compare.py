@@ -65,9 +65,9 @@ def _backends(args: argparse.Namespace, progress: Progress | None) -> int:
     with ProgressBar(args.quiet, progress) as bar:
         race = benchmark_backends(task, BackendsRequest(**stated, progress=bar))
     if args.plot is not None and race.entries:
-        from plan3d.search.whatif.backend_plot import picture
+        from plan3d.search.whatif.pictures import race_picture
 
-        write_whole(args.plot, "--plot", picture(race, form))
+        write_whole(args.plot, "--plot", race_picture(race, form))
     if args.json:
         print_json(compare.backends_record(race))
     else:
@@ -100,10 +100,10 @@ def _systems(args: argparse.Namespace, progress: Progress | None) -> int:
         )
         found = benchmark_systems(task, request)
     if args.plot is not None:
-        from plan3d.search.whatif.systems_plot import page
+        from plan3d.search.whatif.pictures import systems_page
         from plan3d.simulator.reporting.palette import image_bytes
 
-        write_whole(args.plot, "--plot", image_bytes(page(found), form))
+        write_whole(args.plot, "--plot", image_bytes(systems_page(found), form))
     if args.json:
         print_json(compare.systems_record(found))
     else:

@@ -15,13 +15,13 @@ import importlib.util
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cases import Case
+    from .cases import Case, Suite
     from .recording import RowFile
     from .timing import Bench
 
@@ -29,6 +29,8 @@ FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, AssertionError,
 """What torch raises where memory, hardware or an operator is missing."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
+RANK_SUITES = ("collective", "contention")
+"""Suites that need several processes (torchrun)."""
 Progress = Callable[[str], None]
 
 
@@ -47,12 +49,12 @@ def measure(
     ValueError for a suite or device there is not. Under torchrun only rank 0 has counts.
     """
     from .measure_ranks import measure_ranks, under_torchrun
-    from .suites import RANK_SUITES, SUITES
     from .timing import Bench
 
-    unknown = [name for name in suites if name not in SUITES]
+    known = (*suites_of_one_gpu(), *RANK_SUITES)
+    unknown = [name for name in suites if name not in known]
     if unknown:
-        raise ValueError(f"unknown suite {unknown[0]!r}; known: {', '.join(SUITES)}")
+        raise ValueError(f"unknown suite {unknown[0]!r}; known: {', '.join(known)}")
     bench = Bench(_device(device), quick, cold)
     end = time.monotonic() + (limit_seconds or math.inf)
     if under_torchrun():
@@ -68,19 +70,39 @@ def measure(
     return _measure_gpu(out, _cases(suites, quick), bench, end, say)
 
 
+def suites_of_one_gpu() -> dict[str, Suite]:
+    """Suites by name, in order of value."""
+    from . import cases_layer, cases_matrix, cases_memory, cases_model, cases_training
+
+    return {
+        "gemm": cases_matrix.gemm,
+        "layer": cases_layer.layer,
+        "training": cases_training.training,
+        "model": cases_model.model,
+        "attention": cases_layer.attention,
+        "memory": cases_memory.memory,
+        "loss": cases_memory.loss,
+        "optimizer": cases_memory.optimizer,
+        "launch": cases_layer.launch,
+        "fp8": cases_matrix.fp8,
+        "grouped": cases_matrix.grouped,
+        "copy": cases_memory.copy,
+        "sustained": cases_matrix.sustained,
+    }
+
+
 def _cases(suites: Sequence[str], quick: bool) -> list[Case]:
     """Cases of the suites asked for, the most valuable first: a few of every suite, then those
     between them, so that a limit of time cuts detail and no suite."""
     from .cases import coarse_to_fine
-    from .suites import suites as known
 
-    chosen = [suite for name, suite in known().items() if not suites or name in suites]
-    return list(chain(*coarse_to_fine([_by_shape(suite(quick)) for suite in chosen])))
-
-
-def _by_shape(cases: Iterable[Case]) -> list[list[Case]]:
-    """Both passes of a kernel together, as a fit compares them."""
-    return [list(alike) for _, alike in groupby(cases, key=lambda case: case.shape)]
+    every = suites_of_one_gpu().items()
+    chosen = [suite(quick) for name, suite in every if not suites or name in suites]
+    # Both passes of a kernel stay together, as a fit compares them.
+    series = [
+        [[*alike] for _, alike in groupby(cases, lambda case: case.shape)] for cases in chosen
+    ]
+    return list(chain(*coarse_to_fine(series)))
 
 
 def _measure_gpu(

@@ -10,7 +10,7 @@ from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.sampling.samplers import SAMPLERS
 from plan3d.search.space.staged_problem import StagedProblem
 from plan3d.search.whatif.backend_benchmark import NEAR_OPTIMUM, BackendsRequest, compare_backends
-from plan3d.search.whatif.backend_plot import page, picture
+from plan3d.search.whatif.pictures import race_page, race_picture
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
@@ -87,7 +87,7 @@ def test_staged_plans_are_held_against_the_dynamic_program():
         options = {name: STAGED[name] for name in ("space", "choose", "budget")}
         run = rank_plans(TASK, Ranking(backend=entry.backend, seed=1, **options))
         assert entry.best[1] == run.best.step_seconds
-    assert picture(found).startswith(b"\x89PNG")
+    assert race_picture(found).startswith(b"\x89PNG")
 
 
 def test_an_interrupted_proof_is_no_race():
@@ -135,7 +135,7 @@ def test_what_cannot_be_compared(options, error, message):
 
 @pytest.mark.parametrize(("form", "starts"), [("png", b"\x89PNG"), ("svg", b"<?xml")])
 def test_the_picture_is_a_file_of_its_form(form, starts):
-    drawn = picture(race(), form)
+    drawn = race_picture(race(), form)
     assert drawn.startswith(starts)
     if form == "svg":
         assert all(
@@ -149,12 +149,12 @@ def test_medians_ignore_runs_that_found_nothing():
         TASK, BackendsRequest(backends=["random"], choose=few, headroom=0.85, budget=2, seeds=4)
     )
     assert np.isinf(found.entries[0].to_near).any()
-    assert picture(found).startswith(b"\x89PNG")
+    assert race_picture(found).startswith(b"\x89PNG")
 
 
 def test_lines_of_backends_are_told_apart():
     """By the first colours and styles of the palette, in the order of the entries."""
-    (axes,) = page(race()).axes
+    (axes,) = race_page(race()).axes
     named = [line for line in axes.lines if not line.get_label().startswith("_")]
     assert [line.get_label() for line in named] == [entry.backend for entry in race().entries]
     assert [line.get_color() for line in named] == ["#000000", "#0072B2", "#D55E00"]

@@ -8,7 +8,9 @@ from not_empty import not_empty
 
 from plan3d import Cluster, Model, Task, compare_backends, compare_systems
 from plan3d.search.result.search_result import Trace
-from plan3d.search.whatif import backend_plot, sweep_plot, sweep_text, systems_plot
+from plan3d.search.whatif import pictures
+from plan3d.search.whatif.sweep import Sweep
+from plan3d.search.whatif.sweep_file import varied
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.reporting.palette import CYCLE
 
@@ -25,7 +27,7 @@ def row(gpus, speed, mfu, status="ok", **others):
 
 def test_a_sweep_over_gpus_has_its_speed_and_its_mfu_in_percent():
     rows = [row(8, 100.0, 0.4), row(16, 190.0, 0.38), row(32, 0, 0, "no plan")]
-    speed, mfu = sweep_plot.page(rows).axes
+    speed, mfu = pictures.sweep_page(rows).axes
     ideal, found = speed.lines
     assert (found.get_xdata().tolist(), found.get_ydata().tolist()) == ([8, 16], [100, 190])
     assert (ideal.get_xdata().tolist(), ideal.get_ydata().tolist()) == ([8, 16], [100, 200])
@@ -37,17 +39,17 @@ def test_a_sweep_over_gpus_has_its_speed_and_its_mfu_in_percent():
 
 def test_a_sweep_over_another_field_has_a_curve_for_each_value_of_the_next():
     rows = [row(8, 10.0 * b * s, 0.1, batch=b, sequence=s) for b in (1, 2) for s in (3, 4)]
-    assert sweep_plot.varied(rows) == ["batch", "sequence"]
-    assert sweep_plot.varied([*rows, row(9, 1, 1, batch=1, sequence=3)])[0] == "gpus"
-    assert sweep_plot.varied([]) == []
-    speed, _ = sweep_plot.page(rows).axes
+    assert varied(rows) == ["batch", "sequence"]
+    assert varied([*rows, row(9, 1, 1, batch=1, sequence=3)])[0] == "gpus"
+    assert varied([]) == []
+    speed, _ = pictures.sweep_page(rows).axes
     assert speed.get_xlabel() == "batch"
     assert {line.get_label(): line.get_ydata().tolist() for line in speed.lines} == {
         "sequence=3": [30, 60],
         "sequence=4": [40, 80],
     }
     with pytest.raises(InputError, match="none has a plan"):
-        sweep_plot.page([row(8, 0, 0, "no plan")])
+        pictures.sweep_page([row(8, 0, 0, "no plan")])
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def systems():
 
 def test_the_bars_of_a_system_are_the_parts_of_its_step(systems):
     """The slowest at the bottom; the axis has room for the seconds behind the longest."""
-    drawn = systems_plot.page(systems)
+    drawn = pictures.systems_page(systems)
     (axes,) = drawn.axes
     best = {entry.system.name: entry.best for entry in systems.entries}
     order = sorted(best, key=lambda name: -best[name].step_seconds)
@@ -104,7 +106,7 @@ def race():
 
 
 def lines_of(race):
-    (axes,) = backend_plot.page(race).axes
+    (axes,) = pictures.race_page(race).axes
     return axes, [line for line in axes.lines if not line.get_label().startswith("_")]
 
 
@@ -139,7 +141,7 @@ def test_nine_backends_begin_with_the_first_colour_again(race):
 
 
 def test_one_point_is_in_proportion_to_nothing():
-    speed, mfu = sweep_plot.page([row(8, 100.0, 0.4)]).axes
+    speed, mfu = pictures.sweep_page([row(8, 100.0, 0.4)]).axes
     assert [line.get_xdata().tolist() for line in (*speed.lines, *mfu.lines)] == [[8], [8]]
 
 
@@ -149,7 +151,7 @@ def test_a_sweep_is_a_table_of_its_first_points_with_plans_at_the_left_of_their_
     for row_of in rows:
         row_of["plan"] = row_of.pop("plan")
     for count, more in ((18, ""), (19, "... and 1 points more: to_frame()")):
-        header, *lines = sweep_text.text(rows[:count]).splitlines()
+        header, *lines = str(Sweep(rows=rows[:count], complete=True)).splitlines()
         place = header.index("plan")
         plans = [line for line in lines if "dp=" in line]
         assert len(plans) == 18

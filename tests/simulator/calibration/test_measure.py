@@ -21,8 +21,8 @@ from plan3d.simulator.calibration.measure.cases import Case, coarse_to_fine
 from plan3d.simulator.calibration.measure.cases_collective import Layout, layouts
 from plan3d.simulator.calibration.measure.cases_collective import cases as collective_cases
 from plan3d.simulator.calibration.measure.columns import COLUMNS, IDENTITY
+from plan3d.simulator.calibration.measure.measure import suites_of_one_gpu
 from plan3d.simulator.calibration.measure.recording import RowFile, open_files
-from plan3d.simulator.calibration.measure.suites import RANK_SUITES, SUITES, suites
 from plan3d.simulator.calibration.measure.timing import (
     Bench,
     PowerLog,
@@ -108,7 +108,7 @@ def test_the_most_valuable_cases_come_first():
     assert [case.layout for case in every[:20:5]][:2] == [Layout(16), Layout(16)]
     early = {case.layout for case in every[: len(every) // 4]}
     assert early == set(layouts(16, 8))
-    full = coarse_to_fine([list(suite(False)) for suite in suites().values()])
+    full = coarse_to_fine([list(suite(False)) for suite in suites_of_one_gpu().values()])
     assert {case.suite for case in full[: len(full) // 3]} >= {"gemm", "attention", "copy"}
     assert coarse_to_fine([range(9), "ab"]) == [0, 2, 4, 6, 8, "a", "b", 1, 3, 5, 7]
 
@@ -169,8 +169,7 @@ def wait_for(condition, seconds=10.0):
 
 
 def test_every_suite_has_quick_and_full_cases():
-    assert {*suites(), *RANK_SUITES} == set(SUITES)
-    for name, suite in suites().items():
+    for name, suite in suites_of_one_gpu().items():
         for quick in (True, False):
             cases = list(suite(quick))
             assert cases, name
