@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from importlib import resources
 from types import SimpleNamespace
 from typing import Any, NamedTuple, Protocol
 
+from plan3d.simulator.base.documents import parse_toml
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.base.typed_objects import describe
 
 LARGEST = 2**31
@@ -371,6 +374,25 @@ def neutral(what: str, keys: str) -> Table:
     """Settings that change neither model nor cost: keys and sections, `key=value` with this value
     alone, separated by white space; `what` they set."""
     return tuple(Unmodelled(key, Effect.NONE, what) for key in keys.split())
+
+
+class UnreadGroup(NamedTuple):
+    """Settings that no row reads, with the same effect."""
+
+    effect: Effect
+    what: str
+    """What they change or set, as a message says it."""
+    keys: str
+    """Separated by white space: `key=a,b` has no effect with these values, `key*` is every key that
+    begins so."""
+    programs: str = ""
+    """Those that have them, where a file is of several."""
+
+
+def unread_groups(package: str, file: str) -> tuple[UnreadGroup, ...]:
+    """The groups of a TOML file in a package."""
+    every = parse_toml(read_text(resources.files(package) / file, file), file)["group"]
+    return tuple(UnreadGroup(**{**one, "effect": Effect[one["effect"].upper()]}) for one in every)
 
 
 class UnmodelledKeys:

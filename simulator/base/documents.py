@@ -28,8 +28,10 @@ MOST_VALUES = 3_000_000
 LONGEST_TOML, LONGEST_YAML = 1_000_000, 100_000
 """Characters; the parsers of both are slow."""
 Node = Mapping[str, Any]
-_KEY_PART = r"(?:[A-Za-z0-9_-]+|\"[^\"\n]*\"|'[^'\n]*')"
-_LONG_KEY = re.compile(rf"(?<![A-Za-z0-9_-]){_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART}){{{DEEPEST}}}")
+_KEY_PART = r"(?:[A-Za-z0-9_-]++|\"[^\"\n]*+\"|'[^'\n]*+')"
+_LONG_KEY = re.compile(
+    rf"(?<![A-Za-z0-9_-]){_KEY_PART}(?:[ \t]*+\.[ \t]*+{_KEY_PART}){{{DEEPEST}}}"
+)
 """A dotted key of more parts than DEEPEST."""
 
 

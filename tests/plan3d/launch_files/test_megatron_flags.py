@@ -4,7 +4,7 @@ import pytest
 
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.megatron.flags import ALIASES, TABLE
-from plan3d.launch_files.megatron.other_flags import GROUPS, group_of
+from plan3d.launch_files.megatron.other_flags import group_of, groups
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.tables import Effect
 from plan3d.simulator.base.errors import InputError
@@ -35,12 +35,12 @@ def test_gradients_that_are_not_clipped_are_not_read_for_it(flag, changes):
 
 
 def test_the_table_has_every_flag_once():
-    names = [entry.partition("=")[0] for group in GROUPS for entry in group.names.split()]
+    names = [entry.partition("=")[0] for group in groups() for entry in group.keys.split()]
     assert len(names) == len(set(names)) > 750
     assert all(name.strip("-") == name for name in names)
     rows = {row.key.replace("_", "-") for row in TABLE}
-    models = [group for group in GROUPS if group.effect is Effect.MODEL]
-    assert not rows & {f"--{e.partition('=')[0]}" for g in models for e in g.names.split()}
+    models = [group for group in groups() if group.effect is Effect.MODEL]
+    assert not rows & {f"--{e.partition('=')[0]}" for g in models for e in g.keys.split()}
     assert {*ALIASES.values()} <= rows
     assert not {*ALIASES} & rows
 
