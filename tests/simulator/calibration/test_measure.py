@@ -169,7 +169,9 @@ def wait_for(condition, seconds=10.0):
 
 
 def test_every_suite_has_quick_and_full_cases():
-    for name, suite in suites_of_one_gpu().items():
+    suites = suites_of_one_gpu()
+    assert len(suites) == 13
+    for name, suite in suites.items():
         for quick in (True, False):
             cases = list(suite(quick))
             assert cases, name
