@@ -171,7 +171,7 @@ class Log:
             return [batch / rates[-1]]
         runs = _numbers(self.trainer.whole_run, self.text)
         times = _numbers(self.trainer.runtime, self.text)
-        if runs and times and not self._direct_seconds and runs[-1] > 0:
+        if runs and times and not self._direct_seconds:
             return [1 / runs[-1]] if runs[-1] * times[-1] >= LEAST_WHOLE_RUN else []
         return []
 
@@ -341,7 +341,7 @@ def _means_of_clock(clock: Sequence[LineValue]) -> list[float]:
     out: list[float] = []
     start: tuple[int, float] | None = None
     for at, before in enumerate(_iterations_before(numbers)[:-1]):
-        if at == 0 or before < WARM_UP or numbers[at] <= numbers[at - 1]:
+        if at == 0 or before < WARM_UP:
             start = None
             continue
         start = start or (numbers[at - 1], clock[at - 1].value)

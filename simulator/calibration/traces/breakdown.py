@@ -297,10 +297,7 @@ def window_of(trace: RankTrace, names: Sequence[str]) -> Window:
         raise InputError(f"{trace.source}: no kernel runs in {names[0]}")
     last = float(own.max())
     begin = max(low, float(earlier.max())) if earlier.size else low
-    begin, end = begin if begin < last else low, max(high, last)
-    if end <= begin:
-        raise InputError(f"{trace.source}: {names[0]} takes no time")
-    return Window(begin, end, len(chosen), True)
+    return Window(begin if begin < last else low, max(high, last), len(chosen), True)
 
 
 def break_down(trace: RankTrace, names: Sequence[str], sizes: Sizes | None = None) -> RankBreakdown:

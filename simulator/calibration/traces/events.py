@@ -123,7 +123,7 @@ def _keep_kernel(event: Mapping[str, Any], category: str, columns: EventColumns)
         device=device if isinstance(device, int) else 0,
         start=float(event["ts"]),
         length=float(event["dur"]),
-        stream=_number(event.get("tid")),
+        stream=_stream(event.get("tid"), columns),
         correlation=args.get("correlation", -1),
         operator=args.get("External id", args.get("external id", -1)),
     )
@@ -170,8 +170,9 @@ def _append(columns: tuple[array[float], ...], *values: Any) -> None:
         column.append(number)
 
 
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, (int, float)) else float(abs(hash(value)) % 2**31)
+def _stream(value: object, columns: EventColumns) -> float:
+    """The number of a stream; one below zero for each that has a name."""
+    return float(value) if isinstance(value, int | float) else -1.0 - columns.index(value)
 
 
 def _collective(args: Mapping[str, Any]) -> Collective:

@@ -79,10 +79,10 @@ def axis_of(kernel: Kernel, sizes: Sizes) -> str:
     possible = {axis: of for axis, of in sizes.axes().items() if axis in usual}
     if operation in USUAL_AXES and EXPERT in possible:
         return EXPERT
-    if len(possible) > 1 and about.group_size:
+    if about.group_size:
         fitting = {axis: of for axis, of in possible.items() if about.group_size in of}
         possible = fitting or possible
-    if len(possible) > 1 and about.ranks:
+    if about.ranks:
         possible = _by_distance(possible, about, sizes)
     return next(iter(possible)) if len(possible) == 1 else UNASSIGNED
 
@@ -92,7 +92,7 @@ def _by_distance(
 ) -> dict[str, set[int]]:
     """Axes whose neighbours are as far apart as those of a group."""
     apart = {TENSOR: 1, CONTEXT: sizes.tp, EXPERT: sizes.etp, DATA: sizes.tp}
-    if about.group_size == sizes.dp and sizes.cp > 1:
+    if about.group_size == sizes.dp:
         apart[DATA] = sizes.tp * sizes.cp
     distance = abs(about.ranks[1] - about.ranks[0]) if len(about.ranks) > 1 else 0
     fitting = {axis: of for axis, of in possible.items() if apart.get(axis) == distance}
