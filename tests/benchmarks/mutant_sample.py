@@ -25,6 +25,7 @@ import builtins
 import csv
 import functools
 import gc
+import importlib
 import importlib.util
 import json
 import os
@@ -303,7 +304,10 @@ class Runner:
         sys.meta_path.insert(0, Loaded(trees))
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        """Every test once with probes, then the tests of each bug."""
+        """Every test once with probes, then the tests of each bug; modules that only a test would
+        import are changed too."""
+        for module in sorted({site.module for site in self.chosen}):
+            importlib.import_module(module)
         gc.unfreeze()
         objects = gc.get_objects()
         self.caches = [o for o in objects if isinstance(o, functools._lru_cache_wrapper)]

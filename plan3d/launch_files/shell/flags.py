@@ -93,7 +93,7 @@ class Flags:
         if not self.claim(name):
             return ""
         values = self.by_name[_key(name)].values
-        if len(values) > 1 and all(value.unresolved for value in values[1:]):
+        if values and all(value.unresolved for value in values[1:]):
             self._keep_extra_words(name, 1)
         elif len(values) != 1:
             raise self.value_error(name, f"has {len(values)} values; it takes one")

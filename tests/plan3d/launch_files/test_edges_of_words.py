@@ -1,0 +1,335 @@
+"""Numbers, words and expressions of launch files on either side of where their meaning changes."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+import pytest
+from rule_questions import task
+
+from plan3d.launch_files.documents import Document
+from plan3d.launch_files.logs import printed_settings
+from plan3d.launch_files.megatron import spelling as megatron
+from plan3d.launch_files.recipes import library
+from plan3d.launch_files.recipes.evaluation import Session
+from plan3d.launch_files.recipes.expressions import Scope
+from plan3d.launch_files.recipes.values import Open, computed
+from plan3d.launch_files.registry import EXPORTERS
+from plan3d.launch_files.shell.conditions import _combined, _number
+from plan3d.launch_files.shell.examples import examples_in
+from plan3d.launch_files.shell.expansions import _basename, _dirname, _seq
+from plan3d.launch_files.shell.flags import Flags
+from plan3d.launch_files.shell.launch_script import training_words
+from plan3d.launch_files.shell.script import read_script
+from plan3d.launch_files.tables import Numbers
+from plan3d.launch_files.torchtitan import spelling as torchtitan
+from plan3d.launch_files.trainer.commands import typed
+from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.plan.plan import Plan, resolve
+
+# Rules of the Trainer
+
+TRAINER = [
+    ("fsdp2", "fsdp2-sharding", "zero=1", ("zero=0", "zero=2", "zero=3")),
+    ("fsdp2", "fsdp2-master-weights", "precision=bf16 zero=0",
+     ("precision=bf16 zero=2", "precision=amp zero=0", "precision=pure-bf16 zero=0")),
+    ("fsdp2", "fsdp2-mixed", "precision=amp zero=2",
+     ("precision=amp zero=0", "precision=bf16 zero=2")),
+    ("fsdp2", "fsdp2-offload", "zero=3 offload_optimizer=100 offload_parameters=0",
+     ("zero=3 offload_optimizer=100 offload_parameters=100", "zero=2", "zero=3")),
+    ("fsdp2", "fsdp2-offload", "zero=3 offload_optimizer=50 offload_parameters=50", ("zero=3",)),
+    ("fsdp2", "fsdp2-offload", "zero=2 offload_optimizer=100 offload_parameters=100", ("zero=2",)),
+    ("fsdp2", "fsdp2-overlap", "zero=3 overlap_grad_reduce=0 overlap_param_gather=1",
+     ("zero=3 overlap_grad_reduce=1 overlap_param_gather=1",)),
+    ("fsdp2", "fsdp2-overlap", "zero=3 overlap_grad_reduce=1 overlap_param_gather=0",
+     ("zero=0 overlap_grad_reduce=1 overlap_param_gather=0",)),
+    ("fsdp2", "fsdp2-overlap", "zero=0 overlap_grad_reduce=1 overlap_param_gather=1",
+     ("tp=8 pp=8 dp=1 overlap_grad_reduce=0 overlap_param_gather=0",)),
+    ("fsdp2", "trainer-tp", "tp=2", ("tp=1",)),
+    ("fsdp2", "trainer-activations", "offload_activations=10", ("offload_activations=0",)),
+    ("deepspeed", "trainer-recompute", "recompute=selective", ("recompute=full", "recompute=none")),
+    ("deepspeed", "trainer-hybrid", "zero=3 shard=2", ("zero=3",)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "name", "refused", "accepted"), TRAINER)
+def test_rules_of_the_trainer_part_their_neighbours(form, name, refused, accepted):
+    question = task()
+    (rule,) = [r for r in EXPORTERS["accelerate"].form(form).all_rules if r.name == name]
+
+    def keeps(text: str) -> bool:
+        return bool(np.all(rule.ok(resolve(Plan.parse(text), question.gpus).take(0), question)))
+
+    assert not keeps(refused)
+    assert [keeps(text) for text in accepted] == [True] * len(accepted)
+
+
+# Stages
+
+
+@pytest.mark.parametrize(
+    ("total", "stages", "less", "layers"),
+    [
+        (12, 4, (0, 0), (3, 3, 3, 3)),
+        (12, 4, (1, 1), (2, 3, 3, 2)),
+        (14, 4, (1, 1), (3, 4, 3, 2)),
+        (3, 3, (1, 0), (0, 1, 1)),
+    ],
+)
+def test_layers_of_chunks(total, stages, less, layers):
+    assert torchtitan.layers_of_chunks(total, stages, less) == layers
+
+
+@pytest.mark.parametrize(
+    ("points", "pp", "layers", "chunks"),
+    [
+        (("layers.1",), 2, 2, (1, 1)),
+        (("layers.3", "layers.4", "layers.9"), 2, 10, (3, 1, 5, 1)),
+        (("layers.3", "layers.3"), 3, 10, None),
+        (("layers.0",), 2, 10, None),
+        (("layers.10",), 2, 10, None),
+        (("layers.3", "layers.4"), 2, 10, None),
+        (("norm",), 2, 10, None),
+    ],
+)
+def test_points_between_stages_rise(points, pp, layers, chunks):
+    """Every part has a layer, and there are as many parts on each stage."""
+    job = Document({}, "job.toml")
+    n = Numbers(split_points=list(points), stage_modules=None, pp=pp)
+    if chunks:
+        assert torchtitan._chunks_between(job, n, layers) == chunks
+    else:
+        with pytest.raises(InputError, match="must be rising layers"):
+            torchtitan._chunks_between(job, n, layers)
+
+
+@pytest.mark.parametrize(
+    ("pp", "virtual", "layers", "first", "last", "are_flags"),
+    [
+        (4, 1, 10, 2, 2, True),  # 6 layers of two ranks between
+        (4, 1, 10, 1, 0, True),  # 9 of three
+        (4, 1, 10, 0, 1, True),
+        (4, 1, 11, 1, 0, False),  # 10 of three
+        (4, 1, 12, 0, 0, False),
+        (4, 2, 16, 2, 2, True),  # 12 of two ranks of two chunks
+        (4, 2, 16, 1, 3, False),  # half a chunk
+        (4, 2, 14, 2, 2, False),  # 10 of four chunks
+        (2, 1, 10, 4, 6, True),  # nothing between
+    ],
+)
+def test_ends_are_flags_where_all_between_them_is_even(pp, virtual, layers, first, last, are_flags):
+    n = Numbers(pp=pp, virtual_stages=virtual, layers=layers, first_stage_layers=first,
+                last_stage_layers=last)  # fmt: skip
+    assert megatron.ends_are_flags(n) is are_flags
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "strategy", "overlap", "buckets"),
+    [(True, 3, 1, False), (True, 2, 1, True), (False, 3, 1, True), (False, 0, 0, False)],
+)
+def test_gradients_are_in_buckets_below_whole_sharding(fsdp, strategy, overlap, buckets):
+    n = Numbers(fsdp=fsdp, sharding_strategy=strategy, overlap_grad_reduce=overlap)
+    assert megatron.has_buckets(n) is buckets
+
+
+# Shell
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        ("3", "1 2 3"),
+        ("2 4", "2 3 4"),
+        ("1 2 6", "1 3 5"),
+        ("5 -2 1", "5 3 1"),
+        ("3 1", ""),
+        ("1 0 3", ""),
+        ("12345678 12345679", "12345678 12345679"),
+        ("123456789 123456790", None),
+        ("1 1 1 1", None),
+        ("", None),
+        ("x", None),
+        ("10001", None),
+    ],
+)
+def test_sequences_of_numbers(words, numbers):
+    """Up to eight digits."""
+    found = _seq(words.split(), None)
+    assert (None if found is None else " ".join(found.split())) == numbers
+
+
+def test_the_longest_sequence_has_ten_thousand_numbers():
+    assert len(_seq(["10000"], None).split()) == 10_000
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("0", 0), ("7", 7), ("010", 8), ("08", ValueError), ("0x1f", 31), ("16#ff", 255),
+     ("10#$RANK", 12), ("2#", None)],
+)  # fmt: skip
+def test_whole_numbers_of_arithmetic(text, value):
+    if value is ValueError:
+        with pytest.raises(ValueError, match="invalid literal"):
+            _number(text, lambda name: None)
+    else:
+        assert _number(text, {"RANK": 12}.get) == value
+
+
+@pytest.mark.parametrize(
+    ("symbol", "left", "right", "value"),
+    [
+        ("<<", 1, 62, 2**62),
+        ("<<", 1, 63, None),
+        ("<<", 1, -1, None),
+        ("<<", 1, 0, 1),
+        ("**", 2, 10, 1024),
+        ("&&", 0, None, 0),
+        ("&&", 2, 3, 1),
+        ("||", 5, None, 1),
+        ("||", 0, None, None),
+        ("+", None, 1, None),
+        ("<", 2, 2, 0),
+        ("<=", 2, 2, 1),
+    ],
+)
+def test_operators_of_arithmetic(symbol, left, right, value):
+    assert _combined(symbol, left, right) == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("9" * 18, int("9" * 18)),
+        ("9" * 19, 1e19),
+        ("1.5", 1.5),
+        ("-3", -3.0),
+        ("[1, 2]", [1, 2]),
+        ("[1, 2", "[1, 2"),
+        ("nan", "nan"),
+        ("1" * 40, "1" * 40),
+        ("a4", "a4"),
+    ],
+)
+def test_words_of_an_override_have_the_types_of_their_values(text, value):
+    """Whole up to 18 digits, numbers up to 39 characters."""
+    found = typed(text)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def flags(text: str) -> Flags:
+    return Flags.of(training_words(read_script(text, "run.sh")), "run.sh")
+
+
+def test_whole_numbers_of_nine_digits_are_literal():
+    found = flags(
+        "torchrun pretrain_gpt.py --a 999999999 --b 1000000000 --c x --d 1 2 --num-layers 2"
+    )
+    sizes = [found.literal_size(f"--{name}") for name in "abcde"]
+    assert sizes == [999_999_999, 0, 0, 0, 0]
+
+
+def test_a_flag_takes_one_value_and_words_behind_it_only_where_they_are_open():
+    found = flags("torchrun pretrain_gpt.py --num-layers 2 $MORE --hidden-size 8 9 --seq-length 4")
+    assert found.text("--num-layers") == "2"
+    assert found.text("--seq-length") == "4"
+    with pytest.raises(InputError, match="has 2 values; it takes one"):
+        found.text("--hidden-size")
+    missing = flags("torchrun pretrain_gpt.py --num-layers $MORE --x 1")
+    with pytest.raises(InputError, match="has no value in this file"):
+        missing.text("--num-layers")
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "folder"),
+    [("a/b.yaml", "b.yaml", "a"), ("/b.yaml", "b.yaml", "/"), ("b", "b", "."),
+     ("/a/b/", "b", "/a")],
+)  # fmt: skip
+def test_names_and_folders_of_paths(words, name, folder):
+    assert (_basename([words], None), _dirname([words], None)) == (name, folder)
+    assert _basename(["a/b.yaml", ".yaml"], None) == "b"
+    assert _basename(["a", "b", "c"], None) is None
+
+
+@pytest.mark.parametrize(("length", "found"), [(4000, 1), (4001, 0)])
+def test_calls_of_four_thousand_characters_are_examples(length, found):
+    call = "./run.sh 8B "
+    text = call + "x" * (length - len(call))
+    assert len(examples_in(text, "README.md", "run.sh")) == found
+
+
+# Recipes in Python
+
+
+def value(text: str, **names: object) -> object:
+    session = Session({}, None, library)
+    return session.value("r.py", ast.parse(text, mode="eval").body, Scope(dict(names)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-x", -3),
+        ("-1.5", -1.5),
+        ("not x", False),
+        ("not 0", True),
+        ("{**d, 'b': 2}", {"a": 1, "b": 2}),
+        ("{'a': 5, **d}", {"a": 1}),
+        ("[i * 2 for i in l]", [2, 4]),
+        ("l[1]", 2),
+        ("d['a'] + x", 4),
+        ("x if x > 3 else 7", 7),
+        ("x if x >= 3 else 7", 3),
+        ("1 < x < 5", True),
+        ("1 < x < 3", False),
+        ("x and 0 or 'y'", "y"),
+        ("f'{x}-{1.5}'", "3-1.5"),
+        ("2 ** 12", 4096),
+        ("1000 ** 2", 10**6),
+        ("'ab' * 1000", "ab" * 1000),
+        ("(1, 2)", (1, 2)),
+    ],
+)
+def test_expressions_of_literals(text, expected):
+    assert value(text, x=3, d={"a": 1}, l=[1, 2]) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["-y", "[i for i in l for j in l]", "[i for i in l if i]", "[i for i in x]", "l[9]", "2 ** 13",
+     "1001 ** 2", "2 ** -1", "'ab' * 1001", "f'{y}'", "f'{x:3}'", "x + y", "1 / 0",
+     "10 ** 12 * 1001"],
+)  # fmt: skip
+def test_expressions_that_are_left_open(text):
+    assert isinstance(value(text, x=3, l=[1, 2]), Open)
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "is_computed"),
+    [(10**15 - 1, 1, True), (10**15, 1, False), ("x" * 1999, "y", True), ("x" * 2000, "y", False)],
+)
+def test_values_have_a_largest_size(left, right, is_computed):
+    if is_computed:
+        assert computed(ast.Add, left, right) == left + right
+    else:
+        with pytest.raises(ValueError, match="too l"):
+            computed(ast.Add, left, right)
+
+
+# Logs
+
+
+def test_settings_that_are_cut_off_are_read_to_their_end():
+    """No line follows that would end them."""
+    text = "[NeMo I 2026] \ntrainer:\n  devices: 8\nmodel:\n  seq_length: 512\n"
+    printed = printed_settings.nemo(text, 0)
+    assert (printed[0], "seq_length: 512" in printed[2]) == ("nemo", True)
+    ended = printed_settings.nemo(f"{text}\n[NeMo I 2026] more\n  other: 1\n", 0)
+    assert "seq_length: 512" in ended[2]
+    assert "other" not in ended[2]
+    arguments = "  num_layers ...... 2\n  hidden_size ..... 64\n"
+    for ending in ("", "----- end of arguments ----\n  seq_length ...... 9\n"):
+        found = printed_settings.megatron(arguments + ending, 0)
+        assert "--num-layers '2'" in found[2]
+        assert ("seq-length" in found[2]) is False
