@@ -16,8 +16,8 @@ from .plan import PlanAnswer
 from .question import Question, with_usual_framework
 
 if TYPE_CHECKING:
+    from plan3d.simulator.analysis.memory_timeline import MemoryTimeline
     from plan3d.simulator.calibration.traces.memory_events import MeasuredPeak
-    from plan3d.simulator.step.memory_timeline import MemoryTimeline
 
     from .measured_step import MeasuredStep
     from .traced_step import TracedStep
@@ -64,8 +64,8 @@ def explain_memory(question: Question, plan: PlanLike, measured: str | None = No
     """Who holds the memory of each rank, and when; one that does not fit is a valid question.
     `measured` is the profiler's memory timeline of a rank, a file. InputError where the plan breaks
     a rule, for more passes than can be simulated, and for another file."""
+    from plan3d.simulator.analysis.memory_timeline import memory_timeline
     from plan3d.simulator.calibration.traces.memory_events import read_memory_timeline
-    from plan3d.simulator.step.memory_timeline import memory_timeline
 
     task = with_usual_framework(question.task, question.system)
     found = memory_timeline(task, as_plan(plan))

@@ -6,6 +6,12 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from plan3d.simulator.analysis.memory_timeline import (
+    Kept,
+    MemoryTimeline,
+    Moment,
+    RankMemory,
+)
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, format_seconds
 from plan3d.simulator.calibration.traces.memory_events import NAMES as MEASURED
@@ -13,12 +19,6 @@ from plan3d.simulator.calibration.traces.memory_events import MeasuredPeak
 from plan3d.simulator.reporting import report
 from plan3d.simulator.step.costs_tables import number_format
 from plan3d.simulator.step.memory import PARTS
-from plan3d.simulator.step.memory_timeline import (
-    Kept,
-    MemoryTimeline,
-    Moment,
-    RankMemory,
-)
 
 from ..answers.explain import MemoryAnswer
 from . import plan_lines, views

@@ -33,7 +33,7 @@ from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import SKELETON, STRATEGY
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.rules.training_rules import supported_precisions
-from plan3d.simulator.step import data_parallel, memory, stages
+from plan3d.simulator.step import data_parallel, memory, stages, sync_delays
 from plan3d.simulator.step.evaluate import Beaten
 from plan3d.simulator.step.optimizer import optimizer_seconds
 from plan3d.simulator.step.ranks import sums_over_kinds, uniform_ranks
@@ -415,7 +415,7 @@ class Relaxation:
             return 0.0
         zeros = self.zero_stages
         sync = data_parallel.synchronisation(self.space.task, recipe, s.weights)
-        table = data_parallel.sync_seconds(self.space.task, sync, s, zeros)
+        table = sync_delays.sync_seconds(self.space.task, sync, s, zeros)
         overlaps = [
             list(self._values(name)) for name in ("overlap_grad_reduce", "overlap_param_gather")
         ]

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from plan3d.simulator.base.arrays import Index, Mask, Value, first_of_each
+from plan3d.simulator.base.arrays import Index, Mask, Value, first_of_each, first_of_runs
 from plan3d.simulator.plan.fields import RANKING_AXES
 from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, families
 from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.step.evaluate import Beaten, simulate
-from plan3d.simulator.step.stages import first_of_runs
 from plan3d.simulator.task import Task
 
 from .families import ALIKE, SimplestPlans, depths
@@ -37,7 +36,7 @@ class BestPlans:
 
     def add(self, costs: Costs, scores: Value) -> None:
         """Offer a table; rows scored infinity are left out."""
-        starts, run = first_of_runs(costs.plans, RANKING_AXES)
+        starts, run = first_of_runs([getattr(costs.plans, name) for name in RANKING_AXES])
         lowest = np.minimum.reduceat(scores, starts)
         runs = np.flatnonzero(np.isfinite(lowest))
         if runs.size > self.limit:

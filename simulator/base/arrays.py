@@ -30,6 +30,19 @@ def is_broadcast(column: Column) -> bool:
     return column.strides == (0,)
 
 
+def first_of_runs(columns: Sequence[Column]) -> tuple[Index, Index]:
+    """Rows that differ from the row before in any of these columns, and each row's index among
+    them."""
+    new = np.zeros(columns[0].size, bool)
+    new[0] = True
+    if new.size == 1:
+        return np.zeros(1, np.intp), np.zeros(1, np.intp)
+    for column in columns:
+        if not is_broadcast(column):
+            new[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(new), np.cumsum(new) - 1
+
+
 def any_nonzero(values: NDArray[Any]) -> bool:
     """Whether any value is not zero: `any` without the cost of a reduction over a single row."""
     return bool(np.count_nonzero(values))

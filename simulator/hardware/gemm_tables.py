@@ -93,7 +93,9 @@ def load(path: str) -> GemmTable:
     place = files(PACKAGE).joinpath(MEASUREMENTS, path) if here.name == path else here
     try:
         text = read_text(place, path)
-        return replace(build(*fit_table(*parse_table(text))), machine=parse_machine(text))
+        m, n, k, seconds = parse_table(text)
+        fitted = build(m, n, k, fit_times(m, n, k, seconds))
+        return replace(fitted, machine=parse_machine(text))
     except (ValueError, IndexError) as error:
         raise InputError(f"{path}: not a table of GEMM times ({error})") from None
 
@@ -125,12 +127,6 @@ def _numbers(cells: list[str]) -> list[float]:
     return numbers
 
 
-def fit_table(m: Value, n: Value, k: Value, seconds: Value) -> tuple[Value, Value, Value, Value]:
-    """The table with the times of fit_times, blank where it is."""
-    times = fit_times(m, n, k, _fill_blanks(m, k, seconds))
-    return m, n, k, np.where(np.isfinite(seconds), times, np.nan)
-
-
 def parse_machine(text: str) -> Machine | None:
     """Where a table was measured; None where its file does not say both numbers."""
     cells = dict(line.split(",", 1) for line in _lines(text) if line.partition(",")[0] in _MACHINE)
@@ -150,7 +146,7 @@ _EPSILON = 1e-300
 
 
 def fit_times(m: Value, n: Value, k: Value, seconds: Value) -> Value:
-    """Seconds of the fit at the sides of a table without blanks [n, k, m].
+    """Seconds of the fit at the sides of a table [n, k, m], blank where it is.
 
     A measured time says how one kernel chose its tiles as much as how fast a GPU is, so that a
     plan with a lucky shape would win a near-tie. The fit is of ln(T / (m n k)), the seconds a FLOP
@@ -164,12 +160,12 @@ def fit_times(m: Value, n: Value, k: Value, seconds: Value) -> Value:
     on sizes that were left out: tests/benchmarks/microbenchmarks.py.
     """
     flops = m * n[:, None, None] * k[:, None]
-    cost = np.log(seconds / flops)
+    cost = np.log(_fill_blanks(m, k, seconds) / flops)
     cost = _smooth(_smooth(cost, n, 0), k, 1)
     rows = cost.reshape(-1, m.size)
     falling = np.stack([-isotonic(-row) for row in rows]).reshape(cost.shape)
-    out: Value = np.maximum.accumulate(np.exp(falling) * flops, axis=2)
-    return out
+    times = np.maximum.accumulate(np.exp(falling) * flops, axis=2)
+    return np.where(np.isfinite(seconds), times, np.nan)
 
 
 def isotonic(values: Value) -> Value:

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ..analysis.memory_timeline import TENANTS, MemoryTimeline
 from ..base.units import GIB
-from ..step.memory_timeline import TENANTS, MemoryTimeline
 from .palette import (
     BLACK,
     BLUE,

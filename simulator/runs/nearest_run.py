@@ -8,7 +8,7 @@ written by tests/benchmarks/make_measured_runs.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache, partial
 from typing import Any
@@ -170,14 +170,10 @@ def measured_runs() -> tuple[MeasuredRun, ...]:
 
 
 @cache
-def _measured_columns() -> dict[str, NDArray[Any]]:
-    return feature_columns(measured_runs())
-
-
-def feature_columns(runs: Iterable[MeasuredRun]) -> dict[str, NDArray[Any]]:
+def feature_columns(runs: tuple[MeasuredRun, ...]) -> dict[str, NDArray[Any]]:
     """The features of some runs and their MFU as columns [run]."""
-    names, rows = (*WEIGHTS, *PER_OCTAVE, "mfu"), list(runs)
-    return {name: np.array([getattr(run, name) for run in rows]) for name in names}
+    names = (*WEIGHTS, *PER_OCTAVE, "mfu")
+    return {name: np.array([getattr(run, name) for run in runs]) for name in names}
 
 
 def distances(columns: Mapping[str, NDArray[Any]], question: Mapping[str, Any]) -> Value:
@@ -205,7 +201,7 @@ def nearest_run(task: Task, number_format: str = "bf16") -> Nearest | None:
     """
     if isinstance(task.model, Network) or task.adapters:
         return None
-    columns, question = _measured_columns(), features(task, number_format)
+    columns, question = feature_columns(measured_runs()), features(task, number_format)
     away = distances(columns, question)
     row = int(np.lexsort((-columns["mfu"], away))[0])
     if away[row] > MAX_DISTANCE:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -21,31 +21,83 @@ from ..base.arrays import (
     codes_in,
     distinct_rows,
     first_of_each,
+    first_of_runs,
     is_broadcast,
     take_last,
 )
 from ..hardware.precision import RECIPES, Recipe
-from ..layers.placements import LayoutFunction
+from ..layers.cost_columns import LayerCosts
+from ..layers.layer_costs import LayerCostFunction, layer_cost_function
+from ..layers.placements import LayoutFunction, Layouts, Placements
 from ..operators.task_table import at_rows, variant_keys
 from ..pipeline import schedules, stage_placement
-from ..plan.fields import POLICY, RECIPE_FIELDS, SKELETON
+from ..plan.fields import POLICY, RECIPE_FIELDS, SKELETON, STRATEGY
 from ..plan.plan import Plan, PlanLike, as_plan, resolve
 from ..plan.synchronisation import SyncPolicy, policy_of, through_servers
 from ..rules.validity import check
 from ..task import Task, check_task
-from . import data_parallel, layer_run_stages, memory, offload, outer_steps, stages
+from . import data_parallel, layer_run_stages, memory, offload, outer_steps, sync_delays
 from .costs import Costs
 from .layer_run_stages import SegmentedStages
 from .memory import at_least_measured, measured_peaks
 from .optimizer import optimizer_seconds, with_state_formats
 from .plan_groups import PlanGroup, SkeletonTables, send_seconds, sync_seconds, trained_task
+from .ranks import path_seconds, uniform_ranks
 from .sharding_buffers import ShardingBuffers, sharding_buffers
 from .slot_delays import NO_COPIES
-from .stages import Skeletons
+from .stages import Stages, combine_ranks, strategies, with_paths
 
 Beaten = Callable[[Index, Value, Value], Mask]
 """Rows, their least seconds and bytes -> whether something known is better than all that they may
 become."""
+
+
+class Skeletons(NamedTuple):
+    """A table of skeletons, whose layers are costed and placed.
+
+    A skeleton is a plan without what changes only its synchronisation (ZeRO, overlaps, precision,
+    optimizer). Neighbouring plans of a table mostly share one, which is costed once for them.
+    """
+
+    task: Task
+    plans: Plan
+    costs: LayerCosts
+    which: Index
+    """The strategy of each, among those that are costed."""
+    place: Placements
+
+    @classmethod
+    def of(
+        cls,
+        task: Task,
+        recipe: Recipe,
+        plans: Plan,
+        layout_of: LayoutFunction,
+        cost: LayerCostFunction | None = None,
+    ) -> Skeletons:
+        """`layout_of` is stage_placement.layout or every_rank, `cost` what makes the cost table of
+        layers when that is not the model's own."""
+        columns = [getattr(plans, name) for name in STRATEGY]
+        first, which = distinct_rows([*columns, *variant_keys(task)])
+        distinct_plans = plans if plans.rows == 1 else plans.take(first)
+        price = cost or layer_cost_function(task.model)
+        costs = price(at_rows(task, first), recipe, strategies(distinct_plans))
+        return cls(task, plans, costs, which, Placements(Layouts(task, layout_of), plans))
+
+    def take(self, rows: Index) -> Skeletons:
+        """The chosen ones."""
+        task, plans = at_rows(self.task, rows), self.plans.take(rows)
+        return Skeletons(task, plans, self.costs, self.which[rows], self.place.take(rows))
+
+    def even_stages(self, recipe: Recipe) -> Stages:
+        """Their stages where no chunk waits for another that differs from it."""
+        ranks = uniform_ranks(self.task, self.plans, self.costs, self.which, self.place)
+        return combine_ranks(self.task, recipe, self.plans, ranks)
+
+    def with_paths(self, s: Stages) -> Stages:
+        """Their stages where uneven chunks wait for each other."""
+        longest = path_seconds(self.task.model, self.place, self.costs.table, self.which)
+        return s if longest is None else with_paths(s, longest)
 
 
 def _groups(plans: Plan) -> list[Index]:
@@ -77,7 +129,8 @@ def _plan_group(
     if plans.segments:
         segmented = _segment_group(of_rows, plans, rows, recipe, policy)
         return segmented, at_least_measured(of_rows, segmented.memory_total())
-    first, skeleton = stages.first_of_runs(plans, SKELETON, variant_keys(task))
+    columns = [getattr(plans, name) for name in SKELETON]
+    first, skeleton = first_of_runs([*columns, *variant_keys(task)])
     each, task = plans, of_rows
     if first.size < plans.rows:
         each, task = plans.take(first), at_rows(of_rows, first)
@@ -111,13 +164,13 @@ def _plan_group(
     if policy.offload_optimizer or policy.offload_parameters:
         update, copies = offload.host_update(task, recipe, optimizer, policy, update, s)
         hosts = offload.host_copies(task, recipe, policy, collectives, s)
-        both = data_parallel.sync_seconds(task, collectives, s, zeros, policy, hosts)
+        both = sync_delays.sync_seconds(task, collectives, s, zeros, policy, hosts)
         slots = np.maximum(both - sync, 0.0)
     else:
         update = update.max(axis=1) * (not through_servers(policy.sync))
     slack = s.slack_sends()
     if any_nonzero(schedules.has_end_sends(s.schedule)) and policy.is_default:
-        slack = s.slack_sends(data_parallel.longer_passes(task, collectives, s, zeros, hosts))
+        slack = s.slack_sends(sync_delays.longer_passes(task, collectives, s, zeros, hosts))
     tables = SkeletonTables(
         sync=sync,
         slack=slack,
@@ -200,7 +253,7 @@ def _shard_sync_seconds(task: Task, recipe: Recipe, segmented: SegmentedStages) 
     """The same of plans with segments, alike for every ZeRO stage of a row."""
     collectives = data_parallel.synchronisation(task, recipe, segmented.shards)
     total, s = segmented.stage_total, segmented.stages
-    sync = data_parallel.mixed_seconds(task, collectives, segmented.zero, total, s)
+    sync = sync_delays.mixed_seconds(task, collectives, segmented.zero, total, s)
     return np.broadcast_to(sync, (4, *sync.shape))
 
 

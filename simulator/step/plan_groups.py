@@ -1,7 +1,7 @@
 """Groups of plans of one precision and policy: parts of a step, looked up by skeleton.
 
 Plans whose layers differ in their strategy (segments) have their parts from the runs of layers.
-This module and data_parallel are the only ones that decide what overlaps what.
+This module and sync_delays are the only ones that decide what overlaps what.
 Arrays are [row] unless stated otherwise.
 """
 
@@ -31,6 +31,7 @@ from . import (
     offload,
     outer_steps,
     stages,
+    sync_delays,
 )
 from .stages import Stages
 
@@ -347,7 +348,7 @@ def sync_seconds(
     collectives."""
     inner = policy.inner
     collectives = data_parallel.synchronisation(task, recipe, s.weights, inner, zeros)
-    sync = data_parallel.sync_seconds(task, collectives, s, zeros, inner)
+    sync = sync_delays.sync_seconds(task, collectives, s, zeros, inner)
     if policy.sites:
         sync = sync + outer_steps.step_seconds(task, recipe, policy, s)
     if policy.compression:

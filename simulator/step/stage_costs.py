@@ -23,7 +23,7 @@ from ..layers.cost_columns import Cost
 from ..plan.plan import Plan
 from ..step.data_parallel import zero_in_pipeline
 from ..task import Task
-from . import data_parallel, layer_run_stages, memory
+from . import data_parallel, layer_run_stages, memory, sync_delays
 from .optimizer import optimizer_seconds
 from .ranks import Ranks
 from .stages import Stages, buffers_without_loss, bytes_in_flight, combine_ranks
@@ -91,7 +91,7 @@ def stage_costs(
     out = {}
     for stated, zero in zip(zeros, effective, strict=True):
         level = np.full(s.forward.shape, zero)
-        added = data_parallel.mixed_added(task, sync, level, lambda parts: parts, s)
+        added = sync_delays.mixed_added(task, sync, level, lambda parts: parts, s)
         host = task.software.once_a_step(task.gpus)
         once = update[min(zero, 1), 0] + host + s.unpaired_a2a_seconds()
         (static, update_bytes), (with_one, _) = (

@@ -1,35 +1,25 @@
 """Stages: costs of pipeline ranks under a schedule, before sharding.
 
-A *skeleton* is a plan without what changes only its synchronisation (ZeRO, overlaps, precision,
-optimizer). Neighbouring plans of a table mostly share one, so it is costed once for all of them.
 Arrays are [skeleton] or [class, skeleton], a class standing for all ranks with the same layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
 from ..base.arrays import (
     Column,
-    Index,
     Value,
     all_nonzero,
     any_nonzero,
-    distinct_rows,
-    is_broadcast,
 )
 from ..hardware.precision import Recipe
-from ..layers.cost_columns import A2A, HOOKS, SECONDS, Cost, LayerCosts
+from ..layers.cost_columns import A2A, HOOKS, SECONDS, Cost
 from ..layers.launches import launched_seconds
-from ..layers.layer_costs import LayerCostFunction, layer_cost_function
-from ..layers.placements import LayoutFunction, Layouts, Placements
 from ..operators import collectives, kernel_times
-from ..operators.task_table import at_rows, variant_keys
 from ..operators.work import Strategy
 from ..pipeline import schedules, uneven_chunks
 from ..pipeline.schedule import Passes, Sizes
@@ -37,7 +27,7 @@ from ..plan.field_values import Recompute
 from ..plan.fields import STRATEGY
 from ..plan.plan import Plan
 from ..task import Task
-from .ranks import Ranks, Weights, path_seconds, uniform_ranks
+from .ranks import Ranks, Weights
 
 
 def rank_passes(stage: Value) -> Passes:
@@ -220,21 +210,6 @@ class Stages:
         return out
 
 
-def first_of_runs(
-    table: Plan, names: tuple[str, ...], keys: Sequence[Column] = ()
-) -> tuple[Index, Index]:
-    """Rows that differ from the row before in these fields, or in `keys` besides, and each row's
-    index among them."""
-    new = np.zeros(table.rows, bool)
-    new[0] = True
-    if new.size == 1:
-        return np.zeros(1, np.intp), np.zeros(1, np.intp)
-    for column in (*(getattr(table, name) for name in names), *keys):
-        if not is_broadcast(column):
-            new[1:] |= column[1:] != column[:-1]
-    return np.flatnonzero(new), np.cumsum(new) - 1
-
-
 def sizes_of(plans: Plan, micro_batches: Value) -> Sizes[Value]:
     """The sizes of every row's pipeline; a group has pp micro-batches unless a plan has a larger
     one."""
@@ -246,62 +221,6 @@ def sizes_of(plans: Plan, micro_batches: Value) -> Sizes[Value]:
 def strategies(plans: Plan) -> Strategy:
     """The local strategy of each row as float columns."""
     return Strategy(**{name: getattr(plans, name).astype(float) for name in STRATEGY})
-
-
-class Skeletons(NamedTuple):
-    """A table of skeletons, whose layers are costed and placed."""
-
-    task: Task
-    plans: Plan
-    costs: LayerCosts
-    which: Index
-    """The strategy of each, among those that are costed."""
-    place: Placements
-
-    @classmethod
-    def of(
-        cls,
-        task: Task,
-        recipe: Recipe,
-        plans: Plan,
-        layout_of: LayoutFunction,
-        cost: LayerCostFunction | None = None,
-    ) -> Skeletons:
-        """`layout_of` is stage_placement.layout or every_rank, `cost` what makes the cost table of
-        layers when that is not the model's own."""
-        columns = [getattr(plans, name) for name in STRATEGY]
-        first, which = distinct_rows([*columns, *variant_keys(task)])
-        distinct_plans = plans if plans.rows == 1 else plans.take(first)
-        price = cost or layer_cost_function(task.model)
-        costs = price(at_rows(task, first), recipe, strategies(distinct_plans))
-        return cls(task, plans, costs, which, Placements(Layouts(task, layout_of), plans))
-
-    def take(self, rows: Index) -> Skeletons:
-        """The chosen ones."""
-        task, plans = at_rows(self.task, rows), self.plans.take(rows)
-        return Skeletons(task, plans, self.costs, self.which[rows], self.place.take(rows))
-
-    def even_stages(self, recipe: Recipe) -> Stages:
-        """Their stages where no chunk waits for another that differs from it."""
-        ranks = uniform_ranks(self.task, self.plans, self.costs, self.which, self.place)
-        return combine_ranks(self.task, recipe, self.plans, ranks)
-
-    def with_paths(self, s: Stages) -> Stages:
-        """Their stages where uneven chunks wait for each other."""
-        longest = path_seconds(self.task.model, self.place, self.costs.table, self.which)
-        return s if longest is None else with_paths(s, longest)
-
-
-def build_stages(
-    task: Task,
-    recipe: Recipe,
-    plans: Plan,
-    layout_of: LayoutFunction,
-    cost: LayerCostFunction | None = None,
-) -> Stages:
-    """Stages of a table of skeletons (Skeletons.of)."""
-    skeletons = Skeletons.of(task, recipe, plans, layout_of, cost)
-    return skeletons.with_paths(skeletons.even_stages(recipe))
 
 
 def with_paths(s: Stages, seconds: Value) -> Stages:

@@ -73,7 +73,8 @@ def without(gpu: str, width: str, n: int) -> gemm_tables.GemmTable:
     """A shipped table that never saw this n."""
     m, sides, k, seconds = gemm_tables.parse_table((TABLES / f"{gpu}-gemm-{width}.csv").read_text())
     kept = sides != n
-    return gemm_tables.build(*gemm_tables.fit_table(m, sides[kept], k, seconds[kept]))
+    times = gemm_tables.fit_times(m, sides[kept], k, seconds[kept])
+    return gemm_tables.build(m, sides[kept], k, times)
 
 
 def held_out(row: Row) -> float:

@@ -11,10 +11,10 @@ import pytest
 import unit_pipelines
 from round_numbers import PARAMETERS, stack, task
 
+from plan3d.simulator.analysis.memory_timeline import TENANTS, memory_timeline
 from plan3d.simulator.plan.plan import as_plan
 from plan3d.simulator.step.evaluate import by_stage
 from plan3d.simulator.step.memory import PARTS
-from plan3d.simulator.step.memory_timeline import TENANTS, memory_timeline
 
 SCHEDULES = (
     "pp=4 schedule=1f1b",

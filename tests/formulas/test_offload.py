@@ -33,12 +33,13 @@ from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.field_values import Nvme
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.plan.synchronisation import SyncPolicy
-from plan3d.simulator.step.data_parallel import Synchronisation, sync_seconds, synchronisation
+from plan3d.simulator.step.data_parallel import Synchronisation, synchronisation
 from plan3d.simulator.step.memory import bytes_of_states, host_bytes, state_bytes
 from plan3d.simulator.step.offload import host_copies, host_update, node_bytes
 from plan3d.simulator.step.optimizer import moved_bytes, owned_parameters
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.step.slot_delays import NO_COPIES, HostCopies
+from plan3d.simulator.step.sync_delays import sync_seconds
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.adapters import Adapters
 from plan3d.simulator.workload.model import Model

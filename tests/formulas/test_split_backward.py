@@ -15,9 +15,9 @@ from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import slot_delays
-from plan3d.simulator.step.data_parallel import _copy_delay
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.slot_delays import Delays
+from plan3d.simulator.step.sync_delays import _copy_delay
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 

@@ -16,14 +16,10 @@ from round_numbers import PARAMETERS, costs_of, group_of, stack, task
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy
-from plan3d.simulator.step.data_parallel import (
-    Synchronisation,
-    _added_at_end,
-    mixed_seconds,
-    sync_seconds,
-)
+from plan3d.simulator.step.data_parallel import Synchronisation
 from plan3d.simulator.step.evaluate import evaluate, simulate
 from plan3d.simulator.step.slot_delays import added_seconds, full_backward_delay
+from plan3d.simulator.step.sync_delays import _added_at_end, mixed_seconds, sync_seconds
 
 MS = 1e-3
 SYNC = Synchronisation(

@@ -87,7 +87,7 @@ def test_the_rate_never_falls_with_tokens(name, n, k, m):
 def test_rates_are_smooth_in_n_and_k(name):
     """Seconds a FLOP bend less over three neighbours than those that were measured."""
     m, n, k, data = gemm_tables.parse_table((TABLES / name).read_text())
-    fit = gemm_tables.fit_table(m, n, k, data)[3]
+    fit = gemm_tables.fit_times(m, n, k, data)
 
     def bends(times, axis):
         cost = np.log(times / (m * n[:, None, None] * k[:, None]))

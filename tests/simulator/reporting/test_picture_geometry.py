@@ -8,6 +8,7 @@ from round_numbers import costs_of
 from round_numbers import task as round_task
 from unit_pipelines import task as unit_task
 
+from plan3d.simulator.analysis.memory_timeline import memory_timeline
 from plan3d.simulator.analysis.roofline import gemm_points
 from plan3d.simulator.analysis.sensitivity import Sensitivity
 from plan3d.simulator.analysis.time_breakdown import Loss
@@ -17,7 +18,6 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import gantt, memory_plot, plots, plots_many
 from plan3d.simulator.reporting.grid_map import grid_panels
 from plan3d.simulator.reporting.rank_map import DrawnRanks, Group, group_sentence, rank_page
-from plan3d.simulator.step.memory_timeline import memory_timeline
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model

@@ -14,6 +14,7 @@ from matplotlib.transforms import Bbox
 from not_empty import not_empty
 
 from plan3d.search.rank_plans import Ranking, rank_plans
+from plan3d.simulator.analysis.memory_timeline import memory_timeline
 from plan3d.simulator.analysis.roofline import gemm_points
 from plan3d.simulator.analysis.sensitivity import KNOBS, sensitivities
 from plan3d.simulator.analysis.time_breakdown import waterfall
@@ -26,7 +27,6 @@ from plan3d.simulator.reporting.memory_plot import memory_page
 from plan3d.simulator.reporting.palette import CYCLE, image_bytes, time_axis
 from plan3d.simulator.reporting.report import stage_records
 from plan3d.simulator.step.evaluate import evaluate
-from plan3d.simulator.step.memory_timeline import memory_timeline
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names

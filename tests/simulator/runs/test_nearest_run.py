@@ -37,7 +37,7 @@ def task(model: Model = GPT, cluster: str = "a100-80gb-sxm", gpus: int = 1024, *
 
 def distance(run: MeasuredRun, question: dict[str, Any]) -> float:
     """That of one run."""
-    (out,) = distances(feature_columns([run]), question)
+    (out,) = distances(feature_columns((run,)), question)
     return float(out)
 
 

@@ -28,8 +28,8 @@ from plan3d.simulator.pipeline.schedules import in_flight, schedule_code
 from plan3d.simulator.plan.field_values import Recompute
 from plan3d.simulator.plan.fields import AXES
 from plan3d.simulator.plan.plan import Plan, concat, resolve
-from plan3d.simulator.step import memory, stages
-from plan3d.simulator.step.evaluate import by_stage, evaluate, simulate
+from plan3d.simulator.step import memory
+from plan3d.simulator.step.evaluate import Skeletons, by_stage, evaluate, simulate
 from plan3d.simulator.step.plan_groups import PARTS
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model, padded_vocabulary
@@ -257,7 +257,8 @@ def held(model, tp, pp):
 
 def every_rank(question, plan):
     table = resolve(plan, question.gpus).table()
-    return stages.build_stages(question, BF16, table, stage_placement.every_rank)
+    skeletons = Skeletons.of(question, BF16, table, stage_placement.every_rank)
+    return skeletons.with_paths(skeletons.even_stages(BF16))
 
 
 @pytest.mark.parametrize("name", ["gpt3-1.3b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3"])

@@ -20,10 +20,10 @@ from ..base.arrays import Column, Value
 from ..pipeline import stage_placement
 from ..pipeline.operation_orders import Pass
 from ..plan.plan import Plan
+from ..step import memory
+from ..step.evaluate import simulate
+from ..step.plan_timeline import PlanTimeline, timeline_of
 from ..task import Task
-from . import memory
-from .evaluate import simulate
-from .plan_timeline import PlanTimeline, timeline_of
 
 STATES = memory.PARTS[:3]
 TENANTS = (*memory.PARTS[:-1], "context", "fragmentation")
