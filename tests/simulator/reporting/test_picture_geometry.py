@@ -114,7 +114,7 @@ def test_what_of_a_large_cluster_is_left_out_is_said_where_it_would_stand():
     assert page.get_size_inches()[0] == pytest.approx(15)
     said = said_at(axes)
     assert said["… 12 more …"] == near([1.55, 4.72 - 0.2])
-    assert sum(text.endswith("more …") for text in said) == 1
+    assert sum(text.get_text().endswith("more …") for text in axes.texts) == 1
     dots = [t.get_position() for t in axes.texts if t.get_text() == "…"]
     assert dots == near([(1.75 + 26.1 * cell, top + 0.04 + 0.26) for top in tops])
     assert said[" to GPU 56"] == near([1.75 + cell * 25.7, 2.02])
@@ -240,6 +240,35 @@ def test_of_a_long_grid_sixteen_are_drawn():
     assert upper.get_xlim() + upper.get_ylim() == near([-0.5, 16.5, 1.3, -0.9])
 
 
+@pytest.mark.parametrize(
+    ("grid", "depths", "is_cut"), [("2.5d:2x2x2", 2, False), ("1x16", 0, False), ("1x17", 0, True)]
+)
+def test_grids_up_to_sixteen_are_whole_and_depths_are_named_where_there_are_two(
+    grid, depths, is_cut
+):
+    upper, lower = Figure().subplots(1, 2)
+    tp = {"2.5d:2x2x2": 8, "1x16": 16, "1x17": 17}[grid]
+    grid_panels(upper, lower, task(gpus=tp), Plan.parse(f"tp={tp} tp_grid={grid} micro_batch=8"))
+    assert sum(text.startswith("depth") for text in said_at(upper)) == depths
+    assert ("(the first of them)" in upper.get_title(loc="left")) is is_cut
+    assert said_at(lower)[""] == near([0.2, 2.95])
+    # Cuts: three of tokens twice and one of columns twice; fifteen of columns twice.
+    assert len(lower.lines) == {"2.5d:2x2x2": 8, "1x16": 30, "1x17": 0}[grid]
+
+
+def test_only_replicas_have_shades():
+    """Two replicas of two tensor ranks, and four tensor ranks of one replica."""
+    colours = {}
+    for text in ("tp=2 dp=2", "tp=4"):
+        page = rank_page(task(gpus=4), Plan.parse(text))
+        cells = [p for p in page.axes[0].patches if p.get_fill()]
+        colours[text] = [p.get_facecolor() for p in cells[:4]]
+    one, two = colours["tp=2 dp=2"][0], colours["tp=2 dp=2"][2]
+    assert one != two
+    assert len(set(colours["tp=4"])) == 1
+    assert colours["tp=4"][0] not in (one, two)
+
+
 # Bars, curves and roofs of one plan
 
 
@@ -305,6 +334,20 @@ def test_a_tornado_is_symmetric_in_nothing(axes):
     assert axes.get_xlim() + axes.get_ylim() == near([-16.2, 21.6, 2.5, -0.5])
 
 
+@pytest.mark.parametrize(
+    ("elasticities", "said"),
+    [((-0.5, -0.3, 0.1), "\nmeasured tables hold 10 % of the step"), ((-0.6, -0.4, 0.0), "")],
+)
+def test_a_tornado_says_what_no_number_moves(axes, elasticities, said):
+    """Rates of 0.5 and 0.3 and a time of 0.1 leave a tenth."""
+    found = [
+        Sensitivity("a", f"number {i}", i < 2, share, 10.5, 10.0)
+        for i, share in enumerate(elasticities)
+    ]
+    plots.tornado(axes, found, 10.0)
+    assert axes.get_title(loc="left") == f"Which hardware number matters (elasticity){said}"
+
+
 def test_a_tornado_of_nothing_has_an_axis(axes):
     plots.tornado(axes, [Sensitivity("a", "none", True, 0.0, 10.0, 10.0)], 10.0)
     assert axes.get_xlim() == near([-1.08, 1.08])
@@ -336,6 +379,7 @@ def test_points_over_words_stand_beside_each_other(axes):
     assert axes.get_ylim() == near([0, 1.08 * 4])
     many = Figure().add_subplot()
     plots_many.curve(many, {str(i): (words, [1.0, 2.0]) for i in range(8)}, "x", "y")
+    assert len({line.get_marker() for line in many.lines}) == 8
     assert [x[0] for x, _ in curves(many)] == near([0.075 * (i - 3.5) for i in range(8)])
 
 

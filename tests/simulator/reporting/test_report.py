@@ -143,6 +143,20 @@ def test_host_needs_are_of_its_memory() -> None:
     assert report.host_needs(costs) == f"{held / 2**30:,.1f} of its {2 * held / 2**30:,.1f} GiB"
 
 
+@pytest.mark.parametrize(("drives", "scarcer"), [(1.5, True), (1e6, False)])
+def test_host_needs_are_of_its_drives_where_they_are_scarcer(drives: float, scarcer: bool) -> None:
+    """Drives of so many times the 12 bytes of states, and a memory that is hardly used."""
+    held = 12 * round_numbers.PARAMETERS
+    host = replace(round_numbers.HOST, nvme_read=6e9, nvme_write=3e9, nvme=drives * held)
+    machine = replace(Cluster.profile("h100-sxm", gpus=2), gpus_per_node=2, host=host)
+    stack = round_numbers.stack(swaps_to_nvme=True)
+    question = round_numbers.task(2, cluster=machine, software=stack)
+    costs = round_numbers.costs_of(question, "dp=2 offload_optimizer=100 nvme=optimizer zero=3")
+    assert report.host_needs(costs).endswith("of NVMe") is scarcer
+    there = costs.nvme_capacity if scarcer else costs.node_capacity
+    assert f" of its {there / 2**30:,.1f} GiB" in report.host_needs(costs)
+
+
 def test_the_explorer_scales_what_a_cluster_has() -> None:
     """One GPU has no links, one fast domain of eight no network that is used."""
 

@@ -108,6 +108,14 @@ def test_what_taught_is_named(p: Prediction) -> None:
     assert record["known"]["peaks"] <= record["unknown"]["peaks"] <= 80
 
 
+def test_peaks_and_labels_that_taught_are_counted(p: Prediction) -> None:
+    """Of four runs one failed, and one of the others states no peak: both are labels."""
+    source = marked(first(p, 4), 0, status="oom", peak_bytes=None)
+    source = marked(source, 1, peak_bytes=None)
+    record = learned_spreads(source, source)["unknown"]
+    assert (record["peaks"], record["labels"]) == (2, 2)
+
+
 def test_scores_by_hand(p: Prediction) -> None:
     """Four rows of a source with shares 0.2, 0.99, 0.2 and 3; the last two ran out of memory."""
     four = p.take(np.arange(len(p)) < 4)
