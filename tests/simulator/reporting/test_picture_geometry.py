@@ -17,6 +17,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import gantt, memory_plot, plots, plots_many
 from plan3d.simulator.reporting.grid_map import grid_panels
+from plan3d.simulator.reporting.palette import time_axis
 from plan3d.simulator.reporting.rank_map import DrawnRanks, Group, group_sentence, rank_page
 from plan3d.simulator.step.plan_timeline import timeline_of
 from plan3d.simulator.task import Task
@@ -570,3 +571,14 @@ def test_the_ninth_product_of_a_roofline_has_the_first_colour_again(axes):
     assert colours[8:] == [colours[i % 8] for i in range(8, len(points))]
     markers = [line.get_marker() for line in points]
     assert markers == [plots.MARKERS[i % len(plots.MARKERS)] for i in range(len(points))]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "factor", "unit"),
+    [
+        (90.0, 1, "s"), (1.0, 1, "s"), (0.999, 1e3, "ms"), (1e-3, 1e3, "ms"), (0.999e-3, 1e6, "µs"),
+        (1e-6, 1e6, "µs"),
+    ],
+)  # fmt: skip
+def test_times_are_in_the_unit_of_which_there_is_one(seconds, factor, unit):
+    assert time_axis(seconds) == (factor, unit)

@@ -59,6 +59,7 @@ def test_a_bubble_and_its_sends_are_shares_of_the_step() -> None:
     assert sum(shares.values()) == pytest.approx(1)
     halved = causes(unit("pp=4 micro_batch=2"))["bubble"]
     assert halved[1] == "bubble: pp=4, 4 micro-batches, virtual_stages=1"
+    assert "pp = 4 with 4 micro-batches and 1 virtual" in halved[2]
 
 
 def test_causes_are_listed_from_half_a_percent_the_largest_first() -> None:
