@@ -41,7 +41,9 @@ class Printed(NamedTuple):
 
 LONGEST = 1_000_000
 """Characters of the longest settings."""
-_ARGUMENT = re.compile(r"^\s*(\w+) \.{2,}\s?(.*?)\s*$", re.M)
+_ARGUMENT = re.compile(r"(?:^|\s)([a-z]\w*) \.{2,}\s?(.*?)(?<!\.)\.*\s*$", re.M)
+_TRUTH = re.compile(r"(None|True|False)(?![A-Za-z_]).*")
+"""A value after which another program may have written in the same line."""
 _PADDED = re.compile(r"padded vocab \(size: (\d{1,9})\)")
 _MESH = re.compile(r"Building \d-D device mesh with \[[^\]\n]{0,200}\], \[([\d, ]{1,60})\]")
 _PARALLELISM = re.compile(r"device mesh with parallelism: ([\w=, ]{1,200})")
@@ -86,11 +88,24 @@ NEEDS = {
     "moe_layer_freq": "num_experts",
     "moe_router_topk": "num_experts",
     "moe_ffn_hidden_size": "num_experts",
+    "moe_train_capacity_factor": "num_experts",
+    "moe_eval_capacity_factor": "num_experts",
+    "moe_min_capacity": "num_experts",
+    "ds_sequence_parallel_fpdt_chunk_size": "ds_sequence_parallel_fpdt",
     "recompute_modules": "recompute_granularity",
 }
 """Arguments that have an effect, and a default that is printed, only beside another."""
 NOT_FLAGS = ("num_layers_per_virtual_pipeline_stage", "encoder_num_layers", "encoder_seq_length")
 """Arguments that Megatron-LM works out from others."""
+IDLE = {
+    ("num_experts", "[1]"),
+    ("tile_factor", "1"),
+    ("zero_allgather_bucket_size", "0.0"),
+    ("zero_reduce_bucket_size", "0.0"),
+}
+"""Defaults of Megatron-DeepSpeed with which an argument has no effect."""
+SEVERAL_NUMBERS = ("num_experts",)
+"""Arguments that take several numbers, printed as a list (Megatron-DeepSpeed)."""
 OTHER_MODELS = (
     *("hybrid_override_pattern", "hybrid_layer_pattern", "is_hybrid_model", "spec"),
     *("heterogeneous_layers_config_path", "experimental_attention_variant", "vision_pretraining"),
@@ -102,7 +117,7 @@ OTHER_MODELS = (
 def megatron(text: str, at: int) -> Printed | None:
     """The arguments of Megatron-LM, or of Megatron-DeepSpeed, as a command."""
     end = text.find("end of arguments", at)
-    values = dict(_ARGUMENT.findall(text[at : end if end > 0 else at + LONGEST]))
+    values = _printed_values(text[at : end if end > 0 else at + LONGEST])
     if "num_layers" not in values:
         return None
     words = list(argument_words(values))
@@ -111,8 +126,16 @@ def megatron(text: str, at: int) -> Printed | None:
         words.append(f"--vocab-size {padded[1]}")
     world = values.get("world_size", "")
     launcher = f"torchrun --nnodes 1 --nproc-per-node {world} " if world.isdecimal() else ""
-    reader = "deepspeed" if values.get("deepspeed") == "True" else "megatron"
-    return Printed(reader, "sh", f"{launcher}pretrain_gpt.py {' '.join(words)}\n")
+    command = f"{launcher}pretrain_gpt.py {' '.join(words)}\n"
+    if values.get("deepspeed") != "True":
+        return Printed("megatron", "sh", command)
+    return Printed("deepspeed", "sh", _engine_configuration(text) + command)
+
+
+def _printed_values(text: str) -> dict[str, str]:
+    """The values of arguments by name; those of defaults without effect are None."""
+    values = {name: _TRUTH.sub(r"\1", value) for name, value in _ARGUMENT.findall(text)}
+    return {name: "None" if (name, value) in IDLE else value for name, value in values.items()}
 
 
 def other_model(text: str) -> str:
@@ -143,8 +166,12 @@ def argument_words(values: dict[str, str]) -> Iterator[str]:
             continue
         if value in ABSENT:
             continue
+        if name in SEVERAL_NUMBERS:
+            value = value.strip("[]").replace(",", "")
         flag = _flag(OTHER_NAMES.get(name, name))
-        yield flag if value == "True" else f"{flag} {_quoted(FORMATS.get(value, value))}"
+        several = name in SEVERAL_NUMBERS and re.fullmatch(r"[\d ]+", value)
+        words = value if several else _quoted(FORMATS.get(value, value))
+        yield flag if value == "True" else f"{flag} {words}"
 
 
 def _flag(name: str) -> str:
@@ -312,10 +339,15 @@ def runner(text: str, at: int) -> Printed | None:
             return None
     except (ValueError, TypeError, AttributeError, RecursionError, InputError):
         return None
+    return Printed("trainer-command", "sh", _engine_configuration(text) + command)
+
+
+def _engine_configuration(text: str) -> str:
+    """The configuration that DeepSpeed's engine prints, as the here-document of a script; '' where
+    it prints none."""
     engine = re.search(_ENGINE, text)
     content = _literal(text, text.find("{", engine.start())) if engine else None
-    beside = f"cat > ds.json <<'END'\n{json.dumps(_whole(content))}\nEND\n" if content else ""
-    return Printed("trainer-command", "sh", beside + command)
+    return f"cat > ds.json <<'END'\n{json.dumps(_whole(content))}\nEND\n" if content else ""
 
 
 _ENGINE = r"\bjson = \{"

@@ -83,13 +83,34 @@ class Log:
         return _of_last_batch(out, trainer.batch)
 
     def _of_training(self, lines: list[str]) -> list[str]:
-        """The lines without progress bars of fewer iterations than the longest."""
+        """The lines without progress bars of other iterations than those of the training."""
         if not self.trainer.total:
             return lines
         totals = [re.search(self.trainer.total, line) for line in lines]
         numbers = [int(found[1][:MOST_DIGITS]) if found else 0 for found in totals]
-        longest = max(numbers, default=0)
-        return [line for line, total in zip(lines, numbers, strict=True) if total in (0, longest)]
+        stated = (
+            re.findall(self.trainer.stated_total, self.text) if self.trainer.stated_total else []
+        )
+        steps = int(stated[-1].replace(",", "")[:MOST_DIGITS]) if stated else 0
+        if steps not in numbers or not steps:
+            steps = self._longest_bar(lines, numbers)
+        return [line for line, total in zip(lines, numbers, strict=True) if total in (0, steps)]
+
+    def _longest_bar(self, lines: list[str], totals: list[int]) -> int:
+        """The iterations of the longest progress bar; where that is drawn inside another which
+        advances by more than one between its runs, of the other: those runs evaluate."""
+        longest = max(totals, default=0)
+        places: dict[int, list[int]] = {}
+        for place, total in enumerate(totals):
+            places.setdefault(total, []).append(place)
+        counts = [_numbers(self.trainer.iteration + "()", lines[at]) for at in places[longest]]
+        drawn = [count[0] for count in counts if count]
+        runs = 1 + sum(later < one for one, later in pairwise(drawn))
+        first = places[longest][0]
+        outer = [
+            total for total, own in places.items() if total > 2 * runs and own[0] < first < own[-1]
+        ]
+        return max(outer, default=longest)
 
     def values(self, pattern: str) -> list[LineValue]:
         """Every value of that pattern; of an iteration that is printed several times, the last."""

@@ -11,9 +11,11 @@ _PREFIX_FORMS = (
     r"\[[A-Za-z_]+\d+\]:\s?",
     r"\[(?!\d+/\d+\])(?:pod/)?[\w.-]+/[\w.-]+\]\s",
     r"[\w.-]+\s+\|\s",
+    r"[A-Za-z][\w.-]*\d[\w.-]*:\s",
 )
-"""Names of ranks that mpirun, srun, torchrun, kubectl and Compose put before lines: `0: ...`,
-`[1,0]<stdout>: ...`, `[default0]:...`, `[pod/worker-0/train] ...`, `worker-0 | ...`."""
+"""Names of ranks that mpirun, srun, torchrun, kubectl, Compose and pdsh put before lines: `0: ...`,
+`[1,0]<stdout>: ...`, `[default0]:...`, `[pod/worker-0/train] ...`, `worker-0 | ...`, `node-1: ...`.
+"""
 LEAST_PREFIXED = 0.5
 """Share of the lines of a text that must have a prefix of one form."""
 

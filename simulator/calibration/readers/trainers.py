@@ -54,6 +54,8 @@ class Trainer:
     """Time since the start, in whole seconds: days, hours, minutes, seconds in one group."""
     total: str = ""
     """Iterations of a progress bar: of several bars that of the training is read."""
+    stated_total: str = ""
+    """Iterations of the training, where it says so in a line of its own: one group."""
     tokens: str = ""
     """Tokens of a step."""
     batch: str = ""
@@ -368,6 +370,7 @@ TRAINERS = (
         whole_run=rf"train_steps_per_second{KEY}{VALUE}",
         runtime=rf"train_runtime{KEY}{VALUE}",
         total=rf"{_BAR}\d+/(\d+) \[",
+        stated_total=r"Total optimization steps = ([\d,]+)",
         batch=rf"Total train batch size [^=]{{0,80}}= {VALUE}",
         allocated=((rf"(?i)memory/max_\w*alloc\w*(?: ?\(gib\))?{KEY}{VALUE}", GIB),),
         reserved=((rf"(?i)memory/device_\w*reserved(?: ?\(gib\))?{KEY}{VALUE}", GIB),),
@@ -387,6 +390,11 @@ OTHER_WORK = (
 Source: DeepSpeed-Chat, dschat/utils/perf.py and step3_rlhf_finetuning/main.py; slime,
 slime/observability/rollout_metrics.py; verl, trainer/ppo/metric_utils.py; TRL, DPOTrainer and
 GRPOTrainer; DeepSpeed-Chat, step2_reward_model_finetuning/main.py."""
+EVALUATIONS = ("***** Running Evaluation *****", "***** Running Prediction *****")
+"""Lines before the progress bars of evaluations, from transformers, Trainer.evaluation_loop; in
+small letters until 2020."""
+TRAININGS = ("***** Running training", "'loss': ", '"loss": ', "train_runtime")
+"""Of which one is in the log of a training by the Trainer."""
 NAMES = ", ".join(row.name for row in TRAINERS if not row.name.startswith("DeepSpeed "))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ...base.errors import InputError
 from .log_values import Log, Row
 from .log_values import RunSizes as RunSizes
-from .trainers import NAMES, OTHER_WORK, trainers_of
+from .trainers import EVALUATIONS, NAMES, OTHER_WORK, TRAININGS, trainers_of
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SIZE_TOLERANCE = 0.01
@@ -80,6 +80,8 @@ def read_log(text: str, known: RunSizes, name: str, timed: bool = True) -> list[
     for sign, work in OTHER_WORK:
         if sign in text:
             raise InputError(f"{name}: its steps are of {work}, which is not read")
+    if any(sign in text for sign in EVALUATIONS) and not any(sign in text for sign in TRAININGS):
+        raise InputError(f"{name}: evaluates a model and trains none: give the log of a training")
     log = _read(text, known)
     if log is None:
         raise InputError(f"{name}: no line of a trainer that is read here: {NAMES}")

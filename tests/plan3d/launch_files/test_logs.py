@@ -110,6 +110,34 @@ def test_arguments_with_defaults_and_other_names(changes, field, value):
     assert plan_of(read(megatron(**changes)), {}).to_dict()[field] == value
 
 
+def test_lines_into_which_another_program_writes_are_read():
+    """Two programs share a screen: dots and words of one stand before and after those of the
+    other."""
+    log = megatron(retro_add_retriever=False)
+    log = log.replace("  num_attention_heads ", ".......  num_attention_heads ")
+    log = log.replace("  retro_add_retriever .", "[NO]   retro_add_retriever .")
+    log = log.replace(". False\n  rotary_base", ". False0.18.3, unknown\n  rotary_base")
+    log = log.replace(" 500000\n", " 500000.......\n")
+    assert read(log).model == read(megatron()).model
+
+
+def test_arguments_of_megatron_deepspeed_have_the_json_of_its_engine():
+    """One expert is none, and hosts stand before lines as pdsh writes them."""
+    engine = {
+        "train_batch_size": 32,
+        "train_micro_batch_size_per_gpu": 2,
+        "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}},
+        "bf16": {"enabled": True},
+    }
+    log = megatron(deepspeed=True, num_experts=[1], tile_factor=1, moe_train_capacity_factor=1.0)
+    log = log.replace("virtual_pipeline_model_parallel_size", "no_argument")
+    log += f"[INFO] [config.py:986:print_user_config]   json = {json.dumps(engine, indent=2)}\n"
+    launch = read("".join(f"node-1: {line}\n" for line in log.splitlines()))
+    assert (launch.framework, launch.plan["offload_optimizer"]) == ("deepspeed", 100)
+    assert launch.model.active_parameters == launch.model.parameters
+    assert not [one for one in launch.unread if one.text.startswith(("--moe", "--tile"))]
+
+
 def test_another_model_than_its_flags_describe_is_refused():
     with pytest.raises(
         InputError, match=r"hybrid_override_pattern M-M-M-.* makes it another model"

@@ -205,6 +205,26 @@ def test_of_progress_bars_the_longest_counts() -> None:
     assert values(bars, *lines) == [2.0, 4.0]
 
 
+EVALUATED = (
+    "step 1 of 20 in 1",
+    *(f"step {n} of 40 in 9" for n in (1, 2, 1, 2)),
+    "step 2 of 20 in 2",
+)
+
+
+def test_a_longer_bar_inside_the_training_evaluates() -> None:
+    """It is drawn twice, and the training goes on for more steps than that; where it does not, the
+    outer bar counts epochs. What the training states holds in any case."""
+    bars = replace(SECONDS, total=r"of (\d+)")
+    assert values(bars, *EVALUATED) == [1.0, 2.0]
+    epochs = tuple(line.replace("of 20", "of 2") for line in EVALUATED)
+    assert values(bars, *epochs) == [9.0] * 4
+    stated = replace(bars, stated_total=r"steps = ([\d,]+)")
+    assert values(stated, "steps = 40", *EVALUATED) == [9.0] * 4
+    assert values(stated, "steps = 2", *epochs) == [1.0, 2.0]
+    assert values(stated, "steps = 1,000", *EVALUATED) == [1.0, 2.0]
+
+
 def test_a_run_without_its_first_steps_says_a_mean() -> None:
     """64 sequences at 16 a second are 4 s; the last of several counts."""
     run = replace(PLAIN, run_samples_per_second=f"samples {VALUE}")

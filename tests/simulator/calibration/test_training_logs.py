@@ -10,7 +10,12 @@ import pytest
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.readers.files import Hints, read
 from plan3d.simulator.calibration.readers.trainers import GB, GIB, MIB, NAMES
-from plan3d.simulator.calibration.readers.training_logs import RunSizes, outcome, stated_batch
+from plan3d.simulator.calibration.readers.training_logs import (
+    RunSizes,
+    outcome,
+    read_log,
+    stated_batch,
+)
 
 STEPS = [(i, 9.0 if i <= 10 else 2.1) for i in range(1, 41)]
 """Iterations and their seconds: ten of warm-up, thirty of 2.1 s."""
@@ -454,3 +459,13 @@ def test_steps_that_generate_are_no_steps_of_training():
 def test_names_of_trainers_and_units():
     assert "llm-foundry" in NAMES
     assert MIB < GB < GIB
+
+
+def test_bars_of_an_evaluation_are_no_steps() -> None:
+    """Of one inside a training, which Trainer.evaluation_loop begins with the same line, too."""
+    log = "***** Running Evaluation *****\n  Num examples = 640\n"
+    log += "".join(f" {i}%|# | {i}/40 [00:{i:02}<01:00,  3.00s/it]\n" for i in range(1, 31))
+    with pytest.raises(InputError, match="evaluates a model and trains none"):
+        read_log(log, RunSizes(8, 4096, 64), "eval.log")
+    trained = f"{log}***** Running training *****\n"
+    assert read_log(trained, RunSizes(8, 4096, 64), "train.log")[0]["seconds"] == 3.0
