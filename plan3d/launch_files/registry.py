@@ -51,6 +51,7 @@ READERS: Registry[Reader] = Registry(
         "nemo": f"{_PACKAGE}.mcore.nemo:read",
         "primus": f"{_PACKAGE}.mcore.primus:read",
         "megatron-bridge": f"{_PACKAGE}.megatron_bridge.overrides:read",
+        "megatron-bridge-recipe": f"{_PACKAGE}.megatron_bridge.overrides:read_document",
         "megatron-bridge-config": f"{_PACKAGE}.megatron_bridge.run_config:read",
         "recipe": f"{_PACKAGE}.recipes.launch:read",
         "automodel": f"{_PACKAGE}.trainer.automodel:read",
@@ -71,8 +72,9 @@ TORCHTITAN_COMMAND = (
     r"|\bCONFIG_FILE=\S*\.toml\b)"
 )
 """A line, no comment, that starts torchtitan or names its job."""
-FLAGS_IN_YAML = r"^MODEL_ARGS:"
-"""A line of YAML that begins the flags of a command, with variables of the shell."""
+OPEN_IN_YAML = r"^MODEL_ARGS:|^ +_target_: megatron\.bridge\."
+"""A line of YAML that begins the flags of a command, with variables of the shell, or that names a
+recipe, whose values may be open."""
 LOG_ENDINGS = ("log", "out", "err")
 LOG = (
     r"^.{0,200}(?:-{8,} arguments -{8,}\s*$|\bRunning with (?:args|configs): ?\{"
@@ -207,8 +209,8 @@ def is_script(text: str, file: str, framework: str | None) -> bool:
 
 
 def takes_inputs(text: str, file: str, framework: str | None) -> bool:
-    """Whether a file has arguments or variables: a script, or flags in YAML."""
-    return is_script(text, file, framework) or bool(re.search(FLAGS_IN_YAML, text, re.M))
+    """Whether a file has arguments or variables: a script, or YAML with open values."""
+    return is_script(text, file, framework) or bool(re.search(OPEN_IN_YAML, text, re.M))
 
 
 def flags_by_framework(field: str) -> dict[str, str]:

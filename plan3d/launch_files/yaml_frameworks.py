@@ -65,6 +65,7 @@ RECOGNITIONS = (
         (("trainer", "model.encoder_seq_length", "model.num_layers"),),
         "nemo",
     ),
+    Recognition("Megatron-Bridge", (("recipe._target_", "train"),), "megatron-bridge-recipe"),
     Recognition(
         "NeMo",
         (("exp_manager",), ("trainer.num_nodes",), ("run.results_dir",), ("recipe._target_",)),

@@ -129,16 +129,16 @@ def _vocabulary(flags: Flags, n: Numbers, launch: Launch, given: int | None) -> 
 
 def _kv_heads(flags: Flags, n: Numbers) -> int:
     """Key/value heads, in the flags of Megatron-LM or of Megatron-DeepSpeed."""
-    if not n.grouped_queries and flags.contains("--num-query-groups"):
-        raise flags.value_error(
-            "--num-query-groups", "has no effect without --group-query-attention"
-        )
+    groups = "--num-query-groups"
+    is_used = n.grouped_queries or flags.claim_value(groups, n.heads)
+    if flags.contains(groups) and not is_used:
+        raise flags.value_error(groups, "has no effect without --group-query-attention")
     own = 1 if n.single_key_head else n.heads
-    groups = n.key_value_heads or (n.query_groups if n.grouped_queries else own)
-    if n.heads % groups:
-        why = f"{n.heads} is not a multiple of {groups} groups"
+    count = n.key_value_heads or (n.query_groups if n.grouped_queries else own)
+    if n.heads % count:
+        why = f"{n.heads} is not a multiple of {count} groups"
         raise flags.value_error("--num-attention-heads", why)
-    return int(groups)
+    return int(count)
 
 
 def _sparse_layers(flags: Flags, n: Numbers) -> tuple[bool, ...]:

@@ -118,7 +118,8 @@ def read_condition(
             dependences += variables.dependences(token) if value is None else []
         elif isinstance(token, Word):
             unknown = variables.dependences(token)
-            is_unset = words[-1:] == ["-z"] and variables.is_unset(token)
+            sign = words[-1] if words[-1:] in (["-z"], ["-n"]) else ""
+            is_unset = bool(sign) and variables.is_unset(token, has_default=sign == "-n")
             dependences += [] if is_unset else unknown
             is_pattern = brackets == "[[" and words[-1:] and words[-1] in _COMPARED
             text = pattern_text(variables.expanded_parts(token)) if is_pattern else ""

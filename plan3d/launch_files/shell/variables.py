@@ -23,6 +23,10 @@ from .inputs import NO_INPUTS, OpenParameter, ScriptInputs, is_choice
 from .lexer import Token, Unclosed
 from .words import CONDITION, Part, Word, braced, key_of, split_at, split_words
 
+_UNSET = re.compile(
+    r"\$(?P<bare>[A-Za-z_]\w*)|\$\{(?P<braced>[A-Za-z_]\w*)(?P<default>:?-(?:\"\"|'')?)?\}"
+)
+"""A variable without a value, or with an empty one by default."""
 LONGEST = 1_000_000
 """Characters of the largest script."""
 MOST_EXPANDED = 20_000_000
@@ -220,16 +224,15 @@ class Variables:
             if len(known) < MOST_CHOICES and text not in known:
                 known.append(text)
 
-    def is_unset(self, word: Word) -> bool:
+    def is_unset(self, word: Word, has_default: bool) -> bool:
         """Whether a word is one variable that neither the script nor the user sets: `[ -z $N ]`
-        before N=1 gives a default."""
-        return (
-            not self.opens_all
-            and len(word.parts) == 1
-            and word.parts[0].unresolved
-            and bool(re.fullmatch(r"\$[A-Za-z_]\w*|\$\{[A-Za-z_]\w*\}", word.parts[0].raw))
-            and self.lookup(word.parts[0].raw.strip("${}")) is None
-        )
+        before N=1 gives a default. `has_default`: one that is empty by default, N=${N:-}."""
+        parts = self.expanded_parts(word)
+        found = _UNSET.fullmatch(parts[0].raw) if len(parts) == 1 and parts[0].unresolved else None
+        if self.opens_all or not found or (has_default and not found["default"]):
+            return False
+        own = self.lookup(found["bare"] or found["braced"])
+        return own is None or own.is_just(parts[0].raw)
 
     def words(self, word: Word) -> list[Word]:
         """The arguments that a shell makes of a word: expanded, then split."""

@@ -10,6 +10,7 @@ utils/other.py (prepare_model_for_kbit_training).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,6 +42,8 @@ NO_ARGUMENTS = (
     "is Python of Hugging Face's Trainer, which is not run, and its arguments are not in it: give "
     "the command that starts it or the log of its run"
 )
+_TRAINS = re.compile(r"\bTrainer\b|\w+Trainer\(|\.train\(")
+"""What is in every file that trains by the Trainer."""
 BITS = ("load_in_4bit", "load_in_8bit")
 _KEYS = {row.key for row in table_of("trainer") if isinstance(row, Row)}
 
@@ -59,6 +62,8 @@ def read_script(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> La
     except RecursionError:
         raise InputError(f"{file}: is nested too deep to follow") from None
     content = _content(session, file, options)
+    if not _TRAINS.search(text):
+        raise InputError(f"{file}: makes arguments of the Trainer, and trains nothing with them")
     unused = [name for name in inputs.values if name not in session.used]
     if unused:
         raise InputError(f"{file}: nothing in it is open that --set {unused[0]} would decide")

@@ -6,7 +6,7 @@ import pytest
 
 from plan3d.launch_files.exporter import launch_text
 from plan3d.launch_files.launch_file import ReaderOptions, plan_of
-from plan3d.launch_files.registry import EXPORTERS, reader
+from plan3d.launch_files.registry import EXPORTERS, READERS, framework_of_file, reader
 from plan3d.launch_files.shape import same_shape
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
@@ -243,3 +243,29 @@ def test_ends_that_count_as_layers_of_chunks(layers, virtual, counted, chunks):
 def test_chunks_that_are_written_out(layout, virtual, chunks):
     found = launch(pipeline_model_parallel_layout=layout)
     assert (chunks_of(found), found.plan["virtual_stages"]) == (chunks, virtual)
+
+
+DOCUMENT = """
+run: {env: {container: x}}
+recipe:
+  _target_: megatron.bridge.recipes.qwen.qwen3.qwen3_8b_pretrain_config
+  path: ${art:data,path}
+train: {global_batch_size: 32, micro_batch_size: 2}
+model: {tensor_model_parallel_size: 4, pipeline_model_parallel_size: 1, context_parallel_size: 2,
+  seq_length: "${art:data,size}"}
+logger: {log_interval: 10}
+"""
+
+
+def test_a_document_of_a_recipe_and_its_overrides():
+    assert framework_of_file(DOCUMENT, "tiny.yaml") == "megatron-bridge-recipe"
+    read = READERS["megatron-bridge-recipe"]
+    given = ReaderOptions(inputs=ScriptInputs(values={"max_length": "4096"}))
+    found = read(DOCUMENT, "tiny.yaml", given)
+    assert (found.model.name, found.sequence, found.global_batch) == ("qwen3-8b", 4096, 32)
+    assert [found.plan[name] for name in ("tp", "cp", "micro_batch")] == [4, 2, 2]
+    with pytest.raises(InputError, match=r"max_length is art_data_size: --set max_length=VALUE"):
+        read(DOCUMENT, "tiny.yaml", ReaderOptions())
+    other = DOCUMENT.replace("megatron.bridge.recipes.qwen.qwen3.qwen3_8b_pretrain_config", "own.x")
+    with pytest.raises(InputError, match=r"\$.recipe._target_ is 'own.x': no recipe of Megatron"):
+        read(other, "tiny.yaml", ReaderOptions())

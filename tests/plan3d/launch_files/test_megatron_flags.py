@@ -1,5 +1,7 @@
 """Flags of Megatron-LM: the table of all of them, and models that are refused or said by name."""
 
+import re
+
 import pytest
 
 from plan3d.launch_files.launch_file import ReaderOptions
@@ -216,6 +218,11 @@ def test_words_of_forks_and_older_versions_are_read():
     assert launch(experts).plan["expert_dispatch"] == Dispatch.ALLTOALL
     narrow = launch(f"{experts} --moe-intermediate-size 64").model
     assert narrow.parameters < launch(experts).model.parameters
+
+
+def test_as_many_groups_of_queries_as_heads_are_none():
+    heads = re.search(r"--num-attention-heads (\d+)", DENSE)[1]
+    assert launch(f"--num-query-groups {heads}").model == launch("").model
 
 
 def test_the_command_with_sizes_trains():

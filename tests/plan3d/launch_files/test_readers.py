@@ -991,6 +991,8 @@ def test_branches():
 
 FILES = {
     "megatron": GPT3,
+    "megatron-bridge-recipe": "recipe: {_target_: megatron.bridge.recipes.a.qwen3_8b_config, b: 1}"
+    "\ntrain: {global_batch_size: 32, micro_batch_size: 2}\nmodel: {context_parallel_size: 2}\n",
     "megatron-arguments": "MODEL_ARGS:\n  --num-layers: 2\n  --bf16: true\n",
     "deepspeed": DEEPSPEED,
     "torchtitan": TORCHTITAN,

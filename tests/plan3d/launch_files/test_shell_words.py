@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plan3d.launch_files.shell.flags import Flags
+from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.shell.launch_script import training_words
 from plan3d.launch_files.shell.lexer import tokens
 from plan3d.launch_files.shell.script import read_script
@@ -309,6 +310,18 @@ def test_what_is_no_script_is_refused_in_one_line(text, message):
     with pytest.raises(InputError, match=message) as error:
         read_script(text, "run.sh")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("default", ["${KIND:-}", '${KIND:-""}', "${KIND-}", "${KIND:-''}"])
+def test_a_variable_that_is_empty_by_default_is_empty(default):
+    """In a test of its length; where it is given, it has its value."""
+    text = (
+        f'KIND={default}\nif [ -n "$KIND" ]; then N=2; else N=4; fi\n'
+        '[[ -z "$KIND" ]] || M=8\npython a.py --num-layers $N --more ${M:-1}\n'
+    )
+    assert values(text) == {"--num-layers": ("4",), "--more": ("1",)}
+    script = read_script(text, "run.sh", ScriptInputs(values={"KIND": "x"}))
+    assert [word.text for word in training_words(script)][1::2] == ["2", "8"]
 
 
 def test_a_list_of_many_files_grows_line_by_line():

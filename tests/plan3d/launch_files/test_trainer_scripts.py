@@ -8,6 +8,7 @@ from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Optimizer, Precision
 from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.workload.model import Model
 
 TOP = """
 import argparse
@@ -160,3 +161,9 @@ def test_the_format_in_which_a_configuration_loads_a_model(loading, precision):
         "SFTTrainer(model='meta-llama/Llama-3.1-8B', args=args).train()\n"
     )
     assert found.plan["precision"] == precision
+
+
+def test_arguments_with_which_nothing_is_trained_are_none():
+    text = 'from transformers import TrainingArguments\nargs = TrainingArguments("dummy")\n'
+    with pytest.raises(InputError, match="trains nothing with them"):
+        reader(text, "infer.py", None)(text, "infer.py", ReaderOptions(Model.preset("gpt2")))
