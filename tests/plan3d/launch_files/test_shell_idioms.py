@@ -467,6 +467,107 @@ false && echo x | A+=2; true || ! true | false || A+=3
 if ! false; then O=16; fi; while ! true; do P=17; done
 A="$A $B $C $D ${E:-no} $F ${G:-no} ${H:-no} ${I:-no} ${J:-no}"
 torchrun a.py --q 0 $A $K $L ${M:-no} $N $O ${P:-no}
+====
+read -r A B <<< "1 2 3"
+torchrun a.py --q 0 --a $A --b "$B"
+====
+IFS=, read -r -a A <<< "1,2,3"
+torchrun a.py --q 0 ${A[0]} ${A[2]} ${#A[@]}
+====
+IFS=: read -r A B C <<< "1:2"
+torchrun a.py --q 0 "$A" "$B" "${C:-none}"
+====
+let N=3+4; let N-=2; let M=N*N
+torchrun a.py --q 0 $N $M
+====
+set -- 1 2 3 4
+shift 2
+torchrun a.py --q 0 $1 $# "$@"
+====
+set -- 1 2 3; shift
+torchrun a.py --q 0 $1 $#
+====
+declare -i N=3; N+=4; N=N*2
+torchrun a.py --q 0 $N
+====
+declare -l A=ABC; declare -u B=abc
+torchrun a.py --q 0 $A $B
+====
+for i in 1 2 3; do for j in a b c; do [ $j = b ] && continue 2; A+=" $i$j"; done; done
+torchrun a.py --q 0 $A
+====
+for i in 1 2 3; do for j in a b; do [ $i = 2 ] && break 2; A+=" $i$j"; done; done
+torchrun a.py --q 0 $A
+====
+for i in 1 2 3 4; do [ $i = 2 ] && continue; [ $i = 4 ] && break; A+=" $i"; done
+torchrun a.py --q 0 $A
+====
+case 7 in 1|2) A=x;; 7) A=y;& 8) B=z;; *) B=w;; esac
+torchrun a.py --q 0 $A $B
+====
+case abc in a*) A=1;;& *c) B=2;;& b*) C=3;; *) D=4;; esac
+torchrun a.py --q 0 "${A:-}" "${B:-}" "${C:-n}" "${D:-n}"
+====
+X=abcdefgh
+torchrun a.py --q 0 ${X:2} ${X:2:3} ${X: -3} ${X: -3:2} ${X:0:1} ${#X}
+====
+X=a/b/c.tar.gz
+torchrun a.py --q 0 ${X#*/} ${X##*/} ${X%/*} ${X%%/*} ${X%.*} ${X%%.*}
+====
+X=a-b-c
+torchrun a.py --q 0 ${X/-/+} ${X//-/+} ${X/#a/z} ${X/%c/z} ${X/#b/z}
+====
+printf -v A "%03d-%s" 7 x
+torchrun a.py --q 0 $A
+====
+printf -v A "%d" 8; printf -v B "%s,%s" 1 2
+torchrun a.py --q 0 $A $B
+====
+mapfile -t A <<< $'1\n2\n3'
+torchrun a.py --q 0 ${A[1]} ${#A[@]}
+====
+torchrun a.py --q 0 $((7/2)) $((7%3)) $((2**5)) $((1<<4)) $((17>>2)) \
+  $((5&3)) $((5|3)) $((5^3)) $((~5))
+====
+torchrun a.py --q 0 $((3>2)) $((3<2)) $((3>=3)) $((3<=2)) $((3==3)) $((3!=3)) \
+  $((!3)) $((0||2)) $((1&&0))
+====
+torchrun a.py --q 0 $((010)) $((0x10)) $((2#101)) $((-7/2)) $((-7%3)) $((1?2:3)) $((0?2:1?4:5))
+====
+N=5; [ $N -gt 4 ] && A=1; [ $N -ge 5 ] && B=1; [ $N -lt 5 ] && C=1; [ $N -le 5 ] && D=1
+torchrun a.py --q 0 ${A:-0} ${B:-0} ${C:-0} ${D:-0}
+====
+N=5; (( N > 4 && N < 6 )) && A=1; (( N >= 6 || N <= 4 )) && B=1
+torchrun a.py --q 0 ${A:-0} ${B:-0}
+====
+i=0; while [ $i -lt 3 ]; do A+=" $i"; i=$((i+1)); done
+torchrun a.py --q 0 $A
+====
+for ((i=8;i>=1;i/=2)); do A+=" $i"; done
+torchrun a.py --q 0 $A
+====
+for i in {1..3} {a..c}; do A+=" $i"; done
+torchrun a.py --q 0 $A
+====
+torchrun a.py --q 0 x{1,2}y {3..1} {1..7..3} {01..03}
+====
+torchrun a.py --q 0 $(echo 1 2 | cut -d' ' -f2) $(basename a/b.sh .sh) $(dirname a/b) \
+  $(seq 2 2 6) $(expr 3 + 4)
+====
+A="1 2"; B='3  4'
+torchrun a.py --q 0 $A "$A" $B "$B" \
+  --x\ y "a\"b" 'c"d' $'e\tf'
+====
+A=(); A+=(x); A+=("y z")
+torchrun a.py --q 0 "${A[@]}" "${#A[@]}"
+====
+N=$(( $(echo 3) + 1 )); M=`echo 5`
+torchrun a.py --q 0 $N $M
+====
+true && A=1 || A=2; false && B=1 || B=2
+torchrun a.py --q 0 $A $B
+====
+{ A=1; B=2; } ; ( A=9 ); torchrun a.py --q 0 $A $B
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
