@@ -198,8 +198,7 @@ class Relaxation:
         long as what a layer costs is not known they are for every row.
         """
         plans = self._plans(columns, length)
-        chunks = columns.get("virtual_stages", max(self.space.axes["virtual_stages"]))
-        chunks = np.broadcast_to(np.asarray(chunks, float), (length,))
+        chunks = np.broadcast_to(np.asarray(self._most_chunks(columns), float), (length,))
         codes = set(self.space.axes["precision"]) & set(supported_precisions(self.space.task))
         shards = self._may_shard(columns, length)
         each = [
@@ -208,6 +207,15 @@ class Relaxation:
         ]
         least = [_rounded(np.minimum.reduce(parts)) for parts in zip(*each, strict=True)]
         return PlanBounds(*least)
+
+    def _most_chunks(self, columns: Mapping[str, Any]) -> Any:
+        """Chunks that a rank has at most: each holds a layer, but for those at either end."""
+        if "virtual_stages" in columns:
+            return columns["virtual_stages"]
+        most = max(self.space.axes["virtual_stages"])
+        if self.space.layers_per_stage:
+            return most
+        return np.clip((self.space.task.model.layers + 2) // columns["pp"], 1, most)
 
     def _plans(self, columns: Mapping[str, Any], length: int) -> Plan:
         """The rows as a table; open fields have their defaults, one chunk a rank."""
@@ -232,7 +240,6 @@ class Relaxation:
         shards: Mask,
         beaten: Beaten | None,
     ) -> PlanBounds:
-        task = self.space.task
         place = Placements(self.layouts, plans)
         rows = np.arange(plans.rows)
         out = PlanBounds(*np.zeros((len(PlanBounds._fields), plans.rows)))
@@ -245,13 +252,13 @@ class Relaxation:
                 return out
             fitting = plans.take(rows)
             both, which = self._least_seconds(fitting, recipe)
-            busiest = _busiest(task, fitting, both, which, place.take(rows))
+            busiest = self._busiest(fitting, both, which, place.take(rows), most_chunks[rows])
             out.compute[rows] = out.pipeline[rows] = busiest[0]
             out.communication[rows] = busiest[1]
             return out
         if beaten is not None:
             both, which = self._layer_seconds(plans, recipe)
-            busiest = _busiest(task, plans, both, which, place)
+            busiest = self._busiest(plans, both, which, place, most_chunks)
             out.compute[:] = out.pipeline[:] = busiest[0]
             out.communication[:] = busiest[1]
             rows = rows[~beaten(rows, _rounded(busiest[1]), np.zeros(1))]
@@ -269,6 +276,22 @@ class Relaxation:
             bounds = self._bounds_of_stages(table, recipe, most_chunks[some], shards[:, some], s)
             for column, bound in zip(out, bounds, strict=True):
                 column[some] = bound
+        return out
+
+    def _busiest(
+        self, plans: Plan, seconds: Value, which: Index, place: Placements, most_chunks: Value
+    ) -> Value:
+        """Seconds of a step of the busiest rank [sum, row], of several `seconds` of each kind of
+        layer [sum, kind, strategy] under the strategy of each row."""
+        m = self.space.task.global_batch / (plans.dp * plans.micro_batch)
+        costs = seconds.transpose(2, 1, 0)
+        slowest = sums_over_kinds(place.counts, place.which, costs, which).max(axis=1)
+        if self.placement_known:
+            return m * slowest
+        total = sums_over_kinds(place.total, place.which, costs, which)[:, 0]
+        grows = all(map(schedules.idle_grows, self.space.axes["schedule"]))
+        idle = grows * np.maximum(total - slowest, 0.0) / most_chunks
+        out: Value = m * slowest + idle * (plans.pp > 1)
         return out
 
     def _of_first_rank(
@@ -457,13 +480,3 @@ def _stages(
 
 def _rounded(bound: Value) -> Value:
     return bound * (1 - ROUNDING)
-
-
-def _busiest(task: Task, plans: Plan, seconds: Value, which: Index, place: Placements) -> Value:
-    """Seconds of a step of the busiest rank [sum, row], of several `seconds` of each kind of layer
-    [sum, kind, strategy] under the strategy of each row."""
-    m = task.global_batch / (plans.dp * plans.micro_batch)
-    out: Value = m * sums_over_kinds(
-        place.counts, place.which, seconds.transpose(2, 1, 0), which
-    ).max(axis=1)
-    return out

@@ -24,8 +24,9 @@ from plan3d.simulator.hardware.software import Software
 from plan3d.simulator.layers.cost_columns import COLLECTIVES, SECONDS, Cost, LayerCosts, joined
 from plan3d.simulator.layers.gemm_seconds import GemmSeconds
 from plan3d.simulator.layers.layer_costs import layer_cost_function, layer_gemms, part_seconds
+from plan3d.simulator.layers.layer_kinds import OpenExchanges
 from plan3d.simulator.operators.work import Strategy
-from plan3d.simulator.plan.field_values import Recompute
+from plan3d.simulator.plan.field_values import ContextComm, Recompute
 from plan3d.simulator.plan.fields import STRATEGY
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.rules.validity import RULES
@@ -34,7 +35,8 @@ from plan3d.simulator.task import Task
 
 EFFECTIVE = {"sequence_parallel": "tp", "cp_comm": "cp", "expert_dispatch": "ep"}
 """Fields that change nothing where another is 1."""
-DISPATCH = "expert_dispatch"
+EXCHANGES = ("expert_dispatch", "cp_comm")
+"""Fields of which a layer takes the least of its ways to exchange, those of OpenExchanges."""
 LEAST_TIME = {"recompute": Recompute.NONE, "overlap_tp": 1, "overlap_ep": 1}
 """The value of a field with which no part of a layer, what collectives add taken together, nor
 their sum takes longer than with any other: recompute adds passes, and what hides slows kernels by
@@ -80,9 +82,17 @@ class LeastLayerCosts:
 
     def seconds(self, task: Task, recipe: Recipe, s: Strategy) -> Value:
         """Least seconds of kernels, and of all parts but launches [2, kind, strategy]."""
-        codes = self.values.get(DISPATCH, ())
-        legal = {code: _may_have(task, s, DISPATCH, code, self.values) for code in codes}
-        others = {name: v for name, v in self.values.items() if name != DISPATCH}
+        dispatches, contexts = (
+            {
+                code: _may_have(task, s, name, code, self.values)
+                for code in self.values.get(name, ())
+            }
+            for name in EXCHANGES
+        )
+        for code, may in contexts.items():
+            # Only a ring splits attention into several kernels, which take longer.
+            s = replace(s, cp_comm=np.where(may & (code != ContextComm.P2P), code, s.cp_comm))
+        others = {name: v for name, v in self.values.items() if name not in EXCHANGES}
         out, gemms, split = None, None, s.sequence_parallel
         for rows, changed in self._choices(task, s, others):
             if gemms is None:
@@ -90,8 +100,10 @@ class LeastLayerCosts:
             known = None
             if gemms and np.array_equal(changed.sequence_parallel, split[rows]):
                 known = [GemmSeconds(*(each[rows] for each in of_kind)) for of_kind in gemms]
-            dispatches = {code: mask[rows] for code, mask in legal.items()}
-            parts = part_seconds(task, recipe, changed, known, dispatches)
+            opened = OpenExchanges(
+                *({c: may[rows] for c, may in way.items()} for way in (dispatches, contexts))
+            )
+            parts = part_seconds(task, recipe, changed, known, opened)
             sums = np.stack([parts[:, KERNELS].sum(axis=1), parts.sum(axis=1)])
             if out is None:
                 out = sums

@@ -55,15 +55,17 @@ def context_overlap(
     block: Block, core: tuple[Value, Value], local: LayerContext
 ) -> tuple[Overlap, Overlap]:
     """What getting keys and values of the whole sequence adds, forward and backward."""
-    out = np.zeros((2, 2, local.s.cp.size))
     if block.attention.has_state:
         # A state is handed on along a whole sequence, whatever other layers do.
         return _head_exchange(block, core, local)
-    for code in ContextComm:
-        mine = local.s.cp_comm == code
+    out = np.full((2, 2, local.s.cp.size), np.inf)
+    opened = local.open_exchanges and local.open_exchanges.contexts
+    for code, exchange in _CONTEXT_EXCHANGES.items():
+        mine = opened.get(code, _NONE) if opened else local.s.cp_comm == code
         if any_nonzero(mine):
-            passes = _CONTEXT_EXCHANGES[code](block, core, local)
-            out = np.where(mine, np.array(passes), out)
+            passes = np.array(exchange(block, core, local))
+            out = np.minimum(out, np.where(mine, passes, np.inf))
+    out[np.isinf(out)] = 0
     return Overlap(*out[0]), Overlap(*out[1])
 
 
@@ -122,6 +124,7 @@ def _head_exchange(
     return exposed, exposed
 
 
+_NONE = np.zeros(1, bool)
 _CONTEXT_EXCHANGES = {
     ContextComm.P2P: _ring_exchange,
     ContextComm.ALL_GATHER: _key_value_gather,
@@ -208,9 +211,9 @@ def expert_exchange(experts: Experts, local: LayerContext) -> Value:
             dispatch = collectives.all_to_all(size, group, cluster)
         return 2 * dispatch + gather + scatter
 
-    if local.dispatches:
-        each = np.array([seconds(code) for code in local.dispatches])
-        may_have = np.array(list(local.dispatches.values()))
+    if local.open_exchanges and (dispatches := local.open_exchanges.dispatches):
+        each = np.array([seconds(code) for code in dispatches])
+        may_have = np.array(list(dispatches.values()))
         shortest: Value = np.where(may_have, each, each.max(axis=0)).min(axis=0)
         return shortest
     codes = codes_in(s.expert_dispatch.astype(np.int64))

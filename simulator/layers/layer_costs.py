@@ -7,12 +7,12 @@ Kinds are the model's blocks, then the ends: embedding, head and MTP.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Index, Mask, Value, any_nonzero, distinct_rows
+from ..base.arrays import Index, Value, any_nonzero, distinct_rows
 from ..hardware.host import excess_copy_seconds
 from ..hardware.precision import Recipe
 from ..operators import kernel_times
@@ -27,7 +27,14 @@ from ..workload.model import Model, Network
 from .cost_columns import HOOKS, SECONDS, Cost, LayerCosts, joined
 from .gemm_seconds import GemmSeconds, seconds_by_kind
 from .launches import trained_tensors
-from .layer_kinds import LayerContext, LayerKind, layer_context, layer_kinds, work_of
+from .layer_kinds import (
+    LayerContext,
+    LayerKind,
+    OpenExchanges,
+    layer_context,
+    layer_kinds,
+    work_of,
+)
 from .layer_seconds import layer_seconds
 from .memory_footprint import (
     LayerWeights,
@@ -49,20 +56,21 @@ def part_seconds(
     recipe: Recipe,
     s: Strategy,
     gemms: list[GemmSeconds] | None = None,
-    dispatches: Mapping[int, Mask] | None = None,
+    open_exchanges: OpenExchanges | None = None,
 ) -> Value:
     """Seconds of each layer by part of cost_columns.SECONDS [kind, part, strategy]: those of its
     cost table, for which the other columns are not needed.
 
-    `gemms` are those of layer_gemms, where they are known; with `dispatches` they are
-    the least (LayerContext.dispatches).
+    `gemms` are those of layer_gemms, where they are known; with `open_exchanges` they are the
+    least (LayerContext.open_exchanges).
     """
     if not _splits_plainly(task, s):
         costs = layer_cost_function(task.model)(task, recipe, s)
         return costs.table[..., SECONDS].transpose(1, 2, 0)
     table = np.zeros((len(layer_kinds(task.model)), SECONDS.stop, s.tp.size))
     for alike in _alike_kinds(task, s):
-        local = layer_context(alike.task, recipe, alike.s)._replace(dispatches=dispatches)
+        local = layer_context(alike.task, recipe, alike.s)
+        local = local._replace(open_exchanges=alike.exchanges_of(open_exchanges))
         works = [work_of(kind, local) for kind in alike.kinds]
         known = alike.gemms_of(gemms) if gemms else seconds_by_kind(works, local)
         for i, kind, work, seconds in zip(alike.places, alike.kinds, works, known, strict=True):
@@ -109,6 +117,14 @@ class _AlikeKinds(NamedTuple):
         """Those of these kinds and strategies."""
         own = [gemms[place] for place in self.places]
         return [GemmSeconds(*(each[self.first] for each in of_kind)) for of_kind in own]
+
+    def exchanges_of(self, every: OpenExchanges | None) -> OpenExchanges | None:
+        """The same of ways to exchange."""
+        if every is None:
+            return None
+        return OpenExchanges(
+            *({code: may[self.first] for code, may in way.items()} for way in every)
+        )
 
 
 def _alike_kinds(task: Task, s: Strategy) -> Iterator[_AlikeKinds]:

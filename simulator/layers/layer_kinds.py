@@ -5,7 +5,7 @@ Legend: T tokens on a rank, h hidden, t tp, u = t with sequence parallelism else
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -113,9 +113,8 @@ class LayerContext(NamedTuple):
     layer_ratio: Value | None = None
     """Measured over modelled seconds [pass, strategy] of whole dense layers in 16 bits; None where
     the accelerator has no table of them for the stack."""
-    dispatches: Mapping[int, Mask] | None = None
-    """Where the least seconds are asked for, in which launches add nothing: which strategies may
-    have each dispatch of experts, of which the shortest counts; {} where all have their own."""
+    open_exchanges: OpenExchanges | None = None
+    """Where the least seconds are asked for, in which launches add nothing."""
     grid: Grid | None = None
     """The grid of every strategy, all of one kind; None where they are 1d. Then `s` has the ranks
     that share features as its tp and the sequences of a rank as its micro-batch."""
@@ -145,6 +144,16 @@ class LayerContext(NamedTuple):
 def stream_bytes(task: Task, recipe: Recipe) -> float:
     """Bytes of an element between the products of a layer."""
     return max(recipe.activation, FP32_BYTES) if hands_on_fp32(task) else recipe.activation
+
+
+class OpenExchanges(NamedTuple):
+    """Which strategies may have each way to exchange, of which the shortest counts; {} where all
+    have their own."""
+
+    dispatches: Mapping[int, Mask] = {}
+    """Of tokens among experts."""
+    contexts: Mapping[int, Mask] = {}
+    """Of keys and values."""
 
 
 class TensorCollectives(NamedTuple):
@@ -231,8 +240,9 @@ def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
         return None
     if kind.name == "embedding":
         return layer_work.embedding_work(task.model.hidden, s, task.sequence)
-    if local.dispatches and kind.block and kind.block.experts:
-        return _with_least_bytes(kind, local)
+    opened = local.open_exchanges
+    if opened and opened.dispatches and kind.block and kind.block.experts:
+        return _with_least_bytes(kind, local, opened.dispatches)
     parts = []
     if kind.block:
         parts.append(
@@ -263,12 +273,12 @@ def work_of(kind: LayerKind, local: LayerContext) -> Work | None:
     return work
 
 
-def _with_least_bytes(kind: LayerKind, local: LayerContext) -> Work:
-    """The work of experts with the fewest bytes that any of LayerContext.dispatches moves."""
+def _with_least_bytes(kind: LayerKind, local: LayerContext, dispatches: Collection[int]) -> Work:
+    """The work of experts with the fewest bytes that any of their dispatches moves."""
     works = []
-    for code in local.dispatches or ():
+    for code in dispatches:
         s = replace(local.s, expert_dispatch=np.full(local.s.tp.shape, float(code)))
-        work = work_of(kind, local._replace(s=s, dispatches=None))
+        work = work_of(kind, local._replace(s=s, open_exchanges=None))
         assert work
         works.append(work)
     least = {

@@ -177,7 +177,7 @@ def _passes(
             window = sum_in_order(one[COMPUTE])
             one[_EXPERTS] = overlap(exchange, window, contention, s.overlap_ep)
             overlapped = overlapped - one[Cost.EXPERT_COMM] - one[Cost.EXPERT_CONTENTION]
-    if local.dispatches is not None:
+    if local.open_exchanges is not None:
         return BothPasses(out, exchange, overlapped, weight, none)
     floor = launch_seconds(kind.block, local)
     floors = (floor * ratio[0], floor * task.software.backward_floor_ratio * ratio[1])

@@ -12,6 +12,7 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.precision import RECIPES
 from plan3d.simulator.layers.cost_columns import SECONDS
 from plan3d.simulator.layers.layer_costs import layer_cost_function, part_seconds
+from plan3d.simulator.layers.layer_kinds import OpenExchanges
 from plan3d.simulator.plan.fields import STRATEGY
 from plan3d.simulator.plan.plan import Plan, concat, from_columns, resolve
 from plan3d.simulator.rules.validity import legal_rows
@@ -154,7 +155,7 @@ def test_no_values_of_open_fields_take_less_than_the_least_seconds(
         changed = replace(plans, **own)
         rows = np.flatnonzero(legal_rows(changed, task))
         legal[rows] += 1
-        parts = part_seconds(task, RECIPE, strategies(changed), dispatches={})
+        parts = part_seconds(task, RECIPE, strategies(changed), open_exchanges=OpenExchanges())
         sums = np.stack([parts[:, KERNELS].sum(axis=1), parts.sum(axis=1)])[..., rows]
         assert (least[..., rows] <= sums * (1 + 1e-12)).all(), (values, rows)
     assert (legal > 1).all()
