@@ -54,7 +54,7 @@ from .least_layer_costs import (
 SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
 _ORDER_FIELDS = ("virtual_stages", "schedule")
-_CUT_FIELDS = (*ENDS, "mtp_stage")
+_CUT_FIELDS = ("last_stage_layers", "first_stage_layers", "mtp_stage")
 CHUNK_FIELDS = (
     *_ORDER_FIELDS,
     *(n for n in SKELETON if n not in (*STRATEGY, *SIZE_FIELDS, *_CUT_FIELDS, *_ORDER_FIELDS)),
@@ -149,9 +149,9 @@ class Relaxation:
         return self.follows_1f1b and self.known_fields >= set(CHUNK_FIELDS)
 
     @property
-    def first_stage_known(self) -> bool:
-        """Whether it is known how many layers the first rank holds."""
-        return "first_stage_layers" in self.known_fields
+    def known_ends(self) -> tuple[str, ...]:
+        """The ends of a pipeline of which it is known how many layers they hold."""
+        return tuple(name for name in ENDS if name in self.known_fields)
 
     @cached_property
     def exchanges_open(self) -> bool:
@@ -186,8 +186,7 @@ class Relaxation:
         if self.placement_known:
             return Layouts(self.space.task, stage_placement.layout)
         chunks = ("virtual_stages",) * self.chunks_known
-        first = ("first_stage_layers",) * self.first_stage_known
-        return IdealLayouts(self.space, (*chunks, *first), self.follows_1f1b)
+        return IdealLayouts(self.space, (*chunks, *self.known_ends), self.follows_1f1b)
 
     def bounds(
         self, columns: Mapping[str, Any], length: int, beaten: Beaten | None = None
@@ -212,10 +211,11 @@ class Relaxation:
         """Chunks that a rank has at most: each holds a layer, but for those at either end."""
         if "virtual_stages" in columns:
             return columns["virtual_stages"]
-        most = max(self.space.axes["virtual_stages"])
+        values = np.sort(self.space.axes["virtual_stages"])
         if self.space.layers_per_stage:
-            return most
-        return np.clip((self.space.task.model.layers + 2) // columns["pp"], 1, most)
+            return values[-1]
+        most = (self.space.task.model.layers + 2) // columns["pp"]
+        return values[np.maximum(np.searchsorted(values, most, side="right") - 1, 0)]
 
     def _plans(self, columns: Mapping[str, Any], length: int) -> Plan:
         """The rows as a table; open fields have their defaults, one chunk a rank."""
@@ -223,7 +223,7 @@ class Relaxation:
         if self.placement_known:
             names += PLACEMENT_FIELDS
         else:
-            names += [*(CHUNK_FIELDS if self.chunks_known else ()), "first_stage_layers"]
+            names += [*(CHUNK_FIELDS if self.chunks_known else ()), *ENDS]
         full = {
             name: np.broadcast_to(np.asarray(columns[name], np.int64), (length,))
             for name in names

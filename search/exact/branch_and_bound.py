@@ -228,7 +228,7 @@ def _relaxations(space: Space, walk: list[Level], limit: float) -> Iterator[tupl
         fields.add(level.name)
         relaxation = Relaxation(space, frozenset(fields), tables, limit)
         known = (
-            relaxation.first_stage_known,
+            relaxation.known_ends,
             relaxation.placement_known,
             relaxation.layers_known,
             relaxation.exchanges_open,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -55,7 +55,7 @@ class IdealLayouts(Layouts):
     def __init__(self, space: Space, known: Collection[str], keeps_most: bool) -> None:
         super().__init__(space.task, stage_placement.layout)
         self.space = space
-        self.known = [n for n in ("virtual_stages", "first_stage_layers") if n in known]
+        self.known = [n for n in ("virtual_stages", *ENDS) if n in known]
         """Those of these fields that are known."""
         self.keeps_most = keeps_most
         """Whether the first rank keeps as many micro-batches in flight as under 1F1B."""
@@ -69,28 +69,26 @@ class IdealLayouts(Layouts):
         pp, model = shape[0], self.task.model
         cut = even_cut(model.order, self.kinds, pp)
         fields = dict(zip(self.known, shape[1:], strict=True))
-        ends = self._blocks_of_first_rank(pp, **fields)
+        ends = [self._blocks_of_end(end, pp, fields) for end in ENDS]
         self.numbers[explicit, *shape] = len(self.every)
         self.cuts.append(cut)
         self.every.append(ideal_layout(cut, *ends, self.keeps_most))
 
-    def _blocks_of_first_rank(
-        self, pp: int, virtual_stages: int = 0, first_stage_layers: int = -1
-    ) -> tuple[int, int]:
-        """Fewest and most blocks on the first rank; 0 virtual stages and -1 layers are open."""
+    def _blocks_of_end(self, end: str, pp: int, known: Mapping[str, int]) -> tuple[int, int]:
+        """Fewest and most blocks on the rank of an end, one of ENDS."""
         space, layers = self.space, self.task.model.layers
         if pp == 1:
             return layers, layers
         if space.layers_per_stage or self.task.software.cut_by_parameters:
             return 0, layers
-        chosen = [n for n in self._values("first_stage_layers", pp) if n]
-        if first_stage_layers >= 0:
-            chosen = [first_stage_layers] * (first_stage_layers > 0)
+        values = {n: [known[n]] if n in known else self._values(n, pp) for n in ENDS}
+        chosen = [n for n in values[end] if n]
         fewest, most = list(chosen), list(chosen)
-        if first_stage_layers == 0 or (first_stage_layers < 0 and 0 in space.axes[ENDS[0]]):
-            for last in self._values("last_stage_layers", pp):
-                for v in [virtual_stages] if virtual_stages else space.axes["virtual_stages"]:
-                    chunks, rest = (pp - (last > 0)) * v, layers - last
+        if 0 in values[end]:
+            virtual = known.get("virtual_stages")
+            for opposite in values[ENDS[end == ENDS[0]]]:
+                for v in [virtual] if virtual else space.axes["virtual_stages"]:
+                    chunks, rest = (pp - (opposite > 0)) * v, layers - opposite
                     if rest >= chunks:
                         fewest.append(rest // chunks * v)
                         most.append(-(-rest // chunks) * v)
@@ -110,28 +108,44 @@ class IdealLayouts(Layouts):
 
 @lru_cache(maxsize=65536)
 def ideal_layout(
-    cut: stage_placement.Cut, fewest: int, most: int, keeps_most: bool
+    cut: stage_placement.Cut, first: tuple[int, int], last: tuple[int, int], keeps_most: bool
 ) -> stage_placement.StageLayout:
-    """The ranks of least_counts, with at least the `fewest` blocks on the first and what it leaves
-    of the `most` on the others.
+    """The ranks of least_counts, with the fewest blocks that the `first` and the `last` hold, and
+    what the most that they hold leave to the others.
 
     They count as last ranks, which keep fewest micro-batches in flight, but for the first where it
     `keeps_most`; the mean stands for all. They exchange nothing.
     """
     least, total = least_counts(cut), model_counts(cut)
     block = np.array([name.startswith("block") for name in cut.kinds])
-    others = np.where(block, np.maximum(total - most, 0.0), least[-1]) / max(cut.pp - 1, 1)
-    shares = least[1:-1]
-    if most * cut.pp < total[block].sum():
-        each = np.ceil(np.diag(np.where(block, others, 0.0)))
-        shares = np.vstack([others, each[each.any(axis=1)]])
+    blocks = total[block].sum()
+    shares, means = least[1:-1], least[:1]
+    for most, ranks, ends in (
+        (first[1], cut.pp - 1, least[-1]),
+        (first[1] + last[1], cut.pp - 2, np.zeros_like(total)),
+    ):
+        if ranks > 0 and most * cut.pp < (cut.pp - ranks) * blocks:
+            others = np.where(block, np.maximum(total - most, 0.0), ends) / ranks
+            means = np.vstack([means, others])
+            shares = np.maximum(shares, np.ceil(others) * (shares > 0))
+    # Of the chunks before the first on the last rank, and behind the last on the first, one may be
+    # empty.
+    apart = max(cut.pp - 2, 0)
+    on_first = _least_of_kinds(cut, first[0], cut.order[: len(cut.order) - apart])
+    on_last = _least_of_kinds(cut, last[0], cut.order[apart:])
     embedding = total * np.array([name == "embedding" for name in cut.kinds])
-    elsewhere = np.where(block, total[block].sum() - total, 0.0)
-    first = embedding + block * np.maximum(fewest - elsewhere, 0.0)
-    counts = np.vstack([least[:1], shares, least[-1:], first])
+    counts = np.vstack([means, shares, least[-1:] + on_last, embedding + on_first])
     alike, rank = np.zeros(len(counts)), np.full(len(counts), cut.pp - 1.0)
     alike[0] = cut.pp
     if keeps_most:
         rank[-1] = 0
     before, boundaries = np.zeros_like(counts), np.zeros(counts.shape, bool)
     return stage_placement.StageLayout(counts, rank, rank, alike, before, total, boundaries)
+
+
+def _least_of_kinds(cut: stage_placement.Cut, blocks: int, among: tuple[int, ...]) -> Value:
+    """Of so many blocks `among` some the fewest of each kind, the others being as many as can be
+    [kind]."""
+    others = len(among) - np.bincount(among, minlength=len(cut.kinds))
+    out: Value = np.maximum(blocks - others, 0.0)
+    return out

@@ -58,10 +58,12 @@ def test_sizes_alone_bound_by_what_some_rank_holds():
 
 
 def test_open_chunks_and_schedules_may_hide_the_bubble():
-    """With up to five chunks a fifth of it is sure; zero-bubble schedules need have none."""
+    """With up to three chunks, one of them empty, a third of it is sure; ten are too many for five
+    layers, so that a rank of one or five has one. Zero-bubble schedules need have none."""
     question = task(2, 8, FIVE)
-    found, _ = bounds(Space.of(question, {**SHARED, "virtual_stages": [1, 5]}), SIZE_FIELDS)
-    assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 / 5 + 1)
+    for chunks, most in (([1, 2, 3], 3), ([1, 3, 4], 3), ([1, 2], 2), ([1, 5], 1)):
+        found, _ = bounds(Space.of(question, {**SHARED, "virtual_stages": chunks}), SIZE_FIELDS)
+        assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 6 / most + 1)
     found, _ = bounds(Space.of(question, {**SHARED, "schedule": ["1f1b", "zb-h2"]}), SIZE_FIELDS)
     assert found.pipeline == pytest.approx(8 * 9 + 3 * 0.3 + 1)
 
@@ -173,7 +175,7 @@ def test_some_rank_holds_no_less_than_these():
     ceil(10/4) = 3; one holds the head, and it is the last."""
     cut = Cut((0,) * 10, KINDS, 4, (2, 3, 3, 2))
     assert least_counts(cut).tolist() == [[2.5, 0.25, 0.25], [3, 0, 0], [0, 0, 1]]
-    found = ideal_layout(cut, 0, 10, True)
+    found = ideal_layout(cut, (0, 10), (0, 10), True)
     assert found.counts.tolist() == [[2.5, 0.25, 0.25], [3, 0, 0], [0, 0, 1], [0, 1, 0]]
     assert found.ranks_alike.tolist() == [4, 0, 0, 0]
     assert found.rank.tolist() == [3, 3, 3, 0]
@@ -196,10 +198,32 @@ def test_what_the_first_rank_cannot_hold_is_on_the_others():
     """Three blocks of ten on the first of four ranks: it has the embedding, the others the head and
     7/3 blocks, one of them three; with one block, 3 each."""
     cut = Cut((0,) * 10, KINDS, 4, (2, 3, 3, 2))
-    assert ideal_layout(cut, 3, 3, True).counts[-1].tolist() == [3, 1, 0]
-    found = ideal_layout(cut, 1, 1, False)
+    assert ideal_layout(cut, (3, 3), (0, 10), True).counts[-1].tolist() == [3, 1, 0]
+    found = ideal_layout(cut, (1, 1), (0, 10), False)
     assert found.counts[1:].tolist() == [[3, 0, 1 / 3], [3, 0, 0], [0, 0, 1], [1, 1, 0]]
     assert found.rank.tolist() == [3] * 5
+
+
+def test_the_last_rank_holds_its_layers_beside_the_head():
+    """One block of ten on the first of four ranks and two on the last leave 7/2 to either of the
+    others, one of which has four."""
+    cut = Cut((0,) * 10, KINDS, 4, (2, 3, 3, 2))
+    found = ideal_layout(cut, (1, 1), (2, 2), True)
+    means = [[2.5, 0.25, 0.25], [3, 0, 1 / 3], [3.5, 0, 0]]
+    assert found.counts.tolist() == [*means, [4, 0, 0], [2, 0, 1], [1, 1, 0]]
+    # Of two or three on either end the others have more than the mean only beside both.
+    two = ideal_layout(cut, (2, 3), (1, 2), True)
+    assert two.counts[1:].tolist() == [[3, 0, 0], [1, 0, 1], [2, 1, 0]]
+
+
+def test_what_the_ends_may_hold_follows_from_the_order_of_layers():
+    """Three dense blocks before seven with experts on four ranks: before the first chunk of the last
+    rank are two layers at least, so that one of its two has experts; of four on the first rank,
+    three at most are dense."""
+    kinds = ("block 0", "block 1", "embedding", "head")
+    cut = Cut((0,) * 3 + (1,) * 7, kinds, 4, (2, 3, 3, 2))
+    counts = ideal_layout(cut, (4, 4), (2, 2), True).counts
+    assert counts[-2:].tolist() == [[0, 1, 0, 1], [0, 1, 1, 0]]
 
 
 def test_blocks_beyond_most_are_on_the_other_ranks():
@@ -208,8 +232,8 @@ def test_blocks_beyond_most_are_on_the_other_ranks():
     cut = Cut((0,) * 2 + (1,) * 6, ("block 0", "block 1", "embedding", "head"), 4, (2, 2, 2, 2))
     shares = [[1, 0, 0, 0], [0, 2, 0, 0]]
     for most in (8, 4, 2):
-        assert ideal_layout(cut, 0, most, True).counts[1:-2].tolist() == shares
-    others, *each = ideal_layout(cut, 0, 1, True).counts[1:-2].tolist()
+        assert ideal_layout(cut, (0, most), (0, 8), True).counts[1:-2].tolist() == shares
+    others, *each = ideal_layout(cut, (0, 1), (0, 8), True).counts[1:-2].tolist()
     assert others == pytest.approx([1 / 3, 5 / 3, 0, 1 / 3])
     assert each == shares
 
@@ -217,7 +241,7 @@ def test_blocks_beyond_most_are_on_the_other_ranks():
 def test_of_two_kinds_the_first_rank_may_hold_either():
     """Six blocks of ten are two dense ones and at least four with experts."""
     cut = Cut((0,) * 2 + (1,) * 8, ("block 0", "block 1", "embedding", "head"), 2, (5, 5))
-    assert ideal_layout(cut, 6, 6, True).counts[-1].tolist() == [0, 4, 1, 0]
+    assert ideal_layout(cut, (6, 6), (0, 10), True).counts[-1].tolist() == [0, 4, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -235,8 +259,26 @@ def test_blocks_of_the_first_rank(fields, blocks):
     question = Task(llama, Cluster.profile("h100-sxm", gpus=4), sequence=2048, global_batch=16)
     ends = {"first_stage_layers": [0, 2, 3], "last_stage_layers": [0, 1, 4]}
     space = Space.of(question, {**ends, "virtual_stages": [1, 2]})
-    found = IdealLayouts(space, tuple(fields), True)._blocks_of_first_rank(4, **fields)
-    assert found == blocks
+    layouts = IdealLayouts(space, tuple(fields), True)
+    assert layouts._blocks_of_end("first_stage_layers", 4, fields) == blocks
+
+
+@pytest.mark.parametrize(
+    ("fields", "blocks"),
+    [
+        ({}, (1, 4)),  # or 2 to 3 of an even cut
+        ({"last_stage_layers": 4}, (4, 4)),
+        ({"last_stage_layers": 0}, (2, 4)),  # 8 or 7 of 10 on three ranks, all on four
+        ({"last_stage_layers": 0, "first_stage_layers": 3, "virtual_stages": 1}, (2, 3)),
+    ],
+)
+def test_blocks_of_the_last_rank(fields, blocks):
+    llama = replace(Model.preset("llama-7b"), order=(0,) * 10)
+    question = Task(llama, Cluster.profile("h100-sxm", gpus=4), sequence=2048, global_batch=16)
+    ends = {"first_stage_layers": [0, 2, 3], "last_stage_layers": [0, 1, 4]}
+    space = Space.of(question, {**ends, "virtual_stages": [1, 2]})
+    layouts = IdealLayouts(space, tuple(fields), True)
+    assert layouts._blocks_of_end("last_stage_layers", 4, fields) == blocks
 
 
 def least_of(gpus, layers):
