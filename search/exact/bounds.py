@@ -281,17 +281,17 @@ class Relaxation:
     def _busiest(
         self, plans: Plan, seconds: Value, which: Index, place: Placements, most_chunks: Value
     ) -> Value:
-        """Seconds of a step of the busiest rank [sum, row], of several `seconds` of each kind of
-        layer [sum, kind, strategy] under the strategy of each row."""
+        """Seconds of a step in which the busiest rank works or, where its chunks are not known,
+        waits for the others [sum, row], of several `seconds` of each kind of layer [sum, kind,
+        strategy] under the strategy of each row."""
         m = self.space.task.global_batch / (plans.dp * plans.micro_batch)
         costs = seconds.transpose(2, 1, 0)
         slowest = sums_over_kinds(place.counts, place.which, costs, which).max(axis=1)
-        if self.placement_known:
-            return m * slowest
-        total = sums_over_kinds(place.total, place.which, costs, which)[:, 0]
-        grows = all(map(schedules.idle_grows, self.space.axes["schedule"]))
-        idle = grows * np.maximum(total - slowest, 0.0) / most_chunks
-        out: Value = m * slowest + idle * (plans.pp > 1)
+        idle: Value | float = 0.0
+        if not self.placement_known and all(map(schedules.idle_grows, self.space.axes["schedule"])):
+            total = sums_over_kinds(place.total, place.which, costs, which)[:, 0]
+            idle = np.maximum(total - slowest, 0.0) / most_chunks * (plans.pp > 1)
+        out: Value = m * slowest + idle
         return out
 
     def _of_first_rank(

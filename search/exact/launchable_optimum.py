@@ -32,7 +32,7 @@ from ..result.search_result import Gain, Optimum, SearchResult
 from ..result.tolerances import ROUNDING
 from ..space.axes import DERIVED
 from ..space.space import PartialPlans, Space, levels
-from .branch_and_bound import AXIS_ORDER, better_than
+from .branch_and_bound import better_than
 from .launchable_space import FIELDS_OPENED, launchable_space
 
 ENDS = ("first_stage_layers", "last_stage_layers")
@@ -176,7 +176,7 @@ def _changed(wide: Space, names: Collection[str], plans: Plan) -> Plan | None:
     constants: dict[str, Any] = {name: axes[name][0] for name in names if len(axes[name]) == 1}
     shared = {"layers_per_stage": plans.layers_per_stage}
     grown = PartialPlans({**columns, **constants, **shared}, plans.rows)
-    for level in levels(narrow, AXIS_ORDER):
+    for level in levels(narrow):
         if level.name in names:
             rules = [rule for rule in level.rules if not set(names).isdisjoint(rule.fields)]
             grown = narrow.grow(grown, replace(level, rules=rules))

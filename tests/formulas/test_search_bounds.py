@@ -217,9 +217,9 @@ def test_the_last_rank_holds_its_layers_beside_the_head():
 
 
 def test_what_the_ends_may_hold_follows_from_the_order_of_layers():
-    """Three dense blocks before seven with experts on four ranks: before the first chunk of the last
-    rank are two layers at least, so that one of its two has experts; of four on the first rank,
-    three at most are dense."""
+    """Three dense blocks before seven with experts on four ranks: before the first chunk of the
+    last rank are two layers at least, so that one of its two has experts; of four on the first
+    rank, three at most are dense."""
     kinds = ("block 0", "block 1", "embedding", "head")
     cut = Cut((0,) * 3 + (1,) * 7, kinds, 4, (2, 3, 3, 2))
     counts = ideal_layout(cut, (4, 4), (2, 2), True).counts
