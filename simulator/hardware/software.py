@@ -195,6 +195,9 @@ class Software:
     casts_shards: bool
     """Under ZeRO 3 a rank keeps the optimizer's fp32 shard of a weight alone: the 16-bit one is
     cast from it as a layer is gathered (FSDP's mixed precision)."""
+    autocasts: bool
+    """Weights that ZeRO 3 does not shard are fp32 alone: autocast makes 16-bit copies in the
+    forward pass, which wait for the backward pass unless their layer runs again."""
     frees_gradients: bool
     """Gradients are freed after the update: with one micro-batch a step there are none while its
     loss is computed."""
@@ -247,6 +250,8 @@ class Software:
     copied_inputs: float
     """Further hidden-state tensors that a layer keeps under tensor parallelism without its split of
     sequences: every column-parallel product reads a copy of its own."""
+    expands_keys: bool
+    """Keys and values that several query heads share are copied for each of them, and wait so."""
     packed_qkv: bool
     """Queries, keys and values are one product of which the values stay a view, so that it waits as
     a whole beside the queries and keys that were rotated."""
@@ -371,7 +376,7 @@ PROCESS_GROUPS = (*("world", "model", "tp", "cp", "dp", "ep", "expert-dp", "pp")
 """Groups of ranks: all; those with a copy of the model (tp pp); and those of one degree."""
 ALIVE = (
     *("frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory", "casts_shards"),
-    *("keeps_shards", "fused_update"),
+    *("autocasts", "keeps_shards", "fused_update"),
     *("gathered_ends", "live_parameters", "copies_gathered", "gradient_pool", "sharded_inputs"),
     *("ddp_buckets", "logit_bytes", "kept_logit_bytes"),
 )

@@ -6,6 +6,8 @@ of an element; columns are strategies.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ..base.arrays import Value
@@ -52,7 +54,9 @@ def block_activations(block: Block, local: LayerContext) -> tuple[Value, Value]:
     bytes_of = quantisation.kept_bytes(local)
     operand = bytes_of.operand / element
     inputs = _norm_outputs(block, local, spare)
-    of_core = ATTENTION_KINDS[type(attn)].kept_width(attn, s.tp)
+    expanded = software.expands_keys and attn.is_plain
+    core = replace(attn, kv_heads=attn.heads) if expanded else attn
+    of_core = ATTENTION_KINDS[type(attn)].kept_width(core, s.tp)
     cores = element * tokens * (of_core + spare.adapter_widths)
     if software.packed_qkv and not attn.has_state and not task.model.learned_positions:
         cores = cores + element * tokens * rotated_width(attn, s.tp)

@@ -227,12 +227,22 @@ def workspace_bytes(task: Task) -> float:
 
 def loss_bytes(local: LayerContext) -> tuple[Value, Value]:
     """Bytes of logits that wait for the backward pass, and further bytes that are alive during the
-    loss."""
-    software = local.task.software
+    loss, or while the gradient of the head is made: beside that of the logits in 16 bits, and
+    beside the sum of those before where logits are made piece by piece.
+
+    Source: torchtune 0.6, modules/transformer.py (chunked_output), whose pieces share a weight.
+    """
+    task, software = local.task, local.task.software
     shards = local.s.tp if software.sharded_logits else 1.0
     logits = local.tokens * local.vocabulary / shards
     peak, kept = logit_bytes(local)
-    return kept * logits, (peak - kept) * logits
+    loss = (peak - kept) * logits
+    if software.accumulation_bytes and task.adapters is None:
+        cut = loss_pieces(local)
+        table = local.recipe.weight * local.vocabulary * task.model.hidden / local.weight_split
+        each = np.minimum(local.recipe.activation / np.maximum(cut, 1.0), peak)
+        loss = np.maximum(loss, (each - kept) * logits + (1 + (cut > 1)) * table)
+    return kept * logits, loss
 
 
 def weight_gradient_inputs(kind: LayerKind, work: Work, local: LayerContext, kept: Value) -> Value:

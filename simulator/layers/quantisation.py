@@ -18,9 +18,10 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.accelerator import Accelerator
-from ..hardware.precision import MXFP8
+from ..hardware.precision import MXFP8, Recipe
 from ..operators import kernel_times
 from ..operators.work import Gemm, Work
+from ..task import Task
 from .layer_kinds import LayerContext, LayerKind
 
 
@@ -117,9 +118,21 @@ def scaled_bytes(local: LayerContext) -> float | None:
     return how.kept_bytes if how and local.task.software.keeps_scaled else None
 
 
+def casts_weights(task: Task, recipe: Recipe) -> bool:
+    """Whether weights that ZeRO 3 does not shard are those of the optimizer, of which autocast
+    makes 16 bits in each pass."""
+    software = task.software
+    whole = software.autocasts and not software.optimizer_memory and task.adapters is None
+    return bool(whole and recipe.master)
+
+
 def weight_copies(kind: LayerKind, local: LayerContext, parameters: Value) -> Value:
-    """Bytes of the scaled copies of a layer's weights on a rank."""
+    """Bytes of the scaled copies of a layer's weights on a rank, or of those of autocast."""
     how = local.recipe.quantisation
+    if casts_weights(local.task, local.recipe):
+        table = local.vocabulary * local.task.model.hidden / local.weight_split
+        read = parameters * (bool(kind.block) & ~local.full_recompute & ~local.selective_recompute)
+        return local.recipe.weight * (read + table * kind.makes_logits)
     if how is None or not kind.block or not local.task.software.keeps_scaled:
         return np.zeros(parameters.shape)
     return parameters * _by_operand_sides(local, how.copy_bytes)

@@ -69,6 +69,9 @@ _FLAT = replace(
     changes={"copies_gathered": False, "accumulation_bytes": 10.0, "gathered_ends": ENDS},
 )
 _XLA = replace(_FLAT, changes={**_FLAT.changes, "gathered_ends": ()})
+TORCHTUNE = {"autocasts": False, "expands_keys": True}
+"""torchtune's weights are made in the format that is trained (set_default_dtype in its recipes),
+and its keys and values are copied for every query head (modules/attention.py)."""
 _AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED)
 # Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
 # whose square roots of second moments are as many as the weights (torch.optim, `foreach`).
@@ -91,10 +94,13 @@ _PACKED = replace(
 _HF_DEEPSPEED = replace(_EAGER, software="hf-deepspeed")
 # lit-gpt's units are whole blocks (finetune/lora.py, auto_wrap_policy={Block}), adapters included:
 # "equivalent to not freezing" (PyTorch's FSDP, use_orig_params). Its own layer of adapters
-# (lit_gpt/lora.py, LoRALinear.forward) copies no outputs.
+# (lit_gpt/lora.py, LoRALinear.forward) copies no outputs, its attention keys for every query head.
 _LITGPT = replace(
     _PACKED,
-    changes={**_PACKED.changes, "flat_gradients": True, "clones_packed_outputs": False},
+    changes={
+        **{**_PACKED.changes, "flat_gradients": True, "clones_packed_outputs": False},
+        "expands_keys": True,
+    },
 )
 # InternLM/InternEvo, hybrid_zero_optim.py: gradients stay in 16 bits and are reduced so beside the
 # backward pass, all-reduced in buckets of 512 Mi; whole tensors, nine of a layer, are dealt out and
@@ -147,7 +153,7 @@ STACKS: dict[str, StackRule] = {
     "torchtitan": _TORCH,
     # recipes/configs: clip_grad_norm is null; of Llama 3 embedding and output are units as layers
     # are (custom_sharded_layers), but for LoRA of 8 billion.
-    "torchtune": replace(_TORCH, changes={"clipping_bytes": 0.0, "gathered_ends": ()}),
+    "torchtune": replace(_TORCH, changes={"clipping_bytes": 0.0, "gathered_ends": (), **TORCHTUNE}),
     **dict.fromkeys(("fms-fsdp", "tinyllama", "flash-attention"), _FLAT),
     **dict.fromkeys(("maxtext", "paxml"), _XLA),
     **dict.fromkeys(("swift", "fsdp-qlora"), _PACKED),
@@ -301,7 +307,7 @@ def _kernels(run: PublishedRun, software: Software) -> dict[str, Any]:
     if stack_of(run) == "torchtune":
         out |= TORCHTUNE_COMPILED if run["compile"] else TORCHTUNE_EAGER
     elif run["compile"] is False and run.states("compile") and software.name == "torchtitan":
-        out["fused_norm"] = False
+        out |= {"fused_norm": False, "fused_activation": False}
     if run["dropout"] is not None:
         out["dropout"] = run["dropout"]
     if run["vocab_multiple"]:

@@ -264,8 +264,8 @@ def _segment_bytes(
     s, shards, total = segmented.stages, segmented.shards, segmented.stage_total
     states = memory.bytes_of_states(task, recipe, optimizer)
     held = dict.fromkeys(memory.PARTS[:3], np.zeros(s.forward.shape))
-    update, growth, unreduced, apart, kept = np.zeros((5, *s.forward.shape))
-    buffers = ShardingBuffers(*np.zeros((5, *s.forward.shape)))
+    update, growth, unreduced, apart, kept, casts = np.zeros((6, *s.forward.shape))
+    buffers = ShardingBuffers(*np.zeros((6, *s.forward.shape)))
     each, several = states["gradients"] - states["leaving"], memory.several_passes(s)
     for zero in codes_in(np.maximum(segmented.zero, 0).ravel()):
         mine = segmented.zero == zero
@@ -290,10 +290,11 @@ def _segment_bytes(
         if task.software.keeps_shards and zero >= 3:
             kept += total((own["gradients"] + flat) * mine)
         unreduced += total(memory.unreduced_bytes(task, recipe, zero, shards) * mine)
+        casts += total(memory.cast_bytes(task, recipe, zero, shards) * mine)
     if not memory.separates_moments(task, recipe):
         return memory.with_activations(task, s, held, buffers.passes)
     moments = memory.separate_moments(
-        task, s, held, buffers, update, growth, unreduced, apart, kept
+        task, s, held, buffers, update, growth, unreduced, apart, kept, casts
     )
     return moments.fuller()
 

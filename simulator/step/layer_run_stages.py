@@ -309,6 +309,11 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
         working_set_without_loss=None
         if running is None
         else largest_part(runs.largest_of_kinds(running), runs.stage, size),
+        working_set_of_loss=None
+        if running is None
+        else largest_part(
+            runs.largest_of_kinds(runs.layers.working_set - running), runs.stage, size
+        ),
         boundary_bytes=largest_part(runs.exchanged_bytes(), runs.stage, size),
         hop_seconds=_mean_hop(task, plans, runs.chunk, *runs.boundary_bytes()),
         tp=np.maximum(largest_part(runs.tp.astype(float), runs.stage, size), 1.0),

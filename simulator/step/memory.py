@@ -23,6 +23,7 @@ import numpy as np
 
 from ..base.arrays import Mask, Value, any_nonzero
 from ..hardware.precision import Optimizer, Recipe
+from ..layers.quantisation import casts_weights
 from ..plan.compressors import METHODS
 from ..plan.synchronisation import DEFAULT_POLICY, SyncPolicy, gossips, through_servers
 from ..task import Task
@@ -96,7 +97,8 @@ def moments_of_step(
     # Stacks that update on the host reduce and move the gradients of every micro-batch (DeepSpeed).
     whole = here * unreduced_bytes(task, recipe, zero, weights)
     kept = task.software.keeps_shards * (zero >= 3) * parts["gradients"]
-    return separate_moments(task, stages, parts, buffers, update, again, whole, apart, kept)
+    casts = cast_bytes(task, recipe, zero, weights)
+    return separate_moments(task, stages, parts, buffers, update, again, whole, apart, kept, casts)
 
 
 def _without_passes(stages: Stages, buffers: Value | float) -> Stages:
@@ -167,6 +169,11 @@ def unreduced_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> 
     return recipe.weight * (weights.dense + weights.expert) + frozen
 
 
+def cast_bytes(task: Task, recipe: Recipe, zero: int, weights: Weights) -> Value:
+    """Bytes of the 16-bit weights that autocast has made."""
+    return casts_weights(task, recipe) * (zero < 3) * weights.scaled_copies
+
+
 def several_passes(stages: Stages) -> Mask:
     """Whether a rank runs more than one micro-batch a step, or others before it [skeleton]."""
     out: Mask = (stages.micro_batches > 1) | (stages.ranks > 1)
@@ -183,13 +190,14 @@ def separate_moments(
     whole: Value | float,
     apart: Value | float,
     kept: Value | float,
+    casts: Value | float,
 ) -> Moments:
     """PARTS at both moments of a step, of a stack that tells them apart.
 
     `update` are bytes of its temporaries, `again` those that the inputs of layers grow by beside a
     layer that runs again, `whole` those of gradients that wait to be reduced, `apart` those of
     gradients for which the allocator keeps memory that nothing else takes, `kept` those of
-    gradients that are never freed.
+    gradients that are never freed, `casts` those of weights that the backward pass has read.
 
     Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp (blocks are of the stream that asked for
     them); _fsdp_collectives.py (foreach_reduce) and fsdp/_runtime_utils.py (_reduce_grad), where
@@ -203,16 +211,21 @@ def separate_moments(
     waiting = states["gradients"]
     if software.frees_gradients:
         waiting = np.where(several, waiting, kept)
-    running = stages.buffers if stages.buffers_without_loss is None else stages.buffers_without_loss
+    running, loss = stages.buffers_without_loss, stages.loss_buffers
+    if running is None or loss is None:
+        running = loss = stages.buffers
+    # Where layers run, the logits of their micro-batch are gone.
+    beside = running - (running is not loss) * stages.logits / stages.losses
     again = again + (sharding.passes - sharding.loss)
-    buffers = np.maximum(running + again, stages.buffers) - stages.buffers + sharding.loss
+    buffers = np.maximum(beside + again, loss) - stages.buffers + sharding.loss
     first = with_activations(task, stages, {**states, "gradients": waiting}, buffers)
     freed = np.maximum(apart - waiting, 0.0)
     held = 1 + further_share(task)
     first["reserve"] = first["reserve"] + held * (freed + sharding.idle)
     left: Value | float = 0.0
     if software.frees_gradients:
-        left = np.maximum(running + sharding.last, sharding.reduced)
+        left = np.maximum(running + sharding.last - sharding.absent, sharding.reduced)
+    states = {**states, "weights": states["weights"] - casts}
     last = with_activations(task, _without_passes(stages, np.maximum(left, update)), states, 0.0)
     last["reserve"] = last["reserve"] + held * sharding.idle
     return Moments(first, last)
@@ -292,7 +305,7 @@ def bytes_of_states(
     apart = optimizer == Optimizer.MUON and not software.optimizer_memory
     cast = software.casts_shards and recipe.master and not software.optimizer_memory and not away
     return {
-        "weights": weights,
+        "weights": 0.0 if casts_weights(task, recipe) else weights,
         "sharded": 0.0 if cast else weights,
         "staying": staying,
         "gradients": gradients,

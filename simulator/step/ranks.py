@@ -162,8 +162,10 @@ class Ranks:
     working_set: Value
     """Bytes alive while one layer runs, of the layer with most [class, skeleton]."""
     working_set_without_loss: Value | None
-    """The same without embedding, head and MTP, which have a loss; None where the stack does not
-    tell moments of a step apart."""
+    """The same without embedding and head, which has a loss; None where the stack does not tell
+    moments of a step apart."""
+    working_set_of_loss: Value | None
+    """That of embedding and head alone."""
     boundary_bytes: Value
     """Bytes of a micro-batch's hidden states as stages exchange them [.., skeleton]."""
     hop_seconds: Value
@@ -222,6 +224,9 @@ def uniform_ranks(
         working_set_without_loss=None
         if without_loss is None
         else _largest_of_kinds(without_loss[:, which], present),
+        working_set_of_loss=None
+        if without_loss is None
+        else _largest_of_kinds((costs.working_set - without_loss)[:, which], present),
         boundary_bytes=boundary_bytes,
         hop_seconds=hop_seconds,
         tp=tp,

@@ -31,6 +31,8 @@ class ShardingBuffers(NamedTuple):
     """Beside all gradients, while those of the last unit are reduced."""
     idle: Value | float = 0.0
     """What the allocator keeps for gathers of larger units, in all moments."""
+    absent: Value | float = 0.0
+    """Gradients that are not there yet beside the last layer of the backward pass."""
 
 
 def sharding_buffers(
@@ -45,7 +47,8 @@ def sharding_buffers(
     """ZeRO 3 holds two gathered layers (one prefetched), or what its stack leaves gathered, and the
     gradients of one as they are reduced, beside those of the next as autograd makes them; one rank
     gathers nothing of the share of weights that is `staying` on it. ZeRO 2 has one bucket of
-    gradients. Without ZeRO torch's DDP has all of them in buckets as well.
+    gradients. Without ZeRO torch's DDP has all of them in buckets as well. Where gradients are
+    freed after the update, that of the head is there again beside all activations.
 
     A rank keeps `gradient` bytes of a gradient; with `several` micro-batches a step they are there
     from the second on.
@@ -75,7 +78,22 @@ def sharding_buffers(
         gathered, frozen = gathered * arrives, frozen * arrives
         reduced = sum(_bytes_of_reduction(task, recipe))
         same = gathered * recipe.weight + weights.unit_parameters * reduced + frozen
-    return ShardingBuffers(same, same, same)
+    if zero == 3 or not task.software.frees_gradients:
+        return ShardingBuffers(same, same, same)
+    first = np.logical_not(several) * gradient / (weights.data_group.ranks if zero == 2 else 1.0)
+    head = weights.ends.head if weights.ends else 0.0
+    absent = first * _behind_last_layer(task, weights)
+    return ShardingBuffers(same + first * head, same, same, absent=absent)
+
+
+def _behind_last_layer(task: Task, weights: Weights) -> Value:
+    """Parameters whose gradients come after the working set of the last layer of the backward pass:
+    its own, and the embedding's."""
+    if weights.ends is None:
+        return weights.unit_parameters
+    root = has_root_unit(task)
+    of_embedding = weights.ends.kept - weights.ends.head if root else weights.ends.own
+    return weights.unit_parameters + of_embedding
 
 
 def _bytes_of_reduction(task: Task, recipe: Recipe) -> tuple[float, float]:

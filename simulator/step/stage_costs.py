@@ -26,7 +26,7 @@ from ..task import Task
 from . import data_parallel, layer_run_stages, memory, sync_delays
 from .optimizer import optimizer_seconds
 from .ranks import Ranks
-from .stages import Stages, buffers_without_loss, bytes_in_flight, combine_ranks
+from .stages import Stages, bytes_in_flight, combine_ranks, other_buffers
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,13 @@ def _rank_bytes(
 ) -> tuple[Value, Value]:
     """Bytes on a rank with this many micro-batches in flight, and during the update [stage]."""
     activations, buffers = bytes_in_flight(task, ranks, plans.pp.astype(float), in_flight)
-    without_loss = buffers_without_loss(ranks, buffers)
-    alone = replace(s, activations=activations, buffers=buffers, buffers_without_loss=without_loss)
+    alone = replace(
+        s,
+        activations=activations,
+        buffers=buffers,
+        buffers_without_loss=other_buffers(ranks, buffers, ranks.working_set_without_loss),
+        loss_buffers=other_buffers(ranks, buffers, ranks.working_set_of_loss),
+    )
     moments = memory.moments_of_step(task, recipe, int(plans.optimizer[0]), alone, zero)
     waiting, update = (sum(parts.values(), np.zeros(1))[0] for parts in moments)
     return waiting, update

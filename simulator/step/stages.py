@@ -105,6 +105,10 @@ class Stages:
     buffers_without_loss: Value | None
     """Buffers without those of a loss [class, skeleton]; None where the stack does not tell moments
     of a step apart."""
+    loss_buffers: Value | None
+    """Those of a loss alone."""
+    losses: Value
+    """Micro-batches whose logits wait [skeleton]."""
     connections: Value
     """Channels to neighbours of all process groups [.., skeleton]."""
     ranks_alike: Value
@@ -261,7 +265,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
     )
     flight, fullest = _largest_in_flight(ranks, schedule, sizes)
     activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)
-    without_loss = buffers_without_loss(ranks, buffers)
+    without_loss = other_buffers(ranks, buffers, ranks.working_set_without_loss)
     if any_nonzero(defers):
         activations, fullest = _deferred_activations(ranks, schedule, sizes)
     offloads, overlaps = any_nonzero(plans.offload_activations), any_nonzero(plans.overlap_ep)
@@ -287,6 +291,8 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         logits=stage[Cost.LOGITS] * schedules.losses_in_flight(schedule, m),
         buffers=buffers,
         buffers_without_loss=without_loss,
+        loss_buffers=other_buffers(ranks, buffers, ranks.working_set_of_loss),
+        losses=schedules.losses_in_flight(schedule, m),
         connections=ranks.connections,
         ranks_alike=ranks.ranks_alike,
         rank=ranks.rank,
@@ -357,12 +363,10 @@ def bytes_in_flight(
     return activations, buffers
 
 
-def buffers_without_loss(ranks: Ranks, buffers: Value) -> Value | None:
-    """Buffers of ranks without those of a loss [class, skeleton]; None where the stack does not
-    tell moments of a step apart."""
-    if ranks.working_set_without_loss is None:
-        return None
-    return buffers - ranks.working_set + ranks.working_set_without_loss
+def other_buffers(ranks: Ranks, buffers: Value, working_set: Value | None) -> Value | None:
+    """Buffers of ranks with this working set in the place of the largest [class, skeleton]; None
+    where the stack does not tell moments of a step apart."""
+    return None if working_set is None else buffers - ranks.working_set + working_set
 
 
 def _idle_seconds(

@@ -103,6 +103,21 @@ def test_values_that_are_a_view_keep_the_packed_product_beside_rotated_queries_a
 
 
 @pytest.mark.parametrize(
+    ("model", "text", "more"),
+    [
+        # Keys and values of two groups become those of eight heads.
+        (GROUPED, "tp=1", 2 * 2 * (1 - 2 / 8)),
+        (GROUPED, "tp=2", 2 * 2 * (1 - 2 / 8) / 2),
+        (GROUPED, "tp=1 recompute=full", 0),
+        (EAGER, "tp=1", 0),
+    ],
+)
+def test_keys_that_are_copied_for_every_query_head_wait_so(model, text, more):
+    before, after = (in_sbh(text, model, software=stack(expands_keys=one)) for one in (False, True))
+    assert after - before == more
+
+
+@pytest.mark.parametrize(
     ("text", "more"),
     [
         ("tp=4 sequence_parallel=1", 2 * 2 * (1 - 1 / 4)),

@@ -8,7 +8,7 @@ use_orig_params, _register_post_backward_reshard_only_hook), bitsandbytes 0.43 (
 from dataclasses import replace
 
 import pytest
-from round_numbers import MODEL, PARAMETERS, TABLE, costs_of, kind, local, stack
+from round_numbers import LAYER, MODEL, PARAMETERS, TABLE, costs_of, kind, local, stack
 from round_numbers import task as tiny
 from unit_pipelines import costs, task
 
@@ -126,19 +126,70 @@ def test_frozen_weights_beside_adapters_have_gradients_of_their_own():
 @pytest.mark.parametrize("bytes_of_loss", [6.0, 400.0])
 def test_gradients_of_inputs_stay_beside_layers_that_run_again_not_beside_a_loss(bytes_of_loss):
     def buffers(**changes: float) -> float:
-        software = stack(logit_bytes=6.0 + bytes_of_loss, working_sets=1.0, **changes)
+        changes |= {"logit_bytes": 6.0 + bytes_of_loss, "working_sets": 1.0}
+        software = stack(frees_gradients=True, **changes)
         question = tiny(4, adapters=LORA, software=software)
         return costs_of(question, "dp=4 zero=3 recompute=full").memory["buffers"]
 
     # Six layers and ends, each of 1,024 tokens of 1,024 in 16 bits.
     inputs, loss = 6 * 2 * 1024**2, bytes_of_loss * 1024**2
-    again = kept_activations(
-        kind(MODEL, "block 0"),
-        local(tiny(adapters=LORA, software=stack(working_sets=1.0)), "recompute=full"),
-    )[2][0]
+    # The six bytes of a logit that waited are gone where a layer runs.
+    again = (
+        -6 * 1024**2
+        + kept_activations(
+            kind(MODEL, "block 0"),
+            local(tiny(adapters=LORA, software=stack(working_sets=1.0)), "recompute=full"),
+        )[2][0]
+    )
     grown = buffers(sharded_inputs=1.0) - buffers()
     assert grown == pytest.approx(max(again + inputs, loss) - max(again, loss))
     assert (grown > 0) == (bytes_of_loss < 100)
+
+
+@pytest.mark.parametrize("each", [20.0, 400.0])
+def test_logits_are_gone_where_a_layer_runs_again(each):
+    """16 tensors of 2 MiB beside none of the six bytes of a logit, or the whole loss."""
+    software = stack(frees_gradients=True, logit_bytes=each, kept_logit_bytes=6.0, working_sets=1.0)
+    (group,) = costs_of(tiny(1, 8, software=software), "recompute=full").groups
+    waiting = group.rank_moments(0).waiting
+    again = kept_activations(
+        kind(MODEL, "block 0"), local(tiny(software=software), "recompute=full")
+    )
+    assert waiting["logits"] == 6 * 1024**2
+    assert waiting["logits"] + waiting["buffers"] == max(again[2][0], each * 1024**2)
+
+
+@pytest.mark.parametrize(
+    ("text", "cast"),
+    [
+        ("dp=2", 4 * LAYER + TABLE),
+        ("dp=2 recompute=full", TABLE),
+        ("dp=2 recompute=selective", TABLE),
+        ("tp=2", (4 * (LAYER - 2048) + TABLE) / 2 + 4 * 2048),
+    ],
+)
+def test_weights_are_cast_for_a_pass(text, cast):
+    """16 bytes of each, 12 of them the optimizer's; products of layers that run again cast theirs
+    again, embeddings are looked up."""
+    software = stack(autocasts=True, frees_gradients=True, selective=("mlp",))
+    (group,) = costs_of(tiny(2, software=software), f"zero=0 {text}").groups
+    waiting, update = group.rank_moments(0)
+    assert waiting["weights"] == 2 * cast
+    assert update["weights"] == 0
+    held = sum(update[name] for name in STATES)
+    ranks = 2 if "tp" in text else 1
+    assert held == pytest.approx(16 * PARAMETERS / ranks, rel=2e-4)
+
+
+def test_shards_and_frozen_weights_are_not_autocast():
+    software = stack(autocasts=True, frees_gradients=True, casts_shards=True)
+    sharded = costs_of(tiny(2, software=software), "dp=2 zero=3").memory["weights"]
+    assert sharded == 0
+    adapted = [
+        costs_of(tiny(1, adapters=LORA, software=replace(software, autocasts=one)), "tp=1").memory
+        for one in (False, True)
+    ]
+    assert adapted[0] == adapted[1]
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,30 @@ def test_the_larger_of_working_set_and_loss_is_alive():
 
 
 @pytest.mark.parametrize(
+    ("text", "apart", "each"),
+    [
+        # 6 + 2 bytes a logit, of which 6 wait; 2 of their gradient and 2 of that of the head.
+        ("tp=1", 10.0, 2),
+        ("tp=1 loss=unfused", 10.0, 4),
+        # Pieces: an eighth of 2 bytes, and the head's gradient beside the sum before.
+        ("tp=1 loss=chunked", 10.0, 2 / 8 + 2 * 2),
+        # Weight gradients that are added up by their product are no tensor.
+        ("tp=1 loss=chunked", 0.0, 8 / 8),
+    ],
+)
+def test_the_gradient_of_the_head_stands_beside_that_of_the_logits(text, apart, each):
+    """As many logits as the head has weights, 1,024 by 1,024."""
+    software = stack(
+        **{"logit_bytes": 8.0, "kept_logit_bytes": 6.0, "accumulation_bytes": apart},
+        **{"unfused_logit_bytes": 3.0, "loss_pieces": 8},
+    )
+    kept = {"tp=1": 6.0, "tp=1 loss=unfused": 3.0}.get(text, 0.0)
+    found = costs_of(task(software=software), text).memory
+    assert found["logits"] == kept * 1024**2
+    assert found["buffers"] == max(each - kept * (text == "tp=1 loss=unfused"), 0) * 1024**2
+
+
+@pytest.mark.parametrize(
     ("text", "gpus", "channels"),
     [
         ("tp=1", 1, 0),

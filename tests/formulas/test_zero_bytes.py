@@ -331,9 +331,9 @@ def test_fsdp_keeps_ends_gathered(gathered, units, expected):
     asked = task(software=stack(accumulation_bytes=10.0, gathered_ends=gathered))
     ends = EndUnits(*(np.array([[size]]) for size in units))
     held = replace(weights(5000.0), ends=ends)
-    *found, idle = sharding_buffers(asked, BF16, held, 3)
+    *found, idle, absent = sharding_buffers(asked, BF16, held, 3)
     assert [part.item() for part in found] == expected
-    assert idle == 0
+    assert (idle, absent) == (0, 0)
     copied = replace(asked, software=replace(asked.software, copies_gathered=True))
     # Two buffers at once in the forward pass, the larger of which nothing else takes.
     assert sharding_buffers(copied, BF16, held, 3).idle == 2 * max(*units[:2], 1000)
@@ -342,6 +342,27 @@ def test_fsdp_keeps_ends_gathered(gathered, units, expected):
     first = sharding_buffers(asked, BF16, held, 3, 4.0, several=False)
     assert first.last == expected[2] - (1000 + late)
     assert first.reduced == expected[3] - late
+
+
+@pytest.mark.parametrize(("zero", "each"), [(0, 4), (1, 4), (2, 1)])
+@pytest.mark.parametrize(
+    ("gathered", "units", "late"),
+    [(ROOT, (5000, 0, 3000), 2000), (APART, (3000, 2000, 3000), 2000)],
+)
+def test_freed_gradients_come_back_with_the_backward_pass(zero, each, gathered, units, late):
+    """That of the head before all layers, those of the first layer and of the embedding behind the
+    last working set; ZeRO 2 has a quarter of four bytes. A second micro-batch finds them all."""
+    asked = task(software=stack(frees_gradients=True, gathered_ends=gathered))
+    ends = EndUnits(*(np.array([[size]]) for size in units))
+    held = replace(weights(5000.0), ends=ends)
+    first, second = (
+        sharding_buffers(asked, BF16, held, zero, 4.0, several) for several in (False, True)
+    )
+    assert first.passes - second.passes == each * 3000
+    assert first.absent == each * (1000 + late)
+    assert (second.absent, first.loss, first.last) == (0, second.loss, second.last)
+    alone = sharding_buffers(asked, BF16, replace(held, ends=None), zero, 4.0, several=False)
+    assert (alone.passes, alone.absent) == (second.passes, each * 1000)
 
 
 def test_a_head_that_is_reduced_in_16_bits_has_its_weights_twice_beside_it():

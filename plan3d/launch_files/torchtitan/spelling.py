@@ -32,7 +32,7 @@ from .keys import (
 from .model_flavors import flavor_of
 
 EAGER: dict[str, dict[str, Any]] = {
-    "model": {"fused_norm": False, "spares_last_product": False},
+    "model": {"fused_norm": False, "fused_activation": False, "spares_last_product": False},
     "loss": {"logit_bytes": 14.0, "kept_logit_bytes": 6.0},
 }
 """Fields of Software by part that is not compiled: norms in fp32 as separate kernels

@@ -18,6 +18,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.software import ENDS
 from plan3d.simulator.runs.run_stack import (
     CHUNKED_LOSS,
+    TORCHTUNE,
     TORCHTUNE_CHUNKS,
     TORCHTUNE_COMPILED,
     TORCHTUNE_EAGER,
@@ -268,7 +269,8 @@ def _fill_training(n: Numbers, launch: Launch) -> None:
 def _software(n: Numbers) -> dict[str, Any]:
     """What the recipe says of the stack."""
     loss = CHUNKED_LOSS if n.compiles else LOSSES[n.loss_name.rpartition(".")[2]]
-    out: dict[str, Any] = dict(TORCHTUNE_COMPILED if n.compiles else TORCHTUNE_EAGER)
+    kernels = TORCHTUNE_COMPILED if n.compiles else TORCHTUNE_EAGER
+    out: dict[str, Any] = {**TORCHTUNE, **kernels}
     out |= {"logit_bytes": loss[0], "kept_logit_bytes": loss[1]}
     out["gathered_ends"] = () if n.sharded_ends else ENDS
     if n.clipping is None:

@@ -129,9 +129,10 @@ def test_every_field_is_tried() -> None:
     elsewhere |= {"fused_adapters", "unpacks_by_operators"}  # tests/formulas/test_adapters.py
     elsewhere |= {"offloads_parameters", "swaps_to_nvme"}  # tests/simulator/rules/test_rules.py
     elsewhere |= {"muon_stage"}  # tests/formulas/test_formats.py
+    elsewhere |= {"expands_keys"}  # tests/formulas/test_activations.py
     elsewhere |= {"frees_gradients", "unreduced_gradients", "flat_gradients", "update_memory"}
     elsewhere |= {"casts_shards", "sharded_inputs", "adapter_casts", "keeps_packed_inputs"}
-    elsewhere |= {"gradient_pool"}
+    elsewhere |= {"gradient_pool", "autocasts"}
     elsewhere |= {"keeps_shards"}  # tests/formulas/test_engine_hooks.py
     # tests/formulas/test_fp32_beside_packed.py
     elsewhere |= {"fp32_beside_packed", "clones_packed_outputs"}
