@@ -159,6 +159,16 @@ def test_logits_are_gone_where_a_layer_runs_again(each):
     assert waiting["logits"] + waiting["buffers"] == max(again[2][0], each * 1024**2)
 
 
+@pytest.mark.parametrize(("batch", "absent"), [(4, 4 * LAYER), (8, 0)])
+def test_gradients_of_the_first_layer_are_not_there_while_it_runs_again(batch, absent):
+    """16 tensors of 8 MiB, before the one micro-batch of a step has made their four bytes."""
+    software = stack(frees_gradients=True, working_sets=1.0)
+    (group,) = costs_of(tiny(1, batch, software=software), "micro_batch=4 recompute=full").groups
+    seen = local(tiny(software=software), "micro_batch=4 recompute=full")
+    again = kept_activations(kind(MODEL, "block 0"), seen)[2][0]
+    assert group.rank_moments(0).update["buffers"] == again - absent
+
+
 @pytest.mark.parametrize(
     ("text", "cast"),
     [
