@@ -124,7 +124,7 @@ class SearchAnswer:
         return why_infeasible(self.result, self.ranking.choose)
 
     @cached_property
-    def around(self) -> PlansAround:
+    def plans_around(self) -> PlansAround:
         """The plans of other batches and networks, which the page of a report ranks anew."""
         from plan3d.search.whatif.plans_around import plans_around
 

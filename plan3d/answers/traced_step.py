@@ -105,7 +105,7 @@ class TracedStep:
         ]
         return ", ".join(texts[:CONSTANTS_NAMED])
 
-    def after(self, explanation: Explanation) -> str:
+    def gains_afterwards(self, explanation: Explanation) -> str:
         """The step as predicted after this trace, and what the best edits then gain."""
         if self.evidence is None:
             return ""
@@ -150,7 +150,7 @@ class TracedStep:
             out.append("no optimizer runs in the trace: it is less than the step that is predicted")
         if not job.ranks[0].window.marked:
             out.append("no step is marked: the whole trace is taken as one step")
-        if job.alone:
+        if job.is_lone_rank:
             out.append("one rank: communication is an upper bound (it waits), nothing learned")
         traced, predicted = chip_of(self.gpu), chip_of(accelerator.name)
         if traced and predicted and traced != predicted:
@@ -214,12 +214,12 @@ class TracedStep:
         )
 
     @property
-    def most(self) -> list[str]:
+    def main_cause(self) -> list[str]:
         """The part that explains most of the difference: its kernel, what would have to be true of
         the machine, and what to check."""
         if not self.is_step:
             return []
-        row = self.comparison.most
+        row = self.comparison.largest_difference
         sign = "longer" if row.difference > 0 else "shorter"
         text = f"{row.title}: {1e3 * abs(row.difference):.4g} ms {sign} than predicted"
         out = [text + self._kernel(row)]
@@ -312,6 +312,6 @@ class TracedStep:
             },
             "allocated_bytes": max(one.trace.allocated for one in job.ranks),
             "reserved_bytes": max(one.trace.reserved for one in job.ranks),
-            "most": self.most,
+            "most": self.main_cause,
             "notes": self.notes,
         }

@@ -7,7 +7,8 @@ from typing import Any
 from plan3d.search.whatif.explanation import Explanation
 from plan3d.simulator.base.text_tables import Table
 from plan3d.simulator.base.units import GIB, whole_percent
-from plan3d.simulator.reporting import report, why
+from plan3d.simulator.reporting import report
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.runs.same_runs import sentence
 
 from ..answers.explain import ExplainAnswer
@@ -113,7 +114,7 @@ def _print_details(screen: Screen, answer: ExplainAnswer, asked: str | None) -> 
     screen.table(_sensitivity_table(explanation))
     screen.table(_capacity_table(explanation))
     screen.section("What matters", explanation.matters)
-    screen.section("Assumptions", why.assumptions(costs))
+    screen.section("Assumptions", assumptions(costs))
 
 
 def _waterfall_table(explanation: Explanation) -> Table:

@@ -174,7 +174,7 @@ def _short_name(moment: Moment, stages: bool) -> str:
 
 def _parts(rank: RankMemory, moment: int) -> dict[str, float]:
     """Bytes by memory.PARTS at a moment."""
-    at = rank.at(moment)
+    at = rank.bytes_at(moment)
     return {**at, "reserve": at["context"] + at["fragmentation"]}
 
 
@@ -241,7 +241,7 @@ def memory_record(answer: MemoryAnswer) -> dict[str, Any]:
 
 
 def _moment_record(rank: RankMemory, moment: int) -> dict[str, Any]:
-    what, at = rank.moments[moment], rank.at(moment)
+    what, at = rank.moments[moment], rank.bytes_at(moment)
     passes = {} if what.micro_batch < 0 else {
         "stage": what.stage, "micro_batch": what.micro_batch}  # fmt: skip
     return {

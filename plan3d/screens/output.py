@@ -39,12 +39,12 @@ PATIENCE = 1.0
 """Seconds before a progress bar appears."""
 
 
-def _at_commas(word: str, room: int) -> str:
+def _at_commas(word: str, most: int) -> str:
     """A word that is longer than a line in parts that are not, cut behind commas where it has any:
     a list of layers of stages."""
     parts = [""]
-    for piece in word.replace(",", ", ").split(" ") if len(word) > room else [word]:
-        if parts[-1] and len(parts[-1]) + len(piece) > room:
+    for piece in word.replace(",", ", ").split(" ") if len(word) > most else [word]:
+        if parts[-1] and len(parts[-1]) + len(piece) > most:
             parts.append("")
         parts[-1] += piece
     return " ".join(parts)
@@ -92,8 +92,8 @@ class Screen:
         if self.details:
             given = whole
         else:
-            room = self.width - len(then)
-            given = " ".join(_at_commas(word, room) for word in whole.split(" "))
+            most = self.width - len(then)
+            given = " ".join(_at_commas(word, most) for word in whole.split(" "))
             given = given.replace(" %", UNBROKEN)
         return textwrap.wrap(
             given,

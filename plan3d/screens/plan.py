@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from plan3d.simulator.base.units import GIB
 from plan3d.simulator.reporting import report, why
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
@@ -60,7 +61,7 @@ def print_breakdown(screen: Screen, answer: PlanAnswer, title: str, stages: bool
     if stages and costs.plans.take(0).pp > 1:
         screen.table(report.stage_table(costs))
     screen.section("Why", why.why(costs))
-    screen.section("Assumptions", why.assumptions(costs))
+    screen.section("Assumptions", assumptions(costs))
 
 
 def _print_first(screen: Screen, answer: PlanAnswer, system: list[str]) -> None:

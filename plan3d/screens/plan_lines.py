@@ -15,6 +15,7 @@ from plan3d.simulator.base.units import (
     format_seconds,
 )
 from plan3d.simulator.reporting import why
+from plan3d.simulator.reporting.assumptions import old_gpu_warnings
 from plan3d.simulator.reporting.report import training_record
 from plan3d.simulator.runs.nearest_run import CLOSE_DISTANCE
 from plan3d.simulator.runs.same_runs import sentence
@@ -130,7 +131,7 @@ def question(task: Task, precision: str) -> Items:
             ("warning", f"{part} of the model is left out: its weights, memory and time")
             for part in model.left_out
         ),
-        *(("warning", line) for line in why.old_gpu_warnings(task)),
+        *(("warning", line) for line in old_gpu_warnings(task)),
     ]
 
 

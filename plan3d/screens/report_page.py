@@ -22,6 +22,7 @@ from plan3d.simulator.base.text_tables import html_text
 from plan3d.simulator.base.units import format_count
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import explorer, report, why
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.reporting.explorer import explorer_record
 from plan3d.simulator.reporting.plots import time_and_memory
 from plan3d.simulator.reporting.plots_many import frontier_picture
@@ -78,7 +79,7 @@ def page(answer: SearchAnswer) -> str:
     else:
         drawn = _timeline(answer.best.costs)
         out += _answer(answer.best)
-        out += _explorer_section(answer.around)
+        out += _explorer_section(answer.plans_around)
         out += _details(answer, result.costs, answer.best, drawn)
         record = _explorer_record(answer, answer.best, drawn)
         out += [
@@ -122,7 +123,7 @@ def _details(
         *_static(_timeline_section(drawn)),
         _section("Why", why.why(best)),
         *_frontier(answer.result, costs),
-        _section("Assumptions", why.assumptions(best)),
+        _section("Assumptions", assumptions(best)),
     ]
 
 
@@ -211,7 +212,7 @@ def _explorer_record(
     answer: SearchAnswer, best: PlanAnswer, drawn: PlanTimeline | None
 ) -> dict[str, Any]:
     """What the page's script reads: records of the answer, and its plans at every position."""
-    around, training = answer.around, answer.question.training
+    around, training = answer.plans_around, answer.question.training
     batches = [
         (
             one.task,

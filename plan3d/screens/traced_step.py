@@ -31,10 +31,10 @@ def print_traced_step(screen: Screen, answer: ExplainAnswer) -> None:
         ("gaps", traced.gaps),
         ("ranks", traced.waiting),
         ("memory", traced.memory),
-        *(("most" if i == 0 else "", line) for i, line in enumerate(traced.most)),
+        *(("most" if i == 0 else "", line) for i, line in enumerate(traced.main_cause)),
         *(("note", line) for line in notes),
         ("learned", traced.learned),
-        ("after", traced.after(answer.explanation)),
+        ("after", traced.gains_afterwards(answer.explanation)),
     ]
     items = [item for item in items if item[1]]
     fewest, most = ROWS

@@ -50,8 +50,8 @@ def best_change(costs: Costs, limit: float | None = None) -> Change | None:
     fit, whatever it gives: by a change of the plan, if there is one, before any of the task."""
     of_the_plan = list(_of_the_plan(costs, limit))
     if does_not_fit(costs, limit):
-        return _largest(of_the_plan) or _largest(_of_the_task(costs.row(), limit))
-    best = _largest([*of_the_plan, *_of_the_task(costs.row(), limit)])
+        return _largest_gain(of_the_plan) or _largest_gain(_of_the_task(costs.row(), limit))
+    best = _largest_gain([*of_the_plan, *_of_the_task(costs.row(), limit)])
     return best if best is not None and best.gain >= WORTH else None
 
 
@@ -60,7 +60,7 @@ def rounder_size(costs: Costs, likely: float) -> Change | None:
     with plans that fit with that probability; None where none gives LOSS."""
     if not _is_odd(costs.task):
         return None
-    best = _largest(_in_round_numbers(costs.row(), None, likely, least=LOSS))
+    best = _largest_gain(_in_round_numbers(costs.row(), None, likely, least=LOSS))
     return best if best is not None and best.gain >= LOSS else None
 
 
@@ -94,7 +94,7 @@ def _is_in_want(plan: Costs) -> bool:
     return bool(on_gpu and row.recompute == Recompute.FULL and tight)
 
 
-def _largest(changes: Iterable[Change]) -> Change | None:
+def _largest_gain(changes: Iterable[Change]) -> Change | None:
     return max(changes, key=lambda change: change.gain, default=None)
 
 

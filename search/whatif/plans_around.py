@@ -80,7 +80,7 @@ def plans_around(result: SearchResult, ranking: Ranking) -> PlansAround:
 
 def _without_searches(task: Task, answer: Plan) -> PlansAround:
     """The plans of an answer."""
-    return PlansAround([_around(task, [], answer)], False)
+    return PlansAround([_batch_plans(task, [], answer)], False)
 
 
 def _searches(result: SearchResult, own: Plan, ranking: Ranking) -> list[BatchPlans]:
@@ -97,7 +97,7 @@ def _searches(result: SearchResult, own: Plan, ranking: Ranking) -> list[BatchPl
             answer = result if factor == network == 1 else None
             tables += _searched(asked, ranking, result.limit, answer)
         if tables or factor == 1:
-            out.append(_around(task, tables, own if factor == 1 else None))
+            out.append(_batch_plans(task, tables, own if factor == 1 else None))
     return out
 
 
@@ -164,7 +164,7 @@ def _spaced(costs: Costs, slowest: float) -> Costs:
     return costs.take(np.array(kept, np.intp))
 
 
-def _around(task: Task, tables: list[Plan], answer: Plan | None) -> BatchPlans:
+def _batch_plans(task: Task, tables: list[Plan], answer: Plan | None) -> BatchPlans:
     listed = 0 if answer is None else answer.rows
     plans = concat([*([answer] if answer else []), *tables])
     plans = plans.take(_distinct(plans))

@@ -94,7 +94,7 @@ class RankMemory:
     def peak_bytes(self) -> float:
         return float(self.total[self.peak])
 
-    def at(self, moment: int) -> dict[str, float]:
+    def bytes_at(self, moment: int) -> dict[str, float]:
         """Bytes by tenant at a moment."""
         return {name: float(part[moment]) for name, part in self.tenants.items()}
 
@@ -119,7 +119,7 @@ class MemoryTimeline:
     def excess(self) -> dict[str, float]:
         """Bytes by which each tenant of the worst rank is larger than that of the leanest, both at
         their peaks."""
-        most, least = (rank.at(rank.peak) for rank in (self.worst, self.leanest))
+        most, least = (rank.bytes_at(rank.peak) for rank in (self.worst, self.leanest))
         return {name: most[name] - least[name] for name in TENANTS}
 
 

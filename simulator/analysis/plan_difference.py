@@ -93,13 +93,12 @@ def _time_sentences(terms: list[Difference], step: float) -> list[str]:
         told = [t for t in terms if sign * t.change > LEAST_TIME_SHARE * step]
         told.sort(key=lambda t: -abs(t.change))
         if told:
-            parts = [f"{t.label} {_signed_seconds(t.change)}" for t in told[:MOST_TERMS]]
+            parts = [
+                f"{t.label} {'+' if sign > 0 else '-'}{format_seconds(abs(t.change))}"
+                for t in told[:MOST_TERMS]
+            ]
             out.append(f"{verb} {', '.join(parts)}.")
     return out
-
-
-def _signed_seconds(seconds: float) -> str:
-    return f"{'+' if seconds > 0 else '-'}{format_seconds(abs(seconds))}"
 
 
 def _memory_sentence(a: Costs, b: Costs) -> str:

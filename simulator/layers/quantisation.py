@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ..base.arrays import Value
-from ..hardware.accelerator import Accelerator
 from ..hardware.precision import MXFP8, Recipe
 from ..operators import kernel_times
 from ..operators.work import Gemm, Work
@@ -25,14 +24,10 @@ from ..task import Task
 from .layer_kinds import LayerContext, LayerKind
 
 
-def takes_both_sides(accelerator: Accelerator) -> bool:
-    """Whether products of 8 bits read one copy of an operand along either side: what came with
-    formats of scaled blocks (Blackwell)."""
-    return MXFP8.peak in accelerator.peak
-
-
 def _by_operand_sides(local: LayerContext, sizes: tuple[float, float]) -> float:
-    return sizes[takes_both_sides(local.task.cluster.accelerator)]
+    """The second of two sizes where products of 8 bits read one copy of an operand along either
+    side: what came with formats of scaled blocks (Blackwell)."""
+    return sizes[MXFP8.peak in local.task.cluster.accelerator.peak]
 
 
 def scaling_seconds(work: Work, local: LayerContext) -> tuple[Value | float, Value | float]:

@@ -37,7 +37,7 @@ ROUNDING = 1e-9
 
 
 @lru_cache(maxsize=1024)
-def largest_of(n: int) -> float:
+def expected_largest(n: int) -> float:
     """Expected largest of n standard normal numbers, to 0.03.
 
     Source: Blom 1958, Statistical Estimates and Transformed Beta-Variables, with alpha 3/8.
@@ -48,7 +48,7 @@ def largest_of(n: int) -> float:
 def sustained_share(software: Software, accelerator: Accelerator, ranks: int) -> float:
     """Share of the isolated rate that GEMMs keep in a step of a stack: its own, the machine's, and
     what is lost to waiting for the slowest of the ranks."""
-    slowest = 1 + software.rank_spread * largest_of(ranks)
+    slowest = 1 + software.rank_spread * expected_largest(ranks)
     return software.sustained * (accelerator.training.sustained / DEFAULT_SUSTAINED) / slowest
 
 

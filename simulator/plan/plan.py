@@ -310,7 +310,9 @@ def resolve(plan: Plan, gpus: int) -> Plan:
     dp = _resolve_auto(plan.dp, replicas + (replicas == 0))
     segments = _resolved_segments(plan, dp) if plan.segments else None
     tp, widest = (
-        (_largest(plan, segments.tp), _largest(plan, segments.dp)) if segments else (plan.tp, dp)
+        (_largest_of_runs(plan, segments.tp), _largest_of_runs(plan, segments.dp))
+        if segments
+        else (plan.tp, dp)
     )
     sharded = 1 * (widest * plan.cp * schedules.model_copies(plan.schedule) > 1)
     every_step = (plan.sync_period == 1) | (plan.sites > 0)
@@ -349,7 +351,7 @@ def _resolved_segments(plan: Plan, dp: Cell) -> Segments:
     return runs.with_fields(tp=tp, dp=dp, zero=zero, recompute=recompute)
 
 
-def _largest(plan: Plan, values: NDArray[np.int64]) -> Cell:
+def _largest_of_runs(plan: Plan, values: NDArray[np.int64]) -> Cell:
     """The largest value among the runs of each plan."""
     most = values.max(axis=1)
     return int(most[0]) if plan.is_scalar else most

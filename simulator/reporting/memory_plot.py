@@ -81,7 +81,7 @@ def _draw_peaks(axes: Any, found: MemoryTimeline) -> None:
     ranks = np.array([rank.rank for rank in found.ranks])
     bottom = np.zeros(ranks.size)
     for name in TENANTS:
-        part = np.array([rank.at(rank.peak)[name] for rank in found.ranks]) / GIB
+        part = np.array([rank.bytes_at(rank.peak)[name] for rank in found.ranks]) / GIB
         axes.bar(ranks, part, bottom=bottom, color=COLOURS[name], width=0.8, label=name)
         bottom += part
     axes.set_xticks(ranks[:: max(ranks.size // 16, 1)])

@@ -19,7 +19,8 @@ from ..step.costs_tables import number_format, with_micro_batches
 from ..step.evaluate import by_stage
 from ..uncertainty.forecast import step_interval
 from ..uncertainty.memory import fit_sentence, probability_fits, verdict_of
-from .why import assumptions, layers_per_rank
+from .assumptions import assumptions
+from .why import layers_per_rank
 
 NUMBERS = (
     *("step_seconds", "memory_bytes", "worst_rank", "fits", "tokens_per_second"),

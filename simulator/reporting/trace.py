@@ -221,7 +221,9 @@ def _add_kernels(out: list[Event], x: PlanTimeline, rank: int, parts: Any, start
                 args = _launched(out, (rank, HOST_THREAD), at)
             if cost == Cost.RECOMPUTE:
                 args = _launched(out, (rank, BACKWARD_THREAD), start)
-                out.append(_recomputing(rank, start, end))
+                again = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+                own = rank, BACKWARD_THREAD
+                out.append(slice_event(again, "cpu_op", own, start, end - start))
             if axis:
                 name_of = {"Process Group Name": f"{axis}{rank}"}
                 args = _collective(OPERATIONS[axis], axis, int(groups[axis]), **name_of)
@@ -235,12 +237,6 @@ def _launched(out: list[Event], place: tuple[int, int], at: float) -> dict[str, 
     number = {"correlation": 10_000_000 * place[0] + len(out)}
     out.append(slice_event("cudaLaunchKernel", "cuda_runtime", place, at, 0.0, **number))
     return number
-
-
-def _recomputing(rank: int, start: float, end: float) -> Event:
-    """What the host runs while a pass runs layers again."""
-    name = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
-    return slice_event(name, "cpu_op", (rank, BACKWARD_THREAD), start, end - start)
 
 
 def _collective(operation: str, axis: str, ranks: int, **more: Any) -> dict[str, Any]:

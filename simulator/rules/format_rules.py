@@ -131,18 +131,6 @@ def _stated(p: Plan, names: tuple[str, ...] = STATE_FIELDS) -> str:
     )
 
 
-def _is_plainly_synchronised(p: Any) -> Any:
-    return all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0)
-
-
-def _is_megatron(task: Task) -> bool:
-    return task.software.framework == "megatron"
-
-
-def _is_deepspeed(task: Task) -> bool:
-    return task.software.framework == "deepspeed"
-
-
 FORMAT_RULES: tuple[Rule, ...] = (
     Rule("state-formats-of-framework", STATE_FIELDS, _formats_exist, _missing_format),
     Rule(
@@ -150,7 +138,10 @@ FORMAT_RULES: tuple[Rule, ...] = (
         (*STATE_FIELDS, "precision", "sync", "sync_period", "compression"),
         lambda p, t: (
             ~_states_formats(p)
-            | (is_among(p.precision, _WITH_MASTERS) & _is_plainly_synchronised(p))
+            | (
+                is_among(p.precision, _WITH_MASTERS)
+                & (all_reduces(p.sync) & (p.sync_period == 1) & (p.compression == 0))
+            )
         ),
         lambda p, t: (
             f"{_stated(p)}: formats of state go with a precision of fp32 masters "
@@ -176,7 +167,7 @@ FORMAT_RULES: tuple[Rule, ...] = (
         "precision-aware-formats",
         ("precision_aware", "main_grads_dtype", *OPTIMIZER_FIELDS),
         lambda p, t: (
-            (not _is_megatron(t))
+            (t.software.framework != "megatron")
             | (p.precision_aware > 0)
             | ~_narrow(p, "main_grads_dtype", *OPTIMIZER_FIELDS)
         ),
@@ -199,7 +190,7 @@ FORMAT_RULES: tuple[Rule, ...] = (
         "sixteen-bit-masters",
         (*OPTIMIZER_FIELDS, "main_grads_dtype", "zero"),
         lambda p, t: (
-            (not _is_deepspeed(t))
+            (t.software.framework != "deepspeed")
             | ~_narrow(p, *OPTIMIZER_FIELDS)
             | (
                 _narrow(p, "main_params_dtype")

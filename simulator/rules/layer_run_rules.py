@@ -155,11 +155,6 @@ def _micro_batches_message(plan: Plan, runs: Segments, task: Task) -> str:
     )
 
 
-def _policy_is_default(plans: Plan) -> Mask:
-    out: Mask = np.all([getattr(plans, name) == OPT_IN[name] for name in POLICY], axis=0)
-    return out
-
-
 SEGMENT_RULES = (
     SegmentRule("segments-add-up", _layers_add_up, _layers_message),
     SegmentRule("segments-share-gpus", _runs_share_gpus, _share_message),
@@ -180,7 +175,7 @@ SEGMENT_RULES = (
     ),
     SegmentRule(
         "segments-are-all-reduced",
-        lambda p, s, t: _policy_is_default(p),
+        lambda p, s, t: np.all([getattr(p, name) == OPT_IN[name] for name in POLICY], axis=0),
         lambda p, s, t: (
             "segments are not modelled with any sync, sync_period, compression, bucket_parameters, "
             "shard, offload_optimizer, offload_parameters or nvme but the default"

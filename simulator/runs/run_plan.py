@@ -60,6 +60,8 @@ def plan_of(run: PublishedRun, software: Software) -> Plan:
     if run["optimizer"] not in OPTIMIZERS:
         raise InputError(f"optimizer {run['optimizer']} is not modelled")
     layout = _layers_per_stage(run, virtual)
+    # PyTorch's FSDP updates weights on the host wherever it holds them there.
+    together = run["params_on_host"] and str(run.get("sharding", "")).startswith("fsdp")
     return Plan(
         tp=tp,
         pp=run["pp"],
@@ -81,7 +83,7 @@ def plan_of(run: PublishedRun, software: Software) -> Plan:
         fp8_params=int(bool(run["fp8_params"]) and zero > 0 and "8" in precision),
         **_wide_ends(run),
         optimizer=OPTIMIZERS[run["optimizer"]],
-        offload_optimizer=100 * _updates_on_host(run),
+        offload_optimizer=100 * bool(run["optimizer_on_host"] or together),
         offload_parameters=100 * bool(run["params_on_host"]),
         offload_activations=_offloaded(run),
         **layout,
@@ -109,12 +111,6 @@ def _shard(run: PublishedRun, ranks: int, zero: int) -> int:
     """Ranks of a group that shards, where that is not all of them."""
     group = int(run.get("shard_ranks", ranks))
     return group if zero and 1 < group < ranks else 0
-
-
-def _updates_on_host(run: PublishedRun) -> bool:
-    """Whether the host updates the weights: with PyTorch's FSDP wherever it holds them."""
-    together = run["params_on_host"] and str(run.get("sharding", "")).startswith("fsdp")
-    return bool(run["optimizer_on_host"] or together)
 
 
 def _offloaded(run: PublishedRun) -> int:

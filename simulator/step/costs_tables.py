@@ -134,19 +134,15 @@ def shared_settings(costs: Costs) -> dict[str, str]:
     return {n: v for n, v in shared_fields(costs).items() if usual.get(n) != v}
 
 
-def _ranked_fields(costs: Costs) -> set[str]:
-    """Fields that a ranking shows where plans differ: not what follows from others in all of
-    them, as 1F1B does without virtual stages."""
-    words = (word for plan in costs.plans for word in str(plan).split())
-    return {*ALWAYS_SHOWN, *(word.partition("=")[0] for word in words)}
-
-
 def ranking(costs: Costs, most: int, extra: dict[str, list[str]] | None = None) -> Table:
     """Plans in order, the first marked; `extra` adds columns of ready text after the numbers."""
     rows = range(min(len(costs), most))
     fields = [_cells_of(costs, row) for row in rows]
-    hidden = shared_fields(costs)
-    names = [name for name in fields[0] if name not in hidden and name in _ranked_fields(costs)]
+    # Where plans differ, but not in what follows from others in all of them, as 1F1B does without
+    # virtual stages.
+    stated = (word for plan in costs.plans for word in str(plan).split())
+    shown = {*ALWAYS_SHOWN, *(word.partition("=")[0] for word in stated)} - {*shared_fields(costs)}
+    names = [name for name in fields[0] if name in shown]
     mfu, tokens = np.atleast_1d(costs.mfu), np.atleast_1d(costs.tokens_per_second)
     more = extra or {}
     cells = [

@@ -71,7 +71,7 @@ class SegmentedStages:
 
     def stage_maximum(self, values: Value) -> Value:
         """The largest value [shard, plan] among the shards of each stage."""
-        return largest_part(values, self.stage, self.stages.forward.shape[0])
+        return largest_parts(values, self.stage, self.stages.forward.shape[0])
 
     def units_of_stages(self, mine: Flags) -> Weights | None:
         """The shards that are `mine` [shard, plan] with units of FSDP put together [stage, plan];
@@ -104,7 +104,7 @@ def sum_parts(values: Value, into: Column, size: int) -> Value:
     return out[..., :size, :]
 
 
-def largest_part(values: Value, into: Column, size: int) -> Value:
+def largest_parts(values: Value, into: Column, size: int) -> Value:
     """Maxima [size, plan] of non-negative values [part, plan]."""
     out = np.zeros((size + 1, values.shape[-1]))
     plans = np.arange(values.shape[-1])
@@ -300,38 +300,34 @@ def ranks_of(task: Task, plans: Plan, runs: Runs, size: int) -> Ranks:
     passes = stage[[Cost.FORWARD, Cost.TOTAL]]
     running = working_set_without_loss(task, runs.layers)
     last = (runs.stage != PADDING).sum(axis=0) - 1
+    degrees = np.maximum(runs.tp, 1.0), np.maximum(runs.dp, 1.0)
     return Ranks(
         costs=stage,
         total_seconds=passes[1].sum(axis=0),
         # Only one chunk of each earlier rank separates a rank from the first.
         seconds_before=(np.cumsum(passes, axis=1) - passes) / plans.virtual_stages,
-        working_set=largest_part(runs.largest_of_kinds(runs.layers.working_set), runs.stage, size),
+        working_set=largest_parts(runs.largest_of_kinds(runs.layers.working_set), runs.stage, size),
         working_set_without_loss=None
         if running is None
-        else largest_part(runs.largest_of_kinds(running), runs.stage, size),
+        else largest_parts(runs.largest_of_kinds(running), runs.stage, size),
         working_set_of_loss=None
         if running is None
-        else largest_part(
+        else largest_parts(
             runs.largest_of_kinds(runs.layers.working_set - running), runs.stage, size
         ),
-        boundary_bytes=largest_part(runs.exchanged_bytes(), runs.stage, size),
+        boundary_bytes=largest_parts(runs.exchanged_bytes(), runs.stage, size),
         hop_seconds=_mean_hop(task, plans, runs.chunk, *runs.boundary_bytes()),
-        tp=np.maximum(largest_part(runs.tp.astype(float), runs.stage, size), 1.0),
+        tp=np.maximum(largest_parts(runs.tp.astype(float), runs.stage, size), 1.0),
         end_tp=weight_split(
             plans, 1.0 * np.minimum(runs.tp[0], runs.tp[last, np.arange(last.size)])
         ),
         rank=np.minimum(rank, plans.pp - 1.0),
         last_rank=np.minimum(rank, plans.pp - 1.0),
         ranks_alike=1.0 * (rank < plans.pp),
-        connections=_most_connections(task, plans, runs, size),
+        # Channels of a stage are those of its run with most of them.
+        connections=largest_parts(strategy_connections(task, plans, *degrees), runs.stage, size),
         weights=_shared_weights(task, plans, runs, runs.stage, size),
     )
-
-
-def _most_connections(task: Task, plans: Plan, runs: Runs, size: int) -> Value:
-    """Channels to neighbours of the process groups of each stage: of its run with most."""
-    tp, dp = np.maximum(runs.tp, 1.0), np.maximum(runs.dp, 1.0)
-    return largest_part(strategy_connections(task, plans, tp, dp), runs.stage, size)
 
 
 def hop_seconds(task: Task, sent: Value, received: Value) -> Value:
@@ -353,10 +349,10 @@ def _mean_hop(task: Task, plans: Plan, chunk: Column, received: Value, sent: Val
 def _shared_weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int) -> Weights:
     """Parameters of each shard or stage, and the ranks that share them."""
     own = sum_parts(runs.costs[[*WEIGHT_COLUMNS.values()]], into, size)
-    tp, dp = (largest_part(column.astype(float), into, size) for column in (runs.tp, runs.dp))
+    tp, dp = (largest_parts(column.astype(float), into, size) for column in (runs.tp, runs.dp))
     tp, dp = np.maximum(tp, 1.0), np.maximum(dp, 1.0)
     units, frozen_units = runs.layers.unit_parameters, None
-    units_of_largest = largest_part(runs.largest_of_kinds(of_layers(task, units)), into, size)
+    units_of_largest = largest_parts(runs.largest_of_kinds(of_layers(task, units)), into, size)
     folded = plans.etp * plans.ep * np.ones_like(tp)
     parameters = dict(zip(WEIGHT_COLUMNS, own, strict=True)) | {"unit_parameters": units_of_largest}
     weights = Weights.of_layers(task, parameters, tp, dp * plans.cp, folded)
@@ -366,7 +362,7 @@ def _shared_weights(task: Task, plans: Plan, runs: Runs, into: Column, size: int
     if task.adapters:
         (frozen,) = sum_parts(runs.costs[[Cost.FROZEN_WEIGHTS]], into, size)
         frozen_units = runs.layers.table[..., Cost.FROZEN_WEIGHTS].T
-        of_largest = largest_part(runs.largest_of_kinds(of_layers(task, frozen_units)), into, size)
+        of_largest = largest_parts(runs.largest_of_kinds(of_layers(task, frozen_units)), into, size)
         weights = replace(weights, frozen_bytes=frozen, unit_frozen_bytes=of_largest)
 
     def total(of_kind: Value) -> Value:

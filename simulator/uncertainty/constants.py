@@ -77,7 +77,7 @@ def _scaled(record: Record, powers: Powers, factor: Factor) -> Record:
     return _replaced(record, **new)
 
 
-def _each(path: str, names: str, power: int = 1) -> dict[str, int]:
+def _powers(path: str, names: str, power: int = 1) -> dict[str, int]:
     """Several numbers of one record."""
     return {f"{path}.{name}": power for name in names.split()}
 
@@ -91,8 +91,8 @@ _ATTENTION = {"software.attention_rate": -1}
 _MEMORY_BOUND = {"software.memory_bound_rate": -1}
 _FLOORS = {
     "cluster.accelerator.training.layer_floor": 1,
-    **_each("software", "layer_floor pipeline_floor adapter_floor expert_floor module_seconds"),
-    **_each("software", "gradient_seconds reduction_seconds norm_seconds overflow_seconds"),
+    **_powers("software", "layer_floor pipeline_floor adapter_floor expert_floor module_seconds"),
+    **_powers("software", "gradient_seconds reduction_seconds norm_seconds overflow_seconds"),
     "software.lone_step_seconds": 1,
 }
 _STEP = {"software.step_seconds": 1}
@@ -100,9 +100,9 @@ _EXPERTS = {"software.expert_seconds": 1}
 _FAST_BANDWIDTH = {
     path: -1 for one in _FAST for path in (f"{one}.bandwidth", f"{one}.own_bandwidth")
 }
-_FAST_LATENCY = {path: 1 for one in _FAST for path in _each(one, "latency latency_per_step root")}
-_NETWORK_BANDWIDTH = _each("cluster.network", "bandwidth ring_bandwidth", -1)
-_NETWORK_LATENCY = _each("cluster.network", "latency latency_per_node root")
+_FAST_LATENCY = {path: 1 for one in _FAST for path in _powers(one, "latency latency_per_step root")}
+_NETWORK_BANDWIDTH = _powers("cluster.network", "bandwidth ring_bandwidth", -1)
+_NETWORK_LATENCY = _powers("cluster.network", "latency latency_per_node root")
 _KERNELS = {**_GEMM, **_ATTENTION, **_MEMORY_BOUND, **_FLOORS, **_STEP, **_EXPERTS}
 _LINKS = {**_FAST_BANDWIDTH, **_FAST_LATENCY, **_NETWORK_BANDWIDTH, **_NETWORK_LATENCY}
 _EVERYTHING = {**_KERNELS, **_LINKS}
@@ -157,7 +157,7 @@ CONSTANTS: dict[str, Constant] = {
             "contention",
             "kernels slowed by communication",
             0.30,
-            _each("software", "contention fsdp_contention kernel_contention"),
+            _powers("software", "contention fsdp_contention kernel_contention"),
         ),
     )
 }

@@ -58,17 +58,12 @@ def log_row_likelihood(peaks: Peaks, plan: float) -> Value:
     z = (measured.low[:, None] - STACK_ERRORS) / plan
     density: Value = np.log(0.375 / plan) - 2.5 * np.log1p(z**2 / 4)
     low, high = (
-        _cdf((side[:, None] - STACK_ERRORS) / plan) for side in (bounded.low, bounded.high)
+        student_cdf(np.clip((side[:, None] - STACK_ERRORS) / plan, -1e6, 1e6))
+        for side in (bounded.low, bounded.high)
     )
     between: Value = np.log(np.maximum(high - low, LEAST_LIKELIHOOD))
     out: Value = density.sum(axis=0) + between.sum(axis=0)
     return out
-
-
-def _cdf(z: Value) -> Value:
-    """T(z), at infinity as well."""
-    bounded: Value = student_cdf(np.clip(z, -1e6, 1e6))
-    return bounded
 
 
 def log_likelihood(peaks: Peaks) -> Value:

@@ -100,10 +100,11 @@ def scores(groups: Sequence[ChoiceGroup]) -> dict[str, Any] | None:
 def _scores(ordered: Sequence[tuple[ChoiceGroup, list[int]]]) -> dict[str, Any]:
     """What choosing costs in groups whose plans are timed in the order suggested."""
     groups = [group for group, _ in ordered]
-    after = [
-        [group.regret(int(group.choice.mean.argmin())), *_regret_after_runs(group, order)]
-        for group, order in ordered
-    ]
+    after = []
+    for group, order in ordered:
+        each = [group.regret(row) for row in order]
+        best = [min(each[:k]) for k in range(1, MOST_TIMED + 1)]
+        after.append([group.regret(int(group.choice.mean.argmin())), *best])
     return {
         "groups": len(groups),
         "expected_regret": float(
@@ -115,12 +116,6 @@ def _scores(ordered: Sequence[tuple[ChoiceGroup, list[int]]]) -> dict[str, Any]:
         "runs_to_good": _runs_to_good(groups, [order for _, order in ordered]),
         "runs_to_good_in_order": _runs_to_good(groups, [np.argsort(g.choice.mean) for g in groups]),
     }
-
-
-def _regret_after_runs(group: ChoiceGroup, order: Sequence[int]) -> list[float]:
-    """Regret of the best timed plan after each of MOST_TIMED runs."""
-    each = [group.regret(row) for row in order]
-    return [min(each[:k]) for k in range(1, MOST_TIMED + 1)]
 
 
 def _runs_to_good(

@@ -66,7 +66,7 @@ class Part:
     """A table of layers is made as well (timed_runs)."""
 
 
-def _on(accelerator: str) -> Callable[[PublishedRun], bool]:
+def _runs_on(accelerator: str) -> Callable[[PublishedRun], bool]:
     return lambda run: (
         accelerator in run["accelerator"] and run["dtype"] == "bf16" and not run["experts"]
     )
@@ -85,8 +85,8 @@ PARTS = {
     ),
     "hf_ultrascale at MFU >= 5 %": Part("hf_ultrascale", _NANOTRON, least_mfu=0.05),
     "hagemann24": Part("hagemann24", _ATTENTION),
-    "llmfoundry on A100": Part("llmfoundry", _ATTENTION, _on("a100")),
-    "llmfoundry on H100": Part("llmfoundry", _ATTENTION, _on("h100")),
+    "llmfoundry on A100": Part("llmfoundry", _ATTENTION, _runs_on("a100")),
+    "llmfoundry on H100": Part("llmfoundry", _ATTENTION, _runs_on("h100")),
     # A quarter of its heads are misaligned: their rate is that of attention.
     "bloom_prequel22 in fp16": Part(
         "bloom_prequel22", _ATTENTION, lambda run: run["dtype"] == "fp16"
@@ -95,7 +95,7 @@ PARTS = {
     # Identical runs took 125 to 225 s; with more scalars than one, runs held out are worse.
     "bigscience_gpt2_v100": Part("bigscience_gpt2_v100", ("sustained",), least_mfu=0.05),
     "zerobubble24": Part("zerobubble24", _BOTH),
-    "dgxc dense bf16 on H100": Part("dgxc", (*_BOTH, "tp_overlap_share"), _on("h100")),
+    "dgxc dense bf16 on H100": Part("dgxc", (*_BOTH, "tp_overlap_share"), _runs_on("h100")),
 }
 """What is fitted, by the name of the part; rows in no part keep the shipped profile, rows in two
 are pooled as in the second."""

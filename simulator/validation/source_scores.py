@@ -51,17 +51,15 @@ def by_source(p: Prediction, rows: Counter[str]) -> dict[str, dict[str, Any]]:
 def overall(sources: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Counts added up, and scores averaged over sources so that the largest does not decide."""
     every = list(sources)
-    out: dict[str, Any] = metrics.mean_of([{**r, "memory": _without_lists(r)} for r in every])
+    numbers = [{n: v for n, v in r["memory"].items() if n not in LIST_SCORES} for r in every]
+    both = zip(every, numbers, strict=True)
+    out: dict[str, Any] = metrics.mean_of([{**r, "memory": memory} for r, memory in both])
     for name in ("rows", "supported", "timed"):
         out[name] = sum(r[name] for r in every)
     out["regret"]["groups"] = sum(r["regret"]["groups"] for r in every)
     for name in COUNTS:
         out["memory"][name] = sum(r["memory"][name] for r in every)
     return out
-
-
-def _without_lists(r: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in r["memory"].items() if name not in LIST_SCORES}
 
 
 @dataclass(frozen=True)
@@ -109,21 +107,21 @@ def validate(runs: Sequence[PublishedRun], calibration: Calibration | None = Non
     sources = by_source(p, Counter(sorted(run.source for run in runs)))
     reasons = Counter(answer for answer in answers if isinstance(answer, str))
     parts = {name: p.take(chosen(p)) for name, chosen in SUBSETS.items()}
+    subsets = {}
+    for name, part in parts.items():
+        if len(part):
+            inside = by_source(part, Counter(sorted(q.run.source for q in part.questions)))
+            subsets[name] = {"pooled": score(part, len(part)), "sources": inside}
     record = {
         "overall": overall(sources.values()),
         "sources": sources,
-        "subsets": {name: _subset(part) for name, part in parts.items() if len(part)},
+        "subsets": subsets,
         "unsupported": [{"reason": why, "rows": n} for why, n in reasons.most_common()],
         "calibration": memory_scores(p)["calibration"],
         "ran_out_but_refused": refused_failures(runs, p),
         "timed_transformers": _coverage(runs, answers),
     }
     return Validation(tuple(runs), tuple(answers), p, record)
-
-
-def _subset(p: Prediction) -> dict[str, Any]:
-    inside = by_source(p, Counter(sorted(q.run.source for q in p.questions)))
-    return {"pooled": score(p, len(p)), "sources": inside}
 
 
 def _coverage(runs: Sequence[PublishedRun], answers: Sequence[Question | str]) -> dict[str, int]:

@@ -118,7 +118,7 @@ class UnseenRuns:
         asked = self.prediction.questions
         return {unit: Setting.of_task(asked[int(at[0])].task) for unit, at in self.rows.items()}
 
-    def shown(self, *without: str) -> dict[str, list[str]]:
+    def parts_of_others(self, *without: str) -> dict[str, list[str]]:
         """What the units of all origins but these had, by the part."""
         return parts_of(
             self.settings[unit] for unit in self.rows if self.origin(unit) not in without
@@ -134,7 +134,7 @@ class UnseenRuns:
     def kind(self, unit: Unit, without: str = "") -> UnitKind:
         """How a unit differs from what origins but its own, and one more, showed."""
         task = self.prediction.questions[int(self.rows[unit][0])].task
-        new = self.settings[unit].novelty(self.shown(without, self.origin(unit)))
+        new = self.settings[unit].novelty(self.parts_of_others(without, self.origin(unit)))
         return UnitKind(new, own_constants(task.software))
 
     @cached_property
@@ -229,7 +229,7 @@ def learned_priors(runs: Sequence[PublishedRun]) -> dict[str, Any]:
     return {
         MEMORY: learned_spreads(neutral.prediction, fitted.prediction),
         OTHER_STACKS: prior_record(others),
-        SHOWN: neutral.shown(),
+        SHOWN: neutral.parts_of_others(),
         FITTED_STACKS: prior_record(
             fit_prior(CONSTANT_NAMES, [fitted.table[unit] for unit in known], off=False)
         ),

@@ -66,19 +66,19 @@ def settings_of(config: JsonObject, family: ConfigFamily) -> ModelSettings:
         rotary_share=_number(share) or 1.0,
         rope_scaling="" if kind == "default" else kind,
         rope_numbers=numbers if kind not in ("", "default") else (),
-        norm_epsilon=_number(_first(config, EPSILONS)),
-        activation=str(_first(config, ACTIVATIONS) or "")[:40],
+        norm_epsilon=_number(_first_stated(config, EPSILONS)),
+        activation=str(_first_stated(config, ACTIVATIONS) or "")[:40],
         **(_router_settings(config, family) if family.experts else {}),
     )
 
 
 def _router_settings(config: JsonObject, family: ConfigFamily) -> dict[str, Any]:
     """How experts are chosen and weighted."""
-    score = str(_first(config, SCORES) or family.router_score)[:40]
+    score = str(_first_stated(config, SCORES) or family.router_score)[:40]
     correction = family.router_correction
     if config.values.get("topk_method"):
         correction = config.values["topk_method"] == "noaux_tc"
-    scale = _number(_first(config, SCALES))
+    scale = _number(_first_stated(config, SCALES))
     normalised = config.values.get("norm_topk_prob", family.normalised_router)
     return {
         "router_score": score,
@@ -95,7 +95,7 @@ SCALES = ("routed_scaling_factor", "route_scale", "router_scaling_factor")
 """Keys of the factor of routed experts."""
 
 
-def _first(config: JsonObject, keys: tuple[str, ...]) -> object:
+def _first_stated(config: JsonObject, keys: tuple[str, ...]) -> object:
     """The first of several keys that is stated; None where none is."""
     return next((config.values[key] for key in keys if config.values.get(key) is not None), None)
 

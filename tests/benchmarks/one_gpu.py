@@ -61,7 +61,7 @@ def report(path: Path, profiles: list[str]) -> None:
     for profile in profiles:
         cluster = Cluster.profile(profile, gpus=1)
         for suite, stack in STACKS.items():
-            rows, software = table.where(suite=suite), software_profile(stack)
+            rows, software = table.matching(suite=suite), software_profile(stack)
             for quantity, predicted in predicted_steps(rows, cluster, software).items():
                 show(profile, stack, quantity, predicted / rows.number(quantity))
             steps = [step_of(sizes, cluster, software) for sizes in step_sizes(rows)]

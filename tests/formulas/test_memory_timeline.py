@@ -60,7 +60,7 @@ def test_rank_r_of_1f1b_keeps_p_minus_r_micro_batches():
     found = timeline("pp=4 schedule=1f1b")
     waiting = [[(one.stage, one.micro_batch) for one in rank.in_flight] for rank in found.ranks]
     assert waiting == [[(r, micro) for micro in range(4 - r)] for r in range(4)]
-    held = [rank.at(rank.peak)["activations"] for rank in found.ranks]
+    held = [rank.bytes_at(rank.peak)["activations"] for rank in found.ranks]
     assert held == pytest.approx((4 - np.arange(4)) * found.timeline.activations)
     peaks = [str(rank.moments[rank.peak]) for rank in found.ranks]
     assert peaks == [f"backward of micro-batch 0, stage {r}" for r in range(4)]
@@ -71,7 +71,7 @@ def test_all_micro_batches_of_gpipe_wait_with_their_logits():
     last = found.ranks[-1]
     assert len(last.in_flight) == found.timeline.micro_batches
     one = found.timeline.logits[-1]
-    held = [rank.at(rank.peak)["logits"] for rank in found.ranks]
+    held = [rank.bytes_at(rank.peak)["logits"] for rank in found.ranks]
     assert held == [0, 0, 0, found.timeline.micro_batches * one]
     assert one > 0
 
@@ -117,10 +117,10 @@ def test_the_update_is_the_peak_where_its_temporaries_are_larger():
     (rank,) = found.ranks
     assert str(rank.moments[rank.peak]) == "update"
     assert rank.in_flight == ()
-    at = rank.at(rank.peak)
+    at = rank.bytes_at(rank.peak)
     assert at["gradients"] == 4 * PARAMETERS
     assert at["buffers"] == 8 * PARAMETERS
-    assert rank.at(0)["gradients"] == 0
+    assert rank.bytes_at(0)["gradients"] == 0
 
 
 def test_gradients_that_are_freed_stay_reserved_until_the_update():
@@ -128,8 +128,8 @@ def test_gradients_that_are_freed_stay_reserved_until_the_update():
     lean = stack(**flags, allocator_slack=0.0, uncounted=0.0)
     found = timeline("dp=4 zero=3", task(4, 4, software=lean))
     (rank,) = found.ranks
-    assert rank.at(0)["fragmentation"] == 4 * PARAMETERS / 4 == rank.at(-1)["gradients"]
-    assert rank.at(-1)["fragmentation"] == 0
+    assert rank.bytes_at(0)["fragmentation"] == 4 * PARAMETERS / 4 == rank.bytes_at(-1)["gradients"]
+    assert rank.bytes_at(-1)["fragmentation"] == 0
     assert rank.peak_bytes == pytest.approx(found.timeline.costs.memory_total[0])
 
 

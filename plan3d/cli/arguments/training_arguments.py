@@ -17,7 +17,7 @@ from plan3d.simulator.base.files import read_text
 from plan3d.simulator.workload.adapters import ADAPTER_FORMATS, Adapters
 from plan3d.simulator.workload.model import Model
 
-from .usual_sizes import within
+from .usual_sizes import within_positions
 
 if TYPE_CHECKING:
     from plan3d.simulator.plan.gossip_graphs import Graph
@@ -69,7 +69,7 @@ def adapters_of(args: argparse.Namespace) -> Adapters | None:
 
 def usual_sequence(model: Model) -> int:
     """Tokens of a sequence of fine-tuning: no more than the model was trained on, or can have."""
-    return within(model, min(model.sequence or SEQUENCE, SEQUENCE))
+    return within_positions(model, min(model.sequence or SEQUENCE, SEQUENCE))
 
 
 def graph_of(args: argparse.Namespace) -> Graph | None:

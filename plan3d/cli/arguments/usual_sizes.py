@@ -28,13 +28,13 @@ VARIES = ("sweep",)
 
 def sequence_of(model: Model, given: int | None) -> int:
     """Tokens of a sequence; InputError below 1."""
-    sequence = within(model, model.sequence or SEQUENCE) if given is None else given
+    sequence = within_positions(model, model.sequence or SEQUENCE) if given is None else given
     if sequence < 1:
         raise InputError(f"--sequence {sequence} must be at least 1")
     return sequence
 
 
-def within(model: Model, tokens: int) -> int:
+def within_positions(model: Model, tokens: int) -> int:
     """So many tokens, or those that the model's learned positions are enough for."""
     return min(tokens, model.longest_sequence or tokens)
 
@@ -80,7 +80,7 @@ def assumed(args: argparse.Namespace, model: Model, sequence: int, batch: int) -
     """What was taken for what the question left open; one sentence, or none."""
     told = []
     if args.global_batch is None and args.global_batch_tokens is None:
-        told.append(f"batch: {_why(model, sequence, batch)} (--global-batch)")
+        told.append(f"batch: {_batch_source(model, sequence, batch)} (--global-batch)")
     if args.sequence is None and not model.sequence:
         whole = sequence == model.longest_sequence
         why = "its learned positions" if whole else "a usual one"
@@ -88,7 +88,7 @@ def assumed(args: argparse.Namespace, model: Model, sequence: int, batch: int) -
     return ["; ".join(told)] if told else []
 
 
-def _why(model: Model, sequence: int, batch: int) -> str:
+def _batch_source(model: Model, sequence: int, batch: int) -> str:
     published = published_batch(model, sequence)
     if batch < published:
         more = f", published {published:,}" if model.batch_tokens else ""

@@ -194,7 +194,7 @@ def _fit(args: argparse.Namespace) -> int:
         write_whole(args.out, "--out", result.profile)
     for note in (*calibration.notes, *result.notes):
         warn(note, args.quiet)
-    if step is None and len(measurements.where(suite="step")):
+    if step is None and len(measurements.matching(suite="step")):
         hint = "describe them with --model, --plan and --gpus"
         warn(f"measured steps are not used: {hint}", args.quiet)
     if args.json:
@@ -210,7 +210,7 @@ def _fit(args: argparse.Namespace) -> int:
 
 def _timed_step(args: argparse.Namespace, measurements: Measurements) -> MeasuredStep | None:
     """The measured step of the files and the task that it ran, if --model and --plan name it."""
-    rows = measurements.where(suite="step")
+    rows = measurements.matching(suite="step")
     if args.model is None and args.plan is None:
         return None
     if not len(rows):

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
             request = _request(args, bar)
             answer = search(request)
             if args.report is not None:
-                _ = answer.around
+                _ = answer.plans_around
     except NoFeasiblePlanError as error:
         if args.json:
             print_json(search_json.empty_record(request.question, [str(error)]))

@@ -312,13 +312,13 @@ def deepspeed(text: str, at: int) -> Printed | None:
     content = _literal(text, text.find("{", at))
     if not isinstance(content, dict):
         return None
-    return Printed("deepspeed", "json", json.dumps(_whole(content)), _trainer_gpus(text))
+    return Printed("deepspeed", "json", json.dumps(_whole_numbers(content)), _trainer_gpus(text))
 
 
-def _whole(content: Any) -> Any:
+def _whole_numbers(content: Any) -> Any:
     """A configuration with whole numbers from 1,000, which DeepSpeed prints as 1.024000e+03."""
     if isinstance(content, dict):
-        return {key: _whole(value) for key, value in content.items()}
+        return {key: _whole_numbers(value) for key, value in content.items()}
     is_whole = isinstance(content, float) and content.is_integer() and abs(content) >= 1000
     return int(content) if is_whole else content
 
@@ -347,7 +347,7 @@ def _engine_configuration(text: str) -> str:
     it prints none."""
     engine = re.search(_ENGINE, text)
     content = _literal(text, text.find("{", engine.start())) if engine else None
-    return f"cat > ds.json <<'END'\n{json.dumps(_whole(content))}\nEND\n" if content else ""
+    return f"cat > ds.json <<'END'\n{json.dumps(_whole_numbers(content))}\nEND\n" if content else ""
 
 
 _ENGINE = r"\bjson = \{"

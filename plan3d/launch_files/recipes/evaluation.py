@@ -219,13 +219,13 @@ class Session(Expressions):
             known = CONSTANTS.get(alias.name, Open(plain, is_name=True))
             scope.values[alias.asname or alias.name] = known
 
-    def beside(self, dotted: str) -> Function | None:
+    def local_function(self, dotted: str) -> Function | None:
         """A function of a module that stands beside the file."""
         path, _, name = dotted.rpartition(".")
         module = self.module(path) if path else None
         found = module.scope.values.get(name) if module else None
         if isinstance(found, Open) and found.is_name and found.text != dotted:
-            return self.beside(found.text)
+            return self.local_function(found.text)
         is_function = isinstance(found, Function) and isinstance(found.node, ast.FunctionDef)
         return found if is_function and isinstance(found, Function) else None
 

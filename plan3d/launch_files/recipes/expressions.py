@@ -91,7 +91,7 @@ class Expressions(ABC):
         """What a function of the file returns."""
 
     @abstractmethod
-    def beside(self, dotted: str) -> Function | None:
+    def local_function(self, dotted: str) -> Function | None:
         """A function of a module that stands beside the file."""
 
     @abstractmethod
@@ -302,9 +302,10 @@ class Expressions(ABC):
             add_argument(inner, arguments, fields)
         if attribute in ("parse_args", "parse_known_args") and inner is not None:
             fields = dict(inner.fields)
-        beside = self.beside(dotted) if isinstance(callee, Open) and callee.is_name else None
-        if beside is not None:
-            return self.call(beside, arguments, fields)
+        is_name = isinstance(callee, Open) and callee.is_name
+        function = self.local_function(dotted) if is_name else None
+        if function is not None:
+            return self.call(function, arguments, fields)
         known = self.library(dotted, arguments, fields)
         made = known if isinstance(known, Made) else Made(dotted, arguments, fields)
         if inner is not None:

@@ -262,7 +262,7 @@ def typed(text: str) -> Any:
 
 def _gpus(before: Sequence[Word], script: Script, place: int) -> int | None:
     """GPUs that the launcher names, or the environment of a tool that has a launcher inside."""
-    each, nodes = (_known(script, name, place) for name in ("NPROC_PER_NODE", "NNODES"))
+    each, nodes = (_variable_text(script, name, place) for name in ("NPROC_PER_NODE", "NNODES"))
     nodes = "1" if nodes is None else nodes
     stated = processes_of(before, script)
     return stated or (
@@ -270,7 +270,7 @@ def _gpus(before: Sequence[Word], script: Script, place: int) -> int | None:
     )
 
 
-def _known(script: Script, name: str, place: int) -> str | None:
+def _variable_text(script: Script, name: str, place: int) -> str | None:
     """The text of a variable of a command; '' where an open condition decides it."""
     value = script.variable(name, place)
     if value is None:
@@ -283,7 +283,7 @@ def _visible_gpus(before: Sequence[Word], script: Script, tool: str, place: int)
     """GPUs of CUDA_VISIBLE_DEVICES: one process drives one GPU, more need a launcher. Raises
     InputError where ms-swift has more than processes, and spreads the layers over them."""
     names = "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE"
-    visible, each = (_known(script, name, place) for name in names)
+    visible, each = (_variable_text(script, name, place) for name in names)
     devices = [part for part in (visible or "").split(",") if part]
     launchers = ("torchrun", "accelerate", "deepspeed")
     has_launcher = tool in LAUNCHING or any(word.text in launchers for word in before)

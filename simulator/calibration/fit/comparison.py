@@ -119,7 +119,7 @@ def _launch_subjects(
 
 def _layer_subjects(table: Measurements, cluster: Cluster, software: Software) -> Iterator[Subject]:
     """Whole layers, forward and backward together; with the profile's table of them, if it has."""
-    rows = table.where(suite="layer")
+    rows = table.matching(suite="layer")
     shapes, measured = both_passes(rows)
     if not len(rows) or not shapes.size:
         return
@@ -135,7 +135,7 @@ def _layer_subjects(table: Measurements, cluster: Cluster, software: Software) -
 def _step_subjects(table: Measurements, cluster: Cluster, stack: str | None) -> Iterator[Subject]:
     """Whole training steps: their time, and the memory of those whose peaks were measured."""
     for suite, usual in STACKS.items():
-        rows, software = table.where(suite=suite), software_profile(stack or usual)
+        rows, software = table.matching(suite=suite), software_profile(stack or usual)
         if not len(rows):
             continue
         for quantity, predicted in predicted_steps(rows, cluster, software).items():

@@ -102,7 +102,7 @@ def fit(
     if np.isin(table.text("suite"), list(STACKS)).any():
         notes.append(_STEPS)
     layers, floor = _layers(table, runs, stack, notes), layer_floor(table)
-    if not fits and not layers and not floor and not len(table.where(suite="step")):
+    if not fits and not layers and not floor and not len(table.matching(suite="step")):
         raise CalibrationError("; ".join(notes) or "no row that a constant is fitted to")
     numbers = dict(followers(machine, cluster))
     numbers |= {
@@ -183,7 +183,7 @@ def _fits(table: Measurements, cluster: Cluster) -> tuple[list[Fit], list[str]]:
         _fit_or_note(subject, fits, notes)
     for subject in host_subjects(table, cluster):
         _fit_or_note(subject, fits, notes)
-    if cluster.host is None and len(table.where(suite="copy")):
+    if cluster.host is None and len(table.matching(suite="copy")):
         notes.append("host copies: the base has no [host]")
     for subject in fast_subjects(table, cluster):
         _fit_or_note(subject, fits, notes)

@@ -73,7 +73,7 @@ LayerComparison = Callable[[Path], LayerTimes]
 
 def timed_layers(table: Measurements, stack: str) -> LayerComparison | None:
     """Layers of `plan3d calibrate measure`; None without such rows, CalibrationError if too few."""
-    rows = table.where(suite="layer")
+    rows = table.matching(suite="layer")
     if not len(rows):
         return None
     shapes, measured = both_passes(rows)
@@ -108,7 +108,7 @@ def both_passes(rows: Measurements) -> tuple[Value, Value]:
 
 def rows_of_both_passes(rows: Measurements, shapes: Value) -> tuple[Mapping[str, str], ...]:
     """The row of both passes together of each of those shapes."""
-    whole = rows.where(op="forward_backward")
+    whole = rows.matching(op="forward_backward")
     sizes = zip(*(whole.number(name) for name in _SHAPE_COLUMNS), strict=True)
     found = dict(zip(sizes, whole.rows, strict=True))
     return tuple(found[tuple(shape)] for shape in shapes.T)

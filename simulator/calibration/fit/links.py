@@ -55,7 +55,7 @@ LINKS = ("fast", "network")
 
 def fast_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
     """One subject for each collective measured inside a fast domain."""
-    table = rows.where(suite="collective")
+    table = rows.matching(suite="collective")
     inside = table.take(~_crosses(table, cluster))
     measured = set(inside.text("op").tolist())
     unknown = sorted(measured - set(OPERATION_NAMES))
@@ -65,7 +65,7 @@ def fast_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
         )
     for op in OPERATION_NAMES:
         if op in measured:
-            yield _fast_subject(inside.where(op=op), op, cluster)
+            yield _fast_subject(inside.matching(op=op), op, cluster)
 
 
 def _fast_subject(rows: Measurements, op: str, cluster: Cluster) -> Subject:
@@ -110,7 +110,7 @@ def _with_collective(cluster: Cluster, op: str, c: Constants, switched: bool) ->
 
 def network_subjects(rows: Measurements, cluster: Cluster) -> Iterator[Subject]:
     """One subject for all collectives that cross the network."""
-    table = rows.where(suite="collective")
+    table = rows.matching(suite="collective")
     table = table.take(_crosses(table, cluster))
     if not len(table):
         return
@@ -206,7 +206,7 @@ def fit_links(
 
 
 def _link_subject(rows: Measurements, cluster: Cluster, link: str) -> Subject:
-    table = rows.where(suite="collective")
+    table = rows.matching(suite="collective")
     leaves = _crosses(table, cluster)
     large = table.number("bytes") >= LARGE_MESSAGE
     table = table.take((leaves == (link == "network")) & large)

@@ -72,7 +72,7 @@ def training_subjects(table: Measurements, accelerator: Accelerator) -> Iterator
     if len(rows):
         yield _grouped_subject(rows, accelerator)
     yield from _backward_subjects(table)
-    optimizer, loss = table.where(suite="optimizer"), table.where(suite="loss")
+    optimizer, loss = table.matching(suite="optimizer"), table.matching(suite="loss")
     logits = LOSS_BYTES * (1 + LOSS_BACKWARD) * loss.number("m") * loss.number("vocabulary")
     for rows, name, key, moved in (
         (optimizer, "optimizer", "streaming_efficiency", optimizer.number("bytes")),
@@ -95,7 +95,7 @@ def host_subjects(table: Measurements, cluster: Cluster) -> Iterator[Subject]:
     is the bandwidth that makes the prediction right. Copies are of one GPU alone, so that how many
     GPUs share a link is the base's.
     """
-    rows = table.where(suite="copy")
+    rows = table.matching(suite="copy")
     if len(rows) and cluster.host is not None:
         moved = sizes_of(rows, "bytes", "host copies")
         both = (
@@ -167,7 +167,7 @@ def _rate_subject(
 
 def gemm_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator[Subject]:
     """One subject for each operand width that has forward rows."""
-    table = rows.where(suite="gemm")
+    table = rows.matching(suite="gemm")
     dtypes = sorted(set(table.text("dtype").tolist()))
     for dtype in dtypes:
         if dtype not in FORMATS:
@@ -181,7 +181,7 @@ def gemm_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator[Subj
                 f"GEMMs in {' and '.join(kinds)} share one fit: give one of them"
             )
         # A step counts quantisation apart from the products.
-        forward = table.where(dtype=kinds[0], op="forward")
+        forward = table.matching(dtype=kinds[0], op="forward")
         if len(forward):
             yield _gemm_subject(forward, width, kinds[0], accelerator)
 
@@ -198,7 +198,7 @@ def _gemm_subject(rows: Measurements, width: str, dtype: str, accelerator: Accel
     def predict(c: Constants) -> Value:
         arithmetic = flops / (c["efficiency"] * peak)
         memory = moved / (c["memory_efficiency"] * accelerator.memory_bandwidth)
-        return c["latency"] + _smooth_maximum(arithmetic, memory, c["sharpness"])
+        return c["latency"] + kernel_times.smooth_maximum(arithmetic, memory, c["sharpness"])
 
     return make_subject(
         rows,
@@ -214,16 +214,9 @@ def _gemm_subject(rows: Measurements, width: str, dtype: str, accelerator: Accel
     )
 
 
-def _smooth_maximum(a: Value, b: Value, sharpness: float) -> Value:
-    """(a^q + b^q)^(1/q) without underflow."""
-    high = np.maximum(a, b)
-    out: Value = high * (1 + (np.minimum(a, b) / high) ** sharpness) ** (1 / sharpness)
-    return out
-
-
 def _attention_subjects(rows: Measurements, accelerator: Accelerator) -> Iterator[Subject]:
     """Causal attention forward, and the ratio of the backward where there is one."""
-    table = rows.where(suite="attention")
+    table = rows.matching(suite="attention")
     table = table.take(~np.char.startswith(table.text("op"), "latent"))
     table = table.take(np.nan_to_num(table.number("causal"), nan=1.0) == 1)
     back = table.text("op") == "backward"
@@ -267,7 +260,7 @@ def _grouped_subject(rows: Measurements, accelerator: Accelerator) -> Subject:
 def _fused_kernels(table: Measurements) -> Measurements:
     """Rows of memory-bound work that one kernel does: eager SwiGLU takes two, over strided halves,
     which stacks without a fused one count by the bytes that they move."""
-    rows = table.where(suite="memory")
+    rows = table.matching(suite="memory")
     return rows.take(~np.char.startswith(rows.text("op"), "swiglu"))
 
 
@@ -305,7 +298,7 @@ def _paired(
 
 
 def _sixteen_bit(table: Measurements, suite: str, op: str) -> Measurements:
-    rows = table.where(suite=suite, op=op)
+    rows = table.matching(suite=suite, op=op)
     return rows.take(np.isin(rows.text("dtype"), SIXTEEN_BIT))
 
 
@@ -322,7 +315,7 @@ def layer_floor(table: Measurements) -> dict[str, Constant]:
 
 def launches(table: Measurements) -> Measurements:
     """Rows of a plain layer whose time is that of its launches."""
-    return table.where(suite="launch", op="layer_forward_eager")
+    return table.matching(suite="launch", op="layer_forward_eager")
 
 
 def _peak_of(accelerator: Accelerator, dtype: str) -> float:

@@ -138,18 +138,18 @@ def comparison_csv(profile: str, table: Measurements, fits: Sequence[Fit]) -> st
             told = {"predicted": predicted, "ratio": predicted / measured}
             cells[place[id(row)]] |= {f"{quantity}_{k}": f"{v:.6g}" for k, v in told.items()}
     filled = {name for row in cells for name, text in row.items() if text}
-    columns = [name for column in COLUMNS for name in _columns_of(column) if name in filled]
+    columns = [
+        name
+        for column in COLUMNS
+        for name in (column, f"{column}_predicted", f"{column}_ratio")
+        if name in filled
+    ]
     out = io.StringIO()
     writer = csv.DictWriter(out, ["profile", *columns], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     for row in cells:
         writer.writerow({k: escape_formula(v) for k, v in {"profile": profile, **row}.items()})
     return out.getvalue()
-
-
-def _columns_of(column: str) -> tuple[str, ...]:
-    """A column and those behind it."""
-    return (column, f"{column}_predicted", f"{column}_ratio")
 
 
 def _subject(fit: Fit) -> dict[str, Any]:

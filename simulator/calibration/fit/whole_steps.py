@@ -105,7 +105,7 @@ HALVINGS = 40
 
 def step_seconds(table: Measurements) -> tuple[float, int]:
     """Median seconds of the measured steps of a table, and how many rows there are."""
-    rows = table.where(suite="step")
+    rows = table.matching(suite="step")
     seconds = rows.number("seconds")
     seconds = seconds[np.isfinite(seconds) & (seconds > 0)]
     if not seconds.size:

@@ -56,10 +56,10 @@ def gemm(quick: bool) -> Iterator[Case]:
     for m in (16, 64) if quick else TOKENS:
         for n, k in sizes:
             for op in ("forward", "dgrad", "wgrad", "wgrad_fp32"):
-                yield _alone(op, m, n, k)
+                yield _gemm_case(op, m, n, k)
 
 
-def _alone(op: str, m: int, n: int, k: int) -> Case:
+def _gemm_case(op: str, m: int, n: int, k: int) -> Case:
     return Case(
         suite="gemm",
         op=op,
@@ -90,7 +90,7 @@ def _gemm(device: str, op: str, m: int, n: int, k: int) -> Call:
 def sustained(quick: bool) -> Iterator[Case]:
     """Forward alone, and in a loop of 10 s, when clocks have settled."""
     for m, n, k in [(64, 96, 64)] if quick else LOOP_SHAPES:
-        yield _alone("forward", m, n, k)
+        yield _gemm_case("forward", m, n, k)
         yield Case(
             suite="sustained",
             op="forward",

@@ -238,13 +238,10 @@ def smi(*fields: str) -> list[str]:
 
 
 def smi_command(*fields: str) -> list[str]:
-    """The call of nvidia-smi that prints these fields of this process's GPU as CSV."""
-    query = f"--query-gpu={','.join(fields)}"
-    return ["nvidia-smi", query, "--format=csv,noheader,nounits", *gpu_words()]
-
-
-def gpu_words() -> list[str]:
-    """The words that name this process's GPU to nvidia-smi, which knows no CUDA_VISIBLE_DEVICES."""
+    """The call of nvidia-smi, which knows no CUDA_VISIBLE_DEVICES, that prints these fields of this
+    process's GPU as CSV."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     visible = [word for word in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if word]
-    return ["-i", visible[local] if local < len(visible) else str(local)]
+    gpu = visible[local] if local < len(visible) else str(local)
+    query = f"--query-gpu={','.join(fields)}"
+    return ["nvidia-smi", query, "--format=csv,noheader,nounits", "-i", gpu]

@@ -49,7 +49,7 @@ class Measurements:
         rows = tuple(row for row, wanted in zip(self.rows, keep, strict=True) if wanted)
         return Measurements(rows=rows, sources=self.sources)
 
-    def where(self, **wanted: str) -> Measurements:
+    def matching(self, **wanted: str) -> Measurements:
         """The rows whose columns have these values."""
         keep = np.ones(len(self.rows), dtype=bool)
         for column, value in wanted.items():
@@ -134,7 +134,7 @@ def join(tables: Sequence[Measurements]) -> Measurements:
 def usable(table: Measurements, gpu: str | None = None) -> Measurements:
     """The rows of one GPU with a time; CalibrationError where they cannot be fitted together."""
     if gpu is not None:
-        kept = table.where(gpu=gpu)
+        kept = table.matching(gpu=gpu)
         if not len(kept):
             known = did_you_mean(gpu, table.gpus())
             raise CalibrationError(f"no row was measured on {gpu!r}{known}")

@@ -119,7 +119,7 @@ class Comparison:
     rows: tuple[Row, ...]
 
     @property
-    def most(self) -> Row:
+    def largest_difference(self) -> Row:
         """The row with the largest difference; one that was measured and not only bounded where
         that is as large as half of it."""
         ordered = sorted(self.rows, key=lambda row: -abs(row.difference))
@@ -172,7 +172,7 @@ def compare(costs: Costs, job: TracedJob) -> Comparison:
 
 def _bounds(job: TracedJob) -> set[str]:
     """Rows of communication in which no two traced ranks tell the transfer from the wait."""
-    if job.sizes.ranks == 1 and not job.alone:
+    if job.sizes.ranks == 1 and not job.is_lone_rank:
         return set()
     compared = {"pipeline" if axis == PIPELINE else axis for axis in job.compared_axes}
     return set(COMMUNICATION) - compared

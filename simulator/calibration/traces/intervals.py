@@ -53,7 +53,7 @@ def overlap(start: Value, end: Value, intervals: Intervals) -> Value:
     return out
 
 
-def inside(at: Value, intervals: Intervals) -> Mask:
+def lies_within(at: Value, intervals: Intervals) -> Mask:
     """Whether each moment lies in a set."""
     if not intervals.shape[1]:
         return np.zeros(np.shape(at), bool)
@@ -84,5 +84,5 @@ def common(one: Intervals, other: Intervals) -> Intervals:
     if moments.size < 2:
         return NOTHING
     middle = (moments[:-1] + moments[1:]) / 2
-    both = inside(middle, one) & inside(middle, other)
+    both = lies_within(middle, one) & lies_within(middle, other)
     return union(moments[:-1][both], moments[1:][both])

@@ -66,7 +66,7 @@ class TracedJob:
         return self.ranks[0].window.steps
 
     @property
-    def alone(self) -> bool:
+    def is_lone_rank(self) -> bool:
         """Whether one rank was traced of a job of several."""
         one = self.ranks[0].trace
         return len(self.ranks) == 1 and max(one.ranks or 1, self.sizes.ranks) > 1

@@ -54,12 +54,12 @@ def read_report(path: Path) -> tuple[EventColumns, dict[str, Any], list[str]]:
                 _add_activities(database, tables, table, strings, numbers, columns)
             for table in CALLS:
                 for row in _rows(database, tables, table, ("start", "globalTid", "correlationId")):
-                    _kept(columns, _add_call, *row)
+                    _add_row(columns, _add_call, *row)
             names = ("start", "end", "text", "textId", "globalTid")
             for start, end, text, number, thread in _rows(database, tables, RANGES, names):
                 name = text or strings.get(number)
                 if name and end is not None:
-                    _kept(columns, _add_range, str(name), start, end, thread)
+                    _add_row(columns, _add_range, str(name), start, end, thread)
             graphs = sum(1 for _ in _rows(database, tables, GRAPHS, ("start",)))
             gpus = [*_rows(database, tables, GPUS, ("id", "name"))]
     except sqlite3.Error as error:
@@ -98,7 +98,7 @@ def _rows(
     yield from database.execute(f'SELECT {", ".join(cells)} FROM "{table}"')
 
 
-def _kept(columns: EventColumns, add: Any, *cells: Any) -> None:
+def _add_row(columns: EventColumns, add: Any, *cells: Any) -> None:
     """Add one row; one that is not of numbers is counted."""
     columns.events += 1
     try:
@@ -148,7 +148,7 @@ def _add_activities(
         if name is None:
             columns.unreadable += 1
         elif number is not None:
-            _kept(columns, _add_activity, str(name), category, number, process, *cells)
+            _add_row(columns, _add_activity, str(name), category, number, process, *cells)
 
 
 def _add_activity(

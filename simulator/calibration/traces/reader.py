@@ -21,7 +21,7 @@ from ...base.errors import InputError
 from ...base.files import read_pieces
 from ...base.printable import one_line
 from .events import NO_COLLECTIVE, Collective, EventColumns, keep_event
-from .intervals import Intervals, inside, union
+from .intervals import Intervals, lies_within, union
 from .nsys import read_report
 
 REPORTS = (".sqlite",)
@@ -294,12 +294,12 @@ def _phases(
         rows = np.array(phases.get(name, []), float).reshape(-1, 3)
         for one in np.unique(rows[:, 2]):
             mine = rows[rows[:, 2] == one]
-            covered = inside(launched, union(mine[:, 0], mine[:, 1])) & (thread == one)
+            covered = lies_within(launched, union(mine[:, 0], mine[:, 1])) & (thread == one)
             out = np.where(covered, code, out)
     start, end, of = (np.asarray(column, float) for column in recorded)
     backward = (out == BACKWARD_PASS) | (out == RECOMPUTE_PASS)
     for one in np.unique(thread[backward]):
-        again = inside(launched, union(start[of == one], end[of == one]))
+        again = lies_within(launched, union(start[of == one], end[of == one]))
         out = np.where(backward & (thread == one) & again, RECOMPUTE_PASS, out)
     return out
 

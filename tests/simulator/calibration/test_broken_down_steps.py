@@ -324,8 +324,8 @@ def test_size_and_distance_of_a_group_tell_its_axis(operation, about, sizes, axi
 )
 def test_a_rank_of_several_is_alone(ranks, sizes, alone):
     one = break_down(rank_of(Event("nvjet", 0, 1), ranks=ranks), [])
-    assert TracedJob((one,), Sizes(dp=sizes)).alone is alone
-    assert not TracedJob((one, one), Sizes(dp=sizes)).alone
+    assert TracedJob((one,), Sizes(dp=sizes)).is_lone_rank is alone
+    assert not TracedJob((one, one), Sizes(dp=sizes)).is_lone_rank
 
 
 def test_variants_of_a_template_are_one_kernel_of_a_row():

@@ -57,7 +57,7 @@ def test_the_shipped_profile_predicts_what_it_has_not_seen(table):
 def test_bytes_of_the_traced_step_are_counted(table):
     """Products run at the rate of the mean stack, and the host at once a step at none: the loop has
     no loader."""
-    rows = step_sizes(table.where(suite="model"))
+    rows = step_sizes(table.matching(suite="model"))
     (sizes,) = (
         one
         for one in rows
@@ -87,7 +87,7 @@ def test_a_fit_serves_held_out_shapes(table):
 def test_the_step_of_a_trace_is_the_step_that_was_timed(table):
     """The host ran a step ahead: a third of the kernels of the file were launched before it began,
     and count for no step."""
-    rows = table.where(suite="model").rows
+    rows = table.matching(suite="model").rows
     (timed,) = (
         float(row["seconds"])
         for row in rows

@@ -16,8 +16,8 @@ from plan3d.simulator.calibration.traces.intervals import (
     common,
     covered,
     gaps,
-    inside,
     length,
+    lies_within,
     overlap,
     union,
     without,
@@ -69,9 +69,9 @@ def test_what_is_free_between_two_moments_has_a_length(low, high, free):
 )
 def test_intervals_hold_their_starts_and_not_their_ends(at, lies, before):
     moment = np.array([at])
-    assert inside(moment, TWO).tolist() == [lies]
+    assert lies_within(moment, TWO).tolist() == [lies]
     assert covered(moment, TWO).tolist() == [before]
-    assert not inside(moment, NOTHING).any()
+    assert not lies_within(moment, NOTHING).any()
     assert covered(moment, NOTHING).tolist() == [0]
 
 

@@ -14,8 +14,8 @@ from plan3d.simulator.calibration.traces.intervals import (
     common,
     covered,
     gaps,
-    inside,
     length,
+    lies_within,
     union,
     without,
 )
@@ -53,7 +53,7 @@ def test_union_overlap_and_rest():
     assert one.tolist() == [[0, 5], [4, 6]]
     assert length(one) == 5
     assert covered(np.array([-1, 0, 3, 4.5, 5.5, 9]), one).tolist() == [0, 0, 3, 4, 4.5, 5]
-    assert inside(np.array([-1, 0, 3.9, 4, 5, 6]), one).tolist() == [0, 1, 1, 0, 1, 0]
+    assert lies_within(np.array([-1, 0, 3.9, 4, 5, 6]), one).tolist() == [0, 1, 1, 0, 1, 0]
     assert gaps(one, -1, 7).tolist() == [[-1, 4, 6], [0, 5, 7]]
     other = union([3], [5.5])
     assert common(one, other).tolist() == [[3, 5], [4, 5.5]]

@@ -130,7 +130,7 @@ def test_transfer_and_wait_are_told_apart(tmp_path):
     assert job.waits["data_comm"] == pytest.approx(0.015)
     assert (job.straggler.rank, job.straggler.seconds) == (1, pytest.approx(0.03))
     alone = traced_job(read_traces([str(paths[0])]), Sizes(dp=2))
-    assert (alone.alone, alone.waits, alone.straggler) == (True, None, None)
+    assert (alone.is_lone_rank, alone.waits, alone.straggler) == (True, None, None)
     with pytest.raises(InputError, match="of a job of 2 ranks, the plan has 4"):
         traced_job(read_traces([str(paths[0])]), Sizes(dp=4))
 

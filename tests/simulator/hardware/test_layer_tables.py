@@ -23,7 +23,7 @@ from plan3d.simulator.layers.layer_costs import layer_costs
 from plan3d.simulator.layers.layer_seconds import block_seconds
 from plan3d.simulator.operators.work import Strategy
 from plan3d.simulator.plan.plan import Plan
-from plan3d.simulator.reporting.why import assumptions
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
 from plan3d.simulator.validation.timed_runs import with_layer_table, without_layer_table

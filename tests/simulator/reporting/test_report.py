@@ -13,6 +13,7 @@ from plan3d.simulator.base.text_tables import Table, format_table, tables_html
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.plan.plan import Plan, concat
 from plan3d.simulator.reporting import explorer, report, why
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.reporting.why import layers_per_rank, loss_shares
 from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
@@ -82,12 +83,12 @@ def test_why_says_by_how_much_a_plan_does_not_fit() -> None:
 
 
 def test_assumptions_name_profile_routing_and_padding() -> None:
-    said = " ".join(why.assumptions(costs_of("tp=8 pp=8 dp=1 ep=8", EXPERTS)))
+    said = " ".join(assumptions(costs_of("tp=8 pp=8 dp=1 ep=8", EXPERTS)))
     for words in ("not calibrated", "h100-sxm", "megatron-core", "evenly", "padded from 32,000"):
         assert words in said
     cluster = Cluster.profile("h100-sxm", gpus=64, inter_node_bandwidth=25e9)
     own = evaluate(replace(DENSE, cluster=cluster), Plan(tp=8))
-    assert "links.network.bandwidth given by the user" in " ".join(why.assumptions(own))
+    assert "links.network.bandwidth given by the user" in " ".join(assumptions(own))
 
 
 @pytest.mark.parametrize("text", ["pp=5 dp=1", "tp=2 pp=4 virtual_stages=2", "pp=4 dp=1"])

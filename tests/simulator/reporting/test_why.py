@@ -21,10 +21,10 @@ from round_numbers import (
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.provenance import provenance_line
 from plan3d.simulator.plan.plan import Plan, resolve
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.reporting.why import (
     Cause,
     _imbalance_sentence,
-    assumptions,
     layers_per_rank,
     loss_shares,
     step_causes,

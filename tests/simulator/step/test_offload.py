@@ -16,9 +16,10 @@ from plan3d.simulator.hardware.host import COPY_EFFICIENCY, copy_rate, update_ra
 from plan3d.simulator.hardware.profile_file import profile_names
 from plan3d.simulator.hardware.software_stack import software_profile
 from plan3d.simulator.plan.plan import Plan, concat, resolve
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.reporting.report import plan_record
 from plan3d.simulator.reporting.trace import trace
-from plan3d.simulator.reporting.why import assumptions, why
+from plan3d.simulator.reporting.why import why
 from plan3d.simulator.rules.validity import legal_rows
 from plan3d.simulator.step.costs_tables import breakdown
 from plan3d.simulator.step.evaluate import evaluate

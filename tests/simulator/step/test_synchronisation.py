@@ -19,7 +19,7 @@ from plan3d.simulator.plan.fields import POLICY
 from plan3d.simulator.plan.gossip_graphs import Graph, Topology
 from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.plan.synchronisation import DEFAULT_POLICY, Sync, SyncPolicy, gossips
-from plan3d.simulator.reporting import why
+from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.rules.offload_rules import OFFLOAD_RULES
 from plan3d.simulator.rules.sync_rules import SYNC_RULES
 from plan3d.simulator.rules.validity import check
@@ -207,7 +207,7 @@ def test_iterations_do_not_depend_on_how_a_batch_is_cut_where_averages_are_exact
 @pytest.mark.parametrize("way", WAYS, ids=str)
 def test_what_is_assumed_is_said(way):
     costs = evaluate(TASK, Plan(**way))
-    said = " ".join(why.assumptions(costs))
+    said = " ".join(assumptions(costs))
     usual = not way or "bucket_parameters" in way
     assert ("a rank sends" in said) == (not usual)
     if way.get("sync", "").endswith("gossip"):

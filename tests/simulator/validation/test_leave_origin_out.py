@@ -62,8 +62,8 @@ def test_what_an_origin_measured_changes_nothing_that_it_is_scored_with(runs):
         for run in runs
     ]
     before, after = unseen(runs), unseen(slower)
-    assert "nanotron" in before.shown()["stack"]
-    assert "nanotron" not in before.shown("hf_ultrascale")["stack"]
+    assert "nanotron" in before.parts_of_others()["stack"]
+    assert "nanotron" not in before.parts_of_others("hf_ultrascale")["stack"]
     mine, same = (one.prior("hf_ultrascale") for one in (before, after))
     assert same.mean.tolist() == mine.mean.tolist()
     assert same.covariance.tolist() == mine.covariance.tolist()
