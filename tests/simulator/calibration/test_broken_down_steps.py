@@ -10,7 +10,7 @@ import pytest
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.calibration.traces.breakdown import RankBreakdown, break_down, window_of
-from plan3d.simulator.calibration.traces.comparison import Comparison, Row
+from plan3d.simulator.calibration.traces.comparison import COMMUNICATION, Comparison, Row, _bounds
 from plan3d.simulator.calibration.traces.events import NO_COLLECTIVE, Collective
 from plan3d.simulator.calibration.traces.groups import Sizes, axis_of
 from plan3d.simulator.calibration.traces.intervals import NOTHING
@@ -344,3 +344,10 @@ def test_variants_of_a_template_are_one_kernel_of_a_row():
         assert [(use.launches, use.seconds) for use in found] == [(3, 5), (1, 3)]
     launches = Row("launch", 1.0, 1.0, bound=False)
     assert Comparison(None, TracedJob((one,), Sizes()), ()).kernels(launches) == []
+
+
+def test_communication_of_one_rank_of_several_is_an_upper_bound():
+    one = break_down(rank_of(Event("nvjet", 0, 1)), [])
+    assert _bounds(TracedJob((one,), Sizes())) == set()
+    assert _bounds(TracedJob((one,), Sizes(dp=2))) == set(COMMUNICATION)
+    assert _bounds(TracedJob((one, one), Sizes(dp=2))) == set(COMMUNICATION)

@@ -17,6 +17,7 @@ from plan3d.simulator.calibration.readers.measurements import Measurements, as_r
 from plan3d.simulator.calibration.traces.comparison import Comparison, Row
 from plan3d.simulator.calibration.traces.evidence import TraceEvidence, observed_rows
 from plan3d.simulator.calibration.traces.memory_events import read_memory_timeline
+from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.uncertainty.posterior import Posterior
 
 ROUND = round_numbers.cluster(8)
@@ -101,6 +102,25 @@ def test_rows_that_nothing_uses_are_told(suite, op, unused):
     assert [text.removeprefix("rows not used: ").partition(" (")[0] for text in told] == (
         [unused] if unused else []
     )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "base", "is_fitted"),
+    [
+        ("NVIDIA A800-SXM4-80GB", "a100-80gb-sxm", True),
+        ("AMD Instinct MI325X", "mi300x", True),
+        ("NVIDIA H200", "h100-sxm", True),
+        ("NVIDIA H100 80GB HBM3", "a100-80gb-sxm", False),
+        ("a card that no profile is of", "h100-sxm", True),
+    ],
+)
+def test_rows_of_a_chip_are_fitted_onto_its_kin(gpu, base, is_fitted):
+    machine = Cluster.profile(base, nodes=1)
+    if is_fitted:
+        fit._check_gpu((gpu,), base, machine)
+    else:
+        with pytest.raises(CalibrationError, match="were measured on NVIDIA H100"):
+            fit._check_gpu((gpu,), base, machine)
 
 
 def test_the_smallest_sizes_are_sizes():

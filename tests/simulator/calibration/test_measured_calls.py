@@ -139,19 +139,31 @@ def test_experts_have_equal_parts_of_the_rows(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_long_loop_is_timed_in_its_second_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine calls find out that one takes a second of this clock. In the loop three more do, then 70
-    take a tenth, to 10 s: the second half of 73."""
+    """Twelve calls of 21 ms find out that two last about 50. In the loop twenty take 0.2 s and the
+    others 50 ms: ten passes of 0.4 s, and 60 of 0.1 s up to 10 s."""
     now, calls = [0.0], itertools.count()
 
     def call() -> None:
-        now[0] += 1.0 if next(calls) < 9 + 3 else 0.1
+        number = next(calls)
+        now[0] += 0.021 if number < 12 else 0.2 if number < 32 else 0.05
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     found = cases_matrix._loop(call, FULL)
-    assert found["repeats"] in (37, 38)  # a sum of tenths is not exact
-    assert found["seconds"] == pytest.approx(0.1)
-    assert found["seconds_max"] == pytest.approx(0.1)
-    assert next(calls) in (9 + 73, 9 + 74)
+    assert found["repeats"] in (35, 36)  # a sum of tenths is not exact
+    assert found["seconds"] == pytest.approx(0.05)
+    assert found["seconds_max"] == pytest.approx(0.05)
+
+
+def test_a_call_is_timed_for_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of 11 ms for 150: 14 of them."""
+    now = [5.0]
+
+    def call() -> None:
+        now[0] += 0.011
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    assert timing.time_call(call, FULL).repeats == 14
+    assert timing.time_call(call, QUICK).repeats == timing.FEWEST_BATCHES
 
 
 # Layers
