@@ -151,6 +151,7 @@ def test_errors_of_a_source_are_drawn_in_its_row(prediction):
         assert bins.values[full] == pytest.approx(row - 0.4)
         assert axes.texts[row].get_position() == pytest.approx((61.8, row))
     assert [text.get_text() for text in axes.texts] == ["+10 %", "+100 %"]
+    assert axes.get_title() == "Error by source (rows), median at the right"
     assert axes.get_xlim() + axes.get_ylim() == pytest.approx((-60, 60, 1.6, -0.6))
     band = axes.patches[2].get_extents().transformed(axes.transData.inverted())
     assert (band.x0, band.x1) == pytest.approx((-10, 10))
@@ -165,6 +166,7 @@ def test_runs_are_points_about_a_diagonal(prediction):
     ends = (0.8 * min(*measured, *step), 1.25 * max(*measured, *step))
     assert axes.get_xlim() == axes.get_ylim() == pytest.approx(ends)
     band, *sources = axes.collections
+    assert band.get_label() == "±10 %"
     corners = {tuple(np.round(corner / ends[1], 9)) for corner in band.get_paths()[0].vertices}
     assert {(1, 0.9), (1, 1.1)} <= corners
     drawn = np.concatenate([points.get_offsets() for points in sources])

@@ -21,7 +21,7 @@ from round_numbers import (
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.hardware.provenance import provenance_line
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.reporting.assumptions import assumptions
+from plan3d.simulator.reporting.assumptions import _routing, assumptions
 from plan3d.simulator.reporting.why import (
     Cause,
     _imbalance_sentence,
@@ -216,6 +216,12 @@ def test_what_is_assumed_of_experts_vocabularies_and_ranks() -> None:
         "tp=2 etp=2", replace(sparse(imbalance=1.5), vocabulary=1000), vocabulary_multiple=128
     )
     assert "the busiest rank of experts gets 1.5 times the mean of tokens" in found
+    model = sparse(imbalance=1.5)
+    (block,) = model.kinds
+    calm = replace(block, experts=replace(block.experts, imbalance=1.2))
+    for kinds in ((calm, block), (block, calm)):
+        two = task(2, 8, replace(model, kinds=kinds, order=(0, 1)))
+        assert _routing(two) == "the busiest rank of experts gets 1.5 times the mean of tokens"
     assert "vocabulary padded from 1,000 to 1,024" in found
     even = said("dp=2 ep=2", sparse())
     assert any("routed evenly over the experts" in text for text in even)
