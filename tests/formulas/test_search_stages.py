@@ -167,6 +167,15 @@ def test_a_label_is_superfluous_when_another_makes_up_for_its_tails(total, kept)
     assert survivors(two, by_chain=False).start.size == 2
 
 
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_a_label_that_is_later_and_has_longer_tails_is_superfluous(order):
+    """11 seconds with tails of 9 each against 10 with tails of 1, in either order."""
+    zero = whole(0, 0)
+    tails = np.array([[1.0, 9], [1, 9], [1, 9]])
+    two = Labels(zero, zero, zero, zero, np.array([10.0, 11]), tails, zero * 1.0, zero, zero)
+    assert survivors(two.take(np.array(order)), by_chain=False).total.tolist() == [10]
+
+
 def test_a_choice_is_superfluous_when_another_is_never_worse():
     """T 10 and 12; R 4 and 3, b 2 and 6; G 1 and 1, f 5 and 4; O 3 and 2: the first costs at most
     10 + max(4 - 3, 6 - 2) + max(0, 4 - 5) + 1 = 15 where the second costs 12."""

@@ -16,6 +16,7 @@ from plan3d.launch_files.recipes.evaluation import Session
 from plan3d.launch_files.recipes.expressions import Scope
 from plan3d.launch_files.recipes.values import Open, computed
 from plan3d.launch_files.registry import EXPORTERS
+from plan3d.launch_files.shell import commands
 from plan3d.launch_files.shell.conditions import _combined, _number
 from plan3d.launch_files.shell.examples import examples_in
 from plan3d.launch_files.shell.expansions import _basename, _dirname, _seq
@@ -259,12 +260,58 @@ def test_calls_of_four_thousand_characters_are_examples(length, found):
     assert len(examples_in(text, "README.md", "run.sh")) == found
 
 
+@pytest.mark.parametrize(("depth", "is_read"), [(20, True), (21, False)])
+def test_commands_are_nested_twenty_deep(depth, is_read):
+    text = "case 1 in 1) " * depth + "N=2" + ";; esac" * depth
+    text += "\ntorchrun a.py --x=$N\n"
+    if is_read:
+        assert [word.text for word in training_words(read_script(text, "run.sh"))] == ["--x=2"]
+    else:
+        with pytest.raises(InputError, match="nested too deeply"):
+            read_script(text, "run.sh")
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("for i in 1 2 3; do :; done", 9),  # two words a turn, and one for the turn itself
+        ("case 1 in 1) : a;; esac", 3),
+        ("( : )", 2),
+    ],
+)
+def test_steps_of_a_script_are_counted(text, steps, monkeypatch):
+    monkeypatch.setattr(commands, "MOST_TOKENS", steps)
+    read_script(text, "run.sh")
+    monkeypatch.setattr(commands, "MOST_TOKENS", steps - 1)
+    with pytest.raises(InputError, match="nested too deeply"):
+        read_script(text, "run.sh")
+
+
 # Recipes in Python
 
 
-def value(text: str, **names: object) -> object:
-    session = Session({}, None, library)
+def value(text: str, given: dict[str, str] | None = None, **names: object) -> object:
+    session = Session(given or {}, None, library)
     return session.value("r.py", ast.parse(text, mode="eval").body, Scope(dict(names)))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("os.environ.get('N')", None),
+        ("os.environ.get('N', 5)", 5),
+        ("os.getenv('M', 5)", 7),
+        ("max(1, 3, 2)", 3),
+        ("min([4, 2])", 2),
+        ("len('abc')", 3),
+        ("abs(-2)", 2),
+        ("int('8') * 2", 16),
+        ("isinstance(3, int)", True),
+        ("copy.deepcopy([1, 2])", [1, 2]),
+    ],
+)
+def test_functions_of_python_itself(text, expected):
+    assert value(text, {"M": "7"}) == expected
 
 
 @pytest.mark.parametrize(
