@@ -214,6 +214,19 @@ def test_ratios_between_sizes_are_on_the_straight_line_of_logarithms():
         assert found == pytest.approx(np.sqrt(layer_tables.ratios(TABLE, ends).prod(axis=1)))
 
 
+@pytest.mark.parametrize("axis", range(4))
+def test_ratios_lie_between_their_own_two_of_three_sizes(axis):
+    """1, 2 and 8 at sizes of 1, 2 and 4: between them the roots of 2 and of 16."""
+    sizes = np.ones((4, 3))
+    sizes[axis] = 1, 2, 4
+    table = layer_tables.build(sizes, np.array([[1.0, 2, 8], [3, 3, 3]]))
+    asked = np.ones((4, 5))
+    asked[axis] = 1, 2**0.5, 2, 2 * 2**0.5, 4
+    found = layer_tables.ratios(table, asked)
+    assert found[0] == pytest.approx([1, 2**0.5, 2, 4, 8])
+    assert found[1] == pytest.approx([3] * 5)
+
+
 @pytest.mark.parametrize(
     ("factor", "origin"),
     [(1 + 0.9 * NEAR, Origin.MEASURED), (1 + 1.1 * NEAR, Origin.INTERPOLATED),

@@ -109,6 +109,7 @@ def test_synchronisation_says_over_how_many_ranks() -> None:
     assert f"over dp x cp = 4 ranks shows {100 * found[0]:.1f} % of the step without" in found[2]
     both = causes(unit("pp=4 schedule=dualpipe"))["data_comm"]
     assert "dp x cp = 1 ranks and both copies of the model shows" in both[2]
+    assert both[1].startswith("data parallelism: 1 ranks, zero=")
 
 
 @pytest.mark.parametrize(("tp", "where"), [(8, "inside"), (16, "beyond")])
