@@ -119,12 +119,13 @@ def ideal_layout(
     least, total = least_counts(cut), model_counts(cut)
     block = np.array([name.startswith("block") for name in cut.kinds])
     blocks = total[block].sum()
-    shares, means = least[1:-1], least[:1]
+    shares, means, mean = least[1:-1], least[:1], blocks / cut.pp
     for most, ranks, ends in (
         (first[1], cut.pp - 1, least[-1]),
         (first[1] + last[1], cut.pp - 2, np.zeros_like(total)),
     ):
-        if ranks > 0 and most * cut.pp < (cut.pp - ranks) * blocks:
+        if ranks > 0 and blocks - most > ranks * mean:
+            mean = (blocks - most) / ranks
             others = np.where(block, np.maximum(total - most, 0.0), ends) / ranks
             means = np.vstack([means, others])
             shares = np.maximum(shares, np.ceil(others) * (shares > 0))
