@@ -11,6 +11,7 @@ from rule_questions import task
 from plan3d.launch_files.documents import Document
 from plan3d.launch_files.logs import printed_settings
 from plan3d.launch_files.megatron import spelling as megatron
+from plan3d.launch_files.model_settings import settings_from_numbers
 from plan3d.launch_files.recipes import library
 from plan3d.launch_files.recipes.evaluation import Session
 from plan3d.launch_files.recipes.expressions import Scope
@@ -260,6 +261,24 @@ def test_calls_of_four_thousand_characters_are_examples(length, found):
     assert len(examples_in(text, "README.md", "run.sh")) == found
 
 
+@pytest.mark.parametrize(
+    ("text", "choices"),
+    [
+        ("if [ $X = 8b ]; then N=1; elif [ $X = 70b ]; then N=2; fi", {"X": ["8b", "70b"]}),
+        ("[ 8b = $X ] && N=1", {"X": ["8b"]}),
+        ("[[ $X == a && b == $Y ]] && N=1", {"X": ["a"], "Y": ["b"]}),
+        ("[ $X -eq 4 ] && N=1", {"X": ["4"]}),
+        ("[ $X != a ] && N=1", {"X": ["a"]}),
+        ("[ $X -gt 4 ] && N=1", {}),
+        ("[ $X = $Y ] && N=1", {}),
+        ("case $X in a|b) N=1;; c*) N=2;; esac", {"X": ["a", "b"]}),
+        ("for X in a b; do torchrun a.py --x $X; done", {"X": ["a", "b"]}),
+    ],
+)
+def test_words_that_a_variable_is_compared_with_are_its_choices(text, choices):
+    assert read_script(f"{text}\n", "run.sh").variables.choices == choices
+
+
 @pytest.mark.parametrize(("depth", "is_read"), [(20, True), (21, False)])
 def test_commands_are_nested_twenty_deep(depth, is_read):
     text = "case 1 in 1) " * depth + "N=2" + ";; esac" * depth
@@ -285,6 +304,30 @@ def test_steps_of_a_script_are_counted(text, steps, monkeypatch):
     monkeypatch.setattr(commands, "MOST_TOKENS", steps - 1)
     with pytest.raises(InputError, match="nested too deeply"):
         read_script(text, "run.sh")
+
+
+def stated(**numbers: object) -> Numbers:
+    usual = {"multi_latent": True, "rope_type": "yarn", "yarn_factor": 40.0, "mscale": 0.7,
+             "mscale_all_dim": 0.5, "llama3_scaling": False, "rope_factor": 8.0, "experts": 0,
+             "rotary_percent": 1.0, "norm_epsilon": 1e-5, "squared_relu": False}  # fmt: skip
+    return Numbers(**{**usual, **numbers})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "scaling", "factor"),
+    [
+        ({}, "yarn", 40.0),
+        ({"yarn_factor": 1.0}, "", None),
+        ({"yarn_factor": 1.5}, "yarn", 1.5),
+        ({"multi_latent": False}, "", None),
+        ({"rope_type": "rope", "llama3_scaling": True}, "llama3", 8.0),
+        ({"yarn_factor": 1.0, "llama3_scaling": True}, "llama3", 8.0),
+    ],
+)
+def test_positions_are_scaled_by_a_factor_above_one(numbers, scaling, factor):
+    found = settings_from_numbers(stated(**numbers))
+    assert found.rope_scaling == scaling
+    assert dict(found.rope_numbers).get("factor") == factor
 
 
 # Recipes in Python
