@@ -16,7 +16,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.printable import one_line
 from plan3d.simulator.base.units import is_whole
 
-from .conditions import Truth, arithmetic
+from .conditions import Truth, arithmetic, assigning
 from .contents import Script
 from .expansions import formatted
 from .lexer import Operator, Token
@@ -30,7 +30,9 @@ _CLOSING = re.compile(r"([^\[\]]{0,60})\](\+?)=")
 """The ends of a subscript with an expansion, as in NAME[$I]=VALUE."""
 _GIVES_DEFAULT = re.compile(r"\$\{([A-Za-z_]\w*):?=.*\}", re.S)
 _LET = re.compile(r"\s*([A-Za-z_]\w*)\s*(<<|>>|[-+*/%&|^]?)=(?!=)\s*(.+)", re.S)
-_STEP = re.compile(r"\s*(?:(\+\+|--)\s*)?([A-Za-z_]\w*)\s*(\+\+|--)?\s*")
+_STEP = re.compile(r"(?:(\+\+|--)\s*)?([A-Za-z_]\w*)(?:\s*(\+\+|--))?")
+_UNSURE = re.compile(r"&&|\|\||\?|(?<![=!<>])=(?!=)|<<=|>>=")
+"""What may leave out parts of an expression, or assigns."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _TAKING_VALUE = "dinNptu"
 """Options of read with a value."""
@@ -65,18 +67,21 @@ def declared_names(tokens: Sequence[Token], begin: int) -> set[str]:
     return {text.partition("=")[0].removesuffix("+") for text in texts}
 
 
-def with_attributes(value: Value, before: Value | None, kinds: str, variables: Variables) -> Value:
+def with_attributes(
+    value: Value, before: Value | None, kinds: str, variables: Variables
+) -> Value | None:
     """A value that is assigned to a variable of these attributes, after the one that it is added
-    to: a number of `declare -i`, small letters of -l, capital ones of -u."""
+    to: a number of `declare -i`, small letters of -l, capital ones of -u; None where it is not
+    known."""
     if not kinds or value.array or any(word.unresolved for word in value.words):
         return value
     added_to = before.text if before else ""
     text = added_to + value.text
     if "i" in kinds:
         number = arithmetic(f"{added_to or 0}+({value.text or 0})", variables.number)
-        text = str(number)
         if number is None:
-            raise InputError(f"{variables.file}: declare -i: {one_line(value.text)[:60]} is open")
+            return None
+        text = str(number)
     text = text.lower() if "l" in kinds else text.upper() if "u" in kinds else text
     condition = value.condition or (before.condition if before else "")
     return replace(Value.of(text), condition=condition)
@@ -202,17 +207,50 @@ def assignments(command: Sequence[Word], given: str | None, variables: Variables
 
 def let(text: str, variables: Variables) -> Assigned:
     """What an expression assigns; of one that is not known, such as i=j++, every name is open."""
-    step = _STEP.fullmatch(text)
-    if step and bool(step[1]) is not bool(step[3]):
-        number, sign = variables.number(step[2]), step[1] or step[3]
-        by = 1 if sign == "++" else -1
-        return {step[2]: None if number is None else Value.of(str(number + by))}
+    if not assigning(text):
+        return {}
+    step = _step(text)
+    if step is not None:
+        number = variables.number(step[0])
+        return {step[0]: None if number is None else Value.of(str(number + step[1]))}
     found = _LET.fullmatch(text)
     if found is None:
         return dict.fromkeys(_NAME.findall(text))
     name, operation, rest = found.groups()
     value = arithmetic(f"{name}{operation}({rest})" if operation else rest, variables.number)
     return {name: None if value is None else Value.of(str(value))}
+
+
+def result(text: str, variables: Variables) -> int | None:
+    """The number that an expression comes to, before it assigns; None where it is not known."""
+    if not assigning(text):
+        return arithmetic(text, variables.number)
+    step = _step(text)
+    if step is not None:
+        name, by, begin, end, is_before = step
+        number = variables.number(name)
+        if number is None:
+            return None
+        made = number + by if is_before else number
+        return arithmetic(f"{text[:begin]}({made}){text[end:]}", variables.number)
+    found = _LET.fullmatch(text)
+    if found is None:
+        return None
+    name, operation, rest = found.groups()
+    return arithmetic(f"{name}{operation}({rest})" if operation else rest, variables.number)
+
+
+def _step(text: str) -> tuple[str, int, int, int, bool] | None:
+    """The name, the step, the place and whether it comes before, of an expression that assigns by
+    one ++ or -- alone, in any case."""
+    signed = [found for found in _STEP.finditer(text) if bool(found[1]) is not bool(found[3])]
+    if len(signed) != 1 or len(re.findall(r"\+\+|--", text)) != 1 or _UNSURE.search(text):
+        return None
+    found = signed[0]
+    if _NAME.findall(text).count(found[2]) > 1:
+        return None
+    by = 1 if "++" in (found[1], found[3]) else -1
+    return found[2], by, found.start(), found.end(), bool(found[1])
 
 
 def _read(texts: list[str], given: str | None, variables: Variables, line: int) -> Assigned:

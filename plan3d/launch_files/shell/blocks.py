@@ -62,6 +62,16 @@ def loop_block(tokens: Sequence[Token], at: int) -> tuple[list[Token], list[Toke
     return list(tokens[at:begin]), list(tokens[begin + 1 : end]), end + 1
 
 
+def condition_end(tokens: Sequence[Token], at: int) -> int:
+    """The place of `then` behind a condition that begins at a place, or the end."""
+    return next((place for place, text in _keywords(tokens, at) if text == "then"), len(tokens))
+
+
+def commands_of(tokens: Sequence[Token]) -> Iterator[tuple[int, str]]:
+    """The places of the first words of commands, with the keywords among them."""
+    return _keywords(tokens, 0)
+
+
 def function_block(tokens: Sequence[Token], at: int) -> tuple[str, list[Token], int] | None:
     """The name, the commands and the end of a function whose declaration begins at a place:
     `NAME() {...}` or `function NAME {...}`; None where none does, the end -1 where it has none."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.units import is_whole
 
 from . import lexer
 from .arrays import element, elements_of
@@ -27,11 +28,20 @@ from .assignments import (
     give_defaults,
     in_environment,
     let,
+    result,
     shift,
     stored,
     with_attributes,
 )
-from .blocks import LOOPS, OPEN, closing_bracket, function_block, only_way
+from .blocks import (
+    LOOPS,
+    OPEN,
+    closing_bracket,
+    commands_of,
+    condition_end,
+    function_block,
+    only_way,
+)
 from .conditions import Branches, CommandList, Truth, assigning, both, is_comparison, read_condition
 from .contents import Document, Script
 from .inner_commands import (
@@ -200,13 +210,24 @@ class Reader:
             truth, self.joined.status = self.joined.status, None
             self.joined.succeed(truth)
         elif command[0].text in (*COMMANDS, "set", "shopt"):
+            truth = self._status_of(command, given)
             assign_by_command(self, command, given)
+            self.joined.succeed(truth)
         elif command[0].text == "cd":
             change_folder(self.script, command)
         else:
             start_script(self, command, own)
             self._run_inside(command)
         self.script.variables.restore(before)
+
+    def _status_of(self, command: list[Word], given: str | None) -> Truth:
+        """The status of a command that assigns, before it does: of `let` that its expression is not
+        0, and that there is something to read."""
+        name = command[0].text
+        if name == "let" and len(command) == 2 and not command[1].unresolved:
+            number = result(command[1].text, self.script.variables)
+            return None if number is None else number != 0
+        return True if given else _STATUS.get(name)
 
     def _call(self, command: list[Word]) -> None:
         """Run a function with its arguments and its own variables."""
@@ -243,12 +264,16 @@ class Reader:
         closing = {"[": "]", "[[": "]]"}.get(text, "")
         if not self.starts_command or not (closing or text.startswith("((")):
             return False
-        reached = self.reached
-        if not closing and reached is not False:
-            for expression in assigning(text[2:-2]):
-                give(self, let(expression, self.script.variables))
+        reached, variables = self.reached, self.script.variables
+        number: int | None = None
+        expressions = [] if closing or reached is False else assigning(text[2:-2])
+        for expression in expressions:
+            number = result(expression, variables)
+            give(self, let(expression, variables))
         self.position = first
         truth, dependences = self._condition(closing)
+        if expressions:
+            truth = None if number is None else number != 0
         self.joined.dependences += [] if truth is not None else dependences
         self.joined.succeed(truth)
         self.starts_command = False
@@ -261,7 +286,8 @@ class Reader:
             return False
         if self.is_declaration and _DECLARING.fullmatch(text):
             self.is_local &= "g" not in text
-            self.script.declare(declared_names(self.tokens, self.position), text[1:])
+            if self.reached is not False:
+                self.script.declare(declared_names(self.tokens, self.position), text[1:])
             return True
         if self.is_local and text.isidentifier() and self.reached:
             self._keep_outer(text)
@@ -291,15 +317,17 @@ class Reader:
             run_case(self)
         elif text == "if":
             begin = self.position
-            truth, dependences = self._condition()
+            truth, dependences = self._decided()
             header = self.tokens[begin : self.position]
             if any(isinstance(one, Word) and one.text.endswith(".py") for one in header):
                 self.run([one for one in header if getattr(one, "text", "") != "!"])
             if truth is None and not is_comparison(header):
                 truth = only_way(self.tokens, self.position + 1)
             self.branches.enter(truth, dependences)
-        elif text in ("elif", "else"):
-            self.branches.next_branch(*(self._condition() if text == "elif" else (True, [])))
+        elif text == "else":
+            self.branches.next_branch(True)
+        elif text == "elif":
+            self.branches.next_branch(*self._of_elif())
         elif text in LOOPS:
             run_loop(text, self)
         elif text in _ENDS:
@@ -360,6 +388,8 @@ class Reader:
 
     def truth(self, tokens: list[Token]) -> tuple[Truth, list[str]]:
         """The truth of the condition of a loop, and what it depends on."""
+        if self._acts(tokens):
+            return self._run_condition(tokens)
         outer, self.tokens, self.position = (self.tokens, self.position), tokens, 0
         found = self._condition()
         self.tokens, self.position = outer
@@ -371,6 +401,48 @@ class Reader:
             truth, self.joined = self.joined.status, self.outer_lists.pop()
             self.joined.succeed(truth)
             self.branches.leave()
+
+    def _decided(self) -> tuple[Truth, list[str]]:
+        """The truth of the condition up to `then`, whose commands are run where they assign or call
+        functions."""
+        end = condition_end(self.tokens, self.position)
+        header = self.tokens[self.position : end]
+        if self.reached is False or not self._acts(header):
+            return self._condition()
+        self.position = end
+        return self._run_condition(header)
+
+    def _of_elif(self) -> tuple[Truth, list[str]]:
+        """The same behind `elif`, which is reached where no earlier branch is taken."""
+        before = self.branches.here()
+        self.branches.next_branch(True)
+        found = self._decided()
+        self.branches.go_back(before)
+        return found
+
+    def _acts(self, tokens: list[Token]) -> bool:
+        """Whether a condition assigns, or calls functions of the script."""
+        for place, keyword in commands_of(tokens):
+            token = tokens[place]
+            if not isinstance(token, Word):
+                continue
+            assigns = assigned_parts(token) is not None
+            assigns |= token.text.startswith("((") and bool(assigning(token.text[2:-2]))
+            if assigns or keyword in (*self.functions, *COMMANDS, "{"):
+                return True
+        return False
+
+    def _run_condition(self, tokens: list[Token]) -> tuple[Truth, list[str]]:
+        """The status of the last of some commands, and what it depends on."""
+        outer = self.joined
+        self.branches.enter(outer.guard, outer.dependences)
+        self.joined = CommandList()
+        try:
+            self.run(tokens)
+        finally:
+            self.branches.leave()
+            inner, self.joined = self.joined, outer
+        return inner.status, inner.dependences
 
     def _condition(self, closing: str = "then") -> tuple[Truth, list[str]]:
         """The truth of the words up to `closing`, and what it depends on."""
@@ -404,7 +476,8 @@ class Reader:
         kinds = attributes_of(self.script, name)
         if kinds and not subscript:
             known = variables.lookup(name) if appends else None
-            value, appends = with_attributes(value, known, kinds, variables), False
+            made = with_attributes(value, known, kinds, variables)
+            value, appends = made or Value.left_open(name), False
         if not appends:
             value = in_environment(self.script, name, value, token.line)
         before = variables.values.get(name)
@@ -417,6 +490,15 @@ class Reader:
         if is_prefix:
             self.command_values[name] = variables.values[name]
         return True
+
+    def _returned(self, before: Truth) -> Truth:
+        """The status with which a function returns: the number behind the word, or that of the last
+        command."""
+        following = self.tokens[self.position] if self.position < len(self.tokens) else None
+        if not isinstance(following, Word):
+            return before
+        number = self.script.variables.text(following)
+        return int(number[:9]) == 0 if is_whole(number) else None
 
     def _keep_outer(self, name: str) -> None:
         """Keep what a variable is outside of the function that has one of its own."""
@@ -448,6 +530,7 @@ class Reader:
             condition = self.doubt()
             if condition:
                 script.conditions[len(script.commands) - 1] = condition
+            before = self.joined.status
             self.joined.succeed(_STATUS.get(token.text))
         name = token.text if self.starts_command and token.unquoted else ""
         if name == "shift":
@@ -457,6 +540,8 @@ class Reader:
             give_defaults(self.tokens, self.position, script, self.doubt())
         elif name in _LEAVING:
             if self.reached:
+                if name == "return":
+                    self.joined.status = self._returned(before)
                 raise Leave(name, token.line, levels(self))
         elif name in ("source", "."):
             run_source(self)

@@ -112,9 +112,6 @@ def read_condition(
         if isinstance(token, Word) and token.text.startswith("((") and token.parts[0].raw:
             words.append(token.text)
             value = arithmetic(token.text[2:-2], variables.number)
-            if closing == "then" and assigning(token.text[2:-2]):
-                for name in _NAMES.findall(token.text):
-                    variables.values.pop(name, None)
             dependences += variables.dependences(token) if value is None else []
         elif isinstance(token, Word):
             unknown = variables.dependences(token)
@@ -406,6 +403,15 @@ class Branches:
             own = self.dependences[-1]
             if truth is None and len(own) < MOST_DEPENDENCES:
                 own += [name for name in dependences if name not in own]
+
+    def here(self) -> tuple[Truth, Truth]:
+        """Whether this branch and an earlier one are taken."""
+        return (self.branch_truths or [None])[-1], (self.earlier_truths or [None])[-1]
+
+    def go_back(self, before: tuple[Truth, Truth]) -> None:
+        """Take up the branch of `here` again."""
+        if self.branch_truths:
+            self.branch_truths[-1], self.earlier_truths[-1] = before
 
     def leave(self) -> None:
         """Leave a condition or a loop: `fi` or `done`."""

@@ -46,6 +46,10 @@ class Runner(Protocol):
     branches: Branches
     functions: dict[str, list[Token]]
 
+    @property
+    def reached(self) -> Truth:
+        """Whether the place is reached."""
+
     def run(self, tokens: list[Token]) -> None:
         """Read tokens here."""
 
@@ -66,6 +70,8 @@ def run_loop(kind: str, reader: Runner) -> None:
         reader.branches.enter(None)
         return
     header, body, reader.position = block
+    if reader.reached is False:
+        return
     words = [token for token in header if isinstance(token, Word)]
     if words and words[0].text == "getopts" and kind == "while":
         _options(words, body, reader)

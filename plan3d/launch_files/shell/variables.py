@@ -351,8 +351,10 @@ class Variables:
             known = replace(part, text=value.text, unresolved=False)
             return [[replace(known, condition=value.condition)]]
         subscript = found["all"] or (name if name in ("@", "*") else None)
+        empty = [Part("", part.line, quoted=True)] if part.quoted else []
         fields = [
-            [_quoted_as(own, part) for own in word.parts] for word in value.elements(subscript)
+            [_quoted_as(own, part) for own in word.parts] or empty
+            for word in value.elements(subscript)
         ]
         self._count_characters(fields)
         if subscript == "*" and part.quoted:

@@ -568,6 +568,33 @@ true && A=1 || A=2; false && B=1 || B=2
 torchrun a.py --q 0 $A $B
 ====
 { A=1; B=2; } ; ( A=9 ); torchrun a.py --q 0 $A $B
+====
+f() { A=$1; return 0; }
+g() { [ "$1" = 2 ] && return 3; true; return; }
+if B=k; then C=1; fi
+if read D E <<< "x y" && f 4; then F=$A; fi
+if g 2; then G=bad; elif g 1 && H=$A; then I=2; else J=bad; fi
+if false; then K=bad; elif L=$(echo 4); [ $L = 4 ]; then M=5; fi
+if { N=6; true; } && ! g 2; then O=7; fi
+if true; then P=8; elif P=bad; then Q=bad; fi
+g 2 || R=9; g 1 && S=10
+torchrun a.py --q 0 $A $B $C $D $E $F ${G:-no} $H $I ${J:-no} ${K:-no} $L $M $N $O $P ${Q:-no} $R $S
+====
+A=2
+if (( A++ > 1 )); then B=$A; fi
+if (( C = A * 2, C > 5 )); then D=$C; fi
+if ! (( E = 0 )); then F=1; fi
+while (( A-- > 0 )); do G+=$A; done
+if let "H = 3"; then I=2; fi
+(( ++A )) || J=3
+torchrun a.py --q 0 $A $B $C $D $E $F $G $H ${I:-no} ${J:-no}
+====
+N=1
+if false; then for N in 3 4; do :; done; declare -i N; if (( N = 7 )); then :; fi; fi
+N+=2
+case a in b) declare -u M ;; *) M=x ;; esac
+read P Q <<< " 2"; R=$Q
+torchrun a.py --q 0 $N $M "$R" $R end
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
@@ -599,7 +626,10 @@ def test_words_of_an_idiom_are_those_of_bash(text):
         "A=1; ((B = A * N))\nB=${B:-7}",
         "B=(1 2); B[$N]=3\nB=${B[0]}",
         "X=word; B=${X^^[o-r]}",
-        "X=5; A=$((X++ + 1)); B=$X",
+        "X=5; A=$((X++ + X)); B=$X",
+        "X=5; (( X++ > N && X++ )); B=$X",
+        "if B=$N; then :; fi",
+        "B=7; if f() { B=$N; }; f; then :; fi",
         "B=7; select B in a b; do break; done",
         "B=7; for i in 1 2; do [ $X = 1 ] && B=4; done",
         "B=7; [ $X = 1 ] && B=4; B+=",
