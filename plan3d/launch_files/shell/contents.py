@@ -17,7 +17,7 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 """Modules that start programs."""
 _WORDS = """
 analysis analyze api clustering convert converter convertor dataset eval evaluate evaluation export
-generate generation get inference merge preprocess prune quantize selection server serving split
+generate generation get inference merge preprocess prune quantize selection server serving setup split
 tasks to visualize
 """
 AUXILIARY = frozenset(_WORDS.split())
