@@ -17,8 +17,8 @@ LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.co
 """Modules that start programs."""
 _WORDS = """
 analysis analyze api clustering convert converter convertor dataset eval evaluate evaluation export
-generate generation get inference merge preprocess prune quantize selection server serving setup split
-tasks to visualize
+generate generation get inference merge preprocess prune quantize selection server serving setup
+split tasks to visualize
 """
 AUXILIARY = frozenset(_WORDS.split())
 """Words of the names of programs that train no language model."""
