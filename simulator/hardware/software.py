@@ -104,6 +104,9 @@ class Software:
     """The same for the layer-by-layer gathers of ZeRO 3 (0.5 to 0.75 in published FSDP runs)."""
     bucket_parameters: float
     """Parameters in one gradient bucket when its reduction is overlapped."""
+    whole_buckets: float
+    """Buckets of ZeRO 1 and 2 that are in memory as a whole, in the format of weights, however few
+    weights are trained (DeepSpeed); 0 where a bucket holds what it is filled with."""
     bucket_parameters_per_rank: float
     """Those for each data-parallel rank, where that is more: larger groups need larger messages.
     The bucket that ZeRO 2 keeps in memory does not grow."""
@@ -250,6 +253,9 @@ class Software:
     copied_inputs: float
     """Further hidden-state tensors that a layer keeps under tensor parallelism without its split of
     sequences: every column-parallel product reads a copy of its own."""
+    keeps_ring_steps: bool
+    """Keys and values that a ring of context ranks passes round stay until its last step, and so
+    does the output of every step."""
     expands_keys: bool
     """Keys and values that several query heads share are copied for each of them, and wait so."""
     packed_qkv: bool

@@ -124,7 +124,9 @@ QUANTITIES = {
     "broadcast_tensors": Quantity(
         dimension="tensors", example="tensors", maximum=1000.0, allows_zero=True
     ),
-    **dict.fromkeys(("cublas_workspaces", "expert_workspaces", "ddp_buckets"), _TENSORS),
+    **dict.fromkeys(
+        ("cublas_workspaces", "expert_workspaces", "ddp_buckets", "whole_buckets"), _TENSORS
+    ),
     **dict.fromkeys(
         ("gather_buffers", "boundary_buffers", "sharded_inputs", "copied_inputs"), _TENSORS
     ),

@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Value
+from ..base.arrays import Value, any_nonzero
 from ..base.units import GIB
 from ..hardware.precision import FP8
 from ..operators import grid_gemms, layer_parts
 from ..operators.adapter_work import casts_to_fp32
 from ..operators.attention import ATTENTION_KINDS, kv_heads_per_rank
 from ..operators.work import Work
-from ..plan.field_values import Dispatch, Loss
+from ..plan.field_values import ContextComm, Dispatch, Loss
 from ..task import Task
 from ..workload.adapters import FP8_BASE
 from ..workload.blocks import Block
@@ -37,7 +37,7 @@ from .frozen_weights import (
     spare_inputs,
     trains_whole,
 )
-from .layer_kinds import LayerContext, LayerKind, matrices_of
+from .layer_kinds import FP32_BYTES, LayerContext, LayerKind, matrices_of
 
 _MTP_TABLES = {"shared mtp": 0, "mtp": 1, "lone mtp": 2}
 """Tables of the vocabulary that multi-token prediction brings along."""
@@ -124,6 +124,8 @@ def kept_activations(kind: LayerKind, local: LayerContext) -> tuple[Value, Value
         # Those of all ranks, as they come and as sums of outputs leave.
         width = kind.block.experts.width(local.task.model.hidden)
         gathered = gathered + 2 * local.recipe.activation * width * rows
+    if any_nonzero(s.cp > 1):
+        gathered = np.maximum(gathered, context_buffers(kind.block, local))
     everything, dropped = block_activations(kind.block, local)
     if frozen := layer_weights(kind, local).frozen:
         everything = everything + frozen.waiting_bytes
@@ -132,6 +134,30 @@ def kept_activations(kind: LayerKind, local: LayerContext) -> tuple[Value, Value
     if "mtp" in kind.name:
         kept = kept + 6 * hidden / local.norm_split
     return kept, gathered, local.full_recompute * _working_set(kind.block, local, everything)
+
+
+def context_buffers(block: Block, local: LayerContext) -> Value:
+    """Bytes of keys, values and outputs of other parts of the sequence while attention runs.
+
+        ring, of which all steps stay    e c T (k + v + o) + 4 T o,    else    2 e T (k + v)
+        gathered, beside gradients       2 e c T (k + v)
+
+    c context ranks; k, v, o widths on a tensor rank. Neglected: exchanges of heads, whose buffers
+    are no larger than what a rank keeps.
+    Source: as the profiles say (keeps_ring_steps); Transformer Engine d0067d0, context_parallel.py
+    (AttnFuncWithCPAndKVAllGather.backward).
+    """
+    attn, s, element = block.attention, local.s, local.recipe.activation
+    if not attn.heads or attn.has_state:
+        return np.zeros(local.tokens.shape)
+    output = local.tokens * attn.heads * attn.value_dim / s.tp
+    parts = local.tokens * kv_heads_per_rank(attn, s.tp) * (attn.head_dim + attn.value_dim)
+    ring = 2 * element * parts
+    if local.task.software.keeps_ring_steps:
+        ring = element * s.cp * (parts + output) + FP32_BYTES * output
+    each = [ring, 2 * element * s.cp * parts]
+    mine = [(s.cp > 1) & (s.cp_comm == code) for code in (ContextComm.P2P, ContextComm.ALL_GATHER)]
+    return np.select(mine, each, 0.0)
 
 
 def _working_set(block: Block, local: LayerContext, everything: Value) -> Value:

@@ -84,7 +84,8 @@ def moments_of_step(
         parts["optimizer"] = parts["optimizer"] + outer_steps.state_bytes(policy, weights)
     each = states["gradients"] - states["leaving"]
     several, staying = several_passes(stages), states["staying"]
-    buffers = sharding_buffers(task, recipe, weights, zero, each, several, staying)
+    bucket = policy.bucket_parameters
+    buffers = sharding_buffers(task, recipe, weights, zero, each, several, staying, bucket)
     if not separates_moments(task, recipe):
         same = buffers.passes
         first = with_activations(task, stages, parts, same)

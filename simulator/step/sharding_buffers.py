@@ -43,6 +43,7 @@ def sharding_buffers(
     gradient: float = 0.0,
     several: Mask | bool = True,
     staying: float = 1.0,
+    bucket: int = 0,
 ) -> ShardingBuffers:
     """ZeRO 3 holds two gathered layers (one prefetched), or what its stack leaves gathered, and the
     gradients of one as they are reduced, beside those of the next as autograd makes them; one rank
@@ -51,7 +52,7 @@ def sharding_buffers(
     freed after the update, that of the head is there again beside all activations.
 
     A rank keeps `gradient` bytes of a gradient; with `several` micro-batches a step they are there
-    from the second on.
+    from the second on. `bucket` is the size of a bucket where it is stated.
     Source: PyTorch 010ae4a8, distributed/fsdp/_fully_shard/_fsdp_param_group.py (pre_backward,
     post_backward) and _fsdp_collectives.py (foreach_reduce), whose input lives until the next
     layer's; torch/csrc/distributed/c10d/reducer.cpp (initialize_buckets).
@@ -62,6 +63,8 @@ def sharding_buffers(
         dense = weights.dense * (weights.data_group.ranks > 1)
         replicated = dense + weights.expert * (weights.expert_group.ranks > 1)
         same = task.software.ddp_buckets * recipe.gradient * replicated
+    elif zero < 3 and task.software.whole_buckets:
+        same = whole_bucket_bytes(task, recipe, bucket)
     elif zero == 2:
         same = np.minimum(parameters, task.software.bucket_parameters) * recipe.gradient
     elif zero == 3 and weights.ends and task.software.gathered_ends:
@@ -84,6 +87,13 @@ def sharding_buffers(
     head = weights.ends.head if weights.ends else 0.0
     absent = first * _behind_last_layer(task, weights)
     return ShardingBuffers(same + first * head, same, same, absent=absent)
+
+
+def whole_bucket_bytes(task: Task, recipe: Recipe, bucket: int) -> float:
+    """Bytes of the buckets of ZeRO 1 and 2 that are in memory as a whole, of a stated size or of
+    the stack's."""
+    size = bucket or task.software.bucket_parameters
+    return task.software.whole_buckets * size * recipe.weight
 
 
 def _behind_last_layer(task: Task, weights: Weights) -> Value:

@@ -16,6 +16,7 @@ from round_numbers import (
     costs_of,
     exchange,
     gather,
+    kind,
     local,
     of_blocks,
     scatter,
@@ -26,9 +27,11 @@ from round_numbers import (
 )
 
 from plan3d.simulator.layers.communication import context_overlap
+from plan3d.simulator.layers.memory_footprint import context_buffers, kept_activations
 from plan3d.simulator.plan.field_values import ContextComm
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step.evaluate import evaluate
+from plan3d.simulator.workload.blocks import NO_ATTENTION
 
 US = 1e-6
 FOUR = task(8, 8, sequence=4096)
@@ -164,3 +167,35 @@ def test_the_attention_of_a_rank_is_what_a_ring_hides_behind():
     shown = 3 * (send(KEYS) - forward / 4) + 3 * (send(2 * KEYS) - 2 * forward / 4)
     costs = costs_of(task(4, 2, sequence=4096), "cp=4 zero=1")
     assert costs.seconds["context_comm"] == pytest.approx(2 * 4 * shown)
+
+
+OUTPUT = 1024 * 8 * 128
+"""Elements of a rank's output of attention."""
+
+
+@pytest.mark.parametrize(
+    ("text", "changes", "expected"),
+    [
+        ("cp=4", {"keeps_ring_steps": True}, 4 * (KEYS + 2 * OUTPUT) + 4 * OUTPUT),
+        ("cp=4", {"keeps_ring_steps": False}, 2 * KEYS),
+        ("cp=4 cp_comm=all-gather", {}, 2 * 4 * KEYS),
+        ("cp=4 cp_comm=a2a", {}, 0),
+        ("cp=4 tp=2", {"keeps_ring_steps": True}, (4 * (KEYS + 2 * OUTPUT) + 4 * OUTPUT) / 2),
+    ],
+)
+def test_other_parts_of_a_sequence_are_in_memory_while_attention_runs(text, changes, expected):
+    """Not beside gathered inputs of a tensor rank: the larger counts."""
+    seen = local(task(8, 8, sequence=4096, software=stack(gather_buffers=0.0, **changes)), text)
+    assert context_buffers(BLOCK, seen)[0] == expected
+    model = of_blocks(BLOCK)
+    assert kept_activations(kind(model, "block 0"), seen)[1][0] == expected
+    gathers = task(8, 8, sequence=4096, software=stack(gather_buffers=99.0, **changes))
+    inputs = 99.0 * 2 * 1024 * 1024 * ("tp" in text)
+    assert kept_activations(kind(model, "block 0"), local(gathers, text))[1][0] == max(
+        expected, inputs
+    )
+
+
+def test_layers_without_keys_have_none_of_other_parts():
+    seen = local(FOUR, "cp=4")
+    assert context_buffers(replace(BLOCK, attention=NO_ATTENTION), seen)[0] == 0

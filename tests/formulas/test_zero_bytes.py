@@ -309,6 +309,28 @@ def test_zero_3_of_deepspeed_leaves_gathered_what_is_read_again_soon(live, gathe
     )
 
 
+@pytest.mark.parametrize(
+    ("zero", "stated", "expected"),
+    [(1, 0, 2 * 2 * 700), (2, 0, 2 * 2 * 700), (2, 9000, 2 * 2 * 9000)],
+)
+def test_buckets_of_deepspeed_are_whole_however_few_weights_are_trained(zero, stated, expected):
+    """Two of 16 bits, of the stack's 700 parameters or of a stated size, beside 10 trained ones."""
+    asked = task(software=stack(whole_buckets=2.0, bucket_parameters=700.0))
+    found = sharding_buffers(asked, BF16, weights(10.0), zero, bucket=stated)
+    assert (found.passes, found.loss, found.last) == (expected,) * 3
+    filled = replace(asked, software=replace(asked.software, whole_buckets=0.0))
+    assert sharding_buffers(filled, BF16, weights(10.0), 2, bucket=stated).passes == 4 * 10
+
+
+def test_the_size_of_a_bucket_is_that_of_the_plan():
+    asked = task(2, software=stack(whole_buckets=2.0, update_memory=4.0))
+    less, more = (
+        group_of(asked, f"dp=2 zero=2 bucket_parameters={size}").rank_moments(2).waiting["buffers"]
+        for size in (1000, 3000)
+    )
+    assert more - less == 2 * 2 * 2000
+
+
 ROOT, APART = ("embedding", "head"), ("head",)
 
 
