@@ -9,6 +9,7 @@ Source: Li and Hoefler 2021 (Chimera, SC'21), section 3.1, figure 3 and table 2.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ import numpy as np
 from ..base.arrays import Value
 from .operation_orders import Operations, Pass, passes
 from .schedule import Condition, Passes, Placement, Schedule, Sizes
+
+PassesAlone = tuple[Passes, Passes] | None
+"""Passes of the slowest rank, and of all others together, without the communication that they wait
+for; None where they wait for none."""
 
 
 def _order(s: Sizes[int], r: int, held_back: float) -> Operations:
@@ -45,26 +50,45 @@ def faster_ranks(s: Sizes[Value], slowest: Passes, others: Passes) -> Passes:
     return Passes(*pairs).mean(s.p - 2)
 
 
-def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
-    """The longest path through a step, less what an outer rank works: of outer ranks with F and B
-    and n = (p-2)/2 pairs of inner ranks, with f and b each, the largest of
+def headless(
+    s: Sizes[Value],
+    slowest: Passes,
+    others: Passes,
+    alone: PassesAlone,
+    part: Callable[[Passes], Value],
+) -> Value:
+    """Seconds of a part of the slowest rank's passes on that of its two stages that has no head.
+
+    The head is what makes it slower than the others. Communication that passes `alone` do not wait
+    for is in both of its stages.
+    """
+    own, rest = alone or (slowest, others)
+    head = np.maximum(part(own) - part(faster_ranks(s, own, rest)), 0.0)
+    out: Value = part(slowest) - head
+    return out
+
+
+def _idle(s: Sizes[Value], slowest: Passes, others: Passes, alone: PassesAlone = None) -> Value:
+    """The longest path through a step, less what an outer rank works: of outer ranks with F and B,
+    n = (p-2)/2 pairs of inner ranks with f and b each, and F' and B' of the stage of an outer rank
+    that has no head, the largest of
 
         n [max(2 f - F, 0) + max(2 b - B, 0)]
         2 n u (2 f - F - B) + n max(2 b, B)
         2 n u (2 b - F - B) + n max(2 f, F)
         4 n u max(f, b) + (4 u + 2 n - 2) min(f, b) - (m-1)(F+B)
-        n [f + b + (u-1) |f - b|]
+        n u [2 max(f, b) - F' - B'] + 2 n min(f, b)
 
     The first is of outer ranks that work all the time once the inner ones have let them begin, and
     until these let them end; the next two are of outer and inner ranks in turn, of which either
     pass waits for the longer one between units; the fourth of inner ranks that wait for outer ones
     but once. An outer rank is slower by the head, which one of its two stages has: micro-batches of
-    the other wait as those of equal ranks do, the last of the five. Of equal ranks (p-2) [max(f, b)
-    + (u-1) |f-b|]: where f = b the published share (p-2) / (2m + p-2) of a step (table 2), of one
-    unit with b >= f a step of p f + (2p-2) b, the longest path of section 3.4. That the paper
-    doubles forward passes not to wait between units is not modelled. Equals the event simulation
-    where inner ranks are alike and no slower rank is so in both of its stages; of other inner ranks
-    their mean counts.
+    the other wait as those of equal ranks do, the last of the five, with F' = f where no rank waits
+    for communication (`headless`). Of equal ranks (p-2) [max(f, b) + (u-1) |f-b|]: where f = b the
+    published share (p-2) / (2m + p-2) of a step (table 2), of one unit with b >= f a step of p f +
+    (2p-2) b, the longest path of section 3.4. That the paper doubles forward passes not to wait
+    between units is not modelled. Equals the event simulation where inner ranks are alike and no
+    slower rank is so in both of its stages; of other inner ranks their mean counts.
     """
     fast = faster_ranks(s, slowest, others)
     f, b, units = fast.forward, fast.input_gradient + fast.weight_gradient, s.m / s.p
@@ -76,7 +100,8 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     backward = turns * (2 * b - both) + pairs * np.maximum(2 * f, own)
     inside = 2 * turns * np.maximum(f, b) + (4 * units + s.p - 4) * np.minimum(f, b)
     inside = inside - (s.m - 1) * both
-    half = pairs * (f + b + (units - 1) * np.abs(f - b))
+    other = headless(s, slowest, others, alone, lambda passes: passes.total)
+    half = pairs * (units * (2 * np.maximum(f, b) - other) + 2 * np.minimum(f, b))
     paths = np.stack([pairs * ends, forward, backward, inside, half])
     out: Value = paths.max(axis=0)
     return out

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..base.arrays import Value
-from .chimera import faster_ranks
+from .chimera import PassesAlone, faster_ranks, headless
 from .operation_orders import Operations, Pass, TwoSided
 from .schedule import Condition, Passes, Placement, Schedule, Sizes, fills_pipeline
 
@@ -93,12 +93,13 @@ def _in_flight(s: Sizes[Value], r: Value) -> Value:
     return np.minimum(s.m, s.p + 1) + 0 * r
 
 
-def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
+def _idle(s: Sizes[Value], slowest: Passes, others: Passes, alone: PassesAlone = None) -> Value:
     """Of p stages."""
     fast = faster_ranks(s, slowest, others)
+    weight = headless(s, slowest, others, alone, lambda passes: passes.weight_gradient)
     # A rank has half of the micro-batches of either of its stages.
     slower = 2 * (slowest.total - fast.total)
-    return idle_stages(s.p / 2, fast, slower, fast.weight_gradient)
+    return idle_stages(s.p / 2, fast, slower, weight)
 
 
 def _sends(s: Sizes[Value]) -> Value:

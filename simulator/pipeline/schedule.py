@@ -108,9 +108,10 @@ class Schedule:
     aliases: tuple[str, ...] = ()
     placement: Placement = Placement.LOOPED
     chunks: Chunks = ONE_CHUNK
-    idle: Callable[[Sizes[Value], Passes, Passes], Value] | None = None
-    """Seconds [.., row] that a rank, taken for the slowest, idles in a step, from its own passes
-    and those of all other ranks together; None: a chunk of each other rank, (f + i + w) / v."""
+    idle: Callable[..., Value] | None = None
+    """Seconds [.., row] that a rank, taken for the slowest, idles in a step, from the Sizes, its
+    own Passes and those of all other ranks together; of a TWO_WAY placement also from both without
+    the communication that they wait for. None: a chunk of each other rank, (f + i + w) / v."""
     idle_grows: bool = True
     """Whether longer passes never shorten idle seconds, so that bounds may be put on them."""
     idle_of_first: bool = False

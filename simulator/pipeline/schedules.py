@@ -142,6 +142,8 @@ idle_grows = ScheduleFact(attrgetter("idle_grows"), usual=True)
 """Whether longer passes never shorten idle seconds."""
 idle_of_first = ScheduleFact(attrgetter("idle_of_first"))
 """Whether a closed form of idle seconds is that of the first rank alone."""
+steps_apart = ScheduleFact(attrgetter("steps_apart"))
+"""Whether ranks step their optimizer on their own."""
 memory_follows_times = ScheduleFact(attrgetter("fills_drain"))
 """Whether how much is held back, and so the peak, depends on how long passes are."""
 fuller_inside = ScheduleFact(attrgetter("fuller_inside"))
@@ -226,15 +228,23 @@ def losses_in_flight(schedule: Column, m: Value) -> Value:
 
 
 def idle_seconds(
-    schedule: Column, sizes: Sizes[Value], slowest: Passes, others: Passes, usual: Value
+    schedule: Column,
+    sizes: Sizes[Value],
+    slowest: Passes,
+    others: Passes,
+    usual: Value,
+    alone: tuple[Passes, Passes] | None = None,
 ) -> Value:
     """Seconds the slowest rank idles in a step: `usual`, a chunk of each other rank, or the closed
     form of its schedule (Schedule.idle). `others` are all other ranks together; of uneven stages
-    their mean stands for each of them."""
+    their mean stands for each of them. `alone` are both without the communication that ranks wait
+    for, where there is any."""
     out = np.empty(slowest.forward.shape)
     for one, at in _rows_by_schedule(schedule):
-        own, rest = slowest.take(at), others.take(at)
-        out[..., at] = one.idle(_take_sizes(sizes, at), own, rest) if one.idle else usual[at]
+        passes = slowest.take(at), others.take(at)
+        both = (alone[0].take(at), alone[1].take(at)) if alone and one.copies > 1 else None
+        read = (*passes, both) if both else passes
+        out[..., at] = one.idle(_take_sizes(sizes, at), *read) if one.idle else usual[at]
     return out
 
 

@@ -60,7 +60,6 @@ def _idle(s: Sizes[Value], slowest: Passes, others: Passes) -> Value:
     equal = np.maximum(np.maximum(fill, drain), unequal)
     own_w = slowest.weight_gradient / 2
     own = n * (i - own_w) - np.maximum(4 - n, 0) * np.maximum(own_w - w, 0.0)
-    own = np.minimum(own, equal)
     slack = (s.m - 1) * (slowest.total - others.total / n)
     out: Value = np.maximum(np.maximum(equal - np.maximum(slack, 0.0), own), 0.0)
     return out

@@ -182,6 +182,9 @@ class Ranks:
     connections: Value
     """Channels to neighbours of all process groups [.., skeleton]."""
     weights: Weights
+    end_seconds: Value | None = None
+    """Seconds per micro-batch of the forward and the backward pass of embedding, head and MTP
+    [2, class, skeleton]; None where ranks have one chunk, or layers of their own."""
 
 
 def uniform_ranks(
@@ -207,6 +210,11 @@ def uniform_ranks(
         stage[TWO_COPY_COLUMNS] *= copies
         data_group = _with_copies(data_group, copies, crosses)
         expert_group = _with_copies(expert_group, copies, crosses)
+    ends = None
+    if plans.virtual_stages.max() > 1 and not isinstance(task.model, Network):
+        counts = place.counts * np.array([not kind.block for kind in layer_kinds(task.model)])
+        ends = sums_over_kinds(counts, place.which, passes, which)
+        ends[1] -= ends[0]
     units, frozen_units = costs.unit_parameters[:, which], None
     frozen = unit_frozen = inputs = None
     if task.adapters:
@@ -254,6 +262,7 @@ def uniform_ranks(
             ),
             input_bytes=inputs,
         ),
+        end_seconds=ends,
     )
 
 

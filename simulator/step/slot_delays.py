@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.arrays import Value, any_nonzero
+from ..base.arrays import Column, Value, any_nonzero
 from ..pipeline import schedules
-from ..pipeline.schedule import Passes, Sizes
-from .stages import Stages, slowest_idle
+from ..pipeline.schedule import Passes
+from .stages import Stages
 
 
 class Delays(NamedTuple):
@@ -28,6 +28,11 @@ class Delays(NamedTuple):
     """Where a backward pass is one operation."""
     split_backward: Passes
     """Those of each pass, where weight gradients are passes of their own."""
+
+    def of(self, schedule: Column) -> Value:
+        """Those of all passes together under each schedule."""
+        split = self.split_backward.total
+        return np.where(schedules.defers(schedule), split, self.full_backward)
 
 
 class HostCopies(NamedTuple):
@@ -147,14 +152,14 @@ def _uneven_idle(s: Stages) -> Value:
 def _delay_of_longer_passes(s: Stages, split: Passes) -> Value:
     """The step of passes that are longer by their exposed communication, less that of the passes
     alone [.., skeleton]; never less than nothing, though ZB-H2 idles less behind longer passes."""
-    own = Passes(s.forward, s.backward - s.weight_gradient, s.weight_gradient)
-    sizes = Sizes(s.ranks, s.virtual_stages, s.ranks, s.micro_batches)
+    own, pipeline = s.passes, s.pipeline
     cases = split.weight_gradient.shape[:-2]
     out = np.empty((*cases, s.slowest_seconds.size))
     for case in np.ndindex(cases):
         late = Passes(*(one + delay[case] for one, delay in zip(own, split, strict=True)))
         slowest = late.total.max(axis=0)
-        idle = slowest_idle(s.schedule, sizes, late, s.ranks_alike, s.rank, s.idle_seconds)
+        steps = pipeline.rank_steps(late, s.idle_seconds, alone=own)
+        idle = pipeline.idle_seconds(late, s.idle_seconds, steps)
         longer = s.micro_batches * (slowest - s.slowest_seconds) + idle - s.idle_seconds
         out[case] = np.maximum(longer, 0.0)
     return out

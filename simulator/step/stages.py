@@ -22,6 +22,7 @@ from ..layers.launches import launched_seconds
 from ..operators import collectives, kernel_times
 from ..operators.work import Strategy
 from ..pipeline import schedules, uneven_chunks
+from ..pipeline.rank_waits import Pipeline
 from ..pipeline.schedule import Passes, Sizes
 from ..plan.field_values import Recompute
 from ..plan.fields import STRATEGY
@@ -34,30 +35,6 @@ def rank_passes(stage: Value) -> Passes:
     """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
     forward, weight = stage[Cost.FORWARD], stage[Cost.WEIGHT_GRADIENT]
     return Passes(forward, stage[Cost.TOTAL] - forward - weight, weight)
-
-
-def slowest_idle(
-    schedule: Column,
-    sizes: Sizes[Value],
-    passes: Passes,
-    alike: Value,
-    rank: Value,
-    usual: Value,
-) -> Value:
-    """Seconds that the slowest rank idles in a step of these passes [class, skeleton]; `alike` are
-    the ranks of each class and `rank` its first, `usual` is what 1F1B makes of it.
-
-    Closed forms ask which rank sets the pace. The step is the longest over all ranks asked about,
-    so that it does not jump where another becomes the slowest: longer passes never shorten it.
-    """
-    rest = Passes(*((part * alike).sum(axis=0) - part for part in passes))
-    idle = schedules.idle_seconds(schedule, sizes, passes, rest, usual)
-    inside = (rank[1:] > 0) & (rank[1:] < sizes.p - 1)
-    of_first = schedules.idle_of_first(schedule)
-    idle[1:] = np.where(of_first, inside * passes.total[0], idle[1:])
-    step = np.where(alike > 0, sizes.m * passes.total + idle, -np.inf).max(axis=0)
-    own = schedules.idles_by_chunk(schedule)
-    return np.where(own, usual, step - sizes.m * passes.total.max(axis=0))
 
 
 @dataclass(frozen=True)
@@ -87,11 +64,12 @@ class Stages:
     forward: Value
     backward: Value
     """Seconds per micro-batch of each pass [class, skeleton]."""
+    before: Value
+    """Seconds of forward and backward passes of a chunk of all earlier ranks
+    [2, class, skeleton]."""
     forward_before: Value
     backward_before: Value
-    """How long a class waits for others at either end of a step: the same summed over all earlier
-    ranks, and by how much its own is shorter than the longest where the schedule counts all as long
-    [class, skeleton]."""
+    """How long a class waits for others at either end of a step [class, skeleton]."""
     activations: Value
     """Bytes of all micro-batches in flight [class, skeleton]."""
     host_activations: Value | None
@@ -138,25 +116,56 @@ class Stages:
     a2a_seconds: Value | None
     """Seconds per micro-batch of exchanges of experts in either pass, those that hide included
     [2, class, skeleton]; None without experts."""
+    end_seconds: Value | None
+    """Seconds per micro-batch of either pass of embedding, head and MTP [2, class, skeleton]; None
+    where ranks have one chunk, or layers of their own."""
     reduction_passes: Value
     """Passes during which gradients become final, chunk after chunk, in units of those of a
     micro-batch [skeleton]; weights are first read in as many or more."""
 
     @property
+    def pipeline(self) -> Pipeline:
+        """Its ranks, whatever their passes take."""
+        sizes = Sizes(self.ranks, self.virtual_stages, self.group, self.micro_batches)
+        return Pipeline(self.schedule, sizes, self.ranks_alike, self.rank)
+
+    @property
+    def passes(self) -> Passes:
+        """Seconds per micro-batch of the three passes of every rank [class, skeleton]."""
+        return Passes(self.forward, self.backward - self.weight_gradient, self.weight_gradient)
+
+    @property
     def forward_window(self) -> Value:
-        """Seconds of a forward pass that may hide the collectives of data parallelism: an exchange
-        of experts uses the same links."""
-        if self.a2a_seconds is None:
-            return self.forward
-        out: Value = np.maximum(self.forward - self.a2a_seconds[0], 0.0)
-        return out
+        """Seconds of a forward pass that may hide the collectives of data parallelism."""
+        return self._beside_exchanges(self.forward, 0)
 
     @property
     def backward_window(self) -> Value:
         """The same of a backward pass."""
+        return self._beside_exchanges(self.backward, 1)
+
+    def _beside_exchanges(self, passes: Value, way: int) -> Value:
+        """Seconds of passes of a micro-batch but for the exchanges of experts, which use the same
+        links."""
         if self.a2a_seconds is None:
-            return self.backward
-        out: Value = np.maximum(self.backward - self.a2a_seconds[1], 0.0)
+            return passes
+        out: Value = np.maximum(passes - self.a2a_seconds[way], 0.0)
+        return out
+
+    def end_window(self, way: int) -> Value:
+        """Seconds that may hide, at the start (0) or the end (1) of a step, a collective of all
+        chunks of a rank, each behind the passes of those that follow [class, skeleton].
+
+        One chunk's own pass, further ones as the rank with the slowest blocks lets them come, which
+        the ends of a model do not delay, and what ranks wait for at turns.
+        """
+        own, one = (self.forward_window, self.backward_window)[way], 1 / self.virtual_stages
+        paced = own
+        if self.end_seconds is not None:
+            blocks = np.array([self.forward, self.backward]) - self.end_seconds
+            slowest = blocks.sum(axis=0).max(axis=0) - blocks[1 - way].max(axis=0)
+            paced = self._beside_exchanges(slowest + 0 * own, way)
+        out: Value = own * one + paced * (self.reduction_passes - one) + self.turns[way]
         return out
 
     def mean_of_ranks(self, of_class: Value) -> Value:
@@ -197,10 +206,30 @@ class Stages:
 
     def turn_seconds(self, forward: Value | float = 0.0, backward: Value | float = 0.0) -> Value:
         """The same where passes are so many seconds longer [2, .., skeleton]."""
-        sizes = Sizes(self.ranks, self.virtual_stages, self.group, self.micro_batches)
-        passes = self.chunk_sends(forward, backward)
+        passes, sizes = self.chunk_sends(forward, backward), self.pipeline.sizes
         out: Value = schedules.sends_of_turns(self.schedule, sizes, passes) * self.hop_seconds
         return out
+
+    def with_longer_backward(self, longer: Value, delay: Value) -> Stages:
+        """The stages whose backward passes are so many seconds longer [class, skeleton], by which a
+        step is `delay` later [skeleton]; those of earlier ranks as all are in the mean."""
+        own, last = self.passes, longer * schedules.defers(self.schedule)
+        late = Passes(own.forward, own.input_gradient + longer - last, own.weight_gradient + last)
+        earlier = self.rank * (schedules.model_copies(self.schedule) == 1) / self.virtual_stages
+        later = np.minimum(earlier * self.mean_of_ranks(longer), delay)
+        waits, pipeline = np.array([0 * later, later]), self.pipeline
+        if not all_nonzero(schedules.idles_by_chunk(self.schedule)):
+            steps = pipeline.rank_steps(late, self.idle_seconds, alone=own)
+            waits = pipeline.waits(late, self.before + waits, steps)
+            steps = pipeline.rank_steps(own, self.idle_seconds)
+            waits = waits - pipeline.waits(own, self.before, steps)
+        return replace(
+            self,
+            backward=self.backward + longer,
+            weight_gradient=late.weight_gradient,
+            forward_before=self.forward_before + waits[0],
+            backward_before=self.backward_before + waits[1],
+        )
 
     def slack_sends(self, longer: Value | float = 0.0) -> Value:
         """Boundary tensors that can be sent in the time by which the first rank is busy longer than
@@ -248,21 +277,18 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         ranks = _with_launches(ranks, 0.0, ranks.costs[Cost.SPLIT_LAUNCH] * defers)
     stage = ranks.costs
     seconds, forward = stage[Cost.TOTAL], stage[Cost.FORWARD]
-    slow = seconds.argmax(axis=0)
-    slowest = seconds[slow, np.arange(m.size)]
+    slowest, passes = seconds.max(axis=0), rank_passes(stage)
+    usual: Value = np.where(sizes.p > 1, (ranks.total_seconds - slowest) / sizes.v, 0.0)
+    pipeline = Pipeline(schedule, sizes, ranks.ranks_alike, ranks.rank)
     forward_before, both_before = ranks.seconds_before
-    idle = _idle_seconds(task, plans, sizes, ranks, slowest)
-    # Weight gradients that fill the drain leave less of it to wait in, of faster ranks fewer.
-    filled = np.maximum((ranks.total_seconds - slowest) / plans.virtual_stages - idle, 0.0)
-    filled = ranks.rank / np.maximum(sizes.p - 1, 1) * filled
-    filled = np.maximum(filled - (slowest - seconds), 0.0)
-    # Where the slowest rank idles less behind longer passes of its own, all start and end a step as
-    # it does, as far as its micro-batches fill the pipeline.
-    full = np.minimum((m - 1) / np.maximum(sizes.p - 1, 1), 1.0)
-    paced, backward = full * ~schedules.idle_grows(schedule), seconds - forward
-    spare_forward, spare_backward = (
-        paced * (passes.max(axis=0) - passes) for passes in (forward, backward)
-    )
+    before = np.array([forward_before, both_before - forward_before])
+    idle, waits = usual, before
+    if not all_nonzero(schedules.idles_by_chunk(schedule)):
+        steps = pipeline.rank_steps(passes, usual)
+        idle, waits = (
+            pipeline.idle_seconds(passes, usual, steps),
+            pipeline.waits(passes, before, steps),
+        )
     flight, fullest = _largest_in_flight(ranks, schedule, sizes)
     activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)
     without_loss = other_buffers(ranks, buffers, ranks.working_set_without_loss)
@@ -282,9 +308,10 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         hop_seconds=ranks.hop_seconds,
         tied_embedding_seconds=_tied_embedding_seconds(task, recipe, plans, ranks.end_tp),
         forward=forward,
-        backward=backward,
-        forward_before=forward_before + spare_forward,
-        backward_before=np.maximum(both_before - forward_before - filled, 0.0) + spare_backward,
+        backward=seconds - forward,
+        before=before,
+        forward_before=waits[0],
+        backward_before=waits[1],
         activations=activations,
         host_activations=flight * stage[Cost.HOST_ACTIVATIONS] if offloads else None,
         weight_gradient_inputs=stage[Cost.WEIGHT_GRADIENT_INPUTS],
@@ -305,6 +332,7 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
         full_recompute=plans.recompute == Recompute.FULL,
         overlapped_a2a_seconds=stage[Cost.OVERLAPPED_A2A].max(axis=0) if overlaps else None,
         a2a_seconds=stage[A2A] if exchanges else None,
+        end_seconds=ranks.end_seconds,
         reduction_passes=schedules.passes_of_chunks(schedule, sizes),
     )
 
@@ -367,23 +395,6 @@ def other_buffers(ranks: Ranks, buffers: Value, working_set: Value | None) -> Va
     """Buffers of ranks with this working set in the place of the largest [class, skeleton]; None
     where the stack does not tell moments of a step apart."""
     return None if working_set is None else buffers - ranks.working_set + working_set
-
-
-def _idle_seconds(
-    task: Task, plans: Plan, sizes: Sizes[Value], ranks: Ranks, slowest: Value
-) -> Value:
-    """Seconds that the slowest rank idles in a step.
-
-    Under 1F1B and with looped chunks a chunk of every other rank, their mean; else what the closed
-    form of its schedule says.
-    """
-    schedule = plans.schedule
-    idle: Value = (ranks.total_seconds - slowest) / plans.virtual_stages
-    idle = np.where(sizes.p > 1, idle, 0.0)
-    if all_nonzero(schedules.idles_by_chunk(schedule)):
-        return idle
-    passes = rank_passes(ranks.costs)
-    return slowest_idle(schedule, sizes, passes, ranks.ranks_alike, ranks.rank, idle)
 
 
 def _largest_in_flight(ranks: Ranks, schedule: Column, sizes: Sizes[Value]) -> tuple[Value, Value]:

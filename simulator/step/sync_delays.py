@@ -67,6 +67,7 @@ def _zero_delay(
     [2, 2, skeleton]."""
     if zero == 3:
         return slot_delays.delay_seconds(s, _zero_3_delays(sync, s, contention, copies))
+    late = s
     if zero == 2:
         scatter, pieces = sync.reduce_scatter[BUCKETS], sync.pieces[BUCKETS]
         hidden_by = replace(s, backward=s.backward + s.hooks[2])
@@ -74,22 +75,17 @@ def _zero_delay(
         reduced = full_backward_delay(s, delays + s.hooks[2])
     else:
         times = sync.reduce_scatter if zero else sync.all_reduce
-        window, turns = s.backward_window, s.turns
-        away = np.minimum(copies.gradients, window)
-        added = _added_at_end(times, sync.pieces, window, s, contention, turns[1], away)
-        if copies is NO_COPIES:
-            reduced = _end_delay(added, s.backward_before)[:, None]
-        else:
-            # Earlier ranks wait for their copies too, as far as these delay the step.
-            longer = s.mean_of_ranks(np.maximum(copies.gradients - window, 0.0))
-            delay = _copy_delay(copies.gradients, s)
-            waiting = s.backward_before + np.minimum(s.rank * longer / s.virtual_stages, delay)
-            reduced = _end_delay(added, waiting)[:, None] + delay
+        delay, away = np.zeros(s.ranks.shape), copies.gradients
+        if copies is not NO_COPIES:
+            copied = _copy_delays(away, s)
+            delay = np.maximum(slot_delays.delay_seconds(s, copied), 0.0)
+            late = s.with_longer_backward(copied.of(s.schedule), delay)
+        added = _added_at_end(times, sync.pieces, late, 1, contention, away)
+        reduced = _end_delay(added, late.backward_before)[:, None] + delay
     if zero == 0:
         return reduced
-    how = s.forward_window, s, contention, s.turns[0]
-    added = _added_at_end(sync.all_gather, sync.pieces, *how)
-    return reduced + _end_delay(added, s.forward_before)[None]
+    added = _added_at_end(sync.all_gather, sync.pieces, late, 0, contention)
+    return reduced + _end_delay(added, late.forward_before)[None]
 
 
 def _zero_3_delays(
@@ -148,14 +144,8 @@ def _check_seconds(task: Task, zero: int, s: Stages) -> Value:
     return out
 
 
-def _copy_delay(gradients: Value | float, s: Stages) -> Value:
-    """Seconds by which gradients that go to the host in every micro-batch, and are reduced once,
-    delay a step [skeleton]."""
-    return np.maximum(slot_delays.delay_seconds(s, _copy_delays(gradients, s)), 0.0)
-
-
 def _copy_delays(gradients: Value | float, s: Stages) -> Delays:
-    """Those of every micro-batch whose gradients go to the host."""
+    """Those of every micro-batch whose gradients go to the host, and are reduced once."""
     none, window = np.zeros(s.backward.shape), s.backward_window
     of_weights = np.maximum(gradients - s.weight_gradient, 0.0)
     return Delays(np.maximum(gradients - window, 0.0), Passes(none, none, of_weights))
@@ -164,23 +154,22 @@ def _copy_delays(gradients: Value | float, s: Stages) -> Delays:
 def _added_at_end(
     times: Value,
     pieces: Value,
-    passes: Value,
     s: Stages,
+    way: int,
     contention: float,
-    waiting: Value,
     copies: Value | float = 0.0,
 ) -> Value:
-    """Seconds that a collective adds at one end of the step, alone and overlapped
-    [2, class, skeleton]; `passes` are those of a micro-batch at that end, which hide `copies` too,
-    and `waiting` what ranks wait for at turns between chunks.
+    """Seconds that a collective adds at the start (0) or the end (1) of a step, alone and
+    overlapped [2, class, skeleton]; passes hide `copies` of every micro-batch too.
 
     Chunks are reduced, and gathered, one by one, each behind the passes of those that follow: of
     v chunks the last hides behind its own pass alone (Megatron-Core, schedules.py: grad_sync_func
     and param_sync_func by model chunk).
     """
+    passes = (s.forward_window, s.backward_window)[way]
     last_chunk = (times[BUCKETS] + copies - passes) / s.virtual_stages
     tail = np.maximum(times[BUCKETS] / pieces[BUCKETS], last_chunk)
-    window, before = passes * s.reduction_passes + waiting, copies * s.reduction_passes
+    window, before = s.end_window(way), copies * s.reduction_passes
     behind = added_seconds(times[BUCKETS], window, tail, contention, before)
     return np.array([times[AT_ONCE], np.minimum(behind, times[AT_ONCE])])
 
@@ -284,10 +273,9 @@ def mixed_added(
         contended = task.software.fsdp_contention
         late = slot_delays.zero_3_delays(*times, hidden_by, contended, again=again, copies=copies)
         delays = Delays(delays.full_backward + late.full_backward, late.split_backward)
-    weights, turns = of(sync.all_gather, 1, 2), s.turns
     return AddedSync(
-        reduce=_added_at_end(reduce, pieces(0, 1), s.backward_window, s, contention, turns[1]),
-        gather=_added_at_end(weights, pieces(1, 2), s.forward_window, s, contention, turns[0]),
+        reduce=_added_at_end(reduce, pieces(0, 1), s, 1, contention),
+        gather=_added_at_end(of(sync.all_gather, 1, 2), pieces(1, 2), s, 0, contention),
         delays=delays,
     )
 

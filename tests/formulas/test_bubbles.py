@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
+from plan3d.simulator.pipeline.rank_waits import Pipeline
 from plan3d.simulator.pipeline.schedule import Passes, Sizes
 from plan3d.simulator.pipeline.schedules import (
     SCHEDULES,
@@ -21,7 +22,6 @@ from plan3d.simulator.pipeline.schedules import (
     idle_seconds,
     schedule_code,
 )
-from plan3d.simulator.step.stages import slowest_idle
 
 USUAL = 77.0
 """What 1F1B makes of it: handed through by the schedules that idle as it does."""
@@ -258,8 +258,8 @@ def test_longer_passes_never_make_a_step_shorter(schedule, p, m, seconds, longer
         each = each[:, :p, None]
         codes, one = np.array([schedule_code(schedule)]), np.ones((p, 1))
         size = Sizes(*(np.array([float(n)]) for n in (p, 1, p, m)))
-        idle = slowest_idle(codes, size, Passes(*each), one, 0 * one, np.zeros(1))
-        return float(m * each.sum(axis=0).max() + idle[0])
+        pipeline = Pipeline(codes, size, one, 0 * one)
+        return float(pipeline.rank_steps(Passes(*each), np.zeros(1)).max())
 
     assert step(seconds + longer) >= step(seconds) * (1 - 1e-9)
 

@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 from unit_pipelines import cluster, costs, layer, parts, task
 
+from plan3d.simulator.pipeline.rank_waits import Pipeline
+from plan3d.simulator.pipeline.schedule import Passes, Sizes
+from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.plan import Plan, from_columns
 from plan3d.simulator.plan.stage_layout import Segments
 from plan3d.simulator.step.evaluate import by_stage, evaluate
@@ -118,6 +121,49 @@ def test_ranks_that_are_faster_wait_for_the_slowest_at_both_ends():
     # Two of four micro-batches that would fill the pipeline: a third of it.
     (group,) = costs(task(4, 2, layers), "pp=4 schedule=zb-h1").groups
     assert group.stages.forward_before[:, 0] == pytest.approx([0, 2 + 1 / 3])
+
+
+def waits(schedule, micro_batches, forward, input_gradient, weight_gradient):
+    """Seconds that four ranks of these passes [rank] wait at the start and at the end of a step."""
+    passes = Passes(
+        *(
+            np.full((4, 1), np.reshape(x, (-1, 1)))
+            for x in (forward, input_gradient, weight_gradient)
+        )
+    )
+    sizes = Sizes(*(np.array([float(n)]) for n in (4, 1, 4, micro_batches)))
+    codes, ranks = np.array([schedule_code(schedule)]), np.arange(4.0)[:, None]
+    before = np.array([part.cumsum(axis=0) - part for part in (passes[0], passes[1] + passes[2])])
+    pipeline = Pipeline(codes, sizes, np.ones((4, 1)), ranks)
+    steps = pipeline.rank_steps(passes, np.zeros(1))
+    return pipeline.waits(passes, before, steps)[..., 0].tolist()
+
+
+def test_weight_gradients_leave_a_part_of_the_drain_to_wait_in():
+    """Passes of 1, 3 and 1 seconds: of 3 (1 + 3 - 1) that ZB-H1 idles 3 are the fill, and rank r
+    waits r thirds of the other 6. Ranks of ZB-H2 step on their own, and wait for no fill."""
+    assert waits("zb-h1", 8, 1, 3, 1) == [[0, 1, 2, 3], [0, 2, 4, 6]]
+    assert waits("zb-h2", 8, 1, 1, 1) == [[0, 0, 0, 0], [0, 0, 0, 0]]
+    assert waits("1f1b", 8, 1, 3, 1) == [[0, 1, 2, 3], [0, 4, 8, 12]]
+
+
+def test_ranks_wait_no_longer_than_the_slowest_makes_a_step():
+    """ZB-H2, four micro-batches: weight gradients of the last rank that take up to two seconds and
+    not one fill what it idles, and a step is not longer for them; the first rank waits for none."""
+    for weight in (1, 1.5, 2):
+        assert waits("zb-h2", 4, 1, 1, [1, 1, 1, weight])[1][0] == 0
+    assert waits("zb-h2", 8, 1, 1, [1, 1, 1, 2])[1] == [1, 1, 1, 0]
+
+
+def test_copies_that_make_a_rank_the_slowest_make_others_wait():
+    """Chimera: passes of 2 and 4 seconds on the outer ranks, for which the inner ones wait 1 and 2
+    seconds. Copies that make backward passes of these 4 seconds longer leave them nothing to wait
+    for; nor have the outer ones, between whose passes they then wait for each other."""
+    layers = tuple(layer(float(n)) for n in (2, 1, 1, 2))
+    (group,) = costs(task(4, 16, layers), "pp=4 schedule=chimera").groups
+    late = group.stages.with_longer_backward(np.array([[0.0], [4.0]]), np.array([60.0]))
+    assert late.backward[:, 0].tolist() == [4, 6]
+    assert late.backward_before[:, 0].tolist() == [0, 0]
 
 
 def test_what_a_stage_costs_on_its_own():

@@ -17,7 +17,7 @@ from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.step import slot_delays
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.step.slot_delays import Delays
-from plan3d.simulator.step.sync_delays import _copy_delay
+from plan3d.simulator.step.sync_delays import _copy_delays
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -67,6 +67,14 @@ FASTER = [
         128,
         "torchtitan",
         "tp=8 pp=4 dp=4 virtual_stages=9 micro_batch=4 schedule=breadth-first",
+    ),
+    # Copies that make outer ranks wait for nobody, though longer passes of others would.
+    (
+        "olmo-2-13b",
+        "h800-sxm",
+        64,
+        "torchtitan",
+        "tp=4 pp=16 micro_batch=4 schedule=chimera zero=2 overlap_tp=1",
     ),
 ]
 
@@ -118,6 +126,34 @@ SLOWER = [
         "qwen2.5-1.5b",
         ("l40s", 4, "nanotron", 512, 48),
         "tp=2 pp=2 virtual_stages=4 sequence_parallel=0 offload_activations=50",
+    ),
+    # Gathers of weights in both stages of an outer rank, which are no head of one of them.
+    (
+        "olmo-2-7b",
+        ("rtx-pro-6000", 32, "vtrain", 2048, 256),
+        "tp=8 pp=4 schedule=chimera sequence_parallel=0 recompute=selective overlap_grad_reduce=0 "
+        "overlap_param_gather=1 offload_optimizer=50 offload_parameters=100 "
+        "offload_activations=100",
+    ),
+    # Ranks that wait for a slower one, though the step is hardly longer for it.
+    (
+        "qwen3-1.7b",
+        ("gh200-96gb", 32, "torchtitan", 512, 48),
+        "tp=2 pp=2 dp=8 schedule=zb-h2 zero=2 recompute=full overlap_tp=1 offload_optimizer=100",
+    ),
+    # Further chunks of a faster rank, which come as the slowest lets them.
+    (
+        "nemotron-3-nano-30b-a3b",
+        ("h800-sxm", 128, "zero-bubble", 2048, 48),
+        "tp=4 pp=2 dp=16 ep=8 virtual_stages=4 schedule=breadth-first zero=2 "
+        "overlap_param_gather=0 offload_activations=100",
+    ),
+    # A fill that is no part of the step.
+    (
+        "smollm2-360m",
+        ("mi355x", 128, "nanotron", 2048, 256),
+        "pp=4 dp=16 cp=2 virtual_stages=2 micro_batch=2 schedule=dualpipe-v zero=2 "
+        "offload_optimizer=50",
     ),
 ]
 
@@ -249,8 +285,8 @@ def test_copies_of_gradients_that_are_reduced_once_lengthen_weight_gradients():
     - w was idle, of which the longer w takes no second that it did not."""
     one = np.ones((2, 1))
     stages = replace(passes_of([3, 3], [3, 3], [3, 3], "zb-h1"), idle_seconds=np.array([3.0]))
-    assert _copy_delay(4 * one, stages).item() == pytest.approx(4 * 1)
-    assert _copy_delay(2 * one, stages).item() == 0
+    late, none = (slot_delays.delay_seconds(stages, _copy_delays(n * one, stages)) for n in (4, 2))
+    assert (late.item(), none.item()) == (pytest.approx(4 * 1), 0)
 
 
 def test_longer_passes_leave_more_time_for_the_sends_of_turns():

@@ -104,16 +104,36 @@ def test_copies_slow_no_kernels():
 
 def test_the_last_chunk_hides_behind_its_own_pass_beside_its_copies():
     """6 ms by bucket and 3 of copies in two chunks of a pass of 4: half of 6 + 3 - 4 shows, however
-    long ranks wait; a bucket of 1.2 ms where passes are long."""
-    pieces, times = SYNC.pieces, np.array([20, 6, 9]).reshape(3, 1, 1) * MS
-    two = stages([2], [4], 6, virtual=2)
+    many passes come before; a bucket of 1.2 ms where passes are long."""
+    times = np.array([20, 6, 9]).reshape(3, 1, 1) * MS
 
     def shown(passes):
-        given = (times, pieces, column([passes]), two, 0.0, column([100]), column([3]))
-        return (_added_at_end(*given) / MS).ravel()
+        two = stages([2], [passes], 2 + passes, virtual=2)
+        two = replace(two, reduction_passes=np.array([50.0]))
+        return (_added_at_end(times, SYNC.pieces, two, 1, 0.0, column([3])) / MS).ravel()
 
     assert shown(4) == pytest.approx([20, (6 + 3 - 4) / 2])
     assert shown(8) == pytest.approx([20, 6 / 5])
+
+
+def test_further_chunks_come_as_the_slowest_rank_lets_them():
+    """Two ranks of 4 + 8 and 4 + 2 ms in two chunks, breadth-first: while the second reduces its
+    first chunk, its other one comes four times, as often as the first has 8 / 2 ms for it; then its
+    own pass of 2 / 2 ms hides as much. Where the second has 1 ms more to do it is no faster, which
+    the first alone sets the pace of; where that has, both windows are longer, and the step."""
+    times = np.full((3, 2, 1), 40.0) * MS + np.array([10, 0, 10])[:, None, None] * MS
+
+    def shown(first, second, head=0):
+        two = stages([4, 4], [first, second], 4 + first, alike=[1, 1], virtual=2)
+        ends = np.array([column([0, 0]), column([head, 0])])
+        two = replace(two, reduction_passes=np.array([(1 + 4) / 2]), end_seconds=ends)
+        return (_added_at_end(times, SYNC.pieces, two, 1, 0.0)[1] / MS).ravel()
+
+    assert shown(8, 2)[1] == pytest.approx(40 - 4 * 8 / 2 - 2 / 2)
+    assert shown(8, 3)[1] == pytest.approx(40 - 4 * 8 / 2 - 3 / 2)
+    assert shown(9, 2) == pytest.approx([40 - 5 * 9 / 2, 40 - 4 * 9 / 2 - 2 / 2])
+    # A head of 1 ms, in one chunk of the first.
+    assert shown(9, 2, head=1)[1] == pytest.approx(40 - 4 * 8 / 2 - 2 / 2)
 
 
 def test_zero_0_all_reduces_gradients_once():

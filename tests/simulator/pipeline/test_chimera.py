@@ -11,13 +11,13 @@ from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.pipeline.chimera import SCHEDULE
 from plan3d.simulator.pipeline.dependency_graph import graph
 from plan3d.simulator.pipeline.event_simulation import StageTimes, simulate
+from plan3d.simulator.pipeline.rank_waits import Pipeline
 from plan3d.simulator.pipeline.schedule import Passes, Sizes
 from plan3d.simulator.pipeline.schedules import schedule_code
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.evaluate import by_stage, evaluate
 from plan3d.simulator.step.plan_timeline import timeline_of
-from plan3d.simulator.step.stages import slowest_idle
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
 
@@ -123,14 +123,16 @@ def test_a_head_on_the_outer_ranks_equals_the_event_simulation(half, units, head
     assert m * own * (1 + ratio) + idle == pytest.approx(found)
 
 
-def closed_step(forward, backward, units):
-    """Seconds of a step of ranks with these passes [rank], every one a class of its own."""
+def closed_step(forward, backward, units, waits=0.0):
+    """Seconds of a step of ranks with these passes [rank], every one a class of its own, of which
+    forward ones wait for communication [rank]."""
     p = forward.size
-    ranks = Passes(forward[:, None], backward[:, None], 0 * forward[:, None])
-    alike, rank = np.ones((p, 1)), np.arange(p)[:, None]
-    code = np.array([schedule_code("chimera")])
-    idle = slowest_idle(code, sizes(p, p * units), ranks, alike, rank, np.zeros(1))
-    return p * units * ranks.total.max() + idle[0]
+    late, alone = (
+        Passes(on[:, None], backward[:, None], 0 * on[:, None]) for on in (forward + waits, forward)
+    )
+    code, ranks = np.array([schedule_code("chimera")]), np.arange(p)[:, None]
+    pipeline = Pipeline(code, sizes(p, p * units), np.ones((p, 1)), ranks)
+    return pipeline.rank_steps(late, np.zeros(1), alone).max()
 
 
 def test_an_inner_rank_waits_for_the_outer_one_at_both_ends():
@@ -163,6 +165,19 @@ def test_outer_ranks_that_differ_equal_the_event_simulation(half, units, outer, 
         assert slower or steps[-1] == pytest.approx(found)
     if sum(outer) <= sum(inner):
         assert steps[1] >= steps[0] * (1 - 1e-12)
+
+
+def test_communication_of_outer_ranks_is_in_both_of_their_stages():
+    """Passes of 1 and 2 seconds on four ranks; both stages of an outer one wait 3 more before the
+    forward pass. In 4 units it works 16 (4 + 2), and lets inner ranks begin and end, which take 0
+    and 2 x 2 - 2 seconds besides. Were it a head of 6 on one of the stages, the others would wait
+    4 (2 x 2 - 3) + 2: the less, the longer inner ranks take."""
+    forward, backward, outer = np.ones(4), 2 * np.ones(4), np.array([3.0, 0, 0, 3])
+    assert timeline(forward + outer, backward, 0.0, 4, 4).step_seconds == 16 * 6 + 2
+    assert closed_step(forward, backward, 4, outer) == 16 * 6 + 2
+    head = np.array([0.0, 0, 0, 6])
+    assert timeline(forward + head, backward, 0.0, 4, 4).step_seconds == 16 * 6 + 4 + 2
+    assert closed_step(forward + outer, backward, 4) == 16 * 6 + 4 + 2
 
 
 @given(half=st.integers(1, 8), units=st.integers(1, 4))

@@ -90,14 +90,14 @@ def test_a_faster_machine_is_never_slower(schedule, model, shape, rounds, zero, 
 
 
 def reduced_in_turn(
-    seconds: float, backward: float, chunks: int, turn: int, waiting: float
+    seconds: float, backward: float, blocks: float, chunks: int, turn: int, waiting: float
 ) -> float:
     """Seconds by which reducing a rank's gradients outlasts its backward passes, chunk by chunk: a
-    chunk's are reduced from its last pass on, which ends `turn` passes and the seconds for which
-    sends are waited for before the next chunk's, and after those of the chunks before."""
+    chunk's are reduced from its last pass on, which ends `turn` passes of blocks and the seconds
+    for which sends are waited for before the next chunk's, and after those of the chunks before."""
     end, done = backward / chunks, float("-inf")
     for later in reversed(range(chunks)):
-        start = -(later * turn + 1) * end - later * waiting
+        start = -end - later * (turn * blocks / chunks + waiting)
         done = max(done, start) + seconds / chunks
     return max(done, 0.0)
 
@@ -125,7 +125,9 @@ def test_chunks_are_reduced_while_others_run(
         group.tables.sync[0, :, 0, 0] - group.stages.tied_embedding_seconds
     ).tolist()
     turn = micro_batches if schedule == "breadth-first" else 8
-    backward = float(group.stages.backward[0, 0])
+    backward = blocks = float(group.stages.backward[0, 0])
+    if group.stages.end_seconds is not None:
+        blocks -= float(group.stages.end_seconds[1, 0, 0])
     waiting = 8 * float(group.stages.hop_seconds[0]) * (turn == 8)
-    shown = reduced_in_turn(alone, backward, chunks, turn, waiting)
+    shown = reduced_in_turn(alone, backward, blocks, chunks, turn, waiting)
     assert overlapped == pytest.approx(shown, rel=0.002, abs=1e-4)
