@@ -126,6 +126,23 @@ def test_experts_exchange_with_every_peer():
     assert connections("tp=1 dp=64", "expert-dp", model="mixtral-8x7b") == 0
 
 
+@pytest.mark.parametrize("group", ["tp", "dp", "ep", "expert-dp"])
+@pytest.mark.parametrize(
+    ("plan", "layers"),
+    [
+        ("tp=2 pp=2 ep=4 etp=2 dp=16", "16|16"),
+        ("tp=4 pp=2 ep=2 etp=1 dp=8", "16|16"),
+        ("tp=2 ep=8 etp=2 dp=32", "32"),
+    ],
+)
+def test_layers_that_are_written_out_have_the_same_groups(plan, layers, group):
+    whole, parts = (
+        connections(text, group, model="mixtral-8x7b")
+        for text in (plan, f"{plan} segments={layers}")
+    )
+    assert whole == parts > 0
+
+
 def test_layers_of_several_strategies_have_the_groups_of_the_largest():
     """Two tensor ranks, 24 channels to one neighbour; four, to two."""
     plan = "tp=2 pp=2 dp=16 segments=6|{}:tp=2,dp=16+3:tp={},dp={}"

@@ -50,6 +50,21 @@ def test_what_a_plan_spends_more_on_is_said_in_time():
     assert f"{slower:.1f} % slower" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "told", "hidden"),
+    [
+        # Of activations 0.13 GiB, of logits and buffers 0.006 and 0.004.
+        ("micro_batch=1", "micro_batch=2", "activations +0.1 GiB", ("logits", "buffers")),
+        # Buffers of 0.0586.
+        ("recompute=none", "recompute=full", "buffers +0.1 GiB", ("logits",)),
+    ],
+)
+def test_bytes_are_told_from_a_twentieth_of_a_gibibyte(first, second, told, hidden):
+    said = contrast_sentences(*(costs_of(task(1, 8), text) for text in (first, second)))[-1]
+    assert told in said
+    assert not any(name in said for name in hidden)
+
+
 def test_where_times_of_a_row_come_from():
     question = Task(Model.preset("llama-7b"), Cluster.profile("h100-sxm", gpus=8), sequence=2048,
                     global_batch=64)  # fmt: skip
