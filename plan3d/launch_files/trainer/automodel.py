@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.workload.adapters import TARGETS, WORDS
 
 from ..documents import Document
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
@@ -162,6 +163,11 @@ def _size(value: Any, name: str, document: Document) -> int:
     return value
 
 
+def _last(name: Any) -> str:
+    """The last part of a pattern of modules: of *.q_proj the name of the matrix."""
+    return str(name).rpartition(".")[2]
+
+
 def _fill_training(n: Numbers, document: Document, launch: Launch) -> None:
     """Add formats, adapters, the sequence and the loss, as the arguments of the Trainer have
     them."""
@@ -171,7 +177,11 @@ def _fill_training(n: Numbers, document: Document, launch: Launch) -> None:
     every = peft.get("match_all_linear") or peft.get("target_modules") in EVERY_MATRIX
     targets = peft.get("target_modules") or []
     names = targets if isinstance(targets, list) else [targets]
-    n.targets = "all-linear" if every else [str(name).rpartition(".")[2] for name in names]
+    n.targets = "all-linear" if every else [_last(name) for name in names]
+    excluded = peft.get("exclude_modules")
+    if isinstance(excluded, list) and not n.targets:
+        left_out = {part for name in excluded for part in WORDS.get(_last(name), ())}
+        n.targets = [part for part in TARGETS if part not in left_out]
     n.tuner = "dora" if peft.get("use_dora") else "lora" if peft else "full"
     word = n.dtype.rpartition(".")[2]
     n.dtype = {"bf16": "bfloat16", "auto": "bfloat16", "fp32": "float32"}.get(word, word)

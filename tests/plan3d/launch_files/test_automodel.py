@@ -64,6 +64,8 @@ def test_adapters_of_a_recipe():
     found = launch(peft={**peft, "target_modules": "*_proj"}).adapters
     assert (found.rank, found.targets) == (16, TARGETS)
     assert launch(peft={**peft, "target_modules": ["*.q_proj"]}).adapters.targets == ("q",)
+    others = launch(peft={**peft, "exclude_modules": ["*.out_proj", "*vision*"]}).adapters.targets
+    assert others == tuple(one for one in TARGETS if one != "out_proj")
 
 
 @pytest.mark.parametrize(
