@@ -307,7 +307,7 @@ TRAINERS = (
     ),
     Trainer(
         name="llm.c",
-        signs=(" bf16 MFU | ", " tok/s"),
+        signs=(" bf16 MFU | ", " tok/s)"),
         iteration=r"\bstep +(\d+)/\d+ \|",
         seconds=(rf"\| {VALUE} ms \|",),
         seconds_scale=1e-3,

@@ -469,3 +469,9 @@ def test_bars_of_an_evaluation_are_no_steps() -> None:
         read_log(log, RunSizes(8, 4096, 64), "eval.log")
     trained = f"{log}***** Running training *****\n"
     assert read_log(trained, RunSizes(8, 4096, 64), "train.log")[0]["seconds"] == 3.0
+
+
+def test_a_table_of_rates_is_no_log() -> None:
+    table = "backend  BS  tok/s/GPU  MFU%\ntitan  64  5,543  14.9%\n"
+    with pytest.raises(InputError, match="no line of a trainer that is read here"):
+        read_log(table, RunSizes(8, 4096, 64), "speed.txt")
