@@ -17,7 +17,10 @@ PROGRAMS = (
     ("verl", r"\bverl\.trainer\b"),
     ("OpenRLHF", r"\bopenrlhf\.cli\b"),
     ("slime", r"--actor-num-nodes\b"),
-    ("MaxText", r"\bMaxText(?:\.|/)train\b|\bmaxtext\.trainers\b"),
+    (
+        "MaxText",
+        r"\bMaxText(?:\.|/)(?:train\b|\$)|\bmaxtext\.trainers\b|\bMaxText/configs/base\.yml",
+    ),
     ("Levanter", r"\blevanter\.main\.\w+|\blevanter/main/\w+\.py\b"),
     ("llm-foundry", r"\bcomposer\b.*\btrain\.py\b"),
     ("OLMo", r"\bolmo_core|\bscripts/train\.py\b.*\bconfigs/"),

@@ -75,7 +75,7 @@ TORCHTITAN_COMMAND = (
 OPEN_IN_YAML = r"^MODEL_ARGS:|^ +_target_: megatron\.bridge\."
 """A line of YAML that begins the flags of a command, with variables of the shell, or that names a
 recipe, whose values may be open."""
-LOG_ENDINGS = ("log", "out", "err")
+LOG_ENDINGS = ("log", "out", "err", "jsonl")
 LOG = (
     r"^.{0,200}(?:-{8,} arguments -{8,}\s*$|\bRunning with (?:args|configs): ?\{"
     r"|\*{8,} Experiment configuration \*{8,}|\bparameters \w*TrainingArguments\()"

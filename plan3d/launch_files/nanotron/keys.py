@@ -160,6 +160,9 @@ TABLE: Table = (
         ),
     ),
     *group(Effect.MODEL, "it weighs its data by a second model", "doremi"),
+    *group(
+        Effect.MODEL, "an encoder of images beside the model", "model.model_config.vision_config"
+    ),
     *group(Effect.COST, "time or memory", "general.ignore_sanity_checks=true"),
     *neutral("checkpoints and evaluation", "checkpoints lighteval s3_upload"),
     *neutral(

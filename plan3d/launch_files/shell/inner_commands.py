@@ -152,7 +152,8 @@ def start_script(reader: Runner, command: Sequence[Word], own: Mapping[str, Valu
     here = _here(command[at].parts)
     unknown = script.variables.dependences(here, expanded=True)
     path, text = here.text, None if unknown else _text_beside(script, here.text)
-    if text is None and not _ENDING.search(path) and not unknown:
+    is_named = _ENDING.search(path) or unknown
+    if "\n" in path or (text is None and not is_named):
         return
     before = command[:at]
     pairs = [word.text.partition("=") for word in before if _ASSIGNED.match(word.text)]

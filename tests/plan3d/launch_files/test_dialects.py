@@ -177,6 +177,7 @@ def test_keys_of_no_framework_are_no_nanotron_file():
         ("python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-8B", "verl"),
         ("ray job submit -- python3 train.py --actor-num-nodes 1", "slime"),
         ("python3 -m MaxText.train MaxText/configs/base.yml run_name=x", "MaxText"),
+        ("python3 -m MaxText.$EXECUTABLE MaxText/configs/base.yml \\\n steps=5", "MaxText"),
         ("composer train/train.py train/yamls/pretrain/mpt-7b.yaml", "llm-foundry"),
         ("metaseq-train --task streaming_language_modeling data", "metaseq"),
         ("fairseq-train --arch transformer_lm data", "fairseq"),
@@ -193,6 +194,13 @@ def test_programs_that_are_not_read_are_refused_by_their_names(line, title):
         framework_of_file(f"set -x\n{line}\n", "run.sh")
     assert f"run.sh: starts {title}, which" in str(error.value)
     assert framework_of_file(f"# {line.splitlines()[0]}\npython pretrain_gpt.py --x", "r.sh")
+
+
+def test_a_file_of_a_model_of_images_is_none_of_nanotron():
+    text = NANOTRON.replace("is_llama_config: true", "vision_config: {hidden_size: 8}")
+    text = text.replace("hidden_size: 512", "text_config: {hidden_size: 512}")
+    with pytest.raises(InputError, match=r"vision_config is not modelled.*an encoder of images"):
+        READERS["nanotron"](text, "run.yaml", ReaderOptions())
 
 
 def test_the_file_of_a_nanotron_command_is_named():

@@ -110,6 +110,13 @@ def test_arguments_with_defaults_and_other_names(changes, field, value):
     assert plan_of(read(megatron(**changes)), {}).to_dict()[field] == value
 
 
+def test_the_log_of_llama_factory_prints_no_settings():
+    line = {"current_steps": 10, "total_steps": 100, "elapsed_time": "0:00:24", "loss": 2.5}
+    assert framework_of_file(json.dumps(line), "trainer_log.jsonl") == "log"
+    with pytest.raises(InputError, match="give the launch file, and the log to plan3d calibrate"):
+        read(json.dumps(line))
+
+
 def test_lines_into_which_another_program_writes_are_read():
     """Two programs share a screen: dots and words of one stand before and after those of the
     other."""

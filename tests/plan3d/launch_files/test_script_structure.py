@@ -209,6 +209,12 @@ def test_what_lacks_sizes_is_refused_by_its_reason(command, asked):
         launch(f"torchrun --nproc-per-node 8 {command}\n")
 
 
+def test_a_text_in_quotes_at_the_top_starts_no_script():
+    """It is a command that does not exist, as long as it is."""
+    text = f"'\n# Usage:\n  N=2 \\\n  bash run.sh'\nN=4\n{RUN}"
+    assert launch(text).model.layers == 4
+
+
 def test_flags_that_are_all_in_a_sourced_file_are_looked_for_there():
     text = "source conf/$SIZE.sh\nmpirun -np 8 python pretrain_gpt.py ${ALL[@]}\n"
     with pytest.raises(InputError, match=r"may be in conf/\$SIZE.sh \(line 1; --set SIZE=VALUE\)"):
