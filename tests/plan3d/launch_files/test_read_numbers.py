@@ -120,7 +120,9 @@ def test_the_first_bracket_is_closed_outside_quotes(text, end):
 
 
 def test_decimal_numbers_from_a_thousand_are_whole():
-    found = printed._whole({"a": 1000.0, "b": 999.0, "c": -2000.0, "d": {"e": 1e6}, "f": 1000.5})
+    found = printed._whole_numbers(
+        {"a": 1000.0, "b": 999.0, "c": -2000.0, "d": {"e": 1e6}, "f": 1000.5}
+    )
     assert found == {"a": 1000, "b": 999.0, "c": -2000, "d": {"e": 1_000_000}, "f": 1000.5}
     kinds = {name: type(value) for name, value in found.items() if name != "d"}
     assert kinds == {"a": int, "b": float, "c": int, "f": float}
