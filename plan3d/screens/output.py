@@ -58,7 +58,8 @@ class Screen:
         self.details = details
         self.terminal = sys.stdout.isatty()
         self.width = _width(PIPE_WIDTH) if details else min(_width(NARROW), NARROW)
-        self.colours = self.terminal and not os.environ.get("NO_COLOR") and _has_colours()
+        has_colours = os.environ.get("TERM", "") not in ("", "dumb")
+        self.colours = self.terminal and not os.environ.get("NO_COLOR") and has_colours
 
     def table(self, table: Table) -> None:
         """One table and an empty line."""
@@ -143,10 +144,6 @@ def _filled(words: list[str], width: int) -> list[str]:
         else:
             lines.append("\n".join(textwrap.wrap(word, width_left, break_long_words=False)))
     return lines
-
-
-def _has_colours() -> bool:
-    return os.environ.get("TERM", "") not in ("", "dumb")
 
 
 def _width(in_pipe: int) -> int:

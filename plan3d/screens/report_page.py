@@ -77,7 +77,8 @@ def page(answer: SearchAnswer) -> str:
     if result.costs is None or answer.best is None:
         out += [_section("No plan fits", answer.infeasible), *_question_lines(answer)]
     else:
-        drawn = _timeline(answer.best.costs)
+        costs, plan = answer.best.costs, answer.best.costs.plans.take(0)
+        drawn = None if plan.pp == 1 else timeline_of(costs.task, plan)
         out += _answer(answer.best)
         out += _explorer_section(answer.plans_around)
         out += _details(answer, result.costs, answer.best, drawn)
@@ -125,12 +126,6 @@ def _details(
         *_frontier(answer.result, costs),
         _section("Assumptions", assumptions(best)),
     ]
-
-
-def _timeline(best: Costs) -> PlanTimeline | None:
-    """The pipeline of the best plan, event by event; None where it has one rank."""
-    plan = best.plans.take(0)
-    return None if plan.pp == 1 else timeline_of(best.task, plan)
 
 
 def _timeline_section(drawn: PlanTimeline | None) -> list[str]:

@@ -227,9 +227,10 @@ def count_lines(answer: SearchAnswer) -> list[str]:
     state = "" if result.complete else state
     removed = f"; removed most: {', '.join(shown)}" if shown else ""
     met = "stages costed" if result.backend == "dynamic-programming" else "candidates"
+    ranked_by = result.objective + ("" if result.risk is None else f" at quantile {result.risk:g}")
     total = (
         f"{_large(counts.candidates)} {met}, {counts.evaluated:,} legal and costed, "
-        f"{counts.feasible:,} fit{removed}; {result.backend} search by {_ranked_by(result)}, "
+        f"{counts.feasible:,} fit{removed}; {result.backend} search by {ranked_by}, "
         f"{result.seconds_searching:.2f} s{state}"
     )
     choice = [] if answer.forecast is None else _choice_lines(result, answer.forecast)
@@ -258,11 +259,6 @@ def _optimum_lines(result: SearchResult) -> list[str]:
         *lines,
         f"{result.counts.changes} changes of fields that are not enumerated were costed: {made}",
     ]
-
-
-def _ranked_by(result: SearchResult) -> str:
-    """The objective, and the quantile of it that ranks."""
-    return result.objective + (f" at quantile {result.risk:g}" if result.risk is not None else "")
 
 
 def _large(count: int) -> str:

@@ -111,6 +111,8 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         record["event_step_seconds"] = seconds
     from ..answers.what_if import machine_record
 
+    covered = proven_set(result)
+    nearest = answer.best.nearest_run if answer.best else nearest_run(result.task)
     out = {
         **views.question_record(result.task, answer.question.tokens),
         "backend": result.backend,
@@ -129,11 +131,11 @@ def search_record(answer: SearchAnswer, pareto: bool = False) -> dict[str, Any]:
         },
         "climbed": [_gain_record(gain) for gain in result.climbed],
         **_optimum_record(result),
-        **_proven_set_record(result),
+        **({} if covered is None else {"proven_over": covered.record()}),
         "seconds_searching": result.seconds_searching,
         "complete": result.complete,
         **_proof_record(result),
-        **_anchor(answer),
+        **views.anchor_record(nearest),
         "time_next": time_next,
         "plans": plans,
     }
@@ -171,12 +173,6 @@ def _optimum_record(result: SearchResult) -> dict[str, Any]:
     }
 
 
-def _proven_set_record(result: SearchResult) -> dict[str, Any]:
-    """The set over which the answer is proven, where it is."""
-    covered = proven_set(result)
-    return {} if covered is None else {"proven_over": covered.record()}
-
-
 def _gain_record(gain: Gain) -> dict[str, Any]:
     """A change that climbing made; `kept` is the value of the search."""
     return {
@@ -186,12 +182,6 @@ def _gain_record(gain: Gain) -> dict[str, Any]:
         "step_seconds": gain.step_seconds,
         "step_change": gain.step_change,
     }
-
-
-def _anchor(answer: SearchAnswer) -> dict[str, Any]:
-    """The measured run nearest to the question, whether or not a plan fits."""
-    nearest = answer.best.nearest_run if answer.best else nearest_run(answer.result.task)
-    return views.anchor_record(nearest)
 
 
 def empty_record(question: Question, infeasible: list[str]) -> dict[str, Any]:

@@ -70,13 +70,14 @@ NEAR = 2.05
 
 def sweep_record(done: Sweep, view: SweepView) -> dict[str, Any]:
     """The JSON object of a sweep."""
+    crossed = [asdict(one) for one in _crossings(done.rows, view.axes)]
     return {
         "plan3d": views.version(),
         "over": [{"field": axis.name, "values": axis.texts} for axis in view.axes],
         "plans": "best" if view.plan is None else "given",
         "weak": view.weak,
         "complete": done.complete,
-        **_crossings_record(done.rows, view.axes),
+        **({"crossings": crossed} if crossed else {}),
         "points": done.rows,
     }
 
@@ -86,11 +87,6 @@ def _crossings(rows: list[Row], axes: Sequence[Axis]) -> list[Crossing]:
     if len(axes) < 2 or axes[-1].name != SYSTEM:
         return []
     return crossings(rows, axes[0].name)
-
-
-def _crossings_record(rows: list[Row], axes: Sequence[Axis]) -> dict[str, Any]:
-    every = _crossings(rows, axes)
-    return {"crossings": [asdict(one) for one in every]} if every else {}
 
 
 def _crossing_sentence(one: Crossing, axis: Axis) -> str:

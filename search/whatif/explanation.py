@@ -118,8 +118,11 @@ class Explanation:
     def matters(self) -> list[str]:
         """The hardware number that matters most, and what measured tables hold."""
         share = tabled_share(self.sensitivities)
-        out = [_first_sentence(self.sensitivities[0], share > LEAST_TABLED_SHARE)]
-        if share > LEAST_TABLED_SHARE:
+        first, tables = self.sensitivities[0], share > LEAST_TABLED_SHARE
+        among = " (of the numbers that measured tables leave free)" if tables else ""
+        gain = f"{first.elasticity:+.2f} % step time"
+        out = [f"most sensitive to {first.label}{among}: +1 % gives {gain}"]
+        if tables:
             out.append(
                 f"Measured tables of this GPU give {100 * share:.0f} % of the step; their times do "
                 "not react to a changed GPU, so that the FLOP rate and the memory bandwidth matter "
@@ -265,8 +268,3 @@ def _capacity_record(costs: Costs, factor: float, best: Costs | None) -> dict[st
         "best_plan": None if best is None else str(best.plans),
         "best_step_seconds": None if best is None else best.step_seconds,
     }
-
-
-def _first_sentence(s: Sensitivity, tables: bool) -> str:
-    among = " (of the numbers that measured tables leave free)" if tables else ""
-    return f"most sensitive to {s.label}{among}: +1 % gives {s.elasticity:+.2f} % step time"

@@ -98,8 +98,8 @@ def _with_one(
         turned = resolve(replace(start, **other), task.gpus)
         if (legal_rows(turned.table(), task) & launchable_rows(turned.table(), task))[0]:
             found.append(turned)
-    return min(found, key=lambda turned: _differing(turned, plan), default=plan)
 
+    def differing(turned: Plan) -> int:
+        return sum(getattr(turned, name) != getattr(plan, name) for name in AXES)
 
-def _differing(one: Plan, other: Plan) -> int:
-    return sum(getattr(one, name) != getattr(other, name) for name in AXES)
+    return min(found, key=differing, default=plan)

@@ -95,15 +95,11 @@ def loose(plan: Plan, gpus: int) -> Plan:
     row = plan.take(0)
     stated = Plan.parse(str(row))
     open_fields: dict[str, Any] = {"dp": AUTO}
-    again = resolved(_bare(row), [{name: AUTO} for name in FOLLOWING], gpus)
+    again = resolved(replace(row, segments=None), [{name: AUTO} for name in FOLLOWING], gpus)
     for i, name in enumerate(FOLLOWING):
         kept = getattr(row, name)
         open_fields[name] = AUTO if getattr(again, name)[i] == kept else kept
     return replace(stated, **open_fields)
-
-
-def _bare(row: Plan) -> Plan:
-    return replace(row, segments=None)
 
 
 def edited(plan: Plan, task: Task, changes: Mapping[str, Any]) -> Plan:

@@ -15,7 +15,7 @@ from plan3d.simulator.base.errors import InputError
 
 from ..launch_file import Launch
 from ..shell.contents import is_auxiliary
-from ..shell.flags import Flag, Flags
+from ..shell.flags import Flags
 from ..tables import Effect, Table, UnreadGroup, unread_groups
 
 
@@ -76,15 +76,12 @@ def check_flags(flags: Flags, launch: Launch, table: Table, program: str) -> Non
     for flag in flags.in_order:
         group = None if flag.name in rows else group_of(flag.name, flag.texts)
         if group and group.effect is Effect.MODEL:
-            raise flag_error(launch.file, flag, group)
+            raise InputError(
+                f"{launch.file}: line {flag.line}: {flag} is not modelled: {group.what}"
+            )
         if group and group.effect is Effect.PART:
             parts.setdefault(group.what, []).append(f"line {flag.line}: {flag}")
     launch.left_out += [f"{what} ({', '.join(places)})" for what, places in parts.items()]
-
-
-def flag_error(file: str, flag: Flag, group: UnreadGroup) -> InputError:
-    """The error about a flag that changes the model."""
-    return InputError(f"{file}: line {flag.line}: {flag} is not modelled: {group.what}")
 
 
 RECURRENT = "state-space or linear-attention layers"

@@ -11,13 +11,22 @@ from __future__ import annotations
 import ast
 import contextlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from plan3d.simulator.base.errors import InputError
 
-from .expressions import LONGEST_SOURCE, Expressions, Function, Scope, is_key, source
+from ..shell.inputs import ScriptInputs
+from .expressions import (
+    LONGEST_SOURCE,
+    Expressions,
+    Function,
+    Library,
+    Scope,
+    is_key,
+    source,
+)
 from .values import CONSTANTS, Made, Open, names_of
 
 DEEPEST_CALL = 16
@@ -310,3 +319,30 @@ class Session(Expressions):
         if node.args.kwarg:
             out[node.args.kwarg.arg] = {k: v for k, v in fields.items() if k not in dict(names)}
         return out
+
+
+Outcome = TypeVar("Outcome")
+
+
+def follow(
+    text: str,
+    file: str,
+    inputs: ScriptInputs,
+    library: Library,
+    read: Callable[[Session, Module], Outcome],
+) -> Outcome:
+    """What `read` makes of a file whose top was followed. Raises InputError for arguments, which
+    Python has none of, for what is nested too deep, and for values that nothing in it takes."""
+    if inputs.arguments:
+        raise InputError(f"{file}: takes no arguments after --: give each as --set NAME=VALUE")
+    session = Session(inputs.values, inputs.read_source, library)
+    module = Module(text, file, session)
+    try:
+        module.run()
+        out = read(session, module)
+    except RecursionError:
+        raise InputError(f"{file}: is nested too deep to follow") from None
+    unused = [name for name in inputs.values if name not in session.used]
+    if unused:
+        raise InputError(f"{file}: nothing in it is open that --set {unused[0]} would decide")
+    return out

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError, intended_name
+from plan3d.simulator.base.errors import LONGEST_QUESTION, intended_name
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..mcore.run import check_model, read_run, unread_fields
@@ -19,7 +19,7 @@ from ..megatron_bridge.run_config import read_content
 from ..shell.inputs import NO_INPUTS
 from ..spellings import table_of
 from ..tables import ANY, NAME, Row
-from .evaluation import Module, Session
+from .evaluation import Module, Session, follow
 from .library import ROOTS, UNKNOWN, library
 from .selection import Recipe, chosen_recipe, recipes_of
 from .settings import (
@@ -50,22 +50,13 @@ AXES = (
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a recipe. Raises InputError for Python that makes none."""
-    inputs = options.inputs
-    if inputs.arguments:
-        raise InputError(f"{file}: takes no arguments after --: give each as --set NAME=VALUE")
-    session = Session(inputs.values, inputs.read_source, library)
-    module = Module(text, file, session)
-    try:
-        module.run()
+
+    def launch_of(session: Session, module: Module) -> Launch:
         recipes = recipes_of(session, module, kind_of)
         recipe = chosen_recipe(recipes, file, session, "NeMo 2 or Megatron-Bridge")
-        launch = _launch(recipe, file, options, session)
-    except RecursionError:
-        raise InputError(f"{file}: is nested too deep to follow") from None
-    unused = [name for name in inputs.values if name not in session.used]
-    if unused:
-        raise InputError(f"{file}: nothing in it is open that --set {unused[0]} would decide")
-    return launch
+        return _launch(recipe, file, options, session)
+
+    return follow(text, file, options.inputs, library, launch_of)
 
 
 def kind_of(value: Any) -> str:

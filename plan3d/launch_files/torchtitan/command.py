@@ -26,8 +26,8 @@ from ..shell.launch_script import check_conditions, check_decided, check_inputs
 from ..shell.script import read_script
 from ..shell.words import Word
 from ..tables import Effect
+from .job import OLDER
 from .keys import TABLE
-from .older_names import OLDER
 
 _PROGRAM = re.compile(r"(?:^|[\s/])torchtitan(?:\.train|/train\.py)|run_(?:llama_)?train\.sh$")
 """A word that is the training program or its wrapper, or that holds a command with it."""

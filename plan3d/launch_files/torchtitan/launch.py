@@ -71,7 +71,8 @@ class Code(str):
 def write_recipe(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -> str:
     """The recipe of 0.3 as a Python module."""
     n = _recipe_numbers(task, plan)
-    model = _docstring_text(task.model.name)
+    # As text of a docstring.
+    model = one_line(task.model.name).replace("\\", "\\\\").replace('"', '\\"')
     float8 = "_float8" if n.family != "llama3" and n.float8 else ""
     function = f"{n.family}_{n.flavor.lower()}{float8}"
     return "\n".join(
@@ -90,11 +91,6 @@ def write_recipe(task: Task, plan: Plan, unread: Sequence[UnreadSetting] = ()) -
             "",
         ]
     )
-
-
-def _docstring_text(name: str) -> str:
-    """A name as text of a docstring."""
-    return one_line(name).replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _recipe_numbers(task: Task, plan: Plan) -> Numbers:

@@ -18,9 +18,9 @@ from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.plan.field_values import Loss, Recompute
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
-from ..recipes.evaluation import Module, Session
+from ..recipes.evaluation import Module, Session, follow
 from ..recipes.expressions import Function
-from ..recipes.selection import chosen_recipe, recipes_of
+from ..recipes.selection import Recipe, chosen_recipe, recipes_of
 from ..recipes.values import Made, Open, is_literal
 from .job import read_job
 from .keys import FLOAT8, FLOAT8_EXPERTS, TABLE
@@ -57,19 +57,12 @@ _KEYS = {row.key for row in TABLE}
 
 def read_recipe(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of the recipe of a Python file. Raises InputError for Python that makes none."""
-    inputs = options.inputs
-    if inputs.arguments:
-        raise InputError(f"{file}: takes no arguments after --: give each as --set NAME=VALUE")
-    session = Session(inputs.values, inputs.read_source, _library)
-    module = Module(text, file, session)
-    try:
-        module.run()
-        recipe = chosen_recipe(recipes_of(session, module, _kind_of), file, session, "torchtitan")
-    except RecursionError:
-        raise InputError(f"{file}: is nested too deep to follow") from None
-    unused = [name for name in inputs.values if name not in session.used]
-    if unused:
-        raise InputError(f"{file}: nothing in it is open that --set {unused[0]} would decide")
+
+    def read(session: Session, module: Module) -> Recipe:
+        recipes = recipes_of(session, module, _kind_of)
+        return chosen_recipe(recipes, file, session, "torchtitan")
+
+    recipe = follow(text, file, options.inputs, _library, read)
     return launch_of(recipe.made, file, options, recipe.name)
 
 

@@ -208,7 +208,8 @@ def read_arguments(
     n.dtype = str(getattr(n, "dtype", "") or (dialect.dtype if n.bf16 else ""))
     n.zero, n.has_engine, n.recompute, n.loss = 0, False, int(Recompute.NONE), 0
     n.has_configuration = False
-    n.overlap_grad_reduce, n.overlap_param_gather, n.replicas = True, False, _replicas(n)
+    n.overlap_grad_reduce, n.overlap_param_gather = True, False
+    n.replicas = int(getattr(n, "replicas", 1) or 1)
     n.given_sequence, n.has_batch = options.sequence, options.has_batch
     n.is_model_given = options.model is not None
     n.in_bits = getattr(n, "in_4_bits", False) or getattr(n, "in_8_bits", False)
@@ -228,8 +229,10 @@ def read_arguments(
     if weighs and n.fp16 and not launch.adapters:
         launch.unmodelled["precision"] = "$.float16 keeps weights in fp16, which is not modelled"
     is_configured = accelerate is not None and accelerate.content.keys() & OWN_KEYS
-    if not (is_configured or n.has_configuration or n.dtype or document.contains("bf16")):
-        _note_format(n, launch, options)
+    stated = is_configured or n.has_configuration or n.dtype or document.contains("bf16")
+    if not stated and n.precision == Precision.FP32 and "precision" not in options.plan:
+        text = "fp32, as none is stated: accelerate may decide otherwise (--with precision=amp)"
+        launch.unread.append(UnreadSetting("precision", text, affects_cost=True))
     fill_launch(launch, n)
     if launch.adapters and launch.adapters.format.bitsandbytes:
         is_whole = launch.framework == FRAMEWORK and not n.zero and not launch.stack
@@ -244,13 +247,6 @@ def read_arguments(
     return launch
 
 
-def _note_format(n: Numbers, launch: Launch, options: ReaderOptions) -> None:
-    """Note that 32 bits follow from no argument."""
-    if n.precision == Precision.FP32 and "precision" not in options.plan:
-        text = "fp32, as none is stated: accelerate may decide otherwise (--with precision=amp)"
-        launch.unread.append(UnreadSetting("precision", text, affects_cost=True))
-
-
 TRAINING = frozenset(("do_train", "learning_rate", "num_train_epochs", "max_steps"))
 """Arguments of which one stands beside do_eval where a run trains."""
 
@@ -260,10 +256,6 @@ def _check_training(n: Numbers, document: Document, launch: Launch) -> None:
     evaluates = document.content.get("do_eval") and not document.content.keys() & TRAINING
     if evaluates or not getattr(n, "trains", True):
         raise launch.refuse("does not train: do_train is not true in it")
-
-
-def _replicas(n: Numbers) -> int:
-    return int(getattr(n, "replicas", 1) or 1)
 
 
 def _shard(

@@ -17,7 +17,7 @@ from typing import Any
 from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
-from ..recipes.evaluation import Module, Session
+from ..recipes.evaluation import Module, Session, follow
 from ..recipes.expressions import Function
 from ..recipes.values import Made, Open
 from ..spellings import table_of
@@ -51,23 +51,17 @@ _KEYS = {row.key for row in table_of("trainer") if isinstance(row, Row)}
 def read_script(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
     """The launch of a script. Raises InputError for one that makes no arguments of a trainer that
     is read, or trains another kind of model."""
-    inputs = options.inputs
-    if inputs.arguments:
-        raise InputError(f"{file}: takes no arguments after --: give each as --set NAME=VALUE")
-    session = Session(inputs.values, inputs.read_source, lambda *_: None)
-    module = Module(text, file, session)
-    try:
-        module.run()
+
+    def read(session: Session, module: Module) -> tuple[dict[str, Any], bool]:
         _call_functions(session, module)
-    except RecursionError:
-        raise InputError(f"{file}: is nested too deep to follow") from None
-    content = _content(session, file, options)
-    if not _TRAINS.search(text):
-        raise InputError(f"{file}: makes arguments of the Trainer, and trains nothing with them")
-    unused = [name for name in inputs.values if name not in session.used]
-    if unused:
-        raise InputError(f"{file}: nothing in it is open that --set {unused[0]} would decide")
-    is_prepared = any(made.name == PREPARING for made in session.made)
+        content = _content(session, file, options)
+        if not _TRAINS.search(text):
+            raise InputError(
+                f"{file}: makes arguments of the Trainer, and trains nothing with them"
+            )
+        return content, any(made.name == PREPARING for made in session.made)
+
+    content, is_prepared = follow(text, file, options.inputs, lambda *_: None, read)
     return read_arguments(content, file, options, HUGGING_FACE, is_prepared=is_prepared)
 
 
