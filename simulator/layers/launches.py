@@ -49,7 +49,13 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
     measured = task.cluster.accelerator.training.layer_floor / MEASURED_LAUNCHES
     launch = np.maximum(software.layer_floor / software.layer_launches, measured)
     graphs = {name for name in software.graphs if name != "mlp" or block.mlp}
-    parts = _kernels_of_parts(block)
+    # Kernels by the name of their CUDA graph: a scan has its own in the place of that of attention.
+    parts, attn = {}, block.attention
+    if attn.heads:
+        called = ATTENTION_KINDS[type(attn)].host_calls(attn)
+        parts[called.graph] = LAYER_KERNELS["attn"] - 1 + called.core_kernels
+    if block.mlp or block.experts:
+        parts["mlp"] = LAYER_KERNELS["mlp"]
     share = sum(parts.values()) / sum(LAYER_KERNELS.values())
     number: Value | float = software.layer_launches * share - _held(graphs, parts)
     out: Value | float = 0.0
@@ -64,18 +70,6 @@ def launch_seconds(block: Block, local: LayerContext) -> Value | float:
         out = out + np.maximum(software.adapter_floor / ADAPTER_LAUNCHES, measured) * kernels
     launched: Value | float = np.maximum(number, 0) * launch
     return out + launched
-
-
-def _kernels_of_parts(block: Block) -> dict[str, int]:
-    """Kernels of the parts of a layer, by the name of their CUDA graph: a scan has its own in the
-    place of the one of attention."""
-    parts, attn = {}, block.attention
-    if attn.heads:
-        called = ATTENTION_KINDS[type(attn)].host_calls(attn)
-        parts[called.graph] = LAYER_KERNELS["attn"] - 1 + called.core_kernels
-    if block.mlp or block.experts:
-        parts["mlp"] = LAYER_KERNELS["mlp"]
-    return parts
 
 
 class Modules(NamedTuple):
