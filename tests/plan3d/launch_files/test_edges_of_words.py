@@ -330,6 +330,25 @@ def test_positions_are_scaled_by_a_factor_above_one(numbers, scaling, factor):
     assert dict(found.rope_numbers).get("factor") == factor
 
 
+@pytest.mark.parametrize(("depth", "known"), [(10, True), (11, False)])
+def test_outputs_of_functions_are_followed_ten_deep(depth, known):
+    text = "f0() { echo 4; }\n"
+    text += "".join(f"f{i}() {{ echo $(f{i - 1}); }}\n" for i in range(1, depth))
+    text += f"A=$(f{depth - 1})\ntorchrun a.py --x=$A\n"
+    (word,) = training_words(read_script(text, "run.sh"))
+    assert (word.text == "--x=4") is known
+    assert bool(word.unresolved) is not known
+
+
+@pytest.mark.parametrize(("most", "known"), [(7, True), (6, False)])
+def test_steps_of_an_output_are_counted(most, known, monkeypatch):
+    """Seven, those of the call and of the function that it runs."""
+    monkeypatch.setattr(commands, "MOST_TOKENS", most)
+    text = "f() { echo 4; }; A=$(f); torchrun a.py --x=$A\n"
+    (word,) = training_words(read_script(text, "run.sh"))
+    assert (word.text == "--x=4") is known
+
+
 # Recipes in Python
 
 

@@ -595,6 +595,16 @@ N+=2
 case a in b) declare -u M ;; *) M=x ;; esac
 read P Q <<< " 2"; R=$Q
 torchrun a.py --q 0 $N $M "$R" $R end
+====
+let N=1 && A=1; let N=2 && B=1; let N=0 || C=1; let N=0 && D=1
+torchrun a.py --q 0 $A $B $C ${D:-no}
+====
+( torchrun a.py --q 0 1 ) | cat
+====
+( torchrun a.py --q 0 1 2>&1 )
+====
+(( 1 )) && A=1; (( 2 )) && B=1; (( 0 )) || C=1
+torchrun a.py --q 0 $A $B $C
 """.strip().split("====\n")
 PATH = os.environ.get("PATH", "")
 SHOW = 'torchrun() { shift; printf "%s\\n" "$@"; }\n'
