@@ -330,6 +330,12 @@ def test_positions_are_scaled_by_a_factor_above_one(numbers, scaling, factor):
     assert dict(found.rope_numbers).get("factor") == factor
 
 
+@pytest.mark.parametrize(("number", "counted"), [(0, 0), (1, 1), (20, 20), (21, 21), (22, 21)])
+def test_functions_without_an_end_are_counted_up_to_twenty_one(number, counted):
+    text = "".join(f"f{i}() {{\n" for i in range(number))
+    assert read_script(f"{text}torchrun a.py\n", "run.sh").unclosed == counted
+
+
 @pytest.mark.parametrize(("depth", "known"), [(10, True), (11, False)])
 def test_outputs_of_functions_are_followed_ten_deep(depth, known):
     text = "f0() { echo 4; }\n"
