@@ -22,7 +22,8 @@ from ..launch_file import NO_OPTIONS, ReaderOptions, with_here_documents
 from ..registry import TORCHTITAN_COMMAND
 from ..shell.contents import Script
 from ..shell.flags import Flag, Flags
-from ..shell.launch_script import check_conditions, check_decided, check_inputs
+from ..shell.inputs import open_parameters
+from ..shell.launch_script import ask, check_conditions, check_decided, check_inputs
 from ..shell.script import read_script
 from ..shell.words import Word
 from ..tables import Effect
@@ -124,7 +125,7 @@ def _command(script: Script, file: str, options: ReaderOptions) -> Command:
     module = _first_value(flags.by_name.get("--module")) or _variable(script, "MODULE")
     recipe = recipe or (_variable(script, "CONFIG") if module else "")
     overrides: dict[tuple[str, ...], Any] = {}
-    texts = []
+    texts, needs = [], []
     if chosen:
         overrides["activation_checkpoint",] = chosen[-1].replace("-", "_")
     for flag in flags.in_order:
@@ -132,17 +133,31 @@ def _command(script: Script, file: str, options: ReaderOptions) -> Command:
         if match is None or flag.name == CONFIG_FILE:
             continue
         key = match[2].replace("-", "_")
-        unresolved = next((w for w in flag.values if w.unresolved or w.condition), None)
-        if unresolved is not None and key in _KEYS:
-            problem = f"{flag.name} {unresolved.text} has no value in this file: --set NAME=VALUE"
-            raise InputError(f"{file}: line {flag.line}: {problem}")
-        if unresolved is not None:
+        unresolved = [word for word in flag.values if word.unresolved or word.condition]
+        if unresolved and key in _KEYS:
+            needs += _needs(flag, unresolved, script)
+        if unresolved:
             continue
         overrides[tuple(key.split("."))] = not match[1] if not flag.texts else _value(flag.texts)
         texts.append(str(flag))
+    ask(needs, script)
     check_inputs(script)
     gpus = _torchrun_gpus(before, file)
     return Command(file, job, module, recipe, overrides, tuple(texts), gpus, options)
+
+
+def _needs(flag: Flag, words: Sequence[Word], script: Script) -> list[tuple[str, str]]:
+    """What open words of a flag depend on, each with its name. Raises InputError where that is
+    nothing to give a value to."""
+    needs: list[tuple[str, str]] = []
+    for word in words:
+        names = word.condition.split(" and ") if word.condition else []
+        names = names or script.variables.dependences(word, expanded=True)
+        needs += [(name, flag.name) for name in names]
+    if not open_parameters(needs):
+        problem = f"{flag.name} {words[0].text[:60]} depends on a condition or a command"
+        raise InputError(f"{script.file}: line {flag.line}: {problem}: write its value")
+    return needs
 
 
 def _split_at_program(

@@ -66,7 +66,11 @@ def test_flags_of_a_torchtitan_command_replace_keys_of_its_job():
             r"the recipe llama3_9b of llama3, which is neither one that plan3d knows \(llama",
         ),
         ("python torchtitan/train.py", "in a TOML file that it does not name"),
-        (COMMAND.replace("degree 2", "degree $TP"), r"line 5: --parallelism.*\$TP has no value"),
+        (
+            COMMAND.replace("degree 2", "degree $TP"),
+            r"TP has no value \(--parallelism.*: --set TP=",
+        ),
+        (COMMAND.replace("degree 2", "degree $(nproc)"), r"line 5: --para.*depends on a condition"),
     ],
 )
 def test_the_job_of_a_torchtitan_command_is_named(command, message):
