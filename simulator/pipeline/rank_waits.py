@@ -70,7 +70,6 @@ class Pipeline(NamedTuple):
         slowest, step, ranks = passes.total.max(axis=0), steps.max(axis=0), np.maximum(p - 1, 1)
         idle = step - m * slowest
         fill = ((passes.forward * self.alike).sum(axis=0) - passes.forward.max(axis=0)) / v
-        fill = fill * ~schedules.steps_apart(schedule)
         share = self.rank / ranks * (schedules.model_copies(schedule) == 1)
         start = np.minimum(before[0], share * idle) * ~schedules.steps_apart(schedule)
         drained = np.array([start, share * np.maximum(idle - fill, 0.0)])
