@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -48,9 +49,12 @@ def cluster_of(run: PublishedRun, learned: bool = True) -> Cluster:
 _PRECISION_CLASSES = {"bf16": "16-bit", "fp16": "16-bit", "tf32": "fp32"}
 _GENERATIONS = (
     ("v100", "Volta"),
+    ("t4", "Turing"),
     ("a100", "Ampere"),
     ("a800", "Ampere"),
     ("a10", "Ampere"),
+    ("a30", "Ampere"),
+    ("a40", "Ampere"),
     ("rtx-3090", "Ampere"),
     ("rtx-a", "Ampere"),
     ("h20", "Hopper"),
@@ -66,7 +70,7 @@ _GENERATIONS = (
 )
 """Generation by how the name of an accelerator begins; the first that fits."""
 
-_CARD_PREFIXES = ("rtx", "l4", "a10g", "t4", "h100-nvl")
+_CARD = re.compile("rtx|l4|l20|a10g?$|a30|a40|t4|h100-nvl")
 """How the names of PCIe cards begin."""
 
 
@@ -77,7 +81,7 @@ def precision_class(number_format: str) -> str:
 
 def machine_class(accelerator: str) -> str:
     """The generation of an accelerator, or 'PCIe' of cards without NVLink or with pairs at most."""
-    on_pcie = accelerator.startswith(_CARD_PREFIXES) or "pcie" in accelerator
+    on_pcie = _CARD.match(accelerator) or "pcie" in accelerator
     return "PCIe" if on_pcie else generation(accelerator)
 
 

@@ -29,7 +29,10 @@ EXPECTED = {
     "a100-80gb-sxm",
     "a100-pcie-40gb",
     "a100-pcie-80gb",
+    "a10",
     "a10g",
+    "a30",
+    "a40",
     "a800-80gb",
     "b200",
     "b300",
@@ -43,6 +46,9 @@ EXPECTED = {
     "h20",
     "h200-sxm",
     "h800-sxm",
+    "l20",
+    "l4",
+    "l40",
     "l40s",
     "mi250x-gcd",
     "mi300x",
@@ -155,7 +161,7 @@ def test_constants_are_physical(name: str) -> None:
     cluster = Cluster.profile(name, 64)
     gpu, fast = cluster.accelerator, cluster.fast_domain
     assert 10 * 2**30 < gpu.memory < 400 * 2**30
-    assert 0.3e12 < gpu.memory_bandwidth <= 8e12
+    assert 0.3e12 <= gpu.memory_bandwidth <= 8e12
     assert gpu.peak["fp32"] < gpu.peak["fp16"]
     assert set(gpu.gemm) == {"32bit", "16bit"}
     assert {"mxfp8", "nvfp4"} <= set(gpu.peak) or not {"mxfp8", "nvfp4"} & set(gpu.peak)
@@ -398,7 +404,7 @@ def test_a_file_reads_as_the_profile_it_copies() -> None:
         ("a100-8", "did you mean a100-80gb-sxm, a100-80gb-pcie, a100-80gb?"),
         ("a100", "means several profiles; name one: a100-40gb-sxm, a100-80gb-sxm, a100-pcie-40gb"),
         ("Tesla V100", "means several profiles; name one: v100-16gb-sxm, v100-32gb-sxm"),
-        ("zzz", "known: a100-40gb-sxm"),
+        ("zzz", "known: a10, a100-40gb-sxm"),
         ("", "known:"),
         ("two\nlines", r"character \n cannot be in a name"),
         ("h100-sxm*64+a100-80gb-sxm*64", "mixed GPU types are not modelled"),

@@ -166,6 +166,7 @@ def test_shipped_runs_teach_those_of_a_file(runs):
     ("accelerator", "expected"),
     [
         *(("a100-80gb-sxm", "Ampere"), ("a100-pcie-80gb", "PCIe"), ("a10g", "PCIe")),
+        *(("a10", "PCIe"), ("a30", "PCIe"), ("a40", "PCIe"), ("l4", "PCIe"), ("l20", "PCIe")),
         *(("l40s", "PCIe"), ("rtx-3090", "PCIe"), ("h100-nvl", "PCIe"), ("t4", "PCIe")),
         *(("h100-sxm", "Hopper"), ("h20", "Hopper"), ("mi325x", "CDNA"), ("gb300", "Blackwell")),
     ],
