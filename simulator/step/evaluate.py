@@ -45,7 +45,7 @@ from .plan_groups import PlanGroup, SkeletonTables, send_seconds, sync_seconds, 
 from .ranks import path_seconds, uniform_ranks
 from .sharding_buffers import ShardingBuffers, sharding_buffers
 from .slot_delays import NO_COPIES
-from .stages import Stages, combine_ranks, strategies, with_paths
+from .stages import combine_ranks, strategies, with_paths
 
 Beaten = Callable[[Index, Value, Value], Mask]
 """Rows, their least seconds and bytes -> whether something known is better than all that they may
@@ -89,16 +89,6 @@ class Skeletons(NamedTuple):
         task, plans = at_rows(self.task, rows), self.plans.take(rows)
         return Skeletons(task, plans, self.costs, self.which[rows], self.place.take(rows))
 
-    def even_stages(self, recipe: Recipe) -> Stages:
-        """Their stages where no chunk waits for another that differs from it."""
-        ranks = uniform_ranks(self.task, self.plans, self.costs, self.which, self.place)
-        return combine_ranks(self.task, recipe, self.plans, ranks)
-
-    def with_paths(self, s: Stages) -> Stages:
-        """Their stages where uneven chunks wait for each other."""
-        longest = path_seconds(self.task.model, self.place, self.costs.table, self.which)
-        return s if longest is None else with_paths(s, longest)
-
 
 def _groups(plans: Plan) -> list[Index]:
     """Rows by what is trained and by policy; mostly one group."""
@@ -135,7 +125,8 @@ def _plan_group(
     if first.size < plans.rows:
         each, task = plans.take(first), at_rows(of_rows, first)
     skeletons = Skeletons.of(task, recipe, each, layout_of)
-    s = skeletons.even_stages(recipe)
+    ranks = uniform_ranks(task, each, skeletons.costs, skeletons.which, skeletons.place)
+    s = combine_ranks(task, recipe, each, ranks)
     if policy.shard:
         s = replace(s, weights=data_parallel.hybrid_shards(s.weights, policy.shard))
     if policy.sites:
@@ -156,7 +147,10 @@ def _plan_group(
         skeletons, s, held = skeletons.take(used), take_last(s, used), held[:, used]
         plans, rows, of_rows = plans.take(small), rows[small], at_rows(of_rows, small)
     task, each = skeletons.task, skeletons.plans
-    s = skeletons.with_paths(s)
+    costs = skeletons.costs.table
+    longest = path_seconds(task.model, skeletons.place, costs, skeletons.which)
+    if longest is not None:
+        s = with_paths(s, longest)
     zeros = codes_in(zero[small])
     sync, collectives = sync_seconds(task, recipe, policy, s, zeros)
     update, copies, slots = optimizer_seconds(task, recipe, optimizer, s.weights), None, None

@@ -258,7 +258,7 @@ def strategies(plans: Plan) -> Strategy:
 
 def with_paths(s: Stages, seconds: Value) -> Stages:
     """The stages, of which none takes less than the longest paths of its uneven chunks [path,
-    skeleton]."""
+    skeleton], which wait for each other."""
     group = np.where(schedules.forward_first(s.schedule), s.ranks, s.group)
     longest = uneven_chunks.path_seconds(seconds, s.micro_batches / group)
     longest = np.maximum(longest - s.micro_batches * s.slowest_seconds, s.idle_seconds)
@@ -289,7 +289,12 @@ def combine_ranks(task: Task, recipe: Recipe, plans: Plan, ranks: Ranks) -> Stag
             pipeline.idle_seconds(passes, usual, steps),
             pipeline.waits(passes, before, steps),
         )
-    flight, fullest = _largest_in_flight(ranks, schedule, sizes)
+    flight, fullest = schedules.in_flight(schedule, sizes, ranks.rank), ranks.rank
+    if any_nonzero(schedules.fuller_inside(schedule)):
+        # Of a class the rank with most of them counts.
+        last = schedules.in_flight(schedule, sizes, ranks.last_rank)
+        fullest = np.where(last > flight, ranks.last_rank, ranks.rank)
+        flight = np.maximum(flight, last)
     activations, buffers = bytes_in_flight(task, ranks, sizes.p, flight)
     without_loss = other_buffers(ranks, buffers, ranks.working_set_without_loss)
     if any_nonzero(defers):
@@ -395,16 +400,6 @@ def other_buffers(ranks: Ranks, buffers: Value, working_set: Value | None) -> Va
     """Buffers of ranks with this working set in the place of the largest [class, skeleton]; None
     where the stack does not tell moments of a step apart."""
     return None if working_set is None else buffers - ranks.working_set + working_set
-
-
-def _largest_in_flight(ranks: Ranks, schedule: Column, sizes: Sizes[Value]) -> tuple[Value, Value]:
-    """Micro-batches in flight on the rank of each class with most of them, and that rank
-    [class, skeleton]."""
-    first = schedules.in_flight(schedule, sizes, ranks.rank)
-    if not any_nonzero(schedules.fuller_inside(schedule)):
-        return first, ranks.rank
-    last = schedules.in_flight(schedule, sizes, ranks.last_rank)
-    return np.maximum(first, last), np.where(last > first, ranks.last_rank, ranks.rank)
 
 
 def _deferred_activations(

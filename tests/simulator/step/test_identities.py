@@ -31,6 +31,8 @@ from plan3d.simulator.plan.plan import Plan, concat, resolve
 from plan3d.simulator.step import memory
 from plan3d.simulator.step.evaluate import Skeletons, by_stage, evaluate, simulate
 from plan3d.simulator.step.plan_groups import PARTS
+from plan3d.simulator.step.ranks import uniform_ranks
+from plan3d.simulator.step.stages import combine_ranks
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model, padded_vocabulary
 
@@ -257,8 +259,8 @@ def held(model, tp, pp):
 
 def every_rank(question, plan):
     table = resolve(plan, question.gpus).table()
-    skeletons = Skeletons.of(question, BF16, table, stage_placement.every_rank)
-    return skeletons.with_paths(skeletons.even_stages(BF16))
+    _, _, costs, which, place = Skeletons.of(question, BF16, table, stage_placement.every_rank)
+    return combine_ranks(question, BF16, table, uniform_ranks(question, table, costs, which, place))
 
 
 @pytest.mark.parametrize("name", ["gpt3-1.3b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3"])
