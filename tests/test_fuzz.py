@@ -61,6 +61,7 @@ TRIED_BY = {
 }
 """Every module that reads a file, and a reader that the benchmark has for it."""
 SHIPPED = {
+    "plan3d/launch_files/tables.py",
     "plan3d/screens/report_page.py",
     "simulator/runs/nearest_run.py",
     "simulator/runs/same_runs.py",

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from plan3d.simulator.base.arrays import Index, Mask, Value
-from plan3d.simulator.plan.fields import EXPANSION, RANKING_AXES
+from plan3d.simulator.plan.fields import EXPANSION
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.task import Task
 
@@ -165,8 +165,8 @@ class _Tree:
             self._push(len(self.levels), plans.span(left, plans.rows))
             plans = plans.span(0, left)
         table = plans.table()
-        alike = np.lexsort([getattr(table, name) for name in reversed(RANKING_AXES)])
-        self.record.add(table.take(alike))
+        in_order = np.lexsort([getattr(table, name) for name in reversed(EXPANSION)])
+        self.record.add(table.take(in_order))
         self.threshold = min(self.threshold, self.record.best.threshold)
         self.safe_threshold = min(self.safe_threshold, self.record.safe_score)
 

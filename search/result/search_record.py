@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plan3d.simulator.base.arrays import Index, Mask, Value, first_of_each, first_of_runs
-from plan3d.simulator.plan.fields import RANKING_AXES
+from plan3d.simulator.plan.fields import EXPANSION, RANKING_AXES
 from plan3d.simulator.plan.plan import FAMILY_COUNT, Plan, families
 from plan3d.simulator.step.costs import Costs, concat_costs
 from plan3d.simulator.step.evaluate import Beaten, simulate
@@ -69,7 +69,9 @@ class BestPlans:
         if not self.tables:
             return
         found, scores = concat_costs(self.tables), np.concatenate(self.scores)
-        order = np.argsort(scores, kind="stable")
+        # Plans that tie are in the order of their fields, however they were found.
+        fields = [getattr(found.plans, name) for name in reversed(EXPANSION)]
+        order = np.lexsort([*fields, scores])
         keep = order[_first_seen(found.plans.take(order))][: self.limit]
         self.tables, self.scores = [found.take(keep)], [scores[keep]]
 

@@ -170,3 +170,23 @@ def test_a_search_ends_with_its_budget(budget, costed, ended):
 def test_a_time_limit_is_above_zero(seconds):
     with pytest.raises(InputError, match="must be above 0"):
         Deadline.after(seconds)
+
+
+def test_plans_that_tie_are_in_the_order_of_their_fields():
+    """An even cut and the same cut with its ends stated, whichever is found first."""
+    gpt = Task(
+        Model.preset("gpt3-1.3b"),
+        Cluster.profile("h100-sxm", gpus=8),
+        sequence=2048,
+        global_batch=64,
+    )
+    even, stated = (
+        simulate(gpt, resolve(Plan.parse(f"pp=4 dp=2{ends}").table(), 8))
+        for ends in ("", " last_stage_layers=6")
+    )
+    assert even.step == stated.step
+    for found in ((even, stated), (stated, even)):
+        best = BestPlans(1)
+        for costs in found:
+            best.add(costs, costs.step)
+        assert best.result().plans.last_stage_layers.tolist() == [0]
