@@ -457,8 +457,17 @@ class Relaxation:
             # How tokens reach their experts, and where copies of the model are, decide which ranks
             # have channels to each other.
             task = replace(task, software=replace(task.software, connection_bytes=0.0))
-        optimizers = self.space.axes["optimizer"]
-        held = [memory.worst_bytes(task, recipe, code, s, zeros)[zeros] for code in optimizers]
+        held = []
+        for code in self.space.axes["optimizer"]:
+            size = memory.worst_bytes(task, recipe, code, s, zeros)[zeros]
+            if not self.placement_known and task.software.frees_gradients:
+                # Of one micro-batch without stages some gradients may come after all that is beside
+                # the last layer.
+                states = memory.bytes_of_states(task, recipe, code)
+                each = [memory.state_bytes(states, zero, s.weights)["gradients"] for zero in zeros]
+                late = np.stack([gradients.max(axis=0) for gradients in each])
+                size = size - (1 + memory.further_share(task)) * late * ~memory.several_passes(s)
+            held.append(size)
         out: Value = np.minimum.reduce(held)
         return out
 

@@ -114,8 +114,15 @@ class LayerTable:
 
     @cached_property
     def state_bytes(self) -> Value:
-        """The same together [z, s, k]."""
-        return np.stack([sum(parts.values(), np.zeros(1)) for parts in self.states])
+        """The same together, but for casts of weights, which are gone when all gradients are there
+        [z, s, k]."""
+        return np.stack(
+            [
+                sum(parts.values(), np.zeros(1))
+                - memory.cast_bytes(self.task, self.recipe, zero, self.layer_weights)
+                for zero, parts in enumerate(self.states)
+            ]
+        )
 
     def absent_gradient_bytes(self, pp: int) -> Value | float:
         """Bytes of a layer's gradients that may not be there beside its activations [z, s, k]: of a

@@ -114,7 +114,7 @@ CONSTANTS: dict[str, Constant] = {
     for constant in (
         Constant("common", "everything: what is not modelled", 0.10, _EVERYTHING),
         Constant(
-            "gemm", "matrix products", 0.10, _GEMM, 0.20, "kernels.gemm.16bit.efficiency", 0.22
+            "gemm", "matrix products", 0.10, _GEMM, 0.20, "kernels.gemm.16bit.efficiency", 0.28
         ),
         Constant("memory_bound", "norms, activations", 0.30, _MEMORY_BOUND),
         Constant(

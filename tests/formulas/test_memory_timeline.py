@@ -137,7 +137,7 @@ def test_tenants_are_the_parts_with_the_reserve_in_two():
     assert (*PARTS[:-1], "context", "fragmentation") == TENANTS
     lean = stack(allocator_slack=0.06, context_bytes=1e9, uncounted=0.0)
     found = timeline("pp=2 dp=2", task(4, 16, software=lean))
-    at = found.worst.at(found.worst.peak)
+    at = found.worst.bytes_at(found.worst.peak)
     rest = sum(at[name] for name in PARTS[:-1])
     assert at["fragmentation"] == pytest.approx(0.06 * rest)
     assert at["context"] >= 1e9
