@@ -34,7 +34,7 @@ from .least_layer_costs import LayerTables
 FIRST_BOX = 64
 """Partial plans of the first box of a split; each next box is twice as large: the best few soon
 give a ranking to compare with, the many others are bounded together."""
-FIRST_BOX_OF_PROOF = 4096
+FIRST_BOX_OF_PROOF = 3072
 """The same where a good plan is known."""
 LARGEST_BOX = 65536
 """Partial plans of the largest box."""
