@@ -55,6 +55,7 @@ SIZE_FIELDS = ("tp", "tp_grid", "cp", "pp", "dp", "ep", "etp", "micro_batch")
 """Fields that must be known for any bound."""
 _ORDER_FIELDS = ("virtual_stages", "schedule")
 _CUT_FIELDS = ("last_stage_layers", "first_stage_layers", "mtp_stage")
+"""Fields that cut the layers; the last stage, which has the head, decides most."""
 CHUNK_FIELDS = (
     *_ORDER_FIELDS,
     *(n for n in SKELETON if n not in (*STRATEGY, *SIZE_FIELDS, *_CUT_FIELDS, *_ORDER_FIELDS)),

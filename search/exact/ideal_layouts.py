@@ -86,7 +86,8 @@ class IdealLayouts(Layouts):
         fewest, most = list(chosen), list(chosen)
         if 0 in values[end]:
             virtual = known.get("virtual_stages")
-            for opposite in values[ENDS[end == ENDS[0]]]:
+            (other_end,) = {*ENDS} - {end}
+            for opposite in values[other_end]:
                 for v in [virtual] if virtual else space.axes["virtual_stages"]:
                     chunks, rest = (pp - (opposite > 0)) * v, layers - opposite
                     if rest >= chunks:
