@@ -30,6 +30,7 @@ from plan3d.simulator.step import costs_tables
 from plan3d.simulator.step.costs import Costs
 from plan3d.simulator.step.plan_timeline import PlanTimeline, timeline_of
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.forecast import step_interval
 
 from ..answers.plan import PlanAnswer
 from ..answers.search import SearchAnswer
@@ -105,7 +106,9 @@ def _details(
     answer: SearchAnswer, costs: Costs, plan: PlanAnswer, drawn: PlanTimeline | None
 ) -> list[str]:
     best, launch = plan.costs, shlex.join(plan.launch_words)
-    extra = search.family_columns(answer.result)
+    ends = zip(*step_interval(costs), strict=True)
+    extra = {"80 % interval": [f"{low:.4g} to {high:.4g}" for low, high in ends]}
+    extra |= search.family_columns(answer.result)
     extra |= views.training_columns(costs, len(costs), answer.question.training)
     same = " ".join(
         f"{name}={value}" for name, value in costs_tables.shared_settings(costs).items()

@@ -16,16 +16,6 @@ from plan3d.simulator.task import Task
 from . import views
 from .output import Screen
 
-AXIS_NAMES = {
-    "gpus": "GPUs",
-    "sequence": "sequence / tokens",
-    "global_batch": "global batch / sequences",
-    "global_batch_tokens": "global batch / tokens",
-    "gpus_per_node": "GPUs a node",
-    "gpus_per_domain": "GPUs filled of a rack",
-    "micro_batch": "micro-batch / sequences",
-}
-"""What a picture's axis is called, where it is not the field with its unit."""
 MWH = 3.6e9
 
 
@@ -208,11 +198,11 @@ def _verdict(row: Row) -> str:
 
 
 def sweep_picture(rows: list[Row], view: SweepView, form: str) -> bytes:
-    """Speed and MFU over the first field, a line for each value of the second."""
-    from plan3d.simulator.reporting.plots_many import scaling
+    """Speed, MFU and memory over the first field, a line for each value of the second."""
+    from plan3d.search.whatif.pictures import sweep_page
+    from plan3d.simulator.reporting.palette import image_bytes
 
     first, *rest = view.axes
-    second = rest[0].name if rest else None
     drawn = [
         {
             **row,
@@ -221,9 +211,10 @@ def sweep_picture(rows: list[Row], view: SweepView, form: str) -> bytes:
         }
         for row in rows
     ]
-    name = first.name.replace("_", " ")
     unit = f"({first.unit})" if "/" in first.unit else first.unit
-    label = AXIS_NAMES.get(first.name, f"{name} / {unit}" if unit else name)
+    label = f"{first.name.replace('_', ' ')} / {unit}" if unit else ""
     how = "best plan at every point" if view.plan is None else f"plan {view.plan}"
     kind = "weak scaling, " if view.weak else ""
-    return scaling(drawn, first.name, label, second, f"{view.machine}: {kind}{how}", form)
+    title = f"{view.machine}: {kind}{how}"
+    page = sweep_page(drawn, [axis.name for axis in view.axes], label, title)
+    return image_bytes(page, form)

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.reporting.palette import CYCLE, PALE, figure, image_bytes, open_frame
-from plan3d.simulator.reporting.plots_many import curve
+from plan3d.simulator.base.printable import escape_math
+from plan3d.simulator.base.units import GIB
+from plan3d.simulator.reporting.palette import (
+    BLACK,
+    CYCLE,
+    GREY,
+    PALE,
+    figure,
+    image_bytes,
+    open_frame,
+)
+from plan3d.simulator.reporting.plots_many import INTERVAL, Bounds, curve
 
 from .backend_benchmark import NEAR_OPTIMUM, BackendBenchmark, BackendEntry
 from .sweep_file import OK, varied
@@ -17,34 +27,93 @@ from .sweep_file import OK, varied
 if TYPE_CHECKING:
     from .compare_systems import BySystem
 
-SPEED = ("tokens_per_second", 1.0, "speed / (tokens/s)")
-PANELS = (SPEED, ("mfu", 100.0, "MFU / %"))
+AXIS_NAMES = {
+    "gpus": "GPUs",
+    "sequence": "sequence / tokens",
+    "global_batch": "global batch / sequences",
+    "global_batch_tokens": "global batch / tokens",
+    "gpus_per_node": "GPUs a node",
+    "gpus_per_domain": "GPUs filled of a rack",
+    "micro_batch": "micro-batch / sequences",
+}
+"""What an axis is called, where it is not the name of the field."""
+SPEED, MFU, PEAK = "tokens_per_second", "mfu", "memory_bytes"
+PANELS = (
+    (SPEED, 1.0, "speed / (tokens/s)"),
+    (MFU, 100.0, "MFU / %"),
+    (PEAK, 1 / GIB, "memory of the fullest rank / GiB"),
+)
 """Columns that are drawn, their factor and their label."""
+COLUMNS_OF_LEGEND = 6
+Row = dict[str, Any]
 
 
-def sweep_page(rows: Sequence[dict[str, Any]]) -> Any:
-    """Points with a plan over the first varied field, a curve for each value of the others.
+def sweep_page(
+    rows: Sequence[Row], over: Sequence[str] = (), xlabel: str = "", title: str = ""
+) -> Any:
+    """Speed, MFU and memory of points with a plan over the first of the fields `over` (those that
+    vary), a curve for each value of the others, with the intervals of the step.
 
     InputError where no point has a plan.
     """
     found = [row for row in rows if row["status"] == OK]
     if not found:
         raise InputError("there is no point to draw: none has a plan")
-    first, *rest = varied(rows) or ["gpus"]
-    drawn = figure(11, 4.4)
-    for axes, (column, factor, label) in zip(drawn.subplots(1, 2), PANELS, strict=True):
-        series: dict[str, tuple[list[Any], list[float]]] = {}
-        for row in found:
-            xs, ys = series.setdefault(", ".join(f"{name}={row[name]}" for name in rest), ([], []))
-            xs.append(row[first])
-            ys.append(factor * row[column])
-        ideal = first == "gpus" and column == SPEED[0]
-        curve(axes, series, "GPUs" if first == "gpus" else first.replace("_", " "), label, ideal)
-        axes.yaxis.set_major_formatter("{x:,.0f}")
-    handles, labels = drawn.axes[0].get_legend_handles_labels()
+    first, *rest = over or varied(rows) or ["gpus"]
+    series: dict[str, list[Row]] = {}
+    for row in found:
+        series.setdefault(", ".join(f"{name}={row[name]}" for name in rest), []).append(row)
+    numbers = all(isinstance(row[first], int | float) for row in found)
+    if numbers:
+        series = {name: sorted(of, key=lambda row: row[first]) for name, of in series.items()}
+    xlabel = xlabel or AXIS_NAMES.get(first, first.replace("_", " "))
+    drawn = figure(15, 5.2)
+    for axes, (column, factor, label) in zip(drawn.subplots(1, 3), PANELS, strict=True):
+        lines = {
+            name: ([row[first] for row in of], [factor * row[column] for row in of])
+            for name, of in series.items()
+        }
+        bounds = {} if column == PEAK else _bounds(series, column, factor)
+        curve(axes, lines, xlabel, label, first == "gpus" and column == SPEED, bounds)
+        axes.yaxis.set_major_formatter("{x:,.10g}")
+    speed, _, memory = drawn.axes
+    if _bounds(series, SPEED, 1.0):
+        band = numbers and len(found) > len(series)
+        wide = {"linewidth": 8, "alpha": 0.4} if band else {"linewidth": 1.2}
+        speed.plot([], [], color=GREY, label=INTERVAL, **wide)
+    _capacity(memory, found)
+    handles, labels = speed.get_legend_handles_labels()
     if handles:
-        drawn.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+        columns = min(COLUMNS_OF_LEGEND, len(labels))
+        drawn.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    left = len(rows) - len(found)
+    absent = f"{left} of {len(rows)} points left out: no plan" if left else ""
+    drawn.suptitle("\n".join(filter(None, (escape_math(title), absent))))
     return drawn
+
+
+def _bounds(series: Mapping[str, Sequence[Row]], column: str, factor: float) -> dict[str, Bounds]:
+    """Ends of the intervals of a rate, which falls as the step grows; none of a series whose rows
+    have no intervals."""
+    return {
+        name: (
+            [factor * row[column] * row["step_seconds"] / row["step_seconds_high"] for row in of],
+            [factor * row[column] * row["step_seconds"] / row["step_seconds_low"] for row in of],
+        )
+        for name, of in series.items()
+        if all("step_seconds_high" in row for row in of)
+    }
+
+
+def _capacity(axes: Any, rows: Sequence[Row]) -> None:
+    """A line where all points have GPUs with the same memory."""
+    sizes = {row["capacity_bytes"] / GIB for row in rows if "capacity_bytes" in row}
+    if len(sizes) == 1:
+        (size,) = sizes
+        axes.axhline(size, color=BLACK, linewidth=1.2)
+        axes.set_ylim(0, 1.08 * max(size, axes.get_ylim()[1] / 1.08))
+        place = axes.get_yaxis_transform()
+        axes.text(0.99, size, "capacity of a GPU", transform=place, ha="right", va="bottom")
 
 
 LARGE = 0.002

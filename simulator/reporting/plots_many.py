@@ -11,6 +11,7 @@ from ..base.arrays import Value
 from ..base.printable import escape_math
 from ..base.units import GIB
 from ..step.costs import Costs
+from ..uncertainty.forecast import step_interval
 from .palette import (
     BLACK,
     BLUE,
@@ -42,9 +43,12 @@ MOST_TICKS = 16
 
 SAME_POINT = 0.01
 """Relative difference of two points that a picture does not tell apart."""
+INTERVAL = "80 % interval of the step"
+"""The name of what `step_interval` says, in legends."""
 
-Row = Mapping[str, Any]
 Line = tuple[Sequence[Any], Sequence[float]]
+Bounds = tuple[Sequence[float], Sequence[float]]
+"""Lower and upper ends of the intervals of a line's points."""
 
 
 def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
@@ -57,6 +61,13 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     ranked_label = f"the {len(ranked)} listed plans{first} by rank"
     axes.plot(ranked.memory_total / GIB, ranked.step, "D", color=ORANGE, markersize=4,
               markeredgecolor=BLACK, markeredgewidth=0.3, label=ranked_label)  # fmt: skip
+    ends = np.stack(step_interval(named), axis=1)
+    bars = [
+        axes.plot([at, at], between, color=ORANGE, linewidth=1)[0]
+        for at, between in zip(named.memory_total / GIB, ends, strict=True)
+    ]
+    likely = f"{INTERVAL}, of those with a number"
+    axes.plot([], [], "|", color=ORANGE, markersize=10, label=likely)
     line = axes.axvline(limit / GIB, color=BLACK, linewidth=1, linestyle="--")
     place = axes.get_xaxis_transform()
     said = axes.text(limit / GIB, 0.98, "limit of the search ", rotation=90, transform=place,
@@ -72,7 +83,7 @@ def pareto(axes: Any, frontier: Costs, ranked: Costs, limit: float) -> Any:
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
     open_frame(axes)
-    number_points(axes, named.memory_total / GIB, named.step, [line, said])
+    number_points(axes, named.memory_total / GIB, ends[:, 1], [line, said, *bars])
     return axes
 
 
@@ -101,20 +112,26 @@ def curve(
     xlabel: str,
     ylabel: str,
     ideal: bool = False,
+    bounds: Mapping[str, Bounds] | None = None,
 ) -> Any:
     """A series of x and y each: a line over numbers, points over words, which have no order;
-    `ideal` adds a line in proportion to x from its first point."""
+    `ideal` adds a line in proportion to x from its first point, `bounds` the intervals of a
+    series, as a band around a line and as bars at points."""
     numbers = all(isinstance(x, (int, float)) for xs, _ in series.values() for x in xs)
     names = list(dict.fromkeys(str(x) for xs, _ in series.values() for x in xs))
+    likely = bounds or {}
     for i, (name, (xs, ys)) in enumerate(series.items()):
         aside = min(POINT_SHIFT, 0.6 / len(series)) * (i - (len(series) - 1) / 2)
         at = list(xs) if numbers else [names.index(str(x)) + aside for x in xs]
+        colour = CYCLE[i % len(CYCLE)]
         if ideal and len(at) > 1:
             label = "in proportion" if i == 0 else None
             axes.plot(at, [ys[0] * x / at[0] for x in at], "--", color=GREY, label=label)
         style = _line_style(i, list(series.values())) if numbers else {"linestyle": ""}
-        axes.plot(at, ys, color=CYCLE[i % len(CYCLE)], marker=MARKERS[i % len(MARKERS)],
+        axes.plot(at, ys, color=colour, marker=MARKERS[i % len(MARKERS)],
                   label=escape_math(name) or None, **style)  # fmt: skip
+        if name in likely:
+            _draw_bounds(axes, at, likely[name], colour, band=numbers and len(at) > 1)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.grid(color=PALE, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -123,10 +140,20 @@ def curve(
         shown = list(map(escape_math, names))
         axes.set_xticks(range(len(names)), shown, rotation=20, ha="right", rotation_mode="anchor")
         axes.set_xlim(-0.5, len(names) - 0.5)
-    _set_scales(
-        axes, series if numbers else {}, [y for _, ys in series.values() for y in ys], ideal
-    )
+    drawn = [y for _, ys in series.values() for y in ys]
+    drawn += [y for _, highs in likely.values() for y in highs]
+    _set_scales(axes, series if numbers else {}, drawn, ideal)
     return axes
+
+
+def _draw_bounds(axes: Any, at: Sequence[float], ends: Bounds, colour: str, band: bool) -> None:
+    """Intervals of points: a band where they are a line, else bars."""
+    if band:
+        axes.fill_between(at, *ends, facecolor=colour, alpha=0.12, linewidth=0)
+        for end in ends:
+            axes.plot(at, end, color=colour, linewidth=0.7, linestyle=":")
+    else:
+        axes.vlines(at, *ends, color=colour, linewidth=1.2)
 
 
 def _line_style(i: int, lines: Sequence[Line]) -> dict[str, Any]:
@@ -172,54 +199,6 @@ def _spaced_ticks(values: Sequence[float], along: Callable[[Any], Any]) -> list[
     return [values[i] for i in kept]
 
 
-def scaling(
-    rows: Sequence[Row], over: str, xlabel: str, second: str | None, title: str, form: str = "png"
-) -> bytes:
-    """Curves of a sweep: tokens/s, MFU and memory over its first field, a line a value of the
-    second. Rows without a plan are left out."""
-    from matplotlib.ticker import StrMethodFormatter
-
-    drawn = figure(15, 4.8)
-    panels = drawn.subplots(1, 3)
-    columns = (("tokens_per_second", 1.0, "speed / (tokens/s)"), ("mfu", 100.0, "MFU / %"),
-               ("memory_bytes", 1 / GIB, "memory of the fullest rank / GiB"))  # fmt: skip
-    for axes, (column, factor, label) in zip(panels, columns, strict=True):
-        found = _series(rows, over, second, column, factor)
-        curve(axes, found, xlabel, label, over == "gpus" and column == "tokens_per_second")
-    panels[0].yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    _capacity(panels[2], rows)
-    handles, labels = panels[0].get_legend_handles_labels()
-    if handles:
-        drawn.legend(handles, labels, loc="outside right upper", frameon=False)
-    drawn.suptitle(escape_math(title))
-    return image_bytes(drawn, form)
-
-
-def _capacity(axes: Any, rows: Sequence[Row]) -> None:
-    """A line where all points have GPUs with the same memory."""
-    sizes = {row["capacity_bytes"] / GIB for row in rows if "capacity_bytes" in row}
-    if len(sizes) == 1:
-        (size,) = sizes
-        axes.axhline(size, color=BLACK, linewidth=1.2)
-        axes.set_ylim(0, 1.08 * max(size, axes.get_ylim()[1] / 1.08))
-        place = axes.get_yaxis_transform()
-        axes.text(0.99, size, "capacity of a GPU", transform=place, ha="right", va="bottom")
-
-
-def _series(
-    rows: Sequence[Row], over: str, second: str | None, column: str, factor: float
-) -> dict[str, tuple[list[Any], list[float]]]:
-    out: dict[str, tuple[list[Any], list[float]]] = {}
-    for row in rows:
-        if column not in row:
-            continue
-        name = f"{second}={row[second]}" if second else ""
-        xs, ys = out.setdefault(name, ([], []))
-        xs.append(row[over])
-        ys.append(factor * row[column])
-    return out
-
-
 DIGIT_WIDTH, DIGIT_HEIGHT = 6.6, 8.0
 """Width and height of a digit of the usual size, in typographic points (72 an inch), as all places
 of numbers are: from the lower left corner of the figure."""
@@ -229,6 +208,8 @@ NUMBER_GAP = 1.5
 """From a marker to its number."""
 DIRECTIONS = ((1, 1), (-1, 1), (1, -1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
 """Where a number may stand, the usual place first."""
+APART = (-1.0, -2.0, 1.0, 2.0)
+"""What is left free around a number."""
 RINGS = (1.0, 2.0, 3.0)
 """Distances that are tried, as multiples of the nearest."""
 
@@ -275,7 +256,7 @@ def number_points(axes: Any, xs: Value, ys: Value, obstacles: Sequence[Any] = ()
     spots = axes.transData.transform(np.column_stack([xs, ys])) * scale
     for rank, (x, y) in enumerate(spots, 1):
         place = _best_place(str(rank), float(x), float(y), taken, inside)
-        taken.append(place.box)
+        taken.append(Box(*np.add(place.box, APART)))
         said = axes.annotate(str(rank), (xs[rank - 1], ys[rank - 1]), xytext=place.offset,
                              ha="center", va="center", textcoords="offset points",
                              arrowprops=LEADER if place.detached else None)  # fmt: skip

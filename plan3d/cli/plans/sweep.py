@@ -59,8 +59,11 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
         energy=args.tokens is not None,
         machine=", ".join(str(text) for text in (args.model, args.cluster) if text is not None),
     )
-    if args.plot is not None:
+    drawable = any(row["status"] == OK for row in done.rows)
+    if args.plot is not None and drawable:
         write_whole(args.plot, "--plot", screens.sweep_picture(done.rows, view, form))
+    elif args.plot is not None:
+        warn(f"--plot {args.plot}: not written, no point has a plan", args.quiet)
     if args.json:
         print_json(screens.sweep_record(done, view))
     else:
@@ -68,4 +71,4 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     if not done.complete:
         warn(f"interrupted: {len(done.rows)} of {len(points)} points are done", args.quiet)
         return INTERRUPTED
-    return 0 if any(row["status"] == OK for row in done.rows) else NoFeasiblePlanError.exit_code
+    return 0 if drawable else NoFeasiblePlanError.exit_code

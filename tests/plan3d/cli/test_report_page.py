@@ -70,6 +70,14 @@ def test_tags_are_closed_and_refer_to_nothing_outside(page: Path) -> None:
     assert len(tags.scripts) == 2
 
 
+def test_the_ranking_has_the_interval_of_each_step(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert "80 % interval" in text
+    for plan in embedded(page)["record"]["plans"]:
+        low, high = plan["step_seconds_interval"]
+        assert f"{low:.4g} to {high:.4g}" in text
+
+
 def embedded(page: Path) -> dict[str, Any]:
     """What the page's script reads."""
     tags = Tags()

@@ -145,7 +145,16 @@ def test_files(capsys, tmp_path, over):
     assert run(capsys, *words)[0] == 0
     text = plot.read_text()
     assert text.startswith("<?xml")
+    assert "<!-- 80 % interval of the step -->" in text
     assert rows.read_text().count("\n") == 1 + (3 if len(over) == 2 else 4)
+
+
+def test_a_sweep_without_a_plan_has_reasons_and_no_picture(capsys, tmp_path):
+    plot = tmp_path / "curves.svg"
+    code, out, err = run(capsys, "--over", "gpus=8", "--plan", "tp=3", "--plot", str(plot))
+    assert (code, err) == (3, f"plan3d: --plot {plot}: not written, no point has a plan\n")
+    assert "Not possible" in out
+    assert not plot.exists()
 
 
 @pytest.mark.parametrize("resume", [[], ["--resume"]])

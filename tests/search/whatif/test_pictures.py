@@ -12,7 +12,8 @@ from plan3d.search.whatif import pictures
 from plan3d.search.whatif.sweep import Sweep
 from plan3d.search.whatif.sweep_file import varied
 from plan3d.simulator.base.errors import InputError
-from plan3d.simulator.reporting.palette import CYCLE
+from plan3d.simulator.base.units import GIB
+from plan3d.simulator.reporting.palette import CYCLE, figure
 
 TASK = Task(
     Model.preset("gpt3-1.3b"), Cluster.profile("h100-sxm", gpus=8), sequence=2048, global_batch=8
@@ -21,13 +22,14 @@ FEW = {"cp": [1], "micro_batch": [1], "recompute": ["none"], "tp": [1, 2], "pp":
 
 
 def row(gpus, speed, mfu, status="ok", **others):
-    numbers = {"tokens_per_second": speed, "mfu": mfu} if status == "ok" else {}
+    numbers = {"tokens_per_second": speed, "mfu": mfu, "memory_bytes": 2**30}
+    numbers = numbers if status == "ok" else {}
     return {"gpus": gpus, **others, "status": status, **numbers}
 
 
 def test_a_sweep_over_gpus_has_its_speed_and_its_mfu_in_percent():
     rows = [row(8, 100.0, 0.4), row(16, 190.0, 0.38), row(32, 0, 0, "no plan")]
-    speed, mfu = pictures.sweep_page(rows).axes
+    speed, mfu, _ = pictures.sweep_page(rows).axes
     ideal, found = speed.lines
     assert (found.get_xdata().tolist(), found.get_ydata().tolist()) == ([8, 16], [100, 190])
     assert (ideal.get_xdata().tolist(), ideal.get_ydata().tolist()) == ([8, 16], [100, 200])
@@ -42,7 +44,7 @@ def test_a_sweep_over_another_field_has_a_curve_for_each_value_of_the_next():
     assert varied(rows) == ["batch", "sequence"]
     assert varied([*rows, row(9, 1, 1, batch=1, sequence=3)])[0] == "gpus"
     assert varied([]) == []
-    speed, _ = pictures.sweep_page(rows).axes
+    speed, *_ = pictures.sweep_page(rows).axes
     assert speed.get_xlabel() == "batch"
     assert {line.get_label(): line.get_ydata().tolist() for line in speed.lines} == {
         "sequence=3": [30, 60],
@@ -50,6 +52,53 @@ def test_a_sweep_over_another_field_has_a_curve_for_each_value_of_the_next():
     }
     with pytest.raises(InputError, match="none has a plan"):
         pictures.sweep_page([row(8, 0, 0, "no plan")])
+
+
+BETWEEN = {"step_seconds": 1.0, "step_seconds_low": 0.8, "step_seconds_high": 1.25}
+
+
+def test_speed_and_mfu_of_a_sweep_lie_in_the_interval_of_the_step():
+    """A step of 1 s between 0.8 and 1.25 s: rates between 0.8 and 1.25 of those at 1 s. Points of
+    numbers are a line from the least, whatever their order; memory has no interval of a step."""
+    rows = [row(16, 200.0, 0.4) | BETWEEN, row(8, 100.0, 0.4) | BETWEEN]
+    drawn = pictures.sweep_page([*rows, row(4, 0, 0, "no plan")], title="7b")
+    speed, mfu, memory = drawn.axes
+    (band,) = speed.collections
+    ends = {tuple(point) for point in band.get_paths()[0].vertices.tolist()}
+    assert ends >= {(8, 80), (16, 160), (8, 125), (16, 250)}
+    (band,) = mfu.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == pytest.approx((32, 50))
+    assert speed.get_ylim()[1] >= 250
+    assert not memory.collections
+    assert memory.lines[0].get_ydata().tolist() == [1, 1]
+    (legend,) = drawn.legends
+    said = [text.get_text() for text in legend.get_texts()]
+    assert said == ["in proportion", "80 % interval of the step"]
+    assert drawn._suptitle.get_text() == "7b\n1 of 3 points left out: no plan"
+
+
+def test_intervals_of_points_over_words_are_bars():
+    rows = [row(8, 100.0, 0.4, model=name) | BETWEEN for name in ("a", "b")]
+    speed, *_ = pictures.sweep_page(rows).axes
+    (bars,) = speed.collections
+    assert [bar.tolist() for bar in bars.get_segments()] == [
+        [[x, pytest.approx(80)], [x, pytest.approx(125)]] for x in (0, 1)
+    ]
+
+
+def test_capacity_is_a_line_where_all_points_share_it():
+    rows = [{"capacity_bytes": 80 * GIB}, {"capacity_bytes": 80 * GIB}, {"gpus": 8}]
+    axes = figure(4, 3).add_subplot()
+    axes.set_ylim(0, 54)
+    pictures._capacity(axes, rows)
+    assert [line.get_ydata() for line in axes.lines] == [[80, 80]]
+    assert axes.get_ylim() == pytest.approx((0, 86.4))
+    axes.set_ylim(0, 108)
+    pictures._capacity(axes, rows)
+    assert axes.get_ylim() == pytest.approx((0, 108))
+    pictures._capacity(axes, [*rows, {"capacity_bytes": 40 * GIB}])
+    assert len(axes.lines) == 2
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +190,7 @@ def test_nine_backends_begin_with_the_first_colour_again(race):
 
 
 def test_one_point_is_in_proportion_to_nothing():
-    speed, mfu = pictures.sweep_page([row(8, 100.0, 0.4)]).axes
+    speed, mfu, _ = pictures.sweep_page([row(8, 100.0, 0.4)]).axes
     assert [line.get_xdata().tolist() for line in (*speed.lines, *mfu.lines)] == [[8], [8]]
 
 

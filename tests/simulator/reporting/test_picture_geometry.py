@@ -414,19 +414,6 @@ def test_a_line_covers_another_at_most_of_its_points(above, covers):
     assert plots_many._covers(([1, 2, 3, 4], above), below) is covers
 
 
-def test_capacity_is_a_line_where_all_points_share_it(axes):
-    rows = [{"capacity_bytes": 80 * GIB}, {"capacity_bytes": 80 * GIB}, {"gpus": 8}]
-    axes.set_ylim(0, 54)
-    plots_many._capacity(axes, rows)
-    assert [y for _, y in curves(axes)] == near([[80, 80]])
-    assert axes.get_ylim() == near([0, 86.4])
-    axes.set_ylim(0, 108)
-    plots_many._capacity(axes, rows)
-    assert axes.get_ylim() == near([0, 108])
-    plots_many._capacity(axes, [*rows, {"capacity_bytes": 40 * GIB}])
-    assert len(axes.lines) == 2
-
-
 def test_numbers_stand_where_they_meet_nothing():
     """Digits of 6.6 by 8: 4 + 1.5 + 3.3 right of a point and 4 + 1.5 + 4 above; twice that away
     where every place beside it is taken."""

@@ -28,6 +28,7 @@ from plan3d.simulator.reporting.palette import CYCLE, image_bytes, time_axis
 from plan3d.simulator.reporting.report import stage_records
 from plan3d.simulator.step.evaluate import evaluate
 from plan3d.simulator.task import Task
+from plan3d.simulator.uncertainty.forecast import step_interval
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
 
@@ -104,10 +105,14 @@ def test_the_frontier_falls(axes):
     order = np.argsort(line.get_xdata())
     assert (np.diff(line.get_ydata()[order]) <= 0).all()
     assert names(axes)[1] == "the 5 listed plans by rank"
+    _, high = step_interval(found.costs)
     for rank, plan in enumerate(found.plans, 1):
         (label,) = (text for text in axes.texts if text.get_text() == str(rank))
-        assert label.xy == (found.costs.memory_total[rank - 1] / GIB, found.costs.step[rank - 1])
+        assert label.xy == (found.costs.memory_total[rank - 1] / GIB, high[rank - 1])
         assert f"{rank}: {plan}" in names(axes)
+    ends = [tuple(bar.get_ydata()) for bar in axes.lines[3:8]]
+    assert ends == [*zip(*step_interval(found.costs), strict=True)]
+    assert names(axes)[2] == "80 % interval of the step, of those with a number"
 
 
 @pytest.mark.parametrize("top", [6, 10, 11])
@@ -118,7 +123,7 @@ def test_every_numbered_plan_is_spelled_out(axes, top):
     numbers = [text.get_text() for text in axes.texts if text.get_text().isdigit()]
     named = min(top, plots_many.MOST_NAMED)
     assert numbers == [str(rank) for rank in range(1, named + 1)]
-    assert [name.partition(":")[0] for name in names(axes)[2:]] == numbers
+    assert [name.partition(":")[0] for name in names(axes)[3:]] == numbers
     first = ", the first 10" if top > 10 else ""
     assert names(axes)[1] == f"the {top} listed plans{first} by rank"
 
@@ -149,7 +154,7 @@ def test_long_plans_fit_below_the_frontier():
     assert_inside(page, [axes.get_legend(), axes._left_title])
     assert axes.get_window_extent().width > page.bbox.width * 0.8
     plan = next(iter(costs.plans))
-    assert " ".join(names(axes)[2].split()) == f"1: {plan}"
+    assert " ".join(names(axes)[3].split()) == f"1: {plan}"
 
 
 def test_long_plans_fit_into_titles():
@@ -168,17 +173,22 @@ def test_long_plans_fit_into_titles():
 
 
 def boxes_of(page):
-    """Boxes of the numbers of plans, and what they may not cover: markers, the limit, its text."""
+    """Boxes of the numbers of plans, and what they may not cover: markers, intervals, the limit and
+    its text."""
     canvas = FigureCanvasAgg(page)
     canvas.draw()
     (axes,) = page.axes
     # Of the text alone: that of an annotation holds what leads to its point.
     texts = [(t.get_text(), Text.get_window_extent(t, canvas.get_renderer())) for t in axes.texts]
     numbers = [box for name, box in texts if name.isdigit()]
-    at = axes.transData.transform(axes.lines[1].get_xydata())
+    drawn = np.concatenate([line.get_xydata() for line in axes.lines[1:3]])
+    at = axes.transData.transform(drawn)
     others = [box for name, box in texts if not name.isdigit()]
     others += [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in at]
-    limit, _ = axes.transData.transform((axes.lines[2].get_xdata()[0], 1))
+    bars = axes.lines[3 : 3 + len(numbers)]
+    others += [bar.get_window_extent(canvas.get_renderer()) for bar in bars]
+    (line,) = (line for line in axes.lines if line.get_linestyle() == "--")
+    limit, _ = axes.transData.transform((line.get_xdata()[0], 1))
     return numbers, [*others, Bbox.from_extents(limit - 1, 0, limit + 1, page.bbox.y1)]
 
 
@@ -242,9 +252,6 @@ def test_ticks_are_apart(axes):
     assert axes.get_xticks().tolist() == [100, 200, 300]
 
 
-ROW = {"tokens_per_second": 1e5, "mfu": 0.4, "memory_bytes": 4e10, "capacity_bytes": 8e10}
-
-
 def test_names_are_no_formulas(axes):
     """A dollar begins no mathematics, which would change the name or fail."""
     hostile = (r"$\\frac$", "a$b^c$d", "5$", "\u202e$x$")
@@ -253,13 +260,6 @@ def test_names_are_no_formulas(axes):
     shown += [line.get_label() for line in axes.lines]
     assert all(text.replace(r"\$", "").count("$") == 0 for text in not_empty(shown))
     axes.figure.canvas.draw()
-
-
-@pytest.mark.parametrize("second", [None, "tp"])
-def test_a_sweep_is_a_picture(second):
-    rows = [{**ROW, "gpus": g, "tp": "2", "status": "ok"} for g in (8, 16)]
-    rows.append({"gpus": 32, "tp": "2", "status": "no plan"})
-    assert plots_many.scaling(rows, "gpus", "GPUs", second, "scaling").startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
