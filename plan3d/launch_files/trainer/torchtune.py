@@ -9,12 +9,14 @@ config/_parse.py (overrides as KEY=VALUE, ~KEY).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import resources
 from typing import Any
 
-from plan3d.simulator.base.documents import parse_yaml
+from plan3d.simulator.base.documents import parse_toml, parse_yaml
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.base.files import read_text
 from plan3d.simulator.hardware.software import ENDS
 from plan3d.simulator.runs.run_stack import (
     CHUNKED_LOSS,
@@ -302,7 +304,9 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     content = _config(path, launch, options)
     _replace(content, [*after, *(named.values[1:] if named else ())], script)
     check_inputs(script)
+    notes = launch.left_out
     launch = read_content(content, file, options)
+    launch.left_out += notes
     sizes = Flags.of(before, file).by_name
     stated = {key: sizes[key].texts[0] for key in ("--nproc-per-node", "--nnodes") if key in sizes}
     counts = [
@@ -339,6 +343,12 @@ def _config(path: str, launch: Launch, options: ReaderOptions) -> dict[str, Any]
     paths = (path, f"{path}.yaml", f"recipes/configs/{path}.yaml") if path else ()
     found = (read_source(one) for one in paths) if read_source else iter(())
     text = next((one for one in found if one is not None), None)
+    own = built_in(path) if text is None else {}
+    if own:
+        launch.left_out.append(
+            f"{path} is not beside the script: taken as {TITLE} 0.7 brings it (tune cp {path} .)"
+        )
+        return own
     if text is None:
         raise launch.refuse(
             f"the run is in the config {path[:80] or 'of a variable'}: put that file beside it "
@@ -350,17 +360,45 @@ def _config(path: str, launch: Launch, options: ReaderOptions) -> dict[str, Any]
     return content
 
 
+def built_in(name: str) -> dict[str, Any]:
+    """What is read of a config that torchtune brings (torchtune_configs.toml), empty for others."""
+    name = name.removeprefix("recipes/configs/").removesuffix(".yaml")
+    file = "torchtune_configs.toml"
+    every = parse_toml(read_text(resources.files(__package__) / file, file), file)
+    for group in every["group"]:
+        builder = dict(one.split("=") for one in group["configs"].split()).get(name)
+        if builder is not None:
+            content: dict[str, Any] = {"model": {"_component_": f"{TITLE}.models.{builder}"}}
+            adapted = every["adapters"] if "lora_" in builder else ""
+            changes = f"{every['common']} {adapted} {group.get('changes', '')}"
+            _replace_keys(content, changes.split())
+            return content
+    return {}
+
+
+_KEY = re.compile(r"~?[A-Za-z_][\w.]*")
+
+
 def _replace(content: dict[str, Any], words: Sequence[Word], script: Script) -> None:
-    """Replace keys of a config by the words KEY=VALUE, and take away those of ~KEY."""
+    """Replace keys of a config as the words of a command say, and ask for their open values."""
     read = {row.key for row in TABLE}
-    needs: list[tuple[str, str]] = []
+    needs = [
+        (one, key)
+        for word in words
+        if (key := word.text.partition("=")[0]) in read
+        for one in script.variables.dependences(word, expanded=True)
+    ]
+    _replace_keys(content, (word.text for word in words))
+    ask(needs, script)
+
+
+def _replace_keys(content: dict[str, Any], words: Iterable[str]) -> None:
+    """Replace keys of a config by the words KEY=VALUE, and take away those of ~KEY."""
     for word in words:
-        key, equals, value = word.text.partition("=")
+        key, equals, value = word.partition("=")
         is_removed = key.startswith("~")
-        if not (equals or is_removed) or not re.fullmatch(r"~?[A-Za-z_][\w.]*", key):
+        if not (equals or is_removed) or not _KEY.fullmatch(key):
             continue
-        if key in read:
-            needs += [(one, key) for one in script.variables.dependences(word, expanded=True)]
         *path, last = key.lstrip("~").split(".")
         here = content
         for name in path:
@@ -372,10 +410,11 @@ def _replace(content: dict[str, Any], words: Sequence[Word], script: Script) -> 
             here[last] = {**here[last], "_component_": value}
         else:
             here[last] = _value(value)
-    ask(needs, script)
 
 
 def _value(text: str) -> Any:
     """A value as YAML has it."""
+    if text[:1] in "[{":
+        return parse_yaml(text, text)
     words = {"true": True, "false": False, "null": None, "none": None}
     return words.get(text.lower(), typed(text))

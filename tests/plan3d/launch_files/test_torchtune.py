@@ -216,8 +216,8 @@ def test_a_command_replaces_keys_of_its_config():
 def test_open_values_and_configs_that_are_not_there_are_named():
     with pytest.raises(InputError, match=r"LEN has no value .*--set LEN=VALUE"):
         command()
-    text = "tune run lora_finetune_single_device --config llama3_1/8B_lora_single_device"
-    with pytest.raises(InputError, match="tune cp llama3_1/8B_lora_single_device"):
+    text = "tune run lora_finetune_single_device --config llama9/8B_lora_single_device"
+    with pytest.raises(InputError, match="tune cp llama9/8B_lora_single_device"):
         command(text, {})
     for words, message in (
         ("--nproc_per_node 2 lora_dpo_distributed", "lora_dpo_distributed trains"),
@@ -245,3 +245,17 @@ def test_the_processes_of_a_launcher(options, gpus):
     text = f"echo tune x; tune run {options} full_finetune_distributed --config x.yaml\n"
     found = command(text, {"x.yaml": json.dumps(CONFIG)})
     assert (found.launcher_gpus, found.plan["micro_batch"]) == (gpus, 2)
+
+
+def test_configs_that_torchtune_brings_need_no_file():
+    text = (
+        "tune run --nproc_per_node 4 lora_finetune_distributed --config llama3_1/8B_lora "
+        "tokenizer.max_seq_len=4096 model.lora_attn_modules=[q_proj,k_proj]"
+    )
+    found = command(text, {})
+    assert (found.model.name, found.sequence, found.accumulation) == ("llama-3.1-8b", 4096, 8)
+    assert (found.adapters.rank, found.launcher_gpus, found.plan["micro_batch"]) == (8, 4, 2)
+    assert {*found.adapters.targets} == {"q", "k", "gate", "up", "down"}
+    assert "taken as torchtune 0.7 brings it" in found.left_out[-1]
+    beside = command(text, {"llama3_1/8B_lora": json.dumps({**CONFIG, "model": LORA})})
+    assert (beside.adapters.rank, beside.left_out) == (16, [])
