@@ -204,7 +204,8 @@ def _layout_of_classes(cut: Cut, classes: list[list[int]]) -> StageLayout:
     Where two copies of the model run in opposite directions, micro-batches enter at both ends, so
     that no rank is behind another, and the ranks in the middle defer most weight gradients.
     """
-    counts, first = rank_counts(cut), [members[0] for members in classes]
+    counts, behind = rank_counts(cut), _boundaries(cut)
+    first = [members[0] for members in classes]
     before = np.cumsum(counts, axis=0) - counts
     last = [members[-1] for members in classes]
     if cut.place == Placement.TWO_WAY:
@@ -217,7 +218,9 @@ def _layout_of_classes(cut: Cut, classes: list[list[int]]) -> StageLayout:
         ranks_alike=np.array([len(members) for members in classes], float),
         layers_before=before[first],
         total_layers=counts.sum(axis=0),
-        boundaries=np.array([_boundaries(cut)[members].any(axis=0) for members in classes]),
+        boundaries=np.array([behind[members].any(axis=0) for members in classes])
+        if behind.any()
+        else behind[first],
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -49,8 +49,8 @@ SAME_SIZE = 0.05
 """Relative difference of parameters that is not listed."""
 FEATURE_NAMES = {"gpus": "GPUs", "global_batch": "batch"}
 """Features by another name in a sentence."""
-LONGEST, LONGEST_CELL = 500, 80
-"""Characters of the sentence, and of a text of the file."""
+LONGEST = 500
+"""Characters of the sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,17 +152,11 @@ def features(task: Task, number_format: str) -> dict[str, Any]:
     }
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "int": int,
-    "float": float,
-    "str": partial(one_line, most=LONGEST_CELL),
-}
-
-
 @cache
 def measured_runs() -> tuple[MeasuredRun, ...]:
     """All rows of the file."""
-    names = [(f.name, _PARSERS[str(f.type)]) for f in fields(MeasuredRun)]
+    types: dict[str, Callable[[str], Any]] = {"int": int, "float": float, "str": str}
+    names = [(f.name, types[str(f.type)]) for f in fields(MeasuredRun)]
     return tuple(
         MeasuredRun(**{name: read(row[name]) for name, read in names})
         for row in shipped_rows(__package__, FILE)

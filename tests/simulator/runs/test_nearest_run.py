@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -145,3 +145,7 @@ def test_the_file_is_made_of_the_runs_that_are_shipped() -> None:
     assert make.measured(some) == [
         run for run in measured_runs() if run.run.startswith("megascale24-")
     ]
+    # Its cells stand on screens as they are.
+    assert all(line.isprintable() for line in text.splitlines())
+    texts = [cell for run in measured_runs() for cell in astuple(run) if isinstance(cell, str)]
+    assert 0 < max(map(len, texts)) <= 80
