@@ -38,7 +38,9 @@ def with_known_layout(result: SearchResult, ranking: Ranking) -> SearchResult:
     if run is None or (plan := _with_end_stages(task, run.plan)) is None:
         return result
     formats = {name: getattr(best, name) for name in RECIPE_FIELDS}
-    same = all(getattr(plan, name) == value for name, value in formats.items())
+    same = run.kept_as_planned and all(
+        getattr(plan, name) == value for name, value in formats.items()
+    )
     plan = replace(plan, **formats)
     if not _keeps(task, plan, ranking.choose):
         return result

@@ -7,13 +7,15 @@ each with the share of its step that is predicted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from ..base.csv_files import shipped_rows
 from ..base.printable import one_line
+from ..plan.field_values import StateFormat
 from ..plan.plan import Plan
+from ..rules.format_rules import formats_of
 from ..task import Task
 from ..workload.model import Model, Network
 from .nearest_run import measured_runs
@@ -25,6 +27,9 @@ SAME_FIELDS = ("tp", "pp", "cp", "dp", "ep", "virtual_stages", "micro_batch", "r
 """Fields of a plan that decide whether two are one; others are seldom published."""
 SAME_MODEL = 0.02
 """Relative difference of parameters, of all and of active ones, up to which models are one."""
+GRADIENT_BYTES = {"gradient_memory", "reduce_bytes"}
+STATE_BYTES = (*GRADIENT_BYTES, "optimizer_memory", "update_memory")
+"""Numbers of a stack by which runs state their formats of gradients, and of all states."""
 MOST_SHOWN, LONGEST = 3, 200
 """Runs that a sentence names, and characters of a version."""
 
@@ -56,11 +61,13 @@ class FastestRun:
     version: str
     plan: Plan
     step_seconds: float
+    kept_as_planned: bool
+    """Whether its gradients and states had the formats that the plan says."""
 
     def record(self) -> dict[str, Any]:
         """The same as JSON holds it."""
-        own = {name: getattr(self, name) for name in self.__slots__}
-        return {**own, "plan": str(self.plan)}
+        names = ("published", "version", "step_seconds")
+        return {name: getattr(self, name) for name in names} | {"plan": str(self.plan)}
 
 
 def same_runs(task: Task, plan: Plan, number_format: str, step_seconds: float) -> list[SameRun]:
@@ -87,8 +94,16 @@ def fastest_run(task: Task, number_format: str) -> FastestRun | None:
     if not every:
         return None
     fastest = min(every, key=lambda q: float(q.run["step_seconds"]))
-    seconds = float(fastest.run["step_seconds"])
-    return FastestRun(_published(fastest), _version(fastest), fastest.plan, seconds)
+    seconds, plan = float(fastest.run["step_seconds"]), fastest.plan
+    differing = {
+        name
+        for name in STATE_BYTES
+        if getattr(fastest.task.software, name) != getattr(task.software, name)
+    }
+    sayable = StateFormat.BF16 in formats_of(task.software, "grad_reduce_dtype")
+    if differing == GRADIENT_BYTES and fastest.run["grad_dtype"] == "bf16" and sayable:
+        plan, differing = replace(plan, grad_reduce_dtype=StateFormat.BF16), set()
+    return FastestRun(_published(fastest), _version(fastest), plan, seconds, not differing)
 
 
 def _published(q: Question) -> str:

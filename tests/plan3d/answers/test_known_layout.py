@@ -33,3 +33,18 @@ def test_a_faster_layout_that_ran_comes_first_unless_a_value_rules_it_out() -> N
     assert np.array_equal(wider.costs.step[1:], found.costs.step)
     assert wider.families is not None
     assert len(wider.families.plans) == len(wider.costs)
+
+
+def test_a_layout_that_ran_in_other_formats_fits_as_any_other_does() -> None:
+    """NVIDIA's 8B recipe ran with gradients in 16 bits; in fp32 it is 11 GiB above a GPU."""
+    llama = Task(
+        Model.preset("llama-3.1-8b"),
+        Cluster.profile("h100-sxm", gpus=8),
+        sequence=8192,
+        global_batch=128,
+    )
+    ranking = Ranking(families=True)
+    found = rank_plans(llama, ranking)
+    assert with_known_layout(found, ranking) is found
+    assert found.costs is not None
+    assert found.costs.memory_bytes[0] < found.limit
