@@ -54,7 +54,14 @@ from .arguments import (
 from .commands import Command, check_values, command_of
 from .models import name_model
 from .own_programs import with_names_of_trl
-from .spelling import fill_plan, fsdp_section, fsdp_strategy, shard_by_degrees, shard_by_fsdp
+from .spelling import (
+    FSDP_STAGES,
+    fill_plan,
+    fsdp_section,
+    fsdp_strategy,
+    shard_by_degrees,
+    shard_by_fsdp,
+)
 
 DEEPSPEED = "deepspeed"
 """The argument of a configuration, whose keys are read as such."""
@@ -165,6 +172,23 @@ def _text_beside(name: str, file: str, options: ReaderOptions) -> str:
     return text
 
 
+def _with_sharding(content: dict[str, Any], file: str, options: ReaderOptions) -> dict[str, Any]:
+    """Arguments with the files of FSDP in their place: its section, or that and its words, which
+    ms-swift takes as one, written out or by name.
+
+    Source: ms-swift 4, swift/arguments/sft_args.py (_init_fsdp).
+    """
+    words, section = content.get("fsdp"), content.get(FSDP)
+    if isinstance(words, str) and words.endswith(".json"):
+        words = parse_json(_text_beside(words, file, options), words)
+    if isinstance(words, dict):
+        both = {"fsdp": words.get("fsdp", "full_shard"), FSDP: words.get(FSDP, {})}
+        return {**content, **both}
+    if isinstance(section, str):
+        return {**content, FSDP: parse_json(_text_beside(section, file, options), section)}
+    return content
+
+
 def _read_document(text: str, file: str, options: ReaderOptions, dialect: Dialect) -> Launch:
     content = parse_yaml(text, file)
     if not isinstance(content, dict):
@@ -197,9 +221,7 @@ def read_arguments(
     content = dialect.renamed(content)
     weighs = dialect is AXOLOTL and weighs_half(content)
     content = with_axolotl_formats(content) if dialect is AXOLOTL else content
-    if isinstance(content.get(FSDP), str):
-        section = parse_json(_text_beside(content[FSDP], file, options), content[FSDP])
-        content = content | {FSDP: section}
+    content = _with_sharding(content, file, options)
     document, n = Document(content, file), Numbers()
     document.check_model(dialect.table)
     read_rows(dialect.table, document, n)
@@ -268,9 +290,10 @@ def _shard(
     if n.deepspeed:
         _shard_by_engine(n, launch, options, dialect)
         return
-    if str(n.fsdp).endswith(".json"):
-        raise launch.refuse(f"shards by {n.fsdp[:80]}: give fsdp and fsdp_config of it instead")
     strategy = fsdp_strategy(n.fsdp, section)
+    if n.fsdp and not strategy and TRUTHS.get(str(n.fsdp).lower(), True):
+        known = ", ".join(name for name in FSDP_STAGES if not name.isdecimal())
+        raise launch.refuse(f"has fsdp: {str(n.fsdp)[:60]}, which is not known; known: {known}")
     if strategy:
         shard_by_fsdp(n, launch, strategy, section)
     elif not is_stated and not getattr(n, "shard_degree", None):

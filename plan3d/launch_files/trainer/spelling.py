@@ -433,6 +433,8 @@ def shard_by_degrees(n: Numbers, launch: Launch) -> None:
     n.cp = max(n.cp, getattr(n, "sequence_degree", 1))
     n.sequence_parallel = 0
     n.cp_comm = int(getattr(n, "context_comm", ContextComm.P2P))
+    if n.cp > 1 and not n.has_engine:
+        launch.software["splits"] = ("cp",)
     degree = getattr(n, "shard_degree", None)
     if degree and n.zero == 0 and not n.has_engine:
         n.zero, n.overlap_grad_reduce, n.overlap_param_gather = 3, True, True

@@ -322,10 +322,10 @@ def test_a_plan_that_its_stack_refuses_names_the_file(capsys, tmp_path):
     path = tmp_path / "sft.yaml"
     path.write_text(
         "model: Qwen/Qwen2.5-7B-Instruct\ntuner_type: full\nmax_length: 4096\n"
-        "per_device_train_batch_size: 1\nsequence_parallel_size: 2\ntorch_dtype: bfloat16\n"
+        "per_device_train_batch_size: 1\ntorch_dtype: bfloat16\n"
     )
     sizes = ("--cluster", "h100-sxm", "--gpus", "8", "--global-batch", "8")
-    code, _, err = run(capsys, "import", str(path), *sizes)
+    code, _, err = run(capsys, "import", str(path), *sizes, "--with", "cp=2")
     problem = "hf-trainer has no context parallelism: cp=2 must be 1"
     assert (code, err) == (2, f"plan3d: {path}: {problem}\n")
 

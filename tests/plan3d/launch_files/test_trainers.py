@@ -555,8 +555,22 @@ def test_one_visible_gpu_is_one_gpu_of_ms_swift():
 def test_fsdp_of_ms_swift_is_a_file_that_it_ships():
     script = "swift sft --model Qwen/Qwen2.5-7B --tuner_type full --fsdp "
     assert fields(read(script + "fsdp2", "trainer-command"), "zero", "recompute") == [3, "full"]
-    with pytest.raises(InputError, match=r"shards by mine\.json: give fsdp"):
+    with pytest.raises(InputError, match=r"the run is in mine\.json"):
         read(script + "mine.json", "trainer-command")
+    mine = '{"fsdp": "shard_grad_op auto_wrap", "fsdp_config": {"activation_checkpointing": true}}'
+    off = script.replace("--fsdp ", "--gradient_checkpointing false --fsdp ")
+    for words, files in (("mine.json", {"mine.json": mine}), (f"'{mine}'", {})):
+        launch = read(off + words, "trainer-command", files=files)
+        assert fields(launch, "zero", "recompute") == [2, "full"]
+    with pytest.raises(InputError, match=r"has fsdp: shards, which is not known"):
+        read(script + "shards", "trainer-command")
+    assert fields(read(script + "false", "trainer-command"), "zero") == [0]
+
+
+def test_sequences_are_split_without_deepspeed_too():
+    script = "swift sft --model Qwen/Qwen2.5-7B --tuner_type full --sequence_parallel_size 4"
+    launch = read(script + " --fsdp fsdp2", "trainer-command")
+    assert (launch.plan["cp"], launch.software["splits"]) == (4, ("cp",))
 
 
 @pytest.mark.parametrize("program", ["swift", "megatron"])
