@@ -90,7 +90,7 @@ SWIFT_COMMAND = (
 TUNE_COMMAND = r"^(?![ \t]*#).*\btune run\b"
 """A line, no comment, that starts a recipe of torchtune."""
 TRAINER_PROGRAM = (
-    r"^(?![ \t]*#).*(?:\bswift (?:sft|pt)\b|\bswift/cli/(?:sft|pt)\.py"
+    r"^(?![ \t]*#).*(?:\bswift\)? (?:sft|pt)\b|\bswift/cli/(?:sft|pt)\.py"
     r"|\baxolotl(?:\.cli\.| )train\b"
     r"|\b(?:llamafactory-cli|lmf) train\b|\btrl sft\b|\bsrc/train\.py\s+\S+\.ya?ml\b)"
 )
@@ -124,6 +124,9 @@ class Dialect:
         )
 
 
+DEEPSPEED_SCRIPT = Dialect(
+    "Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True
+)
 DIALECTS = (
     Dialect("log", "log", endings=LOG_ENDINGS, marker=LOG),
     Dialect("torchtitan job configuration", "torchtitan", endings=("toml",)),
@@ -134,7 +137,7 @@ DIALECTS = (
     Dialect("ms-swift command", "megatron-swift-command", marker=SWIFT_COMMAND, is_script=True),
     Dialect("torchtune command", "torchtune-command", marker=TUNE_COMMAND, is_script=True),
     Dialect("Trainer command", "trainer-command", marker=TRAINER_COMMAND, is_script=True),
-    Dialect("Megatron-DeepSpeed script", "deepspeed", marker="--deepspeed", is_script=True),
+    DEEPSPEED_SCRIPT,
 )
 """Dialects in the order in which files are compared with them. YAML is recognised by its keys
 (yaml_frameworks.py); other files are scripts of Megatron-LM."""
@@ -155,8 +158,9 @@ def framework_of_file(text: str, file: str) -> str:
         return framework_of_json(text, file)
     if dialect.framework == "recipe":
         return python_reader(text, file)
-    program = r"\bpretrain_[\w${}]*\.py" if dialect is MEGATRON_SCRIPT else TRAINER_PROGRAM
-    is_other = dialect is MEGATRON_SCRIPT or dialect.framework == "trainer-command"
+    is_megatron = dialect in (MEGATRON_SCRIPT, DEEPSPEED_SCRIPT)
+    program = r"\bpretrain_[\w${}]*\.py" if is_megatron else TRAINER_PROGRAM
+    is_other = is_megatron or dialect.framework == "trainer-command"
     if is_other and not re.search(program, text, re.M):
         if starts_nanotron(text):
             return "nanotron-command"

@@ -5,6 +5,7 @@ Source: ms-swift 4, swift/megatron/arguments/megatron_args.py; docs of Megatron-
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -14,11 +15,16 @@ from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
 from ..shell.script import read_script
 from ..spellings import table_of
 from ..trainer.commands import command_of
+from ..trainer.models import known_model
 from .run import read_run
 
 TITLE = "ms-swift (Megatron)"
 TABLE = table_of("megatron-swift")
 KEYS = tuple(row.key for row in TABLE)
+WEIGHTS = ("load", "mcore_model")
+"""Folders of weights as Megatron-Core saves them, in the place of a model."""
+_OF_WEIGHTS = re.compile(r"(?i)[-_](?:mcore|megatron).*$")
+"""What the names of such folders have behind that of the model."""
 
 
 def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
@@ -41,4 +47,17 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
 
 
 def _read_run(content: dict[str, Any], file: str, options: ReaderOptions) -> Launch:
-    return read_run(content, Launch(file, "megatron", title=TITLE), TABLE, options, True)
+    launch = Launch(file, "megatron", title=TITLE)
+    folder = next((str(content[key]) for key in WEIGHTS if content.get(key)), "")
+    name = _OF_WEIGHTS.sub("", folder.rstrip("/").rpartition("/")[2])
+    if folder and not content.get("model"):
+        content = {key: value for key, value in content.items() if key not in WEIGHTS}
+        if known_model(name) is not None:
+            content["model"] = name
+            launch.left_out.append(f"the model is that of the name of its weights, {folder[:80]}")
+        elif options.model is None:
+            raise launch.refuse(
+                f"trains the weights in {folder[:80]}, which no preset is called: give --model "
+                "config.json"
+            )
+    return read_run(content, launch, TABLE, options, True)

@@ -73,6 +73,8 @@ ALIASES = {
     "--n-head-kv": "--num-key-value-heads",
     "--intermediate-size": "--ffn-hidden-size",
     "--no-add-bias-linear": "--disable-bias-linear",
+    "--no-bias": "--disable-bias-linear",
+    "--layernorm-type": "--normalization",
     "--qk-nope-head-dim": "--qk-head-dim",
     "--qk-rope-head-dim": "--qk-pos-emb-head-dim",
     "--shared-moe-ffn-hidden-size": "--moe-shared-expert-intermediate-size",

@@ -331,6 +331,8 @@ _COMMANDS: dict[str, Callable[[Sequence[str], Values], str | None]] = {
     "dirname": _dirname,
     "realpath": _path,
     "readlink": lambda words, values: _path(words[1:], values) if words[:1] == ["-f"] else None,
+    "which": lambda words, values: words[0] if len(words) == 1 else None,
+    "command": lambda words, values: words[1] if words[:1] == ["-v"] and words[1:] else None,
     "seq": _seq,
     "cat": _cat,
     "expr": _expr,

@@ -323,6 +323,7 @@ TRAINERS = (
         seconds_scale=1e-3,
         batch=rf"\bglobal_batch_size={VALUE}",
         sequence=rf"\bmax_seq_length={VALUE}",
+        allocated=((rf"\| - Memory Used +: {VALUE} GB", GB),),
     ),
     # InternEvo: internlm/train/pipeline.py, record_current_batch_training_metrics.
     Trainer(

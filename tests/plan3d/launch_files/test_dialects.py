@@ -187,6 +187,7 @@ def test_keys_of_no_framework_are_no_nanotron_file():
         ("fairseq-train --arch transformer_lm data", "fairseq"),
         ("python deepy.py train.py configs/49M.yml", "GPT-NeoX"),
         ("swift rlhf \\\n --rlhf_type dpo", "ms-swift (RLHF)"),
+        ("swift rlhf --external_plugins a.py --deepspeed zero2", "ms-swift (RLHF)"),
         ("python examples/megatron_gpt_pretraining.py trainer.devices=8", "NeMo"),
         ("torchrun gpt/train_gpt_sft.py \\\n model.optim.lr=5e-6", "NeMo-Aligner"),
         ("torchrun -m lm_engine.pretrain --config $1", "dolomite-engine"),

@@ -51,6 +51,14 @@ def test_a_file_without_an_argument_of_ms_swift_is_refused(text):
         READERS["megatron-swift"](text, "job.yaml", ReaderOptions())
 
 
+def test_weights_of_megatron_are_those_of_the_model_that_they_are_called():
+    launch = swift("--model Qwen/Qwen2.5-14B", "--load /x/Qwen2.5-14B-Instruct-mcore")
+    assert launch.model.name == "qwen2.5-14b"
+    assert "the name of its weights" in launch.left_out[0]
+    with pytest.raises(InputError, match=r"weights in iter_10, which no preset is called"):
+        swift("--model Qwen/Qwen2.5-14B", "--mcore_model iter_10")
+
+
 def nemo(vocabulary=None, **changes):
     content = yaml.safe_load(NEMO)
     for key, value in changes.items():

@@ -241,6 +241,15 @@ def test_flags_of_megatron_llama():
     assert found.plan == launch(f"{fork} {usual} {more}").plan
 
 
+def test_flags_of_megatron_on_gaudi():
+    """Habana's Megatron-DeepSpeed of 2023."""
+    found = launch("--no-bias --layernorm-type RMSNorm")
+    assert found.model == launch("--disable-bias-linear --normalization RMSNorm").model
+    assert launch("--activation-func-type gelu").model == launch("").model
+    with pytest.raises(InputError, match="activation-func-type swiglu is not modelled: a gated"):
+        launch("--activation-func-type swiglu")
+
+
 @pytest.mark.parametrize("word", ["ademamix", "cpu-adam", "lion", "soap"])
 def test_optimizers_that_are_not_modelled_are_named_and_may_be_replaced(word):
     found = launch(f"--optimizer {word}")

@@ -567,6 +567,14 @@ def test_fsdp_of_ms_swift_is_a_file_that_it_ships():
     assert fields(read(script + "false", "trainer-command"), "zero") == [0]
 
 
+def test_programs_that_are_looked_up_are_those_of_their_names():
+    script = "torchrun --nproc_per_node 2 $(which swift) sft --model Qwen/Qwen2.5-7B\n"
+    assert framework_of_file(script, "run.sh") == "trainer-command"
+    assert read(script, "trainer-command").launcher_gpus == 2
+    script = script.replace("$(which swift)", "$(command -v swift)")
+    assert read(script, "trainer-command").launcher_gpus == 2
+
+
 def test_sequences_are_split_without_deepspeed_too():
     script = "swift sft --model Qwen/Qwen2.5-7B --tuner_type full --sequence_parallel_size 4"
     launch = read(script + " --fsdp fsdp2", "trainer-command")

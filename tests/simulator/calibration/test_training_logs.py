@@ -323,7 +323,8 @@ LOGS: dict[str, tuple[str, float | None, float | None]] = {
     "metaseq": (log(metaseq), 64, None),
     "Levanter": (log(levanter), None, None),
     "LitGPT": (
-        log(litgpt, "'train': TrainArgs(global_batch_size=64, micro_batch_size=4)\n"),
+        log(litgpt, "'train': TrainArgs(global_batch_size=64, micro_batch_size=4)\n")
+        + "| Memory Usage\n| - Memory Used   : 61.50 GB\n",
         64,
         None,
     ),
@@ -445,6 +446,13 @@ def test_a_step_of_which_micro_batches_are_not_printed_is_no_step():
     text = "".join(line + "\n" for line in LOGS["LitGPT"][0].splitlines() if "(step)" in line)
     with pytest.raises(InputError, match="leave out micro-batches of every step"):
         outcome(text, SIZES, "run.log")
+
+
+def test_what_litgpt_held_stands_at_its_end(tmp_path):
+    path = tmp_path / "run.log"
+    path.write_text(LOGS["LitGPT"][0])
+    row = read(str(path), Hints(sizes=SIZES))
+    assert row.number("memory_bytes").tolist() == [61.5 * GB]
 
 
 def test_steps_that_generate_are_no_steps_of_training():
