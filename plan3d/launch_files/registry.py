@@ -179,8 +179,9 @@ def _dialect_of(text: str, file: str) -> Dialect:
 
 EXPORTERS.aliases |= {
     **dict.fromkeys(("fsdp", "fsdp2", "hf-trainer", "transformers", "trl"), "accelerate"),
+    **dict.fromkeys(("hf", "huggingface", "trainer"), "accelerate"),
     **dict.fromkeys(("pytorch", "torch"), "torchtitan"),
-    **dict.fromkeys(("megatron-lm", "megatron-core"), "megatron"),
+    **dict.fromkeys(("megatron-lm", "megatron-core", "mcore"), "megatron"),
     **dict.fromkeys(("nemo", "bridge"), "megatron-bridge"),
 }
 """What people call a framework: FSDP as Accelerate starts it, PyTorch's own trainer."""

@@ -317,7 +317,9 @@ SYSTEMS = {
 
 
 def system(name: str) -> System:
-    """The system of that name; InputError, with the nearest names, when it is unknown."""
+    """The system of that name in any case; InputError, with the nearest names, when it is
+    unknown."""
+    name = name.lower()
     if name not in SYSTEMS:
         raise InputError(f"unknown system {name!r}{did_you_mean(name, SYSTEMS)}")
     return SYSTEMS[name]

@@ -75,15 +75,17 @@ MOST_SUGGESTIONS = 3
 
 
 def did_you_mean(word: str, known: Iterable[str], synonyms: Mapping[str, str] | None = None) -> str:
-    """The end of an error line: the known names that begin so, else those of which the word is a
-    synonym, else those that contain it, else the nearest, or all of them when none is near.
-    `synonyms` names the known ones by what other tools call them."""
+    """The end of an error line: the known name of which the word is a synonym, else those that
+    begin so, else those of which it is nearly a synonym, else those that contain it, else the
+    nearest, or all of them when none is near. `synonyms` names the known ones by what other tools
+    call them."""
     import difflib
 
     known, word, others = list(known), word.lower(), synonyms or {}
     near = [name for name in known if word and name.startswith(word)]
     alike = [o for o in others if word and (o.startswith(word) or word.startswith(o))]
-    alike = [word] if word in others else alike
+    if word in others:
+        near, alike = [], [word]
     alike = alike or difflib.get_close_matches(word, others, cutoff=0.8)
     near = near or list(dict.fromkeys(others[other] for other in alike))
     near = near or [name for name in known if len(word) > 1 and word in name]

@@ -64,10 +64,11 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._known or name in self.aliases
 
     def lookup(self, name: str, option: str = "") -> T:
-        """The thing of that name; InputError with the nearest names, after the option it was given
-        to, when it is unknown."""
-        if self.is_registered(name):
-            return self[self.aliases.get(name, name)]
+        """The thing of that name, in any case; InputError with the nearest names, after the option
+        it was given to, when it is unknown."""
+        for word in (name, name.lower()):
+            if self.is_registered(word):
+                return self[self.aliases.get(word, word)]
         before = f"{option} {name} is not known" if option else f"unknown {self.what} {name!r}"
         raise InputError(f"{before}{did_you_mean(name, self)}")
 

@@ -38,12 +38,14 @@ def _with_prefixes(symbol: str, scale: float = 1.0) -> dict[str, float]:
 
 _BYTES = _with_prefixes("B") | {prefix + "B": factor for prefix, factor in _BINARY.items()}
 _BANDWIDTH = {f"{unit}/s": factor for unit, factor in _BYTES.items()}
-for _bits in ("b/s", "bps", "bit/s"):
+_BANDWIDTH |= _with_prefixes("Bps")
+for _bits in ("b/s", "bps", "bit/s", "bit"):
     _BANDWIDTH |= _with_prefixes(_bits, 1 / 8)
 _FLOPS = _with_prefixes("FLOP/s")
 _POWER = {"W": 1.0, "kW": 1e3}
 _LENGTH = {"": 1, "k": 2**10, "K": 2**10, "m": 2**20, "M": 2**20}
-_COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+_COUNT = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
+_COUNT |= dict.fromkeys(("b", "B", "bn"), 1e9) | dict.fromkeys(("t", "T"), 1e12)
 _FRACTION = {"": 1.0, "%": 0.01}
 _PER = {"parameter": "parameter", "score": "score", "logit": "logit", "hidden unit": "unit"}
 _DIMENSIONS: dict[str, dict[str, float]] = {
@@ -128,10 +130,17 @@ def doublings(text: str, what: str) -> list[str]:
         first, last = int(ends[1]), int(ends[2])
         between = [first << i for i in range(last.bit_length()) if 0 < first << i <= last]
         if not between or between[-1] != last:
-            near = f"; nearest: {first}..{between[-1]}" if between else ""
+            each = ",".join(map(str, range(first, last + 1))) if last - first < MOST_EACH else ""
+            doubled = f"{first}..{between[-1]}" if between else ""
+            nearest = " or ".join(filter(None, (doubled, each)))
+            near = f"; nearest: {nearest}" if nearest else ""
             raise InputError(f"{what} {part!r} must double from its first value to its last{near}")
         values += map(str, between)
     return values
+
+
+MOST_EACH = 8
+"""Values of a range that an error line names one by one."""
 
 
 def written_unit(text: str) -> str:
@@ -150,9 +159,9 @@ def parse_bandwidth(text: str, what: str = "bandwidth") -> float:
     return _parse(text, _BANDWIDTH, what, "200Gb/s or 25GB/s")
 
 
-def parse_seconds(text: str, what: str = "time") -> float:
+def parse_seconds(text: str, what: str = "time", example: str = "4.2s or 5us") -> float:
     """Seconds from '5 us', '1.5 ms', '2 s', '10 min', '1 h'."""
-    return _parse(text, _TIME, what, "4.2s or 5us")
+    return _parse(text, _TIME, what, example)
 
 
 def parse_count(text: str, what: str = "count", example: str = "300B") -> float:

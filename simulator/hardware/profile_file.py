@@ -124,7 +124,7 @@ def network_names() -> tuple[str, ...]:
 
 def read_network(name: str) -> Profile:
     """The constants of a shipped network, of which each machine has its own bandwidth."""
-    known = network_names()
+    known, name = network_names(), name.lower()
     if name not in known:
         raise problem(name, f"unknown network{did_you_mean(name, known)}")
     tree = leaves.read_tree(name, known, NETWORKS)

@@ -115,8 +115,11 @@ class Flag:
         return bool(code)
 
 
-DTYPES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"}
-"""Number formats as PyTorch names them."""
+OTHER_WORDS = {
+    **{"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32"},
+    **{"adamw": "adam", "ring": "p2p", "ulysses": "a2a"},
+}
+"""Values as other tools name them: number formats of PyTorch, Adam with decoupled decay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,8 @@ class Choice:
 
     def parse(self, name: str, text: str) -> int:
         word = text.strip().lower()
-        word = word if word in self.names else DTYPES.get(word.removeprefix("torch."), word)
+        word = word if word in self.names else word.removeprefix("torch.").replace("_", "-")
+        word = word if word in self.names else OTHER_WORDS.get(word, word)
         if word not in self.names:
             raise InputError(f"{name}={text} is not modelled{did_you_mean(word, self.names)}")
         return int(self.names[word])

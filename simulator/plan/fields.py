@@ -75,7 +75,7 @@ class PlanFields:
         display=ALWAYS,
         by_run=True,
         aliases=("tensor_parallel", "tensor_model_parallel_size"),
-        synonyms=("tensor_parallel_size", "tensor_parallel_degree", "tp_size"),
+        synonyms=("tensor_parallel_size", "tensor_parallel_degree", "tp_size", "tensor"),
     )
     tp_grid: Cell = layer(
         help="grid of the tensor ranks", values=GridValue(), turn=20, ranked=True, display=SELDOM
@@ -127,7 +127,10 @@ class PlanFields:
         turn=90,
         ranked=True,
         header="virtual",
-        synonyms=("virtual_pipeline", "num_virtual_stages", "vpp", "interleave"),
+        synonyms=(
+            *("virtual_pipeline", "num_virtual_stages", "vpp", "interleave"),
+            "num_layers_per_virtual_pipeline_stage",
+        ),
     )
     micro_batch: Cell = layer(
         help="sequences in one micro-batch",
@@ -137,7 +140,10 @@ class PlanFields:
         display=ALWAYS,
         header="micro",
         aliases=("micro_batch_size", "microbatch"),
-        synonyms=("mbs", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
+        synonyms=(
+            *("mbs", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
+            *("gradient_accumulation_steps", "grad_accum", "num_microbatches"),
+        ),
     )
     schedule: Cell = stages(
         help="order of the passes of a pipeline",
@@ -145,6 +151,7 @@ class PlanFields:
         default=AUTO,
         turn=100,
         ranked=True,
+        synonyms=("pipeline_schedule", "pipeline_parallel_schedule"),
     )
     micro_batch_group: Cell = stages(
         help="micro-batches a rank runs through a chunk before the next (interleaved); 0 = pp",
@@ -171,6 +178,7 @@ class PlanFields:
         display=ALWAYS,
         by_run=True,
         aliases=("zero_stage",),
+        synonyms=("fsdp", "stage", "distributed_optimizer", "use_distributed_optimizer"),
     )
     recompute: Cell = layer(
         help="activations that are thrown away and computed again in the backward pass",
@@ -181,7 +189,7 @@ class PlanFields:
         by_run=True,
         synonyms=(
             *("recompute_granularity", "activation_checkpoint", "activation_checkpointing"),
-            *("gradient_checkpoint", "gradient_checkpointing", "remat"),
+            *("gradient_checkpoint", "gradient_checkpointing", "checkpointing", "remat"),
         ),
     )
     overlap_grad_reduce: Cell = step(
@@ -191,6 +199,7 @@ class PlanFields:
         turn=250,
         searched=(1, 0),
         header="o-grad",
+        synonyms=("overlap_comm",),
     )
     overlap_param_gather: Cell = step(
         help="parameter gathers hide behind the forward pass",
@@ -212,6 +221,7 @@ class PlanFields:
         turn=210,
         searched=(1, 0),
         header="o-tp",
+        synonyms=("tp_comm_overlap", "async_tp"),
     )
     overlap_ep: Cell = layer(
         help="expert all-to-alls hide behind another micro-batch",
@@ -224,6 +234,7 @@ class PlanFields:
         values=Choice(names_of(ContextComm)),
         turn=120,
         ranked=True,
+        synonyms=("cp_comm_type", "ulysses", "ring_attention"),
     )
     expert_dispatch: Cell = layer(
         help="how tokens reach their experts; hierarchical: one copy a node; all-gather: all",
@@ -237,6 +248,7 @@ class PlanFields:
         values=Choice(CODES),
         turn=140,
         ranked=True,
+        synonyms=("dtype", "torch_dtype", "mixed_precision", "bf16", "fp16", "fp8"),
     )
     fp8_params: Cell = recipe(
         help="weights of linear layers are kept and gathered in their 8-bit format",
@@ -435,6 +447,12 @@ ALIASES = {alias: name for name, record in FIELDS.items() for alias in record.al
 """Other names of fields, where a plan is written out."""
 SYNONYMS = ALIASES | {other: n for n, record in FIELDS.items() for other in record.synonyms}
 """Fields by what other tools call them."""
+
+
+def field_called(name: str) -> str:
+    """The field of a name in any case, with dashes, or as Megatron has it; else the name."""
+    name = name.strip().replace("-", "_").lower()
+    return ALIASES.get(name, name)
 
 
 def columns_where(condition: Callable[[Field], bool]) -> tuple[str, ...]:

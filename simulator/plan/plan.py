@@ -23,7 +23,6 @@ from ..base.text_tables import facts_html, html_text
 from ..pipeline import schedules
 from .field_values import AUTO, Cell
 from .fields import (
-    ALIASES,
     ALWAYS_WRITTEN,
     AXES,
     BY_RUN,
@@ -32,6 +31,7 @@ from .fields import (
     PlanFields,
     check_field,
     code,
+    field_called,
     spell,
 )
 from .gossip_graphs import Topology
@@ -97,17 +97,7 @@ class Plan(PlanFields):
     def parse(cls, text: str) -> Plan:
         """A plan from 'tp=8 pp=8 recompute=full layers_per_stage=11,12,12,11', or with commas
         between fields; a field may have the name that Megatron gives it."""
-        values: dict[str, Any] = {}
-        for word in _words(text):
-            name, equals, value = word.partition("=")
-            name = name.replace("-", "_").lower()
-            name = ALIASES.get(name, name)
-            if not equals or not value:
-                raise InputError(f"plan {word!r} must be FIELD=VALUE, for example tp=8")
-            if name in values:
-                raise InputError(f"plan gives {name} twice")
-            check_field(name)
-            values[name] = value
+        values: dict[str, Any] = {**stated_fields(text)}
         return cls(**values)
 
     @property
@@ -373,6 +363,21 @@ def _words(text: str) -> Iterator[str]:
             yield from re.split(r",(?=[A-Za-z][\w-]*=)", word.rstrip(","))
 
 
+def stated_fields(text: str) -> dict[str, str]:
+    """Values as they are written, by field, of the text of a plan."""
+    values: dict[str, str] = {}
+    for word in _words(text):
+        name, equals, value = word.partition("=")
+        name = field_called(name)
+        if not equals or not value:
+            raise InputError(f"plan {word!r} must be FIELD=VALUE, for example tp=8")
+        if name in values:
+            raise InputError(f"plan gives {name} twice")
+        check_field(name)
+        values[name] = value
+    return values
+
+
 PlanLike = Plan | str | Mapping[str, Any]
 """A plan, 'tp=2 pp=4', or {"tp": 2, "pp": 4}."""
 DERIVED_KEYS = ("micro_batches",)
@@ -396,11 +401,8 @@ def as_plan(plan: PlanLike) -> Plan:
 def field_changes(given: str | Mapping[str, Any]) -> dict[str, Any]:
     """Values by field of 'tp=4' or {"tp": 4}; InputError as `Plan` raises it."""
     stated = as_plan(given)
-    if isinstance(given, str):
-        names = [word.partition("=")[0].replace("-", "_") for word in given.split()]
-    else:
-        names = list(_fields(given))
-    return {name: getattr(stated, name) for name in (ALIASES.get(n, n) for n in names)}
+    names = stated_fields(given) if isinstance(given, str) else _fields(given)
+    return {name: getattr(stated, name) for name in names}
 
 
 def is_record(fields: Mapping[str, Any]) -> bool:
@@ -421,7 +423,7 @@ def _fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Values by field; a layout may be a list."""
     out: dict[str, Any] = {}
     for key, value in given.items():
-        name = ALIASES.get(key, key)
+        name = field_called(key)
         if name not in DERIVED_KEYS:
             check_field(name)
             layout = name == "layers_per_stage" and isinstance(value, list)

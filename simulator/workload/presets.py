@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -66,7 +66,13 @@ def preset_arguments(name: str) -> dict[str, Any]:
     if name in network_names():
         with resources.as_file(_networks() / f"{name}.csv") as path:
             return network_arguments(*read_layer_list(path))
-    raise InputError(f"no model is called {name!r}{did_you_mean(name, preset_names())}")
+    raise InputError(f"no model is called {name!r}{_near(name, preset_names())}")
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    """The end of a line about an unknown model: the nearest names, of which there are many."""
+    near = did_you_mean(name, known)
+    return near if "did you mean" in near else "; 'plan3d models' lists all"
 
 
 def _preset_called(name: str) -> str:
@@ -195,8 +201,8 @@ def _experts(table: JsonObject) -> Experts:
 
 
 HUB_FILE = "hub_models.toml"
-_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_TUNING = re.compile(r"-(instruct|it|pt|chat|base|hf|thinking)(?=-|$)")
+_ID = re.compile(r"\w[\w.-]*/[\w.-]+")
+_TUNING = re.compile(r"-(instruct|it|pt|chat|base|hf|thinking|gptq|awq|gguf|bnb-4bit)(?=-|$)")
 """Parts of names of checkpoints whose sizes are those of the model."""
 
 
@@ -258,7 +264,10 @@ def preset_of_id(hub_id: str) -> str:
     same = {name for known, name in presets.items() if _plain_name(known) == copied}
     if len(same) == 1:
         return same.pop()
-    near = did_you_mean(hub_id, {known.lower(): known for known in hub_models().ids})
+    called = _preset_called(copied)
+    if is_preset(called):
+        return called
+    near = _near(hub_id, {known.lower(): known for known in hub_models().ids})
     raise InputError(f"no preset is {hub_id!r} of the Hub; give its config.json{near}")
 
 

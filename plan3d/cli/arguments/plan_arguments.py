@@ -115,15 +115,12 @@ def replaced(plan: Plan, fields: Mapping[str, Any]) -> Plan:
 
 def fields_of(texts: list[str] | None, option: str) -> dict[str, Any]:
     """Plan fields by value from 'FIELD=VALUE ...' of an option that may be repeated."""
-    from plan3d.simulator.plan.plan import Plan
+    from plan3d.simulator.plan.plan import field_changes
 
-    words = " ".join(texts or [])
     try:
-        plan = Plan.parse(words)
+        return field_changes(" ".join(texts or []))
     except InputError as error:
         raise InputError(f"{option}: {error}") from None
-    names = [word.partition("=")[0].replace("-", "_") for word in words.split()]
-    return {name: getattr(plan, name) for name in names}
 
 
 def _with_saved(args: argparse.Namespace, saved: Saved) -> argparse.Namespace:
@@ -180,8 +177,10 @@ def read_plan(source: str, option: str) -> Saved:
             raise InputError(f"{option} {source}: there is no last search; run plan3d search first")
     if not is_file(path):
         if "=" not in source:
-            split = re.sub(r"(?<![\w-])([A-Za-z_]+)(\d+)(?![\w-])", r"\1=\2", source)
-            near = f"; did you mean {split.lower()!r}?" if split != source else ""
+            file, _, _ = source.partition("#")
+            if re.search(r"[/.]", file):
+                read_text(Path(file), f"{option} {file}")  # says why it cannot be read
+            near = with_equals(source)
             raise InputError(f"{option} {source!r} is neither FIELD=VALUE ... nor a file{near}")
         return _of_text(source)
     text = read_text(Path(path), f"{option} {path}")
@@ -192,11 +191,21 @@ def read_plan(source: str, option: str) -> Saved:
     return _of_result(parse_json(text, f"{option} {path}"), source, path, number, option)
 
 
-def _of_text(text: str) -> Saved:
-    from plan3d.simulator.plan.plan import Plan
+def with_equals(text: str) -> str:
+    """The end of a line about fields without '=', as in TP8PP4 or 'tp 8'; '' for other words."""
+    from plan3d.simulator.plan.fields import FIELDS, field_called
 
-    stated = {word.partition("=")[0].replace("-", "_") for word in text.split()}
-    return Saved(Plan.parse(text), frozenset(stated))
+    pairs = re.findall(r"([A-Za-z_]+)[\s:-]*(\d+)", text)
+    fields = [f"{field_called(name)}={value}" for name, value in pairs]
+    known = all(field_called(name) in FIELDS for name, _ in pairs)
+    whole = re.fullmatch(r"(?:[A-Za-z_]+[\s:-]*\d+[\s,-]*)+", text)
+    return f"; did you mean {' '.join(fields)!r}?" if whole and known else ""
+
+
+def _of_text(text: str) -> Saved:
+    from plan3d.simulator.plan.plan import Plan, stated_fields
+
+    return Saved(Plan.parse(text), frozenset(stated_fields(text)))
 
 
 def _of_result(content: Any, source: str, path: str, number: str, option: str) -> Saved:

@@ -100,6 +100,9 @@ def placed(args: argparse.Namespace) -> None:
     for word in words:
         if word.endswith(OF_FILES) and not exists(word):
             read_bytes(Path(word))  # says why it cannot be read
+    if places[:1] == (MODEL,) and words and _is_cluster(words[0]):
+        names = " ".join(place.name.upper() for place in places)
+        raise InputError(f"{words[0]!r} is a cluster: after {args.verb} comes {names}")
     for place, word in zip(places, words, strict=False):
         if getattr(args, place.name, None) is not None:
             raise InputError(f"{word!r} and --{place.name} both say the {place.name}: give one")
@@ -125,12 +128,16 @@ COUNTED = (
 """A number of GPUs before their name, or after it: 8xH100, "2 x RTX 4090", h100:8."""
 
 
-def split_count(word: str) -> tuple[str, str]:
-    """The number of GPUs in a word, '' without one, and the name of their cluster."""
+def _is_cluster(name: str) -> bool:
     from plan3d.simulator.hardware.profile_file import profile_names, profile_of
 
+    return profile_of(name, profile_names()) in profile_names()
+
+
+def split_count(word: str) -> tuple[str, str]:
+    """The number of GPUs in a word, '' without one, and the name of their cluster."""
     for found in filter(None, (form.fullmatch(word) for form in COUNTED)):
-        if profile_of(found["cluster"], profile_names()) in profile_names():
+        if _is_cluster(found["cluster"]):
             return found["count"], found["cluster"]
     return "", word
 

@@ -14,6 +14,7 @@ from plan3d.simulator.base.errors import InputError, did_you_mean
 
 from ...answers.question import MACHINE_UNITS
 from ...screens.sweep import Axis
+from ..options.parser import OTHER_NAMES
 from ..options.table import OPTIONS, SWEEP
 
 if TYPE_CHECKING:
@@ -82,18 +83,25 @@ def _system_axis(args: argparse.Namespace) -> list[Axis]:
 
 
 def _axis(text: str) -> Axis:
-    from plan3d.simulator.plan.fields import AXES, TABLE_FIELDS
+    from plan3d.simulator.plan.fields import AXES, SYNONYMS, TABLE_FIELDS, field_called
 
     name, equals, values = text.partition("=")
-    name, texts = name.strip().replace("-", "_"), units.doublings(values, f"--over {name.strip()}")
+    name, texts = field_called(name), units.doublings(values, f"--over {name.strip()}")
     known = [*OF_TASK, *AXES]
+    option = _name(OTHER_NAMES.get(f"--{name.replace('_', '-')}", ""))
+    others = SYNONYMS | ({name: option} if option in known else {})
     if name in TABLE_FIELDS:
         raise InputError(f"--over {name}: cannot be varied; compare such plans with 'explain'")
     if name not in known:
-        raise InputError(f"--over {name}: unknown field{did_you_mean(name, known)}")
+        raise InputError(f"--over {name}: unknown field{did_you_mean(name, known, others)}")
     if not equals or not all(texts):
         raise InputError(f"--over {text!r} must be FIELD=VALUE,VALUE, for example gpus=64,128")
     return Axis(name, list(dict.fromkeys(texts)), *_unit(name, texts))
+
+
+def _name(option: str) -> str:
+    """What `--over` calls an option."""
+    return option.removeprefix("--").replace("-", "_")
 
 
 def _unit(name: str, texts: list[str]) -> tuple[str, float]:

@@ -34,8 +34,14 @@ LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 """Options that give the layers of every stage, in two notations."""
 
 
+HUB = "https://huggingface.co/"
+
+
 def model_of(name: str) -> Model:
     """A preset, by hub id too, or the model of a config.json (or of a folder that holds one)."""
+    name = name.removeprefix(HUB)
+    if not name.strip():
+        raise InputError("the model has no name; 'plan3d models' lists all")
     if is_preset(name):
         return Model.preset(name)
     path = Path(name)
@@ -177,7 +183,7 @@ def stated_batch(args: argparse.Namespace, sequence: int) -> int | None:
     if rest or not batch:
         near = sorted({max(int(batch), 1) * sequence, (int(batch) + 1) * sequence})
         raise InputError(
-            f"--global-batch-tokens {tokens:g} is not a multiple of the sequence {sequence}; "
+            f"--global-batch-tokens {tokens:.0f} is not a multiple of the sequence {sequence}; "
             f"nearest: {', '.join(map(str, near))}"
         )
     return int(batch)
@@ -231,16 +237,18 @@ def layout_of(args: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _choice(option: str, text: str) -> tuple[str, list[str]]:
-    from plan3d.simulator.plan.fields import ALIASES, ON_HOST
+    from plan3d.simulator.plan.fields import ON_HOST, field_called
 
     name, equals, value = text.partition("=")
-    name = name.strip().replace("-", "_").lower()
-    name = ALIASES.get(name, name)
+    name = field_called(name)
     if name in ON_HOST and value == "auto":
         value = AUTO_SHARES
     values = doublings(value, f"{option} {name}")
     if not equals or not all(values):
-        raise InputError(f"{option} {text!r} must be FIELD=VALUE, for example tp=8")
+        from .plan_arguments import with_equals
+
+        near = with_equals(text) or ", for example tp=8"
+        raise InputError(f"{option} {text!r} must be FIELD=VALUE{near}")
     if name == "layers_per_stage" and option == "--choose":
         raise InputError(f"--choose {text}: one layout at a time, --fix layers_per_stage=11,12,...")
     several = option != "--fix" and name in ON_HOST

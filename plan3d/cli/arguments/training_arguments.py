@@ -44,6 +44,7 @@ def adapters_of(args: argparse.Namespace) -> Adapters | None:
             option = f"--{given[0].replace('_', '-')}"
             raise InputError(f"{option} needs --adapter lora or --adapter qlora")
         return None
+    kind = kind.lower()
     if kind not in ADAPTER_FORMATS:
         raise InputError(f"unknown adapter {kind[:60]!r}{did_you_mean(kind[:60], ADAPTER_FORMATS)}")
     if getattr(args, "framework", None) is not None:

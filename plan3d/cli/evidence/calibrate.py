@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plan3d.simulator.base.errors import CalibrationError, InputError, did_you_mean
+from plan3d.simulator.base.files import read_bytes
 from plan3d.simulator.calibration.measure import measure as measuring
 
 from ...screens.output import Screen, check_writable, warn, write_whole
@@ -92,6 +94,10 @@ def run(arguments: Sequence[str]) -> int:
     declare(parser, only=subverb)
     try:
         args, unknown = parser.parse_known_args(list(arguments))
+    except InputError:
+        for word in takewhile(lambda word: not word.startswith("-"), arguments[1:]):
+            read_bytes(Path(word))  # a file that is missing comes before an option that is
+        raise
     except SystemExit as stop:
         return int(stop.code or 0)
     if unknown:

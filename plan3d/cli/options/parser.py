@@ -14,10 +14,18 @@ from itertools import pairwise
 from typing import NoReturn
 
 from plan3d.simulator.base import units
-from plan3d.simulator.base.errors import InputError, check_name, check_path, did_you_mean
+from plan3d.simulator.base.errors import (
+    InputError,
+    check_name,
+    check_path,
+    did_you_mean,
+    intended_name,
+)
 
 GLOBAL_FLAGS = ("--help", "--version", "--traceback")
 """Options before the verb."""
+DAY = 86400.0
+"""Seconds."""
 LARGEST_VALUE = 1e30
 """Of any number that is no count, in SI units; its inverse is the least."""
 LONGEST_PLAN = 100_000
@@ -54,7 +62,9 @@ class Parser(argparse.ArgumentParser):
             flag, equals, value = word.partition("=")
             if flag.startswith("--") and flag not in (*known, *GLOBAL_FLAGS, "--"):
                 value = value if equals else following
-                raise InputError(f"unknown option {flag!r}{_suggestion(flag, value, known)}")
+                others = [v for option in options if option.flag == flag for v in option.verbs]
+                near = _suggestion(flag, value, known, others)
+                raise InputError(f"unknown option {flag!r}{near}")
         args, rest = self.parse_known_args(arguments)
         unknown = [word for word in rest if word.startswith("-") or not takes_words]
         if unknown:
@@ -65,11 +75,13 @@ class Parser(argparse.ArgumentParser):
 
 OTHER_NAMES = {
     **dict.fromkeys(("--batch", "--batch-size", "--gbs", "--train-batch-size"), "--global-batch"),
+    **dict.fromkeys(("--global-batch-size", "--global-bs"), "--global-batch"),
     **dict.fromkeys(("--gradient-accumulation-steps", "--grad-accum"), "--global-batch"),
     **dict.fromkeys(("--dtype", "--mixed-precision", "--torch-dtype"), "--precision"),
     **dict.fromkeys(("--fp8", "--fp16", "--bf16", "--fp32"), "--precision"),
     **dict.fromkeys(("--max-seq-len", "--context-length", "--block-size"), "--sequence"),
     **dict.fromkeys(("--ctx", "--context", "--seq-length", "--cutoff-len"), "--sequence"),
+    **dict.fromkeys(("--seq", "--seq-len", "--seqlen", "--max-length"), "--sequence"),
     **dict.fromkeys(("--num-gpus", "--n-gpus", "--ngpus", "--world-size"), "--gpus"),
     **dict.fromkeys(("--num-nodes", "--nnodes"), "--nodes"),
     **dict.fromkeys(("--nproc-per-node", "--node-size"), "--gpus-per-node"),
@@ -79,6 +91,8 @@ OTHER_NAMES = {
     **dict.fromkeys(("--quantization", "--load-in-4bit", "--load-in-8bit"), "--adapter"),
     **dict.fromkeys(("--rank", "--lora-r"), "--lora-rank"),
     **dict.fromkeys(("--bandwidth", "--interconnect", "--ib"), "--inter-node-bandwidth"),
+    **dict.fromkeys(("--network-bandwidth", "--nic-bandwidth"), "--inter-node-bandwidth"),
+    **dict.fromkeys(("--nvlink", "--nvlink-bandwidth"), "--intra-node-bandwidth"),
     **dict.fromkeys(("--compile", "--flash-attention", "--stack"), "--software"),
     **dict.fromkeys(("--framework", "--format"), "--to"),
     **{"--epochs": "--tokens", "--deadline": "--days", "--top-k": "--top", "--output": "--out"},
@@ -86,17 +100,20 @@ OTHER_NAMES = {
 """Options by what other tools call them."""
 
 
-def _suggestion(flag: str, value: str, known: Sequence[str]) -> str:
-    """The end of a line about an unknown option: how a field of a plan is given, or the nearest
-    option."""
+def _suggestion(flag: str, value: str, known: Sequence[str], others: Sequence[str]) -> str:
+    """The end of a line about an unknown option: how a field of a plan is given, which other verbs
+    have it, or the nearest option."""
     from plan3d.simulator.plan.fields import FIELDS, SYNONYMS
 
     name = flag.removeprefix("--").replace("-", "_").lower()
     name = SYNONYMS.get(name, name)
     field = f"{name}={value if value and not value.startswith('-') else 'V'}"
-    if name in FIELDS and {"--fix", "--plan"} & {*known}:
+    if f"--{name}" not in known and name in FIELDS and {"--fix", "--plan"} & {*known}:
         return f": a field of a plan, {'--fix' if '--fix' in known else '--plan'} {field}"
-    return did_you_mean(flag, known, {o: n for o, n in OTHER_NAMES.items() if n in known})
+    named = {o: n for o, n in OTHER_NAMES.items() if n in known}
+    if others and flag not in named and not intended_name(flag, known):
+        return f": an option of {', '.join(dict.fromkeys(others))}"
+    return did_you_mean(flag, known, named)
 
 
 def integer(text: str, what: str) -> int:
@@ -189,8 +206,26 @@ def training_tokens(text: str, what: str) -> float | str:
 
 
 def dollars(text: str, what: str) -> float:
-    """'1.3M'."""
-    return _count(text, what, "1.3M")
+    """'1.3M', or '$1.3M'."""
+    return _count(text.strip().removeprefix("$"), what, "1.3M")
+
+
+def price(text: str, what: str) -> float:
+    """'2.5', or '$2.5'."""
+    return number(text.strip().removeprefix("$"), what)
+
+
+def watts(text: str, what: str) -> float:
+    """'500', or '500W'."""
+    return number(text.strip().removesuffix("W"), what)
+
+
+def days(text: str, what: str) -> float:
+    """'60', or with another unit of time, '36h'."""
+    try:
+        return number(text, what)
+    except InputError:
+        return check_range(units.parse_seconds(text, what, "60 or 36h") / DAY, text, what)
 
 
 def _count(text: str, what: str, example: str) -> float:

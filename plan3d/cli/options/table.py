@@ -24,6 +24,7 @@ from plan3d.simulator.hardware.software import DEFAULT_SOFTWARE, FINE_TUNING_SOF
 from .parser import (
     MEMORY_TIMELINE,
     Option,
+    days,
     dollars,
     integer,
     memory,
@@ -31,12 +32,14 @@ from .parser import (
     number,
     percents,
     plan_text,
+    price,
     seconds,
     seconds_or_oom,
     share,
     switch,
     text,
     training_tokens,
+    watts,
 )
 
 PRECISIONS = ", ".join(CODES)
@@ -137,7 +140,7 @@ TASK_OPTIONS = (
         "fabric with constants of its own: efa (AWS) or omni-path"),
     Option("--network-latency", "TIME", parse_seconds, PREDICTIONS,
         "latency of the network, such as 5us"),
-    Option("--power-limit", "W", number, PREDICTIONS,
+    Option("--power-limit", "W", watts, PREDICTIONS,
         "watts of a GPU, below those of its board: what long GEMMs sustain falls with it"),
     Option("--expert-imbalance", "X", number, PREDICTIONS,
         "tokens of the busiest expert rank over their mean: 1 (default) or more"),
@@ -174,7 +177,7 @@ OPTIONS = (
         "share of a GPU's memory to leave free (default: plans fit with a probability of 50%%)"),
     Option("--objective", "O", text, RANKINGS,
         "step-time (default), memory, cost or time-to-accuracy"),
-    Option("--risk", "Q", number, SEARCH,
+    Option("--risk", "Q", parse_fraction, SEARCH,
         "rank the 300 best plans that fit with this probability by this quantile of the forecast "
         "step instead of its expectation: 0.9 is what nine of ten such runs stay below"),
     Option("--backend", "B", text, SEARCH,
@@ -232,8 +235,8 @@ OPTIONS = (
         "instead: the cheapest way to split each product of a layer over N ranks"),
     Option("--widths", "H1,H2,..", text, TEXTBOOK,
         "with --partition and no model: products of these widths, in ring units"),
-    Option("--price", "P", number, TRAINING, "USD per GPU-hour; with --tokens adds cost"),
-    Option("--days", "D", number, SEARCH,
+    Option("--price", "P", price, TRAINING, "USD per GPU-hour; with --tokens adds cost"),
+    Option("--days", "D", days, SEARCH,
         "instead of --gpus: the fewest GPUs that train --tokens in D days"),
     Option("--budget-usd", "X", dollars, SEARCH,
         "instead of --gpus: the GPUs that train --tokens soonest for X USD, 1.3M, at --price"),

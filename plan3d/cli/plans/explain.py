@@ -178,9 +178,13 @@ def question_of_file(args: argparse.Namespace) -> tuple[Question, Plan]:
 
 def _against(args: argparse.Namespace) -> Plan | str:
     """What --against says: one change of the plan, or another plan."""
+    from plan3d.simulator.plan.plan import stated_fields
+
     from ..arguments import plan_arguments
 
     asked: str = args.against
-    if len(asked.split()) == 1 and "=" in asked and not is_file(asked):
-        return asked
+    if "=" in asked and not is_file(asked) and not plan_arguments.is_handle(asked.split()[0]):
+        fields = stated_fields(asked)
+        if len(fields) == 1:
+            return "=".join(*fields.items())
     return plan_arguments.completed(plan_arguments.read_plan(asked, "--against"), args)

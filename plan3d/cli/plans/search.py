@@ -44,6 +44,8 @@ def run(args: argparse.Namespace, progress: Progress | None = None) -> int:
     for name in ("csv", "report"):
         if getattr(args, name) is not None:
             check_writable(getattr(args, name), f"--{name}")
+    if args.report is not None and not args.report.lower().endswith((".html", ".htm")):
+        raise InputError(f"--report {args.report}: must end in .html")
     try:
         with ProgressBar(args.quiet, progress) as bar:
             request = _request(args, bar)

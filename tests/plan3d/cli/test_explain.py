@@ -107,7 +107,7 @@ def test_the_pictures(capsys, tmp_path):
         (["--plan", "pp=3"], "!= 32 GPUs"),
         (["--plan", PLAN, "--against", "ttp=4"], "unknown plan field 'ttp'; did you mean tp"),
         (["--plan", PLAN, "--against", "tp=4 ttp=4"], "unknown plan field 'ttp'"),
-        (["--plan", PLAN, "--against", "nothing.json"], "--against 'nothing.json' is neither"),
+        (["--plan", PLAN, "--against", "nothing.json"], "--against nothing.json: cannot be read"),
         (["--plan", PLAN, "--plot", "why.txt"], "must end in .png, .svg, .pdf"),
         (["--plan", PLAN, "--ranks", "why.txt"], "--ranks why.txt: must end in .png, .svg, .pdf"),
         (["--plan", PLAN, "--tokens", "1B"], "--tokens"),

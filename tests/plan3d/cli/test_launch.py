@@ -150,7 +150,7 @@ def test_a_search_says_when_megatron_cannot_run_its_best_plan(capsys):
         ([*TASK, "--to", "megatron"], "PLAN"),
         ([PLAN, "--to", "megatron"], "--model"),
         ([PLAN, "--to", "megatron", "--model", "llama-7b"], "--cluster"),
-        (["nowhere.json#3", *TASK, "--to", "megatron"], "neither FIELD=VALUE ... nor a file"),
+        (["nowhere.json#3", *TASK, "--to", "megatron"], "nowhere.json: cannot be read"),
         (["tp=3", *TASK, "--to", "megatron"], "!= 16 GPUs"),
         ([PLAN, *TASK, "--to", "megatron", "--with", "tp"], "--with: plan 'tp' must be"),
         ([PLAN, *TASK, "--to", "megatron", "--with", "size=2"], "unknown plan field 'size'"),

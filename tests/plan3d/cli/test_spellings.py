@@ -8,7 +8,7 @@ from plan3d.cli.main import main
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.units import doublings, parse_bandwidth, parse_length
 from plan3d.simulator.hardware.profile_file import profile_names, profile_of
-from plan3d.simulator.plan.plan import Plan
+from plan3d.simulator.plan.plan import Plan, field_changes
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_of_id
 
@@ -35,10 +35,21 @@ def test_fields_of_a_plan(text):
         ("pp=2,layers_per_stage=3,5", "pp=2 layers_per_stage=3,5"),
         ("precision=bfloat16", "tp=1"),
         ("precision=torch.float16", "precision=fp16"),
+        ("optimizer=AdamW", "tp=1"),
+        ("pp=2 schedule=ZB_H1", "pp=2 schedule=zb-h1"),
+        ("cp=2 cp_comm=Ulysses", "cp=2 cp_comm=a2a"),
+        ("cp=2 cp_comm=ring", "cp=2"),
+        ("sync=ring", "sync=ring"),
     ],
 )
 def test_values_of_a_plan(text, plan):
     assert str(Plan.parse(text)) == plan
+
+
+@pytest.mark.parametrize("text", ["TP=2,zero=3", "tensor_parallel=2, zero_stage=3"])
+def test_changes_of_a_plan_are_read_as_a_plan_is(text):
+    assert field_changes(text) == {"tp": 2, "zero": 3}
+    assert str(Plan(**field_changes(text))) == str(Plan.parse(text))
 
 
 def test_runs_of_layers_keep_their_commas():
@@ -64,7 +75,9 @@ def test_other_lengths_are_refused(text):
         parse_length(text, "--sequence")
 
 
-@pytest.mark.parametrize("text", ["400Gbps", "400Gb/s", "400 Gbit/s", "50GB/s"])
+@pytest.mark.parametrize(
+    "text", ["400Gbps", "400Gb/s", "400 Gbit/s", "400Gbit", "50GB/s", "50GBps"]
+)
 def test_rates_of_a_network(text):
     assert parse_bandwidth(text) == pytest.approx(50e9)
 
@@ -83,7 +96,10 @@ def test_ranges_double(text, values):
     assert doublings(text, "--over gpus") == values
 
 
-@pytest.mark.parametrize(("text", "near"), [("32..100", "; nearest: 32..64"), ("8..4", "")])
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [("32..100", "; nearest: 32..64"), ("8..4", ""), ("0..3", "; nearest: 0,1,2,3")],
+)
 def test_other_ranges_are_refused(text, near):
     with pytest.raises(InputError) as error:
         doublings(text, "--over gpus")
@@ -96,6 +112,10 @@ def test_other_ranges_are_refused(text, near):
         ("NousResearch/Meta-Llama-3-8B-Instruct", "llama-3-8b"),
         ("unsloth/SmolLM2-135M", "smollm2-135m"),
         ("unsloth/Meta-Llama-3.1-8B", "llama-3.1-8b"),
+        ("unsloth/Meta-Llama-3.1-8B-bnb-4bit", "llama-3.1-8b"),
+        ("TheBloke/Llama-2-7B-GPTQ", "llama-2-7b"),
+        ("huggyllama/llama-7b", "llama-7b"),
+        ("unsloth/mistral-7b", "mistral-7b"),
     ],
 )
 def test_models_that_others_have_copied(hub_id, preset):
@@ -108,7 +128,7 @@ def answer(capsys, *words):
 
 
 @pytest.mark.parametrize(
-    ("spelled", "framework"), [("fsdp", "accelerate"), ("megatron-lm", "megatron")]
+    ("spelled", "framework"), [("fsdp", "accelerate"), ("Megatron-LM", "megatron")]
 )
 def test_other_names_of_frameworks(capsys, spelled, framework):
     words = "search gpt3-1.3b a100-80gb-sxm 8 --choose tp=1 --choose pp=1 --top 1 --framework"
@@ -120,6 +140,49 @@ def test_spellings_reach_the_question(capsys):
     words = ["estimate", "llama-7b", "a100-80gb-sxm", "8", "--plan"]
     usual = answer(capsys, *words, "tp=2 dp=4", "--sequence", "4096")
     assert answer(capsys, *words, "TP=2,DP=4", "--sequence", "4k") == usual
+
+
+@pytest.mark.parametrize(
+    ("plan", "option", "said"),
+    [
+        ("TP=2", "--system ddp", "tp=2 contradicts the system ddp, which has tp=1"),
+        ("tp=1,zero=3", "--system ddp", "zero=3 contradicts the system ddp, which has zero=0"),
+        ("tp=2,precision=fp8", "--precision bf16", "--precision bf16 contradicts the plan"),
+    ],
+)
+def test_no_field_of_a_plan_is_lost_for_its_spelling(capsys, plan, option, said):
+    assert main([*ESTIMATE, "--plan", plan, *option.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("change", "usual"), [("TP=4", "tp=4"), ("tp=4,zero=3", "tp=4 zero=3")])
+def test_the_other_plan_is_read_as_a_plan_is(capsys, change, usual):
+    words = ["explain", *ESTIMATE[1:], "--plan", "tp=2", "--against"]
+    said = [answer(capsys, *words, text)["against"] for text in (change, usual)]
+    assert said[0] | {"asked": usual} == said[1]
+
+
+@pytest.mark.parametrize(
+    ("usual", "typed"),
+    [
+        (["--power-limit", "500"], ["--power-limit", "500W"]),
+        (["--risk", "0.9"], ["--risk", "90%"]),
+        (["--tokens", "2T", "--price", "2.5"], ["--tokens", "2t", "--price", "$2.5"]),
+        (["--network", "efa"], ["--network", "EFA"]),
+        (["--adapter", "lora"], ["--adapter", "LoRA"]),
+        (["--system", "fsdp"], ["--system", "FSDP"]),
+    ],
+)
+def test_values_are_read_with_their_units_and_in_any_case(capsys, usual, typed):
+    words = [*SEARCH, "--fix", "pp=1", "--top", "1"]
+    assert answers(capsys, *words, *typed) == answers(capsys, *words, *usual)
+
+
+@pytest.mark.parametrize("over", ["TP=1,2", "tensor_model_parallel_size=1,2", "TP=1..2"])
+def test_fields_are_varied_under_their_other_names(capsys, over):
+    words = ["sweep", *ESTIMATE[1:], "--plan", "pp=2", "--over"]
+    usual = answer(capsys, *words, "tp=1,2")
+    assert answer(capsys, *words, over)["points"] == usual["points"]
 
 
 @pytest.mark.parametrize(
@@ -217,6 +280,22 @@ def test_several_fields_are_fixed_at_once(capsys, text):
             "--second-pool h200:4",
         ),
         (["search", "llama-7b", "8xA100"], "means several profiles; name one: a100-40gb-sxm"),
+        ([*ESTIMATE, "--plan", "TP2PP4"], "nor a file; did you mean 'tp=2 pp=4'?"),
+        ([*ESTIMATE, "--plan", "tp 2"], "nor a file; did you mean 'tp=2'?"),
+        ([*SEARCH, "--fix", "tp2"], "--fix 'tp2' must be FIELD=VALUE; did you mean 'tp=2'?"),
+        ([*ESTIMATE, "--plan", "fsdp=1"], "plan field 'fsdp'; did you mean zero?"),
+        ([*ESTIMATE, "--plan", "bf16=1"], "plan field 'bf16'; did you mean precision?"),
+        ([*ESTIMATE, "--plan", "no.json#2"], "--plan no.json: cannot be read (No such file"),
+        (["calibrate", "fit", "no.csv"], "no.csv: cannot be read (No such file"),
+        ([*SEARCH, "--global-batch-size", "8"], "'--global-batch-size'; did you mean --global-b"),
+        ([*SEARCH, "--global-batch-tokens", "4M"], "4000000 is not a multiple of the sequence"),
+        (["fits", "llama-7b", "t4", "--plot", "a.png"], "option '--plot': an option of compare, "),
+        ([*SEARCH, "--report", "a.pdf"], "--report a.pdf: must end in .html"),
+        (["sweep", *SEARCH[1:4], "--over", "batch=8,16"], "field; did you mean global_batch?"),
+        (["search", "h100", "64"], "'h100' is a cluster: after search comes MODEL CLUSTER GPUS"),
+        (["search", "", "h100", "64"], "the model has no name; 'plan3d models' lists all"),
+        (["search", "vit", "h100", "64"], "no model is called 'vit'; 'plan3d models' lists all"),
+        (["search", "./llama", "h100", "64"], "'./llama': cannot be read (No such file"),
         (["search", "70b", "h100", "64"], "did you mean llama-2-70b, llama-3.1-70b"),
     ],
 )

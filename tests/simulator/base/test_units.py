@@ -224,7 +224,12 @@ def test_ranges_double(text: str, values: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "near"),
-    [("32..100", "; nearest: 32..64"), ("3..13", "; nearest: 3..12"), ("8..4", ""), ("0..4", "")],
+    [
+        ("32..100", "; nearest: 32..64"),
+        ("3..13", "; nearest: 3..12"),
+        ("8..4", ""),
+        ("0..4", "; nearest: 0,1,2,3,4"),
+    ],
 )
 def test_ranges_that_do_not_end_where_they_say(text: str, near: str) -> None:
     with pytest.raises(InputError) as error:
