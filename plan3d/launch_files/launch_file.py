@@ -242,7 +242,8 @@ def effective_plan(launch: Launch, plan: Plan, task: Task) -> Plan:
         plan = replace(plan, recompute=Recompute.NONE)
     ranks = int(row.dp * row.cp)
     if ranks == 1:
-        single = replace(plan, overlap_grad_reduce=0, bucket_parameters=0, fp8_params=0)
+        scaled = plan.fp8_params * (plan.zero > 0)
+        single = replace(plan, overlap_grad_reduce=0, bucket_parameters=0, fp8_params=scaled)
         if plan.offload_parameters:
             return single
         zero = 3 if plan.nvme else plan.zero * task.software.has_hooks

@@ -12,7 +12,7 @@ from ..hardware.precision import FP8, RECIPES, Optimizer
 from ..hardware.software import OP_LIST, Software
 from ..operators.adapter_work import UNPACKED_BYTES
 from ..operators.layer_work import rerun_modules
-from ..pipeline.schedules import defers
+from ..pipeline.schedules import defers, model_copies
 from ..plan.field_values import Loss, Recompute, names_of
 from ..plan.fields import spell
 from ..plan.plan import Plan
@@ -80,12 +80,17 @@ PRECISION_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "scaled-parameters",
-        ("fp8_params", "precision", "zero"),
+        ("fp8_params", "precision", "zero", "dp", "cp", "schedule"),
         lambda p, t: (
-            (p.fp8_params == 0) | (is_among(p.precision, _EIGHT_BIT_RECIPES) & (p.zero > 0))
+            (p.fp8_params == 0)
+            | (
+                is_among(p.precision, _EIGHT_BIT_RECIPES)
+                & ((p.zero > 0) | (p.dp * p.cp * model_copies(p.schedule) == 1))
+            )
         ),
         lambda p, t: (
-            "fp8_params needs zero >= 1, whose optimizer has the wide weights, and a precision of "
+            "fp8_params needs zero >= 1 over several data ranks, whose optimizer has the wide "
+            "weights, and a precision of "
             f"8 bits ({', '.join(RECIPES[code].name for code in _EIGHT_BIT_RECIPES)}); "
             f"here precision={RECIPES[int(p.precision)].name} zero={p.zero}; nearest: fp8_params=0"
         ),

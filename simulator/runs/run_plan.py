@@ -80,7 +80,7 @@ def plan_of(run: PublishedRun, software: Software) -> Plan:
         shard=_shard(run, ranks, zero),
         recompute=run["recompute"],
         precision=(precision := _precision(run)),
-        fp8_params=int(bool(run["fp8_params"]) and zero > 0 and "8" in precision),
+        fp8_params=int(bool(run["fp8_params"] and run["zero_stage"]) and "8" in precision),
         **_wide_ends(run),
         optimizer=OPTIMIZERS[run["optimizer"]],
         offload_optimizer=100 * bool(run["optimizer_on_host"] or together),

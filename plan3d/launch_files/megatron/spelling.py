@@ -59,7 +59,9 @@ def to_flags(n: Numbers, task: Task) -> Numbers:
     n.layout = layout_text(n) if _needs_layout(n) else ""
     n.chunks_a_rank = 1 if n.layout else n.virtual_stages
     n.blocking_sends = n.virtual_stages > 1 and not n.overlap_p2p
-    n.fsdp, n.distributed_optimizer, n.sharding_strategy = n.zero > 1, n.zero > 0, n.zero
+    n.fsdp, n.sharding_strategy = n.zero > 1, n.zero
+    # Weights of 8 bits need the one that has wide ones, on a single data rank too.
+    n.distributed_optimizer = n.zero > 0 or bool(n.fp8_params)
     precision = Precision(n.precision)
     n.bf16, n.fp16, recipe, n.fp4 = FORMATS[precision]
     n.fp8, n.fp8_recipe = bool(recipe), FP8_RECIPES[recipe or "delayed"]

@@ -321,6 +321,14 @@ def test_deepspeed_offloads_the_optimizer():
     assert "cpu" not in text("deepspeed", "zero=3")
 
 
+def test_weights_of_8_bits_have_a_distributed_optimizer_on_one_data_rank_too():
+    """Megatron-LM's arguments.py takes --fp8-param-gather with nothing less."""
+    flags = array_words(text("megatron", "tp=8 dp=1 precision=fp8 fp8_params=1", gpus=8))
+    assert flags["--fp8-param-gather"] == flags["--use-distributed-optimizer"] == []
+    wide = array_words(text("megatron", "tp=8 dp=1 precision=fp8", gpus=8))
+    assert "--use-distributed-optimizer" not in wide
+
+
 def test_megatron_offloads_by_flags_and_overrides():
     plan = "zero=1 offload_optimizer=50 offload_activations=25"
     flags = array_words(text("megatron", plan))

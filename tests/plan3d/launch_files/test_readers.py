@@ -726,6 +726,17 @@ def test_recompute_of_what_a_model_does_not_have_is_none():
         assert effective_plan(launch, plan, on(64, model, selective=modules)).recompute == found
 
 
+def test_weights_of_8_bits_stay_on_one_data_rank():
+    more = "--fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather"
+    launch = megatron(more=f"{more} --use-distributed-optimizer")
+    plan = plan_of(launch, {})
+    one = on(int(plan.tp * plan.pp))
+    alone = effective_plan(launch, plan, one)
+    assert (alone.zero, alone.fp8_params) == (0, 1)
+    without = megatron(more=more)
+    assert effective_plan(without, plan_of(without, {}), one).fp8_params == 0
+
+
 def test_replicas_of_shards_are_settled_with_the_gpus():
     """Shards of what is left over, and instances of the optimizer, need the number of GPUs."""
     hybrid = torchtitan(("[parallelism]", "[parallelism]\ndata_parallel_replicate_degree = 2"))

@@ -243,7 +243,12 @@ SIDES = [
         "zero=1 overlap_grad_reduce=0 overlap_param_gather=1|"
         "zero=0 overlap_grad_reduce=1 overlap_param_gather=1",
     ),
-    ("scaled-parameters", task(), "fp8_params=1 precision=fp8 zero=1", "fp8_params=1 zero=1"),
+    (
+        "scaled-parameters",
+        task(),
+        "fp8_params=1 precision=fp8 zero=1|fp8_params=1 precision=fp8 tp=8 pp=4 dp=1 zero=0",
+        "fp8_params=1 zero=1",
+    ),
     ("scaled-parameters", task(), "precision=fp8 zero=0", "fp8_params=1 precision=fp8 zero=0"),
     (
         "ends-in-16-bits",
