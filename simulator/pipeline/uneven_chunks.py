@@ -144,7 +144,8 @@ def makespan(
     turns, ranks, columns = forward.shape
     longest_first = np.argsort(-micro_batches, kind="stable")
     passes, away = micro_batches[longest_first] * turns, np.arange(ranks)[::-1]
-    waves = np.arange(1 - ranks - ahead, passes.max() + ranks - 1)
+    # The last wave has no passes: all columns have ended before it.
+    waves = np.arange(1 - ranks - ahead, passes.max() + ranks)
     # Columns that have not ended before a wave, the first ones.
     running = np.searchsorted(-passes, ranks - 1 - waves)
     on, back = (
@@ -166,7 +167,6 @@ def makespan(
         if back.some[t]:
             # The last rank is the first that runs backward.
             busy_until = back.ends(t, busy_until[::-1])[::-1]
-    ends[longest_first[: busy_until.shape[1]]] = busy_until.max(axis=0)
     return ends
 
 

@@ -45,6 +45,8 @@ def test_tables_of_a_search_are_those_of_each_strategy(texts: list[str]) -> None
         np.testing.assert_array_equal(costs.table[which], alone.table)
         np.testing.assert_array_equal(costs.working_set[:, which], alone.working_set)
         assert len(costs.table) == len(set(asked))
+        # None is costed again.
+        assert (np.diff(tables.costed[RECIPE][0]) > 0).all()
 
 
 def test_strategies_are_numbered_without_gaps() -> None:

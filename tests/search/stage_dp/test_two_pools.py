@@ -272,3 +272,22 @@ def test_the_slowest_of_stages_of_two_pools_does_its_share_and_any_layer(
     assert found.traversal == pytest.approx(traversal)
     sends = [pool.least_seconds.sends for pool in one.pools]
     assert found.sends == min(sends) < max(sends)
+
+
+def test_a_pool_leaves_the_other_one_the_layers_that_it_has_time_for():
+    """In 4 s one A100 has a layer of 4 s and both H100 have two of 2 s, whatever modes take more.
+    What is before the last stage is done in two, where the faster pool may do it."""
+    tasks = task("a100-80gb-sxm", 1, layers=5), task("h100-sxm", 2, layers=5)
+    one = next(
+        one for one in pooled_pipelines(tasks, FEW) if one.counts == (1, 2) and not one.swapped
+    )
+    for pool, seconds in zip(one.pools, (4, 2), strict=True):
+        vars(pool.layers)["least_seconds"] = np.outer([1.0, 2.0], [seconds, 0.1, 0.1])
+    found = one.table((7e10, 7e10), 4.0, NEVER)
+    held = [
+        {*zip(entries.start.tolist(), entries.end.tolist(), strict=True)}
+        for entries in found.entries
+    ]
+    assert held[0] == {(0, 1)}
+    assert (1, 3) in held[1]
+    assert (3, 5) in held[2]

@@ -141,6 +141,48 @@ def test_held_out_errors_are_the_noise(record: dict[str, Any]) -> None:
         assert known["coverage"] == pytest.approx(0.8, abs=0.1)
 
 
+def test_two_groups_can_be_held_out_in_turn(
+    runs: list[PublishedRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PARTS, "zerobubble24", Part("zerobubble24", ()))
+    two = [runs[np.flatnonzero(folds(runs) == fold)[0]] for fold in (0, 1)]
+    assert list(cross_validate(two)["parts"]) == ["zerobubble24"]
+    with pytest.raises(InputError, match="nothing to fit"):
+        cross_validate(two[:1])
+
+
+LARGEST = float(np.log(3))
+TWO_SIGMA = float(2 * np.log(1.3))
+
+
+@pytest.mark.parametrize(
+    ("log", "flags"),
+    [
+        (0.0, []),
+        (0.999 * TWO_SIGMA, []),
+        (-0.999 * TWO_SIGMA, []),
+        (1.001 * TWO_SIGMA, ["> 2 sigma"]),
+        (-1.001 * TWO_SIGMA, ["> 2 sigma"]),
+        (LARGEST - 0.0101, ["> 2 sigma"]),
+        (0.0101 - LARGEST, ["> 2 sigma"]),
+        (LARGEST - 0.0099, ["at a bound", "> 2 sigma"]),
+        (0.0099 - LARGEST, ["at a bound", "> 2 sigma"]),
+    ],
+)
+@pytest.mark.parametrize("final", [True, False])
+def test_scalars_far_from_their_prior_or_at_a_bound_are_named(
+    rows: TimedRuns, monkeypatch: pytest.MonkeyPatch, log: float, flags: list[str], final: bool
+) -> None:
+    """In the fit to all rows or in a fold; factors are between a third and three."""
+    all_rows, fold = (log, 0.0) if final else (0.0, log)
+    monkeypatch.setattr(cross_validation, "fit", lambda rows, fields: np.array([all_rows]))
+    fits = [np.zeros(1), np.array([fold])]
+    scalar = cross_validation._scalars(rows, ("layer_floor",), fits)["layer_floor"]
+    assert scalar["flags"] == flags
+    assert scalar["fitted"] == pytest.approx(scalar["shipped"] * np.exp(all_rows))
+    assert scalar["folds"] == pytest.approx(scalar["shipped"] * np.exp(np.sort([0.0, fold])))
+
+
 def test_what_no_table_knows_is_refused(runs: list[PublishedRun]) -> None:
     strange = [PublishedRun({**run.cells, "source": "elsewhere"}) for run in runs[:9]]
     with pytest.raises(InputError, match="nothing to fit"):
