@@ -12,6 +12,7 @@ import numpy as np
 from plan3d.simulator.base.arrays import Value
 from plan3d.simulator.base.errors import InputError, NoFeasiblePlanError
 from plan3d.simulator.base.printable import shorten
+from plan3d.simulator.base.text_tables import Table, format_table, tables_html
 from plan3d.simulator.task import Task
 
 from ..rank_plans import Ranking, check_backend, check_space, rank_plans
@@ -89,13 +90,37 @@ class BackendBenchmark:
 
         return Picture(race_page(self))
 
+    def _table(self) -> Table:
+        columns = {
+            "best": ("best step s", "{:.4g}", 1),
+            "regret": ("regret %", "{:.2f}", 100),
+            "evaluations": ("plans costed", "{:,.0f}", 1),
+            "to_near": (f"plans to {100 * NEAR_OPTIMUM:g} %", "{:,.0f}", 1),
+            "seconds": ("search s", "{:.2g}", 1),
+        }
+        medians = self.to_frame()
+        rows = tuple(
+            (name, *(_cell(row[key], write, factor) for key, (_, write, factor) in columns.items()))
+            for name, row in medians.iterrows()
+        )
+        return Table(headers=("backend", *(head for head, _, _ in columns.values())), rows=rows)
+
     def _repr_html_(self) -> str:
-        return str(self.to_frame().to_html())
+        return tables_html([self._table()])
+
+    def __str__(self) -> str:
+        """A row a backend: medians over the seeds."""
+        return format_table(self._table())
 
     def __repr__(self) -> str:
         where = f"{self.task.model.name} on {self.task.gpus} x {self.task.cluster.name}"
         names = ", ".join(entry.backend for entry in self.entries)
         return shorten(f"BackendBenchmark({where}, {self.space} plans, {names})", 400)
+
+
+def _cell(value: float, write: str, factor: float) -> str:
+    """A median as it is written; '-' where there is none."""
+    return write.format(factor * value) if np.isfinite(value) else "-"
 
 
 def _entry(backend: str, results: list[SearchResult], optimum: float) -> BackendEntry:

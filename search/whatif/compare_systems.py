@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from plan3d.simulator.base.printable import shorten
-from plan3d.simulator.base.text_tables import frame_html
+from plan3d.simulator.base.text_tables import Table, format_table, tables_html
 from plan3d.simulator.plan.plan import Plan, resolve
 from plan3d.simulator.rules.validity import violations
 from plan3d.simulator.step.costs import Costs
@@ -27,6 +27,7 @@ from ..systems.system_plans import complete_plan, constraints
 from ..systems.systems import SYSTEMS, System
 from ..systems.systems import system as system_named
 from .cluster_size import with_gpus
+from .row_tables import WHOLE, WIDEST, rows_table, with_gib
 from .schedulers import Scheduler, searches
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class BySystem:
         """A pandas DataFrame, a row a system: its best plan, or why it has none."""
         import pandas
 
-        return pandas.DataFrame([self._row(entry) for entry in self.entries])
+        return with_gib(pandas.DataFrame([self._row(entry) for entry in self.entries]))
 
     def _row(self, entry: SystemEntry) -> dict[str, Any]:
         best = entry.best
@@ -114,8 +115,15 @@ class BySystem:
 
         return Picture(systems_page(self))
 
+    def _table(self, widest: int = WIDEST) -> Table:
+        return rows_table([self._row(entry) for entry in self.entries], ["system"], widest)
+
     def _repr_html_(self) -> str:
-        return frame_html(self.to_frame())
+        return tables_html([self._table(WHOLE)])
+
+    def __str__(self) -> str:
+        """A row a system: its best plan, or why it has none."""
+        return format_table(self._table())
 
     def __repr__(self) -> str:
         first = f", fastest {self.fastest.system.name}" if self.fastest else ""

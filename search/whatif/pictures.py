@@ -152,7 +152,9 @@ def systems_page(found: BySystem) -> Any:
     axes.set_axisbelow(True)
     open_frame(axes)
     task = found.task
-    drawn.suptitle(f"{task.model.name} on {task.gpus} x {task.cluster.name}: best plan of each")
+    title = f"{task.model.name} on {task.gpus} x {task.cluster.name}: best plan of each"
+    large = len(every) - len(best)
+    drawn.suptitle(f"{title}, {large} others do not fit" if large else title)
     drawn.legend(loc="outside lower center", ncols=min(5, len(shown)), frameon=False)
     return drawn
 

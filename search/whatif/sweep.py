@@ -25,9 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import is_local
-from plan3d.simulator.base.printable import full_text, shorten
-from plan3d.simulator.base.text_tables import Table, format_table, frame_html
-from plan3d.simulator.base.units import GIB, whole_percent
+from plan3d.simulator.base.printable import full_text
+from plan3d.simulator.base.text_tables import format_table, tables_html
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting.report import step_bounds, training_record
 from plan3d.simulator.step.costs import Costs
@@ -41,24 +40,15 @@ from ..result.obstacle import obstacle
 from ..result.search_result import SearchResult
 from ..space.space import Choices
 from .climb import climbed
+from .row_tables import WHOLE, rows_table, with_gib
 from .schedulers import Scheduler, results_on
 from .sweep_file import ILLEGAL, NO_PLAN, OK, SweepFile, varied
 
 if TYPE_CHECKING:
     from plan3d.simulator.reporting.palette import Picture
 
-TABLE_COLUMNS = ("step_seconds", "tokens_per_second", "mfu", "probability_fits", "plan", "detail")
-"""Columns of a notebook's table besides what was varied."""
-POINTS, WIDEST = 18, 100
-"""Points that are shown, and characters of a plan or of why there is none."""
-TEXT_COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("step_seconds", "step s", lambda x: f"{x:.4g}"),
-    ("tokens_per_second", "tokens/s", lambda x: f"{x:,.0f}"),
-    ("mfu", "MFU %", lambda x: f"{100 * x:.1f}"),
-    ("memory_bytes", "mem GiB", lambda x: f"{x / GIB:.1f}"),
-    ("probability_fits", "fits %", whole_percent),
-)
-"""Columns of numbers of a text: key, header with unit, how it is written."""
+POINTS = 18
+"""Points that a text shows."""
 Row = dict[str, Any]
 NumberedRows = Generator[tuple[int, Row], None, None]
 """Numbers of points and their rows, as they finish."""
@@ -124,7 +114,7 @@ class Sweep:
         """A pandas DataFrame, a row a point."""
         import pandas
 
-        return pandas.DataFrame(self.rows)
+        return with_gib(pandas.DataFrame(self.rows))
 
     def plot(self) -> Picture:
         """Speed and MFU over what was varied: in a notebook a picture, elsewhere
@@ -136,28 +126,13 @@ class Sweep:
         return Picture(sweep_page(self.rows))
 
     def _repr_html_(self) -> str:
-        frame = self.to_frame()
-        varied = list(frame)[: list(frame).index("status")] if self.rows else []
-        names = [name for name in (*varied, *TABLE_COLUMNS) if name in frame]
-        return frame_html(frame[names])
+        return tables_html([rows_table(self.rows, varied(self.rows), WHOLE)])
 
     def __str__(self) -> str:
         """The table of the first POINTS, and how many there are more."""
         if not self.rows:
             return repr(self)
-        names = varied(self.rows)
-        cells = tuple(
-            (
-                *(str(row[name]) for name in names),
-                *(write(row[key]) if key in row else "-" for key, _, write in TEXT_COLUMNS),
-                shorten(str(row.get("plan") or row["detail"] or row["status"]), WIDEST),
-            )
-            for row in self.rows[:POINTS]
-        )
-        headers = (*names, *(head for _, head, _ in TEXT_COLUMNS), "plan")
-        table = format_table(
-            Table(headers=headers, rows=cells, words=frozenset({len(headers) - 1}))
-        )
+        table = format_table(rows_table(self.rows[:POINTS], varied(self.rows)))
         left = len(self.rows) - POINTS
         return table if left <= 0 else f"{table}\n... and {left} points more: to_frame()"
 

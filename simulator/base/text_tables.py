@@ -9,7 +9,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .printable import escape_unprintable
 
@@ -45,14 +44,6 @@ def facts_html(title: str, facts: Mapping[str, object]) -> str:
     """Facts of one thing by name, as a table of two columns."""
     rows = tuple((name, str(value)) for name, value in facts.items())
     return tables_html([Table(headers=("", ""), rows=rows, title=title, words=frozenset({0, 1}))])
-
-
-def frame_html(frame: Any) -> str:
-    """A pandas DataFrame with whole plans, where pandas would cut them."""
-    import pandas
-
-    with pandas.option_context("display.max_colwidth", None):
-        return str(frame.to_html(index=False, na_rep="-", float_format="{:.4g}".format))
 
 
 def html_text(text: str) -> str:

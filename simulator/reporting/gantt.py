@@ -235,12 +235,14 @@ def _frame(axes: Any, x: PlanTimeline, scale: float, unit: str, shared: bool) ->
     step = 1 if g.ranks <= ROW_NAMES else 4 if g.ranks <= 32 else 8
     axes.set_yticks(np.arange(0, g.ranks, step))
     axes.set(xlabel=f"time / {unit}", ylabel="pipeline rank")
+    height = "; height: share of an interval" if shared else ""
+    shades = "; lighter: later chunks of a rank" if g.stages > g.ranks and not shared else ""
     idle = float(np.mean(t.idle) / t.step_seconds)
     name = spell("schedule", x.plan.schedule)
     axes.set_title(
         f"{plan_title(x.task, x.plan, 0.95 * axes.figure.bbox_inches.width, TITLE_SIZE)}\n"
         f"{name}, {g.micro_batches} micro-batches: {format_seconds(float(t.step_seconds))}, "
-        f"{100 * idle:.1f} % idle{'; height: share of an interval' if shared else ''}",
+        f"{100 * idle:.1f} % idle{height}{shades}",
         loc="left",
         fontsize=TITLE_SIZE,
     )

@@ -71,6 +71,7 @@ def _draw_step(axes: Any, found: MemoryTimeline) -> None:
         textcoords="offset points",
         horizontalalignment="right" if 2 * scale * moment.seconds > starts[-1] else "left",
         fontsize=8,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
     )
     axes.set(xlabel=f"time / {unit}", xlim=(0, starts[-1]))
     axes.set_title(f"Pipeline rank {worst.rank} through a step", loc="left")

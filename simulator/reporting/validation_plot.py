@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from ..base.printable import escape_math
 from ..validation.predict_runs import Prediction
-from .palette import BLACK, figure, image_bytes, open_frame
+from .palette import BLACK, CYCLE, figure, image_bytes, open_frame
 
 ERROR_BAND = 0.1
 """Relative error of the shaded band."""
-COLOURED_SOURCES = 12
-"""Sources with a colour of their own, the largest first; the others share grey."""
+COLOURS = tuple(colour for colour in CYCLE if colour != BLACK)
+"""Of the largest sources; the others share grey, and medians are black."""
 MOST_SOURCES = 24
 """Sources whose errors are drawn."""
 WIDEST_ERROR, BINS = 60.0, 60
@@ -84,11 +84,7 @@ def _largest_first(sources: NDArray[np.object_]) -> list[str]:
 
 def _colour(number: int) -> Any:
     """The colour of a source by its place; grey for small ones."""
-    from matplotlib import colormaps
-
-    if number >= COLOURED_SOURCES:
-        return "0.5"
-    return colormaps["tab20"]((2 * number) % 20 + number // 10)
+    return COLOURS[number] if number < len(COLOURS) else "0.5"
 
 
 def _points(axes: Any, p: Prediction) -> None:
@@ -105,7 +101,7 @@ def _points(axes: Any, p: Prediction) -> None:
     names = _largest_first(sources)
     for i, name in enumerate(names):
         rows = sources == name
-        alone = i < COLOURED_SOURCES
+        alone = i < len(COLOURS)
         axes.scatter(
             measured[rows],
             p.step[rows],
@@ -115,6 +111,6 @@ def _points(axes: Any, p: Prediction) -> None:
             color=_colour(i),
             label=f"{escape_math(name)} ({int(rows.sum())})" if alone else None,
         )
-    if len(names) > COLOURED_SOURCES:
+    if len(names) > len(COLOURS):
         axes.scatter([], [], s=9, color="0.5", label="others")
     axes.legend(fontsize="x-small", loc="upper left", markerscale=2)

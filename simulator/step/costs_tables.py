@@ -70,6 +70,7 @@ def frame(costs: Costs | None) -> Any:
         "hfu": costs.hfu,
         "tokens_per_second": costs.tokens_per_second,
         "memory_bytes": costs.memory_bytes,
+        "memory_gib": costs.memory_bytes / GIB,
         "fits": costs.fits,
         **{f"seconds.{name}": column for name, column in costs.seconds.items()},
         **{f"memory_bytes.{name}": column for name, column in costs.memory.items()},

@@ -141,6 +141,13 @@ def test_the_bars_of_a_system_are_the_parts_of_its_step(systems):
     assert legend._ncols == min(5, len(parts))
 
 
+def test_systems_that_do_not_fit_are_counted(systems):
+    none = replace(systems.entries[0].result, costs=None)
+    left = [replace(systems.entries[0], result=none), *systems.entries[1:]]
+    drawn = pictures.systems_page(replace(systems, entries=left))
+    assert drawn._suptitle.get_text().endswith("best plan of each, 1 others do not fit")
+
+
 def test_the_shortest_step_is_the_least_of_all_systems(systems):
     steps = {entry.system.name: entry.best.step_seconds for entry in systems.entries}
     assert systems.shortest.system.name == min(steps, key=steps.get)
@@ -157,6 +164,22 @@ def race():
 def lines_of(race):
     (axes,) = pictures.race_page(race).axes
     return axes, [line for line in axes.lines if not line.get_label().startswith("_")]
+
+
+def test_what_notebooks_show_has_the_units_that_people_read(systems, race):
+    """GiB, per cent and thousands, in texts and pages alike."""
+    fastest = systems.entries[1]
+    numbers = (f"{fastest.best.step_seconds:.4g}", f"{fastest.best.memory_bytes / GIB:.1f}")
+    for shown in (str(systems), systems._repr_html_()):
+        assert all(head in shown for head in ("step s", "MFU %", "mem GiB", "fits %"))
+        assert all(number in shown for number in numbers)
+        assert "memory_bytes" not in shown
+    assert systems.to_frame().memory_gib[1] == fastest.best.memory_bytes / GIB
+    for shown in (str(race), race._repr_html_()):
+        assert all(head in shown for head in ("backend", "regret %", "plans to 1 %", "search s"))
+    points = [row(8, 1234.5, 0.4, detail="") | BETWEEN | {"plan": "dp=8"}]
+    shown = Sweep(rows=points, complete=True)._repr_html_()
+    assert all(text in shown for text in ("mem GiB", "1.0", "1,234", "40.0"))
 
 
 @pytest.mark.parametrize(("budget", "left", "right"), [(30, 10, 30), (10, 10, 11), (1, 1, 2)])

@@ -17,6 +17,7 @@ from plan3d.simulator.calibration.traces.reader import read_traces
 from plan3d.simulator.plan.plan import Plan
 from plan3d.simulator.reporting import traced_plot, validation_plot
 from plan3d.simulator.reporting.measured_tracks import MEASURED, _threads, beside_measured
+from plan3d.simulator.reporting.palette import BLACK, CYCLE
 from plan3d.simulator.runs.published_runs import read_runs
 from plan3d.simulator.runs.run_tasks import Question, questions
 from plan3d.simulator.step.plan_timeline import timeline_of
@@ -175,9 +176,13 @@ def test_runs_are_points_about_a_diagonal(prediction):
 
 
 def test_the_largest_sources_have_colours_of_their_own():
-    colours = [validation_plot._colour(number) for number in range(14)]
-    assert colours[12:] == ["0.5", "0.5"]
-    assert len(set(colours)) == 13
+    """Those that people tell apart whose colour vision is weak, without black, which is a median's:
+    seven."""
+    colours = [validation_plot._colour(number) for number in range(9)]
+    assert colours[7:] == ["0.5", "0.5"]
+    assert len(set(colours)) == 8
+    assert BLACK not in colours
+    assert set(colours[:7]) < set(CYCLE)
 
 
 @pytest.mark.parametrize(("layers", "panels"), [(0, 1), (1, 2)])

@@ -497,6 +497,15 @@ def test_frames_of_gantt_charts_name_idle_time_and_some_ranks(axes):
     assert sorted(places) == sorted(expected)
 
 
+@pytest.mark.parametrize(("chunks", "said"), [(1, "idle"), (2, "idle; lighter: later chunks")])
+def test_a_gantt_chart_says_what_its_shades_are(axes, chunks, said):
+    plan = Plan.parse(f"pp=2 dp=2 virtual_stages={chunks}")
+    x = timeline_of(unit_task(4, 4), plan)
+    gantt._background(axes, x, 1.0)
+    gantt._frame(axes, x, 1.0, "s", False)
+    assert axes.get_title(loc="left").endswith(f" % {said}" + " of a rank" * (chunks > 1))
+
+
 def test_shares_of_intervals_are_stacked(axes, monkeypatch):
     """Of three intervals of 19 / 3 seconds rank 0 runs forward for 4 seconds of the first."""
     monkeypatch.setattr(gantt, "INTERVALS", (3, 3))
