@@ -59,8 +59,9 @@ def starts_training(text: str, file: str, script: Script) -> bool | None:
         check_program(text, file)
     except InputError:
         return True
-    ranks = [command_rank(script.commands[place]) for place in script.training_commands()[:1]]
-    return None if 0 < min(ranks, default=MODULE) < MODULE else min(ranks, default=MODULE) == 0
+    places = script.training_commands()
+    rank = command_rank(script.commands[places[0]]) if places else MODULE
+    return None if 0 < rank < MODULE else rank == 0
 
 
 MOST = 40

@@ -80,9 +80,9 @@ def to_flags(n: Numbers, task: Task) -> Numbers:
 
 def _model_flags(n: Numbers) -> None:
     """Attention, positions, windows and the layers with experts."""
-    n.multi_latent, n.grouped_queries = n.kv_rank > 0, n.kv_heads < n.heads
+    n.multi_latent, n.grouped_queries = bool(n.kv_rank), n.kv_heads < n.heads
     n.qk_head_dim, n.v_head_dim, n.kv_channels = n.head_dim - n.rope_dim, n.value_dim, n.head_dim
-    n.query_groups, n.absolute_positions = n.kv_heads, n.learned_positions > 0
+    n.query_groups, n.absolute_positions = n.kv_heads, bool(n.learned_positions)
     n.rotary = False
     n.layer_freq = "1" if all(n.sparse) else layer_pattern(n.sparse)
     n.window = max(n.windows)

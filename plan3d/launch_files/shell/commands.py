@@ -109,6 +109,11 @@ class Reader:
         """Whether this token is reached."""
         return both(self.branches.reached, self.joined.guard)
 
+    @property
+    def following(self) -> Token | None:
+        """The next token to be read; None at the end."""
+        return self.tokens[self.position] if self.position < len(self.tokens) else None
+
     def inner(self, tokens: list[Token]) -> None:
         """Read tokens as a shell of their own, with the variables and functions of this one."""
         self.script.tokens_run += len(tokens) + 1
@@ -153,7 +158,7 @@ class Reader:
     def _operator(self, token: Operator) -> None:
         """End a command, or skip a redirection and its target."""
         if lexer.REDIRECTION.fullmatch(token.text):
-            target = self.tokens[self.position] if self.position < len(self.tokens) else None
+            target = self.following
             if ">" in token.text and self.command is not None:
                 self.script.redirected.add(len(self.script.commands) - 1)
             if isinstance(target, Word):
@@ -461,7 +466,7 @@ class Reader:
             found = assigned_parts(braced(token)[-1]) or found
         name, subscript, appends, rest = found
         variables = self.script.variables
-        here = self.tokens[self.position] if self.position < len(self.tokens) else None
+        here = self.following
         array = not rest.text and isinstance(here, Operator) and here.text == "("
         if array:
             found_words, self.position = array_words(self.tokens, self.position, variables)
@@ -494,10 +499,9 @@ class Reader:
     def _returned(self, before: Truth) -> Truth:
         """The status with which a function returns: the number behind the word, or that of the last
         command."""
-        following = self.tokens[self.position] if self.position < len(self.tokens) else None
-        if not isinstance(following, Word):
+        if not isinstance(self.following, Word):
             return before
-        number = self.script.variables.text(following)
+        number = self.script.variables.text(self.following)
         return int(number[:9]) == 0 if is_whole(number) else None
 
     def _keep_outer(self, name: str) -> None:

@@ -128,8 +128,7 @@ FSDP_RULES: tuple[Rule, ...] = (
         "fsdp2-overlap",
         ("overlap_grad_reduce", "overlap_param_gather", "zero", "dp"),
         lambda p, t: (
-            ((p.overlap_grad_reduce == (p.dp > 1)) & (p.overlap_param_gather == (p.zero > 0)))
-            | (p.dp == 1)
+            ((p.overlap_grad_reduce == 1) & (p.overlap_param_gather == (p.zero > 0))) | (p.dp == 1)
         ),
         lambda p, t: (
             f"{field_text(p, 'overlap_grad_reduce')} {field_text(p, 'overlap_param_gather')}: it "

@@ -23,6 +23,7 @@ from plan3d.launch_files.shell.examples import examples_in
 from plan3d.launch_files.shell.expansions import _basename, _dirname, _seq
 from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.launch_script import training_words
+from plan3d.launch_files.shell.lexer import _Lexer
 from plan3d.launch_files.shell.script import read_script
 from plan3d.launch_files.tables import Numbers
 from plan3d.launch_files.torchtitan import spelling as torchtitan
@@ -47,7 +48,14 @@ TRAINER = [
     ("fsdp2", "fsdp2-overlap", "zero=3 overlap_grad_reduce=1 overlap_param_gather=0",
      ("zero=0 overlap_grad_reduce=1 overlap_param_gather=0",)),
     ("fsdp2", "fsdp2-overlap", "zero=0 overlap_grad_reduce=1 overlap_param_gather=1",
-     ("tp=8 pp=8 dp=1 overlap_grad_reduce=0 overlap_param_gather=0",)),
+     ("tp=8 pp=8 dp=1 overlap_grad_reduce=0 overlap_param_gather=0",
+      "tp=8 pp=8 dp=1 overlap_grad_reduce=1 overlap_param_gather=1")),
+    ("fsdp2", "fsdp2-overlap", "tp=8 pp=4 dp=2 zero=0 overlap_grad_reduce=0 overlap_param_gather=0",
+     ("tp=8 pp=4 dp=2 zero=0 overlap_grad_reduce=1 overlap_param_gather=0",)),
+    ("fsdp2", "fsdp2-overlap", "zero=1 overlap_grad_reduce=1 overlap_param_gather=0",
+     ("zero=1 overlap_grad_reduce=1 overlap_param_gather=1",)),
+    ("fsdp2", "fsdp2-overlap", "tp=8 pp=4 dp=2 zero=2 overlap_grad_reduce=1 overlap_param_gather=0",
+     ("tp=8 pp=4 dp=2 zero=2 overlap_grad_reduce=1 overlap_param_gather=1",)),
     ("fsdp2", "trainer-tp", "tp=2", ("tp=1",)),
     ("fsdp2", "trainer-activations", "offload_activations=10", ("offload_activations=0",)),
     ("deepspeed", "trainer-recompute", "recompute=selective", ("recompute=full", "recompute=none")),
@@ -254,6 +262,19 @@ def test_names_and_folders_of_paths(words, name, folder):
     assert _basename(["a", "b", "c"], None) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("./run.sh 8B \\\n  4", [("8B", "4")]),
+        ("# ./run.sh 8B \\\n#   4\n# ./run.sh 70B", [("8B", "4"), ("70B",)]),
+        ("./run.sh 8B \\", []),
+        ("./run.sh 8B \\\n  4 \\", []),
+    ],
+)
+def test_a_call_of_several_lines_ends_in_the_text(text, calls):
+    assert [found.arguments for found in examples_in(text, "README.md", "run.sh")] == calls
+
+
 @pytest.mark.parametrize(("length", "found"), [(4000, 1), (4001, 0)])
 def test_calls_of_four_thousand_characters_are_examples(length, found):
     call = "./run.sh 8B "
@@ -270,6 +291,11 @@ def test_calls_of_four_thousand_characters_are_examples(length, found):
         ("[ $X -eq 4 ] && N=1", {"X": ["4"]}),
         ("[ $X != a ] && N=1", {"X": ["a"]}),
         ("[ $X -gt 4 ] && N=1", {}),
+        ("[ $X = ] && N=1", {}),
+        ("[ = $X ] && N=1", {}),
+        ("if test 8b = $X; then N=1; fi", {"X": ["8b"]}),
+        ("if test $X =; then N=1; fi", {}),
+        ("if = $X; then N=1; fi", {}),
         ("[ $X = $Y ] && N=1", {}),
         ("case $X in a|b) N=1;; c*) N=2;; esac", {"X": ["a", "b"]}),
         ("for X in a b; do torchrun a.py --x $X; done", {"X": ["a", "b"]}),
@@ -334,6 +360,56 @@ def test_positions_are_scaled_by_a_factor_above_one(numbers, scaling, factor):
 def test_functions_without_an_end_are_counted_up_to_twenty_one(number, counted):
     text = "".join(f"f{i}() {{\n" for i in range(number))
     assert read_script(f"{text}torchrun a.py\n", "run.sh").unclosed == counted
+
+
+@pytest.mark.parametrize(("number", "counted"), [(0, 0), (1, 1), (21, 21), (22, 21)])
+def test_arithmetic_without_an_end_is_counted_up_to_twenty_one(number, counted):
+    text = "(( " * number
+    lexer = _Lexer(text, 1)
+    lexer.tokens()
+    assert lexer.unclosed == counted
+
+
+@pytest.mark.parametrize(("number", "is_followed"), [(20, True), (21, False)])
+def test_loops_are_followed_behind_twenty_functions_without_an_end(number, is_followed):
+    text = "".join(f"f{i}() {{\n" for i in range(number))
+    text += "for i in 1 2; do N=$i; done\ntorchrun a.py --x=$N\n"
+    (word,) = training_words(read_script(text, "run.sh"))
+    assert (word.text == "--x=2") is is_followed
+
+
+@pytest.mark.parametrize("body", ["{ false; return; }", "{ false\nreturn\n}"])
+@pytest.mark.parametrize(("word", "value"), [("", "2"), (" 0", "1"), (" 3", "2"), (" $1", None)])
+def test_a_function_returns_a_number_or_the_status_of_its_last_command(body, word, value):
+    """Also where the word is the last of the function."""
+    body = body.replace("return", f"return{word}")
+    text = f"f() {body}\nif f $Y; then N=1; else N=2; fi\ntorchrun a.py --x=$N\n"
+    (found,) = training_words(read_script(text, "run.sh"))
+    if value is None:
+        assert found.condition
+    else:
+        assert (found.text, found.condition) == (f"--x={value}", "")
+
+
+@pytest.mark.parametrize("end", ["return", "M=", "echo a > b", "export M="])
+def test_a_shell_of_its_own_may_end_with_any_word(end):
+    script = read_script(f"N=4\n( N=5; {end} )\ntorchrun b.py --x=$N\n", "run.sh")
+    assert [word.text for word in training_words(script)] == ["--x=4"]
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("-v N 4", "4"),
+        ("-v N %d 4", "4"),
+        ("-v N", "3"),
+        ("-v", "3"),
+        ("4", "3"),
+    ],
+)
+def test_text_is_printed_into_a_variable_where_there_is_any(words, value):
+    script = read_script(f"N=3\nprintf {words}\ntorchrun a.py --x=$N\n", "run.sh")
+    assert [word.text for word in training_words(script)] == [f"--x={value}"]
 
 
 @pytest.mark.parametrize(("depth", "known"), [(10, True), (11, False)])

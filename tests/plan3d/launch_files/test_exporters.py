@@ -21,7 +21,7 @@ from plan3d.launch_files.megatron.rules import EXPRESSIBLE
 from plan3d.launch_files.megatron.spelling import layout_text, to_flags
 from plan3d.launch_files.numbers import numbers_of
 from plan3d.launch_files.registry import EXPORTERS, READERS, exporter
-from plan3d.launch_files.shape import features, same_shape
+from plan3d.launch_files.shape import DENSE_LAYERS, UNEQUAL_LAYERS, features, same_shape
 from plan3d.launch_files.torchtitan.model_flavors import (
     FLAVORS,
     UNWRITTEN_0_2,
@@ -277,10 +277,50 @@ def test_flavors_are_shapes_of_presets(names):
 DENSE_LLAMAS = [n for n in preset_names() if n.startswith("llama") and "llama-4" not in n]
 
 
+def test_layers_are_equal_but_for_their_mlp_and_window():
+    """One kind with an MLP and one with experts, whatever each one's window is."""
+    mixtral, dense = Model.preset("mixtral-8x7b"), Model.preset("llama-3.1-8b").kinds[0]
+    (sparse,) = mixtral.kinds
+    dense = replace(dense, attention=sparse.attention)
+    window = replace(sparse.attention, window=1024)
+    wider = replace(sparse, experts=replace(sparse.experts, top_k=1))
+
+    def found(*kinds):
+        model = replace(mixtral, kinds=kinds, order=tuple(range(len(kinds))))
+        return {UNEQUAL_LAYERS, DENSE_LAYERS} & {*features(model)}
+
+    assert found(sparse) == set()
+    assert found(sparse, replace(sparse, attention=window)) == set()
+    assert found(dense, sparse) == {DENSE_LAYERS}
+    assert found(dense, sparse, replace(dense, attention=window)) == {DENSE_LAYERS}
+    assert found(dense, sparse, wider) == {DENSE_LAYERS, UNEQUAL_LAYERS}
+    heads = replace(sparse.attention, kv_heads=4)
+    assert found(sparse, replace(sparse, attention=heads)) == {UNEQUAL_LAYERS}
+
+
+def narrow(ffn):
+    """The 8B of Llama 3.1 with another width of its MLP; its usual one is 8 / 3 of 4096, 10922."""
+    model = Model.preset("llama-3.1-8b")
+    (kind,) = model.kinds
+    return replace(model, kinds=(replace(kind, mlp=replace(kind.mlp, ffn=ffn)),))
+
+
+@pytest.mark.parametrize(
+    ("ffn", "has_factor"), [(10923, False), (10922, False), (10921, True), (8192, True), (64, True)]
+)
+def test_a_width_below_the_usual_one_has_a_factor(ffn, has_factor):
+    model = narrow(ffn)
+    assert any("ffn_dim_multiplier" in line for line in registration(model)) is has_factor
+    assert_width_of(model)
+
+
 @pytest.mark.parametrize("name", DENSE_LLAMAS)
 def test_new_flavors_have_the_width_of_the_model(name):
+    assert_width_of(Model.preset(name))
+
+
+def assert_width_of(model):
     """torchtitan rounds int(multiplier x int(8 dim / 3)) up to a multiple."""
-    model = Model.preset(name)
     lines = registration(model)
     if not lines:
         return

@@ -513,7 +513,28 @@ def test_megatron_offload():
         megatron(more="--fine-grained-activation-offloading --offload-modules moe_act moe_axt")
 
 
-@pytest.mark.parametrize("fraction", ["2", "half"])
+@pytest.mark.parametrize(
+    ("fraction", "percent"), [("0", 0), ("0.01", 1), ("1", 100), ("0.005", None), ("0.999", None)]
+)
+def test_megatron_offloads_a_whole_percent_of_the_optimizer(fraction, percent):
+    more = f"{OFFLOAD} --overlap-cpu-optimizer-d2h-h2d --optimizer-offload-fraction {fraction}"
+    found = megatron(more=more)
+    assert ("offload_optimizer" in found.unmodelled) is (percent is None)
+    assert percent is None or found.plan["offload_optimizer"] == percent
+
+
+@pytest.mark.parametrize(
+    ("kinds", "code", "is_modelled"),
+    [("", 0, True), ("p2p p2p", 0, True), ("a2a a2a a2a", 2, True), ("p2p a2a", 0, False),
+     ("a2a+p2p", 0, False)],
+)  # fmt: skip
+def test_exchanges_of_contexts_are_of_one_kind(kinds, code, is_modelled):
+    found = megatron(more=f"--context-parallel-size 2 {'--cp-comm-type' * bool(kinds)} {kinds}")
+    assert ("cp_comm" not in found.unmodelled) is is_modelled
+    assert not is_modelled or found.plan["cp_comm"] == code
+
+
+@pytest.mark.parametrize("fraction", ["2", "half", "-0.01", "1.01"])
 def test_megatron_offload_of_no_share_is_refused(fraction):
     with pytest.raises(InputError, match=f"fraction {fraction} must be a number from 0 to 1"):
         megatron(more=f"{OFFLOAD} --optimizer-offload-fraction {fraction}")
@@ -766,6 +787,11 @@ def test_buckets_decide_where_gradients_overlap():
         ({"stage": 2, "overlap_comm": True}, 5000),
         ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 5e8), 500_000_000),
         ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 0.5), 0),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 1), 1),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 0), 0),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 2**31 - 1), 2**31 - 1),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 2**31), 0),
+        ({"stage": 1, "overlap_comm": True} | dict.fromkeys(BUCKETS, 5000.5), 0),
         ({"stage": 2}, 0),
         ({"stage": 3}, 0),
         ({"stage": 2, "overlap_comm": True, "allgather_bucket_size": 9}, 0),

@@ -11,6 +11,7 @@ from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.torchtitan.job import read_job
 from plan3d.launch_files.torchtitan.launch import _recipe_numbers
 from plan3d.launch_files.torchtitan.model_flavors import READ
+from plan3d.launch_files.torchtitan.recipe import _as_job
 from plan3d.launch_files.torchtitan.registered import ROWS
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.cluster import Cluster
@@ -99,6 +100,34 @@ def test_one_micro_batch_of_one_token_is_the_least():
     for sizes in ((4096, 0), (0, 1)):
         with pytest.raises(InputError, match="must be whole sequences"):
             recipe(body.format(*sizes))
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "pieces", "stages", "sizes"),
+    [
+        # 16384 tokens of a micro-batch are four sequences; without stages there are no pieces.
+        (4096, -1, 8, 1, (4, -1)),
+        (4096, 0, 8, 1, (4, -1)),
+        (4096, 65536, 8, 1, (4, 16)),
+        (4096, 65536, 8, 2, (32, 16)),
+        (1, 1, 1, 1, (16384, 1)),
+        (4096, 1, 1, 1, None),
+        (4096, 65537, 1, 1, None),
+        (4095, 65536, 1, 1, None),
+    ],
+)
+def test_tokens_of_a_batch_are_whole_sequences(length, step, pieces, stages, sizes):
+    training = {"max_context_length": length, "num_tokens_per_train_step": step}
+    parallelism = {"num_pp_microbatches": pieces, "pipeline_parallel_degree": stages}
+    job = {"training": training, "parallelism": parallelism, "compile": {}}
+    if sizes is None:
+        with pytest.raises(InputError, match="must be whole sequences"):
+            _as_job(job, "r.py")
+        return
+    _as_job(job, "r.py")
+    assert (training["local_batch_size"], training["global_batch_size"]) == sizes
+    assert training["seq_len"] == length
+    assert parallelism.get("pipeline_parallel_microbatch_size") == (4 if stages == 2 else None)
 
 
 @pytest.mark.parametrize(

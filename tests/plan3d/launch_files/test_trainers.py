@@ -101,6 +101,41 @@ def test_gradients_that_are_not_clipped_are_not_read_for_it(text, tool, engine):
         assert not [one for one in found.unread if "max_grad_norm" in one.place]
 
 
+@pytest.mark.parametrize(
+    ("degrees", "gpus", "replicas"),
+    [
+        ({"dp_shard_size": 4}, 4, 1),
+        ({"dp_shard_size": 4, "dp_replicate_size": 2}, 8, 2),
+        ({"dp_shard_size": 4, "tensor_parallel_size": 2}, 8, 1),
+        ({"dp_shard_size": 4, "context_parallel_size": 2}, 8, 1),
+        ({"dp_shard_size": 4, "dp_replicate_size": 2, "tensor_parallel_size": 4,
+          "context_parallel_size": 8}, 256, 2),
+        ({"tensor_parallel_size": 2}, 0, 1),
+    ],
+)  # fmt: skip
+def test_axes_that_are_sized_say_how_many_gpus_there_are(degrees, gpus, replicas):
+    found = read(AXOLOTL, "axolotl", adapter=None, load_in_4bit=None, **degrees)
+    assert (found.gpus or 0, found.replicas) == (gpus, replicas)
+    tp, cp = (degrees.get(f"{name}_parallel_size", 1) for name in ("tensor", "context"))
+    assert (found.plan["tp"], found.plan["cp"]) == (tp, cp)
+    assert found.plan["zero"] == (3 if "dp_shard_size" in degrees else 0)
+
+
+@pytest.mark.parametrize("size", [1, 2**20, 2**20 + 1, 0])
+def test_axes_of_accelerate_have_at_most_a_million_ranks(size):
+    section = {"parallelism_config_dp_shard_size": size}
+    text = yaml.safe_dump(yaml.safe_load(ACCELERATE) | {"parallelism_config": section})
+    text = (
+        f"cat > a.yaml <<'END'\n{text}END\naccelerate launch --config_file a.yaml sft.py "
+        "--model_name_or_path Qwen/Qwen3-8B --max_length 4096 --per_device_train_batch_size 1\n"
+    )
+    if 1 <= size <= 2**20:
+        assert reader(text, "run.sh", None)(text, "run.sh", ReaderOptions()).gpus == size
+    else:
+        with pytest.raises(InputError, match="parallelism_config_dp_shard_size"):
+            reader(text, "run.sh", None)(text, "run.sh", ReaderOptions())
+
+
 def fields(launch, *names):
     """Fields of a launch's plan, spelled."""
     spelled = plan_of(launch, {}).to_dict()
