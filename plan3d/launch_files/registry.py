@@ -62,6 +62,7 @@ READERS: Registry[Reader] = Registry(
         "trainer-command": f"{_PACKAGE}.trainer.launch:read_command",
         "accelerate": f"{_PACKAGE}.trainer.launch:read_accelerate",
         "log": f"{_PACKAGE}.logs.launch:read",
+        "wandb": f"{_PACKAGE}.logs.launch:read_kept",
     },
 )
 """Readers by framework."""

@@ -49,7 +49,11 @@ RECOGNITIONS = (
     Recognition("NeuronX Distributed Training", (("distributed_strategy", "model_source"),)),
     Recognition("align-anything", (("train_cfgs", "model_cfgs"),)),
     Recognition("leap-finetune", (("training_type", "training_config"),)),
-    Recognition("Weights & Biases (settings of a run)", (("_wandb.value",),)),
+    Recognition("Weights & Biases", (("_wandb.value",),), "wandb"),
+    Recognition(
+        "Weights & Biases (last values of a run, whose config.yaml is read)",
+        (("_runtime", "_step"), ("_wandb.runtime",)),
+    ),
     Recognition("MosaicML's command line", (("integrations", "compute", "command"),)),
     Recognition("ArcticTraining", (("data.sources", "model.name_or_path"),)),
     Recognition("dolomite-engine", (("model_args", "training_parameters"),)),

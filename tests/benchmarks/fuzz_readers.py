@@ -377,6 +377,23 @@ TITAN_RECIPES = (
     b"from torchtitan.models.llama3.config_registry import llama3_70b\n\ndef mine():\n"
     b"    config = llama3_70b()\n    config.training.seq_len //= 2\n    return config\n",
 )
+TUNE_RUN = (
+    b"N=4\ntune run --nproc_per_node $N lora_finetune_distributed --config llama3_1/8B_lora "
+    b"tokenizer.max_seq_len=4096 model.lora_attn_modules=[q_proj,k_proj] ~clip_grad_norm\n"
+)
+KEPT = (
+    b"_wandb: {desc: null, value: {cli_version: 0.19}}\nnum_layers: {value: 2}\n"
+    b"hidden_size: {value: 64}\nnum_attention_heads: {value: 4}\nmicro_batch_size: {value: 1}\n"
+    b"seq_length: {value: 64}\nmax_position_embeddings: {value: 64}\nspec: {value: null}\n"
+    b"tensor_model_parallel_size: {value: 2}\nworld_size: {value: 4}\nvocab_size: {value: 99}\n",
+    b"_wandb: {value: {}}\nmodel_type: {value: qwen2}\nhidden_size: {value: 64}\n"
+    b"intermediate_size: {value: 128}\nnum_hidden_layers: {value: 2}\nbf16: {value: true}\n"
+    b"num_attention_heads: {value: 4}\nnum_key_value_heads: {value: 2}\nfsdp: {value: []}\n"
+    b"vocab_size: {value: 512}\nper_device_train_batch_size: {value: 2}\n"
+    b"max_length: {value: 64}\nfsdp_config: {value: {min_num_params: 0}}\n"
+    b"max_position_embeddings: {value: 64}\n",
+)
+"""Settings that Weights & Biases keeps, of Megatron-LM and of the Trainer."""
 MEGATRON_SWIFT = (
     b"NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-14B --tensor_model_parallel_size 4 "
     b"--packing true --recompute_granularity full --max_length 8192 --sequence_parallel true\n"
@@ -746,6 +763,8 @@ READERS = {
     "primus": Reader("p.yaml", lambda: [PRIMUS], _imports),
     "automodel": Reader("a.yaml", lambda: [AUTOMODEL], _imports),
     "torchtune": Reader("t.yaml", lambda: [TORCHTUNE], _imports),
+    "torchtune-command": Reader("t.sh", lambda: [TUNE_RUN], _imports),
+    "wandb": Reader("config.yaml", lambda: [*KEPT], _imports),
     "recipe": Reader("r.py", lambda: [RECIPE], _imports),
     "trainer-script": Reader("t.py", lambda: [*TRAINER_SCRIPTS], _trained),
     "torchtitan-recipe": Reader("t.py", lambda: [*TITAN_RECIPES], _imports),

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from plan3d.simulator.base.documents import parse_yaml
 from plan3d.simulator.base.errors import LONGEST_QUESTION, InputError
 from plan3d.simulator.calibration.readers.log_values import RunSizes
 from plan3d.simulator.calibration.readers.rank_lines import without_prefixes
 from plan3d.simulator.calibration.readers.training_logs import is_log, ran_out, read_log
+from plan3d.simulator.workload.model import Model
 
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions
 from ..registry import READERS
-from .printed_settings import other_model, printed_settings
+from ..spellings import table_of
+from .printed_settings import (
+    ABSENT,
+    OTHER_MODELS,
+    Printed,
+    kept_settings,
+    other_model,
+    printed_settings,
+)
 
+ANOTHER = "another model than its flags describe"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -42,17 +54,60 @@ def read(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
         raise InputError(f"{file}: prints no settings of a trainer that plan3d reads: {hint}")
     other = other_model(plain) if printed.reader in ("megatron", "deepspeed") else ""
     if other:
+        raise InputError(f"{file}: {other} makes it {ANOTHER}: not read")
+    launch = _launch_of(printed, file, options, "a log")
+    launch.log = text
+    return launch
+
+
+def read_kept(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Launch:
+    """The launch of the settings that Weights & Biases keeps of a run (config.yaml). Raises
+    InputError where they are of no trainer that is read."""
+    content = parse_yaml(text, file)
+    if not isinstance(content, dict):
+        raise InputError(f"{file}: must hold settings by name, each with its value")
+    values = {
+        name: entry["value"]
+        for name, entry in content.items()
+        if isinstance(name, str) and isinstance(entry, dict) and "value" in entry
+    }
+    values.pop(TRACKER, None)
+    printed = kept_settings(values)
+    stated = [name for name in OTHER_MODELS if str(values.get(name)) not in (*ABSENT, "0")]
+    if stated and printed and printed.reader in ("megatron", "deepspeed"):
+        raise InputError(f"{file}: {stated[0]} makes it {ANOTHER}: not read")
+    if printed is None:
         raise InputError(
-            f"{file}: {other} makes it another model than its flags describe: not read"
+            f"{file}: has settings of no trainer that plan3d reads: give the launch file, or the "
+            "model, the batch and the plan to plan3d estimate"
         )
+    model = None
+    if printed.reader == "trainer":
+        keys = {row.key for row in table_of("trainer")} - {"model_type"}
+        arguments = {key: value for key, value in values.items() if key in keys and value != []}
+        printed = printed._replace(text=json.dumps(arguments, default=str))
+    if printed.reader == "trainer" and values.get("model_type") and options.model is None:
+        model = Model.from_config_values(values, str(values["model_type"]))
+        options = replace(options, model=model)
+    launch = _launch_of(printed, file, options, "Weights & Biases")
+    launch.model = launch.model or model
+    return launch
+
+
+TRACKER = "_wandb"
+"""What the tracker keeps of itself."""
+
+
+def _launch_of(printed: Printed, file: str, options: ReaderOptions, where: str) -> Launch:
+    """The launch of settings that stand in another file."""
     name = f"{file}.{printed.ending}"
     try:
         launch = READERS.lookup(printed.reader, "--from")(printed.text, name, options)
     except InputError as error:
         raise InputError(str(error).replace(name, file), LONGEST_QUESTION) from None
-    launch.file, launch.log = file, text
+    launch.file = file
     launch.launcher_gpus = printed.gpus or launch.launcher_gpus
-    launch.title = f"{launch.title or launch.framework}, in a log"
+    launch.title = f"{launch.title or launch.framework}, in {where}"
     launch.unread = [setting for setting in launch.unread if setting.affects_cost]
     return launch
 

@@ -118,12 +118,18 @@ def megatron(text: str, at: int) -> Printed | None:
     """The arguments of Megatron-LM, or of Megatron-DeepSpeed, as a command."""
     end = text.find("end of arguments", at)
     values = _printed_values(text[at : end if end > 0 else at + LONGEST])
+    padded = _PADDED.search(text, at)
+    if values.get("vocab_size", "None") in ABSENT and padded:
+        values["vocab_size"] = padded[1]
+    return megatron_arguments(values, text)
+
+
+def megatron_arguments(values: dict[str, str], text: str = "") -> Printed | None:
+    """The same of the texts of values by name; None where they have no model. `text`: that in
+    which DeepSpeed prints its configuration."""
     if "num_layers" not in values:
         return None
     words = list(argument_words(values))
-    padded = _PADDED.search(text, at)
-    if values.get("vocab_size", "None") in ABSENT and padded:
-        words.append(f"--vocab-size {padded[1]}")
     world = values.get("world_size", "")
     launcher = f"torchrun --nnodes 1 --nproc-per-node {world} " if world.isdecimal() else ""
     command = f"{launcher}pretrain_gpt.py {' '.join(words)}\n"
@@ -230,6 +236,25 @@ def bridge(text: str, at: int) -> Printed | None:
 
 BRIDGE = "_target_: megatron.bridge.training.config.ConfigContainer\n"
 """The first line of the configuration of Megatron-Bridge, whose keys are sorted."""
+
+
+def kept_settings(values: dict[str, Any]) -> Printed | None:
+    """The settings that a tracker of runs keeps of one, by name; None where none of a trainer that
+    is read are among them.
+
+    Source: Megatron-LM, megatron/training/global_vars.py (vars(args)); transformers,
+    integrations/integration_utils.py (WandbCallback: arguments beside the model's configuration);
+    nanotron, src/nanotron/trainer.py; torchtitan, components/metrics.py (its job).
+    """
+    texts = {name: str(value) for name, value in values.items()}
+    if "tensor_model_parallel_size" in values:
+        return megatron_arguments(texts)
+    if "parallelism" in values and "job" in values:
+        return Printed("torchtitan", "toml", format_toml(_without_none(values)))
+    for name, reader in (("parallelism", "nanotron"), ("per_device_train_batch_size", "trainer")):
+        if name in values:
+            return _as_yaml(reader, values, None)
+    return None
 
 
 def axolotl(text: str, at: int) -> Printed | None:

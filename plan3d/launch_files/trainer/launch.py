@@ -290,8 +290,10 @@ def _shard(
     if n.deepspeed:
         _shard_by_engine(n, launch, options, dialect)
         return
-    strategy = fsdp_strategy(n.fsdp, section)
-    if n.fsdp and not strategy and TRUTHS.get(str(n.fsdp).lower(), True):
+    has_words = bool(n.fsdp) and TRUTHS.get(str(n.fsdp).lower(), True)
+    is_on = has_words or dialect is AXOLOTL
+    strategy = fsdp_strategy(n.fsdp, section) if is_on else ""
+    if has_words and not strategy:
         known = ", ".join(name for name in FSDP_STAGES if not name.isdecimal())
         raise launch.refuse(f"has fsdp: {str(n.fsdp)[:60]}, which is not known; known: {known}")
     if strategy:

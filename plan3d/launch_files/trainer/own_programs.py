@@ -28,9 +28,9 @@ _LENGTH = re.compile(
 _OTHER_LENGTH = re.compile(r"^(?:eval|generation|val)|prompt|completion|new_tokens|target|source")
 
 
-def is_length(name: str) -> bool:
+def is_length(name: object) -> bool:
     """Whether an argument is the length of samples by its name, in whatever program."""
-    return bool(_LENGTH.search(name)) and not _OTHER_LENGTH.search(name)
+    return bool(_LENGTH.search(str(name))) and not _OTHER_LENGTH.search(str(name))
 
 
 SWITCH_NAMES = {

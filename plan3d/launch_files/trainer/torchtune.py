@@ -17,6 +17,7 @@ from typing import Any
 from plan3d.simulator.base.documents import parse_toml, parse_yaml
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.base.files import read_text
+from plan3d.simulator.base.units import is_whole
 from plan3d.simulator.hardware.software import ENDS
 from plan3d.simulator.runs.run_stack import (
     CHUNKED_LOSS,
@@ -29,7 +30,7 @@ from plan3d.simulator.runs.run_stack import (
 from plan3d.simulator.workload.model import Model
 from plan3d.simulator.workload.presets import preset_names
 
-from ..documents import Document
+from ..documents import DEEPEST, Document
 from ..launch_file import NO_OPTIONS, Launch, ReaderOptions, UnreadSetting
 from ..numbers import fill_launch
 from ..shell.contents import Script
@@ -308,12 +309,13 @@ def read_command(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> L
     launch = read_content(content, file, options)
     launch.left_out += notes
     sizes = Flags.of(before, file).by_name
-    stated = {key: sizes[key].texts[0] for key in ("--nproc-per-node", "--nnodes") if key in sizes}
+    names = ("--nproc-per-node", "--nnodes")
+    stated = {key: "".join(sizes[key].texts[:1]) for key in names if key in sizes}
     counts = [
         stated.get("--nproc-per-node", "1" if not stated else ""),
         stated.get("--nnodes", "1"),
     ]
-    if all(count.isdecimal() for count in counts):
+    if all(map(is_whole, counts)):
         launch.launcher_gpus = int(counts[0]) * int(counts[1])
     return launch
 
@@ -400,6 +402,8 @@ def _replace_keys(content: dict[str, Any], words: Iterable[str]) -> None:
         if not (equals or is_removed) or not _KEY.fullmatch(key):
             continue
         *path, last = key.lstrip("~").split(".")
+        if len(path) >= DEEPEST:
+            raise InputError(f"{key[:60]} has more than {DEEPEST} levels")
         here = content
         for name in path:
             inner = here.get(name)

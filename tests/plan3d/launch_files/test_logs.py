@@ -4,15 +4,16 @@ import base64
 import json
 
 import pytest
+import yaml
 
 from plan3d.cli.arguments.positional import placed
 from plan3d.cli.main import main, parser
 from plan3d.cli.options.table import OPTIONS
 from plan3d.cli.plans.explain import question_of_file
-from plan3d.launch_files.launch_file import ReaderOptions, plan_of
+from plan3d.launch_files.launch_file import NO_OPTIONS, ReaderOptions, plan_of
 from plan3d.launch_files.logs.launch import measured_run
 from plan3d.launch_files.logs.printed_settings import printed_settings
-from plan3d.launch_files.registry import READERS, framework_of_file
+from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.simulator.base.errors import InputError
 
 ARGUMENTS = {
@@ -470,3 +471,46 @@ def test_a_log_of_megatron_bridge():
     assert (launch.model.layers, launch.sequence, launch.global_batch) == (4, 256, 64)
     assert (launch.plan["tp"], launch.plan["micro_batch"]) == (2, 2)
     assert launch.title == "Megatron-Bridge, in a log"
+
+
+def kept(values, options=NO_OPTIONS):
+    """The launch of settings as Weights & Biases keeps them."""
+    content = {"_wandb": {"value": {"cli_version": "0.19"}}}
+    content |= {name: {"desc": None, "value": value} for name, value in values.items()}
+    text = yaml.safe_dump(content)
+    return reader(text, "config.yaml", None)(text, "config.yaml", options)
+
+
+KEPT = {
+    **dict(num_layers=32, hidden_size=4096, ffn_hidden_size=14336, num_attention_heads=32),
+    **dict(group_query_attention=True, num_query_groups=8, swiglu=True, normalization="RMSNorm"),
+    **dict(seq_length=4096, max_position_embeddings=4096, micro_batch_size=1, bf16=True),
+    **dict(global_batch_size=128, tensor_model_parallel_size=2, world_size=16, fp16=False),
+    **dict(add_bias_linear=False, untie_embeddings_and_output_weights=True, vocab_size=128256),
+    **dict(position_embedding_type="rope", num_experts=None, params_dtype="torch.bfloat16"),
+}
+"""Arguments of Megatron-LM, which it gives to the tracker as they are."""
+
+
+def test_settings_that_a_tracker_keeps_are_read():
+    found = kept(KEPT)
+    assert (found.model.parameters, found.launcher_gpus) == (8_030_261_248, 16)
+    assert (found.plan["tp"], found.global_batch, found.sequence) == (2, 128, 4096)
+    with pytest.raises(InputError, match="spec makes it another model"):
+        kept(KEPT | {"spec": ["mamba", "layers"]})
+    with pytest.raises(InputError, match="settings of no trainer"):
+        kept({"lr": 1})
+    config = {"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 128}
+    config |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config |= {"vocab_size": 512, "tie_word_embeddings": True, "max_position_embeddings": 256}
+    arguments = {
+        "per_device_train_batch_size": 2,
+        "bf16": True,
+        "fsdp": [],
+        "fsdp_config": {"a": 1},
+    }
+    found = kept(config | arguments)
+    assert (found.model.layers, found.plan["micro_batch"], found.plan["zero"]) == (2, 2, 0)
+    text = '{"_runtime": 3, "_step": 5, "_timestamp": 1, "loss": 2}'
+    with pytest.raises(InputError, match=r"whose config\.yaml is read"):
+        reader(text, "wandb-summary.json", None)

@@ -1058,6 +1058,9 @@ FILES = {
     "{micro_batch_size: 1, recompute_granularity: full, use_torch_fsdp2: true}}}\n",
     "recipe": "import nemo_run\ndef f(n=2):\n    r = llm.llama3_8b.pretrain_recipe(num_nodes=n)\n"
     "    r.trainer.strategy.tensor_model_parallel_size = 2 * n\n    return r\n",
+    "wandb": "_wandb: {value: {}}\nnum_layers: {value: 2}\nhidden_size: {value: 64}\n"
+    "num_attention_heads: {value: 4}\nmicro_batch_size: {value: 1}\nseq_length: {value: 64}\n"
+    "tensor_model_parallel_size: {value: 2}\nmax_position_embeddings: {value: 64}\n",
     "automodel": "recipe: TrainFinetuneRecipeForNextTokenPrediction\n"
     "step_scheduler: {global_batch_size: 64, local_batch_size: 4}\n"
     "distributed: {strategy: fsdp2, tp_size: 2}\n"

@@ -222,6 +222,7 @@ def test_open_values_and_configs_that_are_not_there_are_named():
     for words, message in (
         ("--nproc_per_node 2 lora_dpo_distributed", "lora_dpo_distributed trains"),
         ("eleuther_eval", "trains no model"),
+        (f"lora_finetune_distributed a{'.a' * 999}=1", "has more than 16 levels"),
         ("--nproc_per_node 2 my/own.py", "a recipe of its own"),
     ):
         with pytest.raises(InputError, match=message):
@@ -238,6 +239,7 @@ def test_open_values_and_configs_that_are_not_there_are_named():
         ("--rdzv-backend c10d --standalone --nnodes 2 --nproc-per-node=4", 8),
         ("--nnodes 3", None),
         ("--nproc_per_node gpu", None),
+        ("--nproc_per_node " + "9" * 5000, None),
         ("", 1),
     ],
 )

@@ -517,6 +517,21 @@ def test_flags_of_accelerate_are_its_configuration(flags, zero, precision, offlo
     assert found == [zero, precision, offload]
 
 
+@pytest.mark.parametrize("words", [None, [], "", False, "false"])
+def test_a_section_of_fsdp_alone_shards_nothing(words):
+    """transformers, TrainingArguments.__post_init__: every run has one, with its defaults."""
+    section = {"min_num_params": 0, "xla": False, "xla_fsdp_v2": False}
+    launch = read(YAML_OF_TRAINER, "trainer", fsdp=words, fsdp_config=section)
+    assert fields(launch, "zero") == [0]
+    launch = read(YAML_OF_TRAINER, "trainer", fsdp="full_shard", fsdp_config=section)
+    assert fields(launch, "zero") == [3]
+
+
+def test_keys_that_are_no_texts_are_listed():
+    launch = read(YAML_OF_TRAINER + "max_length: 64\n-1: 3\n", "trainer")
+    assert "$.-1" in [one.place for one in launch.unread]
+
+
 def test_a_section_of_fsdp_may_be_a_file():
     script = RUN.format("", "--bf16 true --fsdp full_shard --fsdp_config fsdp.json")
     files = {"fsdp.json": '{"activation_checkpointing": true}'}
