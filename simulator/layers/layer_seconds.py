@@ -291,12 +291,21 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
 
 def _accumulation_seconds(weights: LayerWeights, local: LayerContext) -> Value | float:
     """Seconds to add the gradients of a layer into their buffers: those of the format of weights
-    are read, those in which they are reduced read and written."""
-    software, recipe = local.task.software, local.recipe
+    are read, those in which they are reduced read and written.
+
+    On one GPU nothing copies gradients that are freed between steps: autograd hands on those of the
+    first micro-batch, widened where weights are, and adds the others up in place.
+    Source: PyTorch, csrc/autograd/functions/accumulate_grad.h; ATen/autocast_mode.h (cached_cast).
+    """
+    software, recipe, task = local.task.software, local.recipe, local.task
     if not software.accumulation_bytes:
         return 0.0
-    moved = recipe.weight + 2 * (software.reduce_bytes or recipe.gradient)
+    gradient = software.reduce_bytes or recipe.gradient
+    moved = recipe.weight + 2 * gradient
     each = software.accumulation_bytes * (moved / FP32_ACCUMULATION)
+    if task.gpus == 1 and software.frees_gradients:
+        widened = (recipe.weight + gradient) * (gradient > recipe.weight)
+        each = widened + 3 * gradient * (1 - local.s.micro_batch / task.global_batch)
     accumulated = each * (weights.dense + weights.expert)
     return kernel_times.streaming_seconds(accumulated, local.task.cluster.accelerator)
 

@@ -202,9 +202,12 @@ _ONEFLOW = {"process_groups": ("tp", "dp", "cp", "ep", "expert-dp", "pp")}
 _BYTES = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "8bit": 1.0}
 _FREED = 1e-9
 """Bytes a parameter of what no allocator holds; 0 stands for those of the recipe."""
-TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False}
+TORCHTUNE_EAGER = {"fused_norm": False, "fused_activation": False, "memory_bound_rate": 0.72}
 """torchtune 0.6 without compile, as its recipes have it: norms in fp32 (modules/rms_norm.py), and
-the activated gate is a tensor of its own (modules/feed_forward.py)."""
+the activated gate is a tensor of its own (modules/feed_forward.py). Of 51 h + 4 f elements that are
+counted of a forward pass, eager norms included, positions are 2.5 h; they take 27.5 h more, of 1.25
+h queries and keys (modules/position_embeddings.py: cast 2 + 4 bytes, four products of halves 4 x 4,
+sum and difference 4 + 8, stacked 4 + 4, cast 4 + 2, less 2 + 2)."""
 TORCHTUNE_COMPILED = {"memory_bound_rate": 1.4, "fused_adapters": True}
 """Layers of torchtune under compile: of 19 h + 4 f elements that are counted of a forward pass (f
 is 2.7 to 3.5 h) kernels move 13 h + 3 f, norms with residuals 8 h, positions 2.5 h, keys and values

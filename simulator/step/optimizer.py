@@ -42,6 +42,7 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.precision import BF16, Optimizer, Precision, Recipe
+from ..hardware.software import Software
 from ..operators import collectives, kernel_times
 from ..plan.field_values import StateFormat
 from ..plan.plan import Plan
@@ -123,11 +124,23 @@ Source: PyTorch 2.11, optim/adam.py (_multi_tensor_adam); a gradient that is mul
 read once."""
 
 
-def moved_bytes(recipe: Recipe, optimizer: int, is_fused: bool = True) -> float:
-    """Bytes that the update of a parameter reads and writes, copies of gradients included."""
-    state = 2 * (recipe.optimizer_bytes(optimizer) + recipe.gradient_copy)
+def moved_bytes(
+    recipe: Recipe, optimizer: int, is_fused: bool = True, kept: float | None = None
+) -> float:
+    """Bytes that the update of a parameter reads and writes, copies of gradients included; `kept`
+    are those of optimizer state where they are not the recipe's. Weights without masters are read
+    as well as written."""
+    states = recipe.optimizer_bytes(optimizer) if kept is None else kept
+    moved = 2 * (states + recipe.gradient_copy) + recipe.gradient
     more = 0 if is_fused or optimizer != Optimizer.ADAM else FOREACH_ELEMENTS * recipe.moments[0]
-    return state + recipe.gradient + recipe.weight + more
+    return moved + recipe.weight * (1 if recipe.master else 2) + more
+
+
+def narrow_states(software: Software, recipe: Recipe, optimizer: int) -> float | None:
+    """Bytes of optimizer state of a stack that keeps fewer than its recipe; None where it does
+    not, or keeps them elsewhere."""
+    kept = software.optimizer_memory
+    return kept if 1 <= kept < recipe.optimizer_bytes(optimizer) else None
 
 
 def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:
@@ -141,7 +154,9 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     """
     software, widest = task.software, max(recipe.gradient, recipe.gradient_copy)
     each = (
-        moved_bytes(recipe, optimizer, software.fused_update)
+        moved_bytes(
+            recipe, optimizer, software.fused_update, narrow_states(software, recipe, optimizer)
+        )
         + software.clipping_bytes * widest / FP32_BYTES
     )
     if software.casts_shards and recipe.master:

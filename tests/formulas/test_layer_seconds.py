@@ -267,6 +267,28 @@ def test_bytes_of_accumulation_follow_the_formats(precision, reduced, moved):
     assert more == pytest.approx(4 * moved * PARAMETERS / 1e12)
 
 
+@pytest.mark.parametrize(
+    ("precision", "reduced", "first", "later"),
+    # The first gradient is handed on, cast where it becomes wider; others are added to it.
+    [
+        ("bf16", 0.0, 2 + 4, 2 + 4 + 12),
+        ("bf16", 2.0, 0, 6),
+        ("fp32", 0.0, 0, 12),
+        ("pure-bf16", 0.0, 0, 6),
+    ],
+)
+def test_gradients_that_are_freed_are_not_copied_on_one_gpu(precision, reduced, first, later):
+    plain, adds = (
+        costs_of(
+            task(software=stack(accumulation_bytes=b, reduce_bytes=reduced, frees_gradients=True)),
+            f"precision={precision}",
+        )
+        for b in (0, 10)
+    )
+    more = adds.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
+    assert more == pytest.approx((first + 3 * later) * PARAMETERS / 1e12)
+
+
 def test_accumulation_is_part_of_the_backward_pass():
     plain, adds = (
         group_of(task(software=stack(accumulation_bytes=b)), "tp=1").stages for b in (0, 10)
@@ -313,13 +335,13 @@ def test_weight_gradients_on_their_own_wait_for_their_own_launches(floor):
 @pytest.mark.parametrize(
     ("precision", "optimizer", "moved"),
     [
-        # State read and written, a gradient read, a weight written.
+        # State read and written, a gradient read, a weight written; one without a master read too.
         ("bf16", "adam", 2 * 12 + 4 + 2),
         ("bf16", "sgd", 2 * 8 + 4 + 2),
         ("fp16", "adam", 2 * 16 + 2 + 2),
-        ("fp32", "adam", 2 * 8 + 4 + 4),
-        ("mixed", "adam", 2 * 6 + 2 + 4),
-        ("pure-bf16", "adam", 2 * 4 + 2 + 2),
+        ("fp32", "adam", 2 * 8 + 4 + 2 * 4),
+        ("mixed", "adam", 2 * 6 + 2 + 2 * 4),
+        ("pure-bf16", "adam", 2 * 4 + 2 + 2 * 2),
     ],
 )
 def test_an_update_moves_every_byte_of_state(precision, optimizer, moved):
@@ -329,6 +351,16 @@ def test_an_update_moves_every_byte_of_state(precision, optimizer, moved):
     )
     assert whole == pytest.approx(moved * PARAMETERS / 1e12)
     assert shard == pytest.approx(moved * PARAMETERS / 4 / 1e12)
+
+
+@pytest.mark.parametrize(
+    ("kept", "moved"),
+    # Fewer bytes of state than the recipe's twelve; more are copies, and next to none are elsewhere.
+    [(4.0, 2 * 4 + 4 + 2), (11.0, 2 * 11 + 4 + 2), (16.0, 30), (1e-9, 30), (0.0, 30)],
+)
+def test_an_update_moves_the_states_that_the_stack_keeps(kept, moved):
+    seconds = costs_of(task(software=stack(optimizer_memory=kept)), "tp=1").seconds["optimizer"]
+    assert seconds == pytest.approx(moved * PARAMETERS / 1e12)
 
 
 @pytest.mark.parametrize(("precision", "wide"), [("bf16", 1), ("fp16", 1), ("pure-bf16", 0.5)])
