@@ -33,7 +33,7 @@ from .layer_kinds import (
     layer_kinds,
     work_of,
 )
-from .memory_footprint import LayerWeights, loss_pieces
+from .memory_footprint import LayerWeights, loss_pieces, whole_logit_bytes
 
 _TENSOR = [Cost.TENSOR_COMM, Cost.TENSOR_CONTENTION]
 _CONTEXT = [Cost.CONTEXT_COMM, Cost.CONTEXT_CONTENTION]
@@ -44,6 +44,8 @@ LAUNCHES_BEHIND_WAIT = 25
 in 16 bits launches behind the host's wait for it."""
 
 
+NARROW_LOSS_BYTES = 2 + 2
+"""Bytes of a logit in 16 bits that a loss without fp32 copies moves in either pass."""
 FP32_ACCUMULATION = 2 + 2 * 4
 """Bytes to add a 16-bit gradient into an fp32 one, of which accumulation_bytes are told."""
 
@@ -268,13 +270,18 @@ def block_seconds(task: Task, recipe: Recipe, s: Strategy) -> Value:
 
 
 def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
-    """Memory-bound kernels forward and backward; work counts elements of two bytes."""
+    """Memory-bound kernels forward and backward; work counts elements of two bytes.
+
+    A loss that makes no fp32 copy of the logits reads them twice, for their largest and the sum,
+    and again for their gradient, which it writes.
+    Source: torch.compile of cross_entropy, two reductions and a pointwise kernel.
+    """
     software, accelerator = local.task.software, local.task.cluster.accelerator
     loss, ratio = accelerator.training.loss_efficiency, accelerator.training.backward_bytes_ratio
     element = local.recipe.activation / 2
-    moved = work.moved_bytes
-    if loss is not None:
-        moved = moved - work.loss_bytes
+    narrow = work.loss_bytes * (whole_logit_bytes(local) <= 2 * local.recipe.activation)
+    wide = work.loss_bytes - narrow
+    moved = work.moved_bytes - (narrow if loss is None else work.loss_bytes)
     ratio = software.backward_bytes_ratio if ratio is None else ratio
     to_seconds = element / software.memory_bound_rate
     forward = kernel_times.memory_bound_seconds(moved * to_seconds, accelerator, work.kernels)
@@ -283,8 +290,11 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     backward = forward * ratio - permuted * (ratio - 1)
     scaling = quantisation.scaling_seconds(work, local)
     forward, backward = forward + scaling[0], backward + scaling[1]
+    read = narrow * (NARROW_LOSS_BYTES / layer_work.LOSS_BYTES) * element
+    read = kernel_times.memory_bound_seconds(read, accelerator, 0)
+    forward, backward = forward + read, backward + read
     if loss is not None:
-        measured = work.loss_bytes * element / (loss * accelerator.memory_bandwidth)
+        measured = wide * element / (loss * accelerator.memory_bandwidth)
         return forward + measured, backward + layer_work.LOSS_BACKWARD * measured
     return forward, backward
 

@@ -320,17 +320,23 @@ def loss_pieces(local: LayerContext) -> Value:
 def logit_bytes(local: LayerContext) -> tuple[Value, Value]:
     """Bytes of a logit at the peak of the loss, and of those the ones that wait for the backward
     pass [strategy]."""
-    software, chosen = local.task.software, local.s.loss.astype(np.int64)
+    cut = loss_pieces(local)
+    peak = whole_logit_bytes(local) / np.maximum(cut, 1.0)
+    kept = np.where(cut > 0, 0.0, np.minimum(local.task.software.kept_logit_bytes, peak))
+    return peak, kept
+
+
+def whole_logit_bytes(local: LayerContext) -> Value:
+    """Bytes of a logit at the peak of a loss that is not made piece by piece [strategy]."""
+    software = local.task.software
     whole = np.full(len(Loss), software.logit_bytes)
     whole[Loss.UNFUSED], whole[Loss.FUSED] = (
         software.unfused_logit_bytes,
         software.fused_logit_bytes,
     )
     whole[Loss.FUSED_LINEAR] = FUSED_LINEAR_BYTES
-    cut = loss_pieces(local)
-    peak = whole[chosen] / np.maximum(cut, 1.0)
-    kept = np.where(cut > 0, 0.0, np.minimum(software.kept_logit_bytes, peak))
-    return peak, kept
+    out: Value = whole[local.s.loss.astype(np.int64)]
+    return out
 
 
 def grid_gathered_bytes(kind: LayerKind, local: LayerContext) -> Value:

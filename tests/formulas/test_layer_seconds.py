@@ -70,6 +70,22 @@ def test_a_measured_backward_stands_before_the_stacks():
     assert found == pytest.approx(4 * (1 + 3) * (4 * MOVED + EMBEDDING + HEAD - LOGITS))
 
 
+@pytest.mark.parametrize("efficiency", [None, 0.5])
+@pytest.mark.parametrize(("peak", "precision", "element"), [(4.0, "bf16", 2), (8.0, "fp32", 4)])
+def test_a_loss_without_wide_copies_reads_logits_twice_and_writes_their_gradient(
+    efficiency, peak, precision, element
+):
+    """Two elements a logit in either pass, whatever a loss in fp32 takes."""
+    question = task(
+        cluster=measured(loss_efficiency=efficiency),
+        software=stack(logit_bytes=peak, backward_bytes_ratio=2.0, memory_bound_rate=0.5),
+    )
+    found = costs_of(question, f"precision={precision}").compute_seconds["memory_bound"]
+    read = 2 * element * 2**20 / 1e12
+    besides = (4 * MOVED + EMBEDDING + HEAD - LOGITS - 8 * 2**20 / 1e12) * element / 2 / 0.5
+    assert found == pytest.approx(4 * (3 * besides + 2 * read))
+
+
 @pytest.mark.parametrize(("precision", "wider"), [("bf16", 1), ("fp32", 2)])
 def test_a_measured_loss_has_a_rate_of_its_own(precision, wider):
     """Eight bytes a logit at half of 1 TB/s, 1.6 times as long backward; twice as many in fp32."""
@@ -355,7 +371,7 @@ def test_an_update_moves_every_byte_of_state(precision, optimizer, moved):
 
 @pytest.mark.parametrize(
     ("kept", "moved"),
-    # Fewer bytes of state than the recipe's twelve; more are copies, and next to none are elsewhere.
+    # Fewer bytes than the recipe's twelve; more are copies, and next to none are elsewhere.
     [(4.0, 2 * 4 + 4 + 2), (11.0, 2 * 11 + 4 + 2), (16.0, 30), (1e-9, 30), (0.0, 30)],
 )
 def test_an_update_moves_the_states_that_the_stack_keeps(kept, moved):
