@@ -283,28 +283,6 @@ def test_bytes_of_accumulation_follow_the_formats(precision, reduced, moved):
     assert more == pytest.approx(4 * moved * PARAMETERS / 1e12)
 
 
-@pytest.mark.parametrize(
-    ("precision", "reduced", "first", "later"),
-    # The first gradient is handed on, cast where it becomes wider; others are added to it.
-    [
-        ("bf16", 0.0, 2 + 4, 2 + 4 + 12),
-        ("bf16", 2.0, 0, 6),
-        ("fp32", 0.0, 0, 12),
-        ("pure-bf16", 0.0, 0, 6),
-    ],
-)
-def test_gradients_that_are_freed_are_not_copied_on_one_gpu(precision, reduced, first, later):
-    plain, adds = (
-        costs_of(
-            task(software=stack(accumulation_bytes=b, reduce_bytes=reduced, frees_gradients=True)),
-            f"precision={precision}",
-        )
-        for b in (0, 10)
-    )
-    more = adds.compute_seconds["memory_bound"] - plain.compute_seconds["memory_bound"]
-    assert more == pytest.approx((first + 3 * later) * PARAMETERS / 1e12)
-
-
 def test_accumulation_is_part_of_the_backward_pass():
     plain, adds = (
         group_of(task(software=stack(accumulation_bytes=b)), "tp=1").stages for b in (0, 10)
