@@ -277,8 +277,9 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     loss, ratio = accelerator.training.loss_efficiency, accelerator.training.backward_bytes_ratio
     element = local.recipe.activation / 2
     narrow: Value | float = 0.0
-    if any_nonzero(work.loss_bytes):
-        narrow = work.loss_bytes * (whole_logit_bytes(local) <= 2 * local.recipe.activation)
+    if np.any(work.loss_bytes):
+        of_16_bits = whole_logit_bytes(local) <= 2 * local.recipe.activation
+        narrow = np.asarray(work.loss_bytes * of_16_bits)
     moved = work.moved_bytes - (narrow if loss is None else work.loss_bytes)
     ratio = software.backward_bytes_ratio if ratio is None else ratio
     to_seconds = element / software.memory_bound_rate
@@ -288,7 +289,7 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     backward = forward * ratio - permuted * (ratio - 1)
     scaling = quantisation.scaling_seconds(work, local)
     forward, backward = forward + scaling[0], backward + scaling[1]
-    if any_nonzero(narrow):
+    if np.any(narrow):
         read = np.asarray(narrow * (NARROW_LOSS_BYTES / layer_work.LOSS_BYTES) * element)
         read = kernel_times.memory_bound_seconds(read, accelerator, 0)
         forward, backward = forward + read, backward + read
