@@ -5,9 +5,14 @@ from dataclasses import replace
 
 import pytest
 
+from plan3d.launch_files.deepspeed.keys import _read_expert_counts
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
+from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.inputs import ScriptInputs
+from plan3d.launch_files.shell.launch_script import training_words
+from plan3d.launch_files.shell.script import read_script
+from plan3d.launch_files.tables import Numbers
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.hardware.precision import Precision
 from plan3d.simulator.pipeline.stage_placement import chunk_layers
@@ -94,6 +99,11 @@ def test_layers_with_their_own_numbers_of_experts():
     even = launch(MOE.format("4", "standard")).model
     expert, shared = 2 * 64 * 256 + 256 + 64, 2 * 64 * 256
     assert pyramid.parameters == even.parameters - 2 * (expert + 64) + 2 * shared
+    for counts, most in (("2 4", 4), ("4 2", 4), ("8", 8)):
+        words = training_words(read_script(f"run a.py --num-experts {counts}\n", "run.sh"))
+        n = Numbers()
+        assert _read_expert_counts(Flags.of(words, "run.sh"), "--num-experts", n) == most
+        assert n.expert_counts == tuple(map(int, counts.split()))
     with pytest.raises(InputError, match="has 3 numbers; give one, or 2 for the layers with any"):
         launch(MOE.format("2 2 4", "standard"))
 

@@ -17,12 +17,12 @@ from plan3d.launch_files.recipes.evaluation import Session
 from plan3d.launch_files.recipes.expressions import Scope
 from plan3d.launch_files.recipes.values import Open, computed
 from plan3d.launch_files.registry import EXPORTERS
-from plan3d.launch_files.shell import commands
+from plan3d.launch_files.shell import commands, inner_commands, variables
 from plan3d.launch_files.shell.conditions import _combined, _number
 from plan3d.launch_files.shell.examples import examples_in
 from plan3d.launch_files.shell.expansions import _basename, _dirname, _seq
 from plan3d.launch_files.shell.flags import Flags
-from plan3d.launch_files.shell.launch_script import training_words
+from plan3d.launch_files.shell.launch_script import other_commands, training_words
 from plan3d.launch_files.shell.lexer import _Lexer
 from plan3d.launch_files.shell.script import read_script
 from plan3d.launch_files.tables import Numbers
@@ -395,6 +395,49 @@ def test_a_function_returns_a_number_or_the_status_of_its_last_command(body, wor
 def test_a_shell_of_its_own_may_end_with_any_word(end):
     script = read_script(f"N=4\n( N=5; {end} )\ntorchrun b.py --x=$N\n", "run.sh")
     assert [word.text for word in training_words(script)] == ["--x=4"]
+
+
+@pytest.mark.parametrize(
+    ("word", "number", "first", "last"),
+    [
+        ("{1..10000}", 10_000, "1", "10000"),
+        ("{1..10001}", 1, "{1..10001}", "{1..10001}"),
+        ("{1..100}{1..100}", 10_000, "11", "100100"),
+        ("{1..100}{1..101}", 1, "{1..100}{1..101}", "{1..100}{1..101}"),
+        ("{01..100}", 100, "001", "100"),
+        ("{1..010}", 10, "001", "010"),
+        ("{-05..5}", 11, "-05", "005"),
+        ("{0..10}", 11, "0", "10"),
+    ],
+)
+def test_words_with_braces(word, number, first, last):
+    """At most 10,000; numbers are as wide as the widest end where one begins with a zero."""
+    script = read_script(f"torchrun a.py --x {word}\n", "run.sh")
+    found = [one.text for one in training_words(script)][1:]
+    assert (len(found), found[0], found[-1]) == (number, first, last)
+
+
+def test_other_commands_are_what_is_behind_their_programs():
+    text = "torchrun a.py --x 1\ntorchrun --nnodes 2 b.py --y 2\necho 3\npython -m c --z 4\n"
+    found = [[word.text for word in words] for words in other_commands(read_script(text, "run.sh"))]
+    assert found[0] == ["--y", "2"]
+
+
+@pytest.mark.parametrize(("most", "started"), [(3, 2), (2, 2), (1, 1)])
+def test_scripts_that_are_started_are_counted(most, started, monkeypatch):
+    monkeypatch.setattr(inner_commands, "MOST_STARTED", most)
+    assert len(read_script("bash a.sh\nbash b.sh\n", "run.sh").started) == started
+
+
+@pytest.mark.parametrize(("most", "is_read"), [(6, True), (5, False)])
+def test_characters_of_expansions_are_counted_with_a_space_each(most, is_read, monkeypatch):
+    monkeypatch.setattr(variables, "MOST_EXPANDED", most)
+    text = "A=(aa bb)\ntorchrun a.py --x ${A[@]}\n"
+    if is_read:
+        assert [w.text for w in training_words(read_script(text, "run.sh"))] == ["--x", "aa", "bb"]
+    else:
+        with pytest.raises(InputError, match="variables hold over 5 characters"):
+            training_words(read_script(text, "run.sh"))
 
 
 @pytest.mark.parametrize(

@@ -534,6 +534,18 @@ def test_exchanges_of_contexts_are_of_one_kind(kinds, code, is_modelled):
     assert not is_modelled or found.plan["cp_comm"] == code
 
 
+@pytest.mark.parametrize(("layers", "percent"), [(0, 0), (24, 25), (95, 98), (96, None)])
+def test_megatron_offloads_all_layers_but_one(layers, percent):
+    """Of 96, in whole percent below their share."""
+    one = ("--pipeline-model-parallel-size 16", "--pipeline-model-parallel-size 1")
+    more = f"--cpu-offloading --cpu-offloading-num-layers {layers}"
+    if percent is None:
+        with pytest.raises(InputError, match="--cpu-offloading-num-layers"):
+            megatron(one, more=more)
+    else:
+        assert megatron(one, more=more).plan.get("offload_activations", 0) == percent
+
+
 @pytest.mark.parametrize("fraction", ["2", "half", "-0.01", "1.01"])
 def test_megatron_offload_of_no_share_is_refused(fraction):
     with pytest.raises(InputError, match=f"fraction {fraction} must be a number from 0 to 1"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from plan3d.launch_files import chains
 from plan3d.launch_files.chains import read_launch
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.shell.inner_commands import place_of_script
@@ -200,3 +201,15 @@ def test_the_run_of_nanotron_is_read_from_the_file_that_its_command_names():
         launch(text, {})
     with pytest.raises(InputError, match=r"C has no value .*--set C=VALUE"):
         launch(text.replace("C=", "D="), {})
+
+
+@pytest.mark.parametrize(("most", "is_read"), [(3, True), (2, False)])
+def test_scripts_that_are_read_are_counted_with_the_first(most, is_read, monkeypatch):
+    monkeypatch.setattr(chains, "MOST", most)
+    files = {"prepare.sh": "echo hello", "train.sh": f"N=4\n{RUN}"}
+    text = "bash prepare.sh\nbash train.sh\n"
+    if is_read:
+        assert launch(text, files).model.layers == 4
+    else:
+        with pytest.raises(InputError, match="starts more than 2 scripts"):
+            launch(text, files)

@@ -121,6 +121,17 @@ def test_axes_that_are_sized_say_how_many_gpus_there_are(degrees, gpus, replicas
     assert found.plan["zero"] == (3 if "dp_shard_size" in degrees else 0)
 
 
+@pytest.mark.parametrize(
+    ("strategy", "zero", "reduces", "gathers"),
+    [("FULL_SHARD", 3, 1, 1), ("SHARD_GRAD_OP", 2, 1, 1), ("NO_SHARD", 0, 1, 0)],
+)
+def test_only_weights_that_are_sharded_are_gathered(strategy, zero, reduces, gathers):
+    section = {"sharding_strategy": strategy}
+    found = read(AXOLOTL, "axolotl", adapter=None, load_in_4bit=None, fsdp_config=section)
+    names = ("zero", "overlap_grad_reduce", "overlap_param_gather")
+    assert [found.plan[name] for name in names] == [zero, reduces, gathers]
+
+
 @pytest.mark.parametrize("size", [1, 2**20, 2**20 + 1, 0])
 def test_axes_of_accelerate_have_at_most_a_million_ranks(size):
     section = {"parallelism_config_dp_shard_size": size}

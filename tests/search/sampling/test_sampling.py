@@ -414,6 +414,20 @@ def test_rewards_keep_the_order_of_scores():
     assert (advantage >= agent.LEAST_ADVANTAGE).all()
     assert advantage[0] > 0
     assert agent.advantage(np.ones(8)).tolist() == [0.0] * 8
+    # The others' means are 4, 3, 2 and 3; the deviation of all is the root of 18 / 4.
+    found = agent.advantage(np.array([0.0, 3.0, 6.0, 3.0]))
+    assert found == pytest.approx([-0.5, 0.0, 4 / 4.5**0.5, 0.0])
+
+
+def test_a_walker_is_as_good_as_the_better_of_its_two_points():
+    agent, told = Spsa(uniform(TINY), np.random.default_rng(0)), []
+    table = agent.ask(0.0)
+    agent.tell(table, np.zeros(len(table)))
+    agent.stagnation.stagnant_rows = lambda scores: told.append(scores) or np.zeros(0, int)
+    walkers = agent.WALKERS
+    up = np.arange(walkers, dtype=float)
+    agent.tell(agent.ask(0.5), np.concatenate([up, up[::-1]]))
+    assert told[0].tolist() == [min(i, walkers - 1 - i) for i in range(walkers)]
 
 
 def test_a_centre_is_likeliest_and_the_others_fall_off_by_the_slope():

@@ -291,3 +291,23 @@ def test_a_pool_leaves_the_other_one_the_layers_that_it_has_time_for():
     assert held[0] == {(0, 1)}
     assert (1, 3) in held[1]
     assert (3, 5) in held[2]
+
+
+@pytest.mark.parametrize(
+    ("shares", "least", "longest"),
+    [((0.25, 0.5), [0, 1, 3], [3, 2, 2]), ((0.5, 0.25), [0, 1, 2], [2, 3, 3])],
+)
+def test_a_pool_leaves_the_other_one_the_layers_that_it_can_hold(shares, least, longest):
+    """Of the bytes of either pool: four layers are a whole stage of the one that holds more, so
+    that three of five may be before the second of three stages."""
+    tasks = task("a100-80gb-sxm", 1, layers=5), task("h100-sxm", 2, layers=5)
+    one = next(
+        one for one in pooled_pipelines(tasks, FEW) if one.counts == (1, 2) and not one.swapped
+    )
+    limits = 7e10, 5e10
+    for pool, share, limit in zip(one.pools, shares, limits, strict=True):
+        vars(pool)["least_state_bytes"] = np.outer([1.0, 2.0], [share * limit] * 3)
+    found = one.table(limits, np.inf, NEVER)
+    assert [int(entries.start.min()) for entries in found.entries] == least
+    assert [int(entries.start.max()) for entries in found.entries] == [0, 3, 4]
+    assert [int((entries.end - entries.start).max()) for entries in found.entries] == longest

@@ -1,6 +1,7 @@
 """What an enumerated space kept fixed is changed where that makes its plans faster."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,11 +9,31 @@ from not_empty import not_empty
 
 from plan3d.search.rank_plans import Ranking, rank_plans
 from plan3d.search.result.tolerances import TOLERANCE
-from plan3d.search.whatif.climb import _proven, climbed, improved
+from plan3d.search.whatif.climb import _fastest, _proven, climbed, improved
 from plan3d.search.whatif.single_field_changes import WORTH, single_edits
 from plan3d.simulator.hardware.cluster import Cluster
 from plan3d.simulator.task import Task
 from plan3d.simulator.workload.model import Model
+
+
+@pytest.mark.parametrize(
+    ("steps", "bytes_", "fits", "row"),
+    [
+        ([1.0, 0.98, 0.97], [9, 9, 9], [True] * 3, 1),  # the first that saves enough
+        ([1.0, 0.98, 0.97], [9, 11, 9], [True] * 3, 2),
+        ([1.0, 0.98, 0.97], [9, 10, 9], [True] * 3, 1),  # just the limit
+        ([1.0, 0.98, 0.97], [9, 9, 9], [True, False, True], 2),
+        ([1.0, 1 - WORTH, 1.0], [9, 9, 9], [True] * 3, None),  # just not enough
+        ([0.999, 0.995, 0.991], [9, 9, 9], [True] * 3, None),
+    ],
+)
+def test_a_step_up_saves_enough_and_fits(steps, bytes_, fits, row):
+    costs = SimpleNamespace(
+        step=np.array(steps), memory_total=np.array(bytes_), fits=np.array(fits)
+    )
+    before = SimpleNamespace(step=np.array([1.0]))
+    assert _fastest(SimpleNamespace(costs=costs), before, 10) == row
+    assert _fastest(SimpleNamespace(costs=None), before, 10) is None
 
 
 @pytest.fixture(scope="module")
