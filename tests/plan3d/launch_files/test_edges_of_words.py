@@ -23,7 +23,7 @@ from plan3d.launch_files.shell.examples import examples_in
 from plan3d.launch_files.shell.expansions import _basename, _dirname, _seq
 from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.launch_script import other_commands, training_words
-from plan3d.launch_files.shell.lexer import _Lexer
+from plan3d.launch_files.shell.lexer import _Lexer, _unescaped
 from plan3d.launch_files.shell.script import read_script
 from plan3d.launch_files.tables import Numbers
 from plan3d.launch_files.torchtitan import spelling as torchtitan
@@ -415,6 +415,16 @@ def test_words_with_braces(word, number, first, last):
     script = read_script(f"torchrun a.py --x {word}\n", "run.sh")
     found = [one.text for one in training_words(script)][1:]
     assert (len(found), found[0], found[-1]) == (number, first, last)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(r"\x41", "A"), (r"\u00e9", "\u00e9"), (r"\U0010ffff", "\U0010ffff"), (r"\U00110000", "?"),
+     (r"\101", "A"), (r"\n", "\n"), (r"\q", r"\q")],
+)  # fmt: skip
+def test_characters_by_number(text, value):
+    """Up to the last one of Unicode."""
+    assert _unescaped(text) == value
 
 
 def test_other_commands_are_what_is_behind_their_programs():
