@@ -163,7 +163,8 @@ def assigned_names(tokens: Sequence[Token]) -> list[str]:
     for place, text in _keywords(tokens, 0):
         at = min(place + (text in ("local", "export", "declare")), len(tokens) - 1)
         name, equals, _ = text_of(tokens[at]).partition("=")
-        names += [name.removesuffix("+")] * bool(equals and name.isidentifier())
+        name = name.removesuffix("+")
+        names += [name] * bool(equals and name.isidentifier())
     return list(dict.fromkeys(names))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,19 +16,20 @@ from plan3d.launch_files.model_settings import settings_from_numbers
 from plan3d.launch_files.recipes import library
 from plan3d.launch_files.recipes.evaluation import Session
 from plan3d.launch_files.recipes.expressions import Scope
-from plan3d.launch_files.recipes.values import Open, computed
+from plan3d.launch_files.recipes.values import LONGEST_LIST, Open, computed, method_value
 from plan3d.launch_files.registry import EXPORTERS
 from plan3d.launch_files.shell import commands, inner_commands, variables
 from plan3d.launch_files.shell.conditions import _combined, _number
 from plan3d.launch_files.shell.examples import examples_in
-from plan3d.launch_files.shell.expansions import _basename, _dirname, _seq
+from plan3d.launch_files.shell.expansions import _basename, _cat, _dirname, _seq
 from plan3d.launch_files.shell.flags import Flags
 from plan3d.launch_files.shell.launch_script import other_commands, training_words
 from plan3d.launch_files.shell.lexer import _Lexer, _unescaped
 from plan3d.launch_files.shell.script import read_script
+from plan3d.launch_files.shell.words import Part, Word
 from plan3d.launch_files.tables import Numbers
 from plan3d.launch_files.torchtitan import spelling as torchtitan
-from plan3d.launch_files.trainer.commands import typed
+from plan3d.launch_files.trainer.commands import _split, typed
 from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.plan import Plan, resolve
 
@@ -559,6 +561,64 @@ def test_values_have_a_largest_size(left, right, is_computed):
     else:
         with pytest.raises(ValueError, match="too l"):
             computed(ast.Add, left, right)
+
+
+@pytest.mark.parametrize(
+    ("value", "method", "arguments", "expected"),
+    [
+        ("a b", "split", [], ["a", "b"]),
+        ("a{}-{}", "format", [1, "x"], "a1-x"),
+        ("a{}", "format", [1.5], ValueError),
+        ("a{0:3}", "format", [1], ValueError),
+        ("a{0[0]}", "format", ["x"], ValueError),
+        ("x" * 2000, "upper", [], "X" * 2000),
+        ("x" * 2001, "upper", [], ValueError),
+        ("x", "zfill", [3], ValueError),
+        ("x", "startswith", [Open("y")], ValueError),
+        ({"a": 1}, "get", ["a"], 1),
+        ({"a": 1}, "get", ["b", 2], 2),
+        ({"a": 1}, "get", [], ValueError),
+        ({"a": 1}, "get", ["a", 1, 2], ValueError),
+        ([1], "append", [2], None),
+        ([1], "append", [2, 3], ValueError),
+        ([0] * LONGEST_LIST, "extend", [[1]], None),
+        ([0] * (LONGEST_LIST + 1), "extend", [[1]], ValueError),
+        (3, "bit_length", [], ValueError),
+    ],
+)
+def test_methods_of_literals(value, method, arguments, expected):
+    if expected is ValueError:
+        with pytest.raises(ValueError, match=r"not worked out|not stated|too long"):
+            method_value(value, method, arguments, {})
+    else:
+        assert method_value(value, method, arguments, {}) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("axolotl train", ("axolotl", 1)),
+        ("x/swift sft --model a", ("ms-swift", 1)),
+        ("axolotl", None),
+        ("axolotl preprocess", None),
+        ("python -m axolotl.cli.train", ("axolotl", 2)),
+        ("python src/train.py a.yaml", ("llama-factory", 1)),
+        ("python src/train.py", None),
+        ("python sft.py --per_device_train_batch_size 1", ("sft", 1)),
+        ("python a.py --per_device_train_batch_size 1 --stage sft", ("llama-factory", 1)),
+        ("python a.py", None),
+    ],
+)
+def test_the_tool_of_a_command_and_the_word_before_its_arguments(words, found):
+    assert _split([Word((Part(word, 1),)) for word in words.split()]) == found
+
+
+@pytest.mark.parametrize(("length", "is_read"), [(2000, True), (2001, False)])
+def test_files_of_two_thousand_characters_are_read_into_words(length, is_read):
+    read = SimpleNamespace(file_text={"a": "x" * (length - 1) + "\n"}.get)
+    assert _cat(["a"], read) == ("x" * (length - 1) if is_read else None)
+    assert _cat(["b"], read) is None
+    assert _cat(["a", "b"], read) is None
 
 
 # Logs

@@ -5,9 +5,11 @@ import pytest
 from plan3d.launch_files.launch_file import ReaderOptions
 from plan3d.launch_files.registry import reader
 from plan3d.launch_files.shell.batch_job import job_gpus, job_sizes, job_variables, with_tasks
+from plan3d.launch_files.shell.blocks import assigned_names, only_way
 from plan3d.launch_files.shell.inputs import ScriptInputs
 from plan3d.launch_files.shell.launch_script import training_words
 from plan3d.launch_files.shell.script import read_script
+from plan3d.launch_files.shell.variables import read_tokens
 from plan3d.simulator.base.errors import InputError
 
 RUN = (
@@ -228,3 +230,49 @@ def test_a_sourced_file_that_an_argument_names_is_asked_for():
         launch(text)
     assert "bashrc" not in str(no.value)
     assert "activate" not in str(no.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("A=1; B+=2", ["A", "B"]),
+        ("local A=1; export B=2; declare C=3; A=4", ["A", "B", "C"]),
+        ("export", []),
+        ("local A", []),
+        ("run A=1; 2=3; A-B=4", []),
+        ("if x; then A=1; else B=2; fi", ["A", "B"]),
+    ],
+)
+def test_names_that_a_block_assigns(text, names):
+    assert assigned_names(read_tokens(text, "run.sh")) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "way"),
+    [
+        ("exit; fi", False),  # only where the condition does not hold
+        ("N=1; else exit; fi", True),
+        ("N=1; else python -V; exit; fi", None),  # may train before it ends
+        ("python -V; exit; fi", None),
+        ("python -V; else exit; fi", True),
+        ("exit; else exit; fi", None),
+        ("x && exit; fi", None),
+        ("x; elif y; then exit; fi", None),
+        ("if x; then exit; fi; fi", None),
+        ("if x; then y; fi; exit; fi", False),
+        ("exit", None),
+    ],
+)
+def test_the_only_way_past_a_branch_that_ends_a_script(text, way):
+    assert only_way(read_tokens(text, "run.sh"), 0) is way
+
+
+@pytest.mark.parametrize("how", ["N=", "N+=", "export N="])
+def test_what_options_assign_can_be_given_from_outside(how):
+    """Of a script whose own arguments are not known."""
+    text = (
+        f'N=3\nwhile getopts "n:" o; do case $o in n) {how}$OPTARG;; esac; done\nrun a.py --x $N\n'
+    )
+    for values, known in (({}, "3"), ({"N": "7"}, "7")):
+        script = read_script(text, "run.sh", ScriptInputs(None, values))
+        assert [word.text for word in training_words(script)] == ["--x", known]

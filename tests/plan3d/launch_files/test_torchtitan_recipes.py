@@ -252,6 +252,12 @@ def test_keys_of_torchtitan_0_1_are_read():
     assert rows.plan["precision"] == Precision.FP8_ROWWISE
 
 
+@pytest.mark.parametrize(("tp", "is_parallel"), [(1, 0), (2, 1)])
+def test_sequences_are_parallel_over_several_tensor_ranks(tp, is_parallel):
+    found = job(parallelism={"tensor_parallel_degree": tp})
+    assert found.plan["sequence_parallel"] == is_parallel
+
+
 def test_a_job_that_estimates_memory_trains_nothing():
     assert job(memory_estimation={"enable": False}).model
     with pytest.raises(InputError, match="it estimates memory, and trains nothing"):
