@@ -407,6 +407,13 @@ def _python_value(text: str, default: Any) -> Any:
         return default
 
 
+OTHER_WORDS = {"OptimizerNames.ADAMW_BNB": "adamw_bnb_8bit"}
+"""Members of enumerations by the texts of which they are, where those differ in more than letters
+(transformers, training_args.py); since Python 3.12 their names are printed."""
+_TEXT_OF = re.compile(r"^<\w+\.\w+: '(.*)'>$")
+"""A member of an enumeration with its text."""
+
+
 def _constructed(text: str, at: int) -> dict[str, Any]:
     """The values of `Name(key=value, ...)` as dataclasses are printed: a line or a comma each."""
     if at < 0:
@@ -419,8 +426,9 @@ def _constructed(text: str, at: int) -> dict[str, Any]:
         inside[: end.start() if end else 0],
         re.S,
     ):
-        word = re.sub(r"^<\w+\.(\w+): .*>$", r"\1", match[2].strip())
-        out[match[1]] = _python_value(match[2], word)
+        word = _TEXT_OF.sub(r"\1", match[2].strip())
+        word = re.sub(r"^<\w+\.(\w+): .*>$", r"\1", word)
+        out[match[1]] = _python_value(match[2], OTHER_WORDS.get(word, word))
     return out
 
 

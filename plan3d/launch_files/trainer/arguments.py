@@ -31,7 +31,7 @@ class Dialect:
     configurations: Mapping[str, Mapping[str, Any]] | None = None
     """DeepSpeed configurations that it ships, by name: their zero_optimization."""
     older: Mapping[str, str] = field(default_factory=dict)
-    """Today's names of arguments by older ones."""
+    """Usual names of arguments by older ones, and newer ones."""
 
     def renamed(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments by today's names."""
@@ -113,6 +113,11 @@ def with_program_defaults(content: Mapping[str, Any]) -> dict[str, Any]:
 HUGGING_FACE = Dialect(
     "Hugging Face's Trainer",
     table_of("trainer"),
+    older={
+        # transformers since 5.19, training_args.py, which prints both.
+        "activation_checkpointing": "gradient_checkpointing",
+        "activation_checkpointing_kwargs": "gradient_checkpointing_kwargs",
+    },
 )
 LLAMA_FACTORY = Dialect(
     "LLaMA-Factory",

@@ -15,6 +15,8 @@ from plan3d.launch_files.logs.launch import measured_run
 from plan3d.launch_files.logs.printed_settings import printed_settings
 from plan3d.launch_files.registry import READERS, framework_of_file, reader
 from plan3d.simulator.base.errors import InputError
+from plan3d.simulator.hardware.precision import Optimizer
+from plan3d.simulator.workload.model import Model
 
 ARGUMENTS = {
     "add_bias_linear": False,
@@ -514,3 +516,25 @@ def test_settings_that_a_tracker_keeps_are_read():
     text = '{"_runtime": 3, "_step": 5, "_timestamp": 1, "loss": 2}'
     with pytest.raises(InputError, match=r"whose config\.yaml is read"):
         reader(text, "wandb-summary.json", None)
+
+
+@pytest.mark.parametrize(
+    ("word", "optimizer"),
+    [
+        ("OptimizerNames.ADAMW_BNB", Optimizer.ADAM_8BIT),
+        ("<OptimizerNames.ADAMW_BNB: 'adamw_bnb_8bit'>", Optimizer.ADAM_8BIT),
+        ("OptimizerNames.ADAMW_TORCH_FUSED", Optimizer.ADAM),
+        ("OptimizerNames.ADAFACTOR", Optimizer.ADAFACTOR),
+    ],
+)
+def test_members_of_enumerations_are_the_texts_that_they_stand_for(word, optimizer):
+    """Python 3.12 prints their names."""
+    text = (
+        "Training/evaluation parameters TrainingArguments(\nactivation_checkpointing=True,\n"
+        "activation_checkpointing_kwargs={'use_reentrant': False},\nbf16=True,\n"
+        f"gradient_checkpointing=True,\noptim={word},\nper_device_train_batch_size=2,\n)\n"
+    )
+    options = ReaderOptions(model=Model.preset("llama-3.2-1b"), sequence=64)
+    launch = READERS["log"](text, "run.log", options)
+    assert launch.plan["optimizer"] == optimizer
+    assert (launch.plan["recompute"], launch.unmodelled) == (2, {})

@@ -99,11 +99,15 @@ def test_switches_of_the_examples_of_peft():
         launch("--use_peft_lora True --lora_r 8")
 
 
+def test_checkpointing_by_its_newer_name():
+    assert launch("--activation_checkpointing True").plan["recompute"] == Recompute.FULL
+
+
 @pytest.mark.parametrize(
     ("words", "field"),
     [
         ("--grad_ckpt True", "recompute"),
-        ("--activation_checkpointing 1", "recompute"),
+        ("--act_ckpt 1", "recompute"),
         ("--checkpoint_activations", "recompute"),
         ("--mixed_precision bf16", "precision"),
         ("--compute_dtype fp16", "precision"),
