@@ -127,10 +127,7 @@ class PlanFields:
         turn=90,
         ranked=True,
         header="virtual",
-        synonyms=(
-            *("virtual_pipeline", "num_virtual_stages", "vpp", "interleave"),
-            "num_layers_per_virtual_pipeline_stage",
-        ),
+        synonyms=("virtual_pipeline", "num_virtual_stages", "vpp", "interleave"),
     )
     micro_batch: Cell = layer(
         help="sequences in one micro-batch",
@@ -140,10 +137,7 @@ class PlanFields:
         display=ALWAYS,
         header="micro",
         aliases=("micro_batch_size", "microbatch"),
-        synonyms=(
-            *("mbs", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
-            *("gradient_accumulation_steps", "grad_accum", "num_microbatches"),
-        ),
+        synonyms=("mbs", "per_device_train_batch_size", "train_micro_batch_size_per_gpu"),
     )
     schedule: Cell = stages(
         help="order of the passes of a pipeline",
@@ -511,6 +505,7 @@ def code(name: str, value: Any) -> int:
 
 OF_TASK = {
     **dict.fromkeys(("gbs", "batch", "batch_size", "global_batch", "global_batch_size"), "batch"),
+    **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "num_microbatches"), "batch"),
     **dict.fromkeys(("seq", "seq_len", "seq_length", "sequence", "sequence_length"), "sequence"),
     **dict.fromkeys(("gpus", "nodes", "world_size"), "number of GPUs"),
 }

@@ -29,7 +29,7 @@ these plans and more. Or run training systems against one device.
 
 OF_SYSTEMS = ("accuracy", "gradient_noise")
 """Options that a comparison of backends would not use."""
-OF_BACKENDS = ("backends", "budget", "seeds")
+OF_BACKENDS = ("backends", "budget", "seeds", "space")
 """Options of a comparison of backends."""
 
 

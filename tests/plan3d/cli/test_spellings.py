@@ -283,6 +283,8 @@ def test_several_fields_are_fixed_at_once(capsys, text):
         ([*ESTIMATE, "--plan", "TP2PP4"], "nor a file; did you mean 'tp=2 pp=4'?"),
         ([*ESTIMATE, "--plan", "tp 2"], "nor a file; did you mean 'tp=2'?"),
         ([*SEARCH, "--fix", "tp2"], "--fix 'tp2' must be FIELD=VALUE; did you mean 'tp=2'?"),
+        ([*ESTIMATE, "--plan", "grad_accum=4"], "field of a plan: the batch belongs to the task"),
+        ([*SEARCH, "--gradient-accumulation-steps", "4"], "did you mean --global-batch?"),
         ([*ESTIMATE, "--plan", "fsdp=1"], "plan field 'fsdp'; did you mean zero?"),
         ([*ESTIMATE, "--plan", "bf16=1"], "plan field 'bf16'; did you mean precision?"),
         ([*ESTIMATE, "--plan", "no.json#2"], "--plan no.json: cannot be read (No such file"),

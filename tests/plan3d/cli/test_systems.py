@@ -165,6 +165,7 @@ def test_what_is_in_the_way_of_a_fit(capsys: pytest.CaptureFixture[str]) -> None
         (["compare", *TASK, "--systems", "ddp,gpip"], "did you mean gpipe"),
         (["compare", *TASK, "--systems", "ddp,ddp"], "names a system twice"),
         (["compare", *TASK, "--systems", "ddp", "--seeds", "3"], "--seeds has no effect"),
+        (["compare", *TASK, "--systems", "ddp", "--space", "staged"], "--space has no effect"),
         (["compare", *TASK, "--systems", "ddp", "--backends", "spsa"], "--backends has no effect"),
         (["compare", *TASK, "--systems", "ddp", "--fix", "pp=2"], "pp=2 contradicts"),
         (["compare", *TASK, "--systems", "all", "--accuracy", "0.1"], "need each other"),
