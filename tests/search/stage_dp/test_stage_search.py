@@ -14,6 +14,7 @@ from plan3d.search.stage_dp.labels import (
     _with_one_more_stage,
     empty_label,
     extend,
+    slowest_stage,
 )
 from plan3d.search.stage_dp.stage_search import ORDER_MARGIN, StageSearch
 from plan3d.search.stages.pipeline import pipelines
@@ -238,3 +239,18 @@ def test_a_search_that_has_no_time_left_has_no_bound():
     found = StageSearch(limit=8e10, incumbent=10.0, deadline=replace(NEVER, at=0.0))
     found.add_all(pipelines_of("gpt3-1.3b", (0,) * 4))
     assert found.bound == 0.0
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_part_whose_stages_are_costed_is_bounded_by_its_slowest_stage_and_what_is_beside_it(
+    chunks,
+):
+    (part, *_) = pipelines_of("gpt3-1.3b", (0,) * 4, chunks)
+    found = StageSearch(limit=8e10, incumbent=1e3)
+    found._cost(part)
+    bound = found._queue_bound
+    table = found._stage_table(part, 1e3)
+    slowest = slowest_stage(table, NEVER)
+    found.run()
+    assert part.repeated_chunks * slowest < bound
+    assert bound <= min(step for step, *_ in found.solutions) * (1 + 1e-12)

@@ -135,6 +135,10 @@ def test_the_last_stage_has_the_head_beside_its_layers():
     layer, head = least[0], least[kinds.index("head")]
     assert layer < head < 2 * layer
     assert most_layers(pipeline, 4.01 * layer, np.inf).tolist() == [4, 4, 4, 2]
+    # Those that take just so long are in, whatever the last digit is.
+    for most in (3, 4, 5):
+        found = [most_layers(pipeline, (most + more) * layer, np.inf)[0] for more in (-1e-6, 0)]
+        assert found == [most - 1, most]
     assert most_layers(pipeline, 4.01 * layer + head, np.inf).tolist()[-1] == 4
 
 
