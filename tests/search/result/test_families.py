@@ -1,6 +1,7 @@
 """Families of plans: brute force over whole spaces, and the same answer however it is asked."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -41,6 +42,25 @@ def simplicity(plan, memory):
     uneven = task().model.layers % (plan.pp * plan.virtual_stages) > 0
     groups = (plan.micro_batch_group > 0, plan.virtual_stages, not plan.overlap_grad_reduce)
     return (plan.cp, plan.tp > 8, uneven, *groups, plan.zero > 1, memory)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        # cp, tp beyond a node of 8, uneven chunks of 32 layers, longer groups, chunks, no overlap
+        # of gradients, ZeRO beyond 1.
+        ("dp=16", [1, 0, 0, 0, 1, 0, 0]),
+        ("tp=8 dp=2 zero=1 overlap_grad_reduce=0", [1, 0, 0, 0, 1, 1, 0]),
+        ("tp=16 dp=1 zero=2", [1, 1, 0, 0, 1, 0, 1]),
+        ("cp=2 pp=4 dp=2 virtual_stages=2 micro_batch_group=5", [2, 0, 0, 1, 2, 0, 0]),
+        ("pp=4 dp=4 virtual_stages=3 micro_batch_group=1", [1, 0, 1, 1, 3, 0, 0]),
+        ("pp=4 dp=4 virtual_stages=8", [1, 0, 0, 0, 8, 0, 0]),
+    ],
+)
+def test_what_makes_a_plan_simple_by_hand(text: str, values: list[int]) -> None:
+    plans = concat([Plan.parse(text).table()])
+    costs = SimpleNamespace(plans=plans, task=task())
+    assert [int(rule(costs)[0]) for rule in SIMPLER[:-1]] == values  # type: ignore[arg-type]
 
 
 MIXTRAL = Task(

@@ -419,6 +419,14 @@ def test_rewards_keep_the_order_of_scores():
     assert found == pytest.approx([-0.5, 0.0, 4 / 4.5**0.5, 0.0])
 
 
+def test_a_trace_has_what_is_better_than_all_before_it_and_fits():
+    found = samplers._Improvements()
+    found.add(0, np.array([BARRIER + 1, BARRIER, 3.0, 5.0, 3.0]))
+    found.add(10, np.array([3.0, 2.0, 2.0, 1.0]))
+    assert found.evaluations == [3, 12, 14]
+    assert found.trace().best.tolist() == pytest.approx(np.exp([3.0, 2.0, 1.0]))
+
+
 def test_a_walker_is_as_good_as_the_better_of_its_two_points():
     agent, told = Spsa(uniform(TINY), np.random.default_rng(0)), []
     table = agent.ask(0.0)
