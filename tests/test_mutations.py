@@ -74,3 +74,9 @@ def test_equivalent_changes_are_no_part_of_the_share_caught(capsys):
     said = capsys.readouterr().out
     assert f"SURVIVED {module}:{number} x" in said
     assert f"EQUIVALENT {module}:{number} {change}" in said
+
+
+def test_functions_of_one_line_have_their_own_places():
+    text = "def f(c):\n    return [lambda a: a, lambda b: b, lambda a: a + c]\n"
+    codes = [*mutant_sample._codes(compile(text, "m.py", "exec"))]
+    assert len({mutant_sample._place(code) for code in codes}) == len(codes) == 5

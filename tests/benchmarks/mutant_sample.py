@@ -238,8 +238,13 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(part)
 
 
-def _place(code: CodeType) -> tuple[str, str, int]:
-    return code.co_filename, code.co_qualname, code.co_firstlineno
+Place = tuple[str, str, int, tuple[str, ...], tuple[str, ...]]
+
+
+def _place(code: CodeType) -> Place:
+    """Where a function stands; of several on one line its variables tell which it is."""
+    where = code.co_filename, code.co_qualname, code.co_firstlineno
+    return *where, code.co_freevars, code.co_varnames
 
 
 def _forked(work: Callable[[], object], cpu_seconds: float) -> object:
@@ -311,7 +316,7 @@ class Runner:
         gc.unfreeze()
         objects = gc.get_objects()
         self.caches = [o for o in objects if isinstance(o, functools._lru_cache_wrapper)]
-        self.functions: dict[tuple[str, str, int], list[FunctionType]] = defaultdict(list)
+        self.functions: dict[Place, list[FunctionType]] = defaultdict(list)
         for function in (o for o in objects if isinstance(o, FunctionType)):
             self.functions[_place(function.__code__)].append(function)
         gc.freeze()
