@@ -313,6 +313,9 @@ class Software:
     """NCCL's buffers of a channel to a neighbour (operators/communicators.py)."""
     allocator_slack: float
     """Reserved over allocated memory, minus one."""
+    rerun_slack: float
+    """What the allocator holds besides for each byte that comes and goes, where layers run again as
+    a whole and ZeRO 3 does not gather them."""
     uncounted: float
     """What ranks hold besides, over all that is counted of them: the mean over stacks whose peaks
     nobody fitted or measured."""

@@ -132,7 +132,7 @@ QUANTITIES = {
     ),
     **dict.fromkeys(("context_bytes", "connection_bytes"), _MEMORY),
     **dict.fromkeys(
-        ("allocator_slack", "uncounted"),
+        ("allocator_slack", "rerun_slack", "uncounted"),
         Quantity(dimension="ratio", example="1", maximum=100.0, allows_zero=True),
     ),
 }

@@ -69,9 +69,10 @@ _FLAT = replace(
     changes={"copies_gathered": False, "accumulation_bytes": 10.0, "gathered_ends": ENDS},
 )
 _XLA = replace(_FLAT, changes={**_FLAT.changes, "gathered_ends": ()})
-TORCHTUNE = {"autocasts": False, "expands_keys": True}
+TORCHTUNE = {"autocasts": False, "expands_keys": True, "rerun_slack": 0.22}
 """torchtune's weights are made in the format that is trained (set_default_dtype in its recipes),
-and its keys and values are copied for every query head (modules/attention.py)."""
+and its keys and values are copied for every query head (modules/attention.py); blocks are those of
+plain PyTorch (profile of torch)."""
 _AUTOMODEL = StackRule(software="automodel", overlap=_OVERLAPPED)
 # Loops of fine-tuning without torch.compile, all before PyTorch 2.8: AdamW over lists of tensors,
 # whose square roots of second moments are as many as the weights (torch.optim, `foreach`).

@@ -105,6 +105,7 @@ SOFTWARE = replace(
     context_bytes=1e9,
     connection_bytes=1e6,
     allocator_slack=0.0,
+    rerun_slack=0.0,
     uncounted=0.0,
     selective=(),
     norm_in_linear=False,

@@ -179,6 +179,23 @@ def test_the_allocator_reserves_a_share_of_everything_else():
     assert costs.memory_bytes == pytest.approx(reserve + sum(parts.values()))
 
 
+def test_what_comes_and_goes_leaves_holes_where_layers_run_again():
+    """Not under ZeRO 3, and not where layers keep what they made."""
+    flags = {"allocator_slack": 0.06, "rerun_slack": 0.5}
+    for text, share in (
+        ("recompute=full", 0.5),
+        ("zero=2 recompute=full", 0.5),
+        ("zero=3 recompute=full", 0.0),
+        ("", 0.0),
+    ):
+        costs = costs_of(task(2, 8, software=stack(**flags)), f"dp=2 {text}")
+        without = costs_of(task(2, 8, software=stack(allocator_slack=0.06)), f"dp=2 {text}")
+        passing = sum(costs.memory[name] for name in ("activations", "logits", "buffers"))
+        grown = costs.memory["reserve"] - without.memory["reserve"]
+        assert grown == pytest.approx(share * passing)
+        assert costs.memory_bytes == pytest.approx(without.memory_bytes + grown)
+
+
 def test_what_is_not_counted_is_a_share_of_all_that_is():
     question = task(software=stack(allocator_slack=0.06))
     counted = costs_of(question, "tp=1")

@@ -79,6 +79,7 @@ SOFTWARE = replace(
     context_bytes=0.0,
     connection_bytes=0.0,
     allocator_slack=0.0,
+    rerun_slack=0.0,
     uncounted=0.0,
     selective=(),
     bucket_parameters_per_rank=0.0,

@@ -107,6 +107,7 @@ CHANGES = {
     "process_groups": (("tensor",), {}, DENSE),
     "connection_bytes": (9e9, {}, DENSE),
     "allocator_slack": (0.5, {}, DENSE),
+    "rerun_slack": (0.5, {}, replace(DENSE, recompute="full")),
     "uncounted": (0.5, {}, DENSE),
 }
 
