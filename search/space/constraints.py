@@ -16,7 +16,7 @@ from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.plan.field_values import AUTO
 from plan3d.simulator.plan.fields import CHOICES, check_field
 from plan3d.simulator.plan.plan import Plan, resolve
-from plan3d.simulator.rules.rule import Rule
+from plan3d.simulator.rules.rule import Rule, nearest_divisors
 from plan3d.simulator.rules.validity import RULES
 from plan3d.simulator.task import Task
 
@@ -44,6 +44,10 @@ def check_choices(task: Task, choose: Choices) -> None:
             fixed[name] = usual
     plan = Plan(**fixed)
     known = {name for name in fixed if getattr(plan, name) != AUTO}
+    # A batch near one that this dp divides would be of no help.
+    if "dp" in known and plan.dp < task.gpus and task.gpus % plan.dp:
+        nearest = nearest_divisors(task.gpus, plan.dp)
+        raise InputError(f"dp={plan.dp} does not divide {task.gpus} GPUs; nearest: {nearest}")
     required = task.framework.rules if task.framework and task.framework.required else ()
     for rule in (*RULES, *required):
         if known >= set(rule.fields) and not np.all(rule.ok(plan, task)):

@@ -11,6 +11,7 @@ from plan3d import Cluster, Model, Task, find_plans, sweep
 from plan3d.search.space import nearest_choices
 from plan3d.search.space.nearest_choices import _has_plan, _values
 from plan3d.search.space.space import Space
+from plan3d.simulator.base.errors import InputError
 from plan3d.simulator.step.evaluate import simulate
 
 TASK = Task(
@@ -63,6 +64,11 @@ def test_what_no_chosen_field_empties_is_said_as_before() -> None:
     found = str(find_plans(odd, choose={"recompute": ["full"], "micro_batch": [1]}))
     assert "no legal plan among" in found
     assert "; of dp=296: global batch 512 is not a multiple of micro_batch(1) x dp(296)" in found
+
+
+def test_a_dp_that_does_not_divide_the_gpus_is_refused_before_the_batch() -> None:
+    with pytest.raises(InputError, match=r"^dp=3 does not divide 64 GPUs; nearest: 2, 4$"):
+        find_plans(TASK, choose={"dp": [3]})
 
 
 def test_values_are_as_far_as_their_doublings() -> None:
