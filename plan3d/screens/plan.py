@@ -7,7 +7,6 @@ from plan3d.simulator.reporting import report, why
 from plan3d.simulator.reporting.assumptions import assumptions
 from plan3d.simulator.reporting.report import host_needs
 from plan3d.simulator.step import costs_tables
-from plan3d.simulator.step.costs import Costs
 
 from ..answers.plan import PlanAnswer
 from . import plan_lines, views
@@ -69,19 +68,15 @@ def _print_first(screen: Screen, answer: PlanAnswer, system: list[str]) -> None:
     costs = answer.costs
     screen.lines([plan_lines.headline(answer)])
     print()
+    seconds = sorted(costs.seconds.items(), key=lambda item: -item[1])[:PARTS]
+    sizes = sorted(costs.memory.items(), key=lambda item: -item[1])[:PARTS]
+    step = ", ".join(f"{name} {100 * s / costs.step_seconds:.1f} %" for name, s in seconds if s)
+    memory = ", ".join(f"{name} {size / GIB:.1f}" for name, size in sizes if size)
     more = [*(("system", line) for line in system), *plan_lines.failures(answer)]
-    screen.items([*plan_lines.facts(answer), *more, *_parts(costs)])
+    parts = [("step", step), ("", f"rank {costs.worst_rank} holds GiB: {memory}")]
+    screen.items([*plan_lines.facts(answer), *more, *parts])
     print()
     if costs.uses_host:
         screen.items([("host", f"a node needs {host_needs(costs)}")])
     change = [] if answer.fits_in_limit else plan_lines.next_step(answer)
     screen.items([*plan_lines.reasons(costs), *change, ("more", plan_lines.MORE_LINE)])
-
-
-def _parts(costs: Costs) -> plan_lines.Items:
-    """The largest parts of the step, and of the memory of the fullest rank."""
-    seconds = sorted(costs.seconds.items(), key=lambda item: -item[1])[:PARTS]
-    sizes = sorted(costs.memory.items(), key=lambda item: -item[1])[:PARTS]
-    step = ", ".join(f"{name} {100 * s / costs.step_seconds:.1f} %" for name, s in seconds if s)
-    memory = ", ".join(f"{name} {size / GIB:.1f}" for name, size in sizes if size)
-    return [("step", step), ("", f"rank {costs.worst_rank} holds GiB: {memory}")]

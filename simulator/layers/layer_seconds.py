@@ -33,7 +33,7 @@ from .layer_kinds import (
     layer_kinds,
     work_of,
 )
-from .memory_footprint import LayerWeights, loss_pieces, whole_logit_bytes
+from .memory_footprint import LayerWeights, logit_bytes, loss_pieces
 
 _TENSOR = [Cost.TENSOR_COMM, Cost.TENSOR_CONTENTION]
 _CONTEXT = [Cost.CONTEXT_COMM, Cost.CONTEXT_CONTENTION]
@@ -278,7 +278,7 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     element = local.recipe.activation / 2
     narrow: Value | float = 0.0
     if np.any(work.loss_bytes):
-        of_16_bits = whole_logit_bytes(local) <= 2 * local.recipe.activation
+        of_16_bits = logit_bytes(local)[2] <= 2 * local.recipe.activation
         narrow = np.asarray(work.loss_bytes * of_16_bits)
     moved = work.moved_bytes - (narrow if loss is None else work.loss_bytes)
     ratio = software.backward_bytes_ratio if ratio is None else ratio

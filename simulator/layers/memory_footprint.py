@@ -261,7 +261,7 @@ def loss_bytes(local: LayerContext) -> tuple[Value, Value]:
     task, software = local.task, local.task.software
     shards = local.s.tp if software.sharded_logits else 1.0
     logits = local.tokens * local.vocabulary / shards
-    peak, kept = logit_bytes(local)
+    peak, kept, _ = logit_bytes(local)
     loss = (peak - kept) * logits
     if software.accumulation_bytes and task.adapters is None:
         cut = loss_pieces(local)
@@ -317,26 +317,20 @@ def loss_pieces(local: LayerContext) -> Value:
     return out
 
 
-def logit_bytes(local: LayerContext) -> tuple[Value, Value]:
-    """Bytes of a logit at the peak of the loss, and of those the ones that wait for the backward
-    pass [strategy]."""
-    cut = loss_pieces(local)
-    peak = whole_logit_bytes(local) / np.maximum(cut, 1.0)
-    kept = np.where(cut > 0, 0.0, np.minimum(local.task.software.kept_logit_bytes, peak))
-    return peak, kept
-
-
-def whole_logit_bytes(local: LayerContext) -> Value:
-    """Bytes of a logit at the peak of a loss that is not made piece by piece [strategy]."""
-    software = local.task.software
-    whole = np.full(len(Loss), software.logit_bytes)
-    whole[Loss.UNFUSED], whole[Loss.FUSED] = (
+def logit_bytes(local: LayerContext) -> tuple[Value, Value, Value]:
+    """Bytes of a logit at the peak of the loss, of those the ones that wait for the backward pass,
+    and those at the peak of a loss that is not made piece by piece [strategy]."""
+    software, chosen = local.task.software, local.s.loss.astype(np.int64)
+    every = np.full(len(Loss), software.logit_bytes)
+    every[Loss.UNFUSED], every[Loss.FUSED] = (
         software.unfused_logit_bytes,
         software.fused_logit_bytes,
     )
-    whole[Loss.FUSED_LINEAR] = FUSED_LINEAR_BYTES
-    out: Value = whole[local.s.loss.astype(np.int64)]
-    return out
+    every[Loss.FUSED_LINEAR] = FUSED_LINEAR_BYTES
+    cut, whole = loss_pieces(local), every[chosen]
+    peak = whole / np.maximum(cut, 1.0)
+    kept = np.where(cut > 0, 0.0, np.minimum(software.kept_logit_bytes, peak))
+    return peak, kept, whole
 
 
 def grid_gathered_bytes(kind: LayerKind, local: LayerContext) -> Value:

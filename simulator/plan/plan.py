@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -354,19 +355,17 @@ def _resolve_auto(value: Cell, default: Cell) -> Cell:
     return np.where(value == AUTO, default, value)
 
 
-def _words(text: str) -> Iterator[str]:
-    """The fields of a plan, between spaces or commas; runs of layers have commas of their own."""
-    for word in text.split():
-        if word.startswith("segments="):
-            yield word
-        else:
-            yield from re.split(r",(?=[A-Za-z][\w-]*=)", word.rstrip(","))
-
-
 def stated_fields(text: str) -> dict[str, str]:
-    """Values as they are written, by field, of the text of a plan."""
+    """Values as they are written, by field, of the text of a plan: words between spaces or commas,
+    of which runs of layers have their own."""
     values: dict[str, str] = {}
-    for word in _words(text):
+    words = (
+        [part]
+        if part.startswith("segments=")
+        else re.split(r",(?=[A-Za-z][\w-]*=)", part.rstrip(","))
+        for part in text.split()
+    )
+    for word in chain.from_iterable(words):
         name, equals, value = word.partition("=")
         name = field_called(name)
         if not equals or not value:

@@ -86,7 +86,12 @@ def moments_of_step(
     several, staying = several_passes(stages), states["staying"]
     bucket = policy.bucket_parameters
     buffers = sharding_buffers(task, recipe, weights, zero, each, several, staying, bucket)
-    holes = rerun_share(task, stages, zero)
+    # Where layers run again as a whole, what they keep is cut from blocks of layers before, which
+    # are then too small for what follows. Neglected: plans of several runs of layers.
+    # Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp (get_free_block, should_split); with its
+    # rules alone tests/benchmarks/caching_allocator.py holds 1.06 to 1.49 bytes for each.
+    share = (1 + task.software.uncounted) * task.software.rerun_slack * (zero < 3)
+    holes = np.asarray(share * np.asarray(stages.full_recompute, float))
     if not separates_moments(task, recipe):
         same = buffers.passes
         first = with_activations(task, stages, parts, same, holes)
@@ -252,19 +257,6 @@ def with_activations(
     parts["reserve"] = fixed_bytes(task, stages) + further_share(task) * sum(parts.values())
     parts["reserve"] = parts["reserve"] + holes * passing
     return parts
-
-
-def rerun_share(task: Task, stages: Stages, zero: int) -> Value:
-    """Bytes of the allocator for each byte that comes and goes where layers run again as a whole,
-    beside its slack: what they keep is cut from blocks of layers before, which are then too small
-    for what follows. Neglected: plans of several runs of layers.
-
-    Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp (get_free_block, should_split); with its
-    rules alone tests/benchmarks/caching_allocator.py holds 1.06 to 1.49 bytes for each.
-    """
-    share = (1 + task.software.uncounted) * task.software.rerun_slack * (zero < 3)
-    out: Value = share * np.asarray(stages.full_recompute, float)
-    return out
 
 
 def worst_bytes(

@@ -42,7 +42,6 @@ import numpy as np
 
 from ..base.arrays import Value
 from ..hardware.precision import BF16, Optimizer, Precision, Recipe
-from ..hardware.software import Software
 from ..operators import collectives, kernel_times
 from ..plan.field_values import StateFormat
 from ..plan.plan import Plan
@@ -136,13 +135,6 @@ def moved_bytes(
     return moved + recipe.weight * (1 if recipe.master else 2) + more
 
 
-def narrow_states(software: Software, recipe: Recipe, optimizer: int) -> float | None:
-    """Bytes of optimizer state of a stack that keeps fewer than its recipe; None where it does
-    not, or keeps them elsewhere."""
-    kept = software.optimizer_memory
-    return kept if 1 <= kept < recipe.optimizer_bytes(optimizer) else None
-
-
 def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weights) -> Value:
     """Seconds to clip the gradients of the weights a rank owns, and to update these
     [2, class, skeleton], without and with ZeRO.
@@ -153,10 +145,10 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     Source: PyTorch, nn/utils/clip_grad.py; Megatron-Core, optimizer/clip_grads.py.
     """
     software, widest = task.software, max(recipe.gradient, recipe.gradient_copy)
+    # What is no byte waits elsewhere; more than the recipe's are copies.
+    narrow = 1 <= (kept := software.optimizer_memory) < recipe.optimizer_bytes(optimizer)
     each = (
-        moved_bytes(
-            recipe, optimizer, software.fused_update, narrow_states(software, recipe, optimizer)
-        )
+        moved_bytes(recipe, optimizer, software.fused_update, kept if narrow else None)
         + software.clipping_bytes * widest / FP32_BYTES
     )
     if software.casts_shards and recipe.master:
