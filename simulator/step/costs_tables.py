@@ -35,8 +35,11 @@ NEGLIGIBLE = 1e-6
 
 
 def number_format(plan: Plan, row: int = 0) -> str:
-    """Format of the plan's GEMMs, whose peak is the MFU's denominator: 'bf16'."""
-    return RECIPES[int(plan.table().precision[row])].linear.name
+    """Format of the plan's GEMMs, whose peak is the MFU's denominator: 'bf16'; '16-bit' under
+    autocast, which has one recipe for both such formats."""
+    recipe = RECIPES[int(plan.table().precision[row])]
+    casts = recipe.quantisation and recipe.quantisation.recasts_weights
+    return "16-bit" if casts else recipe.linear.name
 
 
 def plan_fields(costs: Costs, row: int) -> dict[str, Any]:

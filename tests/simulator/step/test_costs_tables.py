@@ -15,6 +15,7 @@ from plan3d.simulator.step.costs import concat_costs
 from plan3d.simulator.step.costs_tables import (
     breakdown,
     host_table,
+    number_format,
     ranking,
     shared_fields,
     summary,
@@ -147,3 +148,12 @@ def test_tables_one_after_another_are_that_of_all_plans():
         assert joined.seconds[name].tolist() == column.tolist(), name
     for name, column in whole.memory.items():
         assert joined.memory[name].tolist() == column.tolist(), name
+
+
+@pytest.mark.parametrize(
+    ("precision", "name"),
+    # Autocast over fp32 weights takes either: `bf16: true` of a Trainer is no fp16.
+    [("bf16", "bf16"), ("fp16", "fp16"), ("fp32", "fp32"), ("fp8", "fp8"), ("amp", "16-bit")],
+)
+def test_the_format_of_products_as_people_call_it(precision: str, name: str) -> None:
+    assert number_format(Plan.parse(f"precision={precision}")) == name
