@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from plan3d.search.whatif.crossings import SYSTEM, Crossing, crossings
+from plan3d.search.whatif.row_tables import COLUMNS as ROW_COLUMNS
 from plan3d.search.whatif.sweep import Row, Sweep
 from plan3d.search.whatif.sweep_file import OK
 from plan3d.simulator.base.text_tables import Table
-from plan3d.simulator.base.units import GIB, format_flops, format_seconds, whole_percent
+from plan3d.simulator.base.units import format_flops, format_seconds
 from plan3d.simulator.task import Task
 
 from . import views
@@ -147,14 +148,15 @@ def _setting(row: Row, axes: Sequence[Axis]) -> str:
     return ", ".join(f"{axis.name}={axis.text(row[axis.name])}" for axis in axes)
 
 
+_STEP, _, _SPEED, _MFU, _MEMORY, _FITS = ROW_COLUMNS
 COLUMNS: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
-    ("step_seconds", "step s", lambda x: f"{x:.4g}"),
+    _STEP,
     ("exchange_seconds", "exchange s", lambda x: f"{x:.4g}"),
-    ("tokens_per_second", "tokens/s", lambda x: f"{x:,.0f}"),
-    ("mfu", "MFU %", lambda x: f"{100 * x:.1f}"),
+    _SPEED,
+    _MFU,
     ("scaling_efficiency", "scaling %", lambda x: f"{100 * x:.1f}"),
-    ("memory_bytes", "mem GiB", lambda x: f"{x / GIB:.1f}"),
-    ("probability_fits", "fits %", whole_percent),
+    _MEMORY,
+    _FITS,
     ("train_hours", "hours", lambda x: f"{x:.1f}"),
     ("train_days", "days", lambda x: f"{x:.1f}"),
     ("gpu_hours", "GPU-hours", lambda x: f"{x:,.0f}"),

@@ -119,6 +119,10 @@ def parse_length(text: str, what: str = "length") -> int:
     return int(match[1]) * _LENGTH[match[2]]
 
 
+MOST_EACH = 8
+"""Values of a range that an error line names one by one."""
+
+
 def doublings(text: str, what: str) -> list[str]:
     """Values in a list '64,128' or in a range that doubles, '32..128' for 32, 64 and 128."""
     values: list[str] = []
@@ -137,10 +141,6 @@ def doublings(text: str, what: str) -> list[str]:
             raise InputError(f"{what} {part!r} must double from its first value to its last{near}")
         values += map(str, between)
     return values
-
-
-MOST_EACH = 8
-"""Values of a range that an error line names one by one."""
 
 
 def written_unit(text: str) -> str:

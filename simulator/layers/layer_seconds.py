@@ -42,8 +42,6 @@ _EXPERTS = [Cost.EXPERT_COMM, Cost.EXPERT_CONTENTION]
 LAUNCHES_BEHIND_WAIT = 25
 """Those in `expert_seconds` of a stack: the copy of the counts of experts, and what a forward pass
 in 16 bits launches behind the host's wait for it."""
-
-
 NARROW_LOSS_BYTES = 2 + 2
 """Bytes of a logit in 16 bits that a loss without fp32 copies moves in either pass: it is read for
 its largest and for the sum; then read, and its gradient written. Kernels of torch.compile take 0.9
@@ -276,11 +274,12 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     software, accelerator = local.task.software, local.task.cluster.accelerator
     loss, ratio = accelerator.training.loss_efficiency, accelerator.training.backward_bytes_ratio
     element = local.recipe.activation / 2
-    narrow: Value | float = 0.0
+    narrow_loss: Value | float = 0.0
     if np.any(work.loss_bytes):
-        of_16_bits = logit_bytes(local)[2] <= 2 * local.recipe.activation
-        narrow = np.asarray(work.loss_bytes * of_16_bits)
-    moved = work.moved_bytes - (narrow if loss is None else work.loss_bytes)
+        # No more is there than the logits and their gradient.
+        makes_no_copy = logit_bytes(local).unpieced_peak <= NARROW_LOSS_BYTES
+        narrow_loss = np.asarray(work.loss_bytes * makes_no_copy)
+    moved = work.moved_bytes - (narrow_loss if loss is None else work.loss_bytes)
     ratio = software.backward_bytes_ratio if ratio is None else ratio
     to_seconds = element / software.memory_bound_rate
     forward = kernel_times.memory_bound_seconds(moved * to_seconds, accelerator, work.kernels)
@@ -289,12 +288,13 @@ def _moved_seconds(work: Work, local: LayerContext) -> tuple[Value, Value]:
     backward = forward * ratio - permuted * (ratio - 1)
     scaling = quantisation.scaling_seconds(work, local)
     forward, backward = forward + scaling[0], backward + scaling[1]
-    if np.any(narrow):
-        read = np.asarray(narrow * (NARROW_LOSS_BYTES / layer_work.LOSS_BYTES) * element)
+    if np.any(narrow_loss):
+        read = np.asarray(narrow_loss * (NARROW_LOSS_BYTES / layer_work.LOSS_BYTES) * element)
         read = kernel_times.memory_bound_seconds(read, accelerator, 0)
         forward, backward = forward + read, backward + read
     if loss is not None:
-        measured = (work.loss_bytes - narrow) * element / (loss * accelerator.memory_bandwidth)
+        wide_loss = work.loss_bytes - narrow_loss
+        measured = wide_loss * element / (loss * accelerator.memory_bandwidth)
         return forward + measured, backward + layer_work.LOSS_BACKWARD * measured
     return forward, backward
 

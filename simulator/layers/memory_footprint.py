@@ -317,9 +317,19 @@ def loss_pieces(local: LayerContext) -> Value:
     return out
 
 
-def logit_bytes(local: LayerContext) -> tuple[Value, Value, Value]:
-    """Bytes of a logit at the peak of the loss, of those the ones that wait for the backward pass,
-    and those at the peak of a loss that is not made piece by piece [strategy]."""
+class LogitBytes(NamedTuple):
+    """Bytes of a logit [strategy]."""
+
+    peak: Value
+    """At the peak of the loss."""
+    waiting: Value
+    """Those of them that wait for the backward pass."""
+    unpieced_peak: Value
+    """At the peak of the same loss where it is not made piece by piece."""
+
+
+def logit_bytes(local: LayerContext) -> LogitBytes:
+    """Bytes of a logit under the loss of each strategy."""
     software, chosen = local.task.software, local.s.loss.astype(np.int64)
     every = np.full(len(Loss), software.logit_bytes)
     every[Loss.UNFUSED], every[Loss.FUSED] = (
@@ -327,10 +337,10 @@ def logit_bytes(local: LayerContext) -> tuple[Value, Value, Value]:
         software.fused_logit_bytes,
     )
     every[Loss.FUSED_LINEAR] = FUSED_LINEAR_BYTES
-    cut, whole = loss_pieces(local), every[chosen]
-    peak = whole / np.maximum(cut, 1.0)
-    kept = np.where(cut > 0, 0.0, np.minimum(software.kept_logit_bytes, peak))
-    return peak, kept, whole
+    cut, unpieced = loss_pieces(local), every[chosen]
+    peak = unpieced / np.maximum(cut, 1.0)
+    waiting = np.where(cut > 0, 0.0, np.minimum(software.kept_logit_bytes, peak))
+    return LogitBytes(peak, waiting, unpieced)
 
 
 def grid_gathered_bytes(kind: LayerKind, local: LayerContext) -> Value:

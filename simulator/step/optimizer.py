@@ -124,12 +124,12 @@ read once."""
 
 
 def moved_bytes(
-    recipe: Recipe, optimizer: int, is_fused: bool = True, kept: float | None = None
+    recipe: Recipe, optimizer: int, is_fused: bool = True, own_states: float | None = None
 ) -> float:
-    """Bytes that the update of a parameter reads and writes, copies of gradients included; `kept`
-    are those of optimizer state where they are not the recipe's. Weights without masters are read
-    as well as written."""
-    states = recipe.optimizer_bytes(optimizer) if kept is None else kept
+    """Bytes that the update of a parameter reads and writes, copies of gradients included;
+    `own_states` are those of optimizer state where they are not the recipe's. Weights without
+    masters are read as well as written."""
+    states = recipe.optimizer_bytes(optimizer) if own_states is None else own_states
     moved = 2 * (states + recipe.gradient_copy) + recipe.gradient
     more = 0 if is_fused or optimizer != Optimizer.ADAM else FOREACH_ELEMENTS * recipe.moments[0]
     return moved + recipe.weight * (1 if recipe.master else 2) + more
@@ -145,10 +145,11 @@ def optimizer_seconds(task: Task, recipe: Recipe, optimizer: int, weights: Weigh
     Source: PyTorch, nn/utils/clip_grad.py; Megatron-Core, optimizer/clip_grads.py.
     """
     software, widest = task.software, max(recipe.gradient, recipe.gradient_copy)
-    # What is no byte waits elsewhere; more than the recipe's are copies.
-    narrow = 1 <= (kept := software.optimizer_memory) < recipe.optimizer_bytes(optimizer)
+    # States of narrower formats; less than a byte says that they wait elsewhere, more are copies.
+    states = software.optimizer_memory
+    own_states = states if 1 <= states < recipe.optimizer_bytes(optimizer) else None
     each = (
-        moved_bytes(recipe, optimizer, software.fused_update, kept if narrow else None)
+        moved_bytes(recipe, optimizer, software.fused_update, own_states)
         + software.clipping_bytes * widest / FP32_BYTES
     )
     if software.casts_shards and recipe.master:

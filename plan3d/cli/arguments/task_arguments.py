@@ -35,6 +35,7 @@ LAYOUTS = ("layers_per_stage", "pipeline_model_parallel_layout")
 
 
 HUB = "https://huggingface.co/"
+"""What an address of the Hub has before the id of a model."""
 
 
 def model_of(name: str) -> Model:

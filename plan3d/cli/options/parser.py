@@ -24,8 +24,6 @@ from plan3d.simulator.base.errors import (
 
 GLOBAL_FLAGS = ("--help", "--version", "--traceback")
 """Options before the verb."""
-DAY = 86400.0
-"""Seconds."""
 LARGEST_VALUE = 1e30
 """Of any number that is no count, in SI units; its inverse is the least."""
 LONGEST_PLAN = 100_000
@@ -222,6 +220,8 @@ def watts(text: str, what: str) -> float:
 
 def days(text: str, what: str) -> float:
     """'60', or with another unit of time, '36h'."""
+    from plan3d.simulator.analysis.goodput import DAY
+
     try:
         return number(text, what)
     except InputError:

@@ -26,6 +26,8 @@ from .printed_settings import (
 )
 
 ANOTHER = "another model than its flags describe"
+TRACKER = "_wandb"
+"""What Weights & Biases keeps of itself among the settings of a run."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -92,10 +94,6 @@ def read_kept(text: str, file: str, options: ReaderOptions = NO_OPTIONS) -> Laun
     launch = _launch_of(printed, file, options, "Weights & Biases")
     launch.model = launch.model or model
     return launch
-
-
-TRACKER = "_wandb"
-"""What the tracker keeps of itself."""
 
 
 def _launch_of(printed: Printed, file: str, options: ReaderOptions, where: str) -> Launch:
